@@ -1,0 +1,97 @@
+//! Time as the data path sees it: nanoseconds since the worker started.
+//!
+//! It refuses to read a clock. `server` reads one once per loop and hands the value down as an
+//! argument; the simulator hands down a virtual one. A `u64` of nanoseconds lasts 584 years.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+use core::ops::{Add, AddAssign};
+pub use core::time::Duration;
+
+/// A moment: nanoseconds since the worker started. Never decreases between two calls into a room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The worker's start.
+    pub const ZERO: Self = Self(0);
+    /// Later than any moment a worker can live to see.
+    pub const FAR_FUTURE: Self = Self(u64::MAX);
+
+    /// The moment `nanos` nanoseconds after the worker's start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The moment `micros` microseconds after the worker's start (saturating).
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// The moment `millis` milliseconds after the worker's start (saturating).
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the worker's start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole microseconds since the worker's start.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Whole milliseconds since the worker's start.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// Time passed from `earlier` to `self`; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at [`Instant::FAR_FUTURE`].
+    fn add(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, Instant};
+
+    #[test]
+    fn addition_saturates_at_the_far_future() {
+        assert_eq!(Instant::from_nanos(1) + Duration::MAX, Instant::FAR_FUTURE);
+        assert_eq!(Instant::from_nanos(1) + Duration::from_nanos(2), Instant::from_nanos(3));
+    }
+
+    #[test]
+    fn since_is_zero_for_a_later_moment() {
+        let (early, late) = (Instant::from_micros(5), Instant::from_micros(9));
+        assert_eq!(late.since(early), Duration::from_micros(4));
+        assert_eq!(early.since(late), Duration::ZERO);
+    }
+}
