@@ -1,0 +1,525 @@
+//! Slots in a huge-page arena: last out first in, one owner at a time.
+//!
+//! **Every slot has exactly one owner, and the owner's token says what may be done to it:**
+//!
+//! ```text
+//!   reserve          into_reading            into_filled
+//!  Arena ──▶ FreeSlot ─────────▶ ReadingSlot ─────────▶ FilledSlot
+//!    ▲          │ ▲                  │ into_free            │ into_free
+//!    └──────────┘ └──────────────────┴──────────────────────┘
+//!     release        (only a device may touch)   (only the CPU may write)
+//! ```
+//!
+//! Tokens are neither `Clone` nor `Copy` and cannot be made outside this crate, so bytes are
+//! reachable only through the state that owns them: there is no way to form a reference to a slot
+//! a device writes, because a [`ReadingSlot`] yields nothing but a raw address. A token of another
+//! arena is refused by an assertion, in release builds too: it would break that promise.
+//!
+//! It refuses to grow, to zero slots between uses (the next read overwrites them, and only bytes
+//! a device reported can be reached), and to free a slot behind its owner's back. A token that is
+//! dropped is a slot lost: tokens have no `Drop`, since the arena they belong to is not at hand
+//! there; callers check `free_count() == slot_count()` whenever they are quiet.
+//!
+//! Bounded by [`ArenaConfig`]: all memory is mapped, touched and counted in [`Arena::new`].
+
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: maps the arena and lends out slices of it"
+)]
+
+mod mapping;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use mapping::Mapping;
+pub use mapping::PageKind;
+
+/// Payload starts, and slots, are aligned to this: no disk asks for more than a 4 KiB block in
+/// `O_DIRECT`, and it is the size of an ordinary page.
+pub const SLOT_ALIGNMENT_BYTES: u32 = 4096;
+/// Most payload bytes of a slot. A read larger than this gains nothing on any disk we know.
+pub const SLOT_BYTES_MAX: u32 = 1 << 20;
+/// Most bytes of room before or after the payload.
+pub const ROOM_BYTES_MAX: u32 = 1 << 16;
+/// Most slots of one arena.
+pub const SLOT_COUNT_MAX: u32 = 1 << 20;
+/// Most bytes of one [`Region`]: `io_uring` registers no larger buffer.
+pub const REGION_BYTES_MAX: usize = 1 << 30;
+
+/// Shape of an arena. Every value in it is a bound on memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArenaConfig {
+    /// Number of slots, 1..=[`SLOT_COUNT_MAX`].
+    pub slot_count: u32,
+    /// Payload bytes of a slot: a multiple of [`SLOT_ALIGNMENT_BYTES`], 4096..=[`SLOT_BYTES_MAX`].
+    pub slot_bytes: u32,
+    /// Room before the payload: a multiple of [`SLOT_ALIGNMENT_BYTES`], 0..=[`ROOM_BYTES_MAX`].
+    pub headroom_bytes: u32,
+    /// Room after the payload: a multiple of [`SLOT_ALIGNMENT_BYTES`], 0..=[`ROOM_BYTES_MAX`].
+    pub tailroom_bytes: u32,
+    /// The best pages to try for; what is not to be had falls back to the next kind.
+    pub pages: PageKind,
+}
+
+impl ArenaConfig {
+    /// Payload of a slot: one 64 KiB read, which is also the largest GSO packet's payload.
+    pub const SLOT_BYTES: u32 = 65_536;
+    /// One page: record headers go there without moving the payload off its alignment.
+    pub const HEADROOM_BYTES: u32 = 4096;
+    /// One page: an authentication tag after a full payload. Together with the headroom it also
+    /// makes the stride 72 KiB, so that payloads of neighbours do not share cache sets.
+    pub const TAILROOM_BYTES: u32 = 4096;
+
+    /// `slot_count` slots of the usual shape, in the best pages there are.
+    #[must_use]
+    pub const fn new(slot_count: u32) -> Self {
+        Self {
+            slot_count,
+            slot_bytes: Self::SLOT_BYTES,
+            headroom_bytes: Self::HEADROOM_BYTES,
+            tailroom_bytes: Self::TAILROOM_BYTES,
+            pages: PageKind::Huge2M,
+        }
+    }
+
+    /// Distance from one slot to the next, bytes.
+    const fn stride_bytes(&self) -> usize {
+        self.headroom_bytes as usize + self.slot_bytes as usize + self.tailroom_bytes as usize
+    }
+
+    fn check(&self) -> Result<(), ArenaError> {
+        let is_aligned = |bytes: u32| bytes.is_multiple_of(SLOT_ALIGNMENT_BYTES);
+        if self.slot_count == 0 || self.slot_count > SLOT_COUNT_MAX {
+            return Err(ArenaError::SlotCount {
+                slot_count: self.slot_count,
+            });
+        }
+        if self.slot_bytes == 0 || self.slot_bytes > SLOT_BYTES_MAX || !is_aligned(self.slot_bytes)
+        {
+            return Err(ArenaError::SlotBytes {
+                slot_bytes: self.slot_bytes,
+            });
+        }
+        for room_bytes in [self.headroom_bytes, self.tailroom_bytes] {
+            if room_bytes > ROOM_BYTES_MAX || !is_aligned(room_bytes) {
+                return Err(ArenaError::RoomBytes { room_bytes });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no arena; each message ends in what to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArenaError {
+    /// Zero slots, or too many.
+    #[error("{slot_count} slots: choose 1 to {SLOT_COUNT_MAX}")]
+    SlotCount {
+        /// As configured.
+        slot_count: u32,
+    },
+    /// A payload size that no direct read could fill.
+    #[error(
+        "slots of {slot_bytes} bytes: choose a multiple of {SLOT_ALIGNMENT_BYTES}, \
+         at most {SLOT_BYTES_MAX}"
+    )]
+    SlotBytes {
+        /// As configured.
+        slot_bytes: u32,
+    },
+    /// Head- or tailroom that would spoil the payload's alignment.
+    #[error(
+        "head- or tailroom of {room_bytes} bytes: choose a multiple of {SLOT_ALIGNMENT_BYTES}, \
+         at most {ROOM_BYTES_MAX}"
+    )]
+    RoomBytes {
+        /// As configured.
+        room_bytes: u32,
+    },
+    /// The kernel refused even ordinary pages.
+    #[error(
+        "cannot map {bytes} bytes for the slots (errno {errno}): configure fewer slots, or raise \
+         the memory limit (ulimit -v, cgroup memory.max, vm.overcommit_memory)"
+    )]
+    Map {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the kernel said.
+        errno: i32,
+    },
+}
+
+/// What every token knows: whose slot, which one, and how much it holds.
+#[derive(PartialEq, Eq, Debug)]
+struct Key {
+    arena: u32,
+    index: u32,
+    slot_bytes: u32,
+}
+
+/// A slot nobody uses. Only [`Arena::release`] makes it reusable.
+#[derive(Debug)]
+#[must_use = "a dropped slot is lost to the arena"]
+pub struct FreeSlot {
+    key: Key,
+}
+
+/// A slot the disk is reading into; its bytes cannot be reached.
+#[derive(Debug)]
+#[must_use = "a dropped slot is lost to the arena"]
+pub struct ReadingSlot {
+    key: Key,
+}
+
+/// A slot with bytes in it.
+#[derive(Debug)]
+#[must_use = "a dropped slot is lost to the arena"]
+pub struct FilledSlot {
+    key: Key,
+    filled_bytes: u32,
+}
+
+impl FreeSlot {
+    /// Hands the slot to a device.
+    pub fn into_reading(self) -> ReadingSlot {
+        ReadingSlot { key: self.key }
+    }
+
+    /// Its number in the arena, `0..slot_count`.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.key.index
+    }
+}
+
+impl ReadingSlot {
+    /// The device is done and wrote `filled_bytes`.
+    ///
+    /// # Panics
+    /// If `filled_bytes` is more than the slot's payload.
+    pub fn into_filled(self, filled_bytes: u32) -> FilledSlot {
+        assert!(
+            filled_bytes <= self.key.slot_bytes,
+            "a slot of {} bytes cannot hold {filled_bytes}",
+            self.key.slot_bytes
+        );
+        FilledSlot {
+            key: self.key,
+            filled_bytes,
+        }
+    }
+
+    /// The device is done and nothing in the slot is of use.
+    pub fn into_free(self) -> FreeSlot {
+        FreeSlot { key: self.key }
+    }
+
+    /// Its number in the arena, `0..slot_count`.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.key.index
+    }
+
+    /// Payload bytes a device may write into it.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u32 {
+        self.key.slot_bytes
+    }
+}
+
+impl FilledSlot {
+    /// The bytes are no longer needed.
+    pub fn into_free(self) -> FreeSlot {
+        FreeSlot { key: self.key }
+    }
+
+    /// Its number in the arena, `0..slot_count`.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.key.index
+    }
+
+    /// Bytes of payload in it, `0..=slot_bytes`.
+    #[must_use]
+    pub fn filled_bytes(&self) -> u32 {
+        self.filled_bytes
+    }
+}
+
+/// A run of whole slots to be registered with a device as one buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// First byte.
+    pub address: *mut u8,
+    /// Bytes, at most [`REGION_BYTES_MAX`].
+    pub length_bytes: usize,
+}
+
+/// The memory of all slots, and the list of the free ones.
+#[derive(Debug)]
+pub struct Arena {
+    /// Unlike any other arena's of this process.
+    id: u32,
+    config: ArenaConfig,
+    mapping: Mapping,
+    /// Free slots, the warmest last.
+    free: Vec<u32>,
+    slots_per_region: u32,
+}
+
+impl Arena {
+    /// Maps and touches all slots, so that nothing faults later. They start as zeroes.
+    ///
+    /// # Errors
+    /// A shape out of range, or no memory even in ordinary pages.
+    pub fn new(config: ArenaConfig) -> Result<Self, ArenaError> {
+        static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+
+        config.check()?;
+        let stride_bytes = config.stride_bytes();
+        // At most 2^20 slots of 1.125 MiB: no overflow in 64 bits.
+        let bytes = stride_bytes * config.slot_count as usize;
+        let mapping =
+            Mapping::new(bytes, config.pages).map_err(|errno| ArenaError::Map { bytes, errno })?;
+        let slots_per_region = u32::try_from(REGION_BYTES_MAX / stride_bytes)
+            .expect("invariant: a slot has at least 4096 bytes");
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        assert!(id != u32::MAX, "arena identities are used up");
+        // The lowest slot is taken first.
+        let free = (0..config.slot_count).rev().collect();
+        Ok(Self {
+            id,
+            config,
+            mapping,
+            free,
+            slots_per_region,
+        })
+    }
+
+    /// Takes the warmest free slot; `None` when all are in use.
+    pub fn reserve(&mut self) -> Option<FreeSlot> {
+        let index = self.free.pop()?;
+        let slot_bytes = self.config.slot_bytes;
+        Some(FreeSlot {
+            key: Key {
+                arena: self.id,
+                index,
+                slot_bytes,
+            },
+        })
+    }
+
+    /// Gives a slot back; it becomes the warmest.
+    ///
+    /// # Panics
+    /// If the slot is of another arena.
+    pub fn release(&mut self, slot: FreeSlot) {
+        self.check(&slot.key);
+        assert!(
+            self.free.len() < self.slot_count(),
+            "more slots came home than ever left"
+        );
+        self.free.push(slot.key.index);
+    }
+
+    /// The same as [`Arena::payload`], to be sealed in place.
+    ///
+    /// # Panics
+    /// If the slot is of another arena.
+    pub fn payload_mut<'a>(&'a mut self, slot: &'a mut FilledSlot) -> &'a mut [u8] {
+        self.window_mut(slot, 0, 0)
+    }
+
+    /// The payload with `before_bytes` of headroom in front and `after_bytes` of room behind, in
+    /// one piece. The room behind is what the read left of the slot, and the tailroom. Bytes
+    /// outside the payload are whatever was last there.
+    ///
+    /// # Panics
+    /// If there is not that much room, or the slot is of another arena.
+    pub fn window_mut<'a>(
+        &'a mut self,
+        slot: &'a mut FilledSlot,
+        before_bytes: u32,
+        after_bytes: u32,
+    ) -> &'a mut [u8] {
+        let (start, length_bytes) = self.window_bounds(slot, before_bytes, after_bytes);
+        // SAFETY: `window_bounds` stays within one slot, which lies within the mapping, whose
+        // bytes are initialised (zeroed by the kernel). `&mut FilledSlot` is the only key to the
+        // slot, so no other reference to its bytes exists while it is borrowed, and no device
+        // writes a slot whose token says Filled.
+        unsafe { core::slice::from_raw_parts_mut(start, length_bytes) }
+    }
+
+    /// The bytes read into a slot: exactly `filled_bytes` of them.
+    ///
+    /// # Panics
+    /// If the slot is of another arena.
+    #[must_use]
+    pub fn payload<'a>(&'a self, slot: &'a FilledSlot) -> &'a [u8] {
+        self.window(slot, 0, 0)
+    }
+
+    /// What [`Arena::window_mut`] gives, to be read.
+    ///
+    /// # Panics
+    /// If there is not that much room, or the slot is of another arena.
+    #[must_use]
+    pub fn window<'a>(
+        &'a self,
+        slot: &'a FilledSlot,
+        before_bytes: u32,
+        after_bytes: u32,
+    ) -> &'a [u8] {
+        let (start, length_bytes) = self.window_bounds(slot, before_bytes, after_bytes);
+        // SAFETY: as in `window_mut`; a shared borrow of the token lets nobody write the slot.
+        unsafe { core::slice::from_raw_parts(start, length_bytes) }
+    }
+
+    /// Where a device writes the payload: `slot_bytes` bytes, aligned to
+    /// [`SLOT_ALIGNMENT_BYTES`]. A device may write there only while the token it was asked for
+    /// is kept as a [`ReadingSlot`]; the memory stays mapped for at least as long, even if the
+    /// arena is dropped (see its `Drop`).
+    ///
+    /// # Panics
+    /// If the slot is of another arena.
+    #[must_use]
+    pub fn device_address(&self, slot: &ReadingSlot) -> *mut u8 {
+        self.check(&slot.key);
+        self.payload_address(slot.key.index)
+    }
+
+    /// Where a device reads the payload from, to write it to a disk. Valid while the token is
+    /// kept and not borrowed mutably.
+    ///
+    /// # Panics
+    /// If the slot is of another arena.
+    #[must_use]
+    pub fn device_source(&self, slot: &FilledSlot) -> *const u8 {
+        self.check(&slot.key);
+        self.payload_address(slot.key.index)
+    }
+
+    /// The whole arena as few buffers to register with a device: one per started GiB, each of
+    /// whole slots, so that every slot lies in exactly one of them. In order of
+    /// [`Arena::region_index`].
+    pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
+        let region_count = self.config.slot_count.div_ceil(self.slots_per_region);
+        (0..region_count).map(|region| {
+            let first_slot = region * self.slots_per_region;
+            let slot_count = self
+                .slots_per_region
+                .min(self.config.slot_count - first_slot);
+            Region {
+                address: self.slot_address(first_slot),
+                length_bytes: self.config.stride_bytes() * slot_count as usize,
+            }
+        })
+    }
+
+    /// Which of [`Arena::regions`] a slot lies in, from its `index()`.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    #[must_use]
+    pub fn region_index(&self, slot_index: u32) -> u16 {
+        assert!(
+            slot_index < self.config.slot_count,
+            "there is no slot {slot_index}"
+        );
+        u16::try_from(slot_index / self.slots_per_region)
+            .expect("invariant: at most 2^20 slots of 1.125 MiB are less than 2^16 GiB")
+    }
+
+    /// Free slots now.
+    #[must_use]
+    pub fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// All slots.
+    #[must_use]
+    pub fn slot_count(&self) -> usize {
+        self.config.slot_count as usize
+    }
+
+    /// Payload bytes a slot holds at most.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u32 {
+        self.config.slot_bytes
+    }
+
+    /// Bytes mapped in all, rounding to whole pages included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.mapping.length_bytes()
+    }
+
+    /// The pages the slots got.
+    #[must_use]
+    pub fn pages(&self) -> PageKind {
+        self.mapping.pages()
+    }
+
+    /// Why the pages are not the kind that was configured, and what to do; `None` if they are.
+    #[must_use]
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.mapping.fallback_reason()
+    }
+
+    /// A token of another arena would alias a slot that has an owner here.
+    fn check(&self, key: &Key) {
+        assert!(
+            key.arena == self.id,
+            "slot {} belongs to another arena",
+            key.index
+        );
+    }
+
+    fn slot_address(&self, index: u32) -> *mut u8 {
+        self.mapping
+            .address(index as usize * self.config.stride_bytes())
+    }
+
+    fn payload_address(&self, index: u32) -> *mut u8 {
+        let headroom_bytes = self.config.headroom_bytes as usize;
+        self.mapping
+            .address(index as usize * self.config.stride_bytes() + headroom_bytes)
+    }
+
+    /// Start and length of a window, checked to lie within the slot.
+    fn window_bounds(&self, slot: &FilledSlot, before: u32, after: u32) -> (*mut u8, usize) {
+        self.check(&slot.key);
+        let headroom_bytes = self.config.headroom_bytes;
+        // `into_filled` checked `filled_bytes`, so the subtraction holds.
+        let behind_bytes = self.config.slot_bytes - slot.filled_bytes + self.config.tailroom_bytes;
+        assert!(
+            before <= headroom_bytes,
+            "{before} bytes do not fit a headroom of {headroom_bytes}"
+        );
+        assert!(
+            after <= behind_bytes,
+            "{after} bytes do not fit the {behind_bytes} behind"
+        );
+        let in_slot_bytes = (headroom_bytes - before) as usize;
+        let start_bytes = slot.key.index as usize * self.config.stride_bytes() + in_slot_bytes;
+        let length_bytes = before as usize + slot.filled_bytes as usize + after as usize;
+        (self.mapping.address(start_bytes), length_bytes)
+    }
+}
+
+impl Drop for Arena {
+    /// Unmaps the slots if all are home. A slot still out may be one a device writes to: then the
+    /// memory is left mapped for good, since a leak is better than a write into somebody else's
+    /// pages. So nothing depends on the order in which an arena and its disk are dropped.
+    fn drop(&mut self) {
+        if self.free.len() == self.slot_count() {
+            // SAFETY: no token exists, hence no reference, and no device knows an address it may
+            // still use (the rule of `device_address`). The mapping is not used again.
+            unsafe { self.mapping.unmap() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
