@@ -1,0 +1,113 @@
+//! Conditional requests (RFC 9110 s13): whether to send, to say "not modified", or to refuse.
+//!
+//! An object has a strong entity tag and a modification time in whole seconds. A date that cannot
+//! be read is as if absent (RFC 9110 s13.1.3 and s13.1.4).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::ObjectMeta;
+
+/// The condition fields of a request, as they came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Conditions<'a> {
+    pub(crate) if_match: Option<&'a [u8]>,
+    pub(crate) if_none_match: Option<&'a [u8]>,
+    pub(crate) if_modified_since: Option<&'a [u8]>,
+    pub(crate) if_unmodified_since: Option<&'a [u8]>,
+    pub(crate) if_range: Option<&'a [u8]>,
+}
+
+/// What the conditions come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Proceed,
+    NotModified,
+    PreconditionFailed,
+}
+
+impl Conditions<'_> {
+    /// RFC 9110 s13.2.2, steps 1 to 4, for a `GET` or `HEAD`.
+    pub(crate) fn evaluate(&self, object: &ObjectMeta) -> Verdict {
+        let modified = object.modified_unix_seconds;
+        if let Some(tags) = self.if_match {
+            if !any_tag_matches(tags, object, Comparison::Strong) {
+                return Verdict::PreconditionFailed;
+            }
+        } else if let Some(date) = self.if_unmodified_since.and_then(unix_seconds_of)
+            && modified > date
+        {
+            return Verdict::PreconditionFailed;
+        }
+        if let Some(tags) = self.if_none_match {
+            if any_tag_matches(tags, object, Comparison::Weak) {
+                return Verdict::NotModified;
+            }
+        } else if let Some(date) = self.if_modified_since.and_then(unix_seconds_of)
+            && modified <= date
+        {
+            return Verdict::NotModified;
+        }
+        Verdict::Proceed
+    }
+
+    /// RFC 9110 s13.2.2, step 5, and s13.1.5: whether a `Range` may be honoured. A date must be
+    /// exactly the object's; what is neither a tag nor a date matches nothing.
+    pub(crate) fn range_applies(&self, object: &ObjectMeta) -> bool {
+        match self.if_range {
+            None => true,
+            Some(tag) if tag.ends_with(b"\"") => tag == object.entity_tag.as_bytes(),
+            Some(date) => unix_seconds_of(date) == Some(object.modified_unix_seconds),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Strong,
+    Weak,
+}
+
+/// RFC 9110 s8.8.3.2, our tag being strong: a weak comparison ignores the `W/` of theirs, a strong
+/// one fails on it. `*` stands for any object there is.
+fn any_tag_matches(list: &[u8], object: &ObjectMeta, comparison: Comparison) -> bool {
+    if list == b"*" {
+        return true;
+    }
+    EntityTags { rest: list }.any(|(is_weak, tag)| {
+        tag == object.entity_tag.as_bytes() && !(is_weak && comparison == Comparison::Strong)
+    })
+}
+
+/// The tags of a list, each with whether it is weak. Ends at the first thing that is not a tag.
+struct EntityTags<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for EntityTags<'a> {
+    type Item = (bool, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // RFC 9110 s5.6.1.2: empty list elements are to be ignored.
+        let is_separator = |byte: &u8| matches!(byte, b',' | b' ' | b'\t');
+        let start = self.rest.iter().position(|byte| !is_separator(byte))?;
+        let rest = self.rest.get(start..)?;
+        let (is_weak, rest) = match rest.strip_prefix(b"W/") {
+            Some(rest) => (true, rest),
+            None => (false, rest),
+        };
+        let opaque = rest.strip_prefix(b"\"")?;
+        let opaque_bytes = opaque.iter().position(|&byte| byte == b'"')?;
+        let (tag, rest) = rest.split_at_checked(opaque_bytes + 2)?;
+        self.rest = rest;
+        Some((is_weak, tag))
+    }
+}
+
+/// Any of the three date forms of RFC 9110 s5.6.7, as Unix seconds.
+fn unix_seconds_of(date: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(date).ok()?;
+    let time: SystemTime = httpdate::parse_http_date(text).ok()?;
+    time.duration_since(UNIX_EPOCH)
+        .ok()
+        .map(|since| since.as_secs())
+}

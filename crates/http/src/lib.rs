@@ -1,0 +1,52 @@
+//! HTTP/1.1 as a video server needs it (RFC 9110, RFC 9112): request heads in, response heads and
+//! body parts out.
+//!
+//! It accepts a written subset and refuses the rest with a status. It serves `GET` and `HEAD` of
+//! objects that do not change, with conditions and byte ranges, and CORS preflights by `OPTIONS`.
+//! It never reads a request body: a request that carries one is refused and its connection
+//! closed, so that no byte of a body can ever be taken for the next request.
+//!
+//! It holds no bytes of any object. A reply is a list of [`Part`]s: so many bytes of text, then
+//! so many bytes of the object from such an offset.
+//!
+//! What bounds it: [`HEAD_BYTES_MAX`], [`HEADERS_MAX`], [`TARGET_BYTES_MAX`], [`RANGES_MAX`] and,
+//! on the way out, [`REPLY_TEXT_BYTES_MAX`]. Parsing allocates one string, the path, of at most
+//! [`TARGET_BYTES_MAX`] bytes; replying allocates only what `text` and `parts` lack in capacity.
+
+#![forbid(unsafe_code)]
+
+mod conditional;
+mod content_type;
+mod range;
+mod reply;
+mod request;
+mod status;
+mod target;
+
+pub use content_type::content_type_of;
+pub use range::RANGES_MAX;
+pub use reply::{
+    Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyOptions, error_reply, options_reply, reply,
+};
+pub use request::{
+    HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method, Parsed,
+    Refusal, Request, TARGET_BYTES_MAX, parse_request,
+};
+pub use status::Status;
+
+/// What HTTP says of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectMeta {
+    /// Size, bytes.
+    pub size_bytes: u64,
+    /// Last modification, Unix seconds.
+    pub modified_unix_seconds: u64,
+    /// Strong entity tag with its quotes (RFC 9110 s8.8.3), ASCII, at most
+    /// [`ENTITY_TAG_BYTES_MAX`] bytes.
+    pub entity_tag: String,
+    /// Content type, ASCII, such as [`content_type_of`] gives.
+    pub content_type: &'static str,
+}
+
+/// Longest entity tag an object may have, quotes included.
+pub const ENTITY_TAG_BYTES_MAX: usize = 64;

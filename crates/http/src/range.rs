@@ -1,0 +1,150 @@
+//! Byte ranges (RFC 9110 s14): from a `Range` field and an object's size to what is to be sent.
+//!
+//! Where the RFC leaves a choice, this follows nginx 1.22, whose answers were recorded for the
+//! table in this module's tests: a `bytes` range set with an error in it, or of which nothing
+//! overlaps the object, is 416; another unit is as if absent; ranges which together are longer
+//! than the object, or more of them than [`RANGES_MAX`], get the whole object.
+
+/// Most ranges one reply serves. RFC 9110 s14.2 lets a server ignore a field that asks for more.
+pub const RANGES_MAX: usize = 16;
+
+/// Part of an object: `length > 0` bytes from `start`, within its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ByteRange {
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+}
+
+/// What a `Range` field comes to for one object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "lives on the stack of one call, never in a table"
+)]
+pub(crate) enum Selection {
+    /// Send all of it, as if there were no field.
+    Whole,
+    /// Send these, in this order.
+    Ranges(Ranges),
+    /// 416.
+    Unsatisfiable,
+}
+
+/// One to [`RANGES_MAX`] ranges, in the order asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Ranges {
+    items: [ByteRange; RANGES_MAX],
+    count: usize,
+}
+
+impl Ranges {
+    pub(crate) fn as_slice(&self) -> &[ByteRange] {
+        self.items
+            .get(..self.count)
+            .expect("invariant: count <= RANGES_MAX")
+    }
+
+    /// Whether there was room.
+    fn push(&mut self, range: ByteRange) -> bool {
+        let Some(slot) = self.items.get_mut(self.count) else {
+            return false;
+        };
+        *slot = range;
+        self.count += 1;
+        true
+    }
+}
+
+/// One member of a range set, as written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Spec {
+    /// `first-`
+    From(u64),
+    /// `first-last`, in any order: `last < first` selects nothing.
+    Between(u64, u64),
+    /// `-length`
+    Suffix(u64),
+}
+
+/// Evaluates a `Range` field for an object of `size_bytes`.
+pub(crate) fn select(field: &[u8], size_bytes: u64) -> Selection {
+    const UNIT: &[u8] = b"bytes=";
+    let set = match field.split_at_checked(UNIT.len()) {
+        Some((unit, set)) if unit.eq_ignore_ascii_case(UNIT) && !set.is_empty() => set,
+        // RFC 9110 s14.2: "MAY ignore" a unit it does not understand.
+        _ => return Selection::Whole,
+    };
+    let mut ranges = Ranges::default();
+    let mut total_bytes: u64 = 0;
+    for text in set.split(|&byte| byte == b',') {
+        let Some(spec) = parse_spec(text) else {
+            return Selection::Unsatisfiable;
+        };
+        let Some(range) = resolve(spec, size_bytes) else {
+            // nginx: what selects nothing although it starts at the object's first byte means
+            // that the object is empty, and an empty object is sent whole.
+            if spec_start(spec, size_bytes) == 0 {
+                return Selection::Whole;
+            }
+            continue;
+        };
+        total_bytes = total_bytes.saturating_add(range.length);
+        if !ranges.push(range) {
+            return Selection::Whole;
+        }
+    }
+    if ranges.as_slice().is_empty() {
+        return Selection::Unsatisfiable;
+    }
+    // RFC 9110 s14.2 and s17.15: many overlapping ranges are an attack or a mistake, and the
+    // whole object is cheaper for both sides.
+    if total_bytes > size_bytes {
+        Selection::Whole
+    } else {
+        Selection::Ranges(ranges)
+    }
+}
+
+fn spec_start(spec: Spec, size_bytes: u64) -> u64 {
+    match spec {
+        Spec::From(first) | Spec::Between(first, _) => first,
+        Spec::Suffix(length) => size_bytes.saturating_sub(length),
+    }
+}
+
+/// The bytes of the object that `spec` selects, if any.
+fn resolve(spec: Spec, size_bytes: u64) -> Option<ByteRange> {
+    let start = spec_start(spec, size_bytes);
+    let end = match spec {
+        Spec::From(_) | Spec::Suffix(_) => size_bytes,
+        Spec::Between(_, last) => last.saturating_add(1).min(size_bytes),
+    };
+    let length = end.checked_sub(start).filter(|&length| length > 0)?;
+    Some(ByteRange { start, length })
+}
+
+/// RFC 9110 s14.1.1, with spaces tolerated around numbers as nginx does.
+fn parse_spec(text: &[u8]) -> Option<Spec> {
+    let dash = text.iter().position(|&byte| byte == b'-')?;
+    let (first, rest) = text.split_at(dash);
+    let (first, last) = (trim_spaces(first), trim_spaces(rest.get(1..)?));
+    match (first, last) {
+        ([], last) => Some(Spec::Suffix(parse_offset(last)?)),
+        (first, []) => Some(Spec::From(parse_offset(first)?)),
+        (first, last) => Some(Spec::Between(parse_offset(first)?, parse_offset(last)?)),
+    }
+}
+
+/// A file offset: decimal digits, at most `i64::MAX`, the largest offset there is on Linux.
+fn parse_offset(digits: &[u8]) -> Option<u64> {
+    let number = crate::request::parse_decimal(digits)?;
+    i64::try_from(number).is_ok().then_some(number)
+}
+
+/// Spaces only: a tab is an error to nginx.
+fn trim_spaces(mut text: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = text {
+        text = rest;
+    }
+    text
+}

@@ -1,0 +1,146 @@
+//! The status codes this server sends (RFC 9110 s15), and no others.
+
+/// A status code this server sends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Status {
+    /// 200: the whole object follows.
+    Ok,
+    /// 204: answer to a CORS preflight.
+    NoContent,
+    /// 206: one or more ranges follow.
+    PartialContent,
+    /// 304: the client's copy is current.
+    NotModified,
+    /// 400: the head breaks the grammar or could mean two things.
+    BadRequest,
+    /// 403: the object exists but may not be served.
+    Forbidden,
+    /// 404: no such object.
+    NotFound,
+    /// 405: a method of HTTP that no object here supports.
+    MethodNotAllowed,
+    /// 408: the head did not arrive in time.
+    RequestTimeout,
+    /// 412: `If-Match` or `If-Unmodified-Since` is false.
+    PreconditionFailed,
+    /// 413: the request carries a body; none is ever read.
+    ContentTooLarge,
+    /// 414: the target is longer than [`crate::TARGET_BYTES_MAX`].
+    UriTooLong,
+    /// 416: no range asked for overlaps the object.
+    RangeNotSatisfiable,
+    /// 417: an expectation other than `100-continue`.
+    ExpectationFailed,
+    /// 431: too many header fields, or too many bytes of them.
+    RequestHeaderFieldsTooLarge,
+    /// 500: reading the object failed.
+    InternalServerError,
+    /// 501: not a method of HTTP.
+    NotImplemented,
+    /// 503: every slot of some table is in use.
+    ServiceUnavailable,
+    /// 505: a major version other than 1.
+    HttpVersionNotSupported,
+}
+
+impl Status {
+    /// Every status, in the order of their codes.
+    pub const ALL: [Self; 19] = [
+        Self::Ok,
+        Self::NoContent,
+        Self::PartialContent,
+        Self::NotModified,
+        Self::BadRequest,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::RequestTimeout,
+        Self::PreconditionFailed,
+        Self::ContentTooLarge,
+        Self::UriTooLong,
+        Self::RangeNotSatisfiable,
+        Self::ExpectationFailed,
+        Self::RequestHeaderFieldsTooLarge,
+        Self::InternalServerError,
+        Self::NotImplemented,
+        Self::ServiceUnavailable,
+        Self::HttpVersionNotSupported,
+    ];
+
+    /// The three-digit code.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::Ok => 200,
+            Self::NoContent => 204,
+            Self::PartialContent => 206,
+            Self::NotModified => 304,
+            Self::BadRequest => 400,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
+            Self::PreconditionFailed => 412,
+            Self::ContentTooLarge => 413,
+            Self::UriTooLong => 414,
+            Self::RangeNotSatisfiable => 416,
+            Self::ExpectationFailed => 417,
+            Self::RequestHeaderFieldsTooLarge => 431,
+            Self::InternalServerError => 500,
+            Self::NotImplemented => 501,
+            Self::ServiceUnavailable => 503,
+            Self::HttpVersionNotSupported => 505,
+        }
+    }
+
+    /// Code and reason phrase, as in a status line.
+    #[must_use]
+    pub const fn line(self) -> &'static str {
+        match self {
+            Self::Ok => "200 OK",
+            Self::NoContent => "204 No Content",
+            Self::PartialContent => "206 Partial Content",
+            Self::NotModified => "304 Not Modified",
+            Self::BadRequest => "400 Bad Request",
+            Self::Forbidden => "403 Forbidden",
+            Self::NotFound => "404 Not Found",
+            Self::MethodNotAllowed => "405 Method Not Allowed",
+            Self::RequestTimeout => "408 Request Timeout",
+            Self::PreconditionFailed => "412 Precondition Failed",
+            Self::ContentTooLarge => "413 Content Too Large",
+            Self::UriTooLong => "414 URI Too Long",
+            Self::RangeNotSatisfiable => "416 Range Not Satisfiable",
+            Self::ExpectationFailed => "417 Expectation Failed",
+            Self::RequestHeaderFieldsTooLarge => "431 Request Header Fields Too Large",
+            Self::InternalServerError => "500 Internal Server Error",
+            Self::NotImplemented => "501 Not Implemented",
+            Self::ServiceUnavailable => "503 Service Unavailable",
+            Self::HttpVersionNotSupported => "505 HTTP Version Not Supported",
+        }
+    }
+
+    /// Whether this status refuses the request (4xx and 5xx), and so may go to
+    /// [`crate::error_reply`].
+    #[must_use]
+    pub const fn is_error(self) -> bool {
+        self.code() >= 400
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Status;
+
+    #[test]
+    fn every_line_opens_with_its_code_and_codes_ascend() {
+        let mut previous = 0;
+        for status in Status::ALL {
+            let code = status.code();
+            assert!(code > previous, "{status:?}");
+            assert!(status.line().starts_with(&format!("{code} ")), "{status:?}");
+            assert_eq!(status.is_error(), code >= 400);
+            previous = code;
+        }
+    }
+}
