@@ -1,0 +1,235 @@
+//! Storage I/O for one worker with five verbs: open, read (and write), sqsync, and
+//! consume completions.
+//!
+//! **A slot given to the device returns only by its completion.** A read is enqueued with a
+//! [`FreeSlot`] and a token; one [`Disk::sqsync`] rings the doorbell for all that are enqueued;
+//! completions come back in any order, each with its token and its slot.
+//!
+//! Two implementations: `uring` (`io_uring` on files and block devices, `O_DIRECT` if the
+//! descriptor says so) and [`sim`] (seeded, virtual time). They keep the same promises:
+//!
+//! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
+//! - Bytes of a regular file that changed since it was opened are not handed out: such a read
+//!   ends in [`DiskError::Changed`] (`docs/decisions/0004-file-change-detection.md`).
+//! - Every accepted read and write completes once, after [`Disk::close`] too.
+//!
+//! It refuses to cache, to read ahead, to follow paths (it is given open descriptors) and to
+//! make a write durable (`fdatasync` is for whoever owns the descriptor). Bounded by the queue
+//! depth and the file table of the chosen disk; a full queue gives the read back.
+
+pub mod sim;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use clock::Instant;
+use memory::{Arena, FilledSlot, FreeSlot};
+
+/// Smallest block, bytes: the sector every disk can be asked for, and the smallest alignment
+/// `O_DIRECT` knows.
+pub const BLOCK_BYTES_MIN: u32 = 512;
+
+/// Names an opened file or block device within one disk. Opaque; a closed one is not soon reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileIndex(pub u32);
+
+/// What is to be opened.
+#[derive(Debug)]
+pub enum FileSource {
+    /// A regular file or block device. With `O_DIRECT` the page cache is not used.
+    Descriptor(OwnedFd),
+    /// A file of the simulation's catalogue ([`sim::SimDisk::add_file`]).
+    Simulated(u32),
+}
+
+/// What the device demands and allows for one opened file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileLimits {
+    /// File or device size, bytes.
+    pub size_bytes: u64,
+    /// Offsets and lengths of reads must be multiples of this (power of two, 512..=slot).
+    pub block_bytes: u32,
+    /// Largest single read worth asking for, bytes: a multiple of the block, at most the slot.
+    pub read_bytes_max: u32,
+}
+
+/// A read to be enqueued.
+#[derive(Debug)]
+pub struct Read {
+    /// Which file.
+    pub file: FileIndex,
+    /// Byte offset, a multiple of the block size.
+    pub offset_bytes: u64,
+    /// Bytes wanted, a multiple of the block size, at most the slot; may reach past the end of the
+    /// file within its last block.
+    pub length_bytes: u32,
+    /// Where to; the disk owns it until the completion.
+    pub slot: FreeSlot,
+    /// Comes back with the completion.
+    pub token: u64,
+}
+
+/// A write to be enqueued. Once a file was written to, its changes are no longer looked for:
+/// whoever writes a file through this disk is the one who changes it.
+#[derive(Debug)]
+pub struct Write {
+    /// Which file.
+    pub file: FileIndex,
+    /// Byte offset, a multiple of the block size.
+    pub offset_bytes: u64,
+    /// Bytes to write, a multiple of the block size, at most what the slot is filled with.
+    pub length_bytes: u32,
+    /// Where from; the disk owns it until the completion.
+    pub slot: FilledSlot,
+    /// Comes back with the completion.
+    pub token: u64,
+}
+
+/// A finished read or write.
+#[derive(Debug)]
+pub struct Completion {
+    /// The token of the [`Read`] or [`Write`].
+    pub token: u64,
+    /// For a read, the slot with as many bytes as were read (fewer than asked only at the end of
+    /// the file); for a write that took all bytes, its slot as it was. Otherwise the free slot and
+    /// the reason.
+    pub result: Result<FilledSlot, (FreeSlot, DiskError)>,
+}
+
+/// Why a command or open failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// The device or kernel said so: errno. `EBADF` also stands for a file that is not open,
+    /// `ENOTSUP` for a [`FileSource`] of another kind of disk, `EIO` also for a read that ended
+    /// before the end of an unchanged file and would not go on.
+    #[error("storage error (errno {0})")]
+    Io(i32),
+    /// The file is no longer what it was when it was opened.
+    #[error("the file changed since it was opened")]
+    Changed,
+    /// Too many open files for the table.
+    #[error("the table of open files is full")]
+    TableFull,
+}
+
+/// What one disk did since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Reads accepted.
+    pub disk_read_commands: u64,
+    /// Bytes handed out by reads.
+    pub disk_read_bytes: u64,
+    /// Writes accepted.
+    pub disk_write_commands: u64,
+    /// Bytes taken by writes.
+    pub disk_write_bytes: u64,
+    /// Reads and writes given back because the queue was full.
+    pub disk_queue_full_commands: u64,
+    /// Commands issued again: for the rest of a partial one, or after `EAGAIN` or `EINTR`.
+    pub disk_reissued_commands: u64,
+    /// Commands that ended in [`DiskError::Io`].
+    pub disk_failed_commands: u64,
+    /// Reads that ended in [`DiskError::Changed`].
+    pub disk_changed_commands: u64,
+    /// Completions with an unknown or stale name; ignored.
+    pub disk_stale_completions: u64,
+    /// System calls made to submit and to reap; none in simulation.
+    pub disk_enter_calls: u64,
+    /// System calls made to find out whether a file changed; none in simulation.
+    pub disk_check_calls: u64,
+}
+
+impl Counters {
+    /// Name and value of every counter, in a fixed order.
+    #[must_use]
+    pub fn as_pairs(&self) -> [(&'static str, u64); 11] {
+        [
+            ("disk_read_commands", self.disk_read_commands),
+            ("disk_read_bytes", self.disk_read_bytes),
+            ("disk_write_commands", self.disk_write_commands),
+            ("disk_write_bytes", self.disk_write_bytes),
+            ("disk_queue_full_commands", self.disk_queue_full_commands),
+            ("disk_reissued_commands", self.disk_reissued_commands),
+            ("disk_failed_commands", self.disk_failed_commands),
+            ("disk_changed_commands", self.disk_changed_commands),
+            ("disk_stale_completions", self.disk_stale_completions),
+            ("disk_enter_calls", self.disk_enter_calls),
+            ("disk_check_calls", self.disk_check_calls),
+        ]
+    }
+
+    /// Counts a command that ended in `error`.
+    fn count_failure(&mut self, error: DiskError) {
+        match error {
+            DiskError::Changed => self.disk_changed_commands += 1,
+            DiskError::Io(_) | DiskError::TableFull => self.disk_failed_commands += 1,
+        }
+    }
+}
+
+/// Storage for one worker.
+pub trait Disk {
+    /// Takes over a file and asks its device for its limits. Not for the data path: it makes a
+    /// handful of system calls.
+    ///
+    /// # Errors
+    /// The table is full, or the kernel refused; the descriptor is closed then.
+    fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError>;
+
+    /// Forgets a file. Commands in flight on it still complete. A file that is not open is
+    /// ignored.
+    fn close(&mut self, file: FileIndex);
+
+    /// Enqueues a read; nothing is submitted before `sqsync`. `Err` gives it back when the queue
+    /// is full. A read of a file that is not open completes with `EBADF`.
+    ///
+    /// # Panics
+    /// If `length_bytes` is zero or more than the slot holds.
+    fn read(&mut self, arena: &mut Arena, read: Read) -> Result<(), Read>;
+
+    /// Enqueues a write, like [`Disk::read`].
+    ///
+    /// # Panics
+    /// If `length_bytes` is zero or more than the slot is filled with.
+    fn write(&mut self, arena: &mut Arena, write: Write) -> Result<(), Write>;
+
+    /// Rings the doorbell once for all enqueued commands. Costs nothing if there are none.
+    ///
+    /// # Errors
+    /// The kernel refuses commands for good; those enqueued stay enqueued.
+    fn sqsync(&mut self, now: Instant) -> Result<(), DiskError>;
+
+    /// Hands up to `completions_max` completions, in any order, to `sink`; never blocks; returns
+    /// how many. Costs nothing if nothing is in flight.
+    fn consume_completions(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        completions_max: usize,
+        sink: &mut dyn FnMut(&mut Arena, Completion),
+    ) -> usize;
+
+    /// Commands enqueued or in flight.
+    fn in_flight(&self) -> usize;
+
+    /// The descriptor that is readable when completions wait to be consumed; `None` in simulation.
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What happened since start.
+    fn counters(&self) -> &Counters;
+}
+
+/// The rules every read is held to, whatever the disk.
+fn check_read(read: &Read, limits: &FileLimits) {
+    check_alignment(read.offset_bytes, read.length_bytes, limits);
+}
+
+/// Misaligned commands are a caller's mistake that a real device answers with `EINVAL`.
+fn check_alignment(offset_bytes: u64, length_bytes: u32, limits: &FileLimits) {
+    debug_assert!(
+        offset_bytes.is_multiple_of(limits.block_bytes.into())
+            && length_bytes.is_multiple_of(limits.block_bytes),
+        "{length_bytes} bytes at {offset_bytes} are not whole blocks of {}",
+        limits.block_bytes
+    );
+}

@@ -1,0 +1,502 @@
+//! A disk that is a function of its seed: virtual time, latencies, reordering, failures.
+//!
+//! Time is what the `now` arguments say. A command's fate is drawn when `sqsync` submits it: how
+//! long it takes, whether it fails, whether it needs a second round (a partial read whose rest
+//! the real disk would issue again), whether it is stuck for a long but bounded while. It is
+//! consumed once its time has come, earliest first, and by lot among equals. Same seed and same
+//! calls: same completions.
+//!
+//! It refuses what a real disk under `uring` does not do: bytes in the middle of a file
+//! missing from a successful read, a completion that never comes. The one lie it can be told to
+//! tell is [`SimChange::Silent`]: bytes that change and keep their timestamps, so that the layers
+//! above can prove they notice by themselves.
+//!
+//! Bounded by [`SimConfig::queue_depth`] and [`SimConfig::files_max`]; the catalogue is as large
+//! as the simulation makes it.
+
+mod content;
+
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::os::fd::BorrowedFd;
+
+use clock::{Duration, Instant};
+use memory::{Arena, FilledSlot, FreeSlot};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+pub use content::{SimContent, pattern_byte};
+
+use crate::{
+    Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
+    check_alignment, check_read,
+};
+
+/// Chances are given in parts of this.
+pub const CHANCE_SCALE: u32 = 1_000_000;
+
+/// How a simulated disk behaves. Chances are in millionths ([`CHANCE_SCALE`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SimConfig {
+    /// Of everything that is left to chance.
+    pub seed: u64,
+    /// Most commands enqueued or in flight.
+    pub queue_depth: u32,
+    /// Most files open at once, at most 65,536.
+    pub files_max: u32,
+    /// Block of every file: a power of two, at least 512.
+    pub block_bytes: u32,
+    /// Largest read of every file, a multiple of the block.
+    pub read_bytes_max: u32,
+    /// Shortest time a command takes.
+    pub latency_min: Duration,
+    /// Longest time an ordinary command takes; uniform in between.
+    pub latency_max: Duration,
+    /// Chance that a command takes up to `stuck_max` instead.
+    pub stuck_chance: u32,
+    /// Longest time any command takes, but for second rounds.
+    pub stuck_max: Duration,
+    /// Chance that a command is done in two rounds, each with its own time.
+    pub partial_chance: u32,
+    /// Chance that a command ends in `EIO`.
+    pub error_chance: u32,
+}
+
+impl SimConfig {
+    /// A healthy disk of 80 to 120 us, 4 KiB blocks and 64 KiB reads.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            queue_depth: 256,
+            files_max: 1024,
+            block_bytes: 4096,
+            read_bytes_max: 65_536,
+            latency_min: Duration::from_micros(80),
+            latency_max: Duration::from_micros(120),
+            stuck_chance: 0,
+            stuck_max: Duration::from_secs(1),
+            partial_chance: 0,
+            error_chance: 0,
+        }
+    }
+}
+
+/// Whether a change of a file shows in what the disk checks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SimChange {
+    /// Reads of files opened before end in [`DiskError::Changed`].
+    Detected,
+    /// Reads bring the new bytes as if nothing had happened. Only for a new content of the same
+    /// size.
+    Silent,
+}
+
+/// A file of the catalogue.
+#[derive(Debug)]
+struct CatalogueFile {
+    content: SimContent,
+    /// Counts detected changes.
+    version: u32,
+}
+
+/// A change to come.
+#[derive(Debug)]
+struct Change {
+    at: Instant,
+    catalogue_id: u32,
+    content: SimContent,
+    kind: SimChange,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+struct OpenFile {
+    catalogue_id: u32,
+    /// The catalogue's at open; `None` once it was written through us.
+    version: Option<u32>,
+    limits: FileLimits,
+}
+
+#[derive(Debug)]
+enum Held {
+    Reading(memory::ReadingSlot),
+    Writing(FilledSlot),
+}
+
+impl Held {
+    fn into_free(self) -> FreeSlot {
+        match self {
+            Self::Reading(slot) => slot.into_free(),
+            Self::Writing(slot) => slot.into_free(),
+        }
+    }
+}
+
+/// A command accepted.
+#[derive(Debug)]
+struct Command {
+    token: u64,
+    /// As it was when the command came: closing the file does not touch it.
+    file: Option<OpenFile>,
+    file_index: FileIndex,
+    offset_bytes: u64,
+    length_bytes: u32,
+    held: Held,
+    fails: bool,
+}
+
+/// When a submitted command is due, a lot among equals, and its place in the table.
+type Due = Reverse<(Instant, u32, u32)>;
+
+/// A simulated disk.
+#[derive(Debug)]
+pub struct SimDisk {
+    config: SimConfig,
+    random: ChaCha8Rng,
+    catalogue: Vec<CatalogueFile>,
+    /// Changes to come, by time, and in the order they were ordered among equals.
+    changes: VecDeque<Change>,
+    /// Open files; the generation of a place changes when it is closed.
+    files: Vec<(u16, Option<OpenFile>)>,
+    commands: Vec<Option<Command>>,
+    free_commands: Vec<u32>,
+    enqueued: Vec<u32>,
+    submitted: BinaryHeap<Due>,
+    counters: Counters,
+}
+
+impl SimDisk {
+    /// An empty disk.
+    ///
+    /// # Panics
+    /// If the configuration is out of its documented range.
+    #[must_use]
+    pub fn new(config: SimConfig) -> Self {
+        assert!(config.block_bytes.is_power_of_two() && config.block_bytes >= 512);
+        assert!(config.read_bytes_max.is_multiple_of(config.block_bytes));
+        assert!(config.files_max <= 1 << 16 && config.queue_depth > 0);
+        assert!(config.latency_min <= config.latency_max);
+        let depth = config.queue_depth as usize;
+        Self {
+            config,
+            random: ChaCha8Rng::seed_from_u64(config.seed),
+            catalogue: Vec::new(),
+            changes: VecDeque::new(),
+            files: vec![(0, None); config.files_max as usize],
+            commands: (0..depth).map(|_| None).collect(),
+            free_commands: (0..config.queue_depth).rev().collect(),
+            enqueued: Vec::with_capacity(depth),
+            submitted: BinaryHeap::with_capacity(depth),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Adds a file to the catalogue; its number is for [`FileSource::Simulated`].
+    pub fn add_file(&mut self, content: SimContent) -> u32 {
+        let id = u32::try_from(self.catalogue.len()).expect("invariant: fewer than 2^32 files");
+        self.catalogue.push(CatalogueFile {
+            content,
+            version: 0,
+        });
+        id
+    }
+
+    /// Gives a file of the catalogue new content at `at`.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn change_file(&mut self, id: u32, at: Instant, content: SimContent, kind: SimChange) {
+        assert!(
+            (id as usize) < self.catalogue.len(),
+            "there is no file {id}"
+        );
+        let place = self.changes.partition_point(|change| change.at <= at);
+        self.changes.insert(
+            place,
+            Change {
+                at,
+                catalogue_id: id,
+                content,
+                kind,
+            },
+        );
+    }
+
+    /// Applies the changes due at `now`, as `sqsync` and `consume_completions` do. For whoever
+    /// opens files at a time when neither was called, since `open` is not told the time.
+    pub fn advance(&mut self, now: Instant) {
+        while self.changes.front().is_some_and(|change| change.at <= now) {
+            let Some(change) = self.changes.pop_front() else {
+                return;
+            };
+            let stored = &mut self.catalogue[change.catalogue_id as usize];
+            stored.content = change.content;
+            stored.version += u32::from(change.kind == SimChange::Detected);
+        }
+    }
+
+    /// When the next completion is due; `None` if nothing is submitted.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Instant> {
+        self.submitted.peek().map(|Reverse((due, ..))| *due)
+    }
+
+    fn open_file(&self, file: FileIndex) -> Option<OpenFile> {
+        let (place, generation) = split(file);
+        let (current, open) = self.files.get(place)?;
+        open.filter(|_| *current == generation)
+    }
+
+    fn enqueue(&mut self, place: u32, command: Command) {
+        self.commands[place as usize] = Some(command);
+        self.enqueued.push(place);
+    }
+
+    fn happens(&mut self, chance: u32) -> bool {
+        self.random.next_u32() % CHANCE_SCALE < chance
+    }
+
+    fn draw_between(&mut self, shortest: Duration, longest: Duration) -> Duration {
+        let span = longest.saturating_sub(shortest).as_nanos();
+        let nanos = u128::from(self.random.next_u64()) % (span + 1);
+        shortest + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn draw_latency(&mut self) -> Duration {
+        let SimConfig {
+            latency_min,
+            latency_max,
+            stuck_chance,
+            stuck_max,
+            ..
+        } = self.config;
+        if self.happens(stuck_chance) {
+            return self.draw_between(latency_max.min(stuck_max), stuck_max);
+        }
+        self.draw_between(latency_min, latency_max)
+    }
+
+    /// Ends a command: what the device has done by now, and what the check says.
+    fn finish(&mut self, arena: &mut Arena, command: Command) -> Completion {
+        let token = command.token;
+        let Some(file) = command.file else {
+            let failure = (command.held.into_free(), DiskError::Io(libc::EBADF));
+            return Completion {
+                token,
+                result: Err(failure),
+            };
+        };
+        // A write through this disk is no change to whoever has the file open through it.
+        let is_written = self
+            .open_file(command.file_index)
+            .is_some_and(|f| f.version.is_none());
+        let stored = &mut self.catalogue[file.catalogue_id as usize];
+        let is_same = is_written || file.version.is_none_or(|version| version == stored.version);
+        let error = match (command.fails, is_same) {
+            (true, _) => Some(DiskError::Io(libc::EIO)),
+            (false, false) => Some(DiskError::Changed),
+            (false, true) => None,
+        };
+        if let Some(error) = error {
+            return Completion {
+                token,
+                result: Err((command.held.into_free(), error)),
+            };
+        }
+        let slot = match command.held {
+            Held::Reading(slot) => {
+                let left_bytes = stored
+                    .content
+                    .size_bytes()
+                    .saturating_sub(command.offset_bytes);
+                let bytes = u32::try_from(left_bytes)
+                    .map_or(command.length_bytes, |left| left.min(command.length_bytes));
+                let mut slot = slot.into_filled(bytes);
+                stored
+                    .content
+                    .fill(command.offset_bytes, arena.payload_mut(&mut slot));
+                self.counters.disk_read_bytes += u64::from(bytes);
+                slot
+            }
+            Held::Writing(slot) => {
+                let bytes = &arena.payload(&slot)[..command.length_bytes as usize];
+                stored.content.overwrite(command.offset_bytes, bytes);
+                self.counters.disk_write_bytes += u64::from(command.length_bytes);
+                slot
+            }
+        };
+        Completion {
+            token,
+            result: Ok(slot),
+        }
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError> {
+        let FileSource::Simulated(catalogue_id) = file else {
+            return Err(DiskError::Io(libc::ENOTSUP));
+        };
+        let stored = self
+            .catalogue
+            .get(catalogue_id as usize)
+            .ok_or(DiskError::Io(libc::ENOENT))?;
+        let limits = FileLimits {
+            size_bytes: stored.content.size_bytes(),
+            block_bytes: self.config.block_bytes,
+            read_bytes_max: self.config.read_bytes_max,
+        };
+        let open = OpenFile {
+            catalogue_id,
+            version: Some(stored.version),
+            limits,
+        };
+        let place = self.files.iter().position(|(_, open)| open.is_none());
+        let place = place.ok_or(DiskError::TableFull)?;
+        self.files[place].1 = Some(open);
+        Ok((join(place, self.files[place].0), limits))
+    }
+
+    fn close(&mut self, file: FileIndex) {
+        if self.open_file(file).is_some() {
+            let (place, generation) = split(file);
+            self.files[place] = (generation.wrapping_add(1), None);
+        }
+    }
+
+    fn read(&mut self, arena: &mut Arena, read: Read) -> Result<(), Read> {
+        let Some(place) = self.free_commands.pop() else {
+            self.counters.disk_queue_full_commands += 1;
+            return Err(read);
+        };
+        assert!(
+            (1..=arena.slot_bytes()).contains(&read.length_bytes),
+            "a read fits its slot"
+        );
+        let file = self.open_file(read.file);
+        if let Some(file) = file {
+            check_read(&read, &file.limits);
+        }
+        self.counters.disk_read_commands += 1;
+        let command = Command {
+            token: read.token,
+            file,
+            file_index: read.file,
+            offset_bytes: read.offset_bytes,
+            length_bytes: read.length_bytes,
+            held: Held::Reading(read.slot.into_reading()),
+            fails: false,
+        };
+        self.enqueue(place, command);
+        Ok(())
+    }
+
+    fn write(&mut self, _arena: &mut Arena, write: Write) -> Result<(), Write> {
+        let Some(place) = self.free_commands.pop() else {
+            self.counters.disk_queue_full_commands += 1;
+            return Err(write);
+        };
+        let filled_bytes = write.slot.filled_bytes();
+        assert!(
+            (1..=filled_bytes).contains(&write.length_bytes),
+            "a write is within its slot"
+        );
+        let file = self.open_file(write.file).map(|file| OpenFile {
+            version: None,
+            ..file
+        });
+        if let Some(file) = file {
+            check_alignment(write.offset_bytes, write.length_bytes, &file.limits);
+            self.files[split(write.file).0].1 = Some(file);
+        }
+        self.counters.disk_write_commands += 1;
+        let command = Command {
+            token: write.token,
+            file,
+            file_index: write.file,
+            offset_bytes: write.offset_bytes,
+            length_bytes: write.length_bytes,
+            held: Held::Writing(write.slot),
+            fails: false,
+        };
+        self.enqueue(place, command);
+        Ok(())
+    }
+
+    fn sqsync(&mut self, now: Instant) -> Result<(), DiskError> {
+        self.advance(now);
+        for at in 0..self.enqueued.len() {
+            let place = self.enqueued[at];
+            let mut latency = self.draw_latency();
+            if self.happens(self.config.partial_chance) {
+                self.counters.disk_reissued_commands += 1;
+                latency += self.draw_latency();
+            }
+            let fails = self.happens(self.config.error_chance);
+            let lot = self.random.next_u32();
+            if let Some(command) = &mut self.commands[place as usize] {
+                command.fails = fails;
+            }
+            self.submitted.push(Reverse((now + latency, lot, place)));
+        }
+        self.enqueued.clear();
+        Ok(())
+    }
+
+    fn consume_completions(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        completions_max: usize,
+        sink: &mut dyn FnMut(&mut Arena, Completion),
+    ) -> usize {
+        self.advance(now);
+        let mut consumed = 0;
+        while consumed < completions_max && self.next_event().is_some_and(|due| due <= now) {
+            let Some(Reverse((_, _, place))) = self.submitted.pop() else {
+                break;
+            };
+            let command = self.commands[place as usize].take();
+            let command = command.expect("invariant: what is submitted is in the table");
+            self.free_commands.push(place);
+            let completion = self.finish(arena, command);
+            if let Err((_, error)) = &completion.result {
+                self.counters.count_failure(*error);
+            }
+            sink(arena, completion);
+            consumed += 1;
+        }
+        consumed
+    }
+
+    fn in_flight(&self) -> usize {
+        self.commands.len() - self.free_commands.len()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// Place and generation of a file.
+fn split(file: FileIndex) -> (usize, u16) {
+    let [a, b, c, d] = file.0.to_be_bytes();
+    (
+        usize::from(u16::from_be_bytes([c, d])),
+        u16::from_be_bytes([a, b]),
+    )
+}
+
+/// The opposite of [`split`].
+fn join(place: usize, generation: u16) -> FileIndex {
+    let place = u32::try_from(place).expect("invariant: at most 65,536 files");
+    FileIndex(u32::from(generation) << 16 | place)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+use super::*;
+use memory::ArenaConfig;
+
+const SIZE_BYTES: u64 = 300_000;
+
+struct Bench {
+    arena: Arena,
+    disk: SimDisk,
+    completions: Vec<(u64, Result<Vec<u8>, DiskError>)>,
+}
+
+impl Bench {
+    fn new(config: SimConfig) -> Self {
+        let arena = Arena::new(ArenaConfig::new(64)).expect("a few MiB");
+        Self {
+            arena,
+            disk: SimDisk::new(config),
+            completions: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, seed: u64) -> u32 {
+        self.disk.add_file(SimContent::Pattern {
+            seed,
+            size_bytes: SIZE_BYTES,
+        })
+    }
+
+    fn open(&mut self, id: u32) -> FileIndex {
+        self.disk
+            .open(FileSource::Simulated(id))
+            .expect("room for a file")
+            .0
+    }
+
+    fn read(&mut self, file: FileIndex, offset_bytes: u64, token: u64) {
+        let slot = self.arena.reserve().expect("a free slot");
+        let read = Read {
+            file,
+            offset_bytes,
+            length_bytes: 4096,
+            slot,
+            token,
+        };
+        assert!(
+            self.disk.read(&mut self.arena, read).is_ok(),
+            "the queue is full"
+        );
+    }
+
+    fn consume(&mut self, now: Instant, completions_max: usize) -> usize {
+        let completions = &mut self.completions;
+        self.disk.consume_completions(
+            now,
+            &mut self.arena,
+            completions_max,
+            &mut |arena, completion| {
+                let (slot, result) = match completion.result {
+                    Ok(slot) => {
+                        let bytes = arena.payload(&slot).to_vec();
+                        (slot.into_free(), Ok(bytes))
+                    }
+                    Err((slot, error)) => (slot, Err(error)),
+                };
+                arena.release(slot);
+                completions.push((completion.token, result));
+            },
+        )
+    }
+
+    /// Submits, and lets time pass until nothing is in flight.
+    fn run(&mut self, from: Instant) -> Instant {
+        let mut now = from;
+        self.disk.sqsync(now).expect("cannot fail");
+        while let Some(due) = self.disk.next_event() {
+            now = due;
+            assert!(self.consume(now, 1) == 1);
+        }
+        assert_eq!(self.disk.in_flight(), 0);
+        assert_eq!(self.arena.free_count(), self.arena.slot_count());
+        now
+    }
+}
+
+fn expected(seed: u64, offset: u64, length: u64) -> Vec<u8> {
+    (offset..(offset + length).min(SIZE_BYTES))
+        .map(|at| pattern_byte(seed, at))
+        .collect()
+}
+
+#[test]
+fn reads_bring_their_bytes_in_any_order() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let file = bench.open(id);
+    for token in 0..64 {
+        bench.read(file, token * 4096, token);
+    }
+    bench.run(Instant::ZERO);
+    assert!(
+        !bench.completions.is_sorted_by_key(|(token, _)| *token),
+        "nothing was reordered"
+    );
+    for (token, result) in &bench.completions {
+        assert_eq!(*result, Ok(expected(9, token * 4096, 4096)));
+    }
+    assert_eq!(bench.disk.counters().disk_read_bytes, 64 * 4096);
+}
+
+#[test]
+fn the_end_of_the_file_is_short_and_beyond_it_is_empty() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let file = bench.open(id);
+    let last_block = SIZE_BYTES / 4096 * 4096;
+    bench.read(file, last_block, 0);
+    bench.read(file, last_block + 4096, 1);
+    bench.run(Instant::ZERO);
+    bench.completions.sort_by_key(|(token, _)| *token);
+    let tail = expected(9, last_block, 4096);
+    assert_eq!(tail.len(), 992);
+    assert_eq!(bench.completions, [(0, Ok(tail)), (1, Ok(Vec::new()))]);
+}
+
+#[test]
+fn time_is_the_callers_and_within_its_bounds() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let file = bench.open(id);
+    bench.read(file, 0, 0);
+    assert_eq!(bench.disk.next_event(), None, "submitted before sqsync");
+    let start = Instant::from_millis(5);
+    bench.disk.sqsync(start).expect("cannot fail");
+    let due = bench.disk.next_event().expect("one submitted");
+    assert!((80_000..=120_000).contains(&due.since(start).as_nanos()));
+    assert_eq!(bench.consume(Instant::from_nanos(due.as_nanos() - 1), 8), 0);
+    assert_eq!(bench.consume(due, 0), 0);
+    assert_eq!(bench.consume(due, 8), 1);
+    assert_eq!(bench.consume(Instant::FAR_FUTURE, 8), 0);
+}
+
+#[test]
+fn a_stuck_read_is_late_but_comes() {
+    let config = SimConfig {
+        stuck_chance: CHANCE_SCALE,
+        ..SimConfig::new(1)
+    };
+    let mut bench = Bench::new(config);
+    let id = bench.add(9);
+    let file = bench.open(id);
+    bench.read(file, 0, 0);
+    let end = bench.run(Instant::ZERO);
+    assert!(end > Instant::ZERO + config.latency_max);
+    assert!(end <= Instant::ZERO + config.stuck_max);
+    assert!(bench.completions[0].1.is_ok());
+}
+
+#[test]
+fn a_partial_read_takes_two_rounds_and_is_whole() {
+    let config = SimConfig {
+        partial_chance: CHANCE_SCALE,
+        ..SimConfig::new(1)
+    };
+    let mut bench = Bench::new(config);
+    let id = bench.add(9);
+    let file = bench.open(id);
+    bench.read(file, 0, 0);
+    assert!(bench.run(Instant::ZERO).as_micros() >= 2 * 80);
+    assert_eq!(bench.completions, [(0, Ok(expected(9, 0, 4096)))]);
+    assert_eq!(bench.disk.counters().disk_reissued_commands, 1);
+}
+
+#[test]
+fn errors_give_the_slot_back() {
+    let mut bench = Bench::new(SimConfig {
+        error_chance: CHANCE_SCALE,
+        ..SimConfig::new(1)
+    });
+    let id = bench.add(9);
+    let file = bench.open(id);
+    bench.read(file, 0, 0);
+    bench.run(Instant::ZERO);
+    assert_eq!(bench.completions, [(0, Err(DiskError::Io(libc::EIO)))]);
+    assert_eq!(bench.disk.counters().disk_failed_commands, 1);
+}
+
+#[test]
+fn a_full_queue_gives_the_read_back() {
+    let mut bench = Bench::new(SimConfig {
+        queue_depth: 2,
+        ..SimConfig::new(1)
+    });
+    let id = bench.add(9);
+    let file = bench.open(id);
+    bench.read(file, 0, 0);
+    bench.read(file, 0, 1);
+    let slot = bench.arena.reserve().expect("a free slot");
+    let read = Read {
+        file,
+        offset_bytes: 0,
+        length_bytes: 4096,
+        slot,
+        token: 2,
+    };
+    let refused = bench
+        .disk
+        .read(&mut bench.arena, read)
+        .expect_err("the queue holds two");
+    assert_eq!(refused.token, 2);
+    bench.arena.release(refused.slot);
+    bench.run(Instant::ZERO);
+    bench.read(file, 0, 3);
+    bench.run(Instant::ZERO);
+    assert_eq!(bench.completions.len(), 3);
+}
+
+#[test]
+fn a_change_is_detected_by_those_who_opened_before_it() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let content = SimContent::Pattern {
+        seed: 10,
+        size_bytes: SIZE_BYTES,
+    };
+    bench
+        .disk
+        .change_file(id, Instant::from_millis(10), content, SimChange::Detected);
+    let before = bench.open(id);
+    bench.read(before, 0, 0);
+    bench.run(Instant::ZERO);
+    bench.read(before, 0, 1);
+    bench.run(Instant::from_millis(10));
+    let after = bench.open(id);
+    bench.read(after, 0, 2);
+    bench.run(Instant::from_millis(11));
+    let results: Vec<_> = bench
+        .completions
+        .into_iter()
+        .map(|(_, result)| result)
+        .collect();
+    let changed = Err(DiskError::Changed);
+    assert_eq!(
+        results,
+        [Ok(expected(9, 0, 4096)), changed, Ok(expected(10, 0, 4096))]
+    );
+    assert_eq!(bench.disk.counters().disk_changed_commands, 1);
+}
+
+#[test]
+fn a_change_during_the_read_is_detected() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let content = SimContent::Bytes(Vec::new());
+    bench
+        .disk
+        .change_file(id, Instant::from_micros(50), content, SimChange::Detected);
+    let file = bench.open(id);
+    bench.read(file, 0, 0);
+    bench.run(Instant::ZERO);
+    assert_eq!(bench.completions, [(0, Err(DiskError::Changed))]);
+}
+
+#[test]
+fn a_silent_change_brings_the_new_bytes() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let file = bench.open(id);
+    let content = SimContent::Pattern {
+        seed: 10,
+        size_bytes: SIZE_BYTES,
+    };
+    bench
+        .disk
+        .change_file(id, Instant::ZERO, content, SimChange::Silent);
+    bench.read(file, 0, 0);
+    bench.run(Instant::ZERO);
+    assert_eq!(bench.completions, [(0, Ok(expected(10, 0, 4096)))]);
+}
+
+#[test]
+fn closing_keeps_what_is_in_flight_and_ends_the_name() {
+    let mut bench = Bench::new(SimConfig {
+        files_max: 1,
+        ..SimConfig::new(1)
+    });
+    let id = bench.add(9);
+    let file = bench.open(id);
+    assert_eq!(
+        bench.disk.open(FileSource::Simulated(id)),
+        Err(DiskError::TableFull)
+    );
+    bench.read(file, 0, 0);
+    bench.disk.close(file);
+    bench.disk.close(file);
+    let next = bench.open(id);
+    assert_ne!(next, file);
+    bench.read(file, 0, 1);
+    bench.run(Instant::ZERO);
+    bench.completions.sort_by_key(|(token, _)| *token);
+    let (kept, refused) = (Ok(expected(9, 0, 4096)), Err(DiskError::Io(libc::EBADF)));
+    assert_eq!(bench.completions, [(0, kept), (1, refused)]);
+}
+
+#[test]
+fn real_descriptors_and_unknown_files_are_refused() {
+    let mut disk = SimDisk::new(SimConfig::new(1));
+    assert_eq!(
+        disk.open(FileSource::Simulated(0)),
+        Err(DiskError::Io(libc::ENOENT))
+    );
+    let null = std::fs::File::open("/dev/null")
+        .expect("always there")
+        .into();
+    let refused = disk.open(FileSource::Descriptor(null));
+    assert_eq!(refused, Err(DiskError::Io(libc::ENOTSUP)));
+}
+
+#[test]
+fn what_is_written_is_read_and_no_change() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let file = bench.open(id);
+    let mut slot = bench
+        .arena
+        .reserve()
+        .expect("a free slot")
+        .into_reading()
+        .into_filled(4096);
+    bench.arena.payload_mut(&mut slot).fill(0xa5);
+    let write = Write {
+        file,
+        offset_bytes: 4096,
+        length_bytes: 4096,
+        slot,
+        token: 0,
+    };
+    assert!(bench.disk.write(&mut bench.arena, write).is_ok());
+    bench.run(Instant::ZERO);
+    bench.read(file, 4096, 1);
+    bench.read(file, 8192, 2);
+    bench.run(Instant::ZERO);
+    bench.completions.sort_by_key(|(token, _)| *token);
+    assert_eq!(bench.completions[1], (1, Ok(vec![0xa5; 4096])));
+    assert_eq!(bench.completions[2], (2, Ok(expected(9, 8192, 4096))));
+    assert_eq!(bench.disk.counters().disk_write_bytes, 4096);
+}
+
+#[test]
+fn same_seed_same_completions() {
+    let run = |seed| {
+        let mut bench = Bench::new(SimConfig {
+            error_chance: CHANCE_SCALE / 4,
+            stuck_chance: CHANCE_SCALE / 4,
+            partial_chance: CHANCE_SCALE / 4,
+            ..SimConfig::new(seed)
+        });
+        let id = bench.add(9);
+        let file = bench.open(id);
+        (0..64).for_each(|token| bench.read(file, token * 4096, token));
+        let end = bench.run(Instant::ZERO);
+        (end, bench.completions)
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
