@@ -1,0 +1,329 @@
+//! A received frame, taken apart in one call.
+//!
+//! [`parse_frame`] answers with what a server can act on, or with the one reason why not. It judges
+//! bytes, not addresses: whether a segment or a question is for us is the caller's to say, save for
+//! sources and destinations no packet may have.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::arp::ArpRepr;
+use crate::checksum;
+use crate::ethernet::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetFrame, EthernetRepr, MacAddress,
+};
+use crate::icmpv4::{CODE_FRAGMENTATION_NEEDED, Icmpv4Message};
+use crate::icmpv6::Icmpv6Message;
+use crate::ipv4::{self, Ipv4Packet};
+use crate::ipv6::{self, Ipv6Packet};
+use crate::quote::OriginalTcp;
+use crate::reason::DropReason;
+use crate::tcp::{TcpRepr, TcpSegment};
+
+/// What the link knows of a received frame's transport checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChecksumState {
+    /// Verified by hardware, or never computed because the sender shares this host's memory
+    /// (virtio-net `DATA_VALID` / `NEEDS_CSUM`): parsing skips the TCP/ICMP checksum.
+    Trusted,
+    /// Unknown: parsing verifies it.
+    Unverified,
+}
+
+/// Both ends of a received packet, link and network layer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Path {
+    /// Who put the frame on our link: the peer, or the router it is behind.
+    pub source_mac: MacAddress,
+    /// Our MAC, or a group we are in.
+    pub destination_mac: MacAddress,
+    /// The peer's address.
+    pub source: IpAddr,
+    /// Our address, or a group we are in; of the same family as `source`.
+    pub destination: IpAddr,
+}
+
+/// What a frame turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Incoming<'a> {
+    /// ARP, request or reply.
+    Arp(ArpRepr),
+    /// A TCP segment.
+    Tcp {
+        /// Where it came from.
+        path: Path,
+        /// Its header.
+        segment: TcpRepr,
+        /// Its text; Ethernet padding is cut off. Up to 65,515 bytes with receive offload.
+        payload: &'a [u8],
+    },
+    /// An echo request over IPv4.
+    EchoV4 {
+        /// Where it came from.
+        path: Path,
+        /// To be returned.
+        identifier: u16,
+        /// To be returned.
+        sequence: u16,
+        /// To be returned.
+        data: &'a [u8],
+    },
+    /// An echo request over IPv6.
+    EchoV6 {
+        /// Where it came from.
+        path: Path,
+        /// To be returned.
+        identifier: u16,
+        /// To be returned.
+        sequence: u16,
+        /// To be returned.
+        data: &'a [u8],
+    },
+    /// Someone on our link asks who has `target`.
+    NeighborSolicitation {
+        /// Where it came from; the source is unspecified in duplicate detection, the destination
+        /// mostly a solicited-node group.
+        path: Path,
+        /// The address asked for.
+        target: Ipv6Addr,
+        /// The asker's MAC, if it says so.
+        source_link: Option<MacAddress>,
+    },
+    /// A segment of ours was larger than a link on its way: ICMP type 3 code 4, ICMPv6 type 2.
+    PacketTooBig {
+        /// Where it came from: some router.
+        path: Path,
+        /// MTU of that link, bytes, as claimed: any value, and 0 from IPv4 routers older than
+        /// RFC 1191. The caller has the floor (RFC 8201 s4: 1280 for IPv6).
+        mtu_bytes: u32,
+        /// The segment.
+        original: OriginalTcp,
+    },
+    /// A segment of ours could not be delivered: other codes of ICMP type 3, ICMPv6 type 1.
+    Unreachable {
+        /// Where it came from: some router, or the peer's host.
+        path: Path,
+        /// The segment.
+        original: OriginalTcp,
+    },
+}
+
+/// Takes an Ethernet frame apart.
+///
+/// With `ChecksumState::Trusted` the checksums of TCP, ICMP and ICMPv6 are not looked at; that of
+/// the IPv4 header always is. Does a bounded amount of work beyond those sums and never allocates.
+///
+/// # Errors
+/// The first [`DropReason`] met, outermost header first.
+pub fn parse_frame(frame: &[u8], checksum: ChecksumState) -> Result<Incoming<'_>, DropReason> {
+    let frame = EthernetFrame::parse(frame)?;
+    let ethernet = frame.repr();
+    if ethernet.source.is_group() {
+        return Err(DropReason::SourceMacInvalid);
+    }
+    match ethernet.ethertype {
+        ETHERTYPE_ARP => ArpRepr::parse(frame.payload()).map(Incoming::Arp),
+        ETHERTYPE_IPV4 => parse_ipv4(&ethernet, frame.payload(), checksum),
+        ETHERTYPE_IPV6 => parse_ipv6(&ethernet, frame.payload(), checksum),
+        _ => Err(DropReason::EthertypeUnknown),
+    }
+}
+
+fn parse_ipv4<'a>(
+    ethernet: &EthernetRepr,
+    bytes: &'a [u8],
+    checksum: ChecksumState,
+) -> Result<Incoming<'a>, DropReason> {
+    let packet = Ipv4Packet::parse(bytes)?;
+    if !is_source_v4(packet.source()) {
+        return Err(DropReason::SourceInvalid);
+    }
+    let path = path(
+        ethernet,
+        packet.source().into(),
+        packet.destination().into(),
+    );
+    // Nothing that we answer or act on over IPv4 may come to a group.
+    check_destination(&path)?;
+    match packet.protocol() {
+        ipv4::PROTOCOL_TCP => parse_tcp(path, packet.payload(), checksum),
+        ipv4::PROTOCOL_ICMP => sort_icmpv4(path, Icmpv4Message::parse(packet.payload(), checksum)?),
+        _ => Err(DropReason::ProtocolUnsupported),
+    }
+}
+
+fn parse_ipv6<'a>(
+    ethernet: &EthernetRepr,
+    bytes: &'a [u8],
+    checksum: ChecksumState,
+) -> Result<Incoming<'a>, DropReason> {
+    let packet = Ipv6Packet::parse(bytes)?;
+    let path = path(
+        ethernet,
+        packet.source().into(),
+        packet.destination().into(),
+    );
+    match packet.protocol() {
+        ipv6::PROTOCOL_TCP => {
+            check_source_v6(packet.source())?;
+            check_destination(&path)?;
+            parse_tcp(path, packet.payload(), checksum)
+        }
+        ipv6::PROTOCOL_ICMP => {
+            let message = Icmpv6Message::parse(&packet, checksum)?;
+            sort_icmpv6(path, packet.source(), message)
+        }
+        _ => Err(DropReason::ProtocolUnsupported),
+    }
+}
+
+fn parse_tcp(
+    path: Path,
+    bytes: &[u8],
+    checksum: ChecksumState,
+) -> Result<Incoming<'_>, DropReason> {
+    let view = TcpSegment::parse(bytes)?;
+    if checksum == ChecksumState::Unverified {
+        let length_bytes =
+            u32::try_from(bytes.len()).expect("invariant: the IP length field has sixteen bits");
+        let pseudo = checksum::pseudo_header(
+            path.source,
+            path.destination,
+            ipv4::PROTOCOL_TCP,
+            length_bytes,
+        );
+        if !checksum::is_valid(pseudo, bytes) {
+            return Err(DropReason::TcpBadChecksum);
+        }
+    }
+    Ok(Incoming::Tcp {
+        path,
+        segment: view.repr()?,
+        payload: view.payload(),
+    })
+}
+
+fn sort_icmpv4(path: Path, message: Icmpv4Message<'_>) -> Result<Incoming<'_>, DropReason> {
+    match message {
+        Icmpv4Message::EchoRequest {
+            identifier,
+            sequence,
+            data,
+        } => Ok(Incoming::EchoV4 {
+            path,
+            identifier,
+            sequence,
+            data,
+        }),
+        Icmpv4Message::EchoReply { .. } => Err(DropReason::Icmpv4Other),
+        Icmpv4Message::Unreachable {
+            code,
+            mtu_bytes,
+            quote,
+        } => {
+            let original = OriginalTcp::parse_v4(quote)?;
+            Ok(if code == CODE_FRAGMENTATION_NEEDED {
+                Incoming::PacketTooBig {
+                    path,
+                    mtu_bytes: mtu_bytes.into(),
+                    original,
+                }
+            } else {
+                Incoming::Unreachable { path, original }
+            })
+        }
+    }
+}
+
+fn sort_icmpv6(
+    path: Path,
+    source: Ipv6Addr,
+    message: Icmpv6Message<'_>,
+) -> Result<Incoming<'_>, DropReason> {
+    if let Icmpv6Message::NeighborSolicitation {
+        target,
+        source_link,
+    } = message
+    {
+        // RFC 4861 s7.1.1 has judged an unspecified source, and a group is the usual destination.
+        if !source.is_unspecified() {
+            check_source_v6(source)?;
+        }
+        return Ok(Incoming::NeighborSolicitation {
+            path,
+            target,
+            source_link,
+        });
+    }
+    check_source_v6(source)?;
+    check_destination(&path)?;
+    match message {
+        Icmpv6Message::EchoRequest {
+            identifier,
+            sequence,
+            data,
+        } => Ok(Incoming::EchoV6 {
+            path,
+            identifier,
+            sequence,
+            data,
+        }),
+        Icmpv6Message::PacketTooBig { mtu_bytes, quote } => {
+            let original = OriginalTcp::parse_v6(quote)?;
+            Ok(Incoming::PacketTooBig {
+                path,
+                mtu_bytes,
+                original,
+            })
+        }
+        Icmpv6Message::Unreachable { quote, .. } => {
+            let original = OriginalTcp::parse_v6(quote)?;
+            Ok(Incoming::Unreachable { path, original })
+        }
+        _ => Err(DropReason::Icmpv6Other),
+    }
+}
+
+fn path(ethernet: &EthernetRepr, source: IpAddr, destination: IpAddr) -> Path {
+    Path {
+        source_mac: ethernet.source,
+        destination_mac: ethernet.destination,
+        source,
+        destination,
+    }
+}
+
+/// Whether a packet on the wire may come from `address` (RFC 1122 s3.2.1.3).
+fn is_source_v4(address: Ipv4Addr) -> bool {
+    let is_this_network = address.octets()[0] == 0;
+    !(is_this_network || address.is_loopback() || address.is_multicast() || address.is_broadcast())
+}
+
+/// Refuses sources no packet on the wire may have (RFC 4291 s2.5.2, s2.5.3, s2.7), and mapped ones,
+/// which would be the same peer under two names.
+fn check_source_v6(address: Ipv6Addr) -> Result<(), DropReason> {
+    let is_valid = !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.to_ipv4_mapped().is_some());
+    if is_valid {
+        Ok(())
+    } else {
+        Err(DropReason::SourceInvalid)
+    }
+}
+
+/// Refuses whatever was not sent to one station at one address.
+fn check_destination(path: &Path) -> Result<(), DropReason> {
+    let address = path.destination;
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_broadcast {
+        return Err(DropReason::DestinationInvalid);
+    }
+    // RFC 1122 s3.3.6: "a host SHOULD silently discard a datagram that is received via a link-layer
+    // broadcast but does not specify an IP multicast or broadcast destination address."
+    if path.destination_mac.is_group() {
+        return Err(DropReason::DestinationMacInvalid);
+    }
+    Ok(())
+}
