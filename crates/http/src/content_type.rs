@@ -11,11 +11,11 @@ const EXTENSION_BYTES_MAX: usize = 5;
 
 /// Extension (lower case) and type.
 ///
-/// RFC 8216 s4 and s10: `.m3u8` is `application/vnd.apple.mpegurl`. ISO/IEC 23009-1 annex C:
-/// `.mpd` is `application/dash+xml`, and `.m4s` segments are `video/iso.segment` (s6.3.4.2).
-/// ISO/IEC 23000-19 s7.3.2.3 names CMAF's `.cmfv`, `.cmfa`, `.cmft` and `.cmfm`, whose segments
-/// are ISO base media (RFC 4337: `video/mp4`, `audio/mp4`, `application/mp4`). RFC 3555 s4.2.9:
-/// `video/MP2T`. Text types carry their charset, as a manifest or page without one is guessed at.
+/// RFC 8216 s4: `.m3u8` is `application/vnd.apple.mpegurl`. ISO/IEC 23009-1 (DASH): `.mpd` is
+/// `application/dash+xml`, `.m4s` segments are `video/iso.segment`. ISO/IEC 23000-19 (CMAF) names
+/// `.cmfv`, `.cmfa`, `.cmft` and `.cmfm`, whose contents are ISO base media (RFC 4337: `video/mp4`,
+/// `audio/mp4`, `application/mp4`). RFC 3555 registers `video/MP2T`. Text types carry their
+/// charset, as a page or subtitle without one is guessed at.
 const TYPES: [(&str, &str); 39] = [
     ("m3u8", "application/vnd.apple.mpegurl"),
     ("mpd", "application/dash+xml"),

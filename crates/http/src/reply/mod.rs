@@ -89,6 +89,7 @@ pub fn reply(
             },
         },
     };
+    writer.flush();
     Reply { status, close }
 }
 
@@ -123,6 +124,7 @@ pub fn options_reply(
         unsent: 0,
     };
     let status = writer.preflight(options, close);
+    writer.flush();
     Reply { status, close }
 }
 
@@ -144,6 +146,7 @@ pub fn error_reply(
         unsent: 0,
     };
     let status = writer.error(status, head_only, options, close);
+    writer.flush();
     Reply { status, close }
 }
 
@@ -221,7 +224,6 @@ impl Writer<'_> {
         self.push("\r\n--");
         self.push(&boundary);
         self.push("--\r\n");
-        self.flush();
         Status::PartialContent
     }
 
@@ -298,12 +300,11 @@ impl Writer<'_> {
         let line = status.line();
         self.field("Content-Type", "text/plain; charset=utf-8");
         self.number_field("Content-Length", line.len() as u64 + 1);
-        self.push("\r\n");
+        self.end_head();
         if !head_only {
             self.push(line);
             self.push("\n");
         }
-        self.flush();
     }
 
     fn object_head(
@@ -388,7 +389,6 @@ impl Writer<'_> {
 
     fn end_head(&mut self) {
         self.push("\r\n");
-        self.flush();
     }
 
     fn object(&mut self, range: ByteRange) {
@@ -399,6 +399,7 @@ impl Writer<'_> {
         });
     }
 
+    /// Makes a part of the text that no part covers yet.
     fn flush(&mut self) {
         if self.unsent > 0 {
             self.parts.push(Part::Text(self.unsent));

@@ -8,6 +8,9 @@
 /// Most ranges one reply serves. RFC 9110 s14.2 lets a server ignore a field that asks for more.
 pub const RANGES_MAX: usize = 16;
 
+/// The largest file offset, and so object, that Linux knows: `loff_t` is signed.
+const OFFSET_MAX: u64 = i64::MAX.unsigned_abs();
+
 /// Part of an object: `length > 0` bytes from `start`, within its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ByteRange {
@@ -98,11 +101,10 @@ pub(crate) fn select(field: &[u8], size_bytes: u64) -> Selection {
     }
     // RFC 9110 s14.2 and s17.15: many overlapping ranges are an attack or a mistake, and the
     // whole object is cheaper for both sides.
-    if total_bytes > size_bytes {
-        Selection::Whole
-    } else {
-        Selection::Ranges(ranges)
+    if total_bytes > size_bytes.min(OFFSET_MAX) {
+        return Selection::Whole;
     }
+    Selection::Ranges(ranges)
 }
 
 fn spec_start(spec: Spec, size_bytes: u64) -> u64 {
@@ -123,22 +125,23 @@ fn resolve(spec: Spec, size_bytes: u64) -> Option<ByteRange> {
     Some(ByteRange { start, length })
 }
 
-/// RFC 9110 s14.1.1, with spaces tolerated around numbers as nginx does.
+/// RFC 9110 s14.1.1, with spaces tolerated around numbers where nginx does: not between the dash
+/// and the length of a suffix.
 fn parse_spec(text: &[u8]) -> Option<Spec> {
     let dash = text.iter().position(|&byte| byte == b'-')?;
     let (first, rest) = text.split_at(dash);
-    let (first, last) = (trim_spaces(first), trim_spaces(rest.get(1..)?));
-    match (first, last) {
-        ([], last) => Some(Spec::Suffix(parse_offset(last)?)),
+    let (first, after_dash) = (trim_spaces(first), rest.get(1..)?);
+    match (first, trim_spaces(after_dash)) {
+        ([], _) if after_dash.starts_with(b" ") => None,
+        ([], length) => Some(Spec::Suffix(parse_offset(length)?)),
         (first, []) => Some(Spec::From(parse_offset(first)?)),
         (first, last) => Some(Spec::Between(parse_offset(first)?, parse_offset(last)?)),
     }
 }
 
-/// A file offset: decimal digits, at most `i64::MAX`, the largest offset there is on Linux.
+/// A file offset: decimal digits, at most [`OFFSET_MAX`].
 fn parse_offset(digits: &[u8]) -> Option<u64> {
-    let number = crate::request::parse_decimal(digits)?;
-    i64::try_from(number).is_ok().then_some(number)
+    crate::request::parse_decimal(digits).filter(|&number| number <= OFFSET_MAX)
 }
 
 /// Spaces only: a tab is an error to nginx.
@@ -148,3 +151,6 @@ fn trim_spaces(mut text: &[u8]) -> &[u8] {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,3 +111,6 @@ fn unix_seconds_of(date: &[u8]) -> Option<u64> {
         .ok()
         .map(|since| since.as_secs())
 }
+
+#[cfg(test)]
+mod tests;

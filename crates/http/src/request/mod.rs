@@ -262,8 +262,8 @@ fn is_target_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() || byte >= 0x80
 }
 
-/// RFC 9110 s7.2 with RFC 3986 s3.2.2: what a host and port are written with. Empty is allowed:
-/// "If the target URI's authority component is missing or undefined".
+/// RFC 9110 s7.2 with RFC 3986 s3.2.2: what a host and port are written with. An empty field is
+/// what RFC 9112 s3.2 has a client send when its target has no authority.
 fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(&byte)
 }
@@ -401,3 +401,6 @@ pub(crate) fn parse_decimal(digits: &[u8]) -> Option<u64> {
         number.checked_mul(10)?.checked_add(digit)
     })
 }
+
+#[cfg(test)]
+mod tests;
