@@ -1,0 +1,213 @@
+//! CUBIC (RFC 9438), in integers so that the same seed gives the same bytes on any machine.
+//!
+//! Reading first: RFC 9438 s4. `W_cubic(t) = C * (t - K)^3 + W_max` with C = 0.4 segments/s^3 and
+//! beta = 0.7. Times are in milliseconds, windows in bytes.
+
+use clock::{Duration, Instant};
+
+use super::{INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+
+/// beta_cubic = 7/10 (RFC 9438 s4.6).
+const BETA_NUMERATOR: u64 = 7;
+const BETA_DENOMINATOR: u64 = 10;
+/// Time since the start of an epoch is clamped here (17 minutes): far beyond it the window is at
+/// its bound anyway, and the cube stays inside 128 bits.
+const EPOCH_MILLIS_MAX: u64 = 1 << 20;
+
+/// The growth of one connection's congestion window.
+#[derive(Clone, Copy, Debug)]
+pub struct Cubic {
+    /// Sender maximum segment size (SMSS), bytes.
+    segment_bytes: u64,
+    /// cwnd, bytes.
+    window: u64,
+    /// ssthresh, bytes; `u64::MAX` before the first loss.
+    threshold: u64,
+    /// W_max: the window just before the last reduction, bytes.
+    window_max: u64,
+    /// The present congestion-avoidance epoch; `None` until its first ACK.
+    epoch: Option<Epoch>,
+}
+
+/// A run of congestion avoidance without a loss.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    /// t_epoch.
+    started: Instant,
+    /// K, milliseconds: when the curve is back at W_max.
+    k_millis: u64,
+    /// W_max as this epoch sees it, bytes.
+    origin: u64,
+    /// W_est of the Reno-friendly region, bytes.
+    reno_window: u64,
+    /// Bytes acknowledged towards the next increment of `reno_window`.
+    reno_acked: u64,
+}
+
+impl Cubic {
+    /// The initial window of RFC 6928 and no threshold.
+    #[must_use]
+    pub fn new(segment_bytes: u16) -> Self {
+        let segment_bytes = u64::from(segment_bytes);
+        Self {
+            segment_bytes,
+            window: INITIAL_WINDOW_SEGMENTS * segment_bytes,
+            threshold: u64::MAX,
+            window_max: 0,
+            epoch: None,
+        }
+    }
+
+    /// cwnd, bytes.
+    #[must_use]
+    pub const fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// ssthresh, bytes; `u64::MAX` before the first loss.
+    #[must_use]
+    pub const fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
+    /// Whether the window grows by what is acknowledged.
+    #[must_use]
+    pub const fn is_slow_start(&self) -> bool {
+        self.window < self.threshold
+    }
+
+    /// The path's MTU fell: segments are smaller from now on.
+    pub fn on_segment_bytes(&mut self, segment_bytes: u16) {
+        self.segment_bytes = u64::from(segment_bytes);
+    }
+
+    /// `bytes` were newly acknowledged outside recovery, and the window was what limited us.
+    pub fn on_ack(&mut self, now: Instant, bytes: u64, rtt: Duration) {
+        let grown = if self.is_slow_start() {
+            self.window + bytes
+        } else {
+            self.avoid_congestion(now, bytes, rtt)
+        };
+        self.window = grown.min(WINDOW_BYTES_MAX);
+    }
+
+    /// A loss was detected: falls to beta times the window (RFC 9438 s4.6, s4.7). The window
+    /// itself is moved by proportional rate reduction while recovery lasts.
+    pub fn on_loss(&mut self) {
+        self.epoch = None;
+        // RFC 9438 s4.7, fast convergence: a flow that lost before it was back at its old maximum
+        // leaves room for newer flows.
+        self.window_max = if self.window < self.window_max {
+            self.window * (BETA_NUMERATOR + BETA_DENOMINATOR) / (2 * BETA_DENOMINATOR)
+        } else {
+            self.window
+        };
+        let least = THRESHOLD_SEGMENTS_MIN * self.segment_bytes;
+        self.threshold = (self.window * BETA_NUMERATOR / BETA_DENOMINATOR).max(least);
+    }
+
+    /// The retransmission timer fired: one segment, and slow start (RFC 5681 s3.1).
+    pub fn on_timeout(&mut self) {
+        self.on_loss();
+        self.window = self.segment_bytes;
+    }
+
+    /// Recovery sets the window while it lasts, and at its end.
+    pub fn set_window(&mut self, bytes: u64) {
+        self.window = bytes.clamp(self.segment_bytes, WINDOW_BYTES_MAX);
+    }
+
+    /// Nothing was sent for longer than an RTO: what the window said of the path is stale
+    /// (RFC 5681 s4.1).
+    pub fn on_idle(&mut self) {
+        self.window = self
+            .window
+            .min(INITIAL_WINDOW_SEGMENTS * self.segment_bytes);
+        self.epoch = None;
+    }
+
+    /// One ACK of congestion avoidance; returns the new window.
+    fn avoid_congestion(&mut self, now: Instant, bytes: u64, rtt: Duration) -> u64 {
+        let (window, segment_bytes, window_max) =
+            (self.window, self.segment_bytes, self.window_max);
+        let epoch = self
+            .epoch
+            .get_or_insert_with(|| Epoch::new(now, window, window_max, segment_bytes));
+        epoch.grow_reno(bytes, window, segment_bytes, window_max);
+        let target = epoch
+            .curve(now.since(epoch.started) + rtt, segment_bytes)
+            // RFC 9438 s4.2: the target stays between cwnd and 1.5 * cwnd.
+            .clamp(window, window + window / 2);
+        // RFC 9438 s4.4: per ACK, (target - cwnd) / cwnd segments; here by bytes acknowledged.
+        let step = (target - window).saturating_mul(bytes) / window.max(1);
+        (window + step).max(epoch.reno_window)
+    }
+}
+
+impl Epoch {
+    fn new(now: Instant, window: u64, window_max: u64, segment_bytes: u64) -> Self {
+        let (origin, below) = if window < window_max {
+            (window_max, window_max - window)
+        } else {
+            (window, 0)
+        };
+        // K = cbrt((W_max - cwnd) / C) seconds, with windows in segments and 1/C = 2.5.
+        let cube = u128::from(below) * 2_500_000_000 / u128::from(segment_bytes.max(1));
+        Self {
+            started: now,
+            k_millis: cube_root(u64::try_from(cube).unwrap_or(u64::MAX)),
+            origin,
+            reno_window: window,
+            reno_acked: 0,
+        }
+    }
+
+    /// W_cubic at `elapsed` since the epoch's start, bytes.
+    fn curve(&self, elapsed: Duration, segment_bytes: u64) -> u64 {
+        let millis = u64::try_from(elapsed.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(EPOCH_MILLIS_MAX);
+        let distance = u128::from(millis.abs_diff(self.k_millis));
+        // 0.4 segments/s^3 = 4 * segment_bytes / 10^10 bytes/ms^3.
+        let bytes = distance.pow(3) * 4 * u128::from(segment_bytes) / 10_000_000_000;
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if millis < self.k_millis {
+            self.origin.saturating_sub(bytes)
+        } else {
+            self.origin.saturating_add(bytes)
+        }
+    }
+
+    /// W_est (RFC 9438 s4.3): alpha = 3 * (1 - beta) / (1 + beta) = 9/17 segments a round trip
+    /// until the window of before the loss is reached, one after.
+    fn grow_reno(&mut self, bytes: u64, window: u64, segment_bytes: u64, window_max: u64) {
+        self.reno_acked += bytes;
+        let (numerator, denominator) = if self.reno_window < window_max {
+            (9, 17)
+        } else {
+            (1, 1)
+        };
+        let step = self.reno_acked * segment_bytes * numerator / (window.max(1) * denominator);
+        if step > 0 {
+            self.reno_window = (self.reno_window + step).min(WINDOW_BYTES_MAX);
+            self.reno_acked = 0;
+        }
+    }
+}
+
+/// The whole part of the cube root.
+fn cube_root(value: u64) -> u64 {
+    let (mut low, mut high) = (0u64, 2_642_245);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if middle.pow(3) <= value {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests;

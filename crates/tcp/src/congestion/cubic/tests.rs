@@ -1,0 +1,119 @@
+//! CUBIC against the figures of RFC 9438.
+
+use clock::{Duration, Instant};
+
+use super::{Cubic, WINDOW_BYTES_MAX, cube_root};
+
+const SEGMENT: u16 = 1000;
+const RTT: Duration = Duration::from_millis(100);
+
+#[test]
+fn cube_root_is_exact_on_both_sides_of_a_cube() {
+    for root in [0u64, 1, 2, 10, 1234, 2_642_245] {
+        assert_eq!(cube_root(root.pow(3)), root);
+        if root > 1 {
+            assert_eq!(cube_root(root.pow(3) - 1), root - 1);
+        }
+    }
+    assert_eq!(cube_root(u64::MAX), 2_642_245);
+}
+
+#[test]
+fn starts_with_ten_segments_and_doubles_each_round() {
+    let mut cubic = Cubic::new(SEGMENT);
+    assert_eq!(cubic.window(), 10_000);
+    assert!(cubic.is_slow_start());
+    cubic.on_ack(Instant::ZERO, 10_000, RTT);
+    assert_eq!(cubic.window(), 20_000);
+}
+
+#[test]
+fn a_loss_sets_the_threshold_to_seven_tenths() {
+    let mut cubic = Cubic::new(SEGMENT);
+    cubic.set_window(100_000);
+    cubic.on_loss();
+    assert_eq!(cubic.threshold(), 70_000);
+    // Fast convergence: a second loss below the old maximum remembers less than it had.
+    cubic.set_window(70_000);
+    cubic.on_loss();
+    assert_eq!(cubic.threshold(), 49_000);
+    assert_eq!(cubic.window_max, 59_500);
+}
+
+#[test]
+fn the_threshold_never_falls_below_two_segments() {
+    let mut cubic = Cubic::new(SEGMENT);
+    cubic.set_window(2000);
+    cubic.on_loss();
+    assert_eq!(cubic.threshold(), 2000);
+    cubic.on_timeout();
+    assert_eq!(cubic.threshold(), 2000);
+    assert_eq!(cubic.window(), 1000);
+}
+
+#[test]
+fn the_window_is_back_at_its_maximum_after_k_and_beyond_it_later() {
+    let mut cubic = Cubic::new(SEGMENT);
+    cubic.set_window(1_000_000);
+    cubic.on_loss();
+    cubic.set_window(cubic.threshold());
+    // K = cbrt(300 segments / 0.4) = 9.086 s.
+    let mut now = Instant::from_millis(1);
+    let rounds = |cubic: &mut Cubic, now: &mut Instant, count: u32| {
+        for _ in 0..count {
+            let window = cubic.window();
+            cubic.on_ack(*now, window, RTT);
+            *now += RTT;
+        }
+    };
+    rounds(&mut cubic, &mut now, 88);
+    let near_k = cubic.window();
+    assert!(
+        (990_000..=1_010_000).contains(&near_k),
+        "at K the window is W_max, got {near_k}"
+    );
+    rounds(&mut cubic, &mut now, 92);
+    // 9.1 s after K: 0.4 * 9.1^3 = 301 segments above.
+    let later = cubic.window();
+    assert!(
+        (1_270_000..=1_330_000).contains(&later),
+        "convex growth, got {later}"
+    );
+}
+
+#[test]
+fn short_round_trips_grow_at_least_as_reno() {
+    let mut cubic = Cubic::new(SEGMENT);
+    cubic.set_window(20_000);
+    cubic.on_loss();
+    cubic.set_window(cubic.threshold());
+    let mut now = Instant::from_millis(1);
+    for _ in 0..40 {
+        let window = cubic.window();
+        cubic.on_ack(now, window, Duration::from_millis(1));
+        now += Duration::from_millis(1);
+    }
+    // 40 ms is nothing to the cubic curve; Reno's rule gives about half a segment a round.
+    assert!(cubic.window() > 25_000, "got {}", cubic.window());
+}
+
+#[test]
+fn the_window_has_a_greatest_size() {
+    let mut cubic = Cubic::new(SEGMENT);
+    for _ in 0..64 {
+        let window = cubic.window();
+        cubic.on_ack(Instant::ZERO, window, RTT);
+    }
+    assert_eq!(cubic.window(), WINDOW_BYTES_MAX);
+}
+
+#[test]
+fn idleness_returns_to_the_initial_window_but_never_raises_it() {
+    let mut cubic = Cubic::new(SEGMENT);
+    cubic.set_window(5000);
+    cubic.on_idle();
+    assert_eq!(cubic.window(), 5000);
+    cubic.set_window(50_000);
+    cubic.on_idle();
+    assert_eq!(cubic.window(), 10_000);
+}

@@ -1,0 +1,111 @@
+//! The closing states (RFC 9293 s3.6) and the three ways out.
+
+use clock::Instant;
+use wire::{TcpFlags, TcpOptions, TcpRepr};
+
+use super::Connection;
+use crate::send::Fin;
+use crate::time_wait::TimeWait;
+use crate::verdict::{CloseReason, Outcome};
+
+/// The synchronised states of RFC 9293 s3.3.2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Data both ways.
+    Established,
+    /// The peer finished, we did not.
+    CloseWait,
+    /// We sent a FIN; it is not acknowledged.
+    FinWait1,
+    /// Our FIN is acknowledged; the peer may still send. Since when is kept here.
+    FinWait2(Instant),
+    /// Both sent FINs; ours is not acknowledged.
+    Closing,
+    /// The peer finished first, our FIN followed and is not acknowledged.
+    LastAck,
+}
+
+impl Connection {
+    /// Our FIN left for the first time.
+    pub(super) fn on_fin_sent(&mut self) {
+        self.state = match self.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            other => other,
+        };
+    }
+
+    /// The peer's FIN is in order.
+    pub(super) fn on_peer_fin(&mut self) -> Outcome {
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2(_) => return Outcome::TimeWait,
+            State::CloseWait | State::Closing | State::LastAck => {}
+        }
+        Outcome::Open
+    }
+
+    /// Our FIN may have been acknowledged.
+    pub(super) fn after_ack_of_fin(&mut self, now: Instant) -> Outcome {
+        if !self.send.is_fin_acknowledged() {
+            return Outcome::Open;
+        }
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2(now),
+            State::Closing => return Outcome::TimeWait,
+            State::LastAck => return Outcome::Closed(CloseReason::Finished),
+            State::Established | State::CloseWait | State::FinWait2(_) => {}
+        }
+        Outcome::Open
+    }
+
+    /// Whether the peer may still send text that matters.
+    pub(super) const fn takes_text(&self) -> bool {
+        matches!(
+            self.state,
+            State::Established | State::FinWait1 | State::FinWait2(_)
+        )
+    }
+
+    /// What TIME-WAIT has to remember.
+    #[must_use]
+    pub fn time_wait(&self, now: Instant) -> TimeWait {
+        TimeWait::new(
+            now,
+            self.tuple,
+            self.send.next_sequence(),
+            self.receive.nxt,
+            self.receive.timestamps,
+        )
+    }
+
+    /// The connection is given up: the reset that says so (RFC 9293 s3.5.2). The caller forgets
+    /// the connection.
+    #[must_use]
+    pub fn abort(&self, now: Instant) -> TcpRepr {
+        TcpRepr {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.peer.port(),
+            sequence: self.send.next_sequence(),
+            acknowledgment: self.receive.nxt,
+            flags: TcpFlags::RST.union(TcpFlags::ACK),
+            window: 0,
+            options: TcpOptions {
+                ..self.options(now)
+            },
+        }
+    }
+
+    /// Whether our FIN shall leave now, for the first time or again.
+    pub(super) fn wants_fin(&self) -> bool {
+        match self.send.fin {
+            Fin::Unsaid => false,
+            Fin::Queued => self.send.nxt == self.send.end && self.send.claimed == self.send.end,
+            Fin::Sent => self
+                .flight
+                .first_lost(u64::MAX)
+                .is_some_and(|lost| lost.start >= self.send.end),
+        }
+    }
+}

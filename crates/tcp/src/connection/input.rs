@@ -1,0 +1,371 @@
+//! A segment arrives: RFC 9293 s3.10.7.4, one function per step, with RFC 5961's stricter checks.
+
+use clock::{Duration, Instant};
+use wire::{TcpFlags, TcpRepr};
+
+use super::Connection;
+use super::timers::{Acknowledgment, CHALLENGE_INTERVAL};
+use crate::receive::Unacceptable;
+use crate::recovery::{DUPLICATE_THRESHOLD, Episode, Patience, RateReduction};
+use crate::send::Fin;
+use crate::stream::{StreamOffset, StreamRange};
+use crate::verdict::{Arrival, CloseReason, Outcome, SegmentDrop};
+
+/// What one ACK brought, gathered before anything is decided.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delivery {
+    /// Bytes newly known to have arrived.
+    bytes: u64,
+    /// The longest round trip among entries sent once; for SRTT.
+    rtt: Option<Duration>,
+    /// SND.UNA moved.
+    advanced: bool,
+    /// The peer reported something received twice (RFC 2883).
+    duplicate_report: bool,
+    /// Outstanding bytes before this ACK; the window grows only if it was in use.
+    outstanding_before: u64,
+}
+
+impl Connection {
+    /// A segment of this connection arrived with `payload_bytes` of text.
+    pub fn handle_segment(
+        &mut self,
+        now: Instant,
+        segment: &TcpRepr,
+        payload_bytes: usize,
+    ) -> Arrival {
+        if let Err(reason) = self.receive.check_sequence(now, segment, payload_bytes) {
+            return self.refuse_sequence(now, segment, payload_bytes, reason);
+        }
+        if segment.flags.contains(TcpFlags::RST) {
+            return self.check_reset(now, segment);
+        }
+        if segment.flags.contains(TcpFlags::SYN) {
+            // RFC 5961 s4.2: "irrespective of the sequence number, TCP MUST send an ACK".
+            self.challenge(now);
+            return Arrival::dropped(SegmentDrop::UnexpectedSyn);
+        }
+        if !segment.flags.contains(TcpFlags::ACK) {
+            return Arrival::dropped(SegmentDrop::NoAck);
+        }
+        self.heard_at = now;
+        self.probes = 0;
+        self.probe_due = false;
+        let Ok(acknowledged) = self.process_ack(now, segment, payload_bytes) else {
+            self.challenge(now);
+            return Arrival::dropped(SegmentDrop::UnacceptableAck);
+        };
+        let mut arrival = self.process_text(now, segment, payload_bytes);
+        arrival.acknowledged = acknowledged;
+        if arrival.outcome == Outcome::Open {
+            arrival.outcome = self.after_ack_of_fin(now);
+        }
+        arrival
+    }
+
+    /// First check failed. Data that comes again means our ACK was lost and is answered always;
+    /// the rest is answered at a bounded rate, or two confused peers could ACK each other forever.
+    fn refuse_sequence(
+        &mut self,
+        now: Instant,
+        segment: &TcpRepr,
+        payload_bytes: usize,
+        reason: Unacceptable,
+    ) -> Arrival {
+        let reason = match reason {
+            Unacceptable::OutOfWindow => SegmentDrop::OutOfWindow,
+            Unacceptable::StaleTimestamp => SegmentDrop::StaleTimestamp,
+            Unacceptable::MissingTimestamp => SegmentDrop::MissingTimestamp,
+        };
+        let silent = segment.flags.contains(TcpFlags::RST)
+            || matches!(reason, SegmentDrop::MissingTimestamp);
+        if !silent {
+            let fin = segment.flags.contains(TcpFlags::FIN);
+            if payload_bytes > 0 || fin {
+                self.acknowledgment = Acknowledgment::Now;
+            } else {
+                self.challenge(now);
+            }
+        }
+        Arrival::dropped(reason)
+    }
+
+    /// RFC 5961 s3.2: a reset counts only exactly at RCV.NXT.
+    fn check_reset(&mut self, now: Instant, segment: &TcpRepr) -> Arrival {
+        if segment.sequence != self.receive.nxt {
+            self.challenge(now);
+            return Arrival::dropped(SegmentDrop::InexactReset);
+        }
+        Arrival {
+            text: 0..0,
+            peer_finished: false,
+            acknowledged: false,
+            outcome: Outcome::Closed(CloseReason::Reset),
+            drop: None,
+        }
+    }
+
+    /// A challenge ACK, at a bounded rate (RFC 5961 s7).
+    fn challenge(&mut self, now: Instant) {
+        let due = self
+            .challenged_at
+            .is_none_or(|at| now.since(at) >= CHALLENGE_INTERVAL);
+        if due {
+            self.challenged_at = Some(now);
+            self.acknowledgment = Acknowledgment::Now;
+        }
+    }
+
+    /// Fifth check: the ACK field. Returns whether SND.UNA moved; `Err` if the ACK is not
+    /// acceptable (RFC 5961 s5.2).
+    fn process_ack(
+        &mut self,
+        now: Instant,
+        segment: &TcpRepr,
+        payload_bytes: usize,
+    ) -> Result<bool, ()> {
+        let before = segment
+            .acknowledgment
+            .distance(self.send.sequence_of(self.send.una));
+        let Some(ack) = self.send.offset_of(segment.acknowledgment) else {
+            // Before the stream's start, so older than anything sent; old, but harmless if near.
+            let age = u64::from(before.unsigned_abs());
+            return if age <= self.send.window_max() {
+                Ok(false)
+            } else {
+                Err(())
+            };
+        };
+        if ack > self.send.nxt {
+            return Err(());
+        }
+        if ack < self.send.una {
+            let age = self.send.una.since(ack);
+            return if age <= self.send.window_max() {
+                Ok(false)
+            } else {
+                Err(())
+            };
+        }
+        let window_before = self.send.window();
+        if self
+            .send
+            .update_window(segment.sequence, ack, segment.window)
+        {
+            self.rtt.on_progress();
+        }
+        let is_duplicate = ack == self.send.una
+            && payload_bytes == 0
+            && !segment.flags.contains(TcpFlags::FIN)
+            && self.send.window() == window_before
+            && !self.flight.is_empty();
+        let delivery = self.take_delivery(now, segment, ack);
+        self.react(now, ack, delivery, is_duplicate);
+        Ok(delivery.advanced)
+    }
+
+    /// Moves SND.UNA and SACK's marks, and gathers what that says.
+    fn take_delivery(&mut self, now: Instant, segment: &TcpRepr, ack: StreamOffset) -> Delivery {
+        let mut delivery = Delivery {
+            outstanding_before: self.outstanding_bytes(),
+            advanced: ack > self.send.una,
+            duplicate_report: self.is_duplicate_report(segment, ack),
+            ..Delivery::default()
+        };
+        let (rack, rtt_min) = (&mut self.rack, self.rtt.minimum());
+        let mut on_delivered = |entry: &crate::flight::Transmission| {
+            delivery.bytes += entry.end.since(entry.start);
+            rack.on_delivered(now, entry, rtt_min);
+            if !entry.retransmitted {
+                let sample = now.since(entry.sent_at);
+                delivery.rtt = Some(delivery.rtt.map_or(sample, |old| old.max(sample)));
+            }
+        };
+        self.flight.acknowledge(ack, &mut on_delivered);
+        self.send.una = ack;
+        self.send.claimed = self.send.claimed.max(ack);
+        if self.sack_permitted {
+            let mut blocks: [Option<StreamRange>; 4] = [None; 4];
+            for (place, block) in blocks.iter_mut().zip(segment.options.sack.as_slice()) {
+                *place = self.send.reported_range(*block);
+            }
+            // In stream order, or two new blocks of one ACK would look like reordering.
+            blocks.sort_unstable_by_key(|block| block.map(|range| range.start));
+            for range in blocks.into_iter().flatten() {
+                self.flight.sack(range, &mut on_delivered);
+            }
+        }
+        delivery
+    }
+
+    /// RFC 2883 s4: the first block lies below the ACK, or inside the second block.
+    fn is_duplicate_report(&self, segment: &TcpRepr, ack: StreamOffset) -> bool {
+        let blocks = segment.options.sack.as_slice();
+        let Some(first) = blocks.first() else {
+            return false;
+        };
+        let ack = self.send.sequence_of(ack);
+        if first.1.distance(ack) <= 0 {
+            return true;
+        }
+        blocks.get(1).is_some_and(|second| {
+            first.0.distance(second.0) >= 0 && first.1.distance(second.1) <= 0
+        })
+    }
+
+    /// RTT, loss detection, the congestion window, the timers; in this order.
+    fn react(&mut self, now: Instant, ack: StreamOffset, delivery: Delivery, duplicate: bool) {
+        if let Some(sample) = delivery.rtt {
+            self.rtt.on_sample(sample);
+        }
+        if delivery.duplicate_report {
+            self.rack.on_duplicate_report();
+        }
+        if delivery.advanced {
+            self.rtt.on_progress();
+            self.timeouts = 0;
+            self.duplicate_acks = 0;
+            self.progress_at = now;
+        }
+        self.end_episode(ack);
+        self.check_tail_probe(ack, &delivery, duplicate);
+        if self.sack_permitted {
+            self.detect_losses(now);
+        } else {
+            self.count_duplicates(&delivery, duplicate);
+        }
+        self.adjust_window(now, &delivery);
+        if delivery.advanced || delivery.bytes > 0 || self.flight.is_empty() {
+            self.restart_retransmit(now);
+        }
+    }
+
+    /// RACK looks at the log; a first loss begins a recovery.
+    pub(super) fn detect_losses(&mut self, now: Instant) {
+        let patience = Patience {
+            is_recovering: self.episode != Episode::Open,
+            segment_bytes: u64::from(self.segment_bytes),
+        };
+        let outstanding = self.outstanding_bytes();
+        let (lost, next) = self.rack.detect(now, &mut self.flight, &self.rtt, patience);
+        self.reordering = next;
+        if lost > 0 {
+            self.begin_recovery(outstanding);
+        }
+    }
+
+    /// A loss: the window falls, once per round trip of data (RFC 6675 s5).
+    fn begin_recovery(&mut self, outstanding: u64) {
+        if self.episode != Episode::Open {
+            return;
+        }
+        self.congestion.on_loss();
+        self.episode = Episode::Recovery {
+            high: self.send.nxt,
+            reduction: RateReduction::new(outstanding),
+        };
+    }
+
+    /// Without SACK: RFC 6582. Three duplicates, and each partial ACK after them, name the oldest
+    /// segment.
+    fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) {
+        if duplicate {
+            self.duplicate_acks += 1;
+        }
+        let partial = delivery.advanced && matches!(self.episode, Episode::Recovery { .. });
+        if self.duplicate_acks == DUPLICATE_THRESHOLD || partial {
+            let outstanding = self.outstanding_bytes();
+            self.flight.mark_head_lost(u64::from(self.segment_bytes));
+            self.begin_recovery(outstanding);
+        }
+    }
+
+    /// Everything that was outstanding when the loss was found has arrived.
+    fn end_episode(&mut self, ack: StreamOffset) {
+        match self.episode {
+            Episode::Recovery { high, .. } if ack >= high => {
+                self.congestion.set_window(self.congestion.threshold());
+                self.rack.on_recovery_end();
+                self.episode = Episode::Open;
+            }
+            Episode::Loss { high } if ack >= high => self.episode = Episode::Open,
+            _ => {}
+        }
+    }
+
+    fn adjust_window(&mut self, now: Instant, delivery: &Delivery) {
+        let outstanding = self.outstanding_bytes();
+        match &mut self.episode {
+            Episode::Recovery { reduction, .. } => {
+                let threshold = self.congestion.threshold();
+                let segment = u64::from(self.segment_bytes);
+                let allowed = reduction.on_ack(delivery.bytes, outstanding, threshold, segment);
+                self.congestion.set_window(outstanding + allowed);
+            }
+            Episode::Open | Episode::Loss { .. } => {
+                // RFC 7661's criterion: a window less than half used says nothing of the path.
+                let in_use = 2 * delivery.outstanding_before >= self.congestion.window();
+                if delivery.bytes > 0 && in_use {
+                    let rtt = self.rtt.smoothed().unwrap_or_default();
+                    self.congestion.on_ack(now, delivery.bytes, rtt);
+                }
+            }
+        }
+    }
+
+    /// RFC 8985 s7.4: what became of the tail loss probe.
+    fn check_tail_probe(&mut self, ack: StreamOffset, delivery: &Delivery, duplicate: bool) {
+        let Some(probe) = self.tail_probe else { return };
+        if ack < probe.end {
+            return;
+        }
+        if !probe.is_retransmission || delivery.duplicate_report {
+            self.tail_probe = None;
+        } else if ack > probe.end || delivery.advanced {
+            // The probe mended a loss nobody else would have noticed: it counts as one.
+            self.tail_probe = None;
+            if self.episode == Episode::Open {
+                self.congestion.on_loss();
+                self.congestion.set_window(self.congestion.threshold());
+            }
+        } else if duplicate {
+            self.tail_probe = None;
+        }
+    }
+
+    /// Seventh and eighth check: text and FIN.
+    fn process_text(&mut self, now: Instant, segment: &TcpRepr, payload_bytes: usize) -> Arrival {
+        let mut arrival = Arrival {
+            text: 0..0,
+            peer_finished: false,
+            acknowledged: false,
+            outcome: Outcome::Open,
+            drop: None,
+        };
+        if payload_bytes == 0 && !segment.flags.contains(TcpFlags::FIN) {
+            return arrival;
+        }
+        if !self.takes_text() {
+            self.acknowledgment = Acknowledgment::Now;
+            return arrival;
+        }
+        let text = self.receive.process_text(segment, payload_bytes);
+        if text.dropped || text.fin || text.payload.is_empty() {
+            self.acknowledgment = Acknowledgment::Now;
+        } else {
+            self.acknowledgment = self.acknowledgment.after_text(now + self.config.ack_delay);
+        }
+        if text.fin {
+            arrival.outcome = self.on_peer_fin();
+            arrival.peer_finished = true;
+        }
+        arrival.text = text.payload;
+        arrival
+    }
+
+    /// Whether the session may still append: our FIN is unsaid.
+    #[must_use]
+    pub fn can_append(&self) -> bool {
+        self.send.fin == Fin::Unsaid
+    }
+}

@@ -1,0 +1,289 @@
+//! One synchronised connection, from ESTABLISHED to its end.
+//!
+//! The verbs, in the order a caller uses them after each batch of input:
+//!
+//! 1. [`Connection::handle_segment`], [`Connection::handle_timeout`]: input.
+//! 2. [`Connection::append`], [`Connection::finish`]: the session says how long its stream is.
+//! 3. [`Connection::demand`]: which bytes may leave now; [`Connection::claim`] takes them, the
+//!    session fetches them, [`Connection::admit`] says what is still wanted of them when they come.
+//! 4. [`Connection::segment`] gives the header, [`Connection::on_transmitted`] is told it left.
+//!    Timers and RTT samples start here and not at the claim.
+//! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), likewise in two steps.
+//! 6. [`Connection::poll_timeout`]: when to come back.
+//!
+//! `now` never decreases between calls. A link that is full simply means step 4 comes later.
+
+mod closing;
+mod input;
+mod output;
+mod timers;
+
+use clock::{Duration, Instant};
+use wire::TcpOptions;
+
+use crate::congestion::Cubic;
+use crate::flight::Flight;
+use crate::half_open::HalfOpen;
+use crate::receive::ReceiveState;
+use crate::recovery::{Episode, Rack};
+use crate::rtt::RttEstimator;
+use crate::send::{Fin, SendState};
+use crate::stream::StreamOffset;
+use crate::table::FourTuple;
+
+pub use closing::State;
+pub use output::{Control, Demand};
+use timers::{Acknowledgment, Alarm, TailProbe};
+
+/// Least MSS we send with: RFC 9293 s3.7.1's default for IPv4. A peer or router that asks for less
+/// would have us spend a packet on every few bytes.
+pub const SEGMENT_BYTES_MIN: u16 = 536;
+
+/// How connections behave; the same for all of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Idle time before the first keep-alive probe (RFC 9293 s3.8.4).
+    pub keep_alive_idle: Duration,
+    /// Time between keep-alive probes.
+    pub keep_alive_interval: Duration,
+    /// Unanswered probes, of keep-alive or of a zero window, before the connection is given up.
+    pub probes_max: u32,
+    /// Retransmission timeouts in a row before the connection is given up (RFC 9293 s3.8.3, R2).
+    pub timeouts_max: u32,
+    /// How long FIN-WAIT-2 waits for the peer's FIN.
+    pub fin_wait_2: Duration,
+    /// How long an ACK may wait for data to travel with (RFC 9293 s3.8.6.3: below 0.5 s).
+    pub ack_delay: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            keep_alive_idle: Duration::from_secs(60),
+            keep_alive_interval: Duration::from_secs(10),
+            probes_max: 6,
+            timeouts_max: 10,
+            fin_wait_2: Duration::from_secs(60),
+            ack_delay: Duration::from_millis(40),
+        }
+    }
+}
+
+/// A synchronised connection. It knows sequence space only; no byte of payload is in it.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    tuple: FourTuple,
+    state: State,
+    send: SendState,
+    receive: ReceiveState,
+    flight: Flight,
+    rtt: RttEstimator,
+    congestion: Cubic,
+    rack: Rack,
+    episode: Episode,
+    /// Largest payload of one packet, bytes: the peer's MSS and the path's MTU, less options.
+    segment_bytes: u16,
+    /// Both sides agreed on SACK (RFC 2018 s2).
+    sack_permitted: bool,
+    /// Duplicate ACKs in a row, for peers without SACK.
+    duplicate_acks: u32,
+    /// The one of retransmission timeout, tail loss probe and zero-window probe that is running.
+    retransmit: Option<(Alarm, Instant)>,
+    /// RACK's reordering timer.
+    reordering: Option<Instant>,
+    /// Whether the peer is owed an ACK.
+    acknowledgment: Acknowledgment,
+    /// The tail loss probe under way.
+    tail_probe: Option<TailProbe>,
+    /// A probe segment shall leave (keep-alive or zero window).
+    probe_due: bool,
+    /// Timeouts in a row without new data acknowledged.
+    timeouts: u32,
+    /// Probes in a row without any answer.
+    probes: u32,
+    /// When an acceptable segment last arrived.
+    heard_at: Instant,
+    /// When data last left.
+    sent_at: Instant,
+    /// When SND.UNA last moved, or data was first queued after an idle time.
+    progress_at: Instant,
+    /// When the last challenge ACK left (RFC 5961 s7).
+    challenged_at: Option<Instant>,
+    /// Bytes sent more than once, for the counters.
+    retransmitted_bytes: u64,
+}
+
+impl Connection {
+    /// The handshake is complete: `half_open` was acknowledged by a segment with this raw window.
+    #[must_use]
+    pub fn new(config: Config, half_open: &HalfOpen, now: Instant, raw_window: u16) -> Self {
+        let timestamps = half_open.timestamps();
+        let window = u64::from(raw_window) << half_open.peer_window_shift();
+        let irs_next = half_open.receive_next();
+        let mut rtt = RttEstimator::new();
+        if let Some(sample) = half_open.round_trip(now) {
+            rtt.on_sample(sample);
+        }
+        let segment_bytes = half_open.segment_bytes();
+        Self {
+            config,
+            tuple: half_open.tuple(),
+            state: State::Established,
+            send: SendState::new(
+                half_open.iss(),
+                window,
+                half_open.peer_window_shift(),
+                irs_next,
+            ),
+            receive: ReceiveState::new(irs_next, half_open.window(), timestamps),
+            flight: Flight::default(),
+            rtt,
+            congestion: Cubic::new(segment_bytes),
+            rack: Rack::new(),
+            episode: Episode::Open,
+            segment_bytes,
+            sack_permitted: half_open.sack_permitted(),
+            duplicate_acks: 0,
+            retransmit: None,
+            reordering: None,
+            acknowledgment: Acknowledgment::None,
+            tail_probe: None,
+            probe_due: false,
+            timeouts: 0,
+            probes: 0,
+            heard_at: now,
+            sent_at: now,
+            progress_at: now,
+            challenged_at: None,
+            retransmitted_bytes: 0,
+        }
+    }
+
+    /// The session has `bytes` more to send.
+    ///
+    /// # Panics
+    /// If [`Connection::finish`] was called before.
+    pub fn append(&mut self, now: Instant, bytes: u64) {
+        assert!(self.send.fin == Fin::Unsaid, "nothing follows a FIN");
+        let was_idle = self.flight.is_empty() && self.send.unclaimed_bytes() == 0;
+        if was_idle {
+            self.progress_at = now;
+            if now.since(self.sent_at) > self.rtt.timeout() {
+                self.congestion.on_idle();
+            }
+        }
+        self.send.end += bytes;
+        if self.retransmit.is_none() {
+            self.restart_retransmit(now);
+        }
+    }
+
+    /// The stream ends after what was appended; a FIN follows the last byte.
+    pub fn finish(&mut self) {
+        if self.send.fin == Fin::Unsaid {
+            self.send.fin = Fin::Queued;
+        }
+    }
+
+    /// The session has room for `bytes` of requests.
+    pub fn set_receive_window(&mut self, bytes: u16) {
+        if self.receive.set_window(bytes) {
+            self.acknowledgment = Acknowledgment::Now;
+        }
+    }
+
+    /// The path takes smaller packets than thought (RFC 1191, RFC 8201). `segment_bytes` is the
+    /// payload that fits; what is in flight goes again in the new size, and the window is not
+    /// blamed for it.
+    pub fn on_packet_too_big(&mut self, now: Instant, segment_bytes: u16) {
+        let segment_bytes = segment_bytes.max(SEGMENT_BYTES_MIN - 12);
+        if segment_bytes >= self.segment_bytes {
+            return;
+        }
+        self.segment_bytes = segment_bytes;
+        self.congestion.on_segment_bytes(segment_bytes);
+        self.flight.expire();
+        self.send.claimed = self.send.nxt;
+        self.restart_retransmit(now);
+    }
+
+    /// Both ends.
+    #[must_use]
+    pub const fn tuple(&self) -> FourTuple {
+        self.tuple
+    }
+
+    /// The state of RFC 9293 s3.3.2.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Largest payload of one packet, bytes.
+    #[must_use]
+    pub const fn segment_bytes(&self) -> u16 {
+        self.segment_bytes
+    }
+
+    /// SND.UNA: everything before it arrived and need never be fetched again.
+    #[must_use]
+    pub fn acknowledged(&self) -> StreamOffset {
+        self.send.una.min(self.send.end)
+    }
+
+    /// The end of what was appended.
+    #[must_use]
+    pub const fn end(&self) -> StreamOffset {
+        self.send.end
+    }
+
+    /// Whether [`Connection::finish`] was called.
+    #[must_use]
+    pub fn is_finishing(&self) -> bool {
+        self.send.fin != Fin::Unsaid
+    }
+
+    /// Whether everything appended was acknowledged.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.send.una >= self.send.end
+    }
+
+    /// When SND.UNA last moved, or data was first queued after an idle time.
+    #[must_use]
+    pub const fn progress_at(&self) -> Instant {
+        self.progress_at
+    }
+
+    /// Bytes sent more than once.
+    #[must_use]
+    pub const fn retransmitted_bytes(&self) -> u64 {
+        self.retransmitted_bytes
+    }
+
+    /// cwnd, bytes.
+    #[must_use]
+    pub const fn congestion_window(&self) -> u64 {
+        self.congestion.window()
+    }
+
+    /// SRTT; `None` before the first sample.
+    #[must_use]
+    pub const fn smoothed_rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    /// Sent or being fetched, and not known to have arrived or to be lost.
+    fn outstanding_bytes(&self) -> u64 {
+        self.flight.in_flight_bytes() + self.flight.claimed_bytes() + self.send.fetching_bytes()
+    }
+
+    /// The options of every segment after the handshake (RFC 7323 s3.2).
+    fn options(&self, now: Instant) -> TcpOptions {
+        TcpOptions {
+            timestamps: self.receive.timestamps.map(|state| state.stamp(now)),
+            ..TcpOptions::default()
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What may leave: demands for data, headers for it, and segments without data.
+
+use clock::Instant;
+use wire::{TcpFlags, TcpRepr};
+
+use super::Connection;
+use super::timers::Acknowledgment;
+use crate::recovery::Episode;
+use crate::send::Fin;
+use crate::stream::{StreamOffset, StreamRange};
+
+/// Bytes that may leave now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Demand {
+    /// The bytes: the first lost ones, else the next new ones.
+    pub range: StreamRange,
+    /// They left before and were lost.
+    pub is_retransmission: bool,
+    /// Bytes in the network or being fetched. While there are some, an ACK or a completion will
+    /// come, and a demand too small to be worth a read can wait for it.
+    pub outstanding_bytes: u64,
+    /// The lesser of the congestion window and the peer's, bytes.
+    pub window_bytes: u64,
+}
+
+/// A segment without data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// An acknowledgment.
+    Ack,
+    /// Our FIN, for the first time or again.
+    Fin,
+    /// One sequence number before SND.UNA, so that the peer answers: keep-alive, zero window.
+    Probe,
+}
+
+impl Connection {
+    /// Which bytes may leave now; `None` if none may. It does not change anything: what is taken
+    /// is said by [`Connection::claim`].
+    #[must_use]
+    pub fn demand(&self) -> Option<Demand> {
+        let outstanding = self.outstanding_bytes();
+        let segment = u64::from(self.segment_bytes);
+        let window = self.congestion.window();
+        let mut credit = window.saturating_sub(outstanding);
+        if outstanding == 0
+            || self
+                .tail_probe
+                .is_some_and(|probe| probe.end == self.send.nxt)
+        {
+            // Something must always be able to leave, or no ACK would ever come; and a tail probe
+            // may exceed the window by its one segment.
+            credit = credit.max(segment);
+        }
+        let lost = self
+            .flight
+            .first_lost(credit)
+            .filter(|lost| lost.start < self.send.end);
+        let (range, is_retransmission) = match lost {
+            Some(lost) => (
+                StreamRange::new(lost.start, lost.end.min(self.send.end)),
+                true,
+            ),
+            None => {
+                let admitted = self.send.admitted();
+                let end = admitted.end.min(admitted.start + credit);
+                (StreamRange::new(admitted.start, end), false)
+            }
+        };
+        if range.is_empty() || !(is_retransmission || self.flight.has_room()) {
+            return None;
+        }
+        // RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a segment leaves only if it is
+        // all there is, or if nothing else is out.
+        let whole = is_retransmission || range.end == self.send.end;
+        if range.bytes() < segment && !whole && outstanding > 0 {
+            return None;
+        }
+        let window_bytes = window.min(self.send.window());
+        Some(Demand {
+            range,
+            is_retransmission,
+            outstanding_bytes: outstanding,
+            window_bytes,
+        })
+    }
+
+    /// The session fetches `range`, a beginning of the demand's range.
+    ///
+    /// # Panics
+    /// If new bytes are claimed out of order.
+    pub fn claim(&mut self, range: StreamRange, is_retransmission: bool) {
+        if is_retransmission {
+            self.flight.claim(range);
+        } else {
+            assert_eq!(
+                range.start, self.send.claimed,
+                "new bytes are claimed in order"
+            );
+            self.send.claimed = range.end;
+        }
+        if let Episode::Recovery { reduction, .. } = &mut self.episode {
+            reduction.on_sent(range.bytes());
+        }
+    }
+
+    /// The most recent claim could not be carried out: it is demanded again.
+    pub fn return_claim(&mut self, range: StreamRange, is_retransmission: bool) {
+        if is_retransmission {
+            self.flight.return_claim(range);
+        } else if range.end == self.send.claimed {
+            self.send.claimed = range.start.max(self.send.nxt);
+        }
+    }
+
+    /// What of a fetched range is still to be sent: an ACK or a timeout may have come meanwhile.
+    /// New bytes leave in order, so a range beyond SND.NXT is refused.
+    #[must_use]
+    pub fn admit(&self, range: StreamRange) -> Option<StreamRange> {
+        if range.start <= self.send.nxt
+            && let Some(new) =
+                range.intersection(StreamRange::new(self.send.nxt, self.send.claimed))
+        {
+            return Some(new);
+        }
+        self.flight.claimed_within(range)
+    }
+
+    /// The header of a segment that carries `range`; its payload may be cut into packets of
+    /// [`Connection::segment_bytes`].
+    #[must_use]
+    pub fn segment(&self, now: Instant, range: StreamRange) -> TcpRepr {
+        let mut flags = TcpFlags::ACK;
+        if range.end == self.send.end {
+            // RFC 9293 s3.9.1.2: nothing more is queued behind it.
+            flags = flags.union(TcpFlags::PSH);
+        }
+        self.header(now, range.start, flags)
+    }
+
+    /// `range` left. It is what [`Connection::admit`] returned, or a beginning of it.
+    ///
+    /// # Panics
+    /// If the range was neither claimed new data nor sent before.
+    pub fn on_transmitted(&mut self, now: Instant, range: StreamRange) {
+        if range.start == self.send.nxt {
+            assert!(range.end <= self.send.claimed, "what leaves was claimed");
+            self.flight.push(now, range);
+            self.send.nxt = range.end;
+        } else {
+            assert!(
+                range.end <= self.send.nxt,
+                "what leaves again was sent before"
+            );
+            self.flight.on_retransmitted(now, range);
+            self.retransmitted_bytes += range.bytes();
+        }
+        self.sent_at = now;
+        self.on_segment_left();
+        self.on_data_left(now);
+    }
+
+    /// The segment without data that shall leave now, if any.
+    #[must_use]
+    pub fn control(&self) -> Option<Control> {
+        if self.wants_fin() {
+            Some(Control::Fin)
+        } else if self.probe_due {
+            Some(Control::Probe)
+        } else if self.acknowledgment == Acknowledgment::Now {
+            Some(Control::Ack)
+        } else {
+            None
+        }
+    }
+
+    /// The header of a segment without data.
+    #[must_use]
+    pub fn control_segment(&self, now: Instant, control: Control) -> TcpRepr {
+        match control {
+            Control::Ack => self.header(now, self.send.nxt, TcpFlags::ACK),
+            Control::Fin => self.header(now, self.send.end, TcpFlags::ACK.union(TcpFlags::FIN)),
+            Control::Probe => {
+                let mut probe = self.header(now, self.send.una, TcpFlags::ACK);
+                probe.sequence = probe.sequence.wrapping_add(u32::MAX);
+                probe
+            }
+        }
+    }
+
+    /// A segment without data left.
+    pub fn on_control_transmitted(&mut self, now: Instant, control: Control) {
+        match control {
+            Control::Ack => {}
+            Control::Fin => self.on_fin_left(now),
+            Control::Probe => self.probe_due = false,
+        }
+        self.on_segment_left();
+    }
+
+    fn on_fin_left(&mut self, now: Instant) {
+        let fin = StreamRange::new(self.send.end, self.send.end + 1);
+        if self.send.fin == Fin::Queued {
+            self.send.fin = Fin::Sent;
+            self.send.nxt = fin.end;
+            self.send.claimed = fin.end;
+            self.flight.push(now, fin);
+            self.on_fin_sent();
+        } else {
+            self.flight.on_retransmitted(now, fin);
+        }
+        self.on_data_left(now);
+    }
+
+    /// Every segment carries our ACK.
+    fn on_segment_left(&mut self) {
+        self.receive.on_ack_sent();
+        self.acknowledgment = Acknowledgment::None;
+    }
+
+    fn header(&self, now: Instant, offset: StreamOffset, flags: TcpFlags) -> TcpRepr {
+        TcpRepr {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.peer.port(),
+            sequence: self.send.sequence_of(offset),
+            acknowledgment: self.receive.nxt,
+            flags,
+            window: self.receive.window(),
+            options: self.options(now),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The timers of one connection: retransmission (RFC 6298), tail loss probe (RFC 8985 s7), zero
+//! window (RFC 9293 s3.8.6.1), delayed ACK, keep-alive (RFC 9293 s3.8.4), FIN-WAIT-2.
+
+use clock::{Duration, Instant};
+
+use super::{Connection, State};
+use crate::recovery::Episode;
+use crate::send::Fin;
+use crate::stream::StreamOffset;
+use crate::verdict::{CloseReason, Outcome};
+
+/// At most one challenge ACK in this time (RFC 5961 s7 asks for a limit; Linux has the same).
+pub(super) const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
+/// Peers may delay an ACK this long; a probe of a single segment waits it out (RFC 8985 s7.2,
+/// TLP.max_ack_delay).
+const PEER_ACK_DELAY: Duration = Duration::from_millis(200);
+
+/// What the retransmission timer will do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Alarm {
+    /// Deem everything in flight lost.
+    Timeout,
+    /// Send the last segment again, or a new one, to learn whether the tail was lost.
+    TailProbe,
+    /// Ask for the window.
+    WindowProbe,
+}
+
+/// A tail loss probe under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TailProbe {
+    /// TLP.end_seq: SND.NXT when it was sent.
+    pub(super) end: StreamOffset,
+    /// TLP.is_retrans.
+    pub(super) is_retransmission: bool,
+}
+
+/// Whether the peer is owed an ACK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Acknowledgment {
+    /// Nothing to acknowledge.
+    None,
+    /// Soon, unless data leaves before.
+    By(Instant),
+    /// At once.
+    Now,
+}
+
+impl Acknowledgment {
+    /// Text was taken: the first waits, a second is acknowledged at once (RFC 9293 s3.8.6.3).
+    pub(super) const fn after_text(self, deadline: Instant) -> Self {
+        match self {
+            Self::None => Self::By(deadline),
+            Self::By(_) | Self::Now => Self::Now,
+        }
+    }
+}
+
+impl Connection {
+    /// When [`Connection::handle_timeout`] next has work.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let delayed = match self.acknowledgment {
+            Acknowledgment::By(deadline) => Some(deadline),
+            Acknowledgment::None | Acknowledgment::Now => None,
+        };
+        [
+            self.retransmit.map(|(_, deadline)| deadline),
+            self.reordering,
+            delayed,
+            self.keep_alive_deadline(),
+            self.fin_wait_2_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Fires every timer due at `now`.
+    #[must_use]
+    pub fn handle_timeout(&mut self, now: Instant) -> Outcome {
+        let timed_out = Outcome::Closed(CloseReason::TimedOut);
+        if let Acknowledgment::By(deadline) = self.acknowledgment
+            && deadline <= now
+        {
+            self.acknowledgment = Acknowledgment::Now;
+        }
+        if self.reordering.is_some_and(|deadline| deadline <= now) {
+            self.detect_losses(now);
+        }
+        if let Some((alarm, deadline)) = self.retransmit
+            && deadline <= now
+            && !self.on_alarm(now, alarm)
+        {
+            return timed_out;
+        }
+        if self
+            .keep_alive_deadline()
+            .is_some_and(|deadline| deadline <= now)
+            && !self.probe()
+        {
+            return timed_out;
+        }
+        if self
+            .fin_wait_2_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            return timed_out;
+        }
+        Outcome::Open
+    }
+
+    /// (Re)starts the one timer that watches over the oldest unacknowledged byte.
+    pub(super) fn restart_retransmit(&mut self, now: Instant) {
+        self.retransmit = if !self.flight.is_empty() {
+            let timeout = self.rtt.timeout();
+            match self.tail_probe_delay() {
+                Some(delay) if delay < timeout => Some((Alarm::TailProbe, now + delay)),
+                _ => Some((Alarm::Timeout, now + timeout)),
+            }
+        } else if self.is_stalled_by_window() {
+            Some((Alarm::WindowProbe, now + self.rtt.timeout()))
+        } else {
+            None
+        };
+    }
+
+    /// Data left: the timer starts, and a tail probe moves to the new tail (RFC 8985 s7.2).
+    pub(super) fn on_data_left(&mut self, now: Instant) {
+        match self.retransmit {
+            Some((Alarm::Timeout, _)) => {}
+            Some((Alarm::TailProbe | Alarm::WindowProbe, _)) | None => self.restart_retransmit(now),
+        }
+    }
+
+    /// The retransmission timer fired. `false`: give the connection up.
+    fn on_alarm(&mut self, now: Instant, alarm: Alarm) -> bool {
+        match alarm {
+            Alarm::Timeout => return self.on_retransmission_timeout(now),
+            Alarm::TailProbe => self.on_tail_probe(now),
+            Alarm::WindowProbe => {
+                self.rtt.on_timeout();
+                self.restart_retransmit(now);
+                return self.probe();
+            }
+        }
+        true
+    }
+
+    fn on_retransmission_timeout(&mut self, now: Instant) -> bool {
+        // Nothing of ours is in the network: it all waits for the disk, not for the peer.
+        if self.flight.in_flight_bytes() > 0 {
+            self.timeouts += 1;
+            if self.timeouts > self.config.timeouts_max {
+                return false;
+            }
+            self.rtt.on_timeout();
+            if matches!(self.episode, Episode::Loss { .. }) {
+                self.congestion.set_window(u64::from(self.segment_bytes));
+            } else {
+                self.congestion.on_timeout();
+            }
+            self.episode = Episode::Loss {
+                high: self.send.nxt,
+            };
+            self.flight.expire();
+            self.send.claimed = self.send.nxt;
+            self.tail_probe = None;
+            self.reordering = None;
+            self.duplicate_acks = 0;
+        }
+        self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
+        true
+    }
+
+    /// RFC 8985 s7.3: new data if there is some, else the last segment again. Either way the
+    /// demand for it is not held back by the congestion window (see [`Connection::demand`]).
+    fn on_tail_probe(&mut self, now: Instant) {
+        let is_retransmission = self.send.admitted().is_empty();
+        if is_retransmission {
+            self.flight.mark_tail_lost(u64::from(self.segment_bytes));
+        }
+        self.tail_probe = Some(TailProbe {
+            end: self.send.nxt,
+            is_retransmission,
+        });
+        self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
+    }
+
+    /// RFC 8985 s7.2: two round trips, and the peer's delayed ACK if only one segment is out.
+    fn tail_probe_delay(&self) -> Option<Duration> {
+        let eligible = self.sack_permitted
+            && self.episode == Episode::Open
+            && self.tail_probe.is_none()
+            && self.flight.sacked_bytes() == 0
+            && self.flight.lost_bytes() == 0
+            && self.timeouts == 0;
+        let smoothed = self.rtt.smoothed().filter(|_| eligible)?;
+        let single = self.flight.in_flight_bytes() <= u64::from(self.segment_bytes);
+        let extra = if single {
+            PEER_ACK_DELAY
+        } else {
+            Duration::from_millis(2)
+        };
+        Some(smoothed * 2 + extra)
+    }
+
+    /// The peer's window is shut, nothing is out that would make it speak, and we have more.
+    fn is_stalled_by_window(&self) -> bool {
+        self.send.unclaimed_bytes() > 0
+            && self.send.fetching_bytes() == 0
+            && self.send.admitted().is_empty()
+    }
+
+    /// Sends a probe; `false` if too many went unanswered.
+    fn probe(&mut self) -> bool {
+        self.probes += 1;
+        self.probe_due = true;
+        self.probes <= self.config.probes_max
+    }
+
+    fn keep_alive_deadline(&self) -> Option<Instant> {
+        let quiet = self.flight.is_empty()
+            && self.send.unclaimed_bytes() == 0
+            && self.send.fetching_bytes() == 0
+            && self.send.fin == Fin::Unsaid;
+        quiet.then(|| {
+            let interval = self.config.keep_alive_interval.saturating_mul(self.probes);
+            self.heard_at + self.config.keep_alive_idle + interval
+        })
+    }
+
+    fn fin_wait_2_deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::FinWait2(since) => Some(since + self.config.fin_wait_2),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! What has left and is not yet acknowledged: the log of transmissions, with SACK's marks on it.
+//!
+//! The log covers SND.UNA..SND.NXT without a gap or an overlap, in stream order. One entry is one
+//! large segment handed to the link at one moment; SACK blocks split entries at their edges. It is
+//! the scoreboard of RFC 6675 and the per-segment state of RFC 8985 in one place.
+//!
+//! Bound: [`ENTRIES_MAX`]. A full log admits no new transmission, and a SACK edge that would need
+//! another entry is ignored: SACK is advice (RFC 2018 s8), forgetting it only costs a resend.
+
+use std::collections::VecDeque;
+
+use clock::Instant;
+
+use crate::stream::{StreamOffset, StreamRange};
+
+/// Most entries of one connection's log: 16 MiB of window in 60 KB segments is 280, the rest is
+/// room for SACK edges.
+pub const ENTRIES_MAX: usize = 512;
+/// New transmissions stop here, so that SACK still finds room.
+const ENTRIES_FOR_NEW_MAX: usize = ENTRIES_MAX - 64;
+
+/// Packets that left in one moment are one entry up to this size: what one large segment holds.
+const MERGED_BYTES_MAX: u64 = 1 << 16;
+
+/// What is believed of a transmission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// On its way.
+    InFlight,
+    /// Received above a hole (RFC 2018).
+    Sacked,
+    /// Deemed lost; nobody fetches it yet.
+    Lost,
+    /// Deemed lost; being read from the disk again.
+    Claimed,
+}
+
+/// One entry: a run of the stream that left at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmission {
+    /// First byte.
+    pub start: StreamOffset,
+    /// One past the last byte.
+    pub end: StreamOffset,
+    /// When it last left.
+    pub sent_at: Instant,
+    /// What is believed of it.
+    pub fate: Fate,
+    /// Whether it left more than once.
+    pub retransmitted: bool,
+}
+
+impl Transmission {
+    const fn bytes(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Whether `next`, which starts where this ends, needs no entry of its own: nothing tells the
+    /// two apart. Packets of one large segment leave in one moment and stay one entry.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        match (self.fate, next.fate) {
+            (Fate::Sacked, Fate::Sacked) => true,
+            (Fate::InFlight, Fate::InFlight) => {
+                self.sent_at == next.sent_at
+                    && self.retransmitted == next.retransmitted
+                    && next.end.since(self.start) <= MERGED_BYTES_MAX
+            }
+            _ => false,
+        }
+    }
+
+    /// The entry's place in the stream.
+    #[must_use]
+    pub const fn range(&self) -> StreamRange {
+        StreamRange {
+            start: self.start,
+            end: self.end,
+        }
+    }
+}
+
+/// The log, and sums over it.
+#[derive(Clone, Debug, Default)]
+pub struct Flight {
+    entries: VecDeque<Transmission>,
+    sacked_bytes: u64,
+    lost_bytes: u64,
+    claimed_bytes: u64,
+    total_bytes: u64,
+}
+
+impl Flight {
+    /// Whether everything sent was acknowledged.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether the log has room for another new transmission.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.entries.len() < ENTRIES_FOR_NEW_MAX
+    }
+
+    /// Bytes believed to be in the network ("pipe" of RFC 6675 s4).
+    #[must_use]
+    pub const fn in_flight_bytes(&self) -> u64 {
+        self.total_bytes - self.sacked_bytes - self.lost_bytes - self.claimed_bytes
+    }
+
+    /// Bytes received above a hole.
+    #[must_use]
+    pub const fn sacked_bytes(&self) -> u64 {
+        self.sacked_bytes
+    }
+
+    /// Bytes deemed lost that nobody fetches yet.
+    #[must_use]
+    pub const fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
+    }
+
+    /// Bytes deemed lost that are being fetched.
+    #[must_use]
+    pub const fn claimed_bytes(&self) -> u64 {
+        self.claimed_bytes
+    }
+
+    /// All entries in stream order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Transmission> {
+        self.entries.iter()
+    }
+
+    /// The oldest entry.
+    #[must_use]
+    pub fn first(&self) -> Option<&Transmission> {
+        self.entries.front()
+    }
+
+    /// The newest entry.
+    #[must_use]
+    pub fn last(&self) -> Option<&Transmission> {
+        self.entries.back()
+    }
+
+    /// New data left. `range` starts where the log ends.
+    pub fn push(&mut self, now: Instant, range: StreamRange) {
+        debug_assert!(
+            self.entries
+                .back()
+                .is_none_or(|last| last.end == range.start),
+            "the log has no gap"
+        );
+        self.total_bytes += range.bytes();
+        let entry = Transmission {
+            start: range.start,
+            end: range.end,
+            sent_at: now,
+            fate: Fate::InFlight,
+            retransmitted: false,
+        };
+        match self.entries.back_mut() {
+            Some(last) if last.is_continued_by(&entry) => last.end = entry.end,
+            _ => self.entries.push_back(entry),
+        }
+    }
+
+    /// Everything before `up_to` arrived. Calls `delivered` for each entry that was not known to
+    /// have arrived before, cut to what was acknowledged.
+    pub fn acknowledge(&mut self, up_to: StreamOffset, mut delivered: impl FnMut(&Transmission)) {
+        while let Some(first) = self.entries.front().copied() {
+            if first.start >= up_to {
+                break;
+            }
+            let part = Transmission {
+                end: first.end.min(up_to),
+                ..first
+            };
+            self.forget(part.fate, part.bytes());
+            self.total_bytes -= part.bytes();
+            if part.fate != Fate::Sacked {
+                delivered(&part);
+            }
+            if first.end > up_to {
+                self.entries[0].start = up_to;
+                break;
+            }
+            self.entries.pop_front();
+        }
+    }
+
+    /// A SACK block arrived. Calls `delivered` for each entry newly known to have arrived.
+    pub fn sack(&mut self, block: StreamRange, mut delivered: impl FnMut(&Transmission)) {
+        let Some(mut index) = self.split_at(block.start) else {
+            return;
+        };
+        if self.split_at(block.end).is_none() {
+            return;
+        }
+        while let Some(entry) = self.entries.get(index).copied() {
+            if entry.start >= block.end {
+                break;
+            }
+            if entry.fate != Fate::Sacked {
+                self.set_fate(index, Fate::Sacked);
+                delivered(&entry);
+            }
+            index += 1;
+        }
+        self.merge();
+    }
+
+    /// Marks as lost each entry in flight that `is_lost` names. Returns the bytes newly lost.
+    pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&Transmission) -> bool) -> u64 {
+        let mut bytes = 0;
+        for index in 0..self.entries.len() {
+            let entry = self.entries[index];
+            if entry.fate == Fate::InFlight && is_lost(&entry) {
+                self.set_fate(index, Fate::Lost);
+                bytes += entry.bytes();
+            }
+        }
+        bytes
+    }
+
+    /// Marks the first `bytes` of the log as lost, for peers without SACK (RFC 6582 s3.2).
+    pub fn mark_head_lost(&mut self, bytes: u64) {
+        let Some(first) = self.entries.front().copied() else {
+            return;
+        };
+        if first.fate != Fate::InFlight {
+            return;
+        }
+        if first.bytes() > bytes && self.split_at(first.start + bytes).is_none() {
+            return;
+        }
+        self.set_fate(0, Fate::Lost);
+    }
+
+    /// Deems the last `bytes` of the log lost, so that they leave again (RFC 8985 s7.3).
+    pub fn mark_tail_lost(&mut self, bytes: u64) {
+        let Some(last) = self.entries.back().copied() else {
+            return;
+        };
+        if last.fate != Fate::InFlight {
+            return;
+        }
+        if last.bytes() > bytes && self.split_at(last.end - bytes).is_none() {
+            return;
+        }
+        self.set_fate(self.entries.len() - 1, Fate::Lost);
+    }
+
+    /// The retransmission timer fired: all that is not known to have arrived is lost, and claims
+    /// are void. If the oldest byte itself was reported received, the peer dropped what it had
+    /// reported (RFC 2018 s8, "reneging"), and all reports are void too.
+    pub fn expire(&mut self) {
+        let reneged = self
+            .entries
+            .front()
+            .is_some_and(|first| first.fate == Fate::Sacked);
+        for index in 0..self.entries.len() {
+            let fate = self.entries[index].fate;
+            if fate != Fate::Lost && (fate != Fate::Sacked || reneged) {
+                self.set_fate(index, Fate::Lost);
+            }
+        }
+    }
+
+    /// The first run of lost bytes nobody fetches, at most `bytes_max` of it.
+    #[must_use]
+    pub fn first_lost(&self, bytes_max: u64) -> Option<StreamRange> {
+        if self.lost_bytes == 0 {
+            return None;
+        }
+        let mut lost = self
+            .entries
+            .iter()
+            .skip_while(|entry| entry.fate != Fate::Lost);
+        let first = lost.next()?;
+        let mut end = first.end;
+        for entry in lost.take_while(|entry| entry.fate == Fate::Lost) {
+            end = entry.end;
+        }
+        Some(StreamRange::new(
+            first.start,
+            end.min(first.start + bytes_max),
+        ))
+    }
+
+    /// Lost bytes of `range` are being fetched from now on.
+    pub fn claim(&mut self, range: StreamRange) {
+        self.turn(range, Fate::Lost, Fate::Claimed);
+    }
+
+    /// Claimed bytes of `range` are not being fetched after all.
+    pub fn return_claim(&mut self, range: StreamRange) {
+        self.turn(range, Fate::Claimed, Fate::Lost);
+    }
+
+    /// The smallest run that covers all claimed bytes of `range`; `None` if there are none.
+    #[must_use]
+    pub fn claimed_within(&self, range: StreamRange) -> Option<StreamRange> {
+        if self.claimed_bytes == 0 {
+            return None;
+        }
+        let mut covered: Option<StreamRange> = None;
+        for entry in self
+            .entries
+            .iter()
+            .filter(|entry| entry.fate == Fate::Claimed)
+        {
+            if let Some(part) = entry.range().intersection(range) {
+                let start = covered.map_or(part.start, |covered| covered.start);
+                covered = Some(StreamRange::new(start, part.end));
+            }
+        }
+        covered
+    }
+
+    /// `range` left once more.
+    pub fn on_retransmitted(&mut self, now: Instant, range: StreamRange) {
+        let Some(mut index) = self.split_at(range.start) else {
+            return;
+        };
+        // Without room for the split, the entry's tail counts as sent too; the timer mends it.
+        let _ = self.split_at(range.end);
+        while let Some(entry) = self.entries.get(index).copied() {
+            if entry.start >= range.end {
+                break;
+            }
+            if entry.fate != Fate::Sacked {
+                self.set_fate(index, Fate::InFlight);
+                let entry = &mut self.entries[index];
+                entry.sent_at = now;
+                entry.retransmitted = true;
+            }
+            index += 1;
+        }
+        self.merge();
+    }
+
+    fn turn(&mut self, range: StreamRange, from: Fate, to: Fate) {
+        let Some(mut index) = self.split_at(range.start) else {
+            return;
+        };
+        let _ = self.split_at(range.end);
+        while let Some(entry) = self.entries.get(index).copied() {
+            if entry.start >= range.end {
+                break;
+            }
+            if entry.fate == from {
+                self.set_fate(index, to);
+            }
+            index += 1;
+        }
+    }
+
+    /// Makes `offset` an edge between entries; returns the index of the entry that starts there
+    /// (or the first one, for an offset before the log). `None` if the log has no room.
+    fn split_at(&mut self, offset: StreamOffset) -> Option<usize> {
+        let index = self.entries.partition_point(|entry| entry.end <= offset);
+        let Some(entry) = self.entries.get(index).copied() else {
+            return Some(index);
+        };
+        if entry.start >= offset {
+            return Some(index);
+        }
+        if self.entries.len() >= ENTRIES_MAX {
+            return None;
+        }
+        self.entries[index].end = offset;
+        self.entries.insert(
+            index + 1,
+            Transmission {
+                start: offset,
+                ..entry
+            },
+        );
+        Some(index + 1)
+    }
+
+    fn set_fate(&mut self, index: usize, fate: Fate) {
+        let entry = &mut self.entries[index];
+        let (old, bytes) = (entry.fate, entry.bytes());
+        entry.fate = fate;
+        self.forget(old, bytes);
+        match fate {
+            Fate::InFlight => {}
+            Fate::Sacked => self.sacked_bytes += bytes,
+            Fate::Lost => self.lost_bytes += bytes,
+            Fate::Claimed => self.claimed_bytes += bytes,
+        }
+    }
+
+    fn forget(&mut self, fate: Fate, bytes: u64) {
+        match fate {
+            Fate::InFlight => {}
+            Fate::Sacked => self.sacked_bytes -= bytes,
+            Fate::Lost => self.lost_bytes -= bytes,
+            Fate::Claimed => self.claimed_bytes -= bytes,
+        }
+    }
+
+    /// Neighbours that nothing tells apart become one.
+    fn merge(&mut self) {
+        let mut kept = 0;
+        for index in 1..self.entries.len() {
+            let entry = self.entries[index];
+            if self.entries[kept].is_continued_by(&entry) {
+                self.entries[kept].end = entry.end;
+            } else {
+                kept += 1;
+                self.entries[kept] = entry;
+            }
+        }
+        self.entries.truncate((kept + 1).min(self.entries.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! The transmission log against a naive twin: one cell per byte.
+
+use clock::Instant;
+use proptest::prelude::*;
+
+use super::{ENTRIES_MAX, Fate, Flight};
+use crate::stream::{StreamOffset, StreamRange};
+
+fn range(start: u64, end: u64) -> StreamRange {
+    StreamRange::new(StreamOffset(start), StreamOffset(end))
+}
+
+fn fates(flight: &Flight) -> Vec<(u64, u64, Fate)> {
+    flight
+        .iter()
+        .map(|entry| (entry.start.0, entry.end.0, entry.fate))
+        .collect()
+}
+
+fn sent(runs: &[(u64, u64)]) -> Flight {
+    let mut flight = Flight::default();
+    for (index, run) in runs.iter().enumerate() {
+        flight.push(Instant::from_millis(index as u64), range(run.0, run.1));
+    }
+    flight
+}
+
+#[test]
+fn a_cumulative_ack_cuts_the_oldest_entry() {
+    let mut flight = sent(&[(0, 100), (100, 200)]);
+    let mut bytes = 0;
+    flight.acknowledge(StreamOffset(150), |entry| bytes += entry.bytes());
+    assert_eq!(bytes, 150);
+    assert_eq!(fates(&flight), [(150, 200, Fate::InFlight)]);
+    assert_eq!(flight.in_flight_bytes(), 50);
+}
+
+#[test]
+fn sacked_bytes_are_delivered_once() {
+    let mut flight = sent(&[(0, 100), (100, 200)]);
+    let mut bytes = 0;
+    flight.sack(range(50, 150), |entry| bytes += entry.bytes());
+    flight.sack(range(50, 150), |entry| bytes += entry.bytes());
+    assert_eq!(bytes, 100);
+    assert_eq!(flight.sacked_bytes(), 100);
+    flight.acknowledge(StreamOffset(200), |entry| bytes += entry.bytes());
+    assert_eq!(bytes, 200);
+    assert!(flight.is_empty());
+    assert_eq!(flight.sacked_bytes(), 0);
+}
+
+#[test]
+fn lost_runs_are_claimed_in_pieces_and_resent() {
+    let mut flight = sent(&[(0, 100), (100, 200), (200, 300)]);
+    flight.sack(range(200, 300), |_| {});
+    assert_eq!(flight.mark_lost(|_| true), 200);
+    assert_eq!(flight.first_lost(150), Some(range(0, 150)));
+    flight.claim(range(0, 150));
+    assert_eq!(flight.first_lost(150), Some(range(150, 200)));
+    assert_eq!(flight.claimed_within(range(0, 300)), Some(range(0, 150)));
+    flight.on_retransmitted(Instant::from_millis(9), range(0, 150));
+    assert_eq!(flight.claimed_bytes(), 0);
+    assert_eq!(flight.in_flight_bytes(), 150);
+    assert!(flight.first().is_some_and(|entry| entry.retransmitted));
+    flight.claim(range(150, 200));
+    flight.return_claim(range(150, 200));
+    assert_eq!(flight.lost_bytes(), 50);
+}
+
+#[test]
+fn the_timer_voids_claims_and_keeps_reports() {
+    let mut flight = sent(&[(0, 100), (100, 200)]);
+    flight.sack(range(100, 200), |_| {});
+    flight.mark_lost(|_| true);
+    flight.claim(range(0, 100));
+    flight.expire();
+    assert_eq!(
+        fates(&flight),
+        [(0, 100, Fate::Lost), (100, 200, Fate::Sacked)]
+    );
+}
+
+#[test]
+fn a_peer_that_reneges_loses_all_its_reports() {
+    let mut flight = sent(&[(0, 100), (100, 200)]);
+    flight.sack(range(0, 100), |_| {});
+    flight.expire();
+    assert_eq!(flight.lost_bytes(), 200);
+    assert_eq!(flight.sacked_bytes(), 0);
+}
+
+#[test]
+fn a_full_log_ignores_further_sack_edges() {
+    let mut flight = sent(&[(0, 10_000)]);
+    for index in 0..2000 {
+        flight.sack(range(4 * index + 1, 4 * index + 2), |_| {});
+    }
+    assert_eq!(flight.entries.len(), ENTRIES_MAX);
+    assert!(!flight.has_room());
+    // What was forgotten is still acknowledged.
+    flight.acknowledge(StreamOffset(10_000), |_| {});
+    assert!(flight.is_empty());
+    assert_eq!((flight.sacked_bytes, flight.total_bytes), (0, 0));
+}
+
+#[test]
+fn only_the_head_is_lost_without_sack() {
+    let mut flight = sent(&[(0, 100)]);
+    flight.mark_head_lost(30);
+    assert_eq!(
+        fates(&flight),
+        [(0, 30, Fate::Lost), (30, 100, Fate::InFlight)]
+    );
+    flight.mark_head_lost(30);
+    assert_eq!(flight.lost_bytes(), 30);
+}
+
+/// What can happen to a log, in a space small enough to collide often.
+#[derive(Clone, Debug)]
+enum Happening {
+    Push(u64),
+    Acknowledge(u64),
+    Sack(u64, u64),
+    LoseAll,
+    Claim(u64, u64),
+    ReturnClaim(u64, u64),
+    Resend(u64, u64),
+    Expire,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let run = (0u64..120, 1u64..40);
+    prop_oneof![
+        (1u64..20).prop_map(Happening::Push),
+        (0u64..40).prop_map(Happening::Acknowledge),
+        run.clone()
+            .prop_map(|(at, len)| Happening::Sack(at, at + len)),
+        Just(Happening::LoseAll),
+        run.clone()
+            .prop_map(|(at, len)| Happening::Claim(at, at + len)),
+        run.clone()
+            .prop_map(|(at, len)| Happening::ReturnClaim(at, at + len)),
+        run.prop_map(|(at, len)| Happening::Resend(at, at + len)),
+        Just(Happening::Expire),
+    ]
+}
+
+/// One cell per byte.
+#[derive(Default)]
+struct Twin {
+    cells: Vec<Fate>,
+    una: usize,
+}
+
+impl Twin {
+    fn turn(&mut self, start: u64, end: u64, change: impl Fn(Fate) -> Fate) {
+        let end = usize::try_from(end).unwrap().min(self.cells.len());
+        let start = usize::try_from(start).unwrap().max(self.una);
+        for cell in self.cells.iter_mut().take(end).skip(start) {
+            *cell = change(*cell);
+        }
+    }
+
+    fn apply(&mut self, what: &Happening) {
+        let from_to = |from: Fate, to: Fate| move |fate| if fate == from { to } else { fate };
+        match *what {
+            Happening::Push(bytes) => {
+                self.cells.extend((0..bytes).map(|_| Fate::InFlight));
+            }
+            Happening::Acknowledge(bytes) => {
+                self.una = (self.una + usize::try_from(bytes).unwrap()).min(self.cells.len());
+            }
+            Happening::Sack(start, end) => self.turn(start, end, |_| Fate::Sacked),
+            Happening::LoseAll => self.turn(0, u64::MAX, from_to(Fate::InFlight, Fate::Lost)),
+            Happening::Claim(s, e) => self.turn(s, e, from_to(Fate::Lost, Fate::Claimed)),
+            Happening::ReturnClaim(s, e) => self.turn(s, e, from_to(Fate::Claimed, Fate::Lost)),
+            Happening::Resend(start, end) => self.turn(start, end, |fate| {
+                if fate == Fate::Sacked {
+                    fate
+                } else {
+                    Fate::InFlight
+                }
+            }),
+            Happening::Expire => {
+                let reneged = self.cells.get(self.una) == Some(&Fate::Sacked);
+                self.turn(0, u64::MAX, |fate| {
+                    if fate == Fate::Sacked && !reneged {
+                        fate
+                    } else {
+                        Fate::Lost
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn apply(flight: &mut Flight, una: &mut u64, nxt: &mut u64, what: &Happening) {
+    match *what {
+        Happening::Push(bytes) => {
+            flight.push(Instant::ZERO, range(*nxt, *nxt + bytes));
+            *nxt += bytes;
+        }
+        Happening::Acknowledge(bytes) => {
+            *una = (*una + bytes).min(*nxt);
+            flight.acknowledge(StreamOffset(*una), |_| {});
+        }
+        Happening::Sack(start, end) => flight.sack(range(start, end), |_| {}),
+        Happening::LoseAll => {
+            flight.mark_lost(|_| true);
+        }
+        Happening::Claim(start, end) => flight.claim(range(start, end)),
+        Happening::ReturnClaim(start, end) => flight.return_claim(range(start, end)),
+        Happening::Resend(start, end) => flight.on_retransmitted(Instant::ZERO, range(start, end)),
+        Happening::Expire => flight.expire(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_log_agrees_with_one_cell_per_byte(
+        history in proptest::collection::vec(happening(), 1..60),
+    ) {
+        let (mut flight, mut twin) = (Flight::default(), Twin::default());
+        let (mut una, mut nxt) = (0, 0);
+        for what in &history {
+            apply(&mut flight, &mut una, &mut nxt, what);
+            twin.apply(what);
+            let mut cells = Vec::new();
+            let mut expected_start = una;
+            for entry in flight.iter() {
+                prop_assert_eq!(entry.start.0, expected_start, "no gap, no overlap");
+                expected_start = entry.end.0;
+                cells.extend((0..entry.bytes()).map(|_| entry.fate));
+            }
+            prop_assert_eq!(&cells[..], &twin.cells[twin.una..]);
+            let count = |fate| cells.iter().filter(|cell| **cell == fate).count() as u64;
+            prop_assert_eq!(flight.in_flight_bytes(), count(Fate::InFlight));
+            prop_assert_eq!(flight.sacked_bytes(), count(Fate::Sacked));
+            prop_assert_eq!(flight.lost_bytes(), count(Fate::Lost));
+            prop_assert_eq!(flight.claimed_bytes(), count(Fate::Claimed));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! SYN-RECEIVED: the small state between a SYN and the ACK of our SYN-ACK (RFC 9293 s3.5).
+
+use clock::{Duration, Instant};
+use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use crate::connection::SEGMENT_BYTES_MIN;
+use crate::receive::{TimestampState, WINDOW_SHIFT};
+use crate::table::FourTuple;
+
+/// Time to the first repetition of a SYN-ACK; doubled each time (RFC 6298 s2.1).
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Repetitions of a SYN-ACK before the attempt is forgotten: 31 s in all.
+pub const RETRIES_MAX: u32 = 4;
+/// Bytes of the timestamp option with its padding (RFC 7323 appendix A).
+const TIMESTAMP_OPTION_BYTES: u16 = 12;
+/// MSS assumed when the SYN names none (RFC 9293 s3.7.1), IPv4 and IPv6.
+const SEGMENT_BYTES_DEFAULT_V4: u16 = 536;
+const SEGMENT_BYTES_DEFAULT_V6: u16 = 1220;
+
+/// What we choose for a connection when its SYN arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// Our initial sequence number.
+    pub iss: SeqNumber,
+    /// Added to our timestamp clock.
+    pub timestamp_shift: u32,
+    /// The MSS we announce and the most we send: link MTU less the IP and TCP headers, bytes.
+    pub segment_bytes: u16,
+    /// Our receive window, bytes.
+    pub window: u16,
+}
+
+/// A SYN was answered; its ACK is awaited.
+#[derive(Clone, Copy, Debug)]
+pub struct HalfOpen {
+    tuple: FourTuple,
+    offer: Offer,
+    /// IRS + 1.
+    receive_next: SeqNumber,
+    peer_segment_bytes: u16,
+    peer_window_shift: Option<u8>,
+    sack_permitted: bool,
+    timestamps: Option<TimestampState>,
+    retries: u32,
+    sent_at: Instant,
+    deadline: Instant,
+}
+
+/// What a segment means to a half-open connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HalfOpenVerdict {
+    /// Nothing.
+    Ignore,
+    /// The SYN-ACK was lost: send it again.
+    Repeat,
+    /// The handshake is complete; the segment goes on to the new connection.
+    Establish,
+    /// The peer took its SYN back.
+    Forget,
+    /// It acknowledges what we never sent: answer with a reset (RFC 9293 s3.10.7.4, fifth check).
+    Reset,
+}
+
+impl HalfOpen {
+    /// A SYN arrived and is to be answered with `offer`.
+    #[must_use]
+    pub fn new(now: Instant, tuple: FourTuple, syn: &TcpRepr, offer: Offer) -> Self {
+        let default = if tuple.peer.is_ipv4() {
+            SEGMENT_BYTES_DEFAULT_V4
+        } else {
+            SEGMENT_BYTES_DEFAULT_V6
+        };
+        let timestamps = syn
+            .options
+            .timestamps
+            .map(|stamp| TimestampState::new(now, stamp.value, offer.timestamp_shift));
+        Self {
+            tuple,
+            offer,
+            receive_next: syn.sequence.wrapping_add(1),
+            peer_segment_bytes: syn.options.mss.unwrap_or(default),
+            peer_window_shift: syn.options.window_scale,
+            sack_permitted: syn.options.sack_permitted,
+            timestamps,
+            retries: 0,
+            sent_at: now,
+            deadline: now + RETRY_FIRST,
+        }
+    }
+
+    /// The SYN-ACK.
+    #[must_use]
+    pub fn syn_ack(&self, now: Instant) -> TcpRepr {
+        TcpRepr {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.peer.port(),
+            sequence: self.offer.iss,
+            acknowledgment: self.receive_next,
+            flags: TcpFlags::SYN.union(TcpFlags::ACK),
+            window: self.offer.window,
+            options: TcpOptions {
+                mss: Some(self.offer.segment_bytes),
+                // RFC 7323 s2.2: only if the SYN had it.
+                window_scale: self.peer_window_shift.map(|_| WINDOW_SHIFT),
+                sack_permitted: self.sack_permitted,
+                timestamps: self.timestamps.map(|state| state.stamp(now)),
+                ..TcpOptions::default()
+            },
+        }
+    }
+
+    /// A segment under this name arrived.
+    #[must_use]
+    pub fn handle_segment(&self, segment: &TcpRepr, payload_bytes: usize) -> HalfOpenVerdict {
+        let start = segment.sequence.distance(self.receive_next);
+        if segment.flags.contains(TcpFlags::RST) {
+            // RFC 5961 s3.2: only a reset exactly at RCV.NXT counts.
+            return if start == 0 {
+                HalfOpenVerdict::Forget
+            } else {
+                HalfOpenVerdict::Ignore
+            };
+        }
+        if segment.flags.contains(TcpFlags::SYN) {
+            // Its own SYN again; a different one is challenged by the same SYN-ACK.
+            return HalfOpenVerdict::Repeat;
+        }
+        if !segment.flags.contains(TcpFlags::ACK) {
+            return HalfOpenVerdict::Ignore;
+        }
+        if segment.acknowledgment != self.offer.iss.wrapping_add(1) {
+            return HalfOpenVerdict::Reset;
+        }
+        let in_window = start == 0
+            || (start > 0 && start < i32::from(self.offer.window))
+            || (start < 0 && payload_bytes > start.unsigned_abs() as usize);
+        if !in_window || self.is_timestamp_wrong(segment.options.timestamps) {
+            return HalfOpenVerdict::Repeat;
+        }
+        HalfOpenVerdict::Establish
+    }
+
+    fn is_timestamp_wrong(&self, stamp: Option<Timestamps>) -> bool {
+        match (&self.timestamps, stamp) {
+            (Some(state), Some(stamp)) => state.is_older(stamp.value),
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// The SYN-ACK left, or could not.
+    pub fn on_syn_ack_sent(&mut self, now: Instant) {
+        self.sent_at = now;
+    }
+
+    /// When [`HalfOpen::handle_timeout`] has work.
+    #[must_use]
+    pub const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The deadline passed: `true` if the SYN-ACK shall be repeated, `false` to forget the attempt.
+    #[must_use]
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        self.retries += 1;
+        self.deadline = now + RETRY_FIRST.saturating_mul(1 << self.retries.min(16));
+        self.retries <= RETRIES_MAX
+    }
+
+    /// Both ends.
+    #[must_use]
+    pub const fn tuple(&self) -> FourTuple {
+        self.tuple
+    }
+
+    pub(crate) const fn iss(&self) -> SeqNumber {
+        self.offer.iss
+    }
+
+    pub(crate) const fn receive_next(&self) -> SeqNumber {
+        self.receive_next
+    }
+
+    pub(crate) const fn window(&self) -> u16 {
+        self.offer.window
+    }
+
+    pub(crate) fn peer_window_shift(&self) -> u8 {
+        self.peer_window_shift.unwrap_or(0)
+    }
+
+    pub(crate) const fn sack_permitted(&self) -> bool {
+        self.sack_permitted
+    }
+
+    pub(crate) fn timestamps(&self) -> Option<TimestampState> {
+        self.timestamps
+    }
+
+    /// The handshake's round trip, unless the SYN-ACK was repeated (Karn's rule).
+    pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
+        (self.retries == 0).then(|| now.since(self.sent_at))
+    }
+
+    /// Eff.snd.MSS of RFC 9293 s3.7.1: the peer's MSS and our link's, less the options of every
+    /// segment.
+    pub(crate) fn segment_bytes(&self) -> u16 {
+        let options = if self.timestamps.is_some() {
+            TIMESTAMP_OPTION_BYTES
+        } else {
+            0
+        };
+        let peer = self.peer_segment_bytes.max(SEGMENT_BYTES_MIN);
+        peer.min(self.offer.segment_bytes) - options
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! SYN-RECEIVED, each verdict on both sides.
+
+use clock::{Duration, Instant};
+use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use super::{HalfOpen, HalfOpenVerdict, Offer, RETRIES_MAX};
+use crate::table::FourTuple;
+
+const OFFER: Offer = Offer {
+    iss: SeqNumber(u32::MAX),
+    timestamp_shift: 0,
+    segment_bytes: 1460,
+    window: 1000,
+};
+
+fn syn(options: TcpOptions) -> TcpRepr {
+    TcpRepr {
+        sequence: SeqNumber(100),
+        flags: TcpFlags::SYN,
+        options,
+        ..TcpRepr::default()
+    }
+}
+
+fn half_open(options: TcpOptions) -> HalfOpen {
+    let tuple = FourTuple {
+        local: "10.0.0.2:80".parse().unwrap(),
+        peer: "10.0.0.1:5000".parse().unwrap(),
+    };
+    HalfOpen::new(Instant::ZERO, tuple, &syn(options), OFFER)
+}
+
+fn ack(sequence: u32, acknowledgment: u32) -> TcpRepr {
+    TcpRepr {
+        sequence: SeqNumber(sequence),
+        acknowledgment: SeqNumber(acknowledgment),
+        flags: TcpFlags::ACK,
+        ..TcpRepr::default()
+    }
+}
+
+#[test]
+fn options_are_answered_only_if_they_were_offered() {
+    let plain = half_open(TcpOptions::default()).syn_ack(Instant::ZERO);
+    assert_eq!(
+        plain.options,
+        TcpOptions {
+            mss: Some(1460),
+            ..TcpOptions::default()
+        }
+    );
+    assert_eq!(plain.acknowledgment, SeqNumber(101));
+    let all = TcpOptions {
+        mss: Some(9000),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some(Timestamps { value: 77, echo: 0 }),
+        ..TcpOptions::default()
+    };
+    let full = half_open(all).syn_ack(Instant::from_millis(5)).options;
+    assert_eq!(full.window_scale, Some(0));
+    assert!(full.sack_permitted);
+    assert_eq!(full.timestamps, Some(Timestamps { value: 5, echo: 77 }));
+}
+
+#[test]
+fn the_segment_size_is_the_lesser_mss_less_options() {
+    let with = |mss, stamped: bool| {
+        half_open(TcpOptions {
+            mss,
+            timestamps: stamped.then_some(Timestamps { value: 0, echo: 0 }),
+            ..TcpOptions::default()
+        })
+        .segment_bytes()
+    };
+    assert_eq!(with(None, false), 536);
+    assert_eq!(with(Some(9000), false), 1460);
+    assert_eq!(with(Some(1400), true), 1388);
+    assert_eq!(with(Some(0), true), 536 - 12, "a tiny MSS is not obeyed");
+}
+
+#[test]
+fn exactly_our_syn_must_be_acknowledged() {
+    let state = half_open(TcpOptions::default());
+    assert_eq!(
+        state.handle_segment(&ack(101, 0), 0),
+        HalfOpenVerdict::Establish
+    );
+    assert_eq!(
+        state.handle_segment(&ack(101, 1), 0),
+        HalfOpenVerdict::Reset
+    );
+    assert_eq!(
+        state.handle_segment(&ack(101, u32::MAX), 0),
+        HalfOpenVerdict::Reset
+    );
+}
+
+#[test]
+fn the_ack_must_lie_in_the_window() {
+    let state = half_open(TcpOptions::default());
+    assert_eq!(
+        state.handle_segment(&ack(1100, 0), 0),
+        HalfOpenVerdict::Establish
+    );
+    assert_eq!(
+        state.handle_segment(&ack(1101, 0), 0),
+        HalfOpenVerdict::Repeat
+    );
+    assert_eq!(
+        state.handle_segment(&ack(100, 0), 1),
+        HalfOpenVerdict::Repeat
+    );
+    assert_eq!(
+        state.handle_segment(&ack(100, 0), 2),
+        HalfOpenVerdict::Establish
+    );
+}
+
+#[test]
+fn resets_count_only_at_the_edge() {
+    let state = half_open(TcpOptions::default());
+    let reset = |sequence| TcpRepr {
+        flags: TcpFlags::RST,
+        ..ack(sequence, 0)
+    };
+    assert_eq!(
+        state.handle_segment(&reset(101), 0),
+        HalfOpenVerdict::Forget
+    );
+    assert_eq!(
+        state.handle_segment(&reset(102), 0),
+        HalfOpenVerdict::Ignore
+    );
+}
+
+#[test]
+fn a_syn_again_is_answered_again() {
+    let state = half_open(TcpOptions::default());
+    assert_eq!(
+        state.handle_segment(&syn(TcpOptions::default()), 0),
+        HalfOpenVerdict::Repeat
+    );
+}
+
+#[test]
+fn agreed_timestamps_must_be_there_and_not_older() {
+    let stamps = |value| TcpOptions {
+        timestamps: Some(Timestamps { value, echo: 0 }),
+        ..TcpOptions::default()
+    };
+    let state = half_open(stamps(50));
+    let stamped = |value| TcpRepr {
+        options: stamps(value),
+        ..ack(101, 0)
+    };
+    assert_eq!(
+        state.handle_segment(&stamped(50), 0),
+        HalfOpenVerdict::Establish
+    );
+    assert_eq!(
+        state.handle_segment(&stamped(49), 0),
+        HalfOpenVerdict::Repeat
+    );
+    assert_eq!(
+        state.handle_segment(&ack(101, 0), 0),
+        HalfOpenVerdict::Repeat
+    );
+}
+
+#[test]
+fn repetitions_double_and_end() {
+    let mut state = half_open(TcpOptions::default());
+    let mut waited = state.deadline().since(Instant::ZERO);
+    assert_eq!(waited, Duration::from_secs(1));
+    for _ in 0..RETRIES_MAX {
+        let now = state.deadline();
+        assert!(state.handle_timeout(now));
+        waited += state.deadline().since(now);
+    }
+    assert_eq!(waited, Duration::from_secs(31));
+    assert!(!state.handle_timeout(state.deadline()));
+}

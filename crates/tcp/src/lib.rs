@@ -1,0 +1,39 @@
+//! Server-side TCP that owns sequence numbers, not bytes.
+//!
+//! It never opens a connection, keeps no payload, and makes no system call: segments come in as
+//! values, and what may leave comes out as ranges of the stream for somebody else to fetch, seal
+//! and send. A lost range is demanded again; whoever answers reads it from the disk again.
+//!
+//! Refused: active open, urgent data, out-of-order reassembly of requests (they come again),
+//! ECN, fast open. Bounded: every table here has a capacity given at start; one connection's log
+//! of transmissions has [`flight::ENTRIES_MAX`] entries and grows to it only as it needs them.
+//!
+//! Reading first: RFC 9293 (TCP), 5961 (blind attacks), 6298 (RTO), 7323 (timestamps, PAWS, window
+//! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 6937 (rate reduction), 9438 (CUBIC), 6928
+//! (initial window), 6528 (initial sequence numbers), 6191 (TIME-WAIT). Then
+//! [`connection`], whose verbs are the interface.
+#![forbid(unsafe_code)]
+
+pub mod congestion;
+pub mod connection;
+pub mod flight;
+pub mod half_open;
+pub mod listener;
+pub mod receive;
+pub mod recovery;
+pub mod rtt;
+pub mod send;
+pub mod stream;
+pub mod table;
+pub mod time_wait;
+pub mod timer_queue;
+pub mod verdict;
+
+pub use connection::{Config, Connection, Control, Demand, State};
+pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
+pub use listener::Listener;
+pub use stream::{StreamOffset, StreamRange};
+pub use table::{FourTuple, Place, Table};
+pub use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
+pub use timer_queue::TimerQueue;
+pub use verdict::{Arrival, CloseReason, Outcome, SegmentDrop};

@@ -1,0 +1,248 @@
+//! The receive side of one connection: RCV.NXT and RCV.WND (RFC 9293 s3.3.1), timestamps and PAWS
+//! (RFC 7323).
+//!
+//! What arrives here are requests: a few hundred bytes. Text out of order is therefore dropped and
+//! comes again, instead of being kept; RFC 9293 s3.10.7.4 permits it, and no memory is at a
+//! stranger's disposal.
+
+use core::ops::Range;
+
+use clock::{Duration, Instant};
+use wire::{SeqNumber, TcpFlags, TcpRepr, Timestamps};
+
+/// Rcv.Wind.Shift we offer. Our window never exceeds 64 KiB, so it needs none; offering zero lets
+/// the peer scale its own (RFC 7323 s2.2).
+pub const WINDOW_SHIFT: u8 = 0;
+/// Age at which TS.Recent is no longer trusted (RFC 7323 s5.5: 24 days).
+const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// Timestamp state; present only if both sides offered the option.
+#[derive(Clone, Copy, Debug)]
+pub struct TimestampState {
+    /// TS.Recent.
+    recent: u32,
+    /// When TS.Recent was taken.
+    recent_at: Instant,
+    /// Added to our clock, so that a value says nothing of the server's age (RFC 7323 s7.1).
+    shift: u32,
+}
+
+impl TimestampState {
+    /// From the value of the peer's SYN.
+    #[must_use]
+    pub const fn new(now: Instant, recent: u32, shift: u32) -> Self {
+        Self {
+            recent,
+            recent_at: now,
+            shift,
+        }
+    }
+
+    /// The option of a segment leaving at `now`; its clock ticks each millisecond.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "timestamp clocks wrap (RFC 7323 s5.4)"
+    )]
+    pub const fn stamp(&self, now: Instant) -> Timestamps {
+        Timestamps {
+            value: (now.as_millis() as u32).wrapping_add(self.shift),
+            echo: self.recent,
+        }
+    }
+
+    /// Whether a value was stamped after TS.Recent (RFC 6191 s2).
+    #[must_use]
+    #[expect(clippy::cast_possible_wrap, reason = "timestamp comparison is modular")]
+    pub const fn is_newer(&self, value: u32) -> bool {
+        (value.wrapping_sub(self.recent) as i32) > 0
+    }
+
+    /// Whether a value was stamped before TS.Recent.
+    #[must_use]
+    #[expect(clippy::cast_possible_wrap, reason = "timestamp comparison is modular")]
+    pub const fn is_older(&self, value: u32) -> bool {
+        (value.wrapping_sub(self.recent) as i32) < 0
+    }
+
+    /// PAWS (RFC 7323 s5.3 R1): whether a value is older than TS.Recent and thus a duplicate.
+    const fn is_stale(&self, now: Instant, value: u32) -> bool {
+        self.is_older(value) && now.since(self.recent_at).as_secs() < TIMESTAMP_AGE_MAX.as_secs()
+    }
+}
+
+/// Why a segment did not pass the sequence check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unacceptable {
+    /// Outside the window (RFC 9293 s3.10.7.4, first check).
+    OutOfWindow,
+    /// An old timestamp (RFC 7323 s5.3).
+    StaleTimestamp,
+    /// No timestamp though both sides agreed on them (RFC 7323 s3.2).
+    MissingTimestamp,
+}
+
+/// What a segment carries for us, after trimming.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Text {
+    /// The part of the payload that is new and in order.
+    pub payload: Range<usize>,
+    /// The segment's FIN is in order too.
+    pub fin: bool,
+    /// Something in it was beyond a hole or the window and must come again.
+    pub dropped: bool,
+}
+
+/// The receive state.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveState {
+    /// RCV.NXT.
+    pub nxt: SeqNumber,
+    /// Bytes the session has room for.
+    window: u16,
+    /// RCV.NXT as last acknowledged (Last.ACK.sent, RFC 7323 s4.3).
+    pub last_ack_sent: SeqNumber,
+    /// The right edge last advertised; the window never shrinks left of it.
+    edge: SeqNumber,
+    /// Timestamps, if agreed.
+    pub timestamps: Option<TimestampState>,
+}
+
+impl ReceiveState {
+    /// After the handshake: `nxt` is IRS + 1.
+    #[must_use]
+    pub const fn new(nxt: SeqNumber, window: u16, timestamps: Option<TimestampState>) -> Self {
+        let edge = nxt.wrapping_add(window as u32);
+        Self {
+            nxt,
+            window,
+            last_ack_sent: nxt,
+            edge,
+            timestamps,
+        }
+    }
+
+    /// RCV.WND as the next segment advertises it, bytes.
+    #[must_use]
+    pub fn window(&self) -> u16 {
+        let promised = u16::try_from(self.edge.distance(self.nxt)).unwrap_or(0);
+        self.window.max(promised)
+    }
+
+    /// The session has room for `bytes`. Returns whether the peer should be told: the window was
+    /// all but closed and is open again (RFC 9293 s3.8.6.2.2).
+    pub fn set_window(&mut self, bytes: u16) -> bool {
+        let promised = self.edge.distance(self.nxt);
+        self.window = bytes;
+        promised < 512 && i32::from(bytes) >= promised + 1024
+    }
+
+    /// A segment with our ACK left.
+    pub fn on_ack_sent(&mut self) {
+        self.edge = self.nxt.wrapping_add(u32::from(self.window()));
+        self.last_ack_sent = self.nxt;
+    }
+
+    /// First check: sequence number and timestamp.
+    ///
+    /// # Errors
+    /// Why the segment is not acceptable.
+    pub fn check_sequence(
+        &mut self,
+        now: Instant,
+        segment: &TcpRepr,
+        payload_bytes: usize,
+    ) -> Result<(), Unacceptable> {
+        let is_reset = segment.flags.contains(TcpFlags::RST);
+        if let Some(state) = &self.timestamps {
+            match segment.options.timestamps {
+                // RFC 7323 s5.2: RST segments are not subject to PAWS.
+                _ if is_reset => {}
+                None => return Err(Unacceptable::MissingTimestamp),
+                Some(stamp) if state.is_stale(now, stamp.value) => {
+                    return Err(Unacceptable::StaleTimestamp);
+                }
+                Some(_) => {}
+            }
+        }
+        if !self.is_in_window(segment, payload_bytes) {
+            return Err(Unacceptable::OutOfWindow);
+        }
+        if !is_reset {
+            self.remember_timestamp(now, segment);
+        }
+        Ok(())
+    }
+
+    /// The four cases of RFC 9293 s3.4, table 6.
+    fn is_in_window(&self, segment: &TcpRepr, payload_bytes: usize) -> bool {
+        let window = i64::from(self.window());
+        let start = i64::from(segment.sequence.distance(self.nxt));
+        let length = sequence_length(segment, payload_bytes);
+        if length == 0 {
+            return start == 0 || (0 <= start && start < window);
+        }
+        let last = start + length - 1;
+        window > 0 && ((0 <= start && start < window) || (0 <= last && last < window))
+    }
+
+    /// RFC 7323 s4.3 (2): TS.Recent follows segments that span Last.ACK.sent.
+    fn remember_timestamp(&mut self, now: Instant, segment: &TcpRepr) {
+        let spans = segment.sequence.distance(self.last_ack_sent) <= 0;
+        if let (Some(state), Some(stamp), true) =
+            (&mut self.timestamps, segment.options.timestamps, spans)
+        {
+            state.recent = stamp.value;
+            state.recent_at = now;
+        }
+    }
+
+    /// Takes the segment's text as far as it is in order and has room, and its FIN.
+    pub fn process_text(&mut self, segment: &TcpRepr, payload_bytes: usize) -> Text {
+        let fin = segment.flags.contains(TcpFlags::FIN);
+        let start = segment.sequence.distance(self.nxt);
+        if start > 0 {
+            let dropped = payload_bytes > 0 || fin;
+            return Text {
+                payload: 0..0,
+                fin: false,
+                dropped,
+            };
+        }
+        let known = usize::try_from(start.unsigned_abs())
+            .unwrap_or(usize::MAX)
+            .min(payload_bytes);
+        let room = usize::from(self.window());
+        let taken = (payload_bytes - known).min(room);
+        let dropped = known + taken < payload_bytes;
+        // The FIN counts only right after the last byte, and only once.
+        let fin_distance = i64::from(start) + i64::try_from(payload_bytes).unwrap_or(i64::MAX);
+        let fin = fin && !dropped && fin_distance >= 0;
+        self.advance(taken + usize::from(fin));
+        // What was taken is the session's until it says otherwise.
+        self.window = self
+            .window
+            .saturating_sub(u16::try_from(taken).unwrap_or(u16::MAX));
+        Text {
+            payload: known..known + taken,
+            fin,
+            dropped,
+        }
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.nxt = self
+            .nxt
+            .wrapping_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+}
+
+/// SEG.LEN: text, and one each for SYN and FIN.
+fn sequence_length(segment: &TcpRepr, payload_bytes: usize) -> i64 {
+    let control = i64::from(segment.flags.contains(TcpFlags::SYN))
+        + i64::from(segment.flags.contains(TcpFlags::FIN));
+    i64::try_from(payload_bytes).unwrap_or(i64::MAX - 2) + control
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! The acceptance table, trimming, and PAWS, on both sides of each limit.
+
+use clock::{Duration, Instant};
+use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use super::{ReceiveState, Text, TimestampState, Unacceptable};
+
+const NXT: u32 = u32::MAX - 50;
+
+fn state() -> ReceiveState {
+    ReceiveState::new(SeqNumber(NXT), 100, None)
+}
+
+fn at(distance: i32, flags: TcpFlags) -> TcpRepr {
+    let sequence = SeqNumber(NXT.wrapping_add_signed(distance));
+    TcpRepr {
+        sequence,
+        flags,
+        ..TcpRepr::default()
+    }
+}
+
+fn accepts(distance: i32, payload_bytes: usize) -> bool {
+    state()
+        .check_sequence(Instant::ZERO, &at(distance, TcpFlags::ACK), payload_bytes)
+        .is_ok()
+}
+
+#[test]
+fn empty_segments_must_start_inside_the_window() {
+    assert!(accepts(0, 0));
+    assert!(accepts(99, 0));
+    assert!(!accepts(100, 0));
+    assert!(!accepts(-1, 0));
+}
+
+#[test]
+fn segments_with_text_must_touch_the_window() {
+    assert!(accepts(99, 50));
+    assert!(!accepts(100, 50));
+    assert!(accepts(-9, 10));
+    assert!(!accepts(-10, 10));
+}
+
+#[test]
+fn a_closed_window_accepts_only_the_empty_segment_at_its_edge() {
+    let mut closed = ReceiveState::new(SeqNumber(NXT), 0, None);
+    let ok = |closed: &mut ReceiveState, distance, bytes| {
+        closed
+            .check_sequence(Instant::ZERO, &at(distance, TcpFlags::ACK), bytes)
+            .is_ok()
+    };
+    assert!(ok(&mut closed, 0, 0));
+    assert!(!ok(&mut closed, 0, 1));
+    assert!(!ok(&mut closed, 1, 0));
+}
+
+#[test]
+fn text_is_trimmed_on_both_sides() {
+    let mut receive = state();
+    let text = receive.process_text(&at(-10, TcpFlags::ACK), 200);
+    assert_eq!(
+        text,
+        Text {
+            payload: 10..110,
+            fin: false,
+            dropped: true
+        }
+    );
+    assert_eq!(receive.nxt, SeqNumber(NXT.wrapping_add(100)));
+    assert_eq!(receive.window(), 0);
+}
+
+#[test]
+fn text_beyond_a_hole_comes_again() {
+    let mut receive = state();
+    let text = receive.process_text(&at(1, TcpFlags::ACK), 10);
+    assert_eq!(
+        text,
+        Text {
+            payload: 0..0,
+            fin: false,
+            dropped: true
+        }
+    );
+    assert_eq!(receive.nxt, SeqNumber(NXT));
+}
+
+#[test]
+fn a_fin_counts_once_and_only_after_the_last_byte() {
+    let fin = TcpFlags::ACK.union(TcpFlags::FIN);
+    let mut receive = state();
+    assert!(
+        !receive.process_text(&at(0, fin), 101).fin,
+        "its text did not fit"
+    );
+    let mut receive = state();
+    assert!(receive.process_text(&at(0, fin), 100).fin);
+    assert_eq!(receive.nxt, SeqNumber(NXT.wrapping_add(101)));
+    assert!(
+        !receive.process_text(&at(0, fin), 100).fin,
+        "the same FIN again"
+    );
+    assert_eq!(receive.nxt, SeqNumber(NXT.wrapping_add(101)));
+}
+
+#[test]
+fn the_advertised_edge_never_moves_left() {
+    let mut receive = state();
+    receive.on_ack_sent();
+    assert!(!receive.set_window(10));
+    assert_eq!(receive.window(), 100, "what was promised stays promised");
+    let _ = receive.process_text(&at(0, TcpFlags::ACK), 95);
+    assert_eq!(receive.window(), 5);
+    assert!(!receive.set_window(1028));
+    assert!(
+        receive.set_window(1029),
+        "a kilobyte more is worth a window update"
+    );
+}
+
+#[test]
+fn paws_refuses_older_timestamps_until_they_age() {
+    let stamps = TimestampState::new(Instant::ZERO, 1000, 0);
+    let mut receive = ReceiveState::new(SeqNumber(NXT), 100, Some(stamps));
+    let stamped = |value| TcpRepr {
+        options: TcpOptions {
+            timestamps: Some(Timestamps { value, echo: 0 }),
+            ..TcpOptions::default()
+        },
+        ..at(0, TcpFlags::ACK)
+    };
+    let soon = Instant::from_millis(5);
+    assert_eq!(receive.check_sequence(soon, &stamped(1000), 1), Ok(()));
+    assert_eq!(
+        receive.check_sequence(soon, &stamped(999), 1),
+        Err(Unacceptable::StaleTimestamp)
+    );
+    let aged = Instant::ZERO + Duration::from_secs(24 * 24 * 3600) + Duration::from_secs(1);
+    assert_eq!(receive.check_sequence(aged, &stamped(999), 1), Ok(()));
+    assert_eq!(
+        receive.check_sequence(soon, &at(0, TcpFlags::ACK), 1),
+        Err(Unacceptable::MissingTimestamp)
+    );
+    assert_eq!(
+        receive.check_sequence(soon, &at(0, TcpFlags::RST), 0),
+        Ok(())
+    );
+}
+
+#[test]
+fn only_segments_at_the_acknowledged_edge_move_ts_recent() {
+    let stamps = TimestampState::new(Instant::ZERO, 1000, 7);
+    let mut receive = ReceiveState::new(SeqNumber(NXT), 100, Some(stamps));
+    let mut segment = at(1, TcpFlags::ACK);
+    segment.options.timestamps = Some(Timestamps {
+        value: 2000,
+        echo: 0,
+    });
+    assert_eq!(receive.check_sequence(Instant::ZERO, &segment, 1), Ok(()));
+    assert_eq!(
+        receive
+            .timestamps
+            .unwrap()
+            .stamp(Instant::from_millis(3))
+            .echo,
+        1000
+    );
+    segment.sequence = SeqNumber(NXT);
+    assert_eq!(receive.check_sequence(Instant::ZERO, &segment, 1), Ok(()));
+    let stamp = receive.timestamps.unwrap().stamp(Instant::from_millis(3));
+    assert_eq!((stamp.echo, stamp.value), (2000, 10));
+}

@@ -1,0 +1,335 @@
+//! Which bytes are lost, and how fast to send while mending it: RACK-TLP (RFC 8985) and
+//! proportional rate reduction (RFC 6937).
+//!
+//! RACK deems a transmission lost when one that left later has arrived and a little time for
+//! reordering has passed. Time, not counting, fits large segments: one entry of the log is forty
+//! packets that left in one moment. Peers without SACK get the three duplicate ACKs of RFC 6582.
+
+use clock::{Duration, Instant};
+
+use crate::flight::{Flight, Transmission};
+use crate::rtt::RttEstimator;
+use crate::stream::StreamOffset;
+
+/// Duplicate ACKs that mean a loss (RFC 5681 s3.2), and RACK's DupThresh.
+pub const DUPLICATE_THRESHOLD: u32 = 3;
+/// Greatest multiple of min_rtt/4 the reordering window grows to on DSACKs.
+const REORDER_MULTIPLE_MAX: u32 = 16;
+/// Recoveries after which a grown reordering window shrinks again (RFC 8985 s6.2.2).
+const REORDER_PERSIST: u32 = 16;
+
+/// RACK's view of the newest delivery (RFC 8985 s5.3).
+#[derive(Clone, Copy, Debug)]
+pub struct Rack {
+    /// RACK.xmit_ts and RACK.end_seq: the delivered transmission that left last.
+    newest: Option<(Instant, StreamOffset)>,
+    /// RACK.rtt of that transmission.
+    rtt: Duration,
+    /// RACK.fack: the highest byte known to have arrived.
+    highest_delivered: StreamOffset,
+    /// RACK.reordering_seen.
+    reordering_seen: bool,
+    /// RACK.reo_wnd_mult.
+    multiple: u32,
+    /// RACK.reo_wnd_persist.
+    persist: u32,
+}
+
+impl Rack {
+    /// Nothing delivered yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            newest: None,
+            rtt: Duration::ZERO,
+            highest_delivered: StreamOffset::ZERO,
+            reordering_seen: false,
+            multiple: 1,
+            persist: 0,
+        }
+    }
+
+    /// `entry` is newly known to have arrived (RFC 8985 s6.2, steps 1 to 3).
+    pub fn on_delivered(&mut self, now: Instant, entry: &Transmission, rtt_min: Duration) {
+        let rtt = now.since(entry.sent_at);
+        if entry.end > self.highest_delivered {
+            self.highest_delivered = entry.end;
+        } else if !entry.retransmitted {
+            self.reordering_seen = true;
+        }
+        // An ACK sooner than any round trip acknowledges the first sending, not the second.
+        if entry.retransmitted && rtt < rtt_min {
+            return;
+        }
+        let sent = (entry.sent_at, entry.end);
+        if self.newest.is_none_or(|newest| sent > newest) {
+            self.newest = Some(sent);
+            self.rtt = rtt;
+        }
+    }
+
+    /// The peer reported bytes received twice: we resent too early, so wait longer for reordered
+    /// ones (RFC 8985 s6.2, step 4).
+    pub fn on_duplicate_report(&mut self) {
+        self.multiple = (self.multiple + 1).min(REORDER_MULTIPLE_MAX);
+        self.persist = REORDER_PERSIST;
+    }
+
+    /// A recovery ended.
+    pub fn on_recovery_end(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.multiple = 1;
+        }
+    }
+
+    /// RACK.reo_wnd: how long to wait for reordered packets.
+    fn window(&self, flight: &Flight, rtt: &RttEstimator, patience: Patience) -> Duration {
+        if !self.reordering_seen {
+            let enough = u64::from(DUPLICATE_THRESHOLD) * patience.segment_bytes;
+            if patience.is_recovering || flight.sacked_bytes() >= enough {
+                return Duration::ZERO;
+            }
+        }
+        let Some(smoothed) = rtt.smoothed() else {
+            return Duration::ZERO;
+        };
+        (rtt.minimum() / 4)
+            .saturating_mul(self.multiple)
+            .min(smoothed)
+    }
+
+    /// Marks what is lost by now; returns the bytes, and when to look again for what is merely
+    /// late (RFC 8985 s6.2, step 5).
+    pub fn detect(
+        &self,
+        now: Instant,
+        flight: &mut Flight,
+        rtt: &RttEstimator,
+        patience: Patience,
+    ) -> (u64, Option<Instant>) {
+        let Some(newest) = self.newest else {
+            return (0, None);
+        };
+        let wait = self.rtt + self.window(flight, rtt, patience);
+        let mut next: Option<Instant> = None;
+        let lost = flight.mark_lost(|entry| {
+            if (entry.sent_at, entry.end) >= newest {
+                return false;
+            }
+            let deadline = entry.sent_at + wait;
+            if deadline <= now {
+                return true;
+            }
+            next = Some(next.map_or(deadline, |next| next.min(deadline)));
+            false
+        });
+        (lost, next)
+    }
+}
+
+impl Default for Rack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What decides whether RACK waits for reordered packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Whether a recovery is under way.
+    pub is_recovering: bool,
+    /// SMSS, bytes.
+    pub segment_bytes: u64,
+}
+
+/// What the sender is going through (RFC 5681, RFC 6675 s5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Episode {
+    /// No loss is being mended.
+    Open,
+    /// Fast recovery, until everything before `high` is acknowledged.
+    Recovery {
+        /// RecoveryPoint: SND.NXT when it began.
+        high: StreamOffset,
+        /// The pace of sending meanwhile.
+        reduction: RateReduction,
+    },
+    /// The retransmission timer fired; slow start until `high` is acknowledged.
+    Loss {
+        /// SND.NXT when it fired.
+        high: StreamOffset,
+    },
+}
+
+/// Proportional rate reduction (RFC 6937 s3), all in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateReduction {
+    /// RecoverFS: outstanding bytes when recovery began.
+    flight_at_start: u64,
+    /// prr_delivered.
+    delivered: u64,
+    /// prr_out.
+    sent: u64,
+}
+
+impl RateReduction {
+    /// Recovery begins with `flight_bytes` outstanding.
+    #[must_use]
+    pub const fn new(flight_bytes: u64) -> Self {
+        Self {
+            flight_at_start: flight_bytes,
+            delivered: 0,
+            sent: 0,
+        }
+    }
+
+    /// `bytes` left, or were claimed to leave.
+    pub fn on_sent(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
+    /// An ACK delivered `delivered` bytes; returns how many may be sent now. `pipe` counts bytes
+    /// in the network and those being fetched.
+    pub fn on_ack(&mut self, delivered: u64, pipe: u64, threshold: u64, segment_bytes: u64) -> u64 {
+        self.delivered += delivered;
+        if pipe > threshold {
+            let share = u128::from(self.delivered) * u128::from(threshold);
+            let share = share.div_ceil(u128::from(self.flight_at_start.max(1)));
+            return u64::try_from(share)
+                .unwrap_or(u64::MAX)
+                .saturating_sub(self.sent);
+        }
+        // The slow-start reduction bound: never more than one segment above what arrived.
+        let limit = self.delivered.saturating_sub(self.sent).max(delivered) + segment_bytes;
+        (threshold - pipe).min(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clock::{Duration, Instant};
+
+    use super::{Patience, Rack, RateReduction};
+    use crate::flight::{Fate, Flight};
+    use crate::rtt::RttEstimator;
+    use crate::stream::{StreamOffset, StreamRange};
+
+    const RTT: Duration = Duration::from_millis(40);
+    const PATIENCE: Patience = Patience {
+        is_recovering: false,
+        segment_bytes: 1000,
+    };
+
+    fn range(start: u64, end: u64) -> StreamRange {
+        StreamRange::new(StreamOffset(start), StreamOffset(end))
+    }
+
+    /// Two segments leave at 0 and 1 ms; the second is reported received at 41 ms.
+    fn second_arrives_first() -> (Rack, Flight, RttEstimator, Instant) {
+        let mut flight = Flight::default();
+        flight.push(Instant::ZERO, range(0, 1000));
+        flight.push(Instant::from_millis(1), range(1000, 2000));
+        let mut rtt = RttEstimator::new();
+        rtt.on_sample(RTT);
+        let mut rack = Rack::new();
+        let now = Instant::from_millis(41);
+        flight.sack(range(1000, 2000), |entry| {
+            rack.on_delivered(now, entry, RTT)
+        });
+        (rack, flight, rtt, now)
+    }
+
+    #[test]
+    fn an_earlier_transmission_is_lost_a_quarter_round_trip_later() {
+        let (rack, mut flight, rtt, now) = second_arrives_first();
+        let (lost, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        // Deadline: sent at 0 + rtt 40 ms + 10 ms for reordering.
+        assert_eq!((lost, next), (0, Some(Instant::from_millis(50))));
+        let early = Instant::from_nanos(49_999_999);
+        assert_eq!(rack.detect(early, &mut flight, &rtt, PATIENCE).0, 0);
+        let due = Instant::from_millis(50);
+        assert_eq!(rack.detect(due, &mut flight, &rtt, PATIENCE), (1000, None));
+        assert_eq!(flight.first().map(|entry| entry.fate), Some(Fate::Lost));
+    }
+
+    #[test]
+    fn three_segments_above_a_hole_leave_no_doubt() {
+        let (mut rack, mut flight, rtt, now) = second_arrives_first();
+        flight.push(Instant::from_millis(2), range(2000, 4000));
+        flight.sack(range(2000, 3999), |entry| {
+            rack.on_delivered(now, entry, RTT)
+        });
+        assert_eq!(flight.sacked_bytes(), 2999);
+        assert_eq!(rack.detect(now, &mut flight, &rtt, PATIENCE).0, 0);
+        flight.sack(range(3999, 4000), |entry| {
+            rack.on_delivered(now, entry, RTT)
+        });
+        assert_eq!(rack.detect(now, &mut flight, &rtt, PATIENCE).0, 1000);
+    }
+
+    #[test]
+    fn once_reordering_was_seen_it_waits_even_then() {
+        let (mut rack, mut flight, rtt, now) = second_arrives_first();
+        // The first arrives after all: that was reordering.
+        flight.acknowledge(StreamOffset(1000), |entry| {
+            rack.on_delivered(now, entry, RTT)
+        });
+        assert!(rack.reordering_seen);
+        flight.push(now, range(2000, 3000));
+        flight.push(now + Duration::from_millis(1), range(3000, 7000));
+        let later = now + RTT + Duration::from_millis(1);
+        flight.sack(range(3000, 7000), |entry| {
+            rack.on_delivered(later, entry, RTT)
+        });
+        let (lost, next) = rack.detect(later, &mut flight, &rtt, PATIENCE);
+        assert_eq!(lost, 0);
+        assert_eq!(next, Some(now + RTT + RTT / 4));
+    }
+
+    #[test]
+    fn too_early_resends_lengthen_the_wait_up_to_srtt() {
+        let (mut rack, mut flight, rtt, now) = second_arrives_first();
+        rack.on_duplicate_report();
+        let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        assert_eq!(next, Some(Instant::from_millis(60)));
+        for _ in 0..40 {
+            rack.on_duplicate_report();
+        }
+        let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        assert_eq!(next, Some(Instant::from_millis(80)), "srtt bounds the wait");
+        for _ in 0..16 {
+            rack.on_recovery_end();
+        }
+        let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        assert_eq!(next, Some(Instant::from_millis(50)));
+    }
+
+    #[test]
+    fn an_ack_too_soon_for_a_resend_says_nothing_of_it() {
+        let mut flight = Flight::default();
+        flight.push(Instant::ZERO, range(0, 1000));
+        let _ = flight.mark_lost(|_| true);
+        flight.on_retransmitted(Instant::from_millis(100), range(0, 1000));
+        let mut rack = Rack::new();
+        let soon = Instant::from_millis(101);
+        flight.acknowledge(StreamOffset(1000), |entry| {
+            rack.on_delivered(soon, entry, RTT)
+        });
+        assert!(rack.newest.is_none());
+    }
+
+    #[test]
+    fn rate_reduction_sends_seven_for_ten_then_fills_up() {
+        let mut reduction = RateReduction::new(100_000);
+        // Above the threshold: in proportion.
+        let allowed = reduction.on_ack(10_000, 90_000, 70_000, 1000);
+        assert_eq!(allowed, 7000);
+        reduction.on_sent(7000);
+        assert_eq!(reduction.on_ack(0, 90_000, 70_000, 1000), 0);
+        // Below it: what arrived and one segment, not a burst.
+        let allowed = reduction.on_ack(5000, 30_000, 70_000, 1000);
+        assert_eq!(allowed, 9000);
+        assert_eq!(reduction.on_ack(0, 69_500, 70_000, 1000), 500);
+    }
+}

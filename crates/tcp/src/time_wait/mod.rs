@@ -1,0 +1,196 @@
+//! TIME-WAIT: a closed connection's name stays taken for two maximum segment lifetimes, so that a
+//! late duplicate finds no new connection to disturb (RFC 9293 s3.3.2, s3.6.1).
+//!
+//! What is kept is a few words. The table is bounded; when it is full the oldest makes room, which
+//! weakens the protection but never refuses a new client.
+
+use clock::{Duration, Instant};
+use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr};
+
+use crate::receive::TimestampState;
+use crate::table::FourTuple;
+
+/// Twice the maximum segment lifetime, as Linux has it (RFC 9293 s3.4.2 leaves MSL to us).
+pub const DURATION: Duration = Duration::from_secs(60);
+
+/// What is remembered of a closed connection.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeWait {
+    tuple: FourTuple,
+    send_next: SeqNumber,
+    receive_next: SeqNumber,
+    timestamps: Option<TimestampState>,
+    expires_at: Instant,
+}
+
+/// What a segment means to a name in TIME-WAIT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeWaitVerdict {
+    /// An old duplicate; nothing is said.
+    Ignore,
+    /// The peer did not see our last ACK; this is it again.
+    Acknowledge(TcpRepr),
+    /// A new connection under the old name, surely newer than the old one (RFC 6191 s2): forget
+    /// the old and treat the SYN as new.
+    Reopen,
+}
+
+impl TimeWait {
+    /// Begins to wait at `now`.
+    #[must_use]
+    pub fn new(
+        now: Instant,
+        tuple: FourTuple,
+        send_next: SeqNumber,
+        receive_next: SeqNumber,
+        timestamps: Option<TimestampState>,
+    ) -> Self {
+        Self {
+            tuple,
+            send_next,
+            receive_next,
+            timestamps,
+            expires_at: now + DURATION,
+        }
+    }
+
+    /// Both ends.
+    #[must_use]
+    pub const fn tuple(&self) -> FourTuple {
+        self.tuple
+    }
+
+    /// When the name is free again.
+    #[must_use]
+    pub const fn expires_at(&self) -> Instant {
+        self.expires_at
+    }
+
+    /// A segment under this name arrived.
+    #[must_use]
+    pub fn handle_segment(
+        &self,
+        now: Instant,
+        segment: &TcpRepr,
+        payload: usize,
+    ) -> TimeWaitVerdict {
+        // RFC 1337 s3: a reset must not end TIME-WAIT early.
+        if segment.flags.contains(TcpFlags::RST) {
+            return TimeWaitVerdict::Ignore;
+        }
+        let is_later = segment.sequence.distance(self.receive_next) > 0;
+        if segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::ACK) {
+            let newer_stamp = match (&self.timestamps, segment.options.timestamps) {
+                (Some(state), Some(stamp)) => state.is_newer(stamp.value),
+                _ => false,
+            };
+            if is_later || newer_stamp {
+                return TimeWaitVerdict::Reopen;
+            }
+        }
+        let occupies = payload > 0
+            || segment.flags.contains(TcpFlags::FIN)
+            || segment.flags.contains(TcpFlags::SYN);
+        if !occupies && !is_later {
+            return TimeWaitVerdict::Ignore;
+        }
+        TimeWaitVerdict::Acknowledge(TcpRepr {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.peer.port(),
+            sequence: self.send_next,
+            acknowledgment: self.receive_next,
+            flags: TcpFlags::ACK,
+            window: 0,
+            options: TcpOptions {
+                timestamps: self.timestamps.map(|state| state.stamp(now)),
+                ..TcpOptions::default()
+            },
+        })
+    }
+}
+
+/// A bounded table of names in TIME-WAIT, oldest first.
+#[derive(Debug)]
+pub struct TimeWaitTable {
+    /// A ring: all wait equally long, so the oldest expires first.
+    ring: Vec<Option<TimeWait>>,
+    oldest: usize,
+    used: usize,
+}
+
+impl TimeWaitTable {
+    /// Room for `capacity` names, allocated now; at least one.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            ring: vec![None; capacity.max(1)],
+            oldest: 0,
+            used: 0,
+        }
+    }
+
+    /// Takes a name in. Returns its index, and the oldest name if that had to make room.
+    pub fn insert(&mut self, entry: TimeWait) -> (u32, Option<FourTuple>) {
+        let evicted = if self.used == self.ring.len() {
+            self.pop_oldest()
+        } else {
+            None
+        };
+        let place = (self.oldest + self.used) % self.ring.len();
+        self.ring[place] = Some(entry);
+        self.used += 1;
+        let index = u32::try_from(place).expect("invariant: a table has fewer than 2^32 places");
+        (index, evicted)
+    }
+
+    /// The entry at an index; `None` if it was removed.
+    #[must_use]
+    pub fn entry(&self, index: u32) -> Option<&TimeWait> {
+        self.ring.get(index as usize)?.as_ref()
+    }
+
+    /// Forgets an entry early: its name is used again.
+    pub fn remove(&mut self, index: u32) {
+        if let Some(place) = self.ring.get_mut(index as usize) {
+            *place = None;
+        }
+    }
+
+    /// When the next name is free.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.ring
+            .iter()
+            .cycle()
+            .skip(self.oldest)
+            .take(self.used)
+            .flatten()
+            .next()
+            .map(TimeWait::expires_at)
+    }
+
+    /// Takes out a name whose time has passed.
+    pub fn pop_expired(&mut self, now: Instant) -> Option<FourTuple> {
+        while self.used > 0 {
+            match &self.ring[self.oldest] {
+                Some(entry) if entry.expires_at() > now => return None,
+                _ => {
+                    if let Some(tuple) = self.pop_oldest() {
+                        return Some(tuple);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn pop_oldest(&mut self) -> Option<FourTuple> {
+        let entry = self.ring[self.oldest].take();
+        self.oldest = (self.oldest + 1) % self.ring.len();
+        self.used -= 1;
+        entry.map(|entry| entry.tuple())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! TIME-WAIT: what is answered, what reopens, what makes room.
+
+use clock::{Duration, Instant};
+use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use super::{DURATION, TimeWait, TimeWaitTable, TimeWaitVerdict};
+use crate::receive::TimestampState;
+use crate::table::FourTuple;
+
+fn tuple(port: u16) -> FourTuple {
+    FourTuple {
+        local: "10.0.0.2:80".parse().unwrap(),
+        peer: format!("10.0.0.1:{port}").parse().unwrap(),
+    }
+}
+
+fn waiting(port: u16, now: Instant) -> TimeWait {
+    let stamps = TimestampState::new(now, 5000, 0);
+    TimeWait::new(
+        now,
+        tuple(port),
+        SeqNumber(900),
+        SeqNumber(100),
+        Some(stamps),
+    )
+}
+
+fn segment(sequence: u32, flags: TcpFlags, stamp: u32) -> TcpRepr {
+    TcpRepr {
+        sequence: SeqNumber(sequence),
+        flags,
+        options: TcpOptions {
+            timestamps: Some(Timestamps {
+                value: stamp,
+                echo: 0,
+            }),
+            ..TcpOptions::default()
+        },
+        ..TcpRepr::default()
+    }
+}
+
+#[test]
+fn a_fin_again_is_acknowledged_again() {
+    let entry = waiting(1, Instant::ZERO);
+    let fin = segment(99, TcpFlags::FIN.union(TcpFlags::ACK), 5000);
+    let TimeWaitVerdict::Acknowledge(ack) = entry.handle_segment(Instant::ZERO, &fin, 0) else {
+        panic!("the peer's FIN must be acknowledged");
+    };
+    assert_eq!(
+        (ack.sequence, ack.acknowledgment),
+        (SeqNumber(900), SeqNumber(100))
+    );
+}
+
+#[test]
+fn resets_and_old_acks_are_ignored() {
+    let entry = waiting(1, Instant::ZERO);
+    for (sequence, flags) in [(100, TcpFlags::RST), (100, TcpFlags::ACK)] {
+        let verdict = entry.handle_segment(Instant::ZERO, &segment(sequence, flags, 5000), 0);
+        assert_eq!(verdict, TimeWaitVerdict::Ignore);
+    }
+}
+
+#[test]
+fn only_a_newer_syn_reopens() {
+    let entry = waiting(1, Instant::ZERO);
+    let verdict = |sequence, stamp| {
+        entry.handle_segment(Instant::ZERO, &segment(sequence, TcpFlags::SYN, stamp), 0)
+    };
+    assert_eq!(verdict(101, 4000), TimeWaitVerdict::Reopen);
+    assert_eq!(verdict(50, 5001), TimeWaitVerdict::Reopen);
+    assert!(matches!(
+        verdict(100, 5000),
+        TimeWaitVerdict::Acknowledge(_)
+    ));
+}
+
+#[test]
+fn names_expire_in_order_and_not_before_their_time() {
+    let mut table = TimeWaitTable::new(4);
+    table.insert(waiting(1, Instant::ZERO));
+    let (second, _) = table.insert(waiting(2, Instant::from_millis(10)));
+    table.insert(waiting(3, Instant::from_millis(20)));
+    let due = Instant::ZERO + DURATION;
+    assert_eq!(table.next_expiry(), Some(due));
+    assert_eq!(
+        table.pop_expired(Instant::from_nanos(due.as_nanos() - 1)),
+        None
+    );
+    assert_eq!(table.pop_expired(due), Some(tuple(1)));
+    table.remove(second);
+    assert!(table.entry(second).is_none());
+    assert_eq!(
+        table.pop_expired(due + Duration::from_millis(20)),
+        Some(tuple(3))
+    );
+    assert_eq!(table.next_expiry(), None);
+}
+
+#[test]
+fn a_full_table_lets_the_oldest_go() {
+    let mut table = TimeWaitTable::new(2);
+    assert_eq!(table.insert(waiting(1, Instant::ZERO)).1, None);
+    assert_eq!(table.insert(waiting(2, Instant::ZERO)).1, None);
+    let (index, evicted) = table.insert(waiting(3, Instant::ZERO));
+    assert_eq!(evicted, Some(tuple(1)));
+    assert_eq!(table.entry(index).map(TimeWait::tuple), Some(tuple(3)));
+}
