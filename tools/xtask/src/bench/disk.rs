@@ -1,0 +1,198 @@
+//! The bench disk: storage that behaves as an NVMe array with DMA does, on a machine without one.
+//!
+//! ```text
+//! tmpfs (huge pages) > one file > loop device (direct I/O, 4096-byte blocks) > ext4 > objects
+//! ```
+//!
+//! The loop device's copying is done by the kernel's unbound work queues; they are confined to
+//! the client's core, so that, as with DMA, the server's core pays next to nothing for it. What
+//! it refuses: to leave less memory free than [`FREE_BYTES_MIN`]. It is undone in reverse.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::harness::content::Content;
+use crate::harness::interrupt;
+use crate::harness::process::run;
+use crate::harness::undo::Undo;
+
+/// Memory that must stay free for the page cache of the rivals and for everybody else.
+const FREE_BYTES_MIN: u64 = 8 << 30;
+
+/// Objects in one directory: no server is measured on its directory look-ups.
+const DIRECTORY_OBJECTS: u64 = 512;
+
+/// Where the kernel keeps the mask of cores its unbound work queues may use.
+const WORKQUEUE_MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
+
+/// The file work on each object is seeded by; any constant will do.
+const SEED: u64 = 0x0061_746C_6173;
+
+/// The objects on the bench disk, as both the maker and the client know them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Objects {
+    /// How many.
+    pub(crate) count: u64,
+    /// Size of each, bytes.
+    pub(crate) bytes: u64,
+}
+
+impl Objects {
+    /// The path of an object below the served directory.
+    pub(crate) fn path(index: u64) -> String {
+        format!("/d{:03}/o{index:06}.bin", index / DIRECTORY_OBJECTS)
+    }
+
+    /// What an object holds.
+    pub(crate) fn content(self, index: u64) -> Content {
+        Content::new(SEED + index, self.bytes)
+    }
+}
+
+/// The mounted disk with its objects, unmounted and forgotten when dropped.
+pub(crate) struct BenchDisk {
+    /// The directory to serve.
+    pub(crate) root: PathBuf,
+    pub(crate) objects: Objects,
+    /// The loop device's name, without `/dev/`.
+    pub(crate) device: String,
+    _undo: Undo,
+}
+
+impl BenchDisk {
+    /// Makes the disk and fills it with up to `total_bytes` of objects; work queues go to `core`.
+    pub(crate) fn new(total_bytes: u64, object_bytes: u64, core: usize) -> Result<Self> {
+        let count = total_bytes.min(spare_bytes()?) / object_bytes.max(1);
+        ensure!(
+            count > 0,
+            "too little free memory for a bench disk beside the 8 GiB kept free"
+        );
+        let objects = Objects {
+            count,
+            bytes: object_bytes,
+        };
+        let mut undo = Undo::default();
+        let directory = tempfile::tempdir().context("a temporary directory")?;
+        let (memory, root) = (
+            directory.path().join("memory"),
+            directory.path().join("disk"),
+        );
+        fs::create_dir(&memory)?;
+        fs::create_dir(&root)?;
+        // The directory goes last of all, when nothing is mounted below it any more.
+        undo.add("remove the mount points", move || Ok(directory.close()?));
+        confine_workqueues(&mut undo, core)?;
+        let image = mount_memory(&mut undo, &memory, image_bytes(objects))?;
+        let device = attach_loop(&mut undo, &image)?;
+        mount_disk(&mut undo, &device, &root)?;
+        fill(&root, objects)?;
+        let device = device.trim_start_matches("/dev/").to_owned();
+        Ok(Self {
+            root,
+            objects,
+            device,
+            _undo: undo,
+        })
+    }
+}
+
+/// Memory the disk may take.
+fn spare_bytes() -> Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    let kibibytes: u64 = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|number| number.parse().ok())
+        .context("no MemAvailable in /proc/meminfo")?;
+    Ok((kibibytes * 1024).saturating_sub(FREE_BYTES_MIN))
+}
+
+/// Size of the image: objects in whole blocks, a sixteenth for inodes and the like, the journal.
+fn image_bytes(objects: Objects) -> u64 {
+    let data = objects.count * objects.bytes.next_multiple_of(4096);
+    (data + data / 16 + (256 << 20)).next_multiple_of(2 << 20)
+}
+
+fn confine_workqueues(undo: &mut Undo, core: usize) -> Result<()> {
+    undo.set(Path::new(WORKQUEUE_MASK), &format!("{:x}", 1_u64 << core))
+}
+
+fn mount_memory(undo: &mut Undo, at: &Path, bytes: u64) -> Result<PathBuf> {
+    let size = format!("size={},huge=always,mode=700", bytes + (16 << 20));
+    run(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &size, "atlas-bench"])
+        .arg(at))?;
+    unmount_later(undo, at);
+    let image = at.join("image");
+    fs::File::create(&image)?.set_len(bytes)?;
+    Ok(image)
+}
+
+fn attach_loop(undo: &mut Undo, image: &Path) -> Result<String> {
+    let mut losetup = Command::new("losetup");
+    losetup
+        .args(["--direct-io=on", "-b", "4096", "--find", "--show"])
+        .arg(image);
+    let device = run(&mut losetup)?.trim().to_owned();
+    let name = device.clone();
+    undo.add(format!("detach {device}"), move || {
+        run(Command::new("losetup").args(["--detach", &name])).map(drop)
+    });
+    Ok(device)
+}
+
+fn mount_disk(undo: &mut Undo, device: &str, at: &Path) -> Result<()> {
+    // Nothing is initialised later in the background: no I/O but the servers' while we measure.
+    let now = "lazy_itable_init=0,lazy_journal_init=0";
+    run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-m", "0", "-E", now, device]))?;
+    run(Command::new("mount")
+        .args(["-o", "noatime", device])
+        .arg(at))?;
+    unmount_later(undo, at);
+    Ok(())
+}
+
+fn unmount_later(undo: &mut Undo, at: &Path) {
+    let at = at.to_path_buf();
+    undo.add(format!("unmount {}", at.display()), move || {
+        run(Command::new("umount").arg(&at)).map(drop)
+    });
+}
+
+fn fill(root: &Path, objects: Objects) -> Result<()> {
+    let mut bytes = vec![0; usize::try_from(objects.bytes)?];
+    for index in 0..objects.count {
+        interrupt::check()?;
+        let path = root.join(&Objects::path(index)[1..]);
+        if index % DIRECTORY_OBJECTS == 0 {
+            fs::create_dir(path.parent().context("an object's path has a directory")?)?;
+        }
+        objects.content(index).fill(0, &mut bytes);
+        fs::write(&path, &bytes).with_context(|| format!("writing {path:?}"))?;
+    }
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Forgets everything cached, so that each run reads each object from the disk.
+pub(crate) fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches")
+}
+
+/// Bytes read from a block device since it was made: proof that a run was cold.
+pub(crate) fn read_bytes(device: &str) -> Result<u64> {
+    /// The unit of the statistics, whatever the device's block size.
+    const SECTOR_BYTES: u64 = 512;
+    let file = format!("/sys/block/{device}/stat");
+    let stat = fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
+    let sectors = stat
+        .split_whitespace()
+        .nth(2)
+        .and_then(|word| word.parse::<u64>().ok());
+    Ok(sectors.with_context(|| format!("no third number in {file}"))? * SECTOR_BYTES)
+}

@@ -1,0 +1,263 @@
+//! A plain blocking HTTP/1.1 client that can send anything and says exactly what came back.
+//!
+//! Independent of the server's own code, so a shared misunderstanding cannot hide. It knows
+//! `Content-Length` and end of stream; it refuses chunked replies, which no server here sends.
+//! Bounded by: heads of 64 KiB, a deadline on every socket call.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::content::Content;
+use super::namespace::Namespace;
+
+/// The largest reply head accepted, bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Longest silence from a server before a read fails. Above a few retransmission timeouts.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// One connection to a server.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: TcpStream,
+    /// Read from the socket, not yet consumed.
+    ahead: Vec<u8>,
+}
+
+/// A reply's status and header fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    /// Names in lower case, in order.
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The value of a field.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields
+            .iter()
+            .find(|(field, _)| field == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Bytes of the body that follows, `None`: until the end of the stream.
+    fn body_bytes(&self, method: &str) -> Result<Option<u64>> {
+        if method == "HEAD" || self.status == 304 || self.status / 100 == 1 || self.status == 204 {
+            return Ok(Some(0));
+        }
+        ensure!(self.field("transfer-encoding").is_none(), "a chunked reply");
+        self.field("content-length")
+            .map(|value| {
+                value
+                    .parse()
+                    .with_context(|| format!("Content-Length: {value}"))
+            })
+            .transpose()
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut lines = text.split("\r\n");
+        let first = lines.next().unwrap_or_default();
+        let status = first
+            .strip_prefix("HTTP/1.1 ")
+            .and_then(|rest| rest.get(..3))
+            .and_then(|digits| digits.parse().ok())
+            .with_context(|| format!("not a status line: {first:?}"))?;
+        let fields = lines
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                let (name, value) = line
+                    .split_once(':')
+                    .with_context(|| format!("not a field: {line:?}"))?;
+                Ok((name.to_ascii_lowercase(), value.trim().to_owned()))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { status, fields })
+    }
+}
+
+/// How a body that may be cut short ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyEnd {
+    /// Every byte arrived.
+    Whole,
+    /// The connection was reset or closed after this many bytes.
+    Cut(u64),
+}
+
+impl Client {
+    /// Connects from inside `namespace`.
+    pub(crate) fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
+        let stream = namespace.enter(|| {
+            TcpStream::connect_timeout(&address, SILENCE_LIMIT)
+                .with_context(|| format!("connecting to {address}"))
+        })?;
+        stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+        stream.set_write_timeout(Some(SILENCE_LIMIT))?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            ahead: Vec::new(),
+        })
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes).context("sending")
+    }
+
+    /// Sends a request for `path` with further header lines, each ending in CR LF.
+    pub(crate) fn ask(&mut self, method: &str, path: &str, lines: &str) -> Result<()> {
+        self.send(format!("{method} {path} HTTP/1.1\r\nHost: atlas\r\n{lines}\r\n").as_bytes())
+    }
+
+    /// Reads a reply's head.
+    pub(crate) fn read_head(&mut self) -> Result<Head> {
+        loop {
+            if let Some(end) = self.ahead.windows(4).position(|four| four == b"\r\n\r\n") {
+                let rest = self.ahead.split_off(end + 4);
+                let head = std::mem::replace(&mut self.ahead, rest);
+                return Head::parse(std::str::from_utf8(&head).context("a head is ASCII")?);
+            }
+            ensure!(self.ahead.len() < HEAD_BYTES_MAX, "a head above 64 KiB");
+            let mut piece = [0; 4096];
+            let count = self.stream.read(&mut piece).context("reading a head")?;
+            ensure!(
+                count > 0,
+                "the server closed before a reply ({} B)",
+                self.ahead.len()
+            );
+            self.ahead.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    /// One request and its whole reply.
+    pub(crate) fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        lines: &str,
+    ) -> Result<(Head, Vec<u8>)> {
+        self.ask(method, path, lines)?;
+        let head = self.read_head()?;
+        let body = self.read_body(&head, method)?;
+        Ok((head, body))
+    }
+
+    /// Reads the body of a small reply.
+    pub(crate) fn read_body(&mut self, head: &Head, method: &str) -> Result<Vec<u8>> {
+        let mut body = Vec::new();
+        match head.body_bytes(method)? {
+            Some(bytes) => {
+                self.read_some(bytes, |piece| {
+                    body.extend_from_slice(piece);
+                    Ok(())
+                })?;
+            }
+            None => {
+                body.append(&mut self.ahead);
+                self.stream
+                    .read_to_end(&mut body)
+                    .context("reading until the end")?;
+            }
+        }
+        Ok(body)
+    }
+
+    /// Reads `count` bytes of a body that stand at `offset` of `content`, comparing each.
+    pub(crate) fn read_checked(&mut self, content: Content, offset: u64, count: u64) -> Result<()> {
+        let mut at = offset;
+        self.read_some(count, |piece| {
+            content.check(at, piece)?;
+            at += piece.len() as u64;
+            Ok(())
+        })
+    }
+
+    /// Like [`Self::read_checked`], but a reset or a close is an answer and not an error.
+    /// A wrong byte is always an error.
+    pub(crate) fn read_until_cut(
+        &mut self,
+        content: Content,
+        offset: u64,
+        count: u64,
+    ) -> Result<BodyEnd> {
+        let mut at = offset;
+        let mut piece = vec![0; 64 * 1024];
+        let mut ahead = std::mem::take(&mut self.ahead);
+        content.check(at, &ahead)?;
+        at += ahead.len() as u64;
+        ahead.clear();
+        while at < offset + count {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Ok(BodyEnd::Cut(at - offset)),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    return Ok(BodyEnd::Cut(at - offset));
+                }
+                Ok(bytes) => {
+                    content.check(at, &piece[..bytes])?;
+                    at += bytes as u64;
+                }
+                Err(error) => return Err(error).context("reading a body"),
+            }
+        }
+        Ok(BodyEnd::Whole)
+    }
+
+    /// Whether the server has closed or reset the connection; waits for it.
+    pub(crate) fn is_closed(&mut self) -> Result<bool> {
+        let mut byte = [0];
+        match self.stream.read(&mut byte) {
+            Ok(0) => Ok(true),
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(true),
+            Err(error) => Err(error).context("waiting for the end"),
+        }
+    }
+
+    fn read_some(&mut self, count: u64, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut left = count;
+        let mut piece = vec![0; 64 * 1024];
+        while left > 0 {
+            if self.ahead.is_empty() {
+                let want = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
+                let bytes = self
+                    .stream
+                    .read(&mut piece[..want])
+                    .context("reading a body")?;
+                if bytes == 0 {
+                    bail!("the server closed with {left} of {count} bytes missing");
+                }
+                take(&piece[..bytes])?;
+                left -= bytes as u64;
+            } else {
+                let bytes = usize::try_from(left)
+                    .map_or(self.ahead.len(), |left| left.min(self.ahead.len()));
+                let rest = self.ahead.split_off(bytes);
+                take(&std::mem::replace(&mut self.ahead, rest))?;
+                left -= bytes as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_parsed_and_bodies_measured() {
+        let head = Head::parse("HTTP/1.1 206 Partial Content\r\nContent-Length: 12\r\nA:b\r\n\r\n")
+            .expect("a head");
+        assert_eq!((head.status, head.field("a")), (206, Some("b")));
+        assert_eq!(head.body_bytes("GET").expect("a length"), Some(12));
+        assert_eq!(head.body_bytes("HEAD").expect("a length"), Some(0));
+        assert!(Head::parse("HTTP/1.0 200 OK\r\n\r\n").is_err());
+        assert!(Head::parse("HTTP/1.1 200 OK\r\nno colon\r\n\r\n").is_err());
+    }
+}

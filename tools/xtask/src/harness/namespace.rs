@@ -1,0 +1,134 @@
+//! Network namespaces and the virtual cable between two of them.
+//!
+//! All traffic of tests and benches runs here: nothing reaches the host's own interfaces. Names
+//! carry our process id, so two runs at once do not meet.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context as _, Result, anyhow};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::process::run;
+
+/// A network namespace of our own, deleted when dropped. Processes in it must have ended before.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace with its loopback up.
+    pub(crate) fn new(role: &str) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("atlas-{role}-{}-{count}", std::process::id());
+        run(Command::new("ip").args(["netns", "add", &name]))?;
+        let namespace = Self { name };
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    /// Its name under `/run/netns`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A command that will run inside. `ip netns exec` replaces itself, so the child's id is the
+    /// program's.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// `ip -n NAME ...`, arguments split at spaces.
+    pub(crate) fn ip(&self, arguments: &str) -> Result<String> {
+        run(Command::new("ip")
+            .args(["-n", &self.name])
+            .args(arguments.split_whitespace()))
+    }
+
+    /// Sets a kernel setting that belongs to the namespace; nothing to restore, it dies with it.
+    pub(crate) fn sysctl(&self, name: &str, value: &str) -> Result<()> {
+        run(self
+            .command("sysctl")
+            .args(["-q", "-w", &format!("{name}={value}")]))
+        .map(drop)
+    }
+
+    /// Runs `work` on a thread that has moved inside: sockets it opens stay there.
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let path = format!("/run/netns/{}", self.name);
+        let file = File::open(&path).with_context(|| format!("opening {path}"))?;
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                        .context("entering a network namespace")?;
+                    work()
+                })
+                .join()
+                .map_err(|_| anyhow!("the thread inside {} panicked", self.name))?
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("ip").args(["netns", "del", &self.name])) {
+            eprintln!("could not delete a namespace: {error:#}");
+        }
+    }
+}
+
+/// Two namespaces joined by a veth pair.
+#[derive(Debug)]
+pub(crate) struct Cable {
+    /// Where servers run; its interface is [`Cable::SERVER_INTERFACE`].
+    pub(crate) server: Namespace,
+    /// Where clients run; its interface is [`Cable::CLIENT_INTERFACE`].
+    pub(crate) client: Namespace,
+}
+
+impl Cable {
+    /// The server's end.
+    pub(crate) const SERVER_INTERFACE: &str = "wire0";
+    /// The client's end.
+    pub(crate) const CLIENT_INTERFACE: &str = "wire1";
+
+    /// The server side's kernel: rivals listen here.
+    pub(crate) const KERNEL_V4: &str = "10.77.0.1";
+    /// Atlas on this link.
+    pub(crate) const ATLAS_V4: &str = "10.77.0.2";
+    /// Atlas on this link, IPv6.
+    pub(crate) const ATLAS_V6: &str = "fd77::2";
+    const CLIENT_V4: &str = "10.77.0.3";
+    const KERNEL_V6: &str = "fd77::1";
+    const CLIENT_V6: &str = "fd77::3";
+
+    /// Makes both namespaces and the cable, MTU 1500, addresses set, both ends up.
+    pub(crate) fn new() -> Result<Self> {
+        let cable = Self {
+            server: Namespace::new("s")?,
+            client: Namespace::new("c")?,
+        };
+        let (near, far) = (Self::SERVER_INTERFACE, Self::CLIENT_INTERFACE);
+        cable.server.ip(&format!(
+            "link add {near} mtu 1500 type veth peer name {far} mtu 1500 netns {}",
+            cable.client.name()
+        ))?;
+        for (namespace, interface, v4, v6) in [
+            (&cable.server, near, Self::KERNEL_V4, Self::KERNEL_V6),
+            (&cable.client, far, Self::CLIENT_V4, Self::CLIENT_V6),
+        ] {
+            namespace.ip(&format!("addr add {v4}/24 dev {interface}"))?;
+            // No duplicate address detection: the address is usable at once.
+            namespace.ip(&format!("addr add {v6}/64 dev {interface} nodad"))?;
+            namespace.ip(&format!("link set {interface} up"))?;
+        }
+        Ok(cable)
+    }
+}

@@ -1,0 +1,197 @@
+//! Children that never outlive us: every one is waited for with a limit and ended by its own id.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+
+use super::interrupt;
+
+/// How long a child may take to end after SIGTERM before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The longest sleep between two looks at the interrupt flag.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// A running child, ended when dropped.
+///
+/// Children get a process group of their own, so Ctrl-C at the terminal reaches us alone and
+/// they are ended in our order.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts a command.
+    pub(crate) fn spawn(name: &str, command: &mut Command) -> Result<Self> {
+        let child = command
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        Ok(Self {
+            child,
+            name: name.to_owned(),
+            status: None,
+        })
+    }
+
+    /// The child, to take its pipes from.
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        i32::try_from(self.child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("a child's id is a positive number")
+    }
+
+    /// Sends a signal, unless the child has been waited for already.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        if self.status.is_some() {
+            return Ok(());
+        }
+        kill_process(self.pid()?, signal).with_context(|| format!("signalling {}", self.name))
+    }
+
+    /// Waits until the child has ended; fails after `limit` or on an interrupt.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        match self.wait_until(Instant::now() + limit, true)? {
+            Some(status) => Ok(status),
+            None => bail!("{} still runs after {} s", self.name, limit.as_secs()),
+        }
+    }
+
+    /// Ends the child with SIGTERM and says how it went.
+    pub(crate) fn stop(&mut self, limit: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.wait(limit)
+    }
+
+    fn wait_until(&mut self, deadline: Instant, heed: bool) -> Result<Option<ExitStatus>> {
+        if self.status.is_some() {
+            return Ok(self.status);
+        }
+        // The descriptor becomes readable when the child ends: no polling of `try_wait`.
+        let ended = pidfd_open(self.pid()?, PidfdFlags::empty()).context("pidfd_open")?;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                self.status = Some(status);
+                return Ok(self.status);
+            }
+            if heed {
+                interrupt::check()?;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let slice = Timespec::try_from(left.min(SLICE)).context("a short duration")?;
+            // An interrupted poll is just a shorter one.
+            let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&slice));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.status.is_some() {
+            return;
+        }
+        let _ = self.signal(Signal::TERM);
+        if matches!(self.wait_until(Instant::now() + GRACE, false), Ok(Some(_))) {
+            return;
+        }
+        eprintln!("{} does not end: killing it", self.name);
+        if let Ok(pid) = self.pid() {
+            // The group is the child's own, made at its start: whatever it forked goes with it.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command to its end and returns its output, whatever its exit status.
+pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut process = Process::spawn(&name, command)?;
+    let (stdout, stderr) = (process.child().stdout.take(), process.child().stderr.take());
+    // Both pipes are drained while we wait, or a talkative child would never end.
+    let read = |pipe: Option<Box<dyn std::io::Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut pipe) = pipe {
+                let _ = std::io::Read::read_to_end(&mut pipe, &mut bytes);
+            }
+            bytes
+        })
+    };
+    let stdout = read(stdout.map(|pipe| Box::new(pipe) as _));
+    let stderr = read(stderr.map(|pipe| Box::new(pipe) as _));
+    let status = process.wait(limit)?;
+    let join = |thread: std::thread::JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
+    Ok(Output {
+        status,
+        stdout: join(stdout),
+        stderr: join(stderr),
+    })
+}
+
+/// Runs a command that must succeed and returns what it wrote to stdout.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    /// Set-up commands are quick; the slowest, `mkfs`, takes seconds.
+    const LIMIT: Duration = Duration::from_secs(60);
+    let output = output(command, LIMIT)?;
+    if !output.status.success() {
+        bail!(
+            "{:?} failed ({}): {}",
+            command,
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_returns_stdout_and_refuses_failure() {
+        assert_eq!(
+            run(Command::new("echo").arg("hello")).expect("echo works"),
+            "hello\n"
+        );
+        let error = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).expect_err("3");
+        assert!(error.to_string().contains("why"), "{error}");
+    }
+
+    #[test]
+    fn a_wait_has_a_limit_and_dropping_ends_the_child() {
+        let mut process = Process::spawn("sleep", Command::new("sleep").arg("600")).expect("spawn");
+        assert!(process.wait(Duration::from_millis(20)).is_err());
+        let pid = process.pid().expect("an id");
+        drop(process);
+        assert!(
+            rustix::process::test_kill_process(pid).is_err(),
+            "ended and reaped"
+        );
+    }
+}

@@ -1,0 +1,325 @@
+//! The servers under test: Atlas itself, and nginx as the rival and the reference.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
+
+use super::namespace::Namespace;
+use super::process::Process;
+use super::{find_program, interrupt, target_directory, workspace_root};
+
+/// How long a server may take to be ready.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a server may take to stop: Atlas finishes replies under way first.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// A server that is ready to serve, ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Process,
+    /// The line it printed when ready, empty for nginx.
+    pub(crate) ready: String,
+    stderr: Option<Receiver<String>>,
+}
+
+/// How a server ended.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pub(crate) status: ExitStatus,
+    /// Everything it wrote to stderr.
+    pub(crate) stderr: String,
+}
+
+impl Stopped {
+    /// The counters of the `summary` line.
+    pub(crate) fn summary(&self) -> Result<serde_json::Value> {
+        let line = self
+            .stderr
+            .lines()
+            .find_map(|line| line.strip_prefix("summary "))
+            .with_context(|| format!("no summary line in: {}", self.stderr.trim()))?;
+        serde_json::from_str(line).context("the summary line is not JSON")
+    }
+
+    /// One counter of the summary.
+    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
+        self.summary()?
+            .get(name)
+            .and_then(serde_json::Value::as_u64)
+            .with_context(|| format!("the summary has no counter {name}"))
+    }
+}
+
+impl Server {
+    /// Starts Atlas and waits for its `ready` line.
+    pub(crate) fn atlas(command: &mut Command) -> Result<Self> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::spawn("atlas", command)?;
+        let stdout = lines(process.child().stdout.take());
+        let stderr = lines(process.child().stderr.take());
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            interrupt::check()?;
+            match stdout.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) if line.starts_with("ready ") => {
+                    return Ok(Self {
+                        process,
+                        ready: line,
+                        stderr: Some(stderr),
+                    });
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => bail!("atlas is not ready after 20 s"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = process.wait(STOP_LIMIT)?;
+                    bail!("atlas ended ({status}): {}", drain(&stderr).trim());
+                }
+            }
+        }
+    }
+
+    /// Starts nginx with `config` as its whole configuration and waits until it accepts.
+    pub(crate) fn nginx(
+        command: &mut Command,
+        namespace: &Namespace,
+        address: SocketAddr,
+    ) -> Result<Self> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut process = Process::spawn("nginx", command)?;
+        let stderr = lines(process.child().stderr.take());
+        let deadline = Instant::now() + READY_LIMIT;
+        // nginx says nothing when it listens, so it is asked until it answers.
+        while namespace.enter(|| Ok(TcpStream::connect(address).is_err()))? {
+            interrupt::check()?;
+            if Instant::now() > deadline {
+                bail!(
+                    "nginx does not accept on {address}: {}",
+                    drain(&stderr).trim()
+                );
+            }
+            if let Ok(status) = process.wait(Duration::from_millis(20)) {
+                bail!("nginx ended ({status}): {}", drain(&stderr).trim());
+            }
+        }
+        Ok(Self {
+            process,
+            ready: String::new(),
+            stderr: Some(stderr),
+        })
+    }
+
+    /// Process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// Waits for the end after a signal was sent.
+    pub(crate) fn wait(mut self) -> Result<Stopped> {
+        let status = self.process.wait(STOP_LIMIT)?;
+        let stderr = self.stderr.as_ref().map(drain).unwrap_or_default();
+        Ok(Stopped { status, stderr })
+    }
+
+    /// SIGTERM, then waits for the end.
+    pub(crate) fn stop(self) -> Result<Stopped> {
+        self.signal(Signal::TERM)?;
+        self.wait()
+    }
+
+    /// CPU time the process has used so far, in clock ticks of 10 ms.
+    pub(crate) fn cpu_ticks(&self) -> Result<u64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))
+            .context("reading the server's CPU time")?;
+        cpu_ticks_of(&stat).context("a process's stat line has 52 fields")
+    }
+}
+
+/// utime + stime of a `/proc/PID/stat` line. The command name, in parentheses, may hold spaces.
+fn cpu_ticks_of(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    // Fields 14 and 15 of proc(5); the first after the name is field 3.
+    let mut fields = after_name.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// Reads a pipe line by line on a thread of its own, so the child never blocks on it.
+fn lines(pipe: Option<impl std::io::Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    if let Some(pipe) = pipe {
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    receiver
+}
+
+/// Everything the child wrote, once it has ended.
+fn drain(lines: &Receiver<String>) -> String {
+    let mut text = String::new();
+    while let Ok(line) = lines.recv_timeout(Duration::from_secs(1)) {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// Finds the release binary, building it first unless `given` names one.
+pub(crate) fn atlas_binary(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return path
+            .canonicalize()
+            .with_context(|| format!("no server at {}", path.display()));
+    }
+    build_atlas()?;
+    let path = target_directory().join("release/atlas");
+    path.canonicalize()
+        .with_context(|| format!("no server at {}", path.display()))
+}
+
+/// `cargo build --release` of the server.
+fn build_atlas() -> Result<()> {
+    /// A first build on a small machine takes minutes.
+    const LIMIT: Duration = Duration::from_secs(1800);
+    let mut process = Process::spawn(
+        "cargo build",
+        Command::new("cargo")
+            .args(["build", "--quiet", "--release", "--package", "atlas-server"])
+            .current_dir(workspace_root()),
+    )?;
+    let status = process.wait(LIMIT)?;
+    anyhow::ensure!(
+        status.success(),
+        "the server does not build (cargo: {status})"
+    );
+    Ok(())
+}
+
+/// How nginx sends a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NginxMode {
+    /// `O_DIRECT` reads instead of `sendfile` from the page cache.
+    pub(crate) directio: bool,
+    /// Reads on a pool of threads instead of in the worker.
+    pub(crate) threads: bool,
+}
+
+impl NginxMode {
+    /// The four ways to serve a file.
+    pub(crate) const ALL: [Self; 4] = [
+        Self {
+            directio: false,
+            threads: false,
+        },
+        Self {
+            directio: false,
+            threads: true,
+        },
+        Self {
+            directio: true,
+            threads: false,
+        },
+        Self {
+            directio: true,
+            threads: true,
+        },
+    ];
+
+    /// The name a report calls it by.
+    pub(crate) fn name(self) -> &'static str {
+        match (self.directio, self.threads) {
+            (false, false) => "nginx-sendfile",
+            (false, true) => "nginx-sendfile-threads",
+            (true, false) => "nginx-directio",
+            (true, true) => "nginx-directio-threads",
+        }
+    }
+}
+
+/// A configuration file of nginx, and the directory with all it may write.
+#[derive(Debug)]
+pub(crate) struct NginxConfig {
+    directory: tempfile::TempDir,
+}
+
+impl NginxConfig {
+    /// One worker that serves `root` on `address`, tuned for long-lived connections.
+    pub(crate) fn new(mode: NginxMode, root: &Path, address: SocketAddr) -> Result<Self> {
+        let directory = super::scratch_directory("nginx")?;
+        let types = if Path::new("/etc/nginx/mime.types").exists() {
+            "include /etc/nginx/mime.types;"
+        } else {
+            ""
+        };
+        let sending = match mode.directio {
+            // The whole object in one read: nginx reads one buffer at a time.
+            true => "sendfile off; directio 512; directio_alignment 4k; output_buffers 2 1m;",
+            false => "sendfile on;",
+        };
+        let threads = if mode.threads { "aio threads;" } else { "" };
+        let config = format!(
+            "user root; daemon off; worker_processes 1; worker_rlimit_nofile 65536;\n\
+             pid {at}/pid; error_log stderr crit;\n\
+             events {{ worker_connections 16384; use epoll; multi_accept on; }}\n\
+             http {{\n  {types} default_type application/octet-stream;\n\
+             access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;\n\
+             tcp_nopush on; tcp_nodelay on; {sending} {threads}\n\
+             client_body_temp_path {at}/1; proxy_temp_path {at}/2; fastcgi_temp_path {at}/3;\n\
+             uwsgi_temp_path {at}/4; scgi_temp_path {at}/5;\n\
+             server {{ listen {address} backlog=4096; root {root}; }}\n}}\n",
+            at = directory.path().display(),
+            root = root.display(),
+        );
+        fs::write(directory.path().join("nginx.conf"), config)?;
+        Ok(Self { directory })
+    }
+
+    /// Adds the arguments that make `command` run nginx with this configuration.
+    pub(crate) fn arguments(&self, command: &mut Command) {
+        let at = self.directory.path();
+        command.arg("-p").arg(at).arg("-e").arg("stderr");
+        command.arg("-c").arg(at.join("nginx.conf"));
+    }
+}
+
+/// Where nginx is installed.
+pub(crate) fn nginx_program() -> Option<PathBuf> {
+    find_program("nginx")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_ticks_survive_an_odd_command_name() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 9 0 0 0 120 34 0 0 20 0 1 0 55";
+        assert_eq!(cpu_ticks_of(stat), Some(154));
+        assert_eq!(cpu_ticks_of("7 (a) S 1"), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Runs named checks one after another and remembers how each went.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::interrupt;
+
+/// How a check that did not fail ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It holds.
+    Passed,
+    /// It could not be tried here, and why.
+    Skipped(String),
+}
+
+/// Counts of passed, failed and skipped checks.
+#[derive(Debug, Default)]
+pub(crate) struct Suite {
+    pub(crate) passed: u64,
+    pub(crate) failed: Vec<String>,
+    pub(crate) skipped: Vec<String>,
+}
+
+impl Suite {
+    /// Runs one check and prints its line.
+    pub(crate) fn run(&mut self, name: &str, check: impl FnOnce() -> Result<Outcome>) {
+        if interrupt::is_set() {
+            self.skip(name, "interrupted");
+            return;
+        }
+        let start = Instant::now();
+        let outcome = check();
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome {
+            Ok(Outcome::Passed) => {
+                self.passed += 1;
+                println!("ok      {name} ({seconds:.1} s)");
+            }
+            Ok(Outcome::Skipped(reason)) => self.skip(name, &reason),
+            Err(error) => self.fail(name, &format!("{error:#}")),
+        }
+    }
+
+    /// Records a failure.
+    pub(crate) fn fail(&mut self, name: &str, why: &str) {
+        println!("FAILED  {name}: {why}");
+        self.failed.push(format!("{name}: {why}"));
+    }
+
+    /// Records a check that was not tried.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        println!("SKIPPED {name}: {reason}");
+        self.skipped.push(format!("{name}: {reason}"));
+    }
+
+    /// Whether nothing failed.
+    pub(crate) fn is_good(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// Prints the list of what was skipped and failed, then the closing line.
+    pub(crate) fn close(&self) {
+        for line in &self.skipped {
+            println!("skipped: {line}");
+        }
+        for line in &self.failed {
+            println!("failed: {line}");
+        }
+        println!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_is_counted_once() {
+        let mut suite = Suite::default();
+        suite.run("a", || Ok(Outcome::Passed));
+        assert!(suite.is_good());
+        suite.run("b", || Ok(Outcome::Skipped("no nginx".to_owned())));
+        suite.run("c", || anyhow::bail!("broken"));
+        assert_eq!(
+            (suite.passed, suite.failed.len(), suite.skipped.len()),
+            (1, 1, 1)
+        );
+        assert!(!suite.is_good());
+    }
+}
