@@ -145,3 +145,116 @@ impl Accumulator {
         self.sum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// RFC 1071 s4.1, word by word.
+    fn naive(bytes: &[u8], initial: u16) -> u16 {
+        let mut sum = u32::from(initial);
+        for pair in bytes.chunks(2) {
+            let low = pair.get(1).copied().unwrap_or(0);
+            sum += u32::from(u16::from_be_bytes([pair[0], low]));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        u16::try_from(sum).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_naive_twin(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300), initial: u16, skip in 0usize..9,
+        ) {
+            // Any alignment, any length.
+            let bytes = bytes.get(skip..).unwrap_or_default();
+            prop_assert_eq!(sum(bytes, initial), naive(bytes, initial));
+        }
+
+        #[test]
+        fn parts_add_up_however_they_are_split(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300), initial: u16,
+            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..5),
+        ) {
+            let mut cuts: Vec<usize> = cuts.iter().map(|at| at.index(bytes.len() + 1)).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let parts: Vec<&[u8]> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
+            prop_assert_eq!(!complete(initial, &parts), naive(&bytes, initial));
+        }
+
+        #[test]
+        fn a_completed_checksum_is_valid_and_a_wrong_byte_is_not(
+            bytes in proptest::collection::vec(any::<u8>(), 2..100), pseudo: u16,
+            at: prop::sample::Index, flip in 1u8..,
+        ) {
+            let mut bytes = bytes;
+            bytes[..2].fill(0);
+            let value = complete(pseudo, &[&bytes]);
+            bytes[..2].copy_from_slice(&value.to_be_bytes());
+            // A sum of zero is all zero bytes with a zero pseudo-header: no packet is.
+            prop_assume!(pseudo != 0);
+            prop_assert!(is_valid(pseudo, &bytes));
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(!is_valid(pseudo, &bytes));
+        }
+    }
+
+    /// The worked example of RFC 1071 s3.
+    #[test]
+    fn the_example_of_the_rfc() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(sum(&bytes, 0), 0xddf2);
+        assert_eq!(complete(0, &[&bytes]), !0xddf2);
+    }
+
+    #[test]
+    fn the_longest_packet_of_ones_does_not_overflow() {
+        let bytes = vec![0xff; 65_535];
+        assert_eq!(sum(&bytes, 0xffff), naive(&bytes, 0xffff));
+    }
+
+    #[test]
+    fn carries_go_around_the_end() {
+        assert_eq!(add(0xffff, 0), 0xffff);
+        assert_eq!(add(0xffff, 1), 1);
+        assert_eq!(add(0xffff, 0xffff), 0xffff);
+        assert_eq!(fold(0xffff), 0xffff);
+        assert_eq!(fold(0x1_0000), 1);
+        assert_eq!(fold(u64::MAX), 0xffff);
+    }
+
+    #[test]
+    fn pseudo_headers_are_those_of_the_rfcs() {
+        let (a, b) = (
+            Ipv4Addr::new(192, 0, 2, 1),
+            Ipv4Addr::new(198, 51, 100, 255),
+        );
+        let v4 = [192, 0, 2, 1, 198, 51, 100, 255, 0, 6, 0x12, 0x34];
+        assert_eq!(pseudo_header_v4(a, b, 6, 0x1234), naive(&v4, 0));
+        assert_eq!(pseudo_header(a.into(), b.into(), 6, 0x1234), naive(&v4, 0));
+
+        let (a, b) = (
+            a.to_ipv6_mapped(),
+            Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, 0xffff),
+        );
+        let mut v6 = Vec::from(a.octets());
+        v6.extend(b.octets());
+        v6.extend([0x00, 0x01, 0x23, 0x45, 0, 0, 0, 58]);
+        assert_eq!(pseudo_header_v6(a, b, 58, 0x1_2345), naive(&v6, 0));
+        assert_eq!(
+            pseudo_header(a.into(), b.into(), 58, 0x1_2345),
+            naive(&v6, 0)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "different families")]
+    fn families_do_not_mix() {
+        let _ = pseudo_header(Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), 6, 0);
+    }
+}

@@ -108,3 +108,29 @@ impl EthernetRepr {
             .u16(self.ethertype);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn addresses_know_what_they_are() {
+        let station = MacAddress([2, 0, 0, 0, 0, 1]);
+        assert!(station.is_station() && !station.is_group());
+        assert!(!MacAddress::default().is_station() && !MacAddress::default().is_group());
+        assert!(MacAddress::BROADCAST.is_group() && !MacAddress::BROADCAST.is_station());
+        assert!(MacAddress([1, 0, 0, 0, 0, 0]).is_group());
+        assert_eq!(
+            MacAddress([0xa, 0xb0, 0, 1, 2, 0xff]).to_string(),
+            "0a:b0:00:01:02:ff"
+        );
+    }
+
+    #[test]
+    fn groups_map_to_groups() {
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff01, 0x0203);
+        let mac = MacAddress::from_multicast_v6(group);
+        assert_eq!(mac, MacAddress([0x33, 0x33, 0xff, 1, 2, 3]));
+    }
+}

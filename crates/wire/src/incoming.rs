@@ -135,19 +135,17 @@ fn parse_ipv4<'a>(
     checksum: ChecksumState,
 ) -> Result<Incoming<'a>, DropReason> {
     let packet = Ipv4Packet::parse(bytes)?;
-    if !is_source_v4(packet.source()) {
-        return Err(DropReason::SourceInvalid);
-    }
     let path = path(
         ethernet,
         packet.source().into(),
         packet.destination().into(),
     );
-    // Nothing that we answer or act on over IPv4 may come to a group.
-    check_destination(&path)?;
     match packet.protocol() {
         ipv4::PROTOCOL_TCP => parse_tcp(path, packet.payload(), checksum),
-        ipv4::PROTOCOL_ICMP => sort_icmpv4(path, Icmpv4Message::parse(packet.payload(), checksum)?),
+        ipv4::PROTOCOL_ICMP => {
+            check_ends(&path)?;
+            sort_icmpv4(path, Icmpv4Message::parse(packet.payload(), checksum)?)
+        }
         _ => Err(DropReason::ProtocolUnsupported),
     }
 }
@@ -164,15 +162,8 @@ fn parse_ipv6<'a>(
         packet.destination().into(),
     );
     match packet.protocol() {
-        ipv6::PROTOCOL_TCP => {
-            check_source_v6(packet.source())?;
-            check_destination(&path)?;
-            parse_tcp(path, packet.payload(), checksum)
-        }
-        ipv6::PROTOCOL_ICMP => {
-            let message = Icmpv6Message::parse(&packet, checksum)?;
-            sort_icmpv6(path, packet.source(), message)
-        }
+        ipv6::PROTOCOL_TCP => parse_tcp(path, packet.payload(), checksum),
+        ipv6::PROTOCOL_ICMP => sort_icmpv6(path, Icmpv6Message::parse(&packet, checksum)?),
         _ => Err(DropReason::ProtocolUnsupported),
     }
 }
@@ -182,6 +173,7 @@ fn parse_tcp(
     bytes: &[u8],
     checksum: ChecksumState,
 ) -> Result<Incoming<'_>, DropReason> {
+    check_ends(&path)?;
     let view = TcpSegment::parse(bytes)?;
     if checksum == ChecksumState::Unverified {
         let length_bytes =
@@ -235,40 +227,38 @@ fn sort_icmpv4(path: Path, message: Icmpv4Message<'_>) -> Result<Incoming<'_>, D
     }
 }
 
-fn sort_icmpv6(
-    path: Path,
-    source: Ipv6Addr,
-    message: Icmpv6Message<'_>,
-) -> Result<Incoming<'_>, DropReason> {
-    if let Icmpv6Message::NeighborSolicitation {
-        target,
-        source_link,
-    } = message
-    {
-        // RFC 4861 s7.1.1 has judged an unspecified source, and a group is the usual destination.
-        if !source.is_unspecified() {
-            check_source_v6(source)?;
-        }
-        return Ok(Incoming::NeighborSolicitation {
-            path,
-            target,
-            source_link,
-        });
-    }
-    check_source_v6(source)?;
-    check_destination(&path)?;
+fn sort_icmpv6(path: Path, message: Icmpv6Message<'_>) -> Result<Incoming<'_>, DropReason> {
     match message {
         Icmpv6Message::EchoRequest {
             identifier,
             sequence,
             data,
-        } => Ok(Incoming::EchoV6 {
-            path,
-            identifier,
-            sequence,
-            data,
-        }),
+        } => {
+            check_ends(&path)?;
+            Ok(Incoming::EchoV6 {
+                path,
+                identifier,
+                sequence,
+                data,
+            })
+        }
+        Icmpv6Message::NeighborSolicitation {
+            target,
+            source_link,
+        } => {
+            // A group is the usual destination, and RFC 4861 s7.1.1, which allows no source in some
+            // cases, has been seen to.
+            if !path.source.is_unspecified() {
+                check_source(path.source)?;
+            }
+            Ok(Incoming::NeighborSolicitation {
+                path,
+                target,
+                source_link,
+            })
+        }
         Icmpv6Message::PacketTooBig { mtu_bytes, quote } => {
+            check_ends(&path)?;
             let original = OriginalTcp::parse_v6(quote)?;
             Ok(Incoming::PacketTooBig {
                 path,
@@ -277,10 +267,13 @@ fn sort_icmpv6(
             })
         }
         Icmpv6Message::Unreachable { quote, .. } => {
+            check_ends(&path)?;
             let original = OriginalTcp::parse_v6(quote)?;
             Ok(Incoming::Unreachable { path, original })
         }
-        _ => Err(DropReason::Icmpv6Other),
+        Icmpv6Message::EchoReply { .. } | Icmpv6Message::NeighborAdvertisement { .. } => {
+            Err(DropReason::Icmpv6Other)
+        }
     }
 }
 
@@ -293,37 +286,53 @@ fn path(ethernet: &EthernetRepr, source: IpAddr, destination: IpAddr) -> Path {
     }
 }
 
-/// Whether a packet on the wire may come from `address` (RFC 1122 s3.2.1.3).
-fn is_source_v4(address: Ipv4Addr) -> bool {
-    let is_this_network = address.octets()[0] == 0;
-    !(is_this_network || address.is_loopback() || address.is_multicast() || address.is_broadcast())
-}
-
-/// Refuses sources no packet on the wire may have (RFC 4291 s2.5.2, s2.5.3, s2.7), and mapped ones,
-/// which would be the same peer under two names.
-fn check_source_v6(address: Ipv6Addr) -> Result<(), DropReason> {
-    let is_valid = !(address.is_unspecified()
-        || address.is_loopback()
-        || address.is_multicast()
-        || address.to_ipv4_mapped().is_some());
-    if is_valid {
-        Ok(())
-    } else {
-        Err(DropReason::SourceInvalid)
-    }
-}
-
-/// Refuses whatever was not sent to one station at one address.
-fn check_destination(path: &Path) -> Result<(), DropReason> {
-    let address = path.destination;
-    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
-    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_broadcast {
-        return Err(DropReason::DestinationInvalid);
-    }
+/// Refuses whatever was not sent by one station at one address to one other.
+fn check_ends(path: &Path) -> Result<(), DropReason> {
+    check_source(path.source)?;
+    check_destination(path.destination)?;
     // RFC 1122 s3.3.6: "a host SHOULD silently discard a datagram that is received via a link-layer
-    // broadcast but does not specify an IP multicast or broadcast destination address."
+    // broadcast [...] but does not specify an IP multicast or broadcast destination address."
     if path.destination_mac.is_group() {
         return Err(DropReason::DestinationMacInvalid);
     }
     Ok(())
+}
+
+/// Refuses sources no packet on the wire may have (RFC 1122 s3.2.1.3; RFC 4291 s2.5.2, s2.5.3,
+/// s2.7), and mapped ones, which would be the same peer under two names.
+fn check_source(address: IpAddr) -> Result<(), DropReason> {
+    let is_refused = match address {
+        IpAddr::V4(address) => {
+            let is_this_network = address.octets()[0] == 0;
+            is_this_network || address.is_loopback() || is_group_v4(address)
+        }
+        IpAddr::V6(address) => {
+            address.is_unspecified()
+                || address.is_loopback()
+                || address.is_multicast()
+                || address.to_ipv4_mapped().is_some()
+        }
+    };
+    if is_refused {
+        Err(DropReason::SourceInvalid)
+    } else {
+        Ok(())
+    }
+}
+
+/// Refuses destinations that name no single host, or this one to itself. Broadcasts of a subnet are
+/// not known here; they are nobody's own address either.
+fn check_destination(address: IpAddr) -> Result<(), DropReason> {
+    let is_group = match address {
+        IpAddr::V4(address) => is_group_v4(address),
+        IpAddr::V6(address) => address.is_multicast(),
+    };
+    if is_group || address.is_unspecified() || address.is_loopback() {
+        return Err(DropReason::DestinationInvalid);
+    }
+    Ok(())
+}
+
+fn is_group_v4(address: Ipv4Addr) -> bool {
+    address.is_multicast() || address.is_broadcast()
 }

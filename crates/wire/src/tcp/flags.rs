@@ -68,3 +68,30 @@ impl fmt::Display for TcpFlags {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn sets_are_sets() {
+        let syn_ack = TcpFlags::SYN.union(TcpFlags::ACK);
+        assert!(syn_ack.contains(TcpFlags::SYN) && syn_ack.contains(syn_ack));
+        assert!(!TcpFlags::SYN.contains(syn_ack));
+        assert!(TcpFlags::SYN.intersects(syn_ack));
+        assert!(!syn_ack.intersects(TcpFlags::FIN));
+        assert_eq!(syn_ack.difference(TcpFlags::ACK), TcpFlags::SYN);
+        assert_eq!(syn_ack.difference(TcpFlags::FIN), syn_ack);
+    }
+
+    #[test]
+    fn names_are_shown() {
+        assert_eq!(TcpFlags::default().to_string(), "-");
+        assert_eq!(TcpFlags::SYN.union(TcpFlags::ACK).to_string(), "SYN|ACK");
+        assert_eq!(
+            TcpFlags(0xff).to_string(),
+            "FIN|SYN|RST|PSH|ACK|URG|ECE|CWR"
+        );
+    }
+}

@@ -20,3 +20,19 @@ impl SeqNumber {
         self.0.wrapping_sub(earlier.0) as i32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_is_signed_and_modular() {
+        let last = SeqNumber(u32::MAX);
+        assert_eq!(last.wrapping_add(1), SeqNumber(0));
+        assert_eq!(SeqNumber(0).distance(last), 1);
+        assert_eq!(last.distance(SeqNumber(0)), -1);
+        assert_eq!(last.distance(last), 0);
+        assert_eq!(SeqNumber(0x7fff_ffff).distance(SeqNumber(0)), i32::MAX);
+        assert_eq!(SeqNumber(0x8000_0000).distance(SeqNumber(0)), i32::MIN);
+    }
+}
