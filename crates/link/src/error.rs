@@ -1,0 +1,130 @@
+//! Why a link could not be opened, why a frame was not taken, why receiving ended.
+//!
+//! Errors at start are read by a person and end in what to do; they own strings. Errors at run
+//! time are `Copy` and carry the errno.
+
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum TransmitError {
+    /// Nothing was sent: offer the same frame again later, see [`crate::Link::transmit`].
+    #[error("the transmit queue is full")]
+    Full,
+    /// The frame is lost (interface down, too large, kernel error): counted, TCP recovers.
+    /// Carries the errno.
+    #[error("the frame is lost: {}", std::io::Error::from_raw_os_error(*.0))]
+    Lost(i32),
+}
+
+/// A device failure that receiving cannot go on after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The interface was removed. Carries the errno that told.
+    #[error("the interface is gone: {}", std::io::Error::from_raw_os_error(*.0))]
+    Gone(i32),
+}
+
+/// Why a link could not be opened. The text ends in what the operator can do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The name cannot be an interface's.
+    #[error(
+        "{name:?} cannot name an interface: {reason}; use 1 to 15 bytes without '/', ':', '%' or spaces"
+    )]
+    BadName {
+        /// The name as given.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No interface has this name here.
+    #[error("there is no interface {name:?} in this network namespace; `ip link` lists them")]
+    NoInterface {
+        /// The name as given.
+        name: String,
+    },
+    /// The name belongs to an interface of another kind.
+    #[error("{name:?} is an interface of kind {kind:?}, not a tap; choose another name")]
+    NotATap {
+        /// The name as given.
+        name: String,
+        /// What the kernel calls its kind, `"device"` if it has none.
+        kind: String,
+    },
+    /// The interface does not carry Ethernet frames.
+    #[error(
+        "{name:?} does not carry Ethernet frames (hardware type {hardware_type}); choose one that does"
+    )]
+    NotEthernet {
+        /// The name as given.
+        name: String,
+        /// Its `ARPHRD_` number.
+        hardware_type: u16,
+    },
+    /// The process lacks a capability.
+    #[error(
+        "{operation} for {name:?} is not permitted: it needs {capability}; run as root, or `setcap \
+         {capability}+ep` the binary"
+    )]
+    NotPermitted {
+        /// What was tried.
+        operation: &'static str,
+        /// The interface.
+        name: String,
+        /// The capability in the form `setcap` takes.
+        capability: &'static str,
+    },
+    /// A device node does not exist.
+    #[error("{path} is missing: {remedy}")]
+    NoDevice {
+        /// The node's path.
+        path: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// Another process holds the interface.
+    #[error("{name:?} is in use by another process; stop it or choose another name")]
+    Busy {
+        /// The name as given.
+        name: String,
+    },
+    /// A packet link was given no address, or more than its filter holds.
+    #[error("{count} addresses given; between 1 and {max} are possible")]
+    AddressCount {
+        /// How many were given.
+        count: usize,
+        /// How many are possible.
+        max: usize,
+    },
+    /// The host's end could not be given its address.
+    #[error(
+        "{address}/{prefix_bits} cannot be given to {name:?}: {}; for IPv6 see that the sysctl \
+         net.ipv6.conf.{name}.disable_ipv6 is 0",
+        std::io::Error::from_raw_os_error(*.errno)
+    )]
+    Address {
+        /// The interface.
+        name: String,
+        /// The address.
+        address: IpAddr,
+        /// Its prefix length.
+        prefix_bits: u8,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// A system call failed in a way that has no better name.
+    #[error("{operation} for {name:?} failed: {}", std::io::Error::from_raw_os_error(*.errno))]
+    Kernel {
+        /// What was tried.
+        operation: &'static str,
+        /// The interface.
+        name: String,
+        /// The kernel's answer.
+        errno: i32,
+    },
+}

@@ -1,0 +1,213 @@
+//! Packet I/O for one worker: frames in, frames out, nothing kept.
+//!
+//! A [`Link`] is chosen once at start and driven by one thread. Four of them exist:
+//!
+//! | type | what carries the frames | who has the address |
+//! |---|---|---|
+//! | [`Tap`] on a tap | `/dev/net/tun`, 10-byte virtio-net header | ours alone; the host has another |
+//! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | ours alone; the host has none |
+//! | [`Packet`] | `AF_PACKET` beside the kernel, virtio-net header | ours alone; the kernel keeps its own |
+//! | [`sim::SimLink`] | a seeded virtual wire with faults | whoever the simulation says |
+//!
+//! [`Captured`] wraps any of them and writes a pcap file of what passes.
+//!
+//! It refuses to queue: [`Link::transmit`] has either handed the frame to the kernel when it
+//! returns, or says why not, and the memory the frame named is the caller's again. It refuses to
+//! block, to log and to parse beyond what an offload needs.
+//!
+//! Bounds: one receive buffer of 64 KB for a tap, [`RECEIVE_BATCH_FRAMES`] of them for a packet
+//! socket, all allocated at start; nothing is allocated afterwards. The simulated wire allocates
+//! per frame and is bounded by its queues.
+//!
+//! No reference is ever formed to memory the kernel writes while it may write it: receive buffers
+//! become slices only after the system call that filled them has returned.
+
+use std::io::IoSlice;
+
+use clock::{Duration, Instant};
+use wire::{ChecksumState, MacAddress, Outgoing};
+
+mod counters;
+mod error;
+mod interface;
+mod netlink;
+pub mod packet;
+pub mod pcap;
+pub mod sim;
+mod sys;
+pub mod tap;
+mod vnet;
+
+pub use counters::LinkCounters;
+pub use error::{LinkError, SetupError, TransmitError};
+pub use interface::{
+    InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
+};
+pub use packet::{MacChoice, Packet, PacketConfig};
+pub use pcap::{CaptureConfig, Captured};
+pub use tap::{Tap, TapConfig};
+
+/// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.
+pub const IP_PACKET_BYTES_MAX: u32 = 65_535;
+
+/// Frames one system call receives at most, where the kernel can receive several.
+pub const RECEIVE_BATCH_FRAMES: usize = 64;
+
+/// How long a caller waits at most before it offers a frame again after [`TransmitError::Full`].
+///
+/// A full socket buffer makes the descriptor unwritable, and polling for writability is enough.
+/// A full device queue behind a packet socket that bypasses the queueing discipline does not:
+/// the descriptor stays writable while every frame is refused. The wait must therefore have an
+/// end; 500 us is 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
+pub const FULL_RETRY_AFTER: Duration = Duration::from_micros(500);
+
+/// Bytes of an Ethernet header: two addresses and a type.
+pub(crate) const ETHERNET_BYTES: usize = 14;
+
+/// Most pieces of memory one frame is gathered from: virtio-net header, headers, payload parts.
+const GATHER_MAX: usize = 2 + Outgoing::PARTS_MAX;
+
+/// What a link can do, asked once at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Our MAC address on it.
+    pub mac: MacAddress,
+    /// Largest IP packet of one frame on the wire, bytes.
+    pub mtu_bytes: u16,
+    /// Largest IP packet [`Link::transmit`] takes with `Offload::segmentation` set, bytes;
+    /// 0: none, the caller cuts to the MTU first.
+    pub segmentation_bytes_max: u32,
+    /// Whether `Offload::checksum` may be set.
+    pub checksum_offload: bool,
+}
+
+/// One received frame, borrowed from the link until the sink returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// From the destination MAC to the last payload byte, without frame check sequence. May be
+    /// larger than the MTU (receive offload), up to 14 + [`IP_PACKET_BYTES_MAX`] bytes.
+    pub frame: &'a [u8],
+    /// What is known of its transport checksum.
+    pub checksum: ChecksumState,
+}
+
+/// Packet I/O for one worker: chosen once at start.
+pub trait Link {
+    /// What this link can do. Does not change while the link lives.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Hands up to `frames_max` waiting frames to `sink`, never blocks, returns how many.
+    ///
+    /// An interface that is down yields 0 frames and is counted, not an error: traffic goes on
+    /// when it comes back. Frames that did not fit their buffer are dropped and counted.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`] once the interface no longer exists, and ever after. A removed
+    /// interface may be noticed up to a tenth of a second of `now` after its removal, and only
+    /// by a call: with no frame and no error to wake it, an idle caller asks on a timer.
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames_max: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, LinkError>;
+
+    /// Sends one frame. On return (any result) the memory it named is the caller's again.
+    ///
+    /// # Errors
+    /// [`TransmitError::Full`]: nothing was sent; offer the same frame again when the
+    /// descriptor is writable, and not sooner than other work or [`FULL_RETRY_AFTER`] passed
+    /// (see there why writability alone is not enough). [`TransmitError::Lost`]: the frame is
+    /// gone as if the network had dropped it; do not offer it again at once.
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError>;
+
+    /// The descriptor to poll for readability (and writability after `Full`); `None` in
+    /// simulation.
+    fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
+
+    /// What passed and what did not, since the link was opened.
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::default()
+    }
+}
+
+/// The pieces of a frame in the order they leave, how many, and the frame's bytes without
+/// `header` (which is the link's own).
+///
+/// # Panics
+/// If the frame has more than [`Outgoing::PARTS_MAX`] payload parts.
+fn gather<'a>(header: &'a [u8], frame: &Outgoing<'a>) -> ([IoSlice<'a>; GATHER_MAX], usize, usize) {
+    let count = frame.payload.len();
+    assert!(
+        count <= Outgoing::PARTS_MAX,
+        "a frame of {count} payload parts"
+    );
+    let mut pieces = [IoSlice::new(&[]); GATHER_MAX];
+    let mut bytes = frame.headers.len();
+    let sources = [header, frame.headers]
+        .into_iter()
+        .chain(frame.payload.iter().copied());
+    for (piece, source) in pieces.iter_mut().zip(sources) {
+        *piece = IoSlice::new(source);
+    }
+    for part in frame.payload {
+        bytes += part.len();
+    }
+    (pieces, 2 + count, bytes)
+}
+
+/// The largest IP packet that a device takes in one piece, from the size at which the kernel
+/// starts to cut instead (`gso_max_size`, 65,536 on most devices; unknown: the same).
+///
+/// The kernel compares that size with the whole frame, Ethernet header included, and cuts from
+/// equality on: 65,521 bytes of IP pass in one piece and 65,522 in forty-six, or, when the
+/// queueing discipline is bypassed, not at all (docs/decisions/0005-packet-io.md).
+fn segmentation_bytes_max(gso_bytes_max: Option<u32>) -> u32 {
+    const KERNEL_DEFAULT: u32 = 65_536;
+    const OVERHEAD: u32 = 14 + 1;
+    let cut_from = gso_bytes_max.unwrap_or(KERNEL_DEFAULT);
+    cut_from.saturating_sub(OVERHEAD).min(IP_PACKET_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{Offload, Outgoing};
+
+    use super::{IP_PACKET_BYTES_MAX, gather, segmentation_bytes_max};
+
+    #[test]
+    fn the_largest_packet_leaves_room_for_its_ethernet_header() {
+        assert_eq!(segmentation_bytes_max(Some(65_536)), 65_521);
+        assert_eq!(segmentation_bytes_max(None), 65_521);
+        assert_eq!(segmentation_bytes_max(Some(524_280)), IP_PACKET_BYTES_MAX);
+        assert_eq!(segmentation_bytes_max(Some(0)), 0);
+    }
+
+    #[test]
+    fn a_frame_is_gathered_in_order_and_counted_without_our_header() {
+        let payload: [&[u8]; 4] = [b"c", b"", b"dd", b"e"];
+        let frame = Outgoing {
+            headers: b"bb",
+            payload: &payload,
+            offload: Offload::default(),
+        };
+        let (pieces, count, bytes) = gather(b"a", &frame);
+        let all: Vec<u8> = pieces[..count]
+            .iter()
+            .flat_map(|piece| piece.to_vec())
+            .collect();
+        assert_eq!((all.as_slice(), bytes), (b"abbcdde".as_slice(), 6));
+    }
+
+    #[test]
+    #[should_panic(expected = "5 payload parts")]
+    fn a_fifth_part_is_a_programming_error() {
+        let payload: [&[u8]; 5] = [b"x"; 5];
+        let frame = Outgoing {
+            headers: b"",
+            payload: &payload,
+            offload: Offload::default(),
+        };
+        let _ = gather(b"", &frame);
+    }
+}

@@ -1,0 +1,106 @@
+//! Whether a device cuts large TCP segments itself, asked by ethtool's ioctls.
+//!
+//! The kernel has one bit for each feature of a device, whose place is known only by its name in
+//! a table of strings. The places are looked up once; asking again later is one ioctl.
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: ethtool commands are arrays the kernel fills in"
+)]
+
+use std::os::fd::BorrowedFd;
+
+use crate::interface::InterfaceName;
+use crate::sys;
+
+// linux/ethtool.h
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETH_SS_FEATURES: u32 = 4;
+
+/// Bytes of one name in the string table.
+const NAME_BYTES: usize = 32;
+const NAME_WORDS: usize = NAME_BYTES / 4;
+/// Most features we can take the names of; Linux 6.18 has 64.
+const FEATURES_MAX: usize = 128;
+/// `struct ethtool_get_features_block`: available, requested, active, never changed.
+const BLOCK_WORDS: usize = 4;
+const BLOCK_ACTIVE: usize = 2;
+const BLOCKS_MAX: usize = FEATURES_MAX / 32;
+
+/// Both IP versions, or large segments of one of them would be refused for ever.
+const NAMES: [&[u8]; 2] = [b"tx-tcp-segmentation", b"tx-tcp6-segmentation"];
+
+/// The places of the two segmentation features.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SegmentationFeatures {
+    places: [usize; 2],
+}
+
+impl SegmentationFeatures {
+    /// Looks the places up. `None` if the kernel does not tell.
+    pub(super) fn look_up(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<Self> {
+        // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), data[1]
+        let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
+        // SAFETY: one bit of the mask is set, so the kernel writes one word of data.
+        unsafe { sys::ethtool(fd, name, &mut info) }.ok()?;
+        let count = usize::try_from(info[4])
+            .ok()
+            .filter(|&count| count <= FEATURES_MAX)?;
+
+        // struct ethtool_gstrings: cmd, string_set, len, data[len * 32]
+        let mut strings = [0_u32; 3 + FEATURES_MAX * NAME_WORDS];
+        strings[..2].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES]);
+        // SAFETY: the kernel writes `count` names of 32 bytes, and FEATURES_MAX of them fit.
+        unsafe { sys::ethtool(fd, name, &mut strings) }.ok()?;
+        let names = strings.get(3..3 + count * NAME_WORDS)?;
+        let place = |wanted: &[u8]| {
+            names.chunks_exact(NAME_WORDS).position(|words| {
+                let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+                bytes
+                    .take_while(|&byte| byte != 0)
+                    .eq(wanted.iter().copied())
+            })
+        };
+        Some(Self {
+            places: [place(NAMES[0])?, place(NAMES[1])?],
+        })
+    }
+
+    /// Whether both are switched on now.
+    pub(super) fn are_active(self, fd: BorrowedFd<'_>, name: InterfaceName) -> bool {
+        // struct ethtool_gfeatures: cmd, size in blocks, blocks[size]
+        let mut features = [0_u32; 2 + BLOCKS_MAX * BLOCK_WORDS];
+        features[0] = ETHTOOL_GFEATURES;
+        features[1] = u32::try_from(BLOCKS_MAX).expect("invariant: a small constant");
+        // SAFETY: the kernel writes at most as many blocks as the size says, and they fit.
+        if unsafe { sys::ethtool(fd, name, &mut features) }.is_err() {
+            return false;
+        }
+        let is_active = |place: usize| {
+            let word = features.get(2 + place / 32 * BLOCK_WORDS + BLOCK_ACTIVE);
+            word.is_some_and(|word| word >> (place % 32) & 1 == 1)
+        };
+        self.places.into_iter().all(is_active)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::SegmentationFeatures;
+    use crate::interface::InterfaceName;
+    use crate::sys;
+
+    #[test]
+    fn loopback_has_both_features_and_a_missing_interface_none() {
+        let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+        let loopback = InterfaceName::parse("lo").unwrap();
+        let missing = InterfaceName::parse("no-such-link").unwrap();
+        let features = SegmentationFeatures::look_up(socket.as_fd(), loopback).unwrap();
+        assert!(features.are_active(socket.as_fd(), loopback));
+        assert!(!features.are_active(socket.as_fd(), missing));
+        assert!(SegmentationFeatures::look_up(socket.as_fd(), missing).is_none());
+    }
+}

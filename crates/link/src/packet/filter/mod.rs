@@ -1,0 +1,218 @@
+//! A classic BPF program that passes only frames meant for our addresses.
+//!
+//! It runs in the kernel before a frame is copied to us, so the host's own traffic on the same
+//! interface costs us nothing. It passes, untagged:
+//!
+//! - to our MAC: ARP about our IPv4 addresses, IPv4 and IPv6 to our addresses;
+//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations
+//!   (RFC 4861 s4.3) sent to an IPv6 multicast group that ask for one of our addresses.
+//!
+//! It refuses everything else, and a frame too short for what is asked of it: a classic BPF load
+//! beyond the end refuses the frame. It does not check what a parser will: lengths, checksums,
+//! header versions. Bounds: [`ADDRESSES_MAX`] addresses make at most 1,800 instructions of the
+//! kernel's 4,096.
+//!
+//! Reading first: Documentation/networking/filter.rst of the kernel.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libc::sock_filter;
+use wire::MacAddress;
+
+/// Addresses one packet link answers for at most.
+pub const ADDRESSES_MAX: usize = 64;
+
+const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const LOAD_HALF: u16 = 0x28; // BPF_LD | BPF_H | BPF_ABS
+const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
+const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const JUMP_BITS: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+/// `SKF_AD_OFF + SKF_AD_VLAN_TAG`: the tag the kernel took off the frame, 0 if there was none.
+const VLAN_TAG: u32 = 0xffff_f000 + 44;
+/// The bits of a tag that name a VLAN; a frame with only a priority is untagged to us.
+const VLAN_ID: u32 = 0x0fff;
+
+const ETHERTYPE_IPV4: u32 = 0x0800;
+const ETHERTYPE_ARP: u32 = 0x0806;
+const ETHERTYPE_IPV6: u32 = 0x86dd;
+
+const AT_DESTINATION_MAC: u32 = 0;
+const AT_ETHERTYPE: u32 = 12;
+const AT_ARP_TARGET: u32 = 14 + 24;
+const AT_IPV4_DESTINATION: u32 = 14 + 16;
+const AT_IPV6_NEXT_HEADER: u32 = 14 + 6;
+const AT_IPV6_DESTINATION: u32 = 14 + 24;
+const AT_ICMPV6_TYPE: u32 = 14 + 40;
+const AT_ND_TARGET: u32 = 14 + 40 + 8;
+
+const NEXT_HEADER_ICMPV6: u32 = 58;
+const NEIGHBOR_SOLICITATION: u32 = 135;
+/// First byte of every IPv6 multicast address.
+const IPV6_MULTICAST: u32 = 0xff;
+
+/// The program for a station with this MAC and these addresses.
+///
+/// # Panics
+/// With more than [`ADDRESSES_MAX`] addresses: the caller refuses them first.
+pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter> {
+    assert!(
+        addresses.len() <= ADDRESSES_MAX,
+        "{} addresses in a filter",
+        addresses.len()
+    );
+    let mut v4 = Vec::new();
+    let mut v6 = Vec::new();
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) => v4.push(*address),
+            IpAddr::V6(address) => v6.push(*address),
+        }
+    }
+    let arp = when_equal(ETHERTYPE_ARP, &accept_any_v4(AT_ARP_TARGET, &v4));
+    let to_us = concat(&[
+        vec![load(LOAD_HALF, AT_ETHERTYPE)],
+        arp.clone(),
+        when_equal(ETHERTYPE_IPV4, &accept_any_v4(AT_IPV4_DESTINATION, &v4)),
+        when_equal(ETHERTYPE_IPV6, &accept_ipv6(&v6)),
+        vec![refuse()],
+    ]);
+    let to_a_group = concat(&[
+        vec![load(LOAD_HALF, AT_ETHERTYPE)],
+        arp,
+        when_equal(ETHERTYPE_IPV6, &accept_solicitation(&v6)),
+        vec![refuse()],
+    ]);
+    concat(&[
+        vec![load(LOAD_BYTE, VLAN_TAG), step(AND, 0, 0, VLAN_ID)],
+        // Zero jumps over the refusal.
+        vec![step(JUMP_EQUAL, 1, 0, 0), refuse()],
+        when_mac(mac, &to_us),
+        // The group bit of the first byte.
+        vec![
+            load(LOAD_BYTE, AT_DESTINATION_MAC),
+            step(JUMP_BITS, 1, 0, 1),
+            refuse(),
+        ],
+        to_a_group,
+    ])
+}
+
+/// Accepts if one of `addresses` is at `at`, refuses otherwise.
+fn accept_any_v4(at: u32, addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+    let mut block = vec![load(LOAD_WORD, at)];
+    for address in addresses {
+        block.extend([step(JUMP_EQUAL, 0, 1, address.to_bits()), accept()]);
+    }
+    block.push(refuse());
+    block
+}
+
+/// Accepts IPv6 to one of `addresses` and solicitations of them, refuses otherwise.
+fn accept_ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
+    let mut block = Vec::new();
+    for address in addresses {
+        block.extend(accept_v6(AT_IPV6_DESTINATION, *address));
+    }
+    // RFC 6085 s3: a multicast packet may be sent to a unicast MAC.
+    block.extend(accept_solicitation(addresses));
+    block
+}
+
+/// Accepts multicast neighbour solicitations of one of `addresses`, refuses otherwise.
+///
+/// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no other extension
+/// header before a solicitation.
+fn accept_solicitation(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
+    let mut block = vec![
+        load(LOAD_BYTE, AT_IPV6_DESTINATION),
+        step(JUMP_EQUAL, 1, 0, IPV6_MULTICAST),
+        refuse(),
+        load(LOAD_BYTE, AT_IPV6_NEXT_HEADER),
+        step(JUMP_EQUAL, 1, 0, NEXT_HEADER_ICMPV6),
+        refuse(),
+        load(LOAD_BYTE, AT_ICMPV6_TYPE),
+        step(JUMP_EQUAL, 1, 0, NEIGHBOR_SOLICITATION),
+        refuse(),
+    ];
+    for address in addresses {
+        block.extend(accept_v6(AT_ND_TARGET, *address));
+    }
+    block.push(refuse());
+    block
+}
+
+/// Accepts if `address` is at `at`, goes on behind the block otherwise.
+fn accept_v6(at: u32, address: Ipv6Addr) -> [sock_filter; 9] {
+    let word = |shift: u32| u32::try_from(address.to_bits() >> shift & 0xffff_ffff);
+    let word = |shift| word(shift).expect("invariant: masked to 32 bits");
+    [
+        load(LOAD_WORD, at),
+        step(JUMP_EQUAL, 0, 7, word(96)),
+        load(LOAD_WORD, at + 4),
+        step(JUMP_EQUAL, 0, 5, word(64)),
+        load(LOAD_WORD, at + 8),
+        step(JUMP_EQUAL, 0, 3, word(32)),
+        load(LOAD_WORD, at + 12),
+        step(JUMP_EQUAL, 0, 1, word(0)),
+        accept(),
+    ]
+}
+
+/// Runs `block`, which always returns, if the accumulator is `value`; goes on behind it if not.
+///
+/// Conditional jumps reach 255 instructions only, so the long way is an unconditional one.
+fn when_equal(value: u32, block: &[sock_filter]) -> Vec<sock_filter> {
+    concat(&[
+        vec![step(JUMP_EQUAL, 1, 0, value), jump_over(block)],
+        block.to_vec(),
+    ])
+}
+
+/// Runs `block`, which always returns, if the frame is to `mac`; goes on behind it if not.
+fn when_mac(mac: MacAddress, block: &[sock_filter]) -> Vec<sock_filter> {
+    let [a, b, c, d, e, f] = mac.0;
+    let head = vec![
+        load(LOAD_WORD, AT_DESTINATION_MAC),
+        step(JUMP_EQUAL, 0, 2, u32::from_be_bytes([a, b, c, d])),
+        load(LOAD_HALF, AT_DESTINATION_MAC + 4),
+        step(JUMP_EQUAL, 1, 0, u32::from(u16::from_be_bytes([e, f]))),
+        jump_over(block),
+    ];
+    concat(&[head, block.to_vec()])
+}
+
+fn jump_over(block: &[sock_filter]) -> sock_filter {
+    step(
+        JUMP,
+        0,
+        0,
+        u32::try_from(block.len()).expect("invariant: programs are short"),
+    )
+}
+
+fn load(code: u16, at: u32) -> sock_filter {
+    step(code, 0, 0, at)
+}
+
+fn accept() -> sock_filter {
+    step(RETURN, 0, 0, u32::MAX)
+}
+
+fn refuse() -> sock_filter {
+    step(RETURN, 0, 0, 0)
+}
+
+const fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+fn concat(blocks: &[Vec<sock_filter>]) -> Vec<sock_filter> {
+    blocks.concat()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! The program run by a small interpreter on hand-made frames; the kernel runs it in
+//! `tests/packet.rs`.
+
+use std::net::IpAddr;
+
+use libc::sock_filter;
+use wire::MacAddress;
+
+use super::{
+    ADDRESSES_MAX, AND, JUMP, JUMP_BITS, JUMP_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_WORD, RETURN,
+    VLAN_TAG, program,
+};
+
+/// Most instructions the kernel takes: `BPF_MAXINSNS`.
+const INSTRUCTIONS_MAX: usize = 4_096;
+
+const OURS: MacAddress = MacAddress([0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
+const BROADCAST: [u8; 6] = [0xff; 6];
+const V4: &str = "10.1.2.3";
+const V6: &str = "fd00::a1:b2c3";
+
+/// Runs a program the way the kernel does; what a load beyond the frame does included.
+fn passes(program: &[sock_filter], frame: &[u8], vlan_tag: u16) -> bool {
+    let (mut accumulator, mut at) = (0_u32, 0_usize);
+    loop {
+        let sock_filter { code, jt, jf, k } = program[at];
+        at += 1;
+        let branch = |taken: bool| usize::from(if taken { jt } else { jf });
+        match code {
+            LOAD_BYTE if k == VLAN_TAG => accumulator = u32::from(vlan_tag),
+            LOAD_BYTE | LOAD_HALF | LOAD_WORD => {
+                let length = match code {
+                    LOAD_BYTE => 1,
+                    LOAD_HALF => 2,
+                    _ => 4,
+                };
+                let start = usize::try_from(k).unwrap();
+                let Some(bytes) = frame.get(start..start + length) else {
+                    return false;
+                };
+                accumulator = bytes
+                    .iter()
+                    .fold(0, |value, &byte| value << 8 | u32::from(byte));
+            }
+            AND => accumulator &= k,
+            JUMP => at += usize::try_from(k).unwrap(),
+            JUMP_EQUAL => at += branch(accumulator == k),
+            JUMP_BITS => at += branch(accumulator & k != 0),
+            RETURN => return k != 0,
+            code => panic!("instruction {code:#x} is not one the generator makes"),
+        }
+    }
+}
+
+fn ours(frame: &[u8]) -> bool {
+    passes(&program(OURS, &[ip(V4), ip(V6)]), frame, 0)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn octets(text: &str) -> Vec<u8> {
+    match ip(text) {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn ethernet(destination: [u8; 6], ethertype: u16) -> Vec<u8> {
+    let mut frame = destination.to_vec();
+    frame.extend_from_slice(&[0x02, 9, 9, 9, 9, 9]);
+    frame.extend_from_slice(&ethertype.to_be_bytes());
+    frame
+}
+
+fn arp(destination: [u8; 6], target: &str) -> Vec<u8> {
+    let mut frame = ethernet(destination, 0x0806);
+    frame.extend_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend_from_slice(&[0; 16]);
+    frame.extend_from_slice(&octets(target));
+    frame
+}
+
+fn ipv4(destination_mac: [u8; 6], destination: &str) -> Vec<u8> {
+    let mut frame = ethernet(destination_mac, 0x0800);
+    frame.extend_from_slice(&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 6, 0, 0, 9, 9, 9, 9]);
+    frame.extend_from_slice(&octets(destination));
+    frame
+}
+
+fn ipv6(destination_mac: [u8; 6], destination: &str, next_header: u8) -> Vec<u8> {
+    let mut frame = ethernet(destination_mac, 0x86dd);
+    frame.extend_from_slice(&[0x60, 0, 0, 0, 0, 24, next_header, 255]);
+    frame.extend_from_slice(&octets("fd00::9"));
+    frame.extend_from_slice(&octets(destination));
+    frame
+}
+
+fn solicitation(destination_mac: [u8; 6], kind: u8, target: &str) -> Vec<u8> {
+    let mut frame = ipv6(destination_mac, "ff02::1:ffa1:b2c3", 58);
+    frame.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+    frame.extend_from_slice(&octets(target));
+    frame
+}
+
+/// The group MAC of the solicited-node group of [`V6`].
+const SOLICITED: [u8; 6] = [0x33, 0x33, 0xff, 0xa1, 0xb2, 0xc3];
+
+#[test]
+fn what_is_ours_passes() {
+    assert!(ours(&arp(BROADCAST, V4)), "a broadcast ARP request");
+    assert!(ours(&arp(OURS.0, V4)), "a unicast ARP request");
+    assert!(ours(&ipv4(OURS.0, V4)));
+    assert!(ours(&ipv6(OURS.0, V6, 6)));
+    assert!(ours(&ipv6(OURS.0, V6, 44)), "a fragment");
+    assert!(ours(&solicitation(SOLICITED, 135, V6)));
+    assert!(
+        ours(&solicitation(OURS.0, 135, V6)),
+        "multicast sent to a unicast MAC"
+    );
+}
+
+#[test]
+fn what_is_the_kernel_s_or_nobody_s_does_not_pass() {
+    let other_mac = [0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa6];
+    assert!(!ours(&arp(BROADCAST, "10.1.2.4")), "ARP for a neighbour");
+    assert!(!ours(&arp(other_mac, V4)), "another station's ARP");
+    assert!(
+        !ours(&ipv4(OURS.0, "10.1.2.4")),
+        "another address to our MAC"
+    );
+    assert!(!ours(&ipv4(other_mac, V4)), "our address to another MAC");
+    assert!(
+        !ours(&ipv4(BROADCAST, V4)),
+        "a unicast packet in a broadcast frame"
+    );
+    assert!(!ours(&ipv6(OURS.0, "fd00::a1:b2c4", 6)));
+    assert!(
+        !ours(&ipv6(OURS.0, "fd00::1:a1:b2c3", 6)),
+        "the first words differ"
+    );
+    assert!(
+        !ours(&ipv6(SOLICITED, V6, 6)),
+        "a unicast packet in a group frame"
+    );
+    assert!(
+        !ours(&solicitation(SOLICITED, 135, "fd01::a1:b2c3")),
+        "same group, other target"
+    );
+    assert!(!ours(&solicitation(SOLICITED, 136, V6)), "an advertisement");
+    assert!(!ours(&ethernet(OURS.0, 0x88cc)), "LLDP");
+}
+
+#[test]
+fn a_frame_cut_short_does_not_pass() {
+    for whole in [
+        arp(BROADCAST, V4),
+        ipv4(OURS.0, V4),
+        solicitation(SOLICITED, 135, V6),
+    ] {
+        assert!(ours(&whole));
+        for length in 0..whole.len() {
+            assert!(!ours(&whole[..length]), "{length} of {} bytes", whole.len());
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_a_vlan_does_not_pass_but_one_with_a_priority_does() {
+    let program = program(OURS, &[ip(V4)]);
+    let frame = ipv4(OURS.0, V4);
+    assert!(passes(&program, &frame, 0xe000), "priority 7, no VLAN");
+    assert!(!passes(&program, &frame, 0x0001));
+    assert!(!passes(&program, &frame, 0xe064));
+}
+
+#[test]
+fn every_one_of_the_most_addresses_passes_and_the_program_fits_the_kernel() {
+    let v4 = |n: usize| IpAddr::from([10, 9, 0, u8::try_from(n).unwrap()]);
+    let v6 = |n: usize| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::try_from(n).unwrap()]);
+    let addresses: Vec<IpAddr> = (0..ADDRESSES_MAX).map(v6).collect();
+    let six = program(OURS, &addresses);
+    assert!(
+        six.len() <= 1_800 && six.len() < INSTRUCTIONS_MAX,
+        "{}",
+        six.len()
+    );
+    for address in &addresses {
+        assert!(passes(&six, &ipv6(OURS.0, &address.to_string(), 6), 0));
+        assert!(passes(
+            &six,
+            &solicitation(SOLICITED, 135, &address.to_string()),
+            0
+        ));
+    }
+    assert!(!passes(
+        &six,
+        &ipv6(OURS.0, &v6(ADDRESSES_MAX).to_string(), 6),
+        0
+    ));
+
+    let addresses: Vec<IpAddr> = (0..ADDRESSES_MAX).map(v4).collect();
+    let four = program(OURS, &addresses);
+    for address in &addresses {
+        assert!(passes(&four, &arp(BROADCAST, &address.to_string()), 0));
+        assert!(passes(&four, &ipv4(OURS.0, &address.to_string()), 0));
+    }
+    assert!(!passes(
+        &four,
+        &ipv4(OURS.0, &v4(ADDRESSES_MAX).to_string()),
+        0
+    ));
+}
+
+#[test]
+#[should_panic(expected = "65 addresses in a filter")]
+fn one_address_more_is_a_programming_error() {
+    let _ = program(OURS, &[ip(V4); ADDRESSES_MAX + 1]);
+}

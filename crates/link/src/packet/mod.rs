@@ -1,0 +1,497 @@
+//! Frames through an `AF_PACKET` socket, as a station of our own beside the kernel's.
+//!
+//! The interface stays the kernel's, with its addresses and its traffic. We have other IP
+//! addresses and, by default, another MAC; a filter in the kernel passes only frames for those
+//! (see `filter`). Every frame carries a virtio-net header, so it may be 64 KB large and its
+//! checksum unfinished; what the device cannot do, the kernel does.
+//!
+//! Refuses interfaces that are not Ethernet, tagged frames, and zero-copy transmit rings: a ring's
+//! frame is marked free while its pages still wait in a local receiver's queue, and using them
+//! again corrupts what that receiver reads.
+//!
+//! Bounds: one batch of receive buffers (see `batch`), `RECEIVE_BUFFER_BYTES` in the kernel
+//! for what waits to be received, `SEND_BUFFER_BYTES` for what waits to be sent. One system
+//! call for each frame sent, one for each batch received.
+//!
+//! **Bypassing the queueing discipline** saves its cost, but then the kernel refuses whatever
+//! would not leave in one piece: a large frame on a device without TCP segmentation would be
+//! refused for ever with the errno of a full queue. So the bypass is used only while the device
+//! segments; it is given up for good when the device is found to have stopped.
+//!
+//! **Known limits.** Multicast listener reports are not sent: behind a switch that snoops them,
+//! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
+//! refuse a second MAC: then use [`MacChoice::Interface`]. With that choice on a host that
+//! forwards packets, the kernel would also try to forward what is sent to us.
+
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use clock::{Duration, Instant};
+use wire::{MacAddress, Outgoing};
+
+use crate::counters::LinkCounters;
+use crate::error::{LinkError, SetupError, TransmitError};
+use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
+use crate::sys;
+use crate::vnet::VnetHeader;
+use crate::{
+    Capabilities, ETHERNET_BYTES, Link, RECEIVE_BATCH_FRAMES, Received, gather,
+    segmentation_bytes_max,
+};
+
+mod batch;
+mod features;
+mod filter;
+
+use batch::{Datagram, ReceiveBatch};
+use features::SegmentationFeatures;
+pub use filter::ADDRESSES_MAX;
+
+/// Bytes the kernel keeps for us while we do something else: at 64 KB a frame and 1,280 bytes
+/// of accounting for an acknowledgment, 25,000 acknowledgments. `[guess]`
+const RECEIVE_BUFFER_BYTES: i32 = 32 << 20;
+
+/// Bytes of frames that may wait in a queueing discipline before `transmit` answers `Full`.
+/// Bypassing it, frames wait only in the device's own ring. `[guess]`
+const SEND_BUFFER_BYTES: i32 = 16 << 20;
+
+/// While the interface is down, how often receiving asks whether it still exists: its removal
+/// then makes no noise of its own.
+const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+const CAPABILITY: &str = "cap_net_raw,cap_net_admin";
+
+/// What to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketConfig {
+    /// Name of an existing Ethernet interface.
+    pub interface: String,
+    /// Our addresses, 1 to [`ADDRESSES_MAX`]; none of them may be the kernel's.
+    pub addresses: Vec<IpAddr>,
+    /// The MAC address they are reached at.
+    pub mac: MacChoice,
+    /// Bytes that may wait to be sent before `Full`; `None`: 16 MiB. The kernel doubles it and
+    /// has a least value of its own (4,608).
+    pub send_buffer_bytes: Option<u32>,
+    /// Whether to bypass the queueing discipline where that is possible (see the module).
+    pub qdisc_bypass: bool,
+}
+
+impl PacketConfig {
+    /// The usual choices for these addresses on this interface.
+    #[must_use]
+    pub fn new(interface: &str, addresses: &[IpAddr]) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            addresses: addresses.to_vec(),
+            mac: MacChoice::Own,
+            send_buffer_bytes: None,
+            qdisc_bypass: true,
+        }
+    }
+}
+
+/// Which MAC address is ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MacChoice {
+    /// A locally administered one that follows from the interface's name and MAC and our first
+    /// address: the same at every start, another on every host and for every server.
+    #[default]
+    Own,
+    /// The interface's, shared with the kernel.
+    Interface,
+    /// This one.
+    Given(MacAddress),
+}
+
+/// A packet socket on one interface, opened.
+#[derive(Debug)]
+pub struct Packet {
+    socket: OwnedFd,
+    name: InterfaceName,
+    capabilities: Capabilities,
+    batch: ReceiveBatch,
+    counters: LinkCounters,
+    /// Present while the queueing discipline is bypassed.
+    bypass: Option<SegmentationFeatures>,
+    /// Present while the interface is down: when to ask next whether it still exists.
+    removal_check: Option<Instant>,
+    /// The errno that told that the interface was removed.
+    gone: Option<i32>,
+}
+
+impl Packet {
+    /// Opens a socket on the interface and joins it with our addresses.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do.
+    pub fn open(config: &PacketConfig) -> Result<Self, SetupError> {
+        let name = InterfaceName::parse(&config.interface)?;
+        let count = config.addresses.len();
+        if !(1..=ADDRESSES_MAX).contains(&count) {
+            return Err(SetupError::AddressCount {
+                count,
+                max: ADDRESSES_MAX,
+            });
+        }
+        let found = describe(name)?;
+        let interface_mac = found.ethernet_mac(name)?;
+        let mac = match config.mac {
+            MacChoice::Own => own_mac(name, interface_mac, &config.addresses),
+            MacChoice::Interface => interface_mac,
+            MacChoice::Given(mac) => mac,
+        };
+        let failed = |errno| name.error("opening a packet socket", CAPABILITY, errno);
+        // Protocol 0: nothing is received before the filter is in place and we bind.
+        let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
+        let fd = socket.as_fd();
+        set_options(fd, config).map_err(failed)?;
+        let bypass = if config.qdisc_bypass {
+            start_bypass(fd, name)
+        } else {
+            None
+        };
+        sys::attach_filter(fd, &filter::program(mac, &config.addresses)).map_err(failed)?;
+        join(fd, found.index, mac, interface_mac, &config.addresses).map_err(failed)?;
+        sys::bind_to_interface(fd, found.index).map_err(failed)?;
+        let capabilities = Capabilities {
+            mac,
+            mtu_bytes: clamp_mtu(found.mtu_bytes),
+            segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
+            checksum_offload: true,
+        };
+        Ok(Self {
+            socket,
+            name,
+            capabilities,
+            batch: ReceiveBatch::new(),
+            counters: LinkCounters::default(),
+            bypass,
+            removal_check: None,
+            gone: None,
+        })
+    }
+
+    /// Whether frames bypass the queueing discipline now.
+    #[must_use]
+    pub const fn bypasses_qdisc(&self) -> bool {
+        self.bypass.is_some()
+    }
+
+    /// Hands one batch to `sink`; returns how many were received and how many of them handed up.
+    fn receive_batch(
+        &mut self,
+        count: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<(usize, usize), i32> {
+        let received = self.batch.receive(self.socket.as_fd(), count)?;
+        let mut handed = 0;
+        for index in 0..received {
+            let Datagram::Whole(bytes) = self.batch.datagram(index) else {
+                self.counters.truncated_frames += 1;
+                continue;
+            };
+            let Some((header, frame)) = VnetHeader::split(bytes) else {
+                self.counters.receive_errors += 1;
+                continue;
+            };
+            self.counters.count_received(frame.len());
+            handed += 1;
+            sink(Received {
+                frame,
+                checksum: header.checksum_state(),
+            });
+        }
+        Ok((received, handed))
+    }
+
+    /// Sorts the errno of a failed receive: nothing waits, down, gone, or something else.
+    fn receive_failed(&mut self, errno: i32) {
+        match errno {
+            libc::EAGAIN => {}
+            libc::ENETDOWN => {
+                self.counters.down_events += 1;
+                // It may be down because it is being removed: ask at once.
+                self.removal_check = Some(Instant::ZERO);
+            }
+            errno if is_gone(errno) => self.gone = Some(errno),
+            _ => self.counters.receive_errors += 1,
+        }
+    }
+
+    /// While the interface is down, asks now and then whether it was removed.
+    fn check_removal(&mut self, now: Instant) {
+        let Some(due) = self.removal_check else {
+            return;
+        };
+        if now < due {
+            return;
+        }
+        self.removal_check = Some(now + REMOVAL_CHECK_INTERVAL);
+        match sys::bound_interface(self.socket.as_fd()) {
+            Ok(index) if index > 0 => {}
+            Ok(_) => self.gone = Some(libc::ENODEV),
+            Err(errno) => self.gone = Some(errno),
+        }
+    }
+
+    /// Sorts the errno of a failed send. `large`: the kernel was to cut the frame.
+    fn send_failed(&mut self, errno: i32, large: bool) -> Refusal {
+        match errno {
+            // The socket's send buffer: the descriptor becomes writable when there is room.
+            libc::EAGAIN => Refusal::Full,
+            libc::ENOBUFS => self.device_refused(large),
+            libc::ENETDOWN => {
+                self.counters.down_events += 1;
+                Refusal::Lost(errno)
+            }
+            errno => {
+                if is_gone(errno) {
+                    self.gone = Some(errno);
+                }
+                Refusal::Lost(errno)
+            }
+        }
+    }
+
+    /// `ENOBUFS`: the kernel dropped the frame. Finds out whether a later offer can succeed.
+    fn device_refused(&mut self, large: bool) -> Refusal {
+        let fd = self.socket.as_fd();
+        let needed = libc::IFF_UP | libc::IFF_RUNNING;
+        let flags = sys::interface_flags(fd, self.name).map(i32::from);
+        if flags.is_ok_and(|flags| flags & needed != needed) {
+            self.counters.down_events += 1;
+            return Refusal::Lost(libc::ENETDOWN);
+        }
+        let Some(features) = self.bypass else {
+            return Refusal::Full;
+        };
+        if large && !features.are_active(fd, self.name) {
+            self.bypass = None;
+            let off = sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0);
+            return off.map_or_else(Refusal::Lost, |()| Refusal::Again);
+        }
+        Refusal::Full
+    }
+}
+
+/// What follows from a failed send.
+enum Refusal {
+    /// Offer it again now: the reason was removed.
+    Again,
+    /// [`TransmitError::Full`].
+    Full,
+    /// [`TransmitError::Lost`].
+    Lost(i32),
+}
+
+impl Link for Packet {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames_max: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, LinkError> {
+        let (mut left, mut handed_total) = (frames_max, 0);
+        while left > 0 && self.gone.is_none() {
+            let wanted = left.min(RECEIVE_BATCH_FRAMES);
+            match self.receive_batch(wanted, sink) {
+                Ok((received, handed)) => {
+                    handed_total += handed;
+                    left -= received;
+                    self.removal_check = None;
+                    // A short batch means that nothing waits any more.
+                    if received < wanted {
+                        break;
+                    }
+                }
+                Err(errno) => {
+                    self.receive_failed(errno);
+                    break;
+                }
+            }
+        }
+        self.check_removal(now);
+        match self.gone {
+            Some(errno) if handed_total == 0 => Err(LinkError::Gone(errno)),
+            _ => Ok(handed_total),
+        }
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+        let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
+        let (parts, count, bytes) = gather(&header, frame);
+        let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
+        let large = frame.offload.segmentation.is_some();
+        // Past this size the kernel cuts the frame before the device sees it, and bypassing the
+        // queueing discipline it would be refused as if the queue were full, for ever.
+        let bytes_max = ETHERNET_BYTES + self.capabilities.segmentation_bytes_max as usize;
+        if large && bytes > bytes_max {
+            self.counters.lost_frames += 1;
+            return Err(TransmitError::Lost(libc::EMSGSIZE));
+        }
+        loop {
+            let Err(errno) = sys::send_gathered(self.socket.as_fd(), parts) else {
+                self.counters.count_transmitted(bytes);
+                return Ok(());
+            };
+            // Runs at most twice: only giving the bypass up is followed by `Again`.
+            match self.send_failed(errno, large) {
+                Refusal::Again => {}
+                Refusal::Full => {
+                    self.counters.full_frames += 1;
+                    return Err(TransmitError::Full);
+                }
+                Refusal::Lost(errno) => {
+                    self.counters.lost_frames += 1;
+                    return Err(TransmitError::Lost(errno));
+                }
+            }
+        }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}
+
+/// Whether an errno says that the interface of a packet socket was removed.
+const fn is_gone(errno: i32) -> bool {
+    matches!(errno, libc::ENXIO | libc::ENODEV)
+}
+
+/// Options that hold from before the first frame.
+fn set_options(fd: BorrowedFd<'_>, config: &PacketConfig) -> Result<(), i32> {
+    sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    // What we and the kernel send on the interface is no business of ours.
+    sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    let send_bytes = config.send_buffer_bytes.map(i32::try_from);
+    let send_bytes = send_bytes.map_or(SEND_BUFFER_BYTES, |bytes| bytes.unwrap_or(i32::MAX));
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_bytes)?;
+    set_buffer(
+        fd,
+        libc::SO_RCVBUFFORCE,
+        libc::SO_RCVBUF,
+        RECEIVE_BUFFER_BYTES,
+    )
+}
+
+/// Sets a buffer size past the system's limit, or up to it without `CAP_NET_ADMIN`.
+fn set_buffer(fd: BorrowedFd<'_>, force: i32, polite: i32, bytes: i32) -> Result<(), i32> {
+    sys::set_integer(fd, libc::SOL_SOCKET, force, bytes)
+        .or_else(|_| sys::set_integer(fd, libc::SOL_SOCKET, polite, bytes))
+}
+
+/// Bypasses the queueing discipline if the device cuts large segments itself.
+fn start_bypass(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<SegmentationFeatures> {
+    let features = SegmentationFeatures::look_up(fd, name)?;
+    if !features.are_active(fd, name) {
+        return None;
+    }
+    let on = sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
+    on.ok().map(|()| features)
+}
+
+/// Lets frames to our MAC and our solicited-node groups through the device's filter.
+fn join(
+    fd: BorrowedFd<'_>,
+    index: i32,
+    mac: MacAddress,
+    interface_mac: MacAddress,
+    addresses: &[IpAddr],
+) -> Result<(), i32> {
+    if mac != interface_mac {
+        // A device that cannot filter a second address has to receive everything.
+        sys::add_membership(fd, index, libc::PACKET_MR_UNICAST, mac)
+            .or_else(|_| sys::add_membership(fd, index, libc::PACKET_MR_PROMISC, mac))?;
+    }
+    for address in addresses {
+        if let IpAddr::V6(address) = address {
+            let group = solicited_node_mac(*address);
+            sys::add_membership(fd, index, libc::PACKET_MR_MULTICAST, group)?;
+        }
+    }
+    Ok(())
+}
+
+/// RFC 4291 s2.7.1 and RFC 2464 s7: the group MAC that solicitations of an address are sent to.
+const fn solicited_node_mac(address: Ipv6Addr) -> MacAddress {
+    let [.., d, e, f] = address.octets();
+    MacAddress([0x33, 0x33, 0xff, d, e, f])
+}
+
+fn own_mac(name: InterfaceName, interface_mac: MacAddress, addresses: &[IpAddr]) -> MacAddress {
+    let first = addresses
+        .first()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let parts: [&[u8]; 4] = [
+        b"packet",
+        name.as_str().as_bytes(),
+        &interface_mac.0,
+        first.as_bytes(),
+    ];
+    derived_mac(&parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InterfaceName, MacAddress, Packet, PacketConfig, own_mac, solicited_node_mac};
+    use crate::error::SetupError;
+
+    #[test]
+    fn the_solicited_node_group_keeps_the_last_three_bytes() {
+        let group = solicited_node_mac("fd00::12:3456".parse().unwrap());
+        assert_eq!(group, MacAddress([0x33, 0x33, 0xff, 0x12, 0x34, 0x56]));
+    }
+
+    #[test]
+    fn own_macs_differ_by_host_interface_and_address() {
+        let name = |name| InterfaceName::parse(name).unwrap();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let one = ["10.0.0.1".parse().unwrap()];
+        let two = ["10.0.0.2".parse().unwrap()];
+        let usual = own_mac(name("eth0"), mac(1), &one);
+        assert_eq!(usual, own_mac(name("eth0"), mac(1), &one));
+        assert_ne!(usual, own_mac(name("eth1"), mac(1), &one));
+        assert_ne!(usual, own_mac(name("eth0"), mac(2), &one));
+        assert_ne!(usual, own_mac(name("eth0"), mac(1), &two));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_refused_with_its_reason() {
+        let address = "10.0.0.1".parse().unwrap();
+        let refusal =
+            |name, addresses: &[_]| Packet::open(&PacketConfig::new(name, addresses)).unwrap_err();
+        assert!(matches!(
+            refusal("", &[address]),
+            SetupError::BadName { .. }
+        ));
+        assert_eq!(
+            refusal("lo", &[]),
+            SetupError::AddressCount { count: 0, max: 64 }
+        );
+        let many = refusal("lo", &[address; 65]);
+        assert_eq!(many, SetupError::AddressCount { count: 65, max: 64 });
+        let missing = refusal("no-such-link", &[address]);
+        assert_eq!(
+            missing,
+            SetupError::NoInterface {
+                name: "no-such-link".to_owned()
+            }
+        );
+        assert!(matches!(
+            refusal("lo", &[address]),
+            SetupError::NotEthernet { .. }
+        ));
+    }
+}

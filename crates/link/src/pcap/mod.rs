@@ -1,0 +1,257 @@
+//! A link that writes what passes to a pcap file: for looking on, not for measuring.
+//!
+//! Wraps any [`Link`] and changes nothing of it. Frames are written as they were handed over: a
+//! large one as one large record, an unfinished checksum unfinished, as on any host with
+//! offloads. Outgoing frames are written once the link has taken them.
+//!
+//! It refuses to disturb the link: the first write error ends the capture and is counted. It does
+//! write to a file between frames, which may take its time: do not measure with it.
+//!
+//! Bounds: [`CaptureConfig::bytes_max`] of file, [`CaptureConfig::snap_bytes`] of each frame, one
+//! buffer allocated at start.
+//!
+//! Format: draft-ietf-opsawg-pcap, nanosecond timestamps, little-endian on every host.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use clock::Instant;
+use wire::Outgoing;
+
+use crate::counters::LinkCounters;
+use crate::error::{LinkError, TransmitError};
+use crate::{Capabilities, Link, Received};
+
+/// draft-ietf-opsawg-pcap s4: "Magic Number" of files with nanoseconds.
+const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+const VERSION: [u16; 2] = [2, 4];
+const LINKTYPE_ETHERNET: u32 = 1;
+const FILE_HEADER_BYTES: u64 = 24;
+const RECORD_HEADER_BYTES: u64 = 16;
+/// Bytes collected before they are written.
+const BUFFER_BYTES: usize = 256 * 1024;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// How much to capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureConfig {
+    /// Bytes of each frame written at most.
+    pub snap_bytes: u32,
+    /// Bytes of the whole file at most; the first frame that would pass it ends the capture.
+    pub bytes_max: u64,
+    /// What the worker's start was in Unix time, nanoseconds: records then say the time of day.
+    pub epoch_nanos: u64,
+}
+
+impl Default for CaptureConfig {
+    /// Whole frames, one gigabyte, the worker's start as zero.
+    fn default() -> Self {
+        Self {
+            snap_bytes: 262_144,
+            bytes_max: 1 << 30,
+            epoch_nanos: 0,
+        }
+    }
+}
+
+/// What was captured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureCounters {
+    /// Frames written, whole or in part.
+    pub written_frames: u64,
+    /// Frames that passed after the capture had ended, or ended it.
+    pub missed_frames: u64,
+    /// Write errors; the first ends the capture.
+    pub write_errors: u64,
+}
+
+/// A link and the file its frames are written to.
+#[derive(Debug)]
+pub struct Captured<L: Link, W: Write = BufWriter<File>> {
+    link: L,
+    capture: Capture<W>,
+}
+
+impl<L: Link> Captured<L> {
+    /// Makes the file, or empties it.
+    ///
+    /// # Errors
+    /// If it cannot be made or its header not be written.
+    pub fn create(link: L, path: &Path, config: CaptureConfig) -> io::Result<Self> {
+        let file = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
+        Self::new(link, file, config)
+    }
+}
+
+impl<L: Link, W: Write> Captured<L, W> {
+    /// Writes to anything; it should buffer.
+    ///
+    /// # Errors
+    /// If the file header cannot be written.
+    pub fn new(link: L, output: W, config: CaptureConfig) -> io::Result<Self> {
+        Ok(Self {
+            link,
+            capture: Capture::new(output, config)?,
+        })
+    }
+
+    /// The link itself.
+    pub const fn link(&self) -> &L {
+        &self.link
+    }
+
+    /// What was captured until now.
+    #[must_use]
+    pub const fn capture_counters(&self) -> CaptureCounters {
+        self.capture.counters
+    }
+}
+
+impl<L: Link, W: Write> Link for Captured<L, W> {
+    fn capabilities(&self) -> Capabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames_max: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, LinkError> {
+        let capture = &mut self.capture;
+        let result = self.link.receive(now, frames_max, &mut |received| {
+            capture.write(now, &[received.frame]);
+            sink(received);
+        });
+        if !matches!(result, Ok(1..)) {
+            // Nothing to do: a good moment to let a reader of the file see what there is.
+            capture.flush();
+        }
+        result
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+        self.link.transmit(now, frame)?;
+        let mut parts = [frame.headers; 1 + Outgoing::PARTS_MAX];
+        for (place, part) in parts[1..].iter_mut().zip(frame.payload) {
+            *place = part;
+        }
+        let count = 1 + frame.payload.len();
+        self.capture
+            .write(now, parts.get(..count).unwrap_or(&parts));
+        Ok(())
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.poll_fd()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.link.counters()
+    }
+}
+
+#[derive(Debug)]
+struct Capture<W: Write> {
+    output: W,
+    config: CaptureConfig,
+    written_bytes: u64,
+    /// Whether something was written since the last flush.
+    dirty: bool,
+    ended: bool,
+    counters: CaptureCounters,
+}
+
+impl<W: Write> Capture<W> {
+    fn new(mut output: W, config: CaptureConfig) -> io::Result<Self> {
+        output.write_all(&file_header(config.snap_bytes))?;
+        Ok(Self {
+            output,
+            config,
+            written_bytes: FILE_HEADER_BYTES,
+            dirty: true,
+            ended: false,
+            counters: CaptureCounters::default(),
+        })
+    }
+
+    /// Writes one frame, given in parts, unless the capture has ended.
+    fn write(&mut self, now: Instant, parts: &[&[u8]]) {
+        let frame_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let frame_bytes = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
+        let kept_bytes = frame_bytes.min(self.config.snap_bytes);
+        let after = self.written_bytes + RECORD_HEADER_BYTES + u64::from(kept_bytes);
+        if self.ended || after > self.config.bytes_max {
+            self.ended = true;
+            self.counters.missed_frames += 1;
+            return;
+        }
+        let time_nanos = self.config.epoch_nanos.saturating_add(now.as_nanos());
+        match write_record(&mut self.output, time_nanos, kept_bytes, frame_bytes, parts) {
+            Ok(()) => {
+                self.written_bytes = after;
+                self.dirty = true;
+                self.counters.written_frames += 1;
+            }
+            Err(_) => {
+                self.counters.missed_frames += 1;
+                self.fail();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.dirty && self.output.flush().is_err() {
+            self.fail();
+        }
+        self.dirty = false;
+    }
+
+    fn fail(&mut self) {
+        self.counters.write_errors += 1;
+        self.ended = true;
+    }
+}
+
+impl<W: Write> Drop for Capture<W> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+fn file_header(snap_bytes: u32) -> [u8; 24] {
+    let mut header = [0; 24];
+    header[..4].copy_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
+    header[4..6].copy_from_slice(&VERSION[0].to_le_bytes());
+    header[6..8].copy_from_slice(&VERSION[1].to_le_bytes());
+    header[16..20].copy_from_slice(&snap_bytes.to_le_bytes());
+    header[20..].copy_from_slice(&LINKTYPE_ETHERNET.to_le_bytes());
+    header
+}
+
+fn write_record(
+    output: &mut impl Write,
+    time_nanos: u64,
+    kept_bytes: u32,
+    frame_bytes: u32,
+    parts: &[&[u8]],
+) -> io::Result<()> {
+    // The format has 32 bits for seconds: they last until 2106.
+    let seconds = u32::try_from(time_nanos / NANOS_PER_SECOND).unwrap_or(u32::MAX);
+    let nanos = u32::try_from(time_nanos % NANOS_PER_SECOND).expect("invariant: below 10^9");
+    for word in [seconds, nanos, kept_bytes, frame_bytes] {
+        output.write_all(&word.to_le_bytes())?;
+    }
+    let mut left = kept_bytes as usize;
+    for part in parts {
+        let (kept, _) = part.split_at(part.len().min(left));
+        output.write_all(kept)?;
+        left -= kept.len();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

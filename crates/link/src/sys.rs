@@ -1,0 +1,263 @@
+//! The system calls of this room that `std` does not offer, each as a safe function.
+//!
+//! Every function takes its memory by reference and is done with it on return. Receiving in
+//! batches keeps its own memory and is in `packet/batch.rs`. Errors are bare errnos: the callers
+//! know what was tried. Nothing blocks: descriptors are used with `MSG_DONTWAIT` or are ioctls.
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: sockets, socket options, ioctls and gathered sends that std does not wrap"
+)]
+
+use std::io::IoSlice;
+use std::mem::size_of_val;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::from_ref;
+
+use libc::{c_int, c_ulong, c_void, sock_filter, sockaddr_ll, socklen_t};
+use wire::MacAddress;
+
+use crate::interface::InterfaceName;
+
+/// The errno of the last failed call of this thread.
+pub(crate) fn last_errno() -> i32 {
+    errno_of(&std::io::Error::last_os_error())
+}
+
+/// The errno inside an error from `std::fs`.
+pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn check(result: c_int) -> Result<c_int, i32> {
+    if result < 0 {
+        Err(last_errno())
+    } else {
+        Ok(result)
+    }
+}
+
+/// A new socket, closed on exec.
+pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<OwnedFd, i32> {
+    // SAFETY: takes three integers and touches no memory of ours.
+    let fd = check(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: the call above has just made this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets a socket option whose value is a plain structure of the kernel's.
+///
+/// `T` is `Copy` and comes from libc or is an integer, so its bytes are what the kernel expects.
+fn set_option<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> Result<(), i32> {
+    let length = socklen_t::try_from(size_of_val(value)).expect("invariant: options are small");
+    let pointer = from_ref(value).cast::<c_void>();
+    // SAFETY: `pointer` is good for `length` bytes for the whole call, which only reads them.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer, length) })?;
+    Ok(())
+}
+
+/// Sets an integer socket option.
+pub(crate) fn set_integer(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> Result<(), i32> {
+    set_option(fd, level, name, &value)
+}
+
+/// Attaches a classic BPF program that says which frames reach the socket.
+pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[sock_filter]) -> Result<(), i32> {
+    let description = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| libc::E2BIG)?,
+        // The kernel copies the program and never writes through this pointer.
+        filter: program.as_ptr().cast_mut(),
+    };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &description)
+}
+
+/// Asks the interface to let frames to `mac` through its hardware filter while the socket lives.
+pub(crate) fn add_membership(
+    fd: BorrowedFd<'_>,
+    interface_index: i32,
+    kind: c_int,
+    mac: MacAddress,
+) -> Result<(), i32> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&mac.0);
+    let request = libc::packet_mreq {
+        mr_ifindex: interface_index,
+        mr_type: u16::try_from(kind).map_err(|_| libc::EINVAL)?,
+        mr_alen: 6,
+        mr_address: address,
+    };
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+fn link_address(interface_index: i32) -> sockaddr_ll {
+    let small = |number| u16::try_from(number).expect("invariant: both numbers fit 16 bits");
+    sockaddr_ll {
+        sll_family: small(libc::AF_PACKET),
+        sll_protocol: small(libc::ETH_P_ALL).to_be(),
+        sll_ifindex: interface_index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+/// Length of `sockaddr_ll` as the socket calls take it.
+const LINK_ADDRESS_BYTES: socklen_t = 20;
+const _: () = assert!(size_of::<sockaddr_ll>() == 20);
+
+/// Binds a packet socket to one interface and starts receiving all protocols from it.
+pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, interface_index: i32) -> Result<(), i32> {
+    let address = link_address(interface_index);
+    let pointer = from_ref(&address).cast::<libc::sockaddr>();
+    // SAFETY: `pointer` is good for `LINK_ADDRESS_BYTES` bytes and is only read during the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), pointer, LINK_ADDRESS_BYTES) })?;
+    Ok(())
+}
+
+/// The index of the interface a packet socket is bound to; not positive once it was removed.
+pub(crate) fn bound_interface(fd: BorrowedFd<'_>) -> Result<i32, i32> {
+    let mut address = link_address(0);
+    let mut length = LINK_ADDRESS_BYTES;
+    let pointer = (&raw mut address).cast::<libc::sockaddr>();
+    // SAFETY: both pointers are to locals; the call writes at most `length` bytes to the first.
+    check(unsafe { libc::getsockname(fd.as_raw_fd(), pointer, &raw mut length) })?;
+    Ok(address.sll_ifindex)
+}
+
+/// Sends one frame gathered from `parts`, without blocking.
+pub(crate) fn send_gathered(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> Result<(), i32> {
+    let message = libc::msghdr {
+        msg_name: std::ptr::null_mut(),
+        msg_namelen: 0,
+        // `IoSlice` has the layout of `iovec`; the kernel only reads what it points to.
+        msg_iov: parts.as_ptr().cast::<libc::iovec>().cast_mut(),
+        msg_iovlen: parts.len(),
+        msg_control: std::ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    };
+    // SAFETY: `message` and the parts it names live through the call, which only reads them.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// `struct ifreq` of an ioctl that names an interface: the name, then 24 bytes of union.
+#[repr(C, align(8))]
+struct InterfaceRequest {
+    name: [u8; libc::IFNAMSIZ],
+    value: [u8; 24],
+}
+
+impl InterfaceRequest {
+    const fn new(name: InterfaceName) -> Self {
+        Self {
+            name: name.to_bytes(),
+            value: [0; 24],
+        }
+    }
+
+    const fn flags(&self) -> u16 {
+        u16::from_ne_bytes([self.value[0], self.value[1]])
+    }
+}
+
+/// Issues an ioctl that reads and writes one [`InterfaceRequest`].
+fn interface_ioctl(
+    fd: BorrowedFd<'_>,
+    request: c_ulong,
+    argument: &mut InterfaceRequest,
+) -> Result<(), i32> {
+    // SAFETY: the requests this module passes read and write at most one `struct ifreq`, which
+    // has the size of `InterfaceRequest`; `argument` lives through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut *argument) })?;
+    Ok(())
+}
+
+/// `IFF_UP`, `IFF_RUNNING` and the rest of an interface's flags (low 16 bits).
+pub(crate) fn interface_flags(fd: BorrowedFd<'_>, name: InterfaceName) -> Result<u16, i32> {
+    let mut request = InterfaceRequest::new(name);
+    interface_ioctl(fd, libc::SIOCGIFFLAGS, &mut request)?;
+    Ok(request.flags())
+}
+
+/// Attaches `/dev/net/tun` (or a macvtap's descriptor) to an interface in the given mode.
+pub(crate) fn tun_attach(fd: BorrowedFd<'_>, name: InterfaceName, flags: u16) -> Result<(), i32> {
+    let mut request = InterfaceRequest::new(name);
+    request.value[..2].copy_from_slice(&flags.to_ne_bytes());
+    interface_ioctl(fd, libc::TUNSETIFF, &mut request)
+}
+
+/// The mode a tap was made with; has `IFF_PERSIST` if it outlives its descriptor.
+pub(crate) fn tun_flags(fd: BorrowedFd<'_>) -> Result<u16, i32> {
+    let mut request = InterfaceRequest {
+        name: [0; libc::IFNAMSIZ],
+        value: [0; 24],
+    };
+    interface_ioctl(fd, libc::TUNGETIFF, &mut request)?;
+    Ok(request.flags())
+}
+
+/// Which large or unfinished frames we take from the host: `TUN_F_` flags.
+pub(crate) fn tun_offload(fd: BorrowedFd<'_>, flags: u32) -> Result<(), i32> {
+    // SAFETY: this request takes its argument by value and touches no memory of ours.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(flags)) })?;
+    Ok(())
+}
+
+/// Sets the length of the virtio-net header, bytes.
+pub(crate) fn tun_vnet_header_bytes(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), i32> {
+    // SAFETY: this request reads one `int`, which lives through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) })?;
+    Ok(())
+}
+
+/// Bounds the memory of frames we wrote and the host has not taken yet, bytes.
+pub(crate) fn tun_send_buffer_bytes(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), i32> {
+    // SAFETY: this request reads one `int`, which lives through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETSNDBUF, &raw const bytes) })?;
+    Ok(())
+}
+
+/// `struct ifreq` whose union is a pointer to an ethtool command.
+#[repr(C)]
+struct EthtoolRequest {
+    name: [u8; libc::IFNAMSIZ],
+    command: *mut c_void,
+    rest: [u8; 16],
+}
+
+/// Runs an ethtool command in place.
+///
+/// The command's own length fields say how much the kernel writes; the callers in
+/// `packet/features.rs` size their arrays by the counts they pass.
+///
+/// # Safety
+/// `command` must be an ethtool command whose answer fits its `N` words.
+pub(crate) unsafe fn ethtool<const N: usize>(
+    fd: BorrowedFd<'_>,
+    name: InterfaceName,
+    command: &mut [u32; N],
+) -> Result<(), i32> {
+    let mut request = EthtoolRequest {
+        name: name.to_bytes(),
+        command: command.as_mut_ptr().cast::<c_void>(),
+        rest: [0; 16],
+    };
+    // SAFETY: `request` has the size of `struct ifreq`; what it points to is large enough by this
+    // function's contract, and both live through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) })?;
+    Ok(())
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+const _: () = assert!(size_of::<EthtoolRequest>() == size_of::<libc::ifreq>());

@@ -1,0 +1,233 @@
+//! Opening a tap or macvtap, and leaving the host as it was found.
+//!
+//! What is set: the virtio-net header and its length, the offloads we take (large TCP segments,
+//! unfinished checksums: the host then never cuts or sums for us), a large send buffer, the link
+//! up, the host's addresses. By ioctl and rtnetlink, no other program.
+//!
+//! Several queues: `IFF_MULTI_QUEUE` joins [`MODE`] and each worker opens its own `Device` on the
+//! same name; the rest stays.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use wire::MacAddress;
+
+use super::{SEND_BUFFER_BYTES, TapConfig};
+use crate::error::SetupError;
+use crate::interface::{InterfaceAddress, InterfaceName, clamp_mtu, derived_mac, describe};
+use crate::netlink::{InterfaceDescription, Netlink};
+use crate::sys::{self, errno_of};
+use crate::vnet::VNET_HEADER_BYTES;
+use crate::{Capabilities, IP_PACKET_BYTES_MAX, segmentation_bytes_max};
+
+/// Ethernet frames, no extra header but virtio-net's.
+const MODE: i32 = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+
+/// We take unfinished checksums and large TCP segments of both IP versions.
+const OFFLOADS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+
+const TUN_PATH: &str = "/dev/net/tun";
+const TUN_REMEDY: &str = "load it with `modprobe tun`; in a container pass it in \
+                          (`--device /dev/net/tun`)";
+const MACVTAP_REMEDY: &str = "udev makes it when the macvtap is made; in a container pass it in";
+const CAPABILITY: &str = "cap_net_admin";
+
+/// The interface behind a descriptor: what to say of it, what to undo.
+#[derive(Debug)]
+pub(super) struct Device {
+    index: i32,
+    capabilities: Capabilities,
+    /// Addresses to take back from an interface that outlives us.
+    to_remove: Vec<InterfaceAddress>,
+}
+
+impl Device {
+    pub(super) fn open(config: &TapConfig) -> Result<(File, Self), SetupError> {
+        let name = InterfaceName::parse(&config.name)?;
+        match describe(name) {
+            Ok(found) if found.is_macvtap() => Self::open_macvtap(name, &found),
+            Ok(found) if found.kind.as_deref() != Some("tun") => Err(SetupError::NotATap {
+                name: config.name.clone(),
+                kind: found.kind.unwrap_or_else(|| "device".to_owned()),
+            }),
+            Ok(_) | Err(SetupError::NoInterface { .. }) => Self::open_tap(name, config),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) const fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn open_tap(name: InterfaceName, config: &TapConfig) -> Result<(File, Self), SetupError> {
+        let file = open_node(name, TUN_PATH, TUN_REMEDY)?;
+        attach(name, &file)?;
+        let found = describe(name)?;
+        let host_mac = found.ethernet_mac(name)?;
+        let mut device = Self {
+            index: found.index,
+            capabilities: Capabilities {
+                mac: mac_beside(name, host_mac),
+                mtu_bytes: clamp_mtu(found.mtu_bytes),
+                // The host's stack receives what we write: no device's limits apply.
+                segmentation_bytes_max: IP_PACKET_BYTES_MAX,
+                checksum_offload: true,
+            },
+            to_remove: Vec::new(),
+        };
+        let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
+        let mut netlink = Netlink::open().map_err(failed)?;
+        netlink
+            .set_flags(found.index, libc::IFF_UP.cast_unsigned())
+            .map_err(failed)?;
+        let failed = |errno| name.error("reading the mode of the tap", CAPABILITY, errno);
+        let mode = i32::from(sys::tun_flags(file.as_fd()).map_err(failed)?);
+        let persistent = mode & libc::IFF_PERSIST != 0;
+        for &address in &config.host_addresses {
+            let added = add_address(&mut netlink, name, found.index, address)?;
+            if added && persistent {
+                device.to_remove.push(address);
+            }
+        }
+        Ok((file, device))
+    }
+
+    fn open_macvtap(
+        name: InterfaceName,
+        found: &InterfaceDescription,
+    ) -> Result<(File, Self), SetupError> {
+        let path = format!("/dev/tap{}", found.index);
+        let file = open_node(name, &path, MACVTAP_REMEDY)?;
+        attach(name, &file)?;
+        let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
+        // The host joins no multicast group for our IPv6 addresses, so the interface has to let
+        // all of them through for neighbour solicitations to arrive.
+        let flags = (libc::IFF_UP | libc::IFF_ALLMULTI).cast_unsigned();
+        let set_up = |mut netlink: Netlink| netlink.set_flags(found.index, flags);
+        Netlink::open().and_then(set_up).map_err(failed)?;
+        let capabilities = Capabilities {
+            // The macvlan driver hands us only frames to this address.
+            mac: found.ethernet_mac(name)?,
+            mtu_bytes: clamp_mtu(found.mtu_bytes),
+            segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
+            checksum_offload: true,
+        };
+        Ok((
+            file,
+            Self {
+                index: found.index,
+                capabilities,
+                to_remove: Vec::new(),
+            },
+        ))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.to_remove.is_empty() {
+            return;
+        }
+        // Nobody is left to tell of a failure, and the worst is an address that stays.
+        if let Ok(mut netlink) = Netlink::open() {
+            for InterfaceAddress {
+                address,
+                prefix_bits,
+            } in self.to_remove.drain(..)
+            {
+                let _ = netlink.remove_address(self.index, address, prefix_bits);
+            }
+        }
+    }
+}
+
+/// Opens a tap's character device.
+fn open_node(name: InterfaceName, path: &str, remedy: &'static str) -> Result<File, SetupError> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    options.open(path).map_err(|error| match errno_of(&error) {
+        // ENODEV and ENXIO: the node is there and no driver behind it.
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => SetupError::NoDevice {
+            path: path.to_owned(),
+            remedy,
+        },
+        errno => name.error("opening the tap device", CAPABILITY, errno),
+    })
+}
+
+/// Makes the descriptor one of the interface's, with our header, offloads and send buffer.
+fn attach(name: InterfaceName, file: &File) -> Result<(), SetupError> {
+    let mode = u16::try_from(MODE).expect("invariant: mode flags fit 16 bits");
+    let header_bytes = i32::try_from(VNET_HEADER_BYTES).expect("invariant: 10 fits");
+    let fd = file.as_fd();
+    sys::tun_attach(fd, name, mode)
+        .and_then(|()| sys::tun_vnet_header_bytes(fd, header_bytes))
+        .and_then(|()| sys::tun_offload(fd, OFFLOADS))
+        .and_then(|()| sys::tun_send_buffer_bytes(fd, SEND_BUFFER_BYTES))
+        .map_err(|errno| name.error("attaching to the tap", CAPABILITY, errno))
+}
+
+/// Gives the host's end an address; `false` if it already had it.
+fn add_address(
+    netlink: &mut Netlink,
+    name: InterfaceName,
+    index: i32,
+    address: InterfaceAddress,
+) -> Result<bool, SetupError> {
+    let InterfaceAddress {
+        address,
+        prefix_bits,
+    } = address;
+    match netlink.add_address(index, address, prefix_bits) {
+        Ok(()) => Ok(true),
+        Err(libc::EEXIST) => Ok(false),
+        Err(errno) => {
+            let name = name.as_str().to_owned();
+            Err(SetupError::Address {
+                name,
+                address,
+                prefix_bits,
+                errno,
+            })
+        }
+    }
+}
+
+/// Our MAC on a tap: from the name, and never the one at the host's end.
+fn mac_beside(name: InterfaceName, host_mac: MacAddress) -> MacAddress {
+    let mut mac = derived_mac(&[b"tap", name.as_str().as_bytes()]);
+    if mac == host_mac {
+        mac.0[5] ^= 1;
+    }
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InterfaceName, SetupError, mac_beside, open_node};
+    use wire::MacAddress;
+
+    #[test]
+    fn our_mac_is_never_the_host_s() {
+        let name = InterfaceName::parse("atlas0").unwrap();
+        let usual = mac_beside(name, MacAddress([2, 0, 0, 0, 0, 1]));
+        assert_eq!(usual, mac_beside(name, MacAddress([2, 0, 0, 0, 0, 2])));
+        assert_ne!(usual, mac_beside(name, usual));
+    }
+
+    #[test]
+    fn a_missing_device_node_is_said_with_its_remedy() {
+        let name = InterfaceName::parse("atlas0").unwrap();
+        let error = open_node(name, "/dev/no-such-tun", "make it").unwrap_err();
+        let expected = SetupError::NoDevice {
+            path: "/dev/no-such-tun".to_owned(),
+            remedy: "make it",
+        };
+        assert_eq!(error, expected);
+        assert_eq!(error.to_string(), "/dev/no-such-tun is missing: make it");
+    }
+}

@@ -1,0 +1,183 @@
+//! Frames through a tap or a macvtap: a character device with a virtio-net header.
+//!
+//! A **tap** is a wire between us and the host: what we write, the host's stack receives on the
+//! interface, without any device in between and in the largest packets IP can say. A **macvtap**
+//! is a station of its own on an existing interface; its descriptor behaves the same.
+//!
+//! Refuses to touch an interface that is not a tap. Takes one queue; with several workers each
+//! would attach its own descriptor with `IFF_MULTI_QUEUE`, see `device`.
+//!
+//! Bounds: one receive buffer of `BUFFER_BYTES`, one system call for each frame either way
+//! (neither device has a batched call). Written frames that the host has not taken yet are
+//! bounded by `SEND_BUFFER_BYTES`; beyond it `transmit` answers `Full` and the descriptor
+//! becomes writable when there is room.
+
+use std::fs::File;
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use clock::Instant;
+use wire::Outgoing;
+
+use crate::counters::LinkCounters;
+use crate::error::{LinkError, SetupError, TransmitError};
+use crate::interface::InterfaceAddress;
+use crate::sys::errno_of;
+use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
+use crate::{Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, Link, Received, gather};
+
+mod device;
+
+use device::Device;
+
+/// Room for the largest frame (IPv6 with 65,535 bytes of payload, a VLAN tag), its virtio-net
+/// header, and one byte more: the device cuts a frame that does not fit without a word, so a full
+/// buffer means just that.
+const BUFFER_BYTES: usize = VNET_HEADER_BYTES + ETHERNET_BYTES + 4 + 65_575 + 1;
+
+/// Bytes of frames that may wait in the host behind a tap. A tap hands frames to the host's stack
+/// while we write, so this is reached only behind a macvtap's queueing discipline. `[guess]`
+const SEND_BUFFER_BYTES: i32 = 16 << 20;
+
+/// What to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapConfig {
+    /// Interface name, 1 to 15 bytes. A tap of this name is made, or attached to if it exists
+    /// (persistent); if it names a macvtap, that is opened.
+    pub name: String,
+    /// Addresses for the host's end. Not used for a macvtap: its host end is somebody else.
+    pub host_addresses: Vec<InterfaceAddress>,
+}
+
+/// A tap or macvtap, opened. Dropping it removes a tap that this process made; an existing one
+/// stays and loses only the addresses we gave it.
+#[derive(Debug)]
+pub struct Tap {
+    file: File,
+    device: Device,
+    buffer: Box<[u8]>,
+    counters: LinkCounters,
+    /// The errno that told that the interface was removed.
+    gone: Option<i32>,
+}
+
+impl Tap {
+    /// Opens (and if need be makes) the interface, sets it up and gives its host end its address.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do.
+    pub fn open(config: &TapConfig) -> Result<Self, SetupError> {
+        let (file, device) = Device::open(config)?;
+        Ok(Self {
+            file,
+            device,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            counters: LinkCounters::default(),
+            gone: None,
+        })
+    }
+
+    /// Sorts the errno of a failed write.
+    fn refused(&mut self, errno: i32) -> TransmitError {
+        match errno {
+            libc::EAGAIN | libc::ENOBUFS => {
+                self.counters.full_frames += 1;
+                return TransmitError::Full;
+            }
+            // A tap answers EIO while its interface is down.
+            libc::EIO | libc::ENETDOWN => self.counters.down_events += 1,
+            errno if is_gone(errno) => self.gone = Some(errno),
+            _ => {}
+        }
+        self.counters.lost_frames += 1;
+        TransmitError::Lost(errno)
+    }
+}
+
+impl Link for Tap {
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn receive(
+        &mut self,
+        _now: Instant,
+        frames_max: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, LinkError> {
+        let mut handed = 0;
+        for _ in 0..frames_max {
+            if let Some(errno) = self.gone {
+                return Err(LinkError::Gone(errno));
+            }
+            let length = match self.file.read(&mut self.buffer) {
+                Ok(length) => length,
+                Err(error) => match errno_of(&error) {
+                    libc::EAGAIN => break,
+                    errno if is_gone(errno) => {
+                        self.gone = Some(errno);
+                        continue;
+                    }
+                    _ => {
+                        self.counters.receive_errors += 1;
+                        break;
+                    }
+                },
+            };
+            if length >= self.buffer.len() {
+                self.counters.truncated_frames += 1;
+                continue;
+            }
+            let bytes = self.buffer.get(..length).unwrap_or_default();
+            let Some((header, frame)) = VnetHeader::split(bytes) else {
+                self.counters.receive_errors += 1;
+                continue;
+            };
+            self.counters.count_received(frame.len());
+            handed += 1;
+            sink(Received {
+                frame,
+                checksum: header.checksum_state(),
+            });
+        }
+        Ok(handed)
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+        let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
+        let (parts, count, bytes) = gather(&header, frame);
+        if bytes > ETHERNET_BYTES + IP_PACKET_BYTES_MAX as usize {
+            return Err(self.refused(libc::EMSGSIZE));
+        }
+        let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
+        match self.file.write_vectored(parts) {
+            Ok(written) => {
+                debug_assert_eq!(
+                    written,
+                    VNET_HEADER_BYTES + bytes,
+                    "a write to these devices takes the whole frame or fails"
+                );
+                self.counters.count_transmitted(bytes);
+                Ok(())
+            }
+            Err(error) => Err(self.refused(errno_of(&error))),
+        }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}
+
+/// Whether an errno says that the interface behind the descriptor was removed: a tap's answers
+/// `EBADFD`, a macvtap's writes `ENOLINK`.
+const fn is_gone(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EBADFD | libc::ENOLINK | libc::ENODEV | libc::ENXIO
+    )
+}
