@@ -1,0 +1,72 @@
+//! Which paths are names at all.
+//!
+//! `http` hands down paths that are already clean, and the kernel is told to stay beneath the
+//! directory; this is the store's own lock on the same door, so that it can be used alone.
+
+/// Longest path, bytes, with its leading `/`: the kernel's `PATH_MAX` of 4096 counts a final NUL.
+pub const PATH_BYTES_MAX: usize = 4095;
+
+/// The name relative to the directory: `None` unless the path is absolute and each of its
+/// segments is neither empty nor a dot segment nor holds a NUL. So none ends with a slash.
+pub(crate) fn name_of(path: &str) -> Option<&str> {
+    if path.len() > PATH_BYTES_MAX || path.as_bytes().contains(&0) {
+        return None;
+    }
+    let name = path.strip_prefix('/')?;
+    let is_plain = |segment: &str| !matches!(segment, "" | "." | "..");
+    name.split('/').all(is_plain).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PATH_BYTES_MAX, name_of};
+
+    #[test]
+    fn names() {
+        for (path, name) in [
+            ("/a", "a"),
+            ("/a/b.c", "a/b.c"),
+            ("/...", "..."),
+            ("/..a/.b", "..a/.b"),
+            ("/a b\\c", "a b\\c"),
+            ("/%2e%2e", "%2e%2e"),
+        ] {
+            assert_eq!(name_of(path), Some(name), "{path}");
+        }
+    }
+
+    #[test]
+    fn not_names() {
+        for path in [
+            "",
+            "/",
+            "a",
+            "//",
+            "//a",
+            "/a/",
+            "/a//b",
+            "/.",
+            "/..",
+            "/./a",
+            "/../a",
+            "/a/.",
+            "/a/..",
+            "/a/../b",
+            "/a/./b",
+            "../a",
+            "./a",
+            "/a\0",
+            "/\0",
+            "/a\0/../b",
+        ] {
+            assert_eq!(name_of(path), None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_path_and_one_byte_more() {
+        let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
+        assert!(name_of(&path(PATH_BYTES_MAX)).is_some());
+        assert!(name_of(&path(PATH_BYTES_MAX + 1)).is_none());
+    }
+}

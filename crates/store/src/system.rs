@@ -1,0 +1,163 @@
+//! The three system calls that the standard library does not have: `openat2`, `statx`, `eventfd`.
+//!
+//! Each is wrapped so that callers cannot misuse it: C strings and descriptors go in, owned
+//! descriptors and plain numbers come out. Numbers that come back are checked, not trusted.
+
+#![allow(unsafe_code, reason = "UNSAFETY: three system calls")]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::{Facts, FileTime};
+
+/// How a path is to be resolved and opened: `struct open_how` of `linux/openat2.h`, which `libc`
+/// does not let others construct.
+#[repr(C)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// `openat2(2)`. `resolve` is a set of `RESOLVE_*`.
+pub(crate) fn openat2(
+    directory: BorrowedFd<'_>,
+    name: &CStr,
+    flags: libc::c_int,
+    resolve: u64,
+) -> io::Result<OwnedFd> {
+    let flags = u64::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let how = OpenHow {
+        flags,
+        mode: 0,
+        resolve,
+    };
+    // SAFETY: the name is a C string and `how` is of the size said; the kernel writes to neither.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            directory.as_raw_fd(),
+            name.as_ptr(),
+            &raw const how,
+            size_of::<OpenHow>(),
+        )
+    };
+    let raw = RawFd::try_from(outcome).ok().filter(|&raw| raw >= 0);
+    let raw = raw.ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// The kind of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Regular,
+    Directory,
+    Other,
+}
+
+/// `statx(2)` of an open file. `direct` is said by the caller, who opened it.
+pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<(Kind, Facts)> {
+    let mut buffer = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the name is an empty C string, and the kernel fills the buffer, which is a `statx`.
+    let outcome = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_AS_STAT,
+            libc::STATX_BASIC_STATS | libc::STATX_DIOALIGN,
+            buffer.as_mut_ptr(),
+        )
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed at first, then written by the kernel: numbers either way.
+    let status = unsafe { buffer.assume_init() };
+    let kind = match u32::from(status.stx_mode) & libc::S_IFMT {
+        libc::S_IFREG => Kind::Regular,
+        libc::S_IFDIR => Kind::Directory,
+        _ => Kind::Other,
+    };
+    let says_alignment = status.stx_mask & libc::STATX_DIOALIGN != 0;
+    let facts = Facts {
+        size_bytes: status.stx_size,
+        modified: file_time(status.stx_mtime),
+        changed: file_time(status.stx_ctime),
+        inode: status.stx_ino,
+        device: u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor),
+        direct_offset_align_bytes: if says_alignment {
+            status.stx_dio_offset_align
+        } else {
+            0
+        },
+        direct_memory_align_bytes: if says_alignment {
+            status.stx_dio_mem_align
+        } else {
+            0
+        },
+        direct,
+    };
+    Ok((kind, facts))
+}
+
+fn file_time(time: libc::statx_timestamp) -> FileTime {
+    FileTime {
+        seconds: time.tv_sec,
+        nanos: time.tv_nsec,
+    }
+}
+
+/// `eventfd(2)`: a counter that is readable when it is not zero.
+pub(crate) fn event_counter() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn the_kernels_structs_have_the_kernels_sizes() {
+        // OPEN_HOW_SIZE_VER0 of linux/openat2.h.
+        assert_eq!(size_of::<OpenHow>(), 24);
+        assert_eq!(size_of::<libc::statx>(), 256);
+    }
+
+    #[test]
+    fn kinds_and_facts() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("five"), b"12345").unwrap();
+        let root = std::fs::File::open(directory.path()).unwrap();
+        let (kind, _) = stat(root.as_fd(), false).unwrap();
+        assert_eq!(kind, Kind::Directory);
+        let file = openat2(root.as_fd(), c"five", libc::O_RDONLY, 0).unwrap();
+        let (kind, facts) = stat(file.as_fd(), true).unwrap();
+        assert_eq!(
+            (kind, facts.size_bytes, facts.direct),
+            (Kind::Regular, 5, true)
+        );
+        assert!(facts.modified.seconds > 1_500_000_000 && facts.inode != 0);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(stat(null.as_fd(), false).unwrap().0, Kind::Other);
+    }
+
+    #[test]
+    fn errors_are_the_kernels() {
+        let root = std::fs::File::open("/").unwrap();
+        let missing = openat2(root.as_fd(), c"no such file here", libc::O_RDONLY, 0);
+        assert_eq!(missing.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        let unknown = openat2(root.as_fd(), c".", libc::O_RDONLY, 1 << 60);
+        assert_eq!(unknown.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+}
