@@ -12,6 +12,7 @@
 
 mod bench;
 mod harness;
+mod netns;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,8 @@ enum Command {
     /// The load of a bench, run inside the client's namespace
     #[command(hide = true)]
     BenchClient(bench::client::ClientOptions),
+    /// Tests the server whole, in network namespaces (needs root)
+    Netns(netns::NetnsOptions),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let result = harness::interrupt::catch().and_then(|()| match &arguments.command {
         Command::Bench(bench) => bench::run_command(bench),
         Command::BenchClient(options) => bench::client::run(options),
+        Command::Netns(options) => netns::run_command(options),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

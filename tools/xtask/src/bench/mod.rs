@@ -199,11 +199,12 @@ impl<'a> Serve<'a> {
 
     /// One cold run of one server, from its start to its end.
     fn turn(&self, contender: &Contender) -> Result<Run> {
-        let mut command = self.cable.server.command("taskset");
-        command.args(["-c", &SERVER_CORE.to_string()]);
+        let namespace = &self.cable.server;
         let (server, address) = match contender {
             Contender::Atlas(binary) => {
                 let address = SocketAddr::new(Cable::ATLAS_V4.parse()?, 80);
+                let mut command = namespace.command("taskset");
+                command.args(["-c", &SERVER_CORE.to_string()]);
                 command.arg(binary).arg("serve").arg(&self.disk.root);
                 command.args(["--link", &format!("packet:{}", Cable::SERVER_INTERFACE)]);
                 command.args([
@@ -218,10 +219,8 @@ impl<'a> Serve<'a> {
             Contender::Nginx(mode) => {
                 let address = SocketAddr::new(Cable::KERNEL_V4.parse()?, 80);
                 let config = NginxConfig::new(*mode, &self.disk.root, address)?;
-                command.arg(nginx_program().context("nginx is not installed")?);
-                config.arguments(&mut command);
                 (
-                    Server::nginx(&mut command, &self.cable.server, address)?,
+                    Server::nginx(namespace, Some(SERVER_CORE), config)?,
                     address,
                 )
             }

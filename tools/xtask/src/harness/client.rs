@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::content::Content;
 use super::namespace::Namespace;
@@ -206,6 +207,13 @@ impl Client {
             }
         }
         Ok(BodyEnd::Whole)
+    }
+
+    /// Waits up to `limit` for anything to read, the end of the stream included.
+    pub(crate) fn has_input(&self, limit: Duration) -> Result<bool> {
+        let limit = Timespec::try_from(limit).context("a short duration")?;
+        let mut waiting = [PollFd::new(&self.stream, PollFlags::IN)];
+        Ok(!self.ahead.is_empty() || poll(&mut waiting, Some(&limit))? > 0)
     }
 
     /// Whether the server has closed or reset the connection; waits for it.

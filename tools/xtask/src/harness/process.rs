@@ -74,12 +74,6 @@ impl Process {
         }
     }
 
-    /// Ends the child with SIGTERM and says how it went.
-    pub(crate) fn stop(&mut self, limit: Duration) -> Result<ExitStatus> {
-        self.signal(Signal::TERM)?;
-        self.wait(limit)
-    }
-
     fn wait_until(&mut self, deadline: Instant, heed: bool) -> Result<Option<ExitStatus>> {
         if self.status.is_some() {
             return Ok(self.status);

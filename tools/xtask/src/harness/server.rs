@@ -1,5 +1,6 @@
 //! The servers under test: Atlas itself, and nginx as the rival and the reference.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -28,7 +29,9 @@ pub(crate) struct Server {
     process: Process,
     /// The line it printed when ready, empty for nginx.
     pub(crate) ready: String,
-    stderr: Option<Receiver<String>>,
+    stderr: Receiver<String>,
+    /// nginx's directory, removed after its end.
+    _config: Option<NginxConfig>,
 }
 
 /// How a server ended.
@@ -77,7 +80,8 @@ impl Server {
                     return Ok(Self {
                         process,
                         ready: line,
-                        stderr: Some(stderr),
+                        stderr,
+                        _config: None,
                     });
                 }
                 Ok(_) => {}
@@ -91,20 +95,28 @@ impl Server {
         }
     }
 
-    /// Starts nginx with `config` as its whole configuration and waits until it accepts.
+    /// Starts nginx in `namespace`, on one core if asked, and waits until it accepts.
     pub(crate) fn nginx(
-        command: &mut Command,
         namespace: &Namespace,
-        address: SocketAddr,
+        core: Option<usize>,
+        config: NginxConfig,
     ) -> Result<Self> {
+        let program = nginx_program().context("nginx is not installed")?;
+        let mut command = namespace.command("taskset");
+        let cores = core.map_or("0-1023".to_owned(), |core| core.to_string());
+        command
+            .args(["-c", &cores])
+            .arg(program)
+            .args(config.arguments());
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut process = Process::spawn("nginx", command)?;
+        let mut process = Process::spawn("nginx", &mut command)?;
         let stderr = lines(process.child().stderr.take());
         let deadline = Instant::now() + READY_LIMIT;
         // nginx says nothing when it listens, so it is asked until it answers.
+        let address = config.address;
         while namespace.enter(|| Ok(TcpStream::connect(address).is_err()))? {
             interrupt::check()?;
             if Instant::now() > deadline {
@@ -120,7 +132,8 @@ impl Server {
         Ok(Self {
             process,
             ready: String::new(),
-            stderr: Some(stderr),
+            stderr,
+            _config: Some(config),
         })
     }
 
@@ -137,7 +150,7 @@ impl Server {
     /// Waits for the end after a signal was sent.
     pub(crate) fn wait(mut self) -> Result<Stopped> {
         let status = self.process.wait(STOP_LIMIT)?;
-        let stderr = self.stderr.as_ref().map(drain).unwrap_or_default();
+        let stderr = drain(&self.stderr);
         Ok(Stopped { status, stderr })
     }
 
@@ -265,10 +278,11 @@ impl NginxMode {
 #[derive(Debug)]
 pub(crate) struct NginxConfig {
     directory: tempfile::TempDir,
+    address: SocketAddr,
 }
 
 impl NginxConfig {
-    /// One worker that serves `root` on `address`, tuned for long-lived connections.
+    /// One worker that serves `root` on the port of `address`, tuned for long-lived connections.
     pub(crate) fn new(mode: NginxMode, root: &Path, address: SocketAddr) -> Result<Self> {
         let directory = super::scratch_directory("nginx")?;
         let types = if Path::new("/etc/nginx/mime.types").exists() {
@@ -281,29 +295,41 @@ impl NginxConfig {
             true => "sendfile off; directio 512; directio_alignment 4k; output_buffers 2 1m;",
             false => "sendfile on;",
         };
+        let dual = if address.is_ipv6() {
+            " ipv6only=off"
+        } else {
+            ""
+        };
         let threads = if mode.threads { "aio threads;" } else { "" };
         let config = format!(
             "user root; daemon off; worker_processes 1; worker_rlimit_nofile 65536;\n\
              pid {at}/pid; error_log stderr crit;\n\
              events {{ worker_connections 16384; use epoll; multi_accept on; }}\n\
              http {{\n  {types} default_type application/octet-stream;\n\
-             access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;\n\
+             if_modified_since before; access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;\n\
              tcp_nopush on; tcp_nodelay on; {sending} {threads}\n\
              client_body_temp_path {at}/1; proxy_temp_path {at}/2; fastcgi_temp_path {at}/3;\n\
              uwsgi_temp_path {at}/4; scgi_temp_path {at}/5;\n\
-             server {{ listen {address} backlog=4096; root {root}; }}\n}}\n",
+             server {{ listen {address} backlog=4096{dual}; root {root}; }}\n}}\n",
             at = directory.path().display(),
             root = root.display(),
         );
         fs::write(directory.path().join("nginx.conf"), config)?;
-        Ok(Self { directory })
+        Ok(Self { directory, address })
     }
 
-    /// Adds the arguments that make `command` run nginx with this configuration.
-    pub(crate) fn arguments(&self, command: &mut Command) {
+    /// The arguments that make nginx use it, and nothing else.
+    fn arguments(&self) -> [OsString; 6] {
         let at = self.directory.path();
-        command.arg("-p").arg(at).arg("-e").arg("stderr");
-        command.arg("-c").arg(at.join("nginx.conf"));
+        let file = at.join("nginx.conf").into_os_string();
+        [
+            "-p".into(),
+            at.into(),
+            "-e".into(),
+            "stderr".into(),
+            "-c".into(),
+            file,
+        ]
     }
 }
 

@@ -1,0 +1,139 @@
+//! `cargo xtask netns`: the server, whole, against real clients in network namespaces.
+//!
+//! Each check prints one line. It refuses to touch the host's own interfaces: clients, servers and
+//! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
+
+mod files;
+mod refusals;
+mod stage;
+mod start;
+mod table;
+mod trouble;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+
+use self::files::Library;
+use self::stage::{Stage, Subject};
+use crate::harness::server::{Server, atlas_binary};
+use crate::harness::suite::{Outcome, Suite};
+use crate::harness::{find_program, is_root, scratch_directory};
+
+/// Options of `netns`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct NetnsOptions {
+    /// Leaves out the 1 GB transfer
+    #[arg(long)]
+    quick: bool,
+    /// The server to test (default: builds the release binary)
+    #[arg(long, value_name = "PATH")]
+    atlas: Option<PathBuf>,
+    /// Tries the checks on nginx instead, over packet only: shows that they can pass
+    #[arg(long)]
+    self_check: bool,
+}
+
+/// Runs all checks; fails if one does.
+pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
+    let mut suite = Suite::default();
+    run(&mut suite, options);
+    suite.close();
+    ensure!(suite.is_good(), "not every check passed");
+    Ok(())
+}
+
+/// Runs all checks into a suite.
+pub(crate) fn run(suite: &mut Suite, options: &NetnsOptions) {
+    if let Err(reason) = can_run() {
+        return suite.skip("netns", &reason);
+    }
+    if let Err(error) = run_stages(suite, options) {
+        suite.fail("netns", &format!("{error:#}"));
+    }
+}
+
+/// What must be there for any of it.
+fn can_run() -> std::result::Result<(), String> {
+    if !is_root() {
+        return Err("making network namespaces needs root".to_owned());
+    }
+    for program in ["ip", "curl"] {
+        if find_program(program).is_none() {
+            return Err(format!("{program} is not installed"));
+        }
+    }
+    Ok(())
+}
+
+fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
+    let library = Library::new().context("writing the files to serve")?;
+    let scratch = scratch_directory("config")?;
+    let config = scratch.path().join("atlas.toml");
+    let seconds = refusals::HEAD_TIMEOUT_SECONDS;
+    // The grace must outlast the large file, whatever else the machine is doing.
+    let text = format!("head_timeout_seconds = {seconds}\nshutdown_grace_seconds = 60\n");
+    fs::write(&config, text)?;
+
+    if options.self_check {
+        let stage = Stage::packet(&Subject::Nginx)?;
+        let server = stage.start(library.root(), None)?;
+        files::run(suite, &stage, &library, !options.quick);
+        table::run(suite, &stage, &library);
+        return server.stop().map(drop);
+    }
+    let atlas = atlas_binary(options.atlas.as_deref())?;
+    let subject = Subject::Atlas(atlas.clone());
+    let packet = Stage::packet(&subject)?;
+    play(suite, &packet, &library, &config, !options.quick)?;
+    start::run(suite, &packet, &atlas, library.root());
+    drop(packet);
+    if !Path::new("/dev/net/tun").exists() {
+        suite.skip("tap", "no /dev/net/tun");
+        return Ok(());
+    }
+    play(suite, &Stage::tap(&subject)?, &library, &config, false)
+}
+
+/// All checks of one link: those that share a server, then those that end it.
+fn play(
+    suite: &mut Suite,
+    stage: &Stage,
+    library: &Library,
+    config: &Path,
+    with_huge: bool,
+) -> Result<()> {
+    let server = stage.start(library.root(), Some(config))?;
+    files::run(suite, stage, library, with_huge);
+    table::run(suite, stage, library);
+    refusals::run(suite, stage);
+    trouble::run(suite, stage, library);
+    suite.run(
+        &format!("{} ends well after all this", stage.name()),
+        || ended_well(server),
+    );
+    suite.run(&format!("{} SIGTERM in mid-transfer", stage.name()), || {
+        trouble::terminate(stage, library, config)
+    });
+    suite.run(&format!("{} idle uses no CPU", stage.name()), || {
+        trouble::idle(stage, library)
+    });
+    Ok(())
+}
+
+/// Ends the server of the shared checks: it must be alive, and have counted what it went through.
+fn ended_well(server: Server) -> Result<Outcome> {
+    let stopped = server.stop()?;
+    if stopped.status.code() != Some(0) {
+        bail!("{}: {}", stopped.status, stopped.stderr.trim());
+    }
+    for counter in ["http_reply_count", "disk_read_count"] {
+        ensure!(
+            stopped.counter(counter)? > 0,
+            "{counter} is 0 after hundreds of requests"
+        );
+    }
+    Ok(Outcome::Passed)
+}

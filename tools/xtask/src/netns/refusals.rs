@@ -1,0 +1,234 @@
+//! Requests that are wrong, hostile or slow: each gets its status, and the server serves on.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::files::{self, name};
+use super::stage::{Family, Stage};
+use crate::harness::suite::{Outcome, Suite};
+
+/// Seconds the server under test gives a request head (its configuration says so).
+pub(crate) const HEAD_TIMEOUT_SECONDS: u64 = 2;
+
+/// A refused request, and the statuses that are right for it.
+struct Refusal {
+    what: &'static str,
+    request: &'static str,
+    statuses: &'static [u16],
+}
+
+const fn refusal(what: &'static str, request: &'static str, statuses: &'static [u16]) -> Refusal {
+    Refusal {
+        what,
+        request,
+        statuses,
+    }
+}
+
+/// Every one of these is a whole head: the answer must come without waiting for more.
+const REFUSALS: [Refusal; 17] = [
+    refusal(
+        "missing object",
+        "GET /none HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[404],
+    ),
+    refusal(
+        "directory",
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[403, 404],
+    ),
+    refusal(
+        "parent directory",
+        "GET /../etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[400, 403, 404],
+    ),
+    refusal(
+        "encoded parent directory",
+        "GET /%2e%2e/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[400, 403, 404],
+    ),
+    refusal(
+        "encoded slash",
+        "GET /..%2f..%2f..%2fetc%2fpasswd HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[400, 403, 404],
+    ),
+    refusal(
+        "encoded zero",
+        "GET /1.mp4%00 HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[400, 404],
+    ),
+    refusal(
+        "known method",
+        "DELETE /1.mp4 HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[405],
+    ),
+    refusal(
+        "empty POST",
+        "POST /1.mp4 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+        &[405],
+    ),
+    refusal(
+        "unknown method",
+        "BREW /1.mp4 HTTP/1.1\r\nHost: a\r\n\r\n",
+        &[405, 501],
+    ),
+    refusal("no host", "GET /1.mp4 HTTP/1.1\r\n\r\n", &[400]),
+    refusal(
+        "two hosts",
+        "GET /1.mp4 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        &[400],
+    ),
+    refusal(
+        "version 3",
+        "GET /1.mp4 HTTP/3.0\r\nHost: a\r\n\r\n",
+        &[400, 505],
+    ),
+    refusal(
+        "HTTP/2 preface",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &[400, 405, 501, 505],
+    ),
+    refusal(
+        "folded line",
+        "GET /1.mp4 HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n",
+        &[400],
+    ),
+    refusal(
+        "space before colon",
+        "GET /1.mp4 HTTP/1.1\r\nHost : a\r\n\r\n",
+        &[400],
+    ),
+    refusal(
+        "TLS hello",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n",
+        &[400, 501],
+    ),
+    refusal(
+        "two lengths",
+        "GET /1.mp4 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        &[400],
+    ),
+];
+
+/// All checks of bad input.
+pub(crate) fn run(suite: &mut Suite, stage: &Stage) {
+    let label = |what: &str| format!("{} refuses: {what}", stage.name());
+    for refusal in &REFUSALS {
+        suite.run(&label(refusal.what), || {
+            expect_status(stage, refusal.request, refusal.statuses)?;
+            serves_on(stage)
+        });
+    }
+    suite.run(&label("oversized head"), || {
+        let long = "x".repeat(64 * 1024);
+        expect_status(
+            stage,
+            &format!("GET /1.mp4 HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"),
+            &[431],
+        )?;
+        serves_on(stage)
+    });
+    suite.run(&label("oversized target"), || {
+        let long = "x".repeat(64 * 1024);
+        expect_status(
+            stage,
+            &format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            &[414, 431],
+        )?;
+        serves_on(stage)
+    });
+    suite.run(&label("never-ending head"), || {
+        dribble(stage)?;
+        serves_on(stage)
+    });
+    suite.run(
+        &format!("{} answers pipelined requests in order", stage.name()),
+        || {
+            pipeline(stage)?;
+            Ok(Outcome::Passed)
+        },
+    );
+    suite.run(
+        &format!("{} closes after an HTTP/1.0 request", stage.name()),
+        || {
+            let mut client = stage.connect(Family::V4)?;
+            client.send(b"GET /4096.mp4 HTTP/1.0\r\n\r\n")?;
+            let head = client.read_head()?;
+            ensure!(head.status == 200, "{}", head.status);
+            client.read_checked(files::content(4096), 0, 4096)?;
+            ensure!(client.is_closed()?, "more bytes after the reply");
+            Ok(Outcome::Passed)
+        },
+    );
+}
+
+/// Sends a request on a connection of its own; its status must be one of `statuses`.
+fn expect_status(stage: &Stage, request: &str, statuses: &[u16]) -> Result<()> {
+    let mut client = stage.connect(Family::V4)?;
+    // The server may refuse and close before all of a large request has been taken.
+    let sent = client.send(request.as_bytes());
+    let head = match client.read_head() {
+        Ok(head) => head,
+        Err(error) => {
+            sent.context("and no reply")?;
+            return Err(error);
+        }
+    };
+    ensure!(
+        statuses.contains(&head.status),
+        "{} instead of {statuses:?}",
+        head.status
+    );
+    Ok(())
+}
+
+/// A refusal hurts nobody else.
+fn serves_on(stage: &Stage) -> Result<Outcome> {
+    let mut client = stage.connect(Family::V4).context("after the refusal")?;
+    let (head, body) = client.exchange("GET", &name(4097), "")?;
+    ensure!(
+        head.status == 200 && body.len() == 4097,
+        "after the refusal: {}",
+        head.status
+    );
+    files::content(4097).check(0, &body)?;
+    Ok(Outcome::Passed)
+}
+
+/// A client that sends one byte at a time and never ends its head gets 408 and is closed.
+fn dribble(stage: &Stage) -> Result<()> {
+    /// Slow enough to be a dribble, quick enough that many bytes fall into the timeout.
+    const PACE: Duration = Duration::from_millis(100);
+    let limit = Instant::now() + Duration::from_secs(HEAD_TIMEOUT_SECONDS * 10);
+    let mut client = stage.connect(Family::V4)?;
+    client.send(b"GET /1.mp4 HTTP/1.1\r\nHost: a\r\nX: ")?;
+    while !client.has_input(PACE)? {
+        ensure!(
+            Instant::now() < limit,
+            "still listening after ten times the timeout"
+        );
+        client.send(b"x")?;
+    }
+    let head = client.read_head()?;
+    ensure!(head.status == 408, "{} instead of 408", head.status);
+    client.read_body(&head, "GET")?;
+    ensure!(client.is_closed()?, "open after 408");
+    Ok(())
+}
+
+/// Three requests in one segment: three replies, in order.
+fn pipeline(stage: &Stage) -> Result<()> {
+    let sizes = [300_000, 1, 4097];
+    let mut client = stage.connect(Family::V4)?;
+    let requests: String = sizes
+        .map(|size| format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", name(size)))
+        .concat();
+    client.send(requests.as_bytes())?;
+    for size in sizes {
+        let head = client.read_head()?;
+        ensure!(head.status == 200, "{}", head.status);
+        client.read_checked(files::content(size), 0, size)?;
+    }
+    Ok(())
+}

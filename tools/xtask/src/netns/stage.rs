@@ -1,0 +1,223 @@
+//! Where a group of checks plays: namespaces, a link, and a server on it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::harness::client::Client;
+use crate::harness::find_program;
+use crate::harness::namespace::{Cable, Namespace};
+use crate::harness::process::run;
+use crate::harness::server::{NginxConfig, NginxMode, Server, nginx_program};
+use crate::harness::undo::Undo;
+
+/// Port of Atlas on its own address.
+const PORT: u16 = 80;
+
+/// Where the reference runs: loopback of the client's namespace, never on the link under test.
+pub(crate) const REFERENCE: &str = "127.0.0.1:8080";
+
+/// How the reference sends; the answers do not depend on it.
+const MODE: NginxMode = NginxMode {
+    directio: false,
+    threads: false,
+};
+
+/// Part of the packets that are dropped, in each direction.
+const LOSS: &str = "0.02";
+
+/// The TAP interface Atlas makes.
+const TAP: &str = "atlas0";
+
+/// The two links a server can have.
+#[derive(Debug)]
+enum Wiring {
+    /// `AF_PACKET` on one end of a veth pair; clients are at the other end.
+    Packet(Cable),
+    /// A TAP; clients are the kernel it is plugged into.
+    Tap(Namespace),
+}
+
+/// Which internet protocol a check speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    fn address(self) -> Result<IpAddr> {
+        let text = match self {
+            Self::V4 => Cable::ATLAS_V4,
+            Self::V6 => Cable::ATLAS_V6,
+        };
+        text.parse()
+            .with_context(|| format!("not an address: {text}"))
+    }
+}
+
+/// The server that is tried.
+#[derive(Clone, Debug)]
+pub(crate) enum Subject {
+    /// The binary at this path.
+    Atlas(PathBuf),
+    /// nginx behind the kernel's TCP: shows that a check passes where the answer is known.
+    Nginx,
+}
+
+/// Namespaces and how to start a server in them.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    wiring: Wiring,
+    subject: Subject,
+}
+
+impl Stage {
+    /// Two namespaces joined by a veth pair.
+    pub(crate) fn packet(subject: &Subject) -> Result<Self> {
+        Ok(Self {
+            wiring: Wiring::Packet(Cable::new()?),
+            subject: subject.clone(),
+        })
+    }
+
+    /// One namespace, in which Atlas makes its TAP.
+    pub(crate) fn tap(subject: &Subject) -> Result<Self> {
+        Ok(Self {
+            wiring: Wiring::Tap(Namespace::new("t")?),
+            subject: subject.clone(),
+        })
+    }
+
+    /// The link's name in check names.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.wiring {
+            Wiring::Packet(_) => "packet",
+            Wiring::Tap(_) => "tap",
+        }
+    }
+
+    /// Where clients run.
+    pub(crate) fn client(&self) -> &Namespace {
+        match &self.wiring {
+            Wiring::Packet(cable) => &cable.client,
+            Wiring::Tap(namespace) => namespace,
+        }
+    }
+
+    /// Where the server runs.
+    pub(crate) fn server(&self) -> &Namespace {
+        match &self.wiring {
+            Wiring::Packet(cable) => &cable.server,
+            Wiring::Tap(namespace) => namespace,
+        }
+    }
+
+    /// The interface Atlas sits on, as the server's namespace calls it.
+    pub(crate) fn interface(&self) -> &'static str {
+        match self.wiring {
+            Wiring::Packet(_) => Cable::SERVER_INTERFACE,
+            Wiring::Tap(_) => TAP,
+        }
+    }
+
+    /// Where Atlas listens.
+    pub(crate) fn address(&self, family: Family) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(family.address()?, PORT))
+    }
+
+    /// Starts the server.
+    pub(crate) fn start(&self, root: &Path, config: Option<&Path>) -> Result<Server> {
+        let program = match &self.subject {
+            Subject::Atlas(program) => program,
+            Subject::Nginx => return self.start_nginx(root),
+        };
+        let mut command = self.server().command(path_text(program)?);
+        command.arg("serve").arg(root).arg("--link");
+        command.arg(format!("{}:{}", self.name(), self.interface()));
+        command.args(["--address", &format!("{}/24", Cable::ATLAS_V4)]);
+        command.args(["--address", &format!("{}/64", Cable::ATLAS_V6)]);
+        command.args(["--http", &PORT.to_string()]);
+        if let Some(config) = config {
+            command.arg("--config").arg(config);
+        }
+        Server::atlas(&mut command)
+    }
+
+    /// Gives the kernel the addresses of Atlas and lets nginx listen there.
+    fn start_nginx(&self, root: &Path) -> Result<Server> {
+        for address in [
+            format!("{}/24", Cable::ATLAS_V4),
+            format!("{}/64", Cable::ATLAS_V6),
+        ] {
+            let interface = self.interface();
+            self.server()
+                .ip(&format!("addr replace {address} dev {interface} nodad"))?;
+        }
+        let address = SocketAddr::new("::".parse()?, PORT);
+        Server::nginx(self.server(), None, NginxConfig::new(MODE, root, address)?)
+    }
+
+    /// A connection to Atlas.
+    pub(crate) fn connect(&self, family: Family) -> Result<Client> {
+        Client::connect(self.client(), self.address(family)?)
+    }
+
+    /// Starts nginx as the reference, beside the clients; `None` if it is not installed.
+    pub(crate) fn start_reference(&self, root: &Path) -> Result<Option<Server>> {
+        if nginx_program().is_none() {
+            return Ok(None);
+        }
+        let config = NginxConfig::new(MODE, root, REFERENCE.parse()?)?;
+        Server::nginx(self.client(), None, config).map(Some)
+    }
+
+    /// Drops packets at random in both directions until the guard goes; `Err` says why not.
+    pub(crate) fn lose_packets(&self) -> std::result::Result<Undo, String> {
+        let mut undo = Undo::default();
+        for program in ["iptables", "ip6tables"] {
+            let Some(path) = find_program(program) else {
+                return Err(format!("{program} is not installed"));
+            };
+            let program = path.to_string_lossy().into_owned();
+            for (chain, side) in [("INPUT", "-i"), ("OUTPUT", "-o")] {
+                let rule = format!(
+                    "{chain} {side} {} -m statistic --mode random --probability {LOSS} -j DROP",
+                    self.client_interface()
+                );
+                let change = |verb: &str| {
+                    let mut command = self.client().command(&program);
+                    command.args(["-w", verb]).args(rule.split_whitespace());
+                    command
+                };
+                run(&mut change("-A")).map_err(|error| format!("{error:#}"))?;
+                let mut remove = change("-D");
+                undo.add(format!("remove {rule}"), move || run(&mut remove).map(drop));
+            }
+        }
+        Ok(undo)
+    }
+
+    fn client_interface(&self) -> &'static str {
+        match self.wiring {
+            Wiring::Packet(_) => Cable::CLIENT_INTERFACE,
+            Wiring::Tap(_) => TAP,
+        }
+    }
+}
+
+/// A path as text; ours have no odd bytes.
+fn path_text(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is not UTF-8", path.display()))
+}
