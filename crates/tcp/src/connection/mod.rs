@@ -19,7 +19,7 @@ mod output;
 mod timers;
 
 use clock::{Duration, Instant};
-use wire::TcpOptions;
+use wire::{SeqNumber, TcpOptions};
 
 use crate::congestion::Cubic;
 use crate::flight::Flight;
@@ -254,6 +254,15 @@ impl Connection {
     #[must_use]
     pub const fn progress_at(&self) -> Instant {
         self.progress_at
+    }
+
+    /// Whether `sequence` lies in SND.UNA..SND.NXT: what an ICMP error must quote to be believed
+    /// (RFC 5927 s4.1).
+    #[must_use]
+    pub fn is_in_flight(&self, sequence: SeqNumber) -> bool {
+        self.send
+            .offset_of(sequence)
+            .is_some_and(|offset| self.send.una <= offset && offset < self.send.nxt)
     }
 
     /// Bytes sent more than once.

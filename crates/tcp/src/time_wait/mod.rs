@@ -94,7 +94,13 @@ impl TimeWait {
         if !occupies && !is_later {
             return TimeWaitVerdict::Ignore;
         }
-        TimeWaitVerdict::Acknowledge(TcpRepr {
+        TimeWaitVerdict::Acknowledge(self.acknowledgment(now))
+    }
+
+    /// The last ACK of the connection.
+    #[must_use]
+    pub fn acknowledgment(&self, now: Instant) -> TcpRepr {
+        TcpRepr {
             source_port: self.tuple.local.port(),
             destination_port: self.tuple.peer.port(),
             sequence: self.send_next,
@@ -105,7 +111,7 @@ impl TimeWait {
                 timestamps: self.timestamps.map(|state| state.stamp(now)),
                 ..TcpOptions::default()
             },
-        })
+        }
     }
 }
 

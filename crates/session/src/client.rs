@@ -1,0 +1,142 @@
+//! One client: its connection, what it asked, what it is being sent.
+
+use std::collections::VecDeque;
+
+use clock::{Duration, Instant};
+use tcp::{Connection, StreamRange};
+use wire::Route;
+
+use crate::Config;
+use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
+use crate::stream_map::{REPLIES_MAX, StreamMap};
+
+/// Request bytes kept per connection, and the receive window we offer: the largest head and as
+/// much again of pipelined ones.
+pub(crate) const INPUT_BYTES_MAX: u16 = 16_384;
+
+/// What the client is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Awaiting {
+    /// A request's first byte, since then. The first request has the head's time, later ones the
+    /// idle time.
+    Request { since: Instant, is_first: bool },
+    /// The rest of a head, since its first byte.
+    Head(Instant),
+    /// Nothing: a reply is due or under way, or no more requests are taken.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) tcp: Connection,
+    pub(crate) route: Route,
+    /// Names this client among all there ever were at its index.
+    pub(crate) serial: u32,
+    /// Request bytes not yet answered.
+    pub(crate) input: Vec<u8>,
+    pub(crate) stream: StreamMap,
+    /// In stream order of their claims; sent in that order.
+    pub(crate) fetches: VecDeque<Fetch>,
+    /// Length of the head at the start of `input` whose object is being looked up.
+    pub(crate) lookup: Option<usize>,
+    pub(crate) awaiting: Awaiting,
+    /// No further request is taken.
+    pub(crate) is_closing: bool,
+    /// The client will send nothing more.
+    pub(crate) is_half_closed: bool,
+}
+
+impl Client {
+    pub(crate) fn new(now: Instant, serial: u32, tcp: Connection, route: Route) -> Self {
+        Self {
+            tcp,
+            route,
+            serial,
+            input: Vec::new(),
+            stream: StreamMap::default(),
+            fetches: VecDeque::new(),
+            lookup: None,
+            awaiting: Awaiting::Request {
+                since: now,
+                is_first: true,
+            },
+            is_closing: false,
+            is_half_closed: false,
+        }
+    }
+
+    /// Whether the next request may be looked at.
+    pub(crate) fn takes_requests(&self) -> bool {
+        !self.is_closing && self.lookup.is_none() && self.stream.replies() < REPLIES_MAX
+    }
+
+    /// Room for request bytes.
+    pub(crate) fn input_room(&self) -> u16 {
+        if self.is_closing {
+            // What still comes is read and thrown away, so that it does not turn into a reset
+            // that could overtake our last reply (RFC 9112 s9.6).
+            return INPUT_BYTES_MAX;
+        }
+        INPUT_BYTES_MAX.saturating_sub(u16::try_from(self.input.len()).unwrap_or(u16::MAX))
+    }
+
+    /// Whether the connection wants to be asked for reads.
+    pub(crate) fn wants_fetch(&self) -> bool {
+        self.fetches.len() < FETCHES_MAX && self.tcp.demand().is_some()
+    }
+
+    /// Whether something can leave.
+    pub(crate) fn wants_transmit(&self) -> bool {
+        let ready = |fetch: &Fetch| matches!(fetch.state, FetchState::Ready(_));
+        self.fetches.front().is_some_and(ready) || self.tcp.control().is_some()
+    }
+
+    /// What of a fetch is still to be sent.
+    pub(crate) fn admit(&self, range: StreamRange) -> Option<StreamRange> {
+        self.tcp.admit(range)
+    }
+
+    /// When the client's own patience with this client ends, or TCP has something to do.
+    pub(crate) fn deadline(&self, config: &Config) -> Option<Instant> {
+        let patience = self.patience(config).map(|(deadline, _)| deadline);
+        [self.tcp.poll_timeout(), patience]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// When what is awaited is overdue, and what that is.
+    pub(crate) fn patience(&self, config: &Config) -> Option<(Instant, Overdue)> {
+        if !self.tcp.is_idle() {
+            return Some((
+                self.tcp.progress_at() + config.send_timeout,
+                Overdue::Acknowledgment,
+            ));
+        }
+        let (since, time, overdue): (Instant, Duration, _) = match self.awaiting {
+            Awaiting::Request {
+                since,
+                is_first: true,
+            } => (since, config.head_timeout, Overdue::Request),
+            Awaiting::Request {
+                since,
+                is_first: false,
+            } => (since, config.idle_timeout, Overdue::Request),
+            Awaiting::Head(since) => (since, config.head_timeout, Overdue::Head),
+            Awaiting::Nothing => return None,
+        };
+        Some((since + time, overdue))
+    }
+}
+
+/// What did not come in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overdue {
+    /// A request's first byte: the connection is closed.
+    Request,
+    /// The rest of a head: 408.
+    Head,
+    /// Any acknowledgment of what we send: the connection is reset.
+    Acknowledgment,
+}

@@ -1,0 +1,295 @@
+//! From SYN to farewell: which table a segment's connection is in, and how it moves on.
+
+use core::net::SocketAddr;
+
+use clock::Instant;
+use memory::Arena;
+use tcp::listener::{is_opening, refusal};
+use tcp::{
+    CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Outcome, Place, TimeWaitVerdict,
+};
+use wire::{Path, TcpRepr};
+
+use super::{Conductor, Knock};
+use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
+use crate::fetch::FetchState;
+
+impl Conductor {
+    /// A segment for one of our addresses.
+    pub(super) fn handle_segment(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        path: &Path,
+        segment: &TcpRepr,
+        payload: &[u8],
+    ) {
+        let tuple = FourTuple {
+            local: SocketAddr::new(path.destination, segment.destination_port),
+            peer: SocketAddr::new(path.source, segment.source_port),
+        };
+        match self.table.find(&tuple) {
+            Some(Place::Connection(index)) => {
+                self.handle_client_segment(now, arena, index, segment, payload);
+            }
+            Some(Place::HalfOpen(index)) => {
+                self.handle_knock_segment(now, arena, index, path, segment, payload);
+            }
+            Some(Place::TimeWait(index)) => {
+                self.handle_late_segment(now, index, &tuple, path, segment, payload);
+            }
+            None => self.handle_stranger(now, &tuple, path, segment, payload),
+        }
+    }
+
+    /// LISTEN, or CLOSED (RFC 9293 s3.10.7.1-2).
+    fn handle_stranger(
+        &mut self,
+        now: Instant,
+        tuple: &FourTuple,
+        path: &Path,
+        segment: &TcpRepr,
+        payload: &[u8],
+    ) {
+        let is_welcome = self.is_listening && segment.destination_port == self.config.http_port;
+        if !(is_welcome && is_opening(segment)) {
+            self.refuse(path, segment, payload);
+            return;
+        }
+        if self.clients.is_full() {
+            // Refused at once, the client can go elsewhere; left waiting, it could not.
+            self.counters.tcp_overflow_count += 1;
+            self.refuse(path, segment, payload);
+            return;
+        }
+        let segment_bytes = self.segment_bytes(path);
+        let offer = self
+            .listener
+            .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX);
+        let half_open = HalfOpen::new(now, *tuple, segment, offer);
+        let route = path.reply_route();
+        let Ok(index) = self.knocks.insert(Knock { half_open, route }) else {
+            self.counters.tcp_overflow_count += 1;
+            return;
+        };
+        self.counters.tcp_open_count += 1;
+        self.table.set(*tuple, Place::HalfOpen(index));
+        self.timers
+            .set(self.first_knock_key() + index, half_open.deadline());
+        self.answer_segment(&route, &half_open.syn_ack(now));
+    }
+
+    /// A segment for no connection is answered by a reset, unless it is one.
+    fn refuse(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
+        if let Some(reset) = refusal(segment, payload.len()) {
+            self.counters.tcp_refused_segments += 1;
+            self.answer_segment(&path.reply_route(), &reset);
+        }
+    }
+
+    fn handle_knock_segment(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        index: u32,
+        path: &Path,
+        segment: &TcpRepr,
+        payload: &[u8],
+    ) {
+        let Some(Knock { half_open, route }) = self.knocks.entry(index).copied() else {
+            return;
+        };
+        match half_open.handle_segment(segment, payload.len()) {
+            HalfOpenVerdict::Ignore => {}
+            HalfOpenVerdict::Repeat => self.answer_segment(&route, &half_open.syn_ack(now)),
+            HalfOpenVerdict::Reset => self.refuse(path, segment, payload),
+            HalfOpenVerdict::Forget => self.forget_knock(index),
+            HalfOpenVerdict::Establish => {
+                self.forget_knock(index);
+                let config = tcp::Config::default();
+                let connection = Connection::new(config, &half_open, now, segment.window);
+                self.next_serial = self.next_serial.wrapping_add(1);
+                let client = Client::new(now, self.next_serial, connection, route);
+                let Ok(index) = self.clients.insert(client) else {
+                    self.counters.tcp_overflow_count += 1;
+                    self.refuse(path, segment, payload);
+                    return;
+                };
+                self.counters.tcp_established_count += 1;
+                self.table.set(half_open.tuple(), Place::Connection(index));
+                if !self.is_listening {
+                    self.close_when_replied(now, index);
+                }
+                self.handle_client_segment(now, arena, index, segment, payload);
+            }
+        }
+    }
+
+    /// The attempt is over; its name is free.
+    pub(super) fn forget_knock(&mut self, index: u32) {
+        self.timers.clear(self.first_knock_key() + index);
+        if let Some(knock) = self.knocks.remove(index) {
+            self.table.remove(&knock.half_open.tuple());
+        }
+    }
+
+    pub(super) fn on_knock_timeout(&mut self, now: Instant, index: u32) {
+        let Some(knock) = self.knocks.entry_mut(index) else {
+            return;
+        };
+        if knock.half_open.handle_timeout(now) {
+            let Knock { half_open, route } = *knock;
+            self.timers
+                .set(self.first_knock_key() + index, half_open.deadline());
+            self.answer_segment(&route, &half_open.syn_ack(now));
+        } else {
+            self.counters.tcp_handshake_timeout_count += 1;
+            self.forget_knock(index);
+        }
+    }
+
+    /// A segment under a name in TIME-WAIT.
+    fn handle_late_segment(
+        &mut self,
+        now: Instant,
+        index: u32,
+        tuple: &FourTuple,
+        path: &Path,
+        segment: &TcpRepr,
+        payload: &[u8],
+    ) {
+        let Some(entry) = self.time_wait.entry(index) else {
+            return;
+        };
+        match entry.handle_segment(now, segment, payload.len()) {
+            TimeWaitVerdict::Ignore => {}
+            TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&path.reply_route(), &ack),
+            TimeWaitVerdict::Reopen => {
+                self.time_wait.remove(index);
+                self.table.remove(tuple);
+                self.handle_stranger(now, tuple, path, segment, payload);
+            }
+        }
+    }
+
+    /// A segment of a connection.
+    fn handle_client_segment(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        index: u32,
+        segment: &TcpRepr,
+        payload: &[u8],
+    ) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let arrival = client.tcp.handle_segment(now, segment, payload.len());
+        if let Some(reason) = arrival.drop {
+            self.counters.tcp_drops[reason as usize] += 1;
+        }
+        if !client.is_closing && !arrival.text.is_empty() {
+            client.input.extend_from_slice(&payload[arrival.text]);
+        }
+        client.is_half_closed |= arrival.peer_finished;
+        if arrival.acknowledged {
+            client
+                .stream
+                .release(client.tcp.acknowledged(), &mut self.released);
+        }
+        match arrival.outcome {
+            Outcome::Open => {
+                self.take_requests(now, index);
+                self.settle(now, index);
+            }
+            Outcome::Closed(reason) => self.forget_client(arena, index, reason),
+            Outcome::TimeWait => self.enter_time_wait(now, arena, index),
+        }
+    }
+
+    /// A client's deadline passed: TCP's, or ours with it.
+    pub(super) fn on_client_timeout(&mut self, now: Instant, arena: &mut Arena, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        if let Outcome::Closed(reason) = client.tcp.handle_timeout(now) {
+            self.forget_client(arena, index, reason);
+            return;
+        }
+        match client.patience(&self.config) {
+            Some((deadline, Overdue::Acknowledgment)) if deadline <= now => {
+                self.counters.http_stall_count += 1;
+                self.abort(now, arena, index);
+                return;
+            }
+            Some((deadline, Overdue::Head)) if deadline <= now => self.time_out_head(now, index),
+            Some((deadline, Overdue::Request)) if deadline <= now => {
+                self.counters.http_idle_close_count += 1;
+                self.close_when_replied(now, index);
+            }
+            _ => {}
+        }
+        self.settle(now, index);
+    }
+
+    /// No further request is taken; a FIN follows the last reply.
+    pub(super) fn close_when_replied(&mut self, now: Instant, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        client.stop_taking_requests();
+        self.settle(now, index);
+    }
+
+    /// Resets a connection and forgets it.
+    pub(super) fn abort(&mut self, now: Instant, arena: &mut Arena, index: u32) {
+        let Some(client) = self.clients.entry(index) else {
+            return;
+        };
+        let (route, reset) = (client.route, client.tcp.abort(now));
+        self.counters.tcp_abort_count += 1;
+        self.answer_segment(&route, &reset);
+        self.remove_client(arena, index);
+    }
+
+    fn forget_client(&mut self, arena: &mut Arena, index: u32, reason: CloseReason) {
+        match reason {
+            CloseReason::Finished => self.counters.tcp_finished_count += 1,
+            CloseReason::Reset => self.counters.tcp_reset_count += 1,
+            CloseReason::TimedOut => self.counters.tcp_timeout_count += 1,
+        }
+        self.remove_client(arena, index);
+    }
+
+    fn enter_time_wait(&mut self, now: Instant, arena: &mut Arena, index: u32) {
+        let Some(client) = self.clients.entry(index) else {
+            return;
+        };
+        let (entry, route) = (client.tcp.time_wait(now), client.route);
+        let ack = entry.acknowledgment(now);
+        let tuple = entry.tuple();
+        self.counters.tcp_finished_count += 1;
+        self.remove_client(arena, index);
+        let (place, evicted) = self.time_wait.insert(entry);
+        if let Some(evicted) = evicted {
+            self.table.remove(&evicted);
+        }
+        self.table.set(tuple, Place::TimeWait(place));
+        self.answer_segment(&route, &ack);
+    }
+
+    /// Slots that are here go back to the arena; those at the disk come back by their completions.
+    fn remove_client(&mut self, arena: &mut Arena, index: u32) {
+        self.timers.clear(index);
+        let Some(mut client) = self.clients.remove(index) else {
+            return;
+        };
+        self.table.remove(&client.tcp.tuple());
+        client.stream.release_all(&mut self.released);
+        for fetch in client.fetches {
+            if let FetchState::Ready(Some(slot)) = fetch.state {
+                arena.release(slot.into_free());
+            }
+        }
+    }
+}

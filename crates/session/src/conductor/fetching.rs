@@ -1,0 +1,159 @@
+//! Credit becomes reads; reads come back.
+
+use clock::Instant;
+use memory::{Arena, FilledSlot, FreeSlot};
+
+use super::Conductor;
+use crate::client::Client;
+use crate::fetch::{self, Fetch, FetchPlan, FetchState};
+use crate::{ReadError, ReadPlan};
+
+impl Conductor {
+    /// The next read to enqueue, its slot already reserved. Clients take turns, a read each.
+    pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
+        let limits = self.fetch_limits(arena);
+        while let Some(index) = self.readers.pop() {
+            let Some(client) = self.clients.entry_mut(index) else {
+                continue;
+            };
+            if !client.wants_fetch() {
+                continue;
+            }
+            let Some(demand) = client.tcp.demand() else {
+                continue;
+            };
+            let Some(plan) = fetch::plan(&demand, &client.stream, limits) else {
+                continue;
+            };
+            let slot = match plan.read {
+                None => None,
+                Some(_) => match arena.reserve() {
+                    Some(slot) => Some(slot),
+                    None => {
+                        self.counters.disk_slot_famine_count += 1;
+                        self.readers.push_front(index);
+                        return None;
+                    }
+                },
+            };
+            self.next_fetch = self.next_fetch.wrapping_add(1);
+            let id = self.next_fetch;
+            let read = client.begin(id, plan, index, slot);
+            if client.wants_fetch() {
+                self.readers.push(index);
+            }
+            if client.wants_transmit() {
+                self.writers.push(index);
+            }
+            if let Some(read) = read {
+                self.counters.disk_read_count += 1;
+                self.counters.disk_read_bytes += u64::from(read.length_bytes);
+                self.counters.disk_reread_count += u64::from(plan.is_retransmission);
+                return Some(read);
+            }
+            self.settle(now, index);
+        }
+        None
+    }
+
+    /// The disk's queue was full: the read is planned again later.
+    pub fn return_read(&mut self, arena: &mut Arena, plan: ReadPlan) {
+        let (index, id) = untoken(plan.token);
+        arena.release(plan.slot);
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        // Claims are given back newest first, or a gap would open between them.
+        if client.fetches.back().is_some_and(|fetch| fetch.id == id)
+            && let Some(fetch) = client.fetches.pop_back()
+        {
+            client
+                .tcp
+                .return_claim(fetch.plan.range, fetch.plan.is_retransmission);
+            self.counters.disk_read_count -= 1;
+            self.counters.disk_read_bytes -= u64::from(plan.length_bytes);
+            self.counters.disk_reread_count -= u64::from(fetch.plan.is_retransmission);
+        }
+        self.readers.push_front(index);
+    }
+
+    /// A read ended.
+    pub fn handle_completion(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        token: u64,
+        result: Result<FilledSlot, (FreeSlot, ReadError)>,
+    ) {
+        let (index, id) = untoken(token);
+        let waiting = self
+            .clients
+            .entry_mut(index)
+            .and_then(|client| client.fetches.iter_mut().find(|fetch| fetch.id == id));
+        let Some(fetch) = waiting else {
+            self.counters.disk_stale_count += 1;
+            arena.release(result.map_or_else(|(slot, _)| slot, FilledSlot::into_free));
+            return;
+        };
+        match result {
+            Ok(slot) if u64::from(slot.filled_bytes()) >= fetch.plan.needed_bytes() => {
+                fetch.state = FetchState::Ready(Some(slot));
+                self.settle(now, index);
+            }
+            Ok(slot) => {
+                // The object is shorter than it was when it was opened.
+                self.counters.disk_short_count += 1;
+                arena.release(slot.into_free());
+                self.abort(now, arena, index);
+            }
+            Err((slot, error)) => {
+                match error {
+                    ReadError::Io => self.counters.disk_error_count += 1,
+                    ReadError::Changed => self.counters.disk_changed_count += 1,
+                }
+                arena.release(slot);
+                self.abort(now, arena, index);
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Claims the plan's bytes; returns the read it needs.
+    fn begin(
+        &mut self,
+        id: u32,
+        plan: FetchPlan,
+        index: u32,
+        slot: Option<FreeSlot>,
+    ) -> Option<ReadPlan> {
+        self.tcp.claim(plan.range, plan.is_retransmission);
+        let state = match slot {
+            Some(_) => FetchState::Reading,
+            None => FetchState::Ready(None),
+        };
+        self.fetches.push_back(Fetch { id, plan, state });
+        let (read, slot) = plan.read.zip(slot)?;
+        Some(ReadPlan {
+            object: read.object.handle,
+            offset_bytes: read.offset_bytes,
+            length_bytes: read.length_bytes,
+            slot,
+            token: u64::from(index) << 32 | u64::from(id),
+        })
+    }
+}
+
+impl FetchPlan {
+    /// Bytes the slot must hold, those skipped included.
+    fn needed_bytes(&self) -> u64 {
+        self.read.map_or(0, |read| {
+            u64::from(read.skip_bytes) + self.range.end.since(read.stream_start)
+        })
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of a token")]
+const fn untoken(token: u64) -> (u32, u32) {
+    ((token >> 32) as u32, token as u32)
+}

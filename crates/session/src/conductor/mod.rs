@@ -1,0 +1,230 @@
+//! One worker's whole protocol state, and the verbs that move it.
+//!
+//! After each batch of input the caller polls, in this order: [`Conductor::poll_lookup`],
+//! [`Conductor::poll_read`], [`Conductor::transmit`], [`Conductor::poll_released`], and waits no
+//! longer than [`Conductor::poll_timeout`]. `now` never decreases. Every [`ReadPlan`] comes back by
+//! [`Conductor::handle_completion`] or [`Conductor::return_read`], whatever became of its client.
+
+mod clients;
+mod fetching;
+mod frames;
+mod requests;
+mod transmit;
+
+use core::net::IpAddr;
+use std::collections::VecDeque;
+
+use clock::Instant;
+use memory::Arena;
+use tcp::{HalfOpen, Listener, Table, TimeWaitTable, TimerQueue};
+use wire::Route;
+
+use crate::client::Client;
+use crate::counters::Counters;
+use crate::fetch::FetchLimits;
+use crate::outbox::Outbox;
+use crate::run_queue::RunQueue;
+use crate::slab::Slab;
+use crate::{Config, LookupPlan, ObjectHandle};
+
+#[cfg(doc)]
+use crate::ReadPlan;
+
+/// Half-open connections are few words; this many survive a burst of one second at 4096 SYN/s.
+const HALF_OPEN_MAX: usize = 4096;
+/// Names in TIME-WAIT. Clients mostly close first and take the waiting upon themselves.
+const TIME_WAIT_MAX: usize = 16_384;
+/// IP and TCP headers with timestamps, at most: what a frame loses of the segmentation limit.
+const PACKET_HEADER_BYTES_MAX: u64 = 40 + 32;
+
+/// A half-open connection and the way back to its peer.
+#[derive(Clone, Copy, Debug)]
+struct Knock {
+    half_open: HalfOpen,
+    route: Route,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Conductor {
+    config: Config,
+    listener: Listener,
+    /// New connections are answered.
+    is_listening: bool,
+    table: Table,
+    knocks: Slab<Knock>,
+    clients: Slab<Client>,
+    time_wait: TimeWaitTable,
+    /// Keys: clients by index, then half-open connections.
+    timers: TimerQueue,
+    /// Clients with a demand.
+    readers: RunQueue,
+    /// Clients with something to send.
+    writers: RunQueue,
+    outbox: Outbox,
+    lookups: VecDeque<LookupPlan>,
+    released: Vec<ObjectHandle>,
+    parts: Vec<http::Part>,
+    next_serial: u32,
+    next_fetch: u32,
+    identification: u16,
+    counters: Counters,
+}
+
+impl Conductor {
+    /// All tables are allocated here.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let clients = config.connections_max;
+        let (table_key, listener_key) = split_seed(config.seed);
+        let mut conductor = Self {
+            listener: Listener::new(listener_key),
+            is_listening: true,
+            table: Table::new(clients + HALF_OPEN_MAX + TIME_WAIT_MAX, table_key),
+            knocks: Slab::new(HALF_OPEN_MAX),
+            clients: Slab::new(clients),
+            time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
+            timers: TimerQueue::new(clients + HALF_OPEN_MAX),
+            readers: RunQueue::new(clients),
+            writers: RunQueue::new(clients),
+            outbox: Outbox::new(),
+            lookups: VecDeque::with_capacity(clients),
+            released: Vec::with_capacity(clients),
+            parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
+            next_serial: 0,
+            next_fetch: 0,
+            identification: 0,
+            counters: Counters::default(),
+            config,
+        };
+        conductor.announce();
+        conductor
+    }
+
+    /// When [`Conductor::handle_timeouts`] next has work.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.timers.next_deadline(), self.time_wait.next_expiry()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Fires every timer due at `now`.
+    pub fn handle_timeouts(&mut self, now: Instant, arena: &mut Arena) {
+        while let Some(key) = self.timers.pop_due(now) {
+            match self.knock_of(key) {
+                Some(knock) => self.on_knock_timeout(now, knock),
+                None => self.on_client_timeout(now, arena, key),
+            }
+        }
+        while let Some(tuple) = self.time_wait.pop_expired(now) {
+            self.table.remove(&tuple);
+        }
+    }
+
+    /// The next path to look up.
+    pub fn poll_lookup(&mut self) -> Option<LookupPlan> {
+        self.lookups.pop_front()
+    }
+
+    /// An object one use of which has ended.
+    pub fn poll_released(&mut self) -> Option<ObjectHandle> {
+        self.released.pop()
+    }
+
+    /// Refuses new connections and requests; replies under way finish, then a FIN.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.is_listening = false;
+        let knocks: Vec<u32> = self.knocks.indexes().collect();
+        for index in knocks {
+            self.forget_knock(index);
+        }
+        let indexes: Vec<u32> = self.clients.indexes().collect();
+        for index in indexes {
+            self.close_when_replied(now, index);
+        }
+    }
+
+    /// Resets whatever is left.
+    pub fn abort_all(&mut self, now: Instant, arena: &mut Arena) {
+        let indexes: Vec<u32> = self.clients.indexes().collect();
+        for index in indexes {
+            self.abort(now, arena, index);
+        }
+    }
+
+    /// Open connections, half-open ones included, TIME-WAIT not.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.clients.len() + self.knocks.len()
+    }
+
+    /// Counters so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn is_ours(&self, address: IpAddr) -> bool {
+        self.config.addresses.contains(&address)
+    }
+
+    /// What one frame and one read hold.
+    fn fetch_limits(&self, arena: &Arena) -> FetchLimits {
+        let slot_bytes = u64::from(arena.slot_bytes());
+        let segmentation = u64::from(self.config.segmentation_bytes_max);
+        let frame_bytes = segmentation.saturating_sub(PACKET_HEADER_BYTES_MAX);
+        if frame_bytes == 0 {
+            // A fetch is cut into MTU-sized frames here, so one slot's worth is one fetch.
+            return FetchLimits {
+                frame_bytes: slot_bytes,
+                slot_bytes,
+            };
+        }
+        FetchLimits {
+            frame_bytes,
+            slot_bytes,
+        }
+    }
+
+    fn knock_of(&self, timer_key: u32) -> Option<u32> {
+        timer_key.checked_sub(self.first_knock_key())
+    }
+
+    fn first_knock_key(&self) -> u32 {
+        u32::try_from(self.config.connections_max).unwrap_or(u32::MAX)
+    }
+
+    /// After anything happened to a client: queues and timers follow its state.
+    fn settle(&mut self, now: Instant, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        if client.is_closing && client.tcp.can_append() && client.lookup.is_none() {
+            // Everything that will ever be said has been queued.
+            client.tcp.finish();
+        }
+        client.tcp.set_receive_window(client.input_room());
+        if client.wants_fetch() {
+            self.readers.push(index);
+        }
+        if client.wants_transmit() {
+            self.writers.push(index);
+        }
+        match client.deadline(&self.config) {
+            Some(deadline) => self.timers.set(index, deadline.max(now)),
+            None => self.timers.clear(index),
+        }
+    }
+}
+
+fn split_seed(seed: [u8; 32]) -> ([u8; 16], [u8; 16]) {
+    let (mut first, mut second) = ([0; 16], [0; 16]);
+    first.copy_from_slice(&seed[..16]);
+    second.copy_from_slice(&seed[16..]);
+    (first, second)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Requests in, replies queued.
+
+use clock::Instant;
+use http::{Method, Parsed, Refusal, ReplyOptions, Status};
+
+use super::Conductor;
+use crate::client::{Awaiting, Client};
+use crate::{LookupError, LookupPlan, LookupToken, Object};
+
+impl Conductor {
+    /// Looks at the requests that arrived, until one needs the store, or more bytes.
+    pub(super) fn take_requests(&mut self, now: Instant, index: u32) {
+        while let Some(client) = self.clients.entry_mut(index)
+            && client.takes_requests()
+        {
+            let (request, head_bytes) = match http::parse_request(&client.input) {
+                Parsed::Complete {
+                    request,
+                    head_bytes,
+                } => (request, head_bytes),
+                Parsed::Incomplete => {
+                    client.await_more(now);
+                    return;
+                }
+                Parsed::Refused(refusal) => {
+                    self.refuse_request(now, index, refusal);
+                    return;
+                }
+            };
+            self.counters.http_request_count += 1;
+            client.awaiting = Awaiting::Nothing;
+            if request.method == Method::Options {
+                let options = self.reply_options(now);
+                self.queue_reply(now, index, head_bytes, |request, text, parts| {
+                    http::options_reply(request, &options, text, parts)
+                });
+                continue;
+            }
+            let token = token(index, client.serial);
+            client.lookup = Some(head_bytes);
+            self.lookups.push_back(LookupPlan {
+                token,
+                path: request.path,
+            });
+        }
+    }
+
+    /// The store's answer. On `Ok`, one use of the object is held until it comes out of
+    /// [`Conductor::poll_released`].
+    pub fn handle_lookup(
+        &mut self,
+        now: Instant,
+        token: LookupToken,
+        answer: Result<Object, LookupError>,
+    ) {
+        let (index, serial) = untoken(token);
+        let client = self
+            .clients
+            .entry_mut(index)
+            .filter(|client| client.serial == serial);
+        let Some(head_bytes) = client.and_then(|client| client.lookup.take()) else {
+            // The client left meanwhile.
+            self.released
+                .extend(answer.ok().map(|object| object.handle));
+            return;
+        };
+        let options = self.reply_options(now);
+        match answer {
+            Ok(object) => self.queue_object(now, index, head_bytes, &object, &options),
+            Err(error) => self.queue_reply(now, index, head_bytes, |request, text, parts| {
+                let head_only = request.method == Method::Head;
+                let close = !(request.keep_alive && options.keep_alive);
+                http::error_reply(status_of(error), head_only, close, &options, text, parts)
+            }),
+        }
+        self.take_requests(now, index);
+        self.settle(now, index);
+    }
+
+    /// The rest of a head did not come in time: 408, and the connection closes.
+    pub(super) fn time_out_head(&mut self, now: Instant, index: u32) {
+        self.counters.http_timeout_count += 1;
+        let refusal = Refusal {
+            status: Status::RequestTimeout,
+            head_only: false,
+        };
+        self.refuse_request(now, index, refusal);
+    }
+
+    fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
+        let options = self.reply_options(now);
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let before = client.stream.text.len();
+        self.parts.clear();
+        let Refusal { status, head_only } = refusal;
+        let text = &mut client.stream.text;
+        http::error_reply(status, head_only, true, &options, text, &mut self.parts);
+        self.counters.http_reply_count += 1;
+        self.counters.http_error_count += 1;
+        let bytes = client.stream.push_reply(&self.parts, before, None);
+        client.tcp.append(now, bytes);
+        client.stop_taking_requests();
+    }
+
+    /// Queues a reply that is text only.
+    fn queue_reply(
+        &mut self,
+        now: Instant,
+        index: u32,
+        head_bytes: usize,
+        write: impl FnOnce(&http::Request<'_>, &mut Vec<u8>, &mut Vec<http::Part>) -> http::Reply,
+    ) {
+        self.queue(now, index, head_bytes, None, write);
+    }
+
+    fn queue_object(
+        &mut self,
+        now: Instant,
+        index: u32,
+        head_bytes: usize,
+        object: &Object,
+        options: &ReplyOptions,
+    ) {
+        self.queue(
+            now,
+            index,
+            head_bytes,
+            Some(object),
+            |request, text, parts| http::reply(request, &object.meta, options, text, parts),
+        );
+    }
+
+    /// Lets `write` answer the request at the start of the input, and queues what it wrote.
+    fn queue(
+        &mut self,
+        now: Instant,
+        index: u32,
+        head_bytes: usize,
+        object: Option<&Object>,
+        write: impl FnOnce(&http::Request<'_>, &mut Vec<u8>, &mut Vec<http::Part>) -> http::Reply,
+    ) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let Client { input, stream, .. } = client;
+        // The request was understood when it was looked up; its bytes have not changed since.
+        let Parsed::Complete { request, .. } = http::parse_request(input) else {
+            unreachable!("a request that was complete stays so");
+        };
+        let before = stream.text.len();
+        self.parts.clear();
+        let reply = write(&request, &mut stream.text, &mut self.parts);
+        let bytes = stream.push_reply(&self.parts, before, object);
+        client.tcp.append(now, bytes);
+        client.input.drain(..head_bytes);
+        self.counters.http_reply_count += 1;
+        if reply.status.code() >= 400 {
+            self.counters.http_error_count += 1;
+        }
+        if reply.close {
+            client.stop_taking_requests();
+        } else {
+            client.await_more(now);
+        }
+    }
+
+    fn reply_options(&self, now: Instant) -> ReplyOptions {
+        ReplyOptions {
+            cors: self.config.cors,
+            unix_seconds_now: self.config.unix_seconds_at_start + now.as_millis() / 1000,
+            keep_alive: self.is_listening,
+        }
+    }
+}
+
+impl Client {
+    /// The input holds no complete request.
+    fn await_more(&mut self, now: Instant) {
+        if self.is_half_closed {
+            self.stop_taking_requests();
+        } else if self.input.is_empty() {
+            let is_first = match self.awaiting {
+                Awaiting::Request { is_first, .. } => is_first,
+                Awaiting::Head(_) | Awaiting::Nothing => false,
+            };
+            if !matches!(self.awaiting, Awaiting::Request { .. }) || self.stream.replies() > 0 {
+                self.awaiting = Awaiting::Request {
+                    since: now,
+                    is_first,
+                };
+            }
+        } else if !matches!(self.awaiting, Awaiting::Head(_)) {
+            self.awaiting = Awaiting::Head(now);
+        }
+    }
+
+    /// No further request is taken; what arrived of one is thrown away.
+    pub(crate) fn stop_taking_requests(&mut self) {
+        self.is_closing = true;
+        self.awaiting = Awaiting::Nothing;
+        if self.lookup.is_none() {
+            self.input = Vec::new();
+        }
+    }
+}
+
+const fn status_of(error: LookupError) -> Status {
+    match error {
+        LookupError::NotFound => Status::NotFound,
+        LookupError::Forbidden => Status::Forbidden,
+        LookupError::Busy => Status::ServiceUnavailable,
+        LookupError::Failed => Status::InternalServerError,
+    }
+}
+
+fn token(index: u32, serial: u32) -> LookupToken {
+    LookupToken(u64::from(index) << 32 | u64::from(serial))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of a token")]
+const fn untoken(token: LookupToken) -> (u32, u32) {
+    ((token.0 >> 32) as u32, token.0 as u32)
+}

@@ -1,0 +1,122 @@
+//! What happened since start: plain numbers, one owner, no locks.
+
+use tcp::SegmentDrop;
+use wire::DropReason;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:expr])+ $name:ident,)+) => {
+        /// Totals since start.
+        #[derive(Clone, Debug)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+            /// Frames refused, by [`DropReason::index`].
+            pub wire_drops: [u64; DropReason::COUNT],
+            /// Segments refused by a connection, in the order of [`SegmentDrop::ALL`].
+            pub tcp_drops: [u64; SegmentDrop::COUNT],
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Self {
+                    $($name: 0,)+
+                    wire_drops: [0; DropReason::COUNT],
+                    tcp_drops: [0; SegmentDrop::COUNT],
+                }
+            }
+        }
+
+        impl Counters {
+            /// Name and value of every counter that stands for itself, in a fixed order.
+            pub fn as_pairs(&self) -> Vec<(&'static str, u64)> {
+                let mut pairs = vec![$((stringify!($name), self.$name),)+];
+                pairs.push(("wire_drop_count", self.wire_drops.iter().sum()));
+                pairs.push(("tcp_drop_count", self.tcp_drops.iter().sum()));
+                pairs
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames received.
+    wire_receive_frames,
+    /// Frames whose destination is none of our addresses.
+    wire_foreign_frames,
+    /// Answers to ARP, neighbour solicitations and echo requests that were queued.
+    wire_answer_frames,
+    /// Answers not sent because too many were waiting.
+    wire_answer_overflow_count,
+    /// Segments for no connection, answered by a reset.
+    tcp_refused_segments,
+    /// SYNs that began a handshake.
+    tcp_open_count,
+    /// Handshakes completed.
+    tcp_established_count,
+    /// SYNs refused because the half-open table, or at its completion the table of connections,
+    /// was full.
+    tcp_overflow_count,
+    /// Handshakes given up.
+    tcp_handshake_timeout_count,
+    /// Connections both sides finished.
+    tcp_finished_count,
+    /// Connections the peer reset.
+    tcp_reset_count,
+    /// Connections that stopped answering.
+    tcp_timeout_count,
+    /// Connections we reset: failed reads, stalled clients, the end of the server.
+    tcp_abort_count,
+    /// Data segments handed to the link; a large one counts once.
+    tcp_send_segments,
+    /// Bytes of them, retransmissions included.
+    tcp_send_bytes,
+    /// Data segments handed to the link again.
+    tcp_retransmit_segments,
+    /// Bytes of them.
+    tcp_retransmit_bytes,
+    /// Segments without data: ACK, FIN, probes.
+    tcp_control_segments,
+    /// ICMP told us the path takes smaller packets.
+    tcp_packet_too_big_count,
+    /// Requests understood.
+    http_request_count,
+    /// Replies begun, of any status.
+    http_reply_count,
+    /// Replies of 4xx and 5xx.
+    http_error_count,
+    /// Request heads that did not arrive in time.
+    http_timeout_count,
+    /// Connections closed because they asked for nothing more.
+    http_idle_close_count,
+    /// Connections reset because the client took nothing for too long.
+    http_stall_count,
+    /// Reads planned.
+    disk_read_count,
+    /// Bytes of them, alignment included.
+    disk_read_bytes,
+    /// Reads that served bytes lost before.
+    disk_reread_count,
+    /// Times no slot was free for a read that was due.
+    disk_slot_famine_count,
+    /// Reads that failed.
+    disk_error_count,
+    /// Reads refused because the object had changed on the disk.
+    disk_changed_count,
+    /// Reads that ended before the object should.
+    disk_short_count,
+    /// Reads whose bytes nobody wanted any more.
+    disk_stale_count,
+}
+
+impl Counters {
+    /// Frames refused by reason, those that occurred.
+    pub fn wire_drop_pairs(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let reasons = DropReason::ALL.iter().map(|reason| reason.as_str());
+        reasons.zip(self.wire_drops).filter(|(_, count)| *count > 0)
+    }
+
+    /// Segments refused by reason, those that occurred.
+    pub fn tcp_drop_pairs(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let reasons = SegmentDrop::ALL.iter().map(|reason| reason.as_str());
+        reasons.zip(self.tcp_drops).filter(|(_, count)| *count > 0)
+    }
+}

@@ -1,0 +1,175 @@
+//! From credit to a disk read: how much, from where, and when it is worth waiting for more.
+//!
+//! A fetch is one frame's worth of stream: some text, then at most one read of an object. The rule
+//! of its size (docs/decisions/0003-read-size.md):
+//!
+//! * as much as credit, one slot, one read and one frame allow;
+//! * ending on a block boundary where that costs less than a block, so that the next read starts
+//!   aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame;
+//! * new data waits while something is outstanding and the credit is below a third of the window
+//!   and below one full fetch. ACKs that arrive together then become one read instead of many,
+//!   and a third of the window never leaves the pipe empty.
+
+use memory::FilledSlot;
+use tcp::{Demand, StreamOffset, StreamRange};
+
+use crate::stream_map::{ObjectPlace, Source, StreamMap};
+
+/// Fetches of one connection under way or waiting for their turn: 1 MiB of a 64 KiB slot each,
+/// which a disk of 100 microseconds turns into 80 Gb/s.
+pub(crate) const FETCHES_MAX: usize = 16;
+/// The share of the window worth waiting for.
+const WINDOW_SHARE: u64 = 3;
+
+/// What one frame and one read can hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FetchLimits {
+    /// Payload bytes of the largest frame.
+    pub(crate) frame_bytes: u64,
+    /// Payload bytes of a slot.
+    pub(crate) slot_bytes: u64,
+}
+
+impl FetchLimits {
+    /// A full fetch less what alignment and a head may cost it.
+    const fn worthwhile_bytes(self) -> u64 {
+        let full = if self.frame_bytes < self.slot_bytes {
+            self.frame_bytes
+        } else {
+            self.slot_bytes
+        };
+        full - full / 8
+    }
+}
+
+/// The read a fetch needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReadShape {
+    pub(crate) object: ObjectPlace,
+    /// Aligned offset, bytes.
+    pub(crate) offset_bytes: u64,
+    /// Aligned length, bytes.
+    pub(crate) length_bytes: u32,
+    /// Where in the slot the wanted bytes start.
+    pub(crate) skip_bytes: u32,
+    /// Where in the stream they start; everything before is text.
+    pub(crate) stream_start: StreamOffset,
+}
+
+/// A decision to fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FetchPlan {
+    pub(crate) range: StreamRange,
+    pub(crate) is_retransmission: bool,
+    /// `None`: text only, ready at once.
+    pub(crate) read: Option<ReadShape>,
+}
+
+/// A fetch under way.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    /// Names it among all fetches of the worker.
+    pub(crate) id: u32,
+    pub(crate) plan: FetchPlan,
+    pub(crate) state: FetchState,
+}
+
+/// Where a fetch's bytes are.
+#[derive(Debug)]
+pub(crate) enum FetchState {
+    /// The disk has the slot.
+    Reading,
+    /// Here; `None` for text only.
+    Ready(Option<FilledSlot>),
+}
+
+/// Decides what to fetch for a demand; `None` if it is worth waiting.
+pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> Option<FetchPlan> {
+    let range = demand.range;
+    let text = stream.text_run(range.start, range.end);
+    let text_bytes = text.bytes().min(limits.frame_bytes);
+    let text_end = range.start + text_bytes;
+    let read = if text_end < range.end && text_bytes < limits.frame_bytes {
+        let room = limits.frame_bytes - text_bytes;
+        shape_read(
+            stream,
+            StreamRange::new(text_end, range.end),
+            room,
+            limits.slot_bytes,
+        )
+    } else {
+        None
+    };
+    let end = read.map_or(text_end, |(_, end)| end);
+    let range = StreamRange::new(range.start, end);
+    if range.is_empty() {
+        return None;
+    }
+    let plan = FetchPlan {
+        range,
+        is_retransmission: demand.is_retransmission,
+        read: read.map(|(shape, _)| shape),
+    };
+    (!is_worth_waiting(demand, &plan, stream, limits)).then_some(plan)
+}
+
+/// The read for the object run at the start of `range`, and where in the stream it ends.
+fn shape_read(
+    stream: &StreamMap,
+    range: StreamRange,
+    room_bytes: u64,
+    slot_bytes: u64,
+) -> Option<(ReadShape, StreamOffset)> {
+    let span = stream.find(range.start)?;
+    let Source::Object { object, start } = span.source else {
+        return None;
+    };
+    let block = u64::from(object.block_bytes);
+    let offset = start + range.start.since(span.start);
+    let aligned = offset - offset % block;
+    let read_bytes_max = slot_bytes.min(u64::from(object.read_bytes_max));
+    let read_bytes_max = read_bytes_max - read_bytes_max % block;
+    let wanted = span.end().min(range.end).since(range.start);
+    let mut bytes = wanted
+        .min(room_bytes)
+        .min(aligned + read_bytes_max - offset);
+    let beyond_block = (offset + bytes) % block;
+    // A run that ends here has no next read to align; a shorter one would not be a read at all.
+    if range.start + bytes < span.end() && bytes > beyond_block {
+        bytes -= beyond_block;
+    }
+    let length = (offset + bytes).next_multiple_of(block) - aligned;
+    let shape = ReadShape {
+        object,
+        offset_bytes: aligned,
+        length_bytes: u32::try_from(length).ok()?,
+        skip_bytes: u32::try_from(offset - aligned).ok()?,
+        stream_start: range.start,
+    };
+    Some((shape, range.start + bytes))
+}
+
+fn is_worth_waiting(
+    demand: &Demand,
+    plan: &FetchPlan,
+    stream: &StreamMap,
+    limits: FetchLimits,
+) -> bool {
+    if demand.is_retransmission || demand.outstanding_bytes == 0 {
+        return false;
+    }
+    // The end of a run or of all there is: waiting would not make it more.
+    let Some(next) = stream.find(plan.range.end) else {
+        return false;
+    };
+    if next.start == plan.range.end {
+        return false;
+    }
+    demand.range.bytes()
+        < limits
+            .worthwhile_bytes()
+            .min(demand.window_bytes / WINDOW_SHARE)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The read-sizing rule, each clause on both sides.
+
+use http::{ObjectMeta, Part};
+use proptest::prelude::*;
+use tcp::{Demand, StreamOffset, StreamRange};
+
+use super::{FetchLimits, FetchPlan, plan};
+use crate::stream_map::StreamMap;
+use crate::{Object, ObjectHandle};
+
+const LIMITS: FetchLimits = FetchLimits {
+    frame_bytes: 65_463,
+    slot_bytes: 65_536,
+};
+const HEAD: u64 = 300;
+
+fn stream(start: u64, length: u64, block_bytes: u32) -> StreamMap {
+    let object = Object {
+        handle: ObjectHandle(0),
+        meta: ObjectMeta {
+            size_bytes: start + length,
+            modified_unix_seconds: 0,
+            entity_tag: String::new(),
+            content_type: "video/mp4",
+        },
+        block_bytes,
+        read_bytes_max: 1 << 20,
+    };
+    let mut map = StreamMap::default();
+    map.text.resize(usize::try_from(HEAD).unwrap(), b'h');
+    let text = Part::Text(u32::try_from(HEAD).unwrap());
+    map.push_reply(&[text, Part::Object { start, length }], 0, Some(&object));
+    map
+}
+
+fn demand(start: u64, end: u64) -> Demand {
+    Demand {
+        range: StreamRange::new(StreamOffset(start), StreamOffset(end)),
+        is_retransmission: false,
+        outstanding_bytes: 0,
+        window_bytes: 1 << 20,
+    }
+}
+
+fn planned(stream: &StreamMap, demand: &Demand) -> FetchPlan {
+    plan(demand, stream, LIMITS).unwrap()
+}
+
+#[test]
+fn the_head_travels_with_the_first_blocks() {
+    let stream = stream(0, 307_200, 4096);
+    let first = planned(&stream, &demand(0, 300_000));
+    assert_eq!(first.range.bytes(), HEAD + 61_440);
+    let read = first.read.unwrap();
+    assert_eq!(
+        (read.offset_bytes, read.length_bytes, read.skip_bytes),
+        (0, 61_440, 0)
+    );
+    assert_eq!(read.stream_start, StreamOffset(HEAD));
+}
+
+#[test]
+fn three_hundred_kilobytes_are_five_reads() {
+    let stream = stream(0, 307_200, 4096);
+    let (mut at, mut reads) = (0, 0);
+    while at < HEAD + 307_200 {
+        let fetch = planned(&stream, &demand(at, HEAD + 307_200));
+        assert_eq!(
+            fetch.read.map(|read| read.skip_bytes),
+            Some(0),
+            "no block is read twice"
+        );
+        at = fetch.range.end.0;
+        reads += 1;
+    }
+    assert_eq!(reads, 5);
+}
+
+#[test]
+fn an_unaligned_start_reads_its_block_and_ends_aligned() {
+    let stream = stream(5000, 200_000, 4096);
+    let fetch = planned(&stream, &demand(HEAD, HEAD + 100_000));
+    let read = fetch.read.unwrap();
+    assert_eq!((read.offset_bytes, read.skip_bytes), (4096, 904));
+    assert_eq!((5000 + fetch.range.bytes()) % 4096, 0);
+    assert_eq!(read.length_bytes, 65_536);
+}
+
+#[test]
+fn credit_below_a_block_is_used_to_the_byte() {
+    let stream = stream(0, 200_000, 4096);
+    let fetch = planned(&stream, &demand(HEAD, HEAD + 1448));
+    assert_eq!(fetch.range.bytes(), 1448);
+    assert_eq!(fetch.read.unwrap().length_bytes, 4096);
+}
+
+#[test]
+fn small_credit_waits_only_while_something_is_outstanding() {
+    let stream = stream(0, 400_000, 4096);
+    let mut wanted = demand(HEAD, HEAD + 20_000);
+    assert!(plan(&wanted, &stream, LIMITS).is_some());
+    wanted.outstanding_bytes = 1;
+    assert!(plan(&wanted, &stream, LIMITS).is_none());
+    wanted.is_retransmission = true;
+    assert!(
+        plan(&wanted, &stream, LIMITS).is_some(),
+        "a lost range never waits"
+    );
+    wanted.is_retransmission = false;
+    wanted.window_bytes = 60_000;
+    assert!(
+        plan(&wanted, &stream, LIMITS).is_some(),
+        "a third of the window is enough"
+    );
+    wanted.window_bytes = 60_003;
+    assert!(plan(&wanted, &stream, LIMITS).is_none());
+    let plenty = |bytes| Demand {
+        outstanding_bytes: 1,
+        window_bytes: 1 << 20,
+        ..demand(HEAD, HEAD + bytes)
+    };
+    assert!(plan(&plenty(LIMITS.worthwhile_bytes() - 1), &stream, LIMITS).is_none());
+    assert!(plan(&plenty(LIMITS.worthwhile_bytes()), &stream, LIMITS).is_some());
+}
+
+#[test]
+fn the_end_of_an_object_never_waits() {
+    let stream = stream(0, 100, 4096);
+    let mut wanted = demand(HEAD, HEAD + 100);
+    wanted.outstanding_bytes = 1;
+    let fetch = planned(&stream, &wanted);
+    assert_eq!(fetch.range.bytes(), 100);
+    wanted.range = StreamRange::new(StreamOffset(HEAD), StreamOffset(HEAD + 99));
+    assert!(plan(&wanted, &stream, LIMITS).is_none());
+}
+
+#[test]
+fn text_alone_needs_no_read() {
+    let stream = stream(0, 100, 4096);
+    let fetch = planned(&stream, &demand(10, 200));
+    assert_eq!((fetch.range.bytes(), fetch.read), (190, None));
+}
+
+proptest! {
+    #[test]
+    fn fetches_cover_the_stream_with_reads_that_fit(
+        start in 0u64..20_000,
+        length in 1u64..400_000,
+        shift in 9u32..=16,
+        frame_bytes in 1400u64..70_000,
+        credits in proptest::collection::vec(1u64..100_000, 1..50),
+    ) {
+        let block = 1u32 << shift;
+        let stream = stream(start, length, block);
+        let limits = FetchLimits { frame_bytes, slot_bytes: 65_536 };
+        let end = HEAD + length;
+        let mut at = 0;
+        for credit in credits.into_iter().chain(std::iter::repeat(u64::MAX / 2)) {
+            if at == end {
+                break;
+            }
+            let wanted = demand(at, end.min(at.saturating_add(credit)));
+            let fetch = plan(&wanted, &stream, limits).unwrap();
+            prop_assert_eq!(fetch.range.start.0, at);
+            prop_assert!(fetch.range.end <= wanted.range.end);
+            prop_assert!(fetch.range.bytes() <= frame_bytes);
+            if let Some(read) = fetch.read {
+                let block = u64::from(block);
+                prop_assert_eq!(read.offset_bytes % block, 0);
+                prop_assert_eq!(u64::from(read.length_bytes) % block, 0);
+                prop_assert!(read.length_bytes <= 65_536);
+                let object_bytes = fetch.range.end.since(read.stream_start);
+                let first = start + read.stream_start.0 - HEAD;
+                prop_assert_eq!(read.offset_bytes + u64::from(read.skip_bytes), first);
+                prop_assert!(u64::from(read.skip_bytes) + object_bytes
+                    <= u64::from(read.length_bytes));
+            }
+            at = fetch.range.end.0;
+        }
+    }
+}

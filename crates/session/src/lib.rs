@@ -1,0 +1,149 @@
+//! The conductor: ACK credit becomes reads, reads become segments.
+//!
+//! Frames, completions, answers of the store and moments come in; look-ups, reads and frames come
+//! out. It makes no system call, reads no clock and touches no payload: a byte is in a slot of the
+//! arena between its read and its frame, and nowhere else.
+//!
+//! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
+//! connection there are at most 16 KiB of requests, eight replies' heads, sixteen fetches and the
+//! log of [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
+//! when it first needs it; nothing else is allocated after start.
+//!
+//! Reading first: [`Conductor`], then `fetch` (how credit becomes a read), `stream_map` (what
+//! stands in for a socket buffer).
+#![forbid(unsafe_code)]
+
+mod client;
+mod conductor;
+mod counters;
+mod fetch;
+mod outbox;
+mod run_queue;
+mod slab;
+mod stream_map;
+
+use core::net::IpAddr;
+
+use clock::Duration;
+use memory::FreeSlot;
+use wire::MacAddress;
+
+pub use conductor::Conductor;
+pub use counters::Counters;
+
+/// What the conductor is told at start; every size in it is a bound on memory.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses this stack answers for (IPv4 and IPv6).
+    pub addresses: Vec<IpAddr>,
+    /// Our MAC.
+    pub mac: MacAddress,
+    /// Link MTU, bytes.
+    pub mtu_bytes: u16,
+    /// Largest IP packet the link takes for segmentation, bytes; 0: none, it gets MTU-sized ones.
+    pub segmentation_bytes_max: u32,
+    /// Whether the link completes checksums. Segmentation needs it.
+    pub checksum_offload: bool,
+    /// HTTP port.
+    pub http_port: u16,
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// Secret of this run: hash keys, initial sequence numbers.
+    pub seed: [u8; 32],
+    /// Browsers' players on other origins may read replies (CORS).
+    pub cors: bool,
+    /// Unix time at `Instant::ZERO`, seconds (the Date header).
+    pub unix_seconds_at_start: u64,
+    /// A client has this long to finish a request head (408 after), and to begin its first one.
+    pub head_timeout: Duration,
+    /// An idle persistent connection is closed after this.
+    pub idle_timeout: Duration,
+    /// A client that acknowledges nothing of a reply for this long is reset.
+    pub send_timeout: Duration,
+}
+
+/// Names an object the store handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ObjectHandle(pub u32);
+
+/// An object as the conductor needs to know it.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Returned in read plans and by [`Conductor::poll_released`].
+    pub handle: ObjectHandle,
+    /// What HTTP says of it.
+    pub meta: http::ObjectMeta,
+    /// Alignment of reads, bytes; a power of two.
+    pub block_bytes: u32,
+    /// Largest read, bytes.
+    pub read_bytes_max: u32,
+}
+
+/// Why there is no object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LookupError {
+    /// 404.
+    NotFound,
+    /// 403.
+    Forbidden,
+    /// 503: too many objects are open.
+    Busy,
+    /// 500.
+    Failed,
+}
+
+/// A path to be looked up in the store; answered by [`Conductor::handle_lookup`], now or later.
+#[derive(Debug)]
+pub struct LookupPlan {
+    /// To be given back.
+    pub token: LookupToken,
+    /// Decoded, starts with `/`, without dot segments.
+    pub path: String,
+}
+
+/// Names a look-up under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LookupToken(pub u64);
+
+/// A disk read to be enqueued; answered by [`Conductor::handle_completion`].
+#[derive(Debug)]
+pub struct ReadPlan {
+    /// What to read.
+    pub object: ObjectHandle,
+    /// From where, bytes; a multiple of the object's block size.
+    pub offset_bytes: u64,
+    /// How much, bytes; a multiple of the object's block size. The last block of an object may
+    /// reach past its end.
+    pub length_bytes: u32,
+    /// Where to.
+    pub slot: FreeSlot,
+    /// To be given back.
+    pub token: u64,
+}
+
+/// Why a read failed, as far as it is counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadError {
+    /// The device said so.
+    Io,
+    /// The object is no longer what it was when it was opened.
+    Changed,
+}
+
+/// Whether the link took everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransmitProgress {
+    /// Nothing is left to send now.
+    Done,
+    /// The link was full: call again when it has room.
+    Full,
+}
+
+/// The link's answer to a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transmitted {
+    /// Taken; or lost, which TCP finds out by itself.
+    Taken,
+    /// No room.
+    Full,
+}

@@ -1,0 +1,129 @@
+//! Small frames that answer frames: ARP, neighbour discovery, echo, SYN-ACK, reset.
+//!
+//! Each is complete when it is put here, checksums included. Bound: [`FRAMES_MAX`] frames of at
+//! most [`FRAME_BYTES_MAX`]; what does not fit is not sent, as if the network had lost it.
+
+use wire::{Offload, Outgoing};
+
+use crate::{TransmitProgress, Transmitted};
+
+/// Most frames waiting.
+pub(crate) const FRAMES_MAX: usize = 256;
+/// Longest frame: an echo reply of a full Ethernet packet.
+pub(crate) const FRAME_BYTES_MAX: usize = 1514;
+
+/// The frames, oldest first.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    frames: Box<[Frame]>,
+    first: usize,
+    count: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Frame {
+    bytes: [u8; FRAME_BYTES_MAX],
+    length: usize,
+}
+
+impl Outbox {
+    pub(crate) fn new() -> Self {
+        let empty = Frame {
+            bytes: [0; FRAME_BYTES_MAX],
+            length: 0,
+        };
+        Self {
+            frames: vec![empty; FRAMES_MAX].into_boxed_slice(),
+            first: 0,
+            count: 0,
+        }
+    }
+
+    /// Lets `write` fill a frame and say its length, `None` for none. Returns whether a frame was
+    /// queued.
+    pub(crate) fn push(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+        if self.count == FRAMES_MAX {
+            return false;
+        }
+        let place = (self.first + self.count) % FRAMES_MAX;
+        let frame = &mut self.frames[place];
+        let Some(length) = write(&mut frame.bytes) else {
+            return false;
+        };
+        frame.length = length;
+        self.count += 1;
+        true
+    }
+
+    /// Offers the frames in order until the sink is full.
+    pub(crate) fn transmit(
+        &mut self,
+        sink: &mut dyn FnMut(&Outgoing<'_>) -> Transmitted,
+    ) -> TransmitProgress {
+        while self.count > 0 {
+            let frame = &self.frames[self.first];
+            let outgoing = Outgoing {
+                headers: &frame.bytes[..frame.length],
+                payload: &[],
+                offload: Offload::default(),
+            };
+            if sink(&outgoing) == Transmitted::Full {
+                return TransmitProgress::Full;
+            }
+            self.first = (self.first + 1) % FRAMES_MAX;
+            self.count -= 1;
+        }
+        TransmitProgress::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FRAMES_MAX, Outbox};
+    use crate::{TransmitProgress, Transmitted};
+
+    fn push(outbox: &mut Outbox, byte: u8) -> bool {
+        outbox.push(|buffer| {
+            buffer[0] = byte;
+            Some(1)
+        })
+    }
+
+    #[test]
+    fn a_frame_the_link_has_no_room_for_stays_first() {
+        let mut outbox = Outbox::new();
+        assert!(push(&mut outbox, 1) && push(&mut outbox, 2));
+        let mut seen = Vec::new();
+        let progress = outbox.transmit(&mut |frame| {
+            seen.push(frame.headers[0]);
+            if seen.len() == 2 {
+                Transmitted::Full
+            } else {
+                Transmitted::Taken
+            }
+        });
+        assert_eq!((progress, &seen[..]), (TransmitProgress::Full, &[1, 2][..]));
+        let progress = outbox.transmit(&mut |frame| {
+            seen.push(frame.headers[0]);
+            Transmitted::Taken
+        });
+        assert_eq!(
+            (progress, &seen[..]),
+            (TransmitProgress::Done, &[1, 2, 2][..])
+        );
+        assert_eq!(outbox.count, 0);
+    }
+
+    #[test]
+    fn a_full_outbox_takes_no_more() {
+        let mut outbox = Outbox::new();
+        for _ in 0..FRAMES_MAX {
+            assert!(push(&mut outbox, 0));
+        }
+        assert!(!push(&mut outbox, 0));
+        assert!(
+            !Outbox::new().push(|_| None),
+            "nothing written is nothing queued"
+        );
+    }
+}
