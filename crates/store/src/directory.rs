@@ -103,6 +103,11 @@ impl Directory {
         self.threads.poll_fd()
     }
 
+    #[cfg(test)]
+    pub(crate) fn signals_due(&self) -> i64 {
+        self.threads.signals_due()
+    }
+
     pub(crate) fn direct_support(&self) -> DirectSupport {
         self.direct_support
     }

@@ -1,1 +1,669 @@
+//! The store against real directories, and against its catalogue.
 
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const NOW: Instant = Instant::ZERO;
+
+/// A directory with files, some way to look up, and what the store has open.
+struct Site {
+    directory: TempDir,
+    store: Store,
+}
+
+/// Small bounds, and buffered reads allowed: temporary directories may be anywhere.
+fn config() -> StoreConfig {
+    StoreConfig {
+        objects_max: 4,
+        lookups_max: 2,
+        threads: 2,
+        direct: Direct::Preferred,
+        ..StoreConfig::default()
+    }
+}
+
+fn through_threads() -> StoreConfig {
+    StoreConfig {
+        cached_lookups: false,
+        ..config()
+    }
+}
+
+impl Site {
+    fn new(config: StoreConfig, files: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        fs::create_dir(&root).unwrap();
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file.as_bytes()).unwrap();
+        }
+        let store = Store::open_directory(&root, config).unwrap();
+        Self { directory, store }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join("root").join(name)
+    }
+
+    /// The answer to a path, however it comes.
+    fn ask_at(&mut self, now: Instant, path: &str) -> Result<Found, StoreRefusal> {
+        match self.store.look_up(now, 7, path) {
+            LookUp::Ready(found) => Ok(found),
+            LookUp::Refused(refusal) => Err(refusal),
+            LookUp::Pending => {
+                let (token, result) = self.wait(now);
+                assert_eq!(token, 7);
+                result
+            }
+        }
+    }
+
+    fn ask(&mut self, path: &str) -> Result<Found, StoreRefusal> {
+        self.ask_at(NOW, path)
+    }
+
+    /// Waits for an answer of the threads by their descriptor, as the worker does.
+    fn wait(&mut self, now: Instant) -> (u64, Result<Found, StoreRefusal>) {
+        loop {
+            if let Some(answer) = self.store.poll_answer(now) {
+                return answer;
+            }
+            wait_readable(self.store.poll_fd().unwrap());
+        }
+    }
+
+    fn refuse(&mut self, path: &str) -> StoreRefusal {
+        match self.ask(path) {
+            Err(refusal) => refusal,
+            Ok(found) => panic!("{path:?} was found: {found:?}"),
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "UNSAFETY: poll(2), to wait as the worker does")]
+fn wait_readable(descriptor: BorrowedFd<'_>) {
+    let mut wanted = libc::pollfd {
+        fd: descriptor.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid `pollfd`, exclusively ours.
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, 10_000) };
+    assert_eq!(ready, 1, "no answer within 10 s");
+}
+
+#[allow(unsafe_code, reason = "UNSAFETY: poll(2), without waiting")]
+fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
+    let mut wanted = libc::pollfd {
+        fd: descriptor.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid `pollfd`, exclusively ours.
+    unsafe { libc::poll(&raw mut wanted, 1, 0) == 1 }
+}
+
+/// What the descriptor of a first find reads, through the page cache.
+fn content(found: &mut Found) -> String {
+    let Some(Source::Descriptor(file)) = found.opened.take() else {
+        panic!("not newly opened: {found:?}");
+    };
+    // A direct read needs an aligned buffer: the proof is in another open of the same file.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut text = String::new();
+    File::open(path).unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn files_are_found_both_ways() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["a", "deep/er/b c.mp4"]);
+        for name in ["a", "deep/er/b c.mp4"] {
+            let mut found = site.ask(&format!("/{name}")).unwrap();
+            assert_eq!(content(&mut found), name);
+            let meta = fs::metadata(site.path(name)).unwrap();
+            assert_eq!(found.facts.size_bytes, name.len() as u64);
+            assert_eq!(found.facts.inode, meta.ino());
+            let modified = &found.facts.modified;
+            assert_eq!(
+                (modified.seconds, i64::from(modified.nanos)),
+                (meta.mtime(), meta.mtime_nsec())
+            );
+            let changed = &found.facts.changed;
+            assert_eq!(
+                (changed.seconds, i64::from(changed.nanos)),
+                (meta.ctime(), meta.ctime_nsec())
+            );
+        }
+        let threaded = site.store.counters().store_threaded_lookups;
+        if !config.cached_lookups {
+            assert_eq!(threaded, 2);
+        }
+    }
+}
+
+#[test]
+fn what_the_kernel_has_cached_is_answered_at_once() {
+    let mut site = Site::new(config(), &["a"]);
+    // Just written, so its path is in the kernel's caches.
+    match site.store.look_up(NOW, 0, "/a") {
+        LookUp::Ready(_) => assert_eq!(site.store.counters().store_inline_lookups, 1),
+        LookUp::Pending => eprintln!("SKIPPED: this file system or kernel has no cached look-ups"),
+        LookUp::Refused(refusal) => panic!("{refusal}"),
+    }
+}
+
+/// Both ways, for every path below: what is no object, and why.
+#[test]
+fn nothing_leads_out_of_the_directory() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["a", "dir/b"]);
+        fs::write(site.directory.path().join("secret"), b"secret").unwrap();
+        let outside = site.directory.path().join("secret");
+        for (name, target) in [
+            ("absolute", outside.to_str().unwrap()),
+            ("climbs", "../secret"),
+            ("climbs-late", "dir/../../secret"),
+            ("climbs-back", "../root/a"),
+            ("etc", "/etc"),
+            ("loop", "loop"),
+            ("magic", "/proc/self/exe"),
+            ("dangling", "nothing"),
+            ("in", "dir/b"),
+            ("in-dir", "dir"),
+            ("in-round", "dir/../a"),
+        ] {
+            symlink(target, site.path(name)).unwrap();
+        }
+        use StoreRefusal::{Forbidden, NotFound};
+        let long_segment = format!("/{}", "s".repeat(256));
+        let long_path = "/d".repeat(PATH_BYTES_MAX);
+        for (path, refusal) in [
+            ("", NotFound),
+            ("/", NotFound),
+            ("a", NotFound),
+            ("/a/", NotFound),
+            ("//a", NotFound),
+            ("/./a", NotFound),
+            ("/dir/../a", NotFound),
+            ("/..", NotFound),
+            ("/../secret", NotFound),
+            ("/a\0", NotFound),
+            ("/a\0/../../secret", NotFound),
+            ("/dir", NotFound),
+            ("/a/b", NotFound),
+            ("/nothing", NotFound),
+            ("/A", NotFound),
+            ("/%61", NotFound),
+            (&long_segment, NotFound),
+            (&long_path, NotFound),
+            ("/dangling", NotFound),
+            ("/in-dir", NotFound),
+            ("/absolute", Forbidden),
+            ("/climbs", Forbidden),
+            ("/climbs-late", Forbidden),
+            ("/climbs-back", Forbidden),
+            ("/etc", Forbidden),
+            ("/etc/passwd", Forbidden),
+            ("/loop", Forbidden),
+            ("/magic", Forbidden),
+        ] {
+            assert_eq!(site.refuse(path), refusal, "{path:?}");
+        }
+        for (path, text) in [("/in", "dir/b"), ("/in-dir/b", "dir/b"), ("/in-round", "a")] {
+            let mut found = site.ask(path).unwrap();
+            assert_eq!(content(&mut found), text, "{path}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_file_is_refused_without_waiting() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["a"]);
+        let made = Command::new("mkfifo").arg(site.path("fifo")).status();
+        assert!(
+            made.is_ok_and(|status| status.success()),
+            "mkfifo is missing"
+        );
+        let _socket = std::os::unix::net::UnixListener::bind(site.path("socket")).unwrap();
+        for path in ["/fifo", "/socket"] {
+            assert_eq!(site.refuse(path), StoreRefusal::Forbidden, "{path}");
+        }
+        let device = Command::new("mknod")
+            .arg(site.path("null"))
+            .args(["c", "1", "3"])
+            .output();
+        if device.is_ok_and(|output| output.status.success()) {
+            assert_eq!(site.refuse("/null"), StoreRefusal::Forbidden);
+        } else {
+            eprintln!("SKIPPED: no right to make a device");
+        }
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_refused() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["closed", "open", "shut/a"]);
+        for (name, mode) in [("closed", 0o000), ("shut", 0o000), ("..", 0o755)] {
+            fs::set_permissions(site.path(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        // Root may read everything, so this thread, and those the store starts, become nobody.
+        let before = become_user(65_534);
+        if File::open(site.path("closed")).is_ok() {
+            become_user(before);
+            eprintln!("SKIPPED: this user may read everything and cannot become nobody");
+            return;
+        }
+        site.store = Store::open_directory(&site.path(""), config).unwrap();
+        assert_eq!(site.refuse("/closed"), StoreRefusal::Forbidden);
+        assert_eq!(site.refuse("/shut/a"), StoreRefusal::Forbidden);
+        let open = site.ask("/open");
+        become_user(before);
+        assert!(open.is_ok(), "{open:?}");
+        fs::set_permissions(site.path("shut"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// Makes this thread look at files as another user (only root can); who it was before.
+#[allow(unsafe_code, reason = "UNSAFETY: setfsuid(2)")]
+fn become_user(user: libc::uid_t) -> libc::uid_t {
+    // SAFETY: it changes the rights of this thread alone, and no memory.
+    let before = unsafe { libc::setfsuid(user) };
+    libc::uid_t::try_from(before).unwrap()
+}
+
+#[test]
+fn who_asks_twice_shares() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["a", "b"]);
+        let first = site.ask("/a").unwrap();
+        let again = site.ask("/a").unwrap();
+        assert!(first.opened.is_some() && again.opened.is_none());
+        assert_eq!((first.handle, first.facts), (again.handle, again.facts));
+        assert_ne!(site.ask("/b").unwrap().handle, first.handle);
+        assert_eq!(site.store.counters().store_shared_lookups, 1);
+    }
+}
+
+#[test]
+fn two_look_ups_under_way_for_one_path_share_as_well() {
+    let mut site = Site::new(through_threads(), &["a"]);
+    for token in [1, 2] {
+        assert!(matches!(
+            site.store.look_up(NOW, token, "/a"),
+            LookUp::Pending
+        ));
+    }
+    let answers = [site.wait(NOW), site.wait(NOW)];
+    let mut tokens = answers.each_ref().map(|(token, _)| *token);
+    tokens.sort_unstable();
+    assert_eq!(tokens, [1, 2]);
+    let [first, second] = answers.map(|(_, result)| result.unwrap());
+    assert_eq!(first.handle, second.handle);
+    assert!(first.opened.is_some() && second.opened.is_none());
+}
+
+#[test]
+fn an_object_is_believed_for_a_while_and_then_checked() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["a"]);
+        let first = site.ask("/a").unwrap();
+        let just_before = NOW + (config.revalidate_after - Duration::from_nanos(1));
+        let later = NOW + config.revalidate_after;
+        let _ = site.ask_at(just_before, "/a").unwrap();
+        assert_eq!(site.store.counters().store_shared_lookups, 1);
+        let checked = site.ask_at(later, "/a").unwrap();
+        assert_eq!(
+            site.store.counters().store_shared_lookups,
+            1,
+            "asked the file system again"
+        );
+        assert!(
+            checked.opened.is_none() && checked.handle == first.handle,
+            "the same file"
+        );
+        // And is believed again from then on.
+        let _ = site.ask_at(later + Duration::from_nanos(1), "/a").unwrap();
+        assert_eq!(site.store.counters().store_shared_lookups, 2);
+    }
+}
+
+#[test]
+fn a_replaced_file_is_another_object() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["a"]);
+        let later = NOW + config.revalidate_after;
+        let mut old = site.ask("/a").unwrap();
+        fs::write(site.path("new"), "new!").unwrap();
+        fs::rename(site.path("new"), site.path("a")).unwrap();
+        let believed = site.ask("/a").unwrap();
+        assert_eq!(believed.handle, old.handle);
+
+        let mut new = site.ask_at(later, "/a").unwrap();
+        assert_ne!(new.handle, old.handle);
+        assert_ne!(new.facts.entity_tag(), old.facts.entity_tag());
+        assert_eq!(content(&mut new), "new!");
+        assert!(
+            content(&mut old).starts_with('a'),
+            "the old one is still what it was"
+        );
+
+        site.store.release(old.handle);
+        assert_eq!(site.store.poll_closed(), None, "used once more");
+        site.store.release(old.handle);
+        assert_eq!(site.store.poll_closed(), Some(old.handle));
+        assert_eq!(site.store.counters().store_replaced_objects, 1);
+        assert_eq!(site.store.counters().store_closed_objects, 1);
+    }
+}
+
+#[test]
+fn a_file_written_in_place_and_one_removed() {
+    let mut site = Site::new(config(), &["a"]);
+    let later = NOW + config().revalidate_after;
+    let old = site.ask("/a").unwrap();
+    fs::write(site.path("a"), "longer than before").unwrap();
+    let new = site.ask_at(later, "/a").unwrap();
+    assert!(new.opened.is_some() && new.handle != old.handle);
+
+    fs::remove_file(site.path("a")).unwrap();
+    let later = later + config().revalidate_after;
+    assert_eq!(
+        site.ask_at(later, "/a").unwrap_err(),
+        StoreRefusal::NotFound
+    );
+    // Not even within the time it would have been believed.
+    assert_eq!(
+        site.ask_at(later, "/a").unwrap_err(),
+        StoreRefusal::NotFound
+    );
+}
+
+#[test]
+fn as_many_objects_as_allowed_and_one_more() {
+    let names = ["a", "b", "c", "d", "e"];
+    let mut site = Site::new(config(), &names);
+    let path = |name: &str| format!("/{name}");
+    let handles: Vec<u32> = names[..4]
+        .iter()
+        .map(|name| site.ask(&path(name)).unwrap().handle)
+        .collect();
+    assert_eq!(site.refuse("/e"), StoreRefusal::Busy);
+    assert!(
+        handles
+            .iter()
+            .all(|&handle| (handle as usize) < site.store.handles_max())
+    );
+
+    // `c`, then `a`: the first released is the first to go.
+    site.store.release(handles[2]);
+    site.store.release(handles[0]);
+    let fifth = site.ask("/e").unwrap();
+    assert!(
+        !handles.contains(&fifth.handle),
+        "a handle is free only once it was polled"
+    );
+    assert_eq!(site.store.poll_closed(), Some(handles[2]));
+    assert_eq!(site.store.poll_closed(), None);
+    assert!(site.ask("/a").unwrap().opened.is_none());
+    assert_eq!(site.refuse("/c"), StoreRefusal::Busy);
+}
+
+#[test]
+fn as_many_look_ups_under_way_as_allowed_and_one_more() {
+    let mut site = Site::new(through_threads(), &["a", "b", "c"]);
+    assert!(matches!(site.store.look_up(NOW, 1, "/a"), LookUp::Pending));
+    assert!(matches!(site.store.look_up(NOW, 2, "/b"), LookUp::Pending));
+    let third = site.store.look_up(NOW, 3, "/c");
+    assert!(matches!(third, LookUp::Refused(StoreRefusal::Busy)));
+    let _ = site.wait(NOW);
+    assert!(matches!(site.store.look_up(NOW, 3, "/c"), LookUp::Pending));
+    let mut tokens = [site.wait(NOW).0, site.wait(NOW).0];
+    tokens.sort_unstable();
+    assert_eq!(tokens[1], 3);
+}
+
+#[test]
+fn the_descriptor_is_quiet_once_all_answers_are_taken() {
+    let mut site = Site::new(through_threads(), &["a"]);
+    let later = NOW + config().revalidate_after;
+    let mut now = NOW;
+    for _ in 0..200 {
+        for token in [1, 2] {
+            assert!(matches!(
+                site.store.look_up(now, token, "/a"),
+                LookUp::Pending
+            ));
+        }
+        for _ in 0..2 {
+            let (_, result) = site.wait(now);
+            site.store.release(result.unwrap().handle);
+        }
+        now += later.since(NOW);
+    }
+    // The last signals may still be on their way; each comes once.
+    while signals_due(&site.store) > 0 {
+        wait_readable(site.store.poll_fd().unwrap());
+        assert!(site.store.poll_answer(now).is_none());
+    }
+    assert_eq!(signals_due(&site.store), 0);
+    assert!(!is_readable(site.store.poll_fd().unwrap()));
+}
+
+fn signals_due(store: &Store) -> i64 {
+    match &store.backend {
+        Backend::Directory(directory) => directory.signals_due(),
+        Backend::Catalogue(_) => 0,
+    }
+}
+
+#[test]
+fn a_retired_object_is_opened_anew() {
+    let mut site = Site::new(config(), &["a"]);
+    let first = site.ask("/a").unwrap();
+    site.store.retire(first.handle);
+    let second = site.ask("/a").unwrap();
+    assert!(second.opened.is_some() && second.handle != first.handle);
+    site.store.release(first.handle);
+    assert_eq!(site.store.poll_closed(), Some(first.handle));
+}
+
+#[test]
+fn direct_reads_where_the_file_system_can() {
+    let strict = StoreConfig {
+        direct: Direct::Required,
+        ..config()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let empty = Store::open_directory(directory.path(), strict).unwrap();
+    assert_eq!(empty.direct_support(), DirectSupport::Unknown);
+    fs::create_dir(directory.path().join("d")).unwrap();
+    fs::write(directory.path().join("d/a"), b"a").unwrap();
+    match Store::open_directory(directory.path(), strict) {
+        Ok(mut store) => {
+            assert_eq!(store.direct_support(), DirectSupport::Direct);
+            let LookUp::Ready(found) = store.look_up(NOW, 0, "/d/a") else {
+                return;
+            };
+            assert!(found.facts.direct);
+            let align = found.facts.direct_offset_align_bytes;
+            assert!(align == 0 || align.is_power_of_two(), "{align}");
+        }
+        Err(StoreError::NotDirect { path }) => {
+            assert!(path.ends_with("d/a"));
+            let store = Store::open_directory(directory.path(), config()).unwrap();
+            assert_eq!(store.direct_support(), DirectSupport::Refused);
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// `/proc` has regular files and no `O_DIRECT`, on every Linux.
+#[test]
+fn a_file_system_that_cannot_read_directly() {
+    let strict = StoreConfig {
+        direct: Direct::Required,
+        ..config()
+    };
+    let proc = Path::new("/proc/sys/kernel");
+    match Store::open_directory(proc, strict) {
+        Err(error @ StoreError::NotDirect { .. }) => {
+            assert!(
+                error.to_string().contains("allow buffered reads"),
+                "{error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut site = Site {
+        directory: tempfile::tempdir().unwrap(),
+        store: Store::open_directory(proc, config()).unwrap(),
+    };
+    assert_eq!(site.store.direct_support(), DirectSupport::Refused);
+    let found = site.ask("/ostype").unwrap();
+    assert!(!found.facts.direct && found.opened.is_some());
+    assert_eq!(
+        site.refuse("/random"),
+        StoreRefusal::NotFound,
+        "a directory"
+    );
+}
+
+#[test]
+fn no_directory_no_store() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), b"").unwrap();
+    for name in ["missing", "file"] {
+        let path = directory.path().join(name);
+        let error = Store::open_directory(&path, config()).unwrap_err();
+        assert!(matches!(&error, StoreError::Directory { path: named, .. } if *named == path));
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn entity_tags() {
+    let facts = Facts {
+        size_bytes: 0x2a,
+        modified: FileTime {
+            seconds: 0x5f,
+            nanos: 0xb,
+        },
+        inode: 0xc,
+        ..Facts::default()
+    };
+    assert_eq!(facts.entity_tag(), "\"5f.b-2a-c\"");
+    let longest = Facts {
+        size_bytes: u64::MAX,
+        modified: FileTime {
+            seconds: -1,
+            nanos: u32::MAX,
+        },
+        inode: u64::MAX,
+        ..facts
+    };
+    assert_eq!(longest.entity_tag().len(), ENTITY_TAG_BYTES_MAX);
+    assert_eq!(
+        (
+            facts.modified_unix_seconds(),
+            longest.modified_unix_seconds()
+        ),
+        (0x5f, 0)
+    );
+}
+
+fn entry(source: u32, answers_later: bool) -> CatalogueEntry {
+    let facts = Facts {
+        size_bytes: u64::from(source),
+        ..Facts::default()
+    };
+    CatalogueEntry {
+        source,
+        facts,
+        answers_later,
+    }
+}
+
+fn source_of(found: &Found) -> Option<u32> {
+    match found.opened {
+        Some(Source::Simulated(source)) => Some(source),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_catalogue_answers_at_once_or_later() {
+    let mut catalogue = Catalogue::new(1);
+    catalogue.insert("/now", entry(1, false));
+    catalogue.insert("/later", entry(2, true));
+    let mut store = Store::catalogue(catalogue, config());
+    assert!(store.poll_fd().is_none() && store.poll_answer(NOW).is_none());
+
+    let LookUp::Ready(found) = store.look_up(NOW, 1, "/now") else {
+        panic!()
+    };
+    assert_eq!((source_of(&found), found.facts.size_bytes), (Some(1), 1));
+    assert!(matches!(store.look_up(NOW, 2, "/later"), LookUp::Pending));
+    let over = store.look_up(NOW, 3, "/later");
+    assert!(matches!(over, LookUp::Refused(StoreRefusal::Busy)));
+    let none = store.look_up(NOW, 4, "/none");
+    assert!(matches!(none, LookUp::Refused(StoreRefusal::NotFound)));
+    let (token, result) = store.poll_answer(NOW).unwrap();
+    assert_eq!((token, source_of(&result.unwrap())), (2, Some(2)));
+    assert!(store.poll_answer(NOW).is_none());
+    let counters = store.counters();
+    assert_eq!(
+        (
+            counters.store_threaded_lookups,
+            counters.store_refused_lookups
+        ),
+        (1, 2)
+    );
+}
+
+#[test]
+fn a_catalogue_changes_like_a_directory() {
+    let mut catalogue = Catalogue::new(1);
+    catalogue.insert("/a", entry(1, false));
+    let mut store = Store::catalogue(catalogue, config());
+    let later = NOW + config().revalidate_after;
+    let LookUp::Ready(old) = store.look_up(NOW, 0, "/a") else {
+        panic!()
+    };
+    store.catalogue_mut().unwrap().insert("/a", entry(2, false));
+    let LookUp::Ready(new) = store.look_up(later, 0, "/a") else {
+        panic!()
+    };
+    assert_eq!(source_of(&new), Some(2));
+    assert_ne!(old.handle, new.handle);
+    assert!(store.catalogue_mut().unwrap().remove("/a"));
+    assert!(!store.catalogue_mut().unwrap().remove("/a"));
+    let later = later + config().revalidate_after;
+    let gone = store.look_up(later, 0, "/a");
+    assert!(matches!(gone, LookUp::Refused(StoreRefusal::NotFound)));
+}
+
+#[test]
+#[should_panic(expected = "plain segments")]
+fn a_catalogue_has_no_path_that_cannot_be_asked_for() {
+    Catalogue::new(1).insert("/a/../b", entry(1, false));
+}
+
+#[test]
+fn every_counter_is_listed_once() {
+    let pairs = Counters::default().as_pairs();
+    let names: std::collections::BTreeSet<_> = pairs.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len() * size_of::<u64>(), size_of::<Counters>());
+}

@@ -108,6 +108,11 @@ impl Threads {
         self.signal.as_fd()
     }
 
+    #[cfg(test)]
+    pub(crate) fn signals_due(&self) -> i64 {
+        self.signals_due
+    }
+
     fn read_signals(&self) -> i64 {
         let mut count = [0; 8];
         match (&*self.signal).read(&mut count) {

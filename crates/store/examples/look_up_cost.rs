@@ -1,0 +1,56 @@
+//! What a look-up costs the worker: objects asked for once, objects shared, objects missing.
+//!
+//! `cargo run --release -p atlas-store --example look_up_cost -- DIRECTORY`, which it fills with
+//! files in a folder of its own and empties again.
+
+#![expect(clippy::print_stdout, reason = "printing is what it is for")]
+
+use std::path::Path;
+use std::time::Instant as Clock;
+
+use clock::Instant;
+use store::{Direct, LookUp, Store, StoreConfig};
+
+const FILES: usize = 8192;
+const ROUNDS: usize = 8;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let directory = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
+    let folder = Path::new(&directory).join(format!("look_up_cost-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let paths: Vec<String> = (0..FILES)
+        .map(|index| format!("/segment-{index}.m4s"))
+        .collect();
+    for path in &paths {
+        std::fs::write(folder.join(path.trim_start_matches('/')), b"x")?;
+    }
+    // Half as many places as files, so that asking for each in turn always opens and evicts.
+    let config = StoreConfig {
+        objects_max: FILES / 2,
+        direct: Direct::Preferred,
+        ..StoreConfig::default()
+    };
+    let mut store = Store::open_directory(&folder, config)?;
+    measure("opened, evicting another", &mut store, |round| {
+        &paths[round % FILES]
+    });
+    measure("shared", &mut store, |_| &paths[0]);
+    measure("missing", &mut store, |_| "/missing.m4s");
+    println!("{:?}", store.counters());
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+fn measure<'a>(what: &str, store: &mut Store, path: impl Fn(usize) -> &'a str) {
+    let begun = Clock::now();
+    for round in 0..FILES * ROUNDS {
+        if let LookUp::Ready(found) = store.look_up(Instant::ZERO, 0, path(round)) {
+            // Dropping `found.opened` closes the descriptor, which is part of the cost.
+            store.release(found.handle);
+        }
+        while store.poll_closed().is_some() {}
+        while store.poll_answer(Instant::ZERO).is_some() {}
+    }
+    let nanos = begun.elapsed().as_nanos() / (FILES * ROUNDS) as u128;
+    println!("{what}: {nanos} ns");
+}
