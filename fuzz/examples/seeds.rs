@@ -1,0 +1,223 @@
+//! Writes the seed corpus: sound inputs for every target, made by the code they are meant for, so
+//! that they cannot grow stale and no binary file is kept.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path as FilePath;
+
+use wire::icmpv4::{CODE_FRAGMENTATION_NEEDED, Icmpv4Message};
+use wire::icmpv6::Icmpv6Message;
+use wire::ipv4::{self, Ipv4Repr};
+use wire::ipv6::{self, Ipv6Repr};
+use wire::{
+    ArpOperation, ArpRepr, HEADERS_BYTES_MAX, MacAddress, Route, SackBlocks, SeqNumber,
+    TcpChecksum, TcpFlags, TcpOptions, TcpRepr, Timestamps, emit_arp, emit_echo_reply,
+    emit_neighbor_solicitation, emit_tcp, emit_unsolicited_advertisement,
+};
+
+fn main() -> io::Result<()> {
+    write("wire_frame", &wire_frames())
+}
+
+/// Puts the seeds of `target` where cargo-fuzz looks for them.
+fn write(target: &str, seeds: &[Vec<u8>]) -> io::Result<()> {
+    let folder = FilePath::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(target);
+    fs::create_dir_all(&folder)?;
+    for (index, seed) in seeds.iter().enumerate() {
+        fs::write(folder.join(format!("seed-{index:02}")), seed)?;
+    }
+    Ok(())
+}
+
+const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const PEER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const OUR_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+const OUR_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+/// One frame of every kind that is parsed.
+fn wire_frames() -> Vec<Vec<u8>> {
+    let mut seeds = vec![arp(), solicitation(), advertisement()];
+    let ends: [(IpAddr, IpAddr); 2] = [
+        (PEER_V4.into(), OUR_V4.into()),
+        (PEER_V6.into(), OUR_V6.into()),
+    ];
+    for (source, destination) in ends {
+        let route = Route {
+            source_mac: PEER_MAC,
+            destination_mac: OUR_MAC,
+            source,
+            destination,
+        };
+        for segment in segments() {
+            seeds.push(tcp(&route, &segment, b"GET / HTTP/1.1\r\n\r\n"));
+        }
+        seeds.push(echo(&route));
+        seeds.push(too_big(&route));
+    }
+    seeds
+}
+
+/// A SYN, a request, and an acknowledgment with holes.
+fn segments() -> [TcpRepr; 3] {
+    let plain = TcpRepr {
+        source_port: 50_000,
+        destination_port: 80,
+        sequence: SeqNumber(u32::MAX),
+        window: 65_535,
+        ..TcpRepr::default()
+    };
+    let timestamps = Some(Timestamps { value: 1, echo: 2 });
+    let mut sack = SackBlocks::default();
+    for block in 0..3 {
+        sack.push(SeqNumber(3000 * block), SeqNumber(3000 * block + 1448));
+    }
+    let syn = TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps,
+        ..TcpOptions::default()
+    };
+    let push = TcpFlags::PSH.union(TcpFlags::ACK);
+    [
+        TcpRepr {
+            flags: TcpFlags::SYN,
+            options: syn,
+            ..plain
+        },
+        TcpRepr {
+            flags: push,
+            ..plain
+        },
+        TcpRepr {
+            flags: TcpFlags::ACK,
+            options: TcpOptions {
+                timestamps,
+                sack,
+                ..TcpOptions::default()
+            },
+            ..plain
+        },
+    ]
+}
+
+fn tcp(route: &Route, segment: &TcpRepr, payload: &[u8]) -> Vec<u8> {
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = emit_tcp(
+        &mut buffer,
+        route,
+        segment,
+        &[payload],
+        TcpChecksum::Full,
+        1,
+    );
+    [&buffer[..length], payload].concat()
+}
+
+fn arp() -> Vec<u8> {
+    let request = ArpRepr {
+        operation: ArpOperation::Request,
+        sender_mac: PEER_MAC,
+        sender_address: PEER_V4,
+        target_mac: MacAddress::default(),
+        target_address: OUR_V4,
+    };
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = emit_arp(&mut buffer, MacAddress::BROADCAST, &request);
+    buffer[..length].to_vec()
+}
+
+fn solicitation() -> Vec<u8> {
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = emit_neighbor_solicitation(&mut buffer, PEER_MAC, PEER_V6, OUR_V6);
+    buffer[..length].to_vec()
+}
+
+fn advertisement() -> Vec<u8> {
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = emit_unsolicited_advertisement(&mut buffer, PEER_MAC, PEER_V6);
+    buffer[..length].to_vec()
+}
+
+/// An echo request: a reply whose message is written over.
+fn echo(route: &Route) -> Vec<u8> {
+    let data = b"abcdefgh";
+    let (identifier, sequence) = (1, 2);
+    let mut buffer = [0; 128];
+    let length = emit_echo_reply(&mut buffer, route, identifier, sequence, data);
+    let mut frame = buffer[..length.expect("room for eight bytes")].to_vec();
+    match route.source {
+        IpAddr::V4(_) => {
+            Icmpv4Message::EchoRequest {
+                identifier,
+                sequence,
+                data,
+            }
+            .emit(&mut frame[34..]);
+        }
+        IpAddr::V6(_) => {
+            let request = Icmpv6Message::EchoRequest {
+                identifier,
+                sequence,
+                data,
+            };
+            request.emit(&mut frame[54..], PEER_V6, OUR_V6);
+        }
+    }
+    frame
+}
+
+/// An ICMP error about a segment of ours, on the echo's Ethernet header.
+fn too_big(route: &Route) -> Vec<u8> {
+    let back = Route {
+        source: route.destination,
+        destination: route.source,
+        ..*route
+    };
+    let quoted = tcp(&back, &segments()[1], b"");
+    let quote = &quoted[14..];
+    let mut frame = echo(route);
+    match route.source {
+        IpAddr::V4(_) => {
+            let code = CODE_FRAGMENTATION_NEEDED;
+            let message = Icmpv4Message::Unreachable {
+                code,
+                mtu_bytes: 1400,
+                quote,
+            };
+            frame.resize(34 + message.bytes(), 0);
+            let header = Ipv4Repr {
+                source: PEER_V4,
+                destination: OUR_V4,
+                protocol: ipv4::PROTOCOL_ICMP,
+                time_to_live: 64,
+                identification: 1,
+                total_bytes: u16::try_from(frame.len() - 14).expect("a short frame"),
+            };
+            header.emit((&mut frame[14..34]).try_into().expect("twenty bytes"));
+            message.emit(&mut frame[34..]);
+        }
+        IpAddr::V6(_) => {
+            let message = Icmpv6Message::PacketTooBig {
+                mtu_bytes: 1400,
+                quote,
+            };
+            frame.resize(54 + message.bytes(), 0);
+            let header = Ipv6Repr {
+                source: PEER_V6,
+                destination: OUR_V6,
+                protocol: ipv6::PROTOCOL_ICMP,
+                hop_limit: 64,
+                payload_bytes: u16::try_from(message.bytes()).expect("a short frame"),
+            };
+            header.emit((&mut frame[14..54]).try_into().expect("forty bytes"));
+            message.emit(&mut frame[54..], PEER_V6, OUR_V6);
+        }
+    }
+    frame
+}
