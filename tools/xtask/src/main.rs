@@ -11,8 +11,13 @@
 )]
 
 mod bench;
+mod demo;
 mod harness;
 mod netns;
+mod packages;
+mod simulate;
+mod test;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -34,8 +39,20 @@ enum Command {
     /// The load of a bench, run inside the client's namespace
     #[command(hide = true)]
     BenchClient(bench::client::ClientOptions),
+    /// Plays a film over the wire and compares every frame (needs root)
+    Demo(demo::DemoOptions),
+    /// Runs the whole server on a virtual clock, seeded
+    Sim {
+        /// Passed on to the simulator; try --help
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Runs everything the project checks about itself
+    Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
     Netns(netns::NetnsOptions),
+    /// Checks rules about the tree that no compiler checks
+    Tidy,
 }
 
 fn main() -> ExitCode {
@@ -44,6 +61,10 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run_command(bench),
         Command::BenchClient(options) => bench::client::run(options),
         Command::Netns(options) => netns::run_command(options),
+        Command::Demo(options) => demo::run_command(options),
+        Command::Sim { arguments } => simulate::run_command(arguments),
+        Command::Test(options) => test::run_command(options),
+        Command::Tidy => tidy::run_command(),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -25,7 +25,7 @@ use crate::harness::namespace::Cable;
 use crate::harness::process::{output, run};
 use crate::harness::server::{NginxConfig, NginxMode, Server, atlas_binary, nginx_program};
 use crate::harness::undo::Undo;
-use crate::harness::{interrupt, is_root, workspace_root};
+use crate::harness::{interrupt, is_root, own_program, workspace_root};
 
 /// The name of our own server in reports.
 const ATLAS: &str = "atlas";
@@ -238,7 +238,7 @@ impl<'a> Serve<'a> {
 
     /// Runs the client in its namespace, on its core.
     fn load(&self, address: SocketAddr) -> Result<client::Measured> {
-        let program = std::env::current_exe().context("finding our own program")?;
+        let program = own_program()?;
         let mut command = self.cable.client.command("taskset");
         command
             .args(["-c", &CLIENT_CORE.to_string()])
@@ -373,7 +373,7 @@ fn use_cubic(undo: &mut Undo, cable: &Cable) -> Result<()> {
         undo.set(allowed, &format!("{} cubic", before.trim()))?;
     }
     for namespace in [&cable.server, &cable.client] {
-        namespace.sysctl("net.ipv4.tcp_congestion_control", "cubic")?;
+        namespace.set("ipv4/tcp_congestion_control", "cubic")?;
     }
     Ok(())
 }

@@ -45,6 +45,16 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// The program itself, to be run again as another process.
+pub(crate) fn own_program() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("finding our own program")?;
+    // Linux marks a file that was replaced while it runs; the new one is at the same place.
+    let text = program.to_string_lossy();
+    Ok(text
+        .strip_suffix(" (deleted)")
+        .map_or(program.clone(), PathBuf::from))
+}
+
 /// A temporary directory on a real filesystem, readable by every user.
 ///
 /// Not `/tmp`, which is often a tmpfs, where `O_DIRECT` may be refused.

@@ -51,12 +51,12 @@ impl Namespace {
             .args(arguments.split_whitespace()))
     }
 
-    /// Sets a kernel setting that belongs to the namespace; nothing to restore, it dies with it.
-    pub(crate) fn sysctl(&self, name: &str, value: &str) -> Result<()> {
-        run(self
-            .command("sysctl")
-            .args(["-q", "-w", &format!("{name}={value}")]))
-        .map(drop)
+    /// Sets a network setting of the namespace (a path below `/proc/sys/net`); nothing to restore,
+    /// it dies with it.
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
+        let file = format!("/proc/sys/net/{name}");
+        // The kernel shows each thread the settings of the namespace it is in.
+        self.enter(|| std::fs::write(&file, value).with_context(|| format!("writing {file}")))
     }
 
     /// Runs `work` on a thread that has moved inside: sockets it opens stay there.

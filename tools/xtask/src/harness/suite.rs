@@ -55,6 +55,17 @@ impl Suite {
         self.skipped.push(format!("{name}: {reason}"));
     }
 
+    /// Counts a line that a suite in another process has printed.
+    pub(crate) fn read(&mut self, line: &str) {
+        if line.starts_with("ok      ") {
+            self.passed += 1;
+        } else if let Some(check) = line.strip_prefix("SKIPPED ") {
+            self.skipped.push(check.to_owned());
+        } else if let Some(check) = line.strip_prefix("FAILED  ") {
+            self.failed.push(check.to_owned());
+        }
+    }
+
     /// Whether nothing failed.
     pub(crate) fn is_good(&self) -> bool {
         self.failed.is_empty()
@@ -93,5 +104,22 @@ mod tests {
             (1, 1, 1)
         );
         assert!(!suite.is_good());
+    }
+
+    #[test]
+    fn lines_of_another_process_count_the_same() {
+        let mut suite = Suite::default();
+        for line in [
+            "ok      a (0.1 s)",
+            "SKIPPED b: c",
+            "FAILED  d: e",
+            "1 passed, 1 failed",
+        ] {
+            suite.read(line);
+        }
+        assert_eq!(
+            (suite.passed, suite.failed.len(), suite.skipped.len()),
+            (1, 1, 1)
+        );
     }
 }

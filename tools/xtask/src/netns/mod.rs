@@ -11,7 +11,9 @@ mod table;
 mod trouble;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -20,7 +22,8 @@ use self::files::Library;
 use self::stage::{Stage, Subject};
 use crate::harness::server::{Server, atlas_binary};
 use crate::harness::suite::{Outcome, Suite};
-use crate::harness::{find_program, is_root, scratch_directory};
+use crate::harness::{find_program, is_root, own_program, scratch_directory};
+use crate::packages::privileged;
 
 /// Options of `netns`.
 #[derive(Args, Clone, Debug, Default)]
@@ -45,8 +48,50 @@ pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
     Ok(())
 }
 
+/// Runs all checks into a suite, through sudo if this process may not make namespaces itself.
+pub(crate) fn run_with_rights(suite: &mut Suite, quick: bool) {
+    let options = NetnsOptions {
+        quick,
+        ..NetnsOptions::default()
+    };
+    if is_root() || find_program("sudo").is_none() {
+        return run(suite, &options);
+    }
+    if let Err(error) = run_through_sudo(suite, &options) {
+        suite.fail("netns", &format!("{error:#}"));
+    }
+}
+
+/// The checks run in a process of root's; the server is built before, as the user we are.
+fn run_through_sudo(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
+    let mut command = privileged("env")?;
+    command.arg(own_program()?).arg("netns");
+    command
+        .arg("--atlas")
+        .arg(atlas_binary(options.atlas.as_deref())?);
+    if options.quick {
+        command.arg("--quick");
+    }
+    // It stays in the terminal's foreground group: sudo may ask for a password.
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting sudo")?;
+    let stdout = child.stdout.take().context("stdout is piped")?;
+    let before = suite.failed.len();
+    for line in BufReader::new(stdout).lines() {
+        let line = line?;
+        println!("{line}");
+        suite.read(&line);
+    }
+    let status = child.wait()?;
+    let said_why = suite.failed.len() > before;
+    ensure!(status.success() || said_why, "sudo: {status}");
+    Ok(())
+}
+
 /// Runs all checks into a suite.
-pub(crate) fn run(suite: &mut Suite, options: &NetnsOptions) {
+fn run(suite: &mut Suite, options: &NetnsOptions) {
     if let Err(reason) = can_run() {
         return suite.skip("netns", &reason);
     }

@@ -1,0 +1,209 @@
+//! `cargo xtask test`: everything the project checks about itself, in order, with one closing line.
+//!
+//! A step that fails does not keep the next from running. What could not be tried here is counted
+//! and listed, never passed over in silence.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use crate::harness::process::Process;
+use crate::harness::suite::{Outcome, Suite};
+use crate::harness::workspace_root;
+use crate::{netns, packages, simulate, tidy};
+
+/// No cargo command takes longer, even on a small machine that compiles everything.
+const CARGO_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Options of `test`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TestOptions {
+    /// Leaves out the 1 GB transfer and most seeds of the simulator
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs every step; fails if one does.
+pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
+    let mut suite = Suite::default();
+    if let Err(error) = packages::ensure_installed(&packages::FOR_TESTS) {
+        // Every check that misses a program says so itself.
+        println!("not everything could be installed: {error:#}");
+    }
+    suite.run("cargo fmt", || cargo(&["fmt", "--all", "--check"]));
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    suite.run("cargo clippy", || cargo(&clippy));
+    cargo_test(&mut suite);
+    suite.run("cargo doc", || {
+        cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
+    });
+    simulate::run(&mut suite, options.quick);
+    netns::run_with_rights(&mut suite, options.quick);
+    tidy::run(&mut suite);
+    println!();
+    suite.close();
+    ensure!(suite.is_good(), "not every check passed");
+    Ok(())
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command
+        .args(arguments)
+        .current_dir(workspace_root())
+        .stdin(Stdio::null());
+    // Only `cargo doc` reads it: a broken link or a missing page is an error.
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+fn cargo(arguments: &[&str]) -> Result<Outcome> {
+    let mut process = Process::spawn("cargo", &mut cargo_command(arguments))?;
+    let status = process.wait(CARGO_LIMIT)?;
+    ensure!(status.success(), "{status}");
+    Ok(Outcome::Passed)
+}
+
+/// All tests of all crates, each counted, each skip with its reason.
+fn cargo_test(suite: &mut Suite) {
+    let mut log = TestLog::default();
+    let outcome = run_tests(&mut log);
+    suite.passed += log.passed.saturating_sub(log.skipped.len() as u64);
+    for (test, reason) in &log.skipped {
+        suite.skip(test, reason);
+    }
+    for test in &log.failed {
+        suite.fail(test, "see its output above");
+    }
+    // A crate that does not compile fails without any test failing.
+    if let Err(error) = outcome
+        && log.failed.is_empty()
+    {
+        suite.fail("cargo test", &format!("{error:#}"));
+    }
+}
+
+fn run_tests(log: &mut TestLog) -> Result<()> {
+    // With the output of tests that pass, too: their skips are in it.
+    let arguments = [
+        "test",
+        "--workspace",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ];
+    let mut command = cargo_command(&arguments);
+    command.stdout(Stdio::piped());
+    let mut process = Process::spawn("cargo test", &mut command)?;
+    let stdout = process.child().stdout.take().context("stdout is piped")?;
+    for line in BufReader::new(stdout).lines() {
+        if log.read(&line?) {
+            println!("{}", log.line);
+        }
+    }
+    let status = process.wait(CARGO_LIMIT)?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+/// What the test harness's output says.
+#[derive(Debug, Default)]
+struct TestLog {
+    line: String,
+    /// The test whose output is being shown.
+    test: String,
+    /// Whether the output being shown is that of failed tests.
+    failures: bool,
+    passed: u64,
+    skipped: Vec<(String, String)>,
+    failed: Vec<String>,
+}
+
+impl TestLog {
+    /// Takes one line; whether it is worth showing.
+    fn read(&mut self, line: &str) -> bool {
+        line.clone_into(&mut self.line);
+        if let Some(name) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" ----"))
+        {
+            name.trim_end_matches(" stdout").clone_into(&mut self.test);
+        } else if line == "successes:" {
+            self.failures = false;
+        } else if line == "failures:" {
+            self.failures = true;
+        } else if let Some(reason) = line.strip_prefix("SKIPPED: ") {
+            self.skipped.push((self.test.clone(), reason.to_owned()));
+        } else if let Some(test) = line.strip_prefix("test ") {
+            self.read_verdict(test);
+        }
+        self.failures || line.starts_with("test result") || line.contains("SKIPPED")
+    }
+
+    fn read_verdict(&mut self, line: &str) {
+        let Some((test, verdict)) = line.rsplit_once(" ... ") else {
+            return;
+        };
+        match verdict {
+            "ok" => self.passed += 1,
+            "FAILED" => self.failed.push(test.to_owned()),
+            _ if verdict.starts_with("ignored") => {
+                self.skipped.push((test.to_owned(), verdict.to_owned()));
+                // Skips are taken off the passes, and this one never was one.
+                self.passed += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_failures_and_skips_are_read_from_the_log() {
+        let mut log = TestLog::default();
+        for line in [
+            "test a::one ... ok",
+            "test a::two ... ok",
+            "test a::three ... FAILED",
+            "test a::four ... ignored, needs a guest",
+            "successes:",
+            "---- a::two stdout ----",
+            "SKIPPED: no root",
+            "failures:",
+            "---- a::three stdout ----",
+            "panicked",
+            "test result: FAILED. 2 passed; 1 failed; 1 ignored",
+        ] {
+            log.read(line);
+        }
+        assert_eq!(log.passed - log.skipped.len() as u64, 1);
+        assert_eq!(log.failed, ["a::three"]);
+        let skipped: Vec<_> = log.skipped.iter().map(|(test, _)| test.as_str()).collect();
+        assert_eq!(skipped, ["a::four", "a::two"]);
+    }
+
+    #[test]
+    fn output_is_shown_of_failures_and_results_only() {
+        let mut log = TestLog::default();
+        assert!(!log.read("test a ... ok"));
+        assert!(!log.read("chatter of a passing test"));
+        assert!(log.read("failures:"));
+        assert!(log.read("the reason"));
+        assert!(!log.read("successes:"));
+        assert!(log.read("test result: ok. 1 passed"));
+    }
+}

@@ -1,0 +1,121 @@
+//! `cargo xtask tidy`: rules about the tree itself that no compiler checks.
+//!
+//! Each rule reads the working tree and answers with a list of what breaks it, one line each, file
+//! first. It refuses to change anything. Bounded by: the tree's own text files.
+
+mod rules;
+mod text;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::harness::suite::{Outcome, Suite};
+use crate::harness::workspace_root;
+
+/// Folders that hold nothing of the project's own.
+const SKIPPED_FOLDERS: [&str; 2] = [".git", "target"];
+
+/// A text file of the tree.
+#[derive(Clone, Debug)]
+struct SourceFile {
+    /// Path from the top, with `/`.
+    path: String,
+    text: String,
+}
+
+/// The tree's text files.
+#[derive(Debug)]
+struct Tree {
+    root: PathBuf,
+    files: Vec<SourceFile>,
+}
+
+impl Tree {
+    fn read(root: PathBuf) -> Result<Self> {
+        let mut files = Vec::new();
+        collect(&root, &root, &mut files)?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self { root, files })
+    }
+
+    /// The files whose name ends so.
+    fn ending(&self, end: &'static str) -> impl Iterator<Item = &SourceFile> {
+        self.files
+            .iter()
+            .filter(move |file| file.path.ends_with(end))
+    }
+
+    fn text_of(&self, path: &str) -> Option<&str> {
+        self.files
+            .iter()
+            .find(|file| file.path == path)
+            .map(|file| file.text.as_str())
+    }
+}
+
+fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            if !SKIPPED_FOLDERS.iter().any(|skipped| name == *skipped) {
+                collect(root, &path, files)?;
+            }
+        } else if kind.is_file() {
+            // What is not UTF-8 is not text and has no rules.
+            if let Ok(text) = fs::read_to_string(&path) {
+                let path = path.strip_prefix(root).unwrap_or(&path);
+                files.push(SourceFile {
+                    path: path.to_string_lossy().into_owned(),
+                    text,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A rule's name and what it finds.
+type Rule = (&'static str, fn(&Tree) -> Vec<String>);
+
+const RULES: [Rule; 8] = [
+    ("rooms depend only along the arrows", rules::arrows),
+    ("pure rooms forbid unsafe code", rules::purity),
+    ("files have at most 800 code lines", rules::lengths),
+    ("no banned words", rules::banned_words),
+    ("every decision note is indexed", rules::decisions),
+    (
+        "every module with unsafe code is listed",
+        rules::unsafe_listed,
+    ),
+    ("relative links resolve", rules::links),
+    ("no registry hosts or machine paths", rules::places),
+];
+
+/// Applies all rules; fails if one is broken.
+pub(crate) fn run_command() -> Result<()> {
+    let mut suite = Suite::default();
+    run(&mut suite);
+    suite.close();
+    ensure!(suite.is_good(), "the tree is not tidy");
+    Ok(())
+}
+
+/// Applies all rules into a suite.
+pub(crate) fn run(suite: &mut Suite) {
+    let tree = match Tree::read(workspace_root()) {
+        Ok(tree) => tree,
+        Err(error) => return suite.fail("tidy", &format!("{error:#}")),
+    };
+    for (name, rule) in RULES {
+        suite.run(&format!("tidy: {name}"), || {
+            let problems = rule(&tree);
+            ensure!(problems.is_empty(), "\n  {}", problems.join("\n  "));
+            Ok(Outcome::Passed)
+        });
+    }
+}

@@ -1,0 +1,281 @@
+//! The rules. Each returns one line for each thing that breaks it.
+
+use std::path::Path;
+
+use super::text::{code_lines, relative_links};
+use super::{SourceFile, Tree};
+
+/// Most code lines of a file; comments and tests are free.
+const CODE_LINES_MAX: usize = 800;
+
+/// The rooms, and which rooms each may depend on. A room not named here may not exist.
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("clock", &[]),
+    ("wire", &[]),
+    ("http", &[]),
+    ("memory", &[]),
+    ("store", &["clock"]),
+    ("tcp", &["clock", "wire"]),
+    ("link", &["clock", "wire"]),
+    ("diskmap", &["clock", "memory"]),
+    ("session", &["clock", "http", "memory", "tcp", "wire"]),
+    (
+        "server",
+        &[
+            "clock", "diskmap", "http", "link", "memory", "session", "store", "tcp", "wire",
+        ],
+    ),
+    (
+        "sim",
+        &[
+            "clock", "diskmap", "http", "link", "memory", "server", "session", "store", "tcp",
+            "wire",
+        ],
+    ),
+    ("xtask", &["sim"]),
+];
+
+/// Rooms without system calls, clocks, I/O or `unsafe`.
+const PURE_ROOMS: [&str; 5] = ["clock", "http", "session", "tcp", "wire"];
+
+/// Words that mark unfinished work; split here, so that this file does not break its own rule.
+const BANNED_WORDS: [&str; 3] = [
+    concat!("FIX", "ME"),
+    concat!("to", "do!("),
+    concat!("unimple", "mented!("),
+];
+
+/// Names of places that mean something on one machine or network only; split for the same reason.
+const PLACES: [&str; 6] = [
+    concat!("/wo", "rk/"),
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("deb.deb", "ian.org"),
+    concat!("registry.npm", "js"),
+    concat!("proxy.gol", "ang"),
+];
+
+/// Folders of one user of one machine, which code may have reason to name, but documents not.
+const USER_FOLDERS: [&str; 2] = [concat!("/ro", "ot/"), concat!("/ho", "me/")];
+
+/// Where the decision notes are.
+const DECISIONS: &str = "docs/decisions/";
+
+/// Where modules with unsafe code are listed.
+const UNSAFE_LIST: &str = "docs/unsafe.md";
+
+/// How a module says that it has unsafe code.
+const UNSAFE_MARK: &str = concat!("allow(\n    unsafe", "_code");
+
+/// Every dependency between rooms is one of [`ARROWS`].
+pub(super) fn arrows(tree: &Tree) -> Vec<String> {
+    tree.ending("/Cargo.toml")
+        .flat_map(|file| arrows_of(&file.path, &file.text))
+        .collect()
+}
+
+fn arrows_of(path: &str, manifest: &str) -> Vec<String> {
+    let Some(room) = room_of(path) else {
+        return Vec::new();
+    };
+    let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == room) else {
+        return vec![format!(
+            "{path}: the room {room} has no arrows in tidy's table"
+        )];
+    };
+    let table: toml::Table = match manifest.parse() {
+        Ok(table) => table,
+        Err(error) => return vec![format!("{path}: {error}")],
+    };
+    ["dependencies", "build-dependencies"]
+        .iter()
+        .filter_map(|section| table.get(*section)?.as_table())
+        .flat_map(toml::Table::keys)
+        .map(|name| name.trim_start_matches("atlas-"))
+        .filter(|name| ARROWS.iter().any(|(room, _)| room == name) && !allowed.contains(name))
+        .map(|name| format!("{path}: {room} may not depend on {name}"))
+        .collect()
+}
+
+/// The room a file under `crates/` or `tools/` belongs to.
+fn room_of(path: &str) -> Option<&str> {
+    let rest = path
+        .strip_prefix("crates/")
+        .or_else(|| path.strip_prefix("tools/"))?;
+    rest.split('/').next()
+}
+
+/// Every pure room forbids unsafe code for good.
+pub(super) fn purity(tree: &Tree) -> Vec<String> {
+    PURE_ROOMS
+        .iter()
+        .map(|room| format!("crates/{room}/src/lib.rs"))
+        .filter(|path| {
+            !tree
+                .text_of(path)
+                .is_some_and(|text| text.contains("#![forbid(unsafe_code)]"))
+        })
+        .map(|path| format!("{path}: lacks #![forbid(unsafe_code)]"))
+        .collect()
+}
+
+/// No file outgrows a reader.
+pub(super) fn lengths(tree: &Tree) -> Vec<String> {
+    tree.ending(".rs")
+        .filter(|file| !file.path.ends_with("/tests.rs") && !file.path.contains("/tests/"))
+        .map(|file| (file, code_lines(&file.text)))
+        .filter(|(_, lines)| *lines > CODE_LINES_MAX)
+        .map(|(file, lines)| format!("{}: {lines} code lines", file.path))
+        .collect()
+}
+
+/// Nothing unfinished.
+pub(super) fn banned_words(tree: &Tree) -> Vec<String> {
+    tree.ending(".rs")
+        .flat_map(|file| lines_with(file, &BANNED_WORDS))
+        .collect()
+}
+
+/// No names of places.
+pub(super) fn places(tree: &Tree) -> Vec<String> {
+    tree.files
+        .iter()
+        // Cargo writes its registry into the lock file.
+        .filter(|file| !file.path.ends_with("Cargo.lock"))
+        .flat_map(|file| lines_with(file, &PLACES))
+        .chain(
+            tree.ending(".md")
+                .flat_map(|file| lines_with(file, &USER_FOLDERS)),
+        )
+        .collect()
+}
+
+fn lines_with(file: &SourceFile, words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        for word in words.iter().filter(|word| line.contains(**word)) {
+            found.push(format!("{}:{}: {word}", file.path, index + 1));
+        }
+    }
+    found
+}
+
+/// Every numbered note has its line in the index.
+pub(super) fn decisions(tree: &Tree) -> Vec<String> {
+    let index = tree.text_of("docs/decisions/README.md").unwrap_or_default();
+    tree.ending(".md")
+        .filter_map(|file| file.path.strip_prefix(DECISIONS))
+        .filter(|name| name.starts_with(|first: char| first.is_ascii_digit()))
+        .filter(|name| !index.contains(&format!("({name})")))
+        .map(|name| format!("{DECISIONS}{name}: no link from README.md there"))
+        .collect()
+}
+
+/// Modules with unsafe code and their list agree, both ways.
+pub(super) fn unsafe_listed(tree: &Tree) -> Vec<String> {
+    let list = tree.text_of(UNSAFE_LIST).unwrap_or_default();
+    let has_unsafe = |file: &SourceFile| {
+        let one_line = UNSAFE_MARK.replace("\n    ", "");
+        file.text.contains(UNSAFE_MARK) || file.text.contains(&one_line)
+    };
+    let missing = tree
+        .ending(".rs")
+        .filter(|file| has_unsafe(file) && !list.contains(&format!("`{}`", file.path)))
+        .map(|file| format!("{}: not listed in {UNSAFE_LIST}", file.path));
+    let stale = list
+        .split('`')
+        .filter(|span| span.ends_with(".rs") && room_of(span).is_some())
+        .filter(|path| {
+            !tree
+                .files
+                .iter()
+                .any(|file| file.path == *path && has_unsafe(file))
+        })
+        .map(|path| format!("{UNSAFE_LIST}: {path} has no unsafe code"));
+    missing.chain(stale).collect()
+}
+
+/// Every link from a document to a file of the tree leads somewhere.
+pub(super) fn links(tree: &Tree) -> Vec<String> {
+    let mut broken = Vec::new();
+    for file in tree.ending(".md") {
+        let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
+        for link in relative_links(&file.text) {
+            if !tree.root.join(folder).join(&link).exists() {
+                broken.push(format!("{}: no {link}", file.path));
+            }
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> Tree {
+        let files = files
+            .iter()
+            .map(|(path, text)| SourceFile {
+                path: (*path).into(),
+                text: (*text).into(),
+            })
+            .collect();
+        Tree {
+            root: "/nonexistent".into(),
+            files,
+        }
+    }
+
+    #[test]
+    fn arrows_point_one_way() {
+        let manifest = "[dependencies]\nwire.workspace = true\nlibc = \"1\"\n";
+        assert!(arrows_of("crates/tcp/Cargo.toml", manifest).is_empty());
+        let back = "[dependencies]\natlas-tcp = { path = \"../tcp\" }\n";
+        assert_eq!(arrows_of("crates/wire/Cargo.toml", back).len(), 1);
+        assert_eq!(arrows_of("crates/newcomer/Cargo.toml", "").len(), 1);
+    }
+
+    #[test]
+    fn the_table_itself_has_no_cycle() {
+        // Rooms come after all they depend on: so nothing can depend on itself.
+        for (index, (room, allowed)) in ARROWS.iter().enumerate() {
+            for name in *allowed {
+                let before = ARROWS[..index].iter().any(|(earlier, _)| earlier == name);
+                assert!(
+                    before,
+                    "{room} may depend on {name}, which does not stand before it"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn unsafe_modules_and_their_list_agree() {
+        let module = concat!("#![allow(unsafe", "_code, reason = \"\")]");
+        let path = "crates/link/src/sys.rs";
+        let listed = "- `crates/link/src/sys.rs`: system calls";
+        assert_eq!(unsafe_listed(&tree(&[(path, module)])).len(), 1);
+        assert!(unsafe_listed(&tree(&[(path, module), (UNSAFE_LIST, listed)])).is_empty());
+        assert_eq!(
+            unsafe_listed(&tree(&[(path, ""), (UNSAFE_LIST, listed)])).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn lengths_notes_words_and_places_are_found() {
+        let long = "x();\n".repeat(CODE_LINES_MAX + 1);
+        assert_eq!(lengths(&tree(&[("a.rs", &long)])).len(), 1);
+        assert!(lengths(&tree(&[("a.rs", &long[5..]), ("b/tests.rs", &long)])).is_empty());
+        let note = ("docs/decisions/0001-a.md", "");
+        assert_eq!(decisions(&tree(&[note])).len(), 1);
+        let index = ("docs/decisions/README.md", "[a](0001-a.md)");
+        assert!(decisions(&tree(&[note, index])).is_empty());
+        assert_eq!(banned_words(&tree(&[("a.rs", BANNED_WORDS[0])])).len(), 1);
+        assert_eq!(
+            places(&tree(&[("a.md", PLACES[3]), ("Cargo.lock", PLACES[3])])).len(),
+            1
+        );
+    }
+}
