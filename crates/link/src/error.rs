@@ -87,6 +87,17 @@ pub enum SetupError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A device node exists and is another interface's.
+    #[error(
+        "{path} belongs to an interface of another network namespace, not to {name:?}; make the \
+         interface again with a free number (`ip link add ... index NUMBER type macvtap`)"
+    )]
+    WrongDevice {
+        /// The node's path.
+        path: String,
+        /// The interface.
+        name: String,
+    },
     /// Another process holds the interface.
     #[error("{name:?} is in use by another process; stop it or choose another name")]
     Busy {

@@ -61,6 +61,9 @@ pub const RECEIVE_BATCH_FRAMES: usize = 64;
 /// end; 500 us is 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
 pub const FULL_RETRY_AFTER: Duration = Duration::from_micros(500);
 
+/// How often a link whose interface may be removed without a sound asks whether it still exists.
+const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Bytes of an Ethernet header: two addresses and a type.
 pub(crate) const ETHERNET_BYTES: usize = 14;
 

@@ -207,6 +207,18 @@ pub(crate) fn tun_flags(fd: BorrowedFd<'_>) -> Result<u16, i32> {
     Ok(request.flags())
 }
 
+/// The MAC of the interface behind a macvtap's descriptor, whatever namespace it is in.
+pub(crate) fn macvtap_mac(fd: BorrowedFd<'_>) -> Result<MacAddress, i32> {
+    let mut request = InterfaceRequest {
+        name: [0; libc::IFNAMSIZ],
+        value: [0; 24],
+    };
+    interface_ioctl(fd, libc::SIOCGIFHWADDR, &mut request)?;
+    // struct sockaddr: a 16-bit family, then the address.
+    let [_, _, a, b, c, d, e, f, ..] = request.value;
+    Ok(MacAddress([a, b, c, d, e, f]))
+}
+
 /// Which large or unfinished frames we take from the host: `TUN_F_` flags.
 pub(crate) fn tun_offload(fd: BorrowedFd<'_>, flags: u32) -> Result<(), i32> {
     // SAFETY: this request takes its argument by value and touches no memory of ours.

@@ -27,7 +27,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use clock::{Duration, Instant};
+use clock::Instant;
 use wire::{MacAddress, Outgoing};
 
 use crate::counters::LinkCounters;
@@ -36,8 +36,8 @@ use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
-    Capabilities, ETHERNET_BYTES, Link, RECEIVE_BATCH_FRAMES, Received, gather,
-    segmentation_bytes_max,
+    Capabilities, ETHERNET_BYTES, Link, RECEIVE_BATCH_FRAMES, REMOVAL_CHECK_INTERVAL, Received,
+    gather, segmentation_bytes_max,
 };
 
 mod batch;
@@ -55,10 +55,6 @@ const RECEIVE_BUFFER_BYTES: i32 = 32 << 20;
 /// Bytes of frames that may wait in a queueing discipline before `transmit` answers `Full`.
 /// Bypassing it, frames wait only in the device's own ring. `[guess]`
 const SEND_BUFFER_BYTES: i32 = 16 << 20;
-
-/// While the interface is down, how often receiving asks whether it still exists: its removal
-/// then makes no noise of its own.
-const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 const CAPABILITY: &str = "cap_net_raw,cap_net_admin";
 
@@ -256,6 +252,9 @@ impl Packet {
     }
 
     /// `ENOBUFS`: the kernel dropped the frame. Finds out whether a later offer can succeed.
+    ///
+    /// A device without carrier refuses at once, but the flags say so up to a second later; until
+    /// then its frames count as held up by a full queue.
     fn device_refused(&mut self, large: bool) -> Refusal {
         let fd = self.socket.as_fd();
         let needed = libc::IFF_UP | libc::IFF_RUNNING;

@@ -37,6 +37,7 @@ const CAPABILITY: &str = "cap_net_admin";
 #[derive(Debug)]
 pub(super) struct Device {
     index: i32,
+    is_macvtap: bool,
     capabilities: Capabilities,
     /// Addresses to take back from an interface that outlives us.
     to_remove: Vec<InterfaceAddress>,
@@ -56,6 +57,10 @@ impl Device {
         }
     }
 
+    pub(super) const fn is_macvtap(&self) -> bool {
+        self.is_macvtap
+    }
+
     pub(super) const fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -67,6 +72,7 @@ impl Device {
         let host_mac = found.ethernet_mac(name)?;
         let mut device = Self {
             index: found.index,
+            is_macvtap: false,
             capabilities: Capabilities {
                 mac: mac_beside(name, host_mac),
                 mtu_bytes: clamp_mtu(found.mtu_bytes),
@@ -98,7 +104,9 @@ impl Device {
         found: &InterfaceDescription,
     ) -> Result<(File, Self), SetupError> {
         let path = format!("/dev/tap{}", found.index);
+        let mac = found.ethernet_mac(name)?;
         let file = open_node(name, &path, MACVTAP_REMEDY)?;
+        check_owner(name, &file, &path, mac)?;
         attach(name, &file)?;
         let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
         // The host joins no multicast group for our IPv6 addresses, so the interface has to let
@@ -108,7 +116,7 @@ impl Device {
         Netlink::open().and_then(set_up).map_err(failed)?;
         let capabilities = Capabilities {
             // The macvlan driver hands us only frames to this address.
-            mac: found.ethernet_mac(name)?,
+            mac,
             mtu_bytes: clamp_mtu(found.mtu_bytes),
             segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
             checksum_offload: true,
@@ -117,6 +125,7 @@ impl Device {
             file,
             Self {
                 index: found.index,
+                is_macvtap: true,
                 capabilities,
                 to_remove: Vec::new(),
             },
@@ -156,6 +165,24 @@ fn open_node(name: InterfaceName, path: &str, remedy: &'static str) -> Result<Fi
             remedy,
         },
         errno => name.error("opening the tap device", CAPABILITY, errno),
+    })
+}
+
+/// Refuses a node that belongs to another interface: nodes are numbered by interface index, which
+/// two network namespaces both count from 1, and all namespaces share `/dev`.
+fn check_owner(
+    name: InterfaceName,
+    file: &File,
+    path: &str,
+    mac: MacAddress,
+) -> Result<(), SetupError> {
+    let failed = |errno| name.error("asking whose node it is", CAPABILITY, errno);
+    if sys::macvtap_mac(file.as_fd()).map_err(failed)? == mac {
+        return Ok(());
+    }
+    Err(SetupError::WrongDevice {
+        path: path.to_owned(),
+        name: name.as_str().to_owned(),
     })
 }
 

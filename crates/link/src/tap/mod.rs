@@ -22,9 +22,9 @@ use wire::Outgoing;
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceAddress;
-use crate::sys::errno_of;
+use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
-use crate::{Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, Link, Received, gather};
+use crate::{Capabilities, ETHERNET_BYTES, Link, REMOVAL_CHECK_INTERVAL, Received, gather};
 
 mod device;
 
@@ -57,6 +57,8 @@ pub struct Tap {
     device: Device,
     buffer: Box<[u8]>,
     counters: LinkCounters,
+    /// For a macvtap: when to ask next whether it still exists.
+    removal_check: Option<Instant>,
     /// The errno that told that the interface was removed.
     gone: Option<i32>,
 }
@@ -70,11 +72,29 @@ impl Tap {
         let (file, device) = Device::open(config)?;
         Ok(Self {
             file,
+            removal_check: device.is_macvtap().then_some(Instant::ZERO),
             device,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             counters: LinkCounters::default(),
             gone: None,
         })
+    }
+
+    /// Sorts the errno of a failed read: nothing waits, gone, or something else.
+    fn receive_failed(&mut self, now: Instant, errno: i32) {
+        match errno {
+            libc::EAGAIN => self.check_removal(now),
+            errno if is_gone(errno) => self.gone = Some(errno),
+            _ => self.counters.receive_errors += 1,
+        }
+    }
+
+    /// A removed macvtap takes every write and has nothing to read, so we have to ask.
+    fn check_removal(&mut self, now: Instant) {
+        if self.removal_check.is_some_and(|due| now >= due) {
+            self.removal_check = Some(now + REMOVAL_CHECK_INTERVAL);
+            self.gone = sys::tun_flags(self.file.as_fd()).err();
+        }
     }
 
     /// Sorts the errno of a failed write.
@@ -101,28 +121,21 @@ impl Link for Tap {
 
     fn receive(
         &mut self,
-        _now: Instant,
+        now: Instant,
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
         let mut handed = 0;
         for _ in 0..frames_max {
-            if let Some(errno) = self.gone {
-                return Err(LinkError::Gone(errno));
+            if self.gone.is_some() {
+                break;
             }
             let length = match self.file.read(&mut self.buffer) {
                 Ok(length) => length,
-                Err(error) => match errno_of(&error) {
-                    libc::EAGAIN => break,
-                    errno if is_gone(errno) => {
-                        self.gone = Some(errno);
-                        continue;
-                    }
-                    _ => {
-                        self.counters.receive_errors += 1;
-                        break;
-                    }
-                },
+                Err(error) => {
+                    self.receive_failed(now, errno_of(&error));
+                    break;
+                }
             };
             if length >= self.buffer.len() {
                 self.counters.truncated_frames += 1;
@@ -140,13 +153,20 @@ impl Link for Tap {
                 checksum: header.checksum_state(),
             });
         }
-        Ok(handed)
+        match self.gone {
+            Some(errno) if handed == 0 => Err(LinkError::Gone(errno)),
+            _ => Ok(handed),
+        }
     }
 
     fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+        if let Some(errno) = self.gone {
+            return Err(self.refused(errno));
+        }
         let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
         let (parts, count, bytes) = gather(&header, frame);
-        if bytes > ETHERNET_BYTES + IP_PACKET_BYTES_MAX as usize {
+        let packet_bytes_max = self.device.capabilities().segmentation_bytes_max;
+        if bytes > ETHERNET_BYTES + packet_bytes_max as usize {
             return Err(self.refused(libc::EMSGSIZE));
         }
         let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
@@ -173,8 +193,8 @@ impl Link for Tap {
     }
 }
 
-/// Whether an errno says that the interface behind the descriptor was removed: a tap's answers
-/// `EBADFD`, a macvtap's writes `ENOLINK`.
+/// Whether an errno says that the interface behind the descriptor was removed: everything on a
+/// tap's then answers `EBADFD`, questions to a macvtap's `ENOLINK`.
 const fn is_gone(errno: i32) -> bool {
     matches!(
         errno,

@@ -1,0 +1,452 @@
+//! What the tests of real links share: network namespaces that cannot leak, raw sockets, frames.
+//!
+//! A namespace belongs to a thread here (`unshare`), and the kernel removes it with everything in
+//! it when the thread and its descriptors are gone, also after a panic or a kill.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    reason = "UNSAFETY: unshare and raw sockets; and what fails in a test shall fail loudly"
+)]
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant as WallInstant};
+
+use clock::Instant;
+use link::{Link, LinkError, Received, TransmitError};
+use wire::{
+    HEADERS_BYTES_MAX, Incoming, Offload, Outgoing, PartialChecksum, Route, Segmentation,
+    TcpChecksum, TcpRepr, parse_frame,
+};
+
+/// How long an event may take before the test fails.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `test` in a new network namespace, or says why it cannot.
+pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let runner = thread::spawn(move || {
+        if let Err(error) = new_namespace() {
+            eprintln!("SKIPPED: no network namespace of our own ({error}); run as root");
+            return;
+        }
+        ip("link set lo up");
+        test();
+    });
+    if let Err(panic) = runner.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn new_namespace() -> std::io::Result<()> {
+    // SAFETY: moves the calling thread to a new namespace and touches no memory.
+    match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Drops the calling thread's privileges, and only this thread's: the raw call, not libc's.
+pub(crate) fn become_nobody() {
+    // SAFETY: takes integers and touches no memory.
+    let result = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
+    assert_eq!(result, 0);
+}
+
+/// Runs `ip` with these words in the namespace of the calling thread.
+pub(crate) fn ip(words: &str) {
+    run("ip", words);
+}
+
+/// Runs a program in the namespace of the calling thread and expects that it succeeds.
+pub(crate) fn run(program: &str, words: &str) {
+    let output = Command::new(program)
+        .args(words.split_whitespace())
+        .output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {words}: {text}");
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Another namespace, at the other end of a veth pair: work is sent to its thread.
+pub(crate) struct Peer {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Peer {
+    /// Makes the namespace and a veth pair: `ours` here, `theirs` there, both up.
+    pub(crate) fn connect(ours: &str, theirs: &str) -> Self {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (ready, started) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            new_namespace().unwrap();
+            // SAFETY: takes nothing and touches no memory.
+            ready.send(unsafe { libc::gettid() }).unwrap();
+            for job in inbox {
+                job();
+            }
+        });
+        let id = started.recv().unwrap();
+        let peer = Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        };
+        ip(&format!("link add {ours} type veth peer name {theirs}"));
+        ip(&format!("link set {theirs} netns {id}"));
+        ip(&format!("link set {ours} up"));
+        let theirs = theirs.to_owned();
+        peer.run(move || ip(&format!("link set {theirs} up")));
+        peer
+    }
+
+    /// Runs `job` in the peer's namespace and returns what it returns.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        let job: Job = Box::new(move || drop(done.send(job())));
+        self.jobs.as_ref().unwrap().send(job).unwrap();
+        result.recv().expect("the peer's job panicked")
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A packet socket of the test's own on one interface: everything that arrives there, with its
+/// virtio-net header.
+pub(crate) struct RawSocket {
+    file: std::fs::File,
+}
+
+impl RawSocket {
+    /// Opens it in the namespace of the calling thread.
+    pub(crate) fn open(interface: &str) -> Self {
+        let name = std::ffi::CString::new(interface).unwrap();
+        // SAFETY: `name` ends in NUL and lives through the call.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        let protocol = u16::try_from(libc::ETH_P_ALL).unwrap().to_be();
+        // SAFETY: takes integers and touches no memory.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the call above made this descriptor.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        for option in [libc::PACKET_VNET_HDR, libc::PACKET_IGNORE_OUTGOING] {
+            let (one, raw) = (1_i32, fd.as_raw_fd());
+            // SAFETY: the option's value is an `int`, which lives through the call.
+            let result = unsafe {
+                libc::setsockopt(raw, libc::SOL_PACKET, option, (&raw const one).cast(), 4)
+            };
+            assert_eq!(result, 0);
+        }
+        let address = libc::sockaddr_ll {
+            sll_family: u16::try_from(libc::AF_PACKET).unwrap(),
+            sll_protocol: protocol,
+            sll_ifindex: i32::try_from(index).unwrap(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let length = u32::try_from(size_of_val(&address)).unwrap();
+        // SAFETY: `address` has this length and lives through the call.
+        let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        Self { file: fd.into() }
+    }
+
+    /// Sends a plain frame.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        let bytes = [&[0; 10], frame].concat();
+        assert_eq!(self.file.write(&bytes).unwrap(), bytes.len());
+    }
+
+    /// The next frame for which `wanted` holds, with its virtio-net header.
+    pub(crate) fn receive(&mut self, wanted: impl Fn(&[u8]) -> bool) -> ([u8; 10], Vec<u8>) {
+        let deadline = WallInstant::now() + PATIENCE;
+        let mut buffer = vec![0; 80_000];
+        loop {
+            match self.file.read(&mut buffer) {
+                Ok(length) => {
+                    let (header, frame) = buffer[..length].split_first_chunk().unwrap();
+                    if wanted(frame) {
+                        return (*header, frame.to_vec());
+                    }
+                }
+                Err(_) => wait(self.file.as_raw_fd(), libc::POLLIN, deadline),
+            }
+        }
+    }
+}
+
+/// Waits for an event on a descriptor; fails the test at the deadline.
+fn wait(fd: i32, events: i16, deadline: WallInstant) {
+    let left = deadline.saturating_duration_since(WallInstant::now());
+    assert!(!left.is_zero(), "nothing happened for {PATIENCE:?}");
+    // Not longer than this at once: a removed interface need not wake a poll.
+    let millis = i32::try_from(left.as_millis()).unwrap().min(50);
+    let mut poll = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&raw mut poll, 1, millis) };
+}
+
+/// Waits until `done`: for what the kernel does a little later and without telling. (A process
+/// forked by another test holds a copy of our descriptors until it execs.)
+pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
+    let deadline = WallInstant::now() + PATIENCE;
+    while !done() {
+        assert!(WallInstant::now() < deadline, "not within {PATIENCE:?}");
+        thread::yield_now();
+    }
+}
+
+/// Whether a descriptor is ready for `events` now.
+pub(crate) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&raw mut poll, 1, 0) };
+    poll.revents & events != 0
+}
+
+/// Waits until a link can be written to.
+pub(crate) fn wait_writable(link: &impl Link) {
+    let fd = link.poll_fd().unwrap();
+    let deadline = WallInstant::now() + PATIENCE;
+    while !is_ready(fd, libc::POLLOUT) {
+        wait(fd.as_raw_fd(), libc::POLLOUT, deadline);
+    }
+}
+
+/// Receives until `done` returns something for a frame.
+pub(crate) fn receive_until<T>(
+    link: &mut impl Link,
+    mut done: impl FnMut(Received<'_>) -> Option<T>,
+) -> T {
+    let start = WallInstant::now();
+    loop {
+        let mut found = None;
+        let result = link.receive(elapsed(start), 1, &mut |received| found = done(received));
+        result.expect("the link is there");
+        if let Some(found) = found {
+            return found;
+        }
+        wait(
+            link.poll_fd().unwrap().as_raw_fd(),
+            libc::POLLIN,
+            start + PATIENCE,
+        );
+    }
+}
+
+/// Receives until the link says that it is gone.
+pub(crate) fn receive_until_gone(link: &mut impl Link) -> LinkError {
+    let start = WallInstant::now();
+    loop {
+        if let Err(error) = link.receive(elapsed(start), 64, &mut |_| ()) {
+            return error;
+        }
+        wait(link.poll_fd().unwrap().as_raw_fd(), 0, start + PATIENCE);
+    }
+}
+
+fn elapsed(start: WallInstant) -> Instant {
+    Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap())
+}
+
+/// Hands the link a finished frame.
+pub(crate) fn send(link: &mut impl Link, frame: &[u8]) -> Result<(), TransmitError> {
+    let (headers, payload) = frame.split_at(14);
+    let offload = Offload::default();
+    link.transmit(
+        Instant::ZERO,
+        &Outgoing {
+            headers,
+            payload: &[payload],
+            offload,
+        },
+    )
+}
+
+/// Answers who asks for our address, until a frame of UDP arrives; returns it.
+pub(crate) fn answer_until_udp(
+    link: &mut impl Link,
+    our_address: IpAddr,
+) -> (Vec<u8>, wire::ChecksumState) {
+    let mac = link.capabilities().mac;
+    loop {
+        enum Arrived {
+            Question(Vec<u8>),
+            Udp(Vec<u8>, wire::ChecksumState),
+        }
+        let arrived = receive_until(link, |received| {
+            let mut buffer = [0; HEADERS_BYTES_MAX];
+            let length = match parse_frame(received.frame, received.checksum) {
+                Ok(Incoming::Arp(request)) if IpAddr::V4(request.target_address) == our_address => {
+                    wire::emit_arp_reply(&mut buffer, &request, mac)
+                }
+                Ok(Incoming::NeighborSolicitation { path, target, .. })
+                    if IpAddr::V6(target) == our_address =>
+                {
+                    wire::emit_neighbor_advertisement(&mut buffer, &path, target, mac)
+                }
+                _ if is_udp_to(received.frame, our_address) => {
+                    return Some(Arrived::Udp(received.frame.to_vec(), received.checksum));
+                }
+                _ => return None,
+            };
+            Some(Arrived::Question(buffer[..length].to_vec()))
+        });
+        match arrived {
+            Arrived::Question(answer) => send(link, &answer).unwrap(),
+            Arrived::Udp(frame, checksum) => return (frame, checksum),
+        }
+    }
+}
+
+fn is_udp_to(frame: &[u8], address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            frame.get(23) == Some(&17) && frame.get(30..34) == Some(&address.octets())
+        }
+        IpAddr::V6(address) => {
+            frame.get(20) == Some(&17) && frame.get(38..54) == Some(&address.octets())
+        }
+    }
+}
+
+/// The UDP frame that answers `frame` with the same payload, its checksum left to the link.
+pub(crate) fn udp_echo(frame: &[u8]) -> (Vec<u8>, Offload) {
+    let mut reply = frame.to_vec();
+    swap(&mut reply, 0, 6, 6);
+    let (start, addresses, length) = if frame[12..14] == [0x08, 0x00] {
+        (34, 26, 4)
+    } else {
+        (54, 22, 16)
+    };
+    swap(&mut reply, addresses, addresses + length, length);
+    swap(&mut reply, start, start + 2, 2);
+    let udp_bytes = u16::from_be_bytes([frame[start + 4], frame[start + 5]]);
+    reply.truncate(start + usize::from(udp_bytes));
+    let mut pseudo = reply[addresses..addresses + 2 * length].to_vec();
+    pseudo.extend_from_slice(&[0, 17]);
+    pseudo.extend_from_slice(&udp_bytes.to_be_bytes());
+    let sum = ones_complement(&pseudo);
+    reply[start + 6..start + 8].copy_from_slice(&sum.to_be_bytes());
+    let checksum = PartialChecksum {
+        start: u16::try_from(start).unwrap(),
+        offset: 6,
+    };
+    (
+        reply,
+        Offload {
+            checksum: Some(checksum),
+            segmentation: None,
+        },
+    )
+}
+
+fn swap(bytes: &mut [u8], first: usize, second: usize, length: usize) {
+    let (head, tail) = bytes.split_at_mut(second);
+    head[first..first + length].swap_with_slice(&mut tail[..length]);
+}
+
+/// RFC 1071.
+fn ones_complement(bytes: &[u8]) -> u16 {
+    let words = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).unwrap()
+}
+
+/// Sends a large TCP segment whose IP packet has `packet_bytes`, from and to made-up addresses.
+pub(crate) fn send_large(
+    link: &mut impl Link,
+    destination_mac: wire::MacAddress,
+    packet_bytes: usize,
+) -> Result<(), TransmitError> {
+    let route = Route {
+        source_mac: link.capabilities().mac,
+        destination_mac,
+        source: Ipv4Addr::new(10, 77, 0, 9).into(),
+        destination: Ipv4Addr::new(10, 77, 0, 99).into(),
+    };
+    let payload: Vec<u8> = (0..packet_bytes - 40).map(|n| (n % 251) as u8).collect();
+    let (first, second) = payload.split_at(payload.len() / 3);
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let segment = TcpRepr {
+        source_port: 80,
+        destination_port: 4_000,
+        ..TcpRepr::default()
+    };
+    let checksum = TcpChecksum::Partial;
+    let parts = [first, second];
+    let length = wire::emit_tcp(&mut buffer, &route, &segment, &parts, checksum, 1);
+    let segmentation = Segmentation {
+        kind: route.segmentation_kind(),
+        segment_bytes: 1_448,
+    };
+    let offload = Offload {
+        checksum: Some(route.partial_checksum()),
+        segmentation: (packet_bytes > 1_500).then_some(segmentation),
+    };
+    link.transmit(
+        Instant::ZERO,
+        &Outgoing {
+            headers: &buffer[..length],
+            payload: &parts,
+            offload,
+        },
+    )
+}
+
+/// Whether a frame is (a part of) what [`send_large`] sends.
+pub(crate) fn is_large(frame: &[u8]) -> bool {
+    frame.get(23) == Some(&6) && frame.get(30..34) == Some(&[10, 77, 0, 99])
+}
+
+/// Switches TCP segmentation of a device on or off, both IP versions: `ethtool -K ... tso`.
+pub(crate) fn set_segmentation(interface: &str, on: bool) {
+    const ETHTOOL_STSO: u32 = 0x1f;
+    #[repr(C)]
+    struct Request {
+        name: [u8; 16],
+        value: *mut u32,
+        rest: [u8; 16],
+    }
+    let mut value = [ETHTOOL_STSO, u32::from(on)];
+    let mut request = Request {
+        name: [0; 16],
+        value: value.as_mut_ptr(),
+        rest: [0; 16],
+    };
+    request.name[..interface.len()].copy_from_slice(interface.as_bytes());
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: the command has two words, and both structures live through the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}

@@ -1,0 +1,403 @@
+//! A packet socket on a veth pair beside the kernel's own stack, each test in its own network
+//! namespace with a peer in another.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "what fails in a test shall fail loudly"
+)]
+
+mod common;
+
+use std::net::{IpAddr, UdpSocket};
+
+use clock::Instant;
+use common::{
+    Peer, RawSocket, answer_until_udp, become_nobody, eventually, in_namespace, ip, is_large,
+    is_ready, receive_until, receive_until_gone, run, send, send_large, set_segmentation, udp_echo,
+    wait_writable,
+};
+use link::{
+    Link, LinkError, MacChoice, Packet, PacketConfig, SetupError, Tap, TapConfig, TransmitError,
+    interface_mac,
+};
+use wire::{MacAddress, Outgoing};
+
+const V4: &str = "10.77.0.9";
+const V6: &str = "fd77::9";
+
+/// A veth pair, the kernel's addresses .1 and ::1 here, .2 and ::2 at the peer.
+fn connect() -> Peer {
+    let peer = Peer::connect("v0", "v1");
+    ip("address add 10.77.0.1/24 dev v0");
+    ip("address add fd77::1/64 dev v0 nodad");
+    peer.run(|| ip("address add 10.77.0.2/24 dev v1"));
+    peer.run(|| ip("address add fd77::2/64 dev v1 nodad"));
+    peer
+}
+
+fn usual() -> PacketConfig {
+    PacketConfig::new("v0", &[V4.parse().unwrap(), V6.parse().unwrap()])
+}
+
+fn open() -> Packet {
+    Packet::open(&usual()).unwrap()
+}
+
+/// The peer's kernel sends a datagram to `ours`, we answer, the peer receives the answer.
+fn talk(link: &mut impl Link, peer: &Peer, host: &'static str, ours: &str) {
+    let ours: IpAddr = ours.parse().unwrap();
+    let socket = peer.run(move || {
+        let socket = UdpSocket::bind((host, 0)).unwrap();
+        socket.send_to(b"are you there?", (ours, 7)).unwrap();
+        socket
+    });
+    let (question, _) = answer_until_udp(link, ours);
+    let (answer, offload) = udp_echo(&question);
+    let (headers, payload) = answer.split_at(42);
+    let frame = Outgoing {
+        headers,
+        payload: &[payload],
+        offload,
+    };
+    link.transmit(Instant::ZERO, &frame).unwrap();
+    let mut buffer = [0; 64];
+    let (length, from) = socket.recv_from(&mut buffer).unwrap();
+    assert_eq!(
+        (&buffer[..length], from.ip()),
+        (b"are you there?".as_slice(), ours)
+    );
+}
+
+/// A datagram there and back between the two kernels.
+fn kernels_talk(peer: &Peer) {
+    let ours = UdpSocket::bind("10.77.0.1:0").unwrap();
+    let address = ours.local_addr().unwrap();
+    let theirs = peer.run(move || {
+        let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
+        socket.send_to(b"kernel", address).unwrap();
+        socket
+    });
+    let mut buffer = [0; 16];
+    let (length, from) = ours.recv_from(&mut buffer).unwrap();
+    ours.send_to(&buffer[..length], from).unwrap();
+    assert_eq!(theirs.recv(&mut buffer).unwrap(), length);
+}
+
+#[test]
+fn a_neighbour_s_stack_talks_to_us_and_to_the_kernel_beside_us() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        assert!(link.bypasses_qdisc());
+        kernels_talk(&peer);
+        assert_eq!(
+            link.receive(Instant::ZERO, 64, &mut |_| ()),
+            Ok(0),
+            "not ours to see"
+        );
+        talk(&mut link, &peer, "10.77.0.2", V4);
+        talk(&mut link, &peer, "fd77::2", V6);
+        kernels_talk(&peer);
+        assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+        let counters = link.counters();
+        assert!(
+            counters.transmitted_frames >= 4,
+            "two answers, two datagrams"
+        );
+        assert_eq!((counters.lost_frames, counters.full_frames), (0, 0));
+    });
+}
+
+#[test]
+fn with_the_interface_s_mac_the_same_holds() {
+    in_namespace(|| {
+        let peer = connect();
+        let config = PacketConfig {
+            mac: MacChoice::Interface,
+            ..usual()
+        };
+        let mut link = Packet::open(&config).unwrap();
+        assert_eq!(Some(link.capabilities().mac), interface_mac("v0").unwrap());
+        kernels_talk(&peer);
+        assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+        talk(&mut link, &peer, "10.77.0.2", V4);
+        talk(&mut link, &peer, "fd77::2", V6);
+        let given = MacAddress([0x02, 7, 7, 7, 7, 7]);
+        let config = PacketConfig {
+            mac: MacChoice::Given(given),
+            ..usual()
+        };
+        assert_eq!(Packet::open(&config).unwrap().capabilities().mac, given);
+    });
+}
+
+#[test]
+fn the_kernel_runs_the_filter_as_the_interpreter_does() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        let mac = link.capabilities().mac.0;
+        let frame = move |destination: [u8; 6], address: [u8; 4], marker: u8| {
+            let mut frame = vec![0; 60];
+            frame[..6].copy_from_slice(&destination);
+            frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x99]);
+            frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
+            frame[30..34].copy_from_slice(&address);
+            frame[59] = marker;
+            frame
+        };
+        peer.run(move || {
+            let mut socket = RawSocket::open("v1");
+            let ours = [10, 77, 0, 9];
+            socket.send(&frame(mac, [10, 77, 0, 10], 1));
+            socket.send(&frame([2, 0, 0, 0, 0, 0x98], ours, 2));
+            socket.send(&frame([0xff; 6], ours, 3));
+            let mut tagged = frame(mac, ours, 4);
+            tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+            socket.send(&tagged);
+            let mut priority = frame(mac, ours, 5);
+            priority.splice(12..12, [0x81, 0x00, 0xe0, 0x00]);
+            socket.send(&priority);
+            socket.send(&frame(mac, ours, 6));
+        });
+        let mut markers: Vec<u8> = Vec::new();
+        receive_until(&mut link, |received| {
+            markers.extend(received.frame.last());
+            (markers.last() == Some(&6)).then_some(())
+        });
+        assert_eq!(markers, [5, 6]);
+    });
+}
+
+#[test]
+fn the_largest_packet_leaves_whole_and_one_byte_more_is_lost() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let largest = link.capabilities().segmentation_bytes_max as usize;
+        assert_eq!(largest, 65_521, "65,536 less the Ethernet header and one");
+        for packet_bytes in [1_500, 1_501, largest] {
+            send_large(&mut link, MacAddress([2; 6]), packet_bytes).unwrap();
+            let (header, frame) = socket.receive(is_large);
+            assert_eq!(frame.len(), 14 + packet_bytes);
+            assert_eq!(
+                header[1],
+                u8::from(packet_bytes > 1_500),
+                "GSO_TCPV4 or none"
+            );
+            assert!(
+                frame[54..]
+                    .iter()
+                    .enumerate()
+                    .all(|(n, byte)| usize::from(*byte) == n % 251)
+            );
+        }
+        let lost = send_large(&mut link, MacAddress([2; 6]), largest + 1);
+        assert_eq!(lost, Err(TransmitError::Lost(libc::EMSGSIZE)));
+        let lost = send(&mut link, &[0; 14 + 1_500 + 5]);
+        assert_eq!(
+            lost,
+            Err(TransmitError::Lost(libc::EMSGSIZE)),
+            "and without segmentation"
+        );
+        assert_eq!(link.counters().lost_frames, 2);
+    });
+}
+
+#[test]
+fn a_device_without_segmentation_is_not_bypassed_and_the_kernel_cuts() {
+    in_namespace(|| {
+        let peer = connect();
+        set_segmentation("v0", false);
+        let mut link = open();
+        assert!(!link.bypasses_qdisc());
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        send_large(&mut link, MacAddress([2; 6]), 65_521).unwrap();
+        assert_eq!(socket.receive(is_large).1.len(), 14 + 40 + 1_448);
+    });
+}
+
+#[test]
+fn a_device_that_stops_segmenting_ends_the_bypass_and_not_the_traffic() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        set_segmentation("v0", false);
+        assert!(link.bypasses_qdisc());
+        send_large(&mut link, MacAddress([2; 6]), 65_521).unwrap();
+        assert_eq!(socket.receive(is_large).1.len(), 14 + 40 + 1_448);
+        assert!(!link.bypasses_qdisc());
+        assert_eq!(link.counters().full_frames, 0);
+    });
+}
+
+#[test]
+fn an_interface_that_was_down_carries_frames_again() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        ip("link set v0 down");
+        let mut nothing = |_: link::Received<'_>| panic!("nothing was sent");
+        assert_eq!(link.receive(Instant::ZERO, 64, &mut nothing), Ok(0));
+        assert_eq!(link.counters().down_events, 1);
+        assert_eq!(
+            send(&mut link, &[0; 60]),
+            Err(TransmitError::Lost(libc::ENETDOWN))
+        );
+        assert_eq!(link.counters().down_events, 2);
+        assert_eq!(
+            link.receive(Instant::from_millis(1_000), 64, &mut nothing),
+            Ok(0)
+        );
+        ip("link set v0 up");
+        talk(&mut link, &peer, "10.77.0.2", V4);
+    });
+}
+
+#[test]
+fn a_cable_that_is_out_loses_frames_instead_of_holding_them() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        peer.run(|| ip("link set v1 down"));
+        // The kernel takes up to a second to say that the carrier is gone; the queue is `Full`
+        // until then.
+        let down = Err(TransmitError::Lost(libc::ENETDOWN));
+        eventually(|| {
+            let sent = send(&mut link, &[0; 60]);
+            assert!(sent == down || sent == Err(TransmitError::Full), "{sent:?}");
+            sent == down
+        });
+        assert_eq!(link.counters().down_events, 1);
+        peer.run(|| ip("link set v1 up"));
+        talk(&mut link, &peer, "10.77.0.2", V4);
+    });
+}
+
+#[test]
+fn a_link_opened_while_the_interface_is_down_works_once_it_is_up() {
+    in_namespace(|| {
+        let peer = connect();
+        ip("link set v0 down");
+        let mut link = open();
+        assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+        ip("link set v0 up");
+        talk(&mut link, &peer, "10.77.0.2", V4);
+    });
+}
+
+#[test]
+fn a_removed_interface_is_gone_whether_it_was_up_or_down() {
+    in_namespace(|| {
+        for take_down_first in [false, true] {
+            let _peer = connect();
+            let mut link = open();
+            if take_down_first {
+                ip("link set v0 down");
+                assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+            }
+            ip("link delete v0");
+            assert!(matches!(receive_until_gone(&mut link), LinkError::Gone(_)));
+            assert_eq!(
+                send(&mut link, &[0; 60]),
+                Err(TransmitError::Lost(libc::ENXIO))
+            );
+        }
+    });
+}
+
+#[test]
+fn a_full_send_buffer_says_full_and_writable_when_there_is_room() {
+    in_namespace(|| {
+        let _peer = connect();
+        // A queue that lets nearly nothing out, so that frames stay ours to account for.
+        run(
+            "tc",
+            "qdisc add dev v0 root tbf rate 8kbit burst 2000 limit 10000000",
+        );
+        let config = PacketConfig {
+            send_buffer_bytes: Some(1),
+            qdisc_bypass: false,
+            ..usual()
+        };
+        let mut link = Packet::open(&config).unwrap();
+        let fill = |link: &mut Packet| {
+            (0..100).position(|_| send(link, &[0; 1_000]) == Err(TransmitError::Full))
+        };
+        let taken = fill(&mut link).expect("4,608 bytes are full before 100 frames");
+        assert!(taken >= 1, "an empty buffer takes a frame of any size");
+        assert!(!is_ready(link.poll_fd().unwrap(), libc::POLLOUT));
+        assert_eq!(link.counters().full_frames, 1);
+        run("tc", "qdisc delete dev v0 root");
+        wait_writable(&link);
+        assert_eq!(send(&mut link, &[0; 1_000]), Ok(()));
+    });
+}
+
+#[test]
+fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
+    in_namespace(|| {
+        // A tap that nobody reads is a device whose queue fills.
+        let config = TapConfig {
+            name: "t0".to_owned(),
+            host_addresses: Vec::new(),
+        };
+        let mut tap = Tap::open(&config).unwrap();
+        let address = [V4.parse().unwrap()];
+        let mut link = Packet::open(&PacketConfig::new("t0", &address)).unwrap();
+        assert!(link.bypasses_qdisc());
+        let full = (0..10_000).find(|_| send(&mut link, &[0; 60]).is_err());
+        assert!(full.is_some_and(|taken| taken > 0));
+        assert_eq!(send(&mut link, &[0; 60]), Err(TransmitError::Full));
+        assert_eq!(link.counters().full_frames, 2);
+        assert!(
+            is_ready(link.poll_fd().unwrap(), libc::POLLOUT),
+            "why time has to pass"
+        );
+        assert!(
+            tap.receive(Instant::ZERO, 1_000, &mut |_| ())
+                .is_ok_and(|handed| handed > 0)
+        );
+        assert_eq!(send(&mut link, &[0; 60]), Ok(()));
+    });
+}
+
+#[test]
+fn a_large_batch_is_handed_up_in_order_and_no_more_than_asked() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        let mac = link.capabilities().mac;
+        peer.run(move || {
+            let [a, b, c, d, e, f] = mac.0;
+            let lladdr = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+            ip(&format!("neighbour add {V4} dev v1 lladdr {lladdr}"));
+            let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
+            for number in 0..200_u8 {
+                socket.send_to(&[number], (V4, 7)).unwrap();
+            }
+        });
+        let mut numbers: Vec<u8> = Vec::new();
+        while numbers.len() < 200 {
+            // 70 is more than a batch and no multiple of it.
+            let before = numbers.len();
+            let mut take = |received: link::Received<'_>| numbers.extend(received.frame.get(42));
+            let handed = link.receive(Instant::ZERO, 70, &mut take).unwrap();
+            assert!(handed <= 70 && numbers.len() == before + handed);
+        }
+        assert!(numbers.into_iter().eq(0..200));
+    });
+}
+
+#[test]
+fn without_privileges_the_error_names_the_capability() {
+    in_namespace(|| {
+        let _peer = connect();
+        become_nobody();
+        let error = Packet::open(&usual()).unwrap_err();
+        assert!(matches!(error, SetupError::NotPermitted { .. }));
+        assert!(error.to_string().contains("setcap cap_net_raw"), "{error}");
+    });
+}
