@@ -5,7 +5,7 @@
 //! [`FreeSlot`] and a token; one [`Disk::sqsync`] rings the doorbell for all that are enqueued;
 //! completions come back in any order, each with its token and its slot.
 //!
-//! Two implementations: `uring` (`io_uring` on files and block devices, `O_DIRECT` if the
+//! Two implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
 //! descriptor says so) and [`sim`] (seeded, virtual time). They keep the same promises:
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
@@ -18,6 +18,7 @@
 //! depth and the file table of the chosen disk; a full queue gives the read back.
 
 pub mod sim;
+pub mod uring;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -31,6 +32,24 @@ pub const BLOCK_BYTES_MIN: u32 = 512;
 /// Names an opened file or block device within one disk. Opaque; a closed one is not soon reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileIndex(pub u32);
+
+impl FileIndex {
+    fn new(place: u16, generation: u16) -> Self {
+        Self(u32::from(generation) << 16 | u32::from(place))
+    }
+
+    /// Its place in the table of open files.
+    fn place(self) -> u16 {
+        let [_, _, high, low] = self.0.to_be_bytes();
+        u16::from_be_bytes([high, low])
+    }
+
+    /// Tells it from earlier files of the same place.
+    fn generation(self) -> u16 {
+        let [high, low, _, _] = self.0.to_be_bytes();
+        u16::from_be_bytes([high, low])
+    }
+}
 
 /// What is to be opened.
 #[derive(Debug)]
@@ -213,15 +232,12 @@ pub trait Disk {
     fn in_flight(&self) -> usize;
 
     /// The descriptor that is readable when completions wait to be consumed; `None` in simulation.
+    /// Stays the same. A wait for it that ends in `EINTR` means the same as one that succeeds: the
+    /// kernel may have interrupted it to complete a command.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// What happened since start.
     fn counters(&self) -> &Counters;
-}
-
-/// The rules every read is held to, whatever the disk.
-fn check_read(read: &Read, limits: &FileLimits) {
-    check_alignment(read.offset_bytes, read.length_bytes, limits);
 }
 
 /// Misaligned commands are a caller's mistake that a real device answers with `EINVAL`.

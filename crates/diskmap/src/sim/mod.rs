@@ -29,7 +29,7 @@ pub use content::{SimContent, pattern_byte};
 
 use crate::{
     Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
-    check_alignment, check_read,
+    check_alignment,
 };
 
 /// Chances are given in parts of this.
@@ -243,9 +243,8 @@ impl SimDisk {
     }
 
     fn open_file(&self, file: FileIndex) -> Option<OpenFile> {
-        let (place, generation) = split(file);
-        let (current, open) = self.files.get(place)?;
-        open.filter(|_| *current == generation)
+        let (generation, open) = self.files.get(usize::from(file.place()))?;
+        open.filter(|_| *generation == file.generation())
     }
 
     fn enqueue(&mut self, place: u32, command: Command) {
@@ -355,13 +354,13 @@ impl Disk for SimDisk {
         let place = self.files.iter().position(|(_, open)| open.is_none());
         let place = place.ok_or(DiskError::TableFull)?;
         self.files[place].1 = Some(open);
-        Ok((join(place, self.files[place].0), limits))
+        let index = u16::try_from(place).expect("invariant: at most 65,536 files");
+        Ok((FileIndex::new(index, self.files[place].0), limits))
     }
 
     fn close(&mut self, file: FileIndex) {
         if self.open_file(file).is_some() {
-            let (place, generation) = split(file);
-            self.files[place] = (generation.wrapping_add(1), None);
+            self.files[usize::from(file.place())] = (file.generation().wrapping_add(1), None);
         }
     }
 
@@ -376,7 +375,7 @@ impl Disk for SimDisk {
         );
         let file = self.open_file(read.file);
         if let Some(file) = file {
-            check_read(&read, &file.limits);
+            check_alignment(read.offset_bytes, read.length_bytes, &file.limits);
         }
         self.counters.disk_read_commands += 1;
         let command = Command {
@@ -408,7 +407,7 @@ impl Disk for SimDisk {
         });
         if let Some(file) = file {
             check_alignment(write.offset_bytes, write.length_bytes, &file.limits);
-            self.files[split(write.file).0].1 = Some(file);
+            self.files[usize::from(write.file.place())].1 = Some(file);
         }
         self.counters.disk_write_commands += 1;
         let command = Command {
@@ -481,21 +480,6 @@ impl Disk for SimDisk {
     fn counters(&self) -> &Counters {
         &self.counters
     }
-}
-
-/// Place and generation of a file.
-fn split(file: FileIndex) -> (usize, u16) {
-    let [a, b, c, d] = file.0.to_be_bytes();
-    (
-        usize::from(u16::from_be_bytes([c, d])),
-        u16::from_be_bytes([a, b]),
-    )
-}
-
-/// The opposite of [`split`].
-fn join(place: usize, generation: u16) -> FileIndex {
-    let place = u32::try_from(place).expect("invariant: at most 65,536 files");
-    FileIndex(u32::from(generation) << 16 | place)
 }
 
 #[cfg(test)]
