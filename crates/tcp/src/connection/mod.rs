@@ -296,3 +296,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

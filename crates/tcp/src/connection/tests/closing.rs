@@ -1,0 +1,223 @@
+//! The closing states: each road through RFC 9293 s3.6, and the losses on it.
+
+use clock::Instant;
+use wire::TcpFlags;
+
+use super::Sent::{Ack, Again, Fin, New};
+use super::{Config, Driver, IRS, PEER, ack, millis, sequence};
+use crate::connection::{Control, State};
+use crate::verdict::{CloseReason, Outcome};
+
+const FINISHED: Outcome = Outcome::Closed(CloseReason::Finished);
+
+/// A connection that sent `bytes` and its FIN.
+fn finished(bytes: u64) -> Driver {
+    let mut driver = Driver::new();
+    driver.append(bytes);
+    driver.connection.finish();
+    let sent = driver.flush();
+    assert_eq!(sent.last(), Some(&Fin));
+    assert_eq!(driver.connection.state(), State::FinWait1);
+    driver
+}
+
+#[test]
+fn the_fin_follows_the_last_byte() {
+    let mut driver = Driver::new();
+    driver.append(2000);
+    driver.connection.finish();
+    assert!(driver.connection.is_finishing() && !driver.connection.can_append());
+    let range = driver.claim();
+    assert_eq!(driver.connection.control(), None, "the data has not left");
+    assert_eq!(driver.connection.state(), State::Established);
+    assert_eq!(driver.complete(range), Some((0, 2000)));
+    assert_eq!(driver.flush(), [Fin]);
+    let header = driver.last_header();
+    assert_eq!(header.sequence, sequence(2000));
+    assert_eq!(header.flags, TcpFlags::ACK.union(TcpFlags::FIN));
+    assert_eq!(driver.connection.state(), State::FinWait1);
+    assert_eq!(driver.flush(), [], "once");
+}
+
+#[test]
+fn a_fin_waits_for_data_the_window_keeps_back() {
+    let mut driver = Driver::new();
+    driver.append(12_000);
+    driver.connection.finish();
+    assert_eq!(driver.flush(), [New(0, 10_000)]);
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(driver.flush(), [New(10_000, 12_000), Fin]);
+}
+
+#[test]
+#[should_panic(expected = "nothing follows a FIN")]
+fn nothing_is_appended_after_finish() {
+    let mut driver = Driver::new();
+    driver.connection.finish();
+    driver.append(1);
+}
+
+#[test]
+fn finishing_twice_is_finishing() {
+    let mut driver = finished(0);
+    driver.connection.finish();
+    assert_eq!(driver.flush(), []);
+}
+
+#[test]
+fn we_finish_first() {
+    let mut driver = finished(2000);
+    driver.pass(millis(100)).accept(ack(2000));
+    assert_eq!(
+        driver.connection.state(),
+        State::FinWait1,
+        "the FIN itself is not acknowledged"
+    );
+    driver.accept(ack(2001));
+    let since = driver.now;
+    assert_eq!(driver.connection.state(), State::FinWait2(since));
+    assert!(driver.connection.is_idle());
+    assert_eq!(driver.connection.acknowledged().0, 2000, "a FIN is no byte");
+    driver.pass(millis(50));
+    let arrival = driver.receive(ack(2001).fin());
+    assert!(arrival.peer_finished);
+    assert_eq!(arrival.outcome, Outcome::TimeWait);
+    assert_eq!(driver.flush(), [Ack]);
+    assert_eq!(driver.last_header().acknowledgment, IRS.wrapping_add(2));
+    assert_eq!(driver.last_header().sequence, sequence(2001));
+}
+
+#[test]
+fn the_peer_finishes_first() {
+    let mut driver = Driver::sending(PEER, 2000);
+    let arrival = driver.receive(ack(0).text(5).fin());
+    assert_eq!((arrival.text, arrival.peer_finished), (0..5, true));
+    assert_eq!(arrival.outcome, Outcome::Open);
+    assert_eq!(driver.connection.state(), State::CloseWait);
+    assert_eq!(driver.flush(), [Ack], "a FIN is acknowledged at once");
+    assert_eq!(driver.last_header().acknowledgment, IRS.wrapping_add(7));
+    // Half-closed, we send as before.
+    driver.pass(millis(100)).append(1000);
+    assert_eq!(driver.flush(), [New(2000, 3000)]);
+    driver.connection.finish();
+    assert_eq!(driver.flush(), [Fin]);
+    assert_eq!(driver.connection.state(), State::LastAck);
+    driver.accept(ack(3000));
+    assert_eq!(driver.connection.state(), State::LastAck);
+    assert_eq!(driver.receive(ack(3001)).outcome, FINISHED);
+}
+
+#[test]
+fn both_finish_at_once() {
+    let mut driver = finished(0);
+    driver.accept(ack(0).fin());
+    assert_eq!(driver.connection.state(), State::Closing);
+    assert_eq!(driver.flush(), [Ack]);
+    driver.accept(ack(0));
+    assert_eq!(driver.connection.state(), State::Closing);
+    assert_eq!(driver.receive(ack(1)).outcome, Outcome::TimeWait);
+}
+
+#[test]
+fn the_peers_fin_may_acknowledge_ours() {
+    let mut driver = finished(500);
+    let arrival = driver.receive(ack(501).text(3).fin());
+    assert_eq!(arrival.text, 0..3);
+    assert!(arrival.peer_finished && arrival.acknowledged);
+    assert_eq!(arrival.outcome, Outcome::TimeWait);
+    assert_eq!(driver.flush(), [Ack]);
+}
+
+#[test]
+fn a_fin_beyond_a_hole_does_not_count() {
+    let mut driver = Driver::new();
+    let arrival = driver.receive(ack(0).at(1).fin());
+    assert!(!arrival.peer_finished);
+    assert_eq!(driver.connection.state(), State::Established);
+    assert_eq!(driver.flush(), [Ack]);
+    let arrival = driver.receive(ack(0).text(4001).fin());
+    assert!(!arrival.peer_finished, "its text did not fit");
+}
+
+#[test]
+fn the_peers_fin_again_is_answered_again() {
+    let mut driver = Driver::new();
+    driver.accept(ack(0).fin());
+    assert_eq!(driver.flush(), [Ack]);
+    for _ in 0..3 {
+        let arrival = driver.receive(ack(0).at(-1).fin());
+        assert!(!arrival.peer_finished);
+        assert_eq!(driver.flush(), [Ack]);
+    }
+    assert_eq!(driver.connection.state(), State::CloseWait);
+}
+
+#[test]
+fn fin_wait_2_waits_so_long_and_no_longer() {
+    let mut driver = finished(0);
+    driver.accept(ack(1));
+    let deadline = driver.now + Config::default().fin_wait_2;
+    assert_eq!(driver.deadline(), deadline);
+    driver.pass(millis(10_000)).accept(ack(1).text(10));
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Ack]);
+    assert_eq!(driver.deadline(), deadline, "text does not prolong it");
+    assert_eq!(
+        driver.at(super::just_before(deadline)).expire(),
+        Outcome::Open
+    );
+    let timed_out = Outcome::Closed(CloseReason::TimedOut);
+    assert_eq!(driver.at(deadline).expire(), timed_out);
+}
+
+#[test]
+fn a_lost_fin_comes_again() {
+    let mut driver = finished(0);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Fin]);
+    assert_eq!(driver.last_header().sequence, sequence(0));
+    driver.pass(millis(100)).accept(ack(1));
+    assert_eq!(driver.connection.state(), State::FinWait2(driver.now));
+}
+
+#[test]
+fn time_wait_and_reset_carry_the_final_numbers() {
+    let mut driver = finished(500);
+    let reset = driver.connection.abort(driver.now);
+    assert_eq!(reset.sequence, sequence(501));
+    assert_eq!(reset.acknowledgment, IRS.wrapping_add(1));
+    assert_eq!(reset.flags, TcpFlags::RST.union(TcpFlags::ACK));
+    let arrival = driver.receive(ack(501).fin());
+    assert_eq!(arrival.outcome, Outcome::TimeWait);
+    let time_wait = driver.connection.time_wait(driver.now);
+    assert_eq!(time_wait.tuple(), driver.connection.tuple());
+    assert!(time_wait.expires_at() > Instant::from_millis(60_000));
+    let fin_again = driver.repr(ack(501).at(-1).fin());
+    let verdict = time_wait.handle_segment(driver.now, &fin_again, 0);
+    let crate::TimeWaitVerdict::Acknowledge(reply) = verdict else {
+        panic!("a FIN again is answered: {verdict:?}");
+    };
+    assert_eq!(reply.sequence, sequence(501));
+    assert_eq!(reply.acknowledgment, IRS.wrapping_add(2));
+}
+
+#[test]
+fn the_fin_counts_as_sent_only_when_it_left() {
+    let mut driver = Driver::new();
+    driver.connection.finish();
+    assert_eq!(driver.connection.control(), Some(Control::Fin));
+    assert_eq!(driver.connection.state(), State::Established);
+    let _ = driver.receive(ack(0).fin());
+    assert_eq!(driver.connection.state(), State::CloseWait);
+    assert_eq!(driver.flush(), [Fin], "it carries the ACK too");
+    assert_eq!(driver.connection.state(), State::LastAck);
+}
+
+#[test]
+fn data_lost_before_the_fin_mends_without_the_fin() {
+    let mut driver = finished(5000);
+    driver.pass(millis(100)).accept(ack(1000).sack(2000, 5001));
+    assert_eq!(driver.flush(), [Again(1000, 2000)]);
+    driver.pass(millis(100)).accept(ack(5001));
+    assert_eq!(driver.connection.state(), State::FinWait2(driver.now));
+}

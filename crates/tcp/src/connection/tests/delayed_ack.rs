@@ -1,0 +1,53 @@
+//! Delayed acknowledgment (RFC 9293 s3.8.6.3).
+
+use super::Sent::{Ack, New};
+use super::{Config, Driver, START, ack, just_before, millis};
+
+#[test]
+fn a_first_text_waits_for_data_to_travel_with() {
+    let mut driver = Driver::new();
+    let _ = driver.receive(ack(0).text(100));
+    let deadline = START + Config::default().ack_delay;
+    assert_eq!(driver.flush(), []);
+    assert_eq!(driver.deadline(), deadline);
+    let _ = driver.at(just_before(deadline)).expire();
+    assert_eq!(driver.flush(), []);
+    let _ = driver.at(deadline).expire();
+    assert_eq!(driver.flush(), [Ack]);
+    assert_eq!(
+        driver.last_header().acknowledgment,
+        driver.connection.receive.nxt
+    );
+}
+
+#[test]
+fn a_second_text_is_acknowledged_at_once() {
+    let mut driver = Driver::new();
+    let _ = driver.receive(ack(0).text(100));
+    let _ = driver.receive(ack(0).text(100));
+    assert_eq!(driver.flush(), [Ack]);
+    let _ = driver.receive(ack(0).text(100));
+    assert_eq!(driver.flush(), [], "counting begins anew");
+}
+
+#[test]
+fn data_carries_the_ack() {
+    let mut driver = Driver::new();
+    let _ = driver.receive(ack(0).text(100));
+    driver.append(10);
+    assert_eq!(driver.flush(), [New(0, 10)]);
+    assert_eq!(
+        driver.last_header().acknowledgment,
+        driver.connection.receive.nxt
+    );
+    let _ = driver.pass(millis(40)).expire();
+    assert_eq!(driver.flush(), []);
+}
+
+#[test]
+fn a_bare_ack_is_owed_nothing() {
+    let mut driver = Driver::new();
+    driver.accept(ack(0));
+    assert_eq!(driver.flush(), []);
+    assert!(driver.wait() > millis(500), "no timer for it either");
+}

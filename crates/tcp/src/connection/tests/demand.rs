@@ -1,0 +1,206 @@
+//! Demands, claims, and what is still wanted of a fetch when it comes back.
+
+use super::Sent::{Again, New};
+use super::{Driver, MSS, PEER, PEER_WITHOUT_SACK, Peer, ack, millis, range};
+use crate::connection::Demand;
+
+#[test]
+fn a_demand_says_how_much_is_out_and_how_much_may_be() {
+    let mut driver = Driver::with(Peer {
+        window: 8000,
+        ..PEER
+    });
+    assert_eq!(driver.connection.demand(), None, "nothing was appended");
+    driver.append(50_000);
+    let expected = Demand {
+        range: range(0, 8000),
+        is_retransmission: false,
+        outstanding_bytes: 0,
+        window_bytes: 8000,
+    };
+    assert_eq!(driver.connection.demand(), Some(expected));
+    assert_eq!(
+        driver.connection.demand(),
+        Some(expected),
+        "asking changes nothing"
+    );
+    driver.connection.claim(range(0, 3000), false);
+    let expected = Demand {
+        range: range(3000, 8000),
+        outstanding_bytes: 3000,
+        ..expected
+    };
+    assert_eq!(driver.connection.demand(), Some(expected));
+    driver.accept(ack(0).window(60_000));
+    let expected = Demand {
+        range: range(3000, 10_000),
+        window_bytes: 10_000,
+        ..expected
+    };
+    assert_eq!(driver.connection.demand(), Some(expected));
+}
+
+#[test]
+#[should_panic(expected = "new bytes are claimed in order")]
+fn new_bytes_are_claimed_in_order() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    driver.connection.claim(range(1, 5000), false);
+}
+
+#[test]
+#[should_panic(expected = "what leaves was claimed")]
+fn only_claimed_bytes_leave() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    driver.connection.claim(range(0, 1000), false);
+    driver.connection.on_transmitted(driver.now, range(0, 1001));
+}
+
+#[test]
+#[should_panic(expected = "what leaves again was sent before")]
+fn new_bytes_leave_in_order() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    driver.connection.claim(range(0, 5000), false);
+    driver
+        .connection
+        .on_transmitted(driver.now, range(1000, 2000));
+}
+
+/// RFC 9293 s3.8.6.2.1: small segments leave only at the end or if nothing is out.
+#[test]
+fn a_window_with_less_than_a_segment_in_it_can_wait() {
+    let mut driver = Driver::sending(
+        Peer {
+            window: 2000,
+            ..PEER
+        },
+        50_000,
+    );
+    driver.accept(ack(0).window(2999));
+    assert_eq!(driver.flush(), []);
+    driver.accept(ack(0).window(3000));
+    assert_eq!(driver.flush(), [New(2000, 3000)]);
+}
+
+#[test]
+fn the_end_of_the_stream_leaves_however_small() {
+    let mut driver = Driver::sending(PEER, 2000);
+    driver.append(1);
+    assert_eq!(driver.flush(), [New(2000, 2001)]);
+}
+
+#[test]
+fn a_returned_claim_is_demanded_again() {
+    let mut driver = Driver::new();
+    driver.append(8000);
+    driver.connection.claim(range(0, 3000), false);
+    driver.connection.claim(range(3000, 5000), false);
+    driver.connection.return_claim(range(3000, 5000), false);
+    assert_eq!(driver.demanded(), Some((3000, 8000)));
+    assert_eq!(driver.connection.outstanding_bytes(), 3000);
+    driver.connection.return_claim(range(1000, 3000), false);
+    assert_eq!(driver.demanded(), Some((1000, 8000)), "or a part of it");
+    assert_eq!(driver.complete(range(0, 3000)), Some((0, 1000)));
+}
+
+#[test]
+fn a_returned_claim_of_lost_bytes_is_demanded_again() {
+    let mut driver = Driver::sending(PEER, 10_000);
+    driver.pass(millis(100)).accept(ack(0).sack(4000, 10_000));
+    let lost = driver.claim();
+    driver.connection.return_claim(lost, true);
+    assert_eq!(driver.claim(), lost);
+    assert!(driver.complete(lost).is_some());
+}
+
+#[test]
+fn fetches_that_overtook_others_are_refused() {
+    let mut driver = Driver::new();
+    driver.append(8000);
+    driver.connection.claim(range(0, 3000), false);
+    driver.connection.claim(range(3000, 5000), false);
+    assert_eq!(driver.connection.admit(range(3000, 5000)), None);
+    assert_eq!(driver.complete(range(0, 3000)), Some((0, 3000)));
+    assert_eq!(driver.complete(range(3000, 5000)), Some((3000, 5000)));
+    assert_eq!(
+        driver.connection.admit(range(0, 3000)),
+        None,
+        "it left already"
+    );
+    assert_eq!(
+        driver.connection.admit(range(3000, 8000)),
+        None,
+        "it was not claimed"
+    );
+}
+
+#[test]
+fn a_fetch_may_leave_in_pieces() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    let fetch = driver.claim();
+    driver.transmit(range(0, 1));
+    driver.transmit(range(1, 3000));
+    assert_eq!(driver.complete(fetch), Some((3000, 5000)));
+    assert_eq!(driver.connection.admit(fetch), None);
+}
+
+/// The peer had everything after all, or a part, while the disk was asked again.
+#[test]
+fn what_arrived_meanwhile_is_not_sent_again() {
+    let rows = [
+        (ack(10_000), None),
+        (ack(4000).sack(6000, 10_000), None),
+        (ack(1500).sack(6000, 10_000), Some((1500, 4000))),
+        (ack(0).sack(6000, 10_000), Some((0, 4000))),
+        (ack(0).sack(0, 1000).sack(6000, 10_000), Some((1000, 4000))),
+        (ack(0).sack(3000, 4000).sack(6000, 10_000), Some((0, 3000))),
+        // A hole in the middle is cheaper to send than to cut out.
+        (ack(0).sack(2000, 3000).sack(6000, 10_000), Some((0, 4000))),
+    ];
+    for (segment, wanted) in rows {
+        let mut driver = Driver::sending(PEER, 10_000);
+        driver.pass(millis(100)).accept(ack(0).sack(6000, 10_000));
+        // The claim is taken whole, whatever the pace of recovery.
+        driver.connection.claim(range(0, 4000), true);
+        driver.accept(segment);
+        assert_eq!(driver.complete(range(0, 4000)), wanted, "{segment:?}");
+        assert_eq!(driver.connection.admit(range(0, 4000)), None);
+    }
+}
+
+#[test]
+fn lost_bytes_are_demanded_before_new_ones() {
+    let mut driver = Driver::sending(PEER_WITHOUT_SACK, 50_000);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Again(0, MSS)]);
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(driver.flush(), [Again(1000, 3000)]);
+    driver.pass(millis(100)).accept(ack(10_000));
+    let sent = driver.flush();
+    assert!(matches!(sent[..], [New(10_000, _)]), "{sent:?}");
+}
+
+#[test]
+fn a_full_log_admits_nothing_new() {
+    let mut driver = Driver::with(Peer {
+        window_shift: Some(5),
+        ..PEER
+    });
+    driver.append(1 << 20);
+    // One entry each: they leave at different moments.
+    let mut sent = 0;
+    while let Some(demand) = driver.connection.demand() {
+        let piece = range(demand.range.start.0, demand.range.start.0 + 1);
+        driver.connection.claim(piece, false);
+        driver.transmit(piece);
+        driver.now += millis(0) + core::time::Duration::from_nanos(1);
+        sent += 1;
+        assert!(sent <= crate::flight::ENTRIES_MAX, "the log is bounded");
+    }
+    assert!(!driver.connection.flight.has_room());
+    driver.accept(ack(1));
+    assert!(driver.connection.demand().is_some());
+}

@@ -1,0 +1,87 @@
+//! Keep-alive (RFC 9293 s3.8.4).
+
+use super::Sent::{New, Probe};
+use super::{Config, Driver, PEER, START, ack, just_before, millis, sequence};
+use crate::verdict::{CloseReason, Outcome, SegmentDrop};
+
+const CONFIG: Config = Config {
+    keep_alive_idle: millis(60_000),
+    keep_alive_interval: millis(10_000),
+    probes_max: 2,
+    timeouts_max: 10,
+    fin_wait_2: millis(60_000),
+    ack_delay: millis(40),
+};
+
+fn idle() -> Driver {
+    Driver::configured(PEER, CONFIG)
+}
+
+#[test]
+fn a_quiet_peer_is_asked_and_given_up() {
+    let mut driver = idle();
+    let first = START + millis(60_000);
+    assert_eq!(driver.deadline(), first);
+    assert_eq!(driver.at(just_before(first)).expire(), Outcome::Open);
+    assert_eq!(driver.flush(), []);
+    assert_eq!(driver.at(first).expire(), Outcome::Open);
+    assert_eq!(driver.flush(), [Probe]);
+    // One number before SND.NXT, so that the peer must answer.
+    assert_eq!(driver.last_header().sequence.wrapping_add(1), sequence(0));
+    assert_eq!(driver.wait(), millis(10_000));
+    assert_eq!(driver.fire(), Outcome::Open);
+    assert_eq!(driver.flush(), [Probe]);
+    assert_eq!(driver.wait(), millis(10_000));
+    let just_before = just_before(driver.deadline());
+    assert_eq!(driver.at(just_before).expire(), Outcome::Open);
+    assert_eq!(driver.fire(), Outcome::Closed(CloseReason::TimedOut));
+}
+
+#[test]
+fn an_answer_begins_the_wait_anew() {
+    let mut driver = idle();
+    for _ in 0..4 {
+        assert_eq!(driver.fire(), Outcome::Open);
+        assert_eq!(driver.flush(), [Probe]);
+        assert_eq!(driver.fire(), Outcome::Open);
+        assert_eq!(driver.flush(), [Probe]);
+        driver.pass(millis(100)).accept(ack(0));
+        assert_eq!(driver.wait(), millis(60_000));
+    }
+}
+
+#[test]
+fn a_segment_outside_the_window_is_no_answer() {
+    let mut driver = idle();
+    let deadline = driver.deadline();
+    driver
+        .pass(millis(1000))
+        .expect_drop(ack(0).at(-1), SegmentDrop::OutOfWindow);
+    assert_eq!(driver.deadline(), deadline);
+}
+
+#[test]
+fn an_answer_before_the_probe_left_makes_it_needless() {
+    let mut driver = idle();
+    assert_eq!(driver.fire(), Outcome::Open);
+    driver.accept(ack(0));
+    assert_eq!(driver.flush(), []);
+}
+
+#[test]
+fn data_in_flight_or_being_fetched_is_watched_by_other_timers() {
+    let mut driver = idle();
+    driver.append(1000);
+    let range = driver.claim();
+    assert_eq!(
+        driver.connection.poll_timeout(),
+        None,
+        "the disk is awaited, not the peer"
+    );
+    assert_eq!(driver.complete(range), Some((0, 1000)));
+    assert!(driver.wait() < millis(1000));
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(driver.wait(), millis(60_000));
+    driver.append(1000);
+    assert_eq!(driver.flush(), [New(1000, 2000)]);
+}

@@ -1,0 +1,423 @@
+//! [`Connection`] driven by hand: a segment or a moment goes in; demand, control, header and state
+//! come out.
+//!
+//! The driver answers demands at once, as a disk without delay would, unless a test takes the steps
+//! itself. It checks the log after each step. Sequence numbers of both directions wrap a little
+//! way into a test. Round trips take 100 ms, segments 1000 bytes, so most numbers can be read off.
+
+mod ack;
+mod closing;
+mod delayed_ack;
+mod demand;
+mod duplicate_acks;
+mod established;
+mod keep_alive;
+mod packet_too_big;
+mod reset_and_challenge;
+mod sack_recovery;
+mod tail_probe;
+mod text;
+mod timeout;
+mod window_probe;
+
+use clock::{Duration, Instant};
+use wire::{SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use super::{Config, Connection, Control};
+use crate::flight::Fate;
+use crate::half_open::{HalfOpen, Offer};
+use crate::stream::{StreamOffset, StreamRange};
+use crate::table::FourTuple;
+use crate::verdict::{Arrival, Outcome, SegmentDrop};
+
+/// Our first byte has the next number; it wraps 4000 bytes into the stream.
+const ISS: SeqNumber = SeqNumber(u32::MAX - 4000);
+/// The peer's first byte has the next number.
+const IRS: SeqNumber = SeqNumber(u32::MAX - 20);
+/// The payload of one packet, bytes.
+const MSS: u64 = 1000;
+/// The initial congestion window, bytes.
+const INITIAL_WINDOW: u64 = 10 * MSS;
+/// Our receive window, bytes.
+const RECEIVE_WINDOW: u16 = 4000;
+/// When the handshake is done; also its round trip.
+const START: Instant = Instant::from_millis(100);
+/// After the handshake's sample of 100 ms: SRTT + 4 * RTTVAR = 100 ms + 4 * 50 ms.
+const RTO: Duration = Duration::from_millis(300);
+
+/// What the other side is like.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    sack: bool,
+    timestamps: bool,
+    /// As on the wire, in each segment that names no other.
+    window: u16,
+    window_shift: Option<u8>,
+}
+
+const PEER: Peer = Peer {
+    sack: true,
+    timestamps: false,
+    window: 60_000,
+    window_shift: None,
+};
+const PEER_WITHOUT_SACK: Peer = Peer {
+    sack: false,
+    ..PEER
+};
+
+/// A segment from the peer, relative to where the connection stands.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    /// SEG.SEQ less RCV.NXT.
+    shift: i32,
+    /// SEG.ACK as an offset of our stream; negative before its start.
+    acknowledgment: i64,
+    flags: TcpFlags,
+    window: Option<u16>,
+    sack: SackBlocks,
+    payload_bytes: usize,
+}
+
+/// A bare ACK of everything before `offset`.
+fn ack(offset: i64) -> Segment {
+    Segment {
+        shift: 0,
+        acknowledgment: offset,
+        flags: TcpFlags::ACK,
+        window: None,
+        sack: SackBlocks::default(),
+        payload_bytes: 0,
+    }
+}
+
+impl Segment {
+    /// SEG.SEQ lies `shift` beyond RCV.NXT.
+    fn at(self, shift: i32) -> Self {
+        Self { shift, ..self }
+    }
+
+    fn window(self, raw: u16) -> Self {
+        Self {
+            window: Some(raw),
+            ..self
+        }
+    }
+
+    fn text(self, payload_bytes: usize) -> Self {
+        Self {
+            payload_bytes,
+            ..self
+        }
+    }
+
+    fn with(self, flag: TcpFlags) -> Self {
+        Self {
+            flags: self.flags.union(flag),
+            ..self
+        }
+    }
+
+    fn fin(self) -> Self {
+        self.with(TcpFlags::FIN)
+    }
+
+    fn without_ack(self) -> Self {
+        Self {
+            flags: self.flags.difference(TcpFlags::ACK),
+            ..self
+        }
+    }
+
+    /// Adds a SACK block.
+    fn sack(mut self, start: u32, end: u32) -> Self {
+        self.sack.push(sequence(start), sequence(end));
+        self
+    }
+}
+
+/// The sequence number of an offset of our stream.
+fn sequence(offset: u32) -> SeqNumber {
+    ISS.wrapping_add(1).wrapping_add(offset)
+}
+
+fn range(start: u64, end: u64) -> StreamRange {
+    StreamRange::new(StreamOffset(start), StreamOffset(end))
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The last moment before `at`.
+fn just_before(at: Instant) -> Instant {
+    Instant::from_nanos(at.as_nanos() - 1)
+}
+
+/// What left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    New(u64, u64),
+    Again(u64, u64),
+    Ack,
+    Fin,
+    Probe,
+}
+
+/// One connection and the clock its test turns.
+struct Driver {
+    connection: Connection,
+    peer: Peer,
+    now: Instant,
+    /// Headers of everything that left.
+    headers: Vec<TcpRepr>,
+}
+
+impl Driver {
+    fn new() -> Self {
+        Self::with(PEER)
+    }
+
+    fn with(peer: Peer) -> Self {
+        Self::configured(peer, Config::default())
+    }
+
+    fn configured(peer: Peer, config: Config) -> Self {
+        let mut half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(peer), OFFER);
+        half_open.on_syn_ack_sent(Instant::ZERO);
+        Self {
+            connection: Connection::new(config, &half_open, START, peer.window),
+            peer,
+            now: START,
+            headers: Vec::new(),
+        }
+    }
+
+    /// A connection that was told to send `bytes` and sent what it may.
+    fn sending(peer: Peer, bytes: u64) -> Self {
+        let mut driver = Self::with(peer);
+        driver.append(bytes);
+        let _ = driver.flush();
+        driver
+    }
+
+    fn append(&mut self, bytes: u64) {
+        self.connection.append(self.now, bytes);
+    }
+
+    fn pass(&mut self, time: Duration) -> &mut Self {
+        self.now += time;
+        self
+    }
+
+    fn at(&mut self, now: Instant) -> &mut Self {
+        assert!(now >= self.now, "time never runs backwards");
+        self.now = now;
+        self
+    }
+
+    fn repr(&self, segment: Segment) -> TcpRepr {
+        let sequence = self.connection.receive.nxt.0;
+        let first = i64::from(sequence_first().0);
+        let acknowledgment = (first + segment.acknowledgment).rem_euclid(1 << 32);
+        TcpRepr {
+            source_port: tuple().peer.port(),
+            destination_port: tuple().local.port(),
+            sequence: SeqNumber(sequence.wrapping_add_signed(segment.shift)),
+            acknowledgment: SeqNumber(u32::try_from(acknowledgment).unwrap()),
+            flags: segment.flags,
+            window: segment.window.unwrap_or(self.peer.window),
+            options: TcpOptions {
+                timestamps: self.peer.timestamps.then(|| peer_stamp(self.now)),
+                sack: segment.sack,
+                ..TcpOptions::default()
+            },
+        }
+    }
+
+    fn receive(&mut self, segment: Segment) -> Arrival {
+        let repr = self.repr(segment);
+        self.receive_repr(&repr, segment.payload_bytes)
+    }
+
+    fn receive_repr(&mut self, repr: &TcpRepr, payload_bytes: usize) -> Arrival {
+        let arrival = self
+            .connection
+            .handle_segment(self.now, repr, payload_bytes);
+        check_log(&self.connection);
+        arrival
+    }
+
+    /// A segment that nothing is wrong with and that ends nothing.
+    fn accept(&mut self, segment: Segment) {
+        let arrival = self.receive(segment);
+        assert_eq!((arrival.drop, arrival.outcome), (None, Outcome::Open));
+    }
+
+    fn expect_drop(&mut self, segment: Segment, reason: SegmentDrop) {
+        let arrival = self.receive(segment);
+        assert_eq!(arrival, Arrival::dropped(reason));
+    }
+
+    /// Everything that may leave leaves, as large as it may be.
+    fn flush(&mut self) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        loop {
+            if let Some(demand) = self.connection.demand() {
+                self.connection
+                    .claim(demand.range, demand.is_retransmission);
+                assert_eq!(self.connection.admit(demand.range), Some(demand.range));
+                self.transmit(demand.range);
+                let (start, end) = (demand.range.start.0, demand.range.end.0);
+                sent.push(if demand.is_retransmission {
+                    Sent::Again(start, end)
+                } else {
+                    Sent::New(start, end)
+                });
+            } else if let Some(control) = self.connection.control() {
+                sent.push(self.transmit_control(control));
+            } else {
+                return sent;
+            }
+            assert!(sent.len() < 1000, "something leaves for ever");
+        }
+    }
+
+    fn transmit(&mut self, range: StreamRange) {
+        self.headers.push(self.connection.segment(self.now, range));
+        self.connection.on_transmitted(self.now, range);
+        check_log(&self.connection);
+    }
+
+    fn transmit_control(&mut self, control: Control) -> Sent {
+        self.headers
+            .push(self.connection.control_segment(self.now, control));
+        self.connection.on_control_transmitted(self.now, control);
+        check_log(&self.connection);
+        match control {
+            Control::Ack => Sent::Ack,
+            Control::Fin => Sent::Fin,
+            Control::Probe => Sent::Probe,
+        }
+    }
+
+    /// Claims what is demanded without fetching it yet.
+    fn claim(&mut self) -> StreamRange {
+        let demand = self.connection.demand().expect("something is demanded");
+        self.connection
+            .claim(demand.range, demand.is_retransmission);
+        demand.range
+    }
+
+    fn demanded(&self) -> Option<(u64, u64)> {
+        let range = self.connection.demand()?.range;
+        Some((range.start.0, range.end.0))
+    }
+
+    /// A fetched range comes back; what is still wanted of it leaves.
+    fn complete(&mut self, fetched: StreamRange) -> Option<(u64, u64)> {
+        let wanted = self.connection.admit(fetched)?;
+        self.transmit(wanted);
+        Some((wanted.start.0, wanted.end.0))
+    }
+
+    /// Time passes to the next timer, which fires.
+    fn fire(&mut self) -> Outcome {
+        let deadline = self.deadline();
+        self.at(deadline.max(self.now)).expire()
+    }
+
+    /// Timers due by now fire.
+    fn expire(&mut self) -> Outcome {
+        let outcome = self.connection.handle_timeout(self.now);
+        check_log(&self.connection);
+        outcome
+    }
+
+    fn deadline(&self) -> Instant {
+        self.connection.poll_timeout().expect("a timer runs")
+    }
+
+    /// How long until the next timer.
+    fn wait(&self) -> Duration {
+        self.deadline().since(self.now)
+    }
+
+    fn window(&self) -> u64 {
+        self.connection.congestion_window()
+    }
+
+    fn last_header(&self) -> &TcpRepr {
+        self.headers.last().expect("something left")
+    }
+}
+
+const OFFER: Offer = Offer {
+    iss: ISS,
+    timestamp_shift: 0,
+    segment_bytes: 1460,
+    window: RECEIVE_WINDOW,
+};
+
+fn tuple() -> FourTuple {
+    FourTuple {
+        local: "10.0.0.2:80".parse().unwrap(),
+        peer: "10.0.0.1:5000".parse().unwrap(),
+    }
+}
+
+fn syn(peer: Peer) -> TcpRepr {
+    TcpRepr {
+        sequence: IRS,
+        flags: TcpFlags::SYN,
+        options: TcpOptions {
+            mss: Some(if peer.timestamps { 1012 } else { 1000 }),
+            window_scale: peer.window_shift,
+            sack_permitted: peer.sack,
+            timestamps: peer.timestamps.then(|| peer_stamp(Instant::ZERO)),
+            ..TcpOptions::default()
+        },
+        ..TcpRepr::default()
+    }
+}
+
+fn sequence_first() -> SeqNumber {
+    sequence(0)
+}
+
+fn peer_stamp(now: Instant) -> Timestamps {
+    Timestamps {
+        value: u32::try_from(now.as_millis()).unwrap().wrapping_add(5000),
+        echo: 0,
+    }
+}
+
+/// The log covers SND.UNA..SND.NXT without a gap or an overlap, and its sums agree with it.
+fn check_log(connection: &Connection) {
+    let send = &connection.send;
+    assert!(send.una <= send.nxt && send.nxt <= send.claimed, "{send:?}");
+    let mut expected = send.una;
+    let mut sums = [0; 4];
+    for entry in connection.flight.iter() {
+        assert_eq!(entry.start, expected, "no gap and no overlap");
+        assert!(entry.start < entry.end, "no empty entry");
+        expected = entry.end;
+        sums[match entry.fate {
+            Fate::InFlight => 0,
+            Fate::Sacked => 1,
+            Fate::Lost => 2,
+            Fate::Claimed => 3,
+        }] += entry.range().bytes();
+    }
+    assert_eq!(expected, send.nxt, "the log ends at SND.NXT");
+    let flight = &connection.flight;
+    assert_eq!(
+        sums,
+        [
+            flight.in_flight_bytes(),
+            flight.sacked_bytes(),
+            flight.lost_bytes(),
+            flight.claimed_bytes()
+        ]
+    );
+}

@@ -1,0 +1,141 @@
+//! Resets, SYNs and other blind attacks (RFC 5961), and the limit on answers to them.
+
+use wire::{TcpFlags, Timestamps};
+
+use super::Sent::Ack;
+use super::{Driver, PEER, Peer, RECEIVE_WINDOW, ack, millis};
+use crate::connection::State;
+use crate::connection::timers::CHALLENGE_INTERVAL;
+use crate::verdict::{CloseReason, Outcome, SegmentDrop};
+
+const WINDOW: i32 = RECEIVE_WINDOW as i32;
+const STAMPING: Peer = Peer {
+    timestamps: true,
+    ..PEER
+};
+
+/// RFC 5961 s3.2: exactly RCV.NXT, elsewhere in the window, outside.
+#[test]
+fn only_an_exact_reset_counts() {
+    let rows = [
+        (0, None, false),
+        (1, Some(SegmentDrop::InexactReset), true),
+        (WINDOW - 1, Some(SegmentDrop::InexactReset), true),
+        (WINDOW, Some(SegmentDrop::OutOfWindow), false),
+        (-1, Some(SegmentDrop::OutOfWindow), false),
+    ];
+    for flags in [TcpFlags::RST, TcpFlags::RST.union(TcpFlags::ACK)] {
+        for (shift, drop, challenged) in rows {
+            let mut driver = Driver::new();
+            let mut segment = ack(0).at(shift);
+            segment.flags = flags;
+            let arrival = driver.receive(segment);
+            assert_eq!(arrival.drop, drop, "{shift}");
+            let outcome = if drop.is_none() {
+                Outcome::Closed(CloseReason::Reset)
+            } else {
+                Outcome::Open
+            };
+            assert_eq!(arrival.outcome, outcome, "{shift}");
+            let expected: &[_] = if challenged { &[Ack] } else { &[] };
+            assert_eq!(driver.flush(), expected, "{shift}");
+        }
+    }
+}
+
+#[test]
+fn a_reset_needs_no_timestamp() {
+    let mut driver = Driver::with(STAMPING);
+    let mut reset = driver.repr(ack(0).with(TcpFlags::RST));
+    reset.options.timestamps = None;
+    let arrival = driver.receive_repr(&reset, 0);
+    assert_eq!(arrival.outcome, Outcome::Closed(CloseReason::Reset));
+}
+
+/// RFC 5961 s4.2: "irrespective of the sequence number".
+#[test]
+fn a_syn_is_challenged_wherever_it_lies() {
+    for (shift, drop) in [
+        (0, SegmentDrop::UnexpectedSyn),
+        (WINDOW - 1, SegmentDrop::UnexpectedSyn),
+        (WINDOW, SegmentDrop::OutOfWindow),
+        (-1000, SegmentDrop::OutOfWindow),
+    ] {
+        for flags in [TcpFlags::SYN, TcpFlags::SYN.union(TcpFlags::ACK)] {
+            let mut driver = Driver::new();
+            let mut segment = ack(0).at(shift);
+            segment.flags = flags;
+            driver.expect_drop(segment, drop);
+            assert_eq!(driver.flush(), [Ack], "{shift}");
+            assert_eq!(driver.connection.state(), State::Established);
+        }
+    }
+}
+
+#[test]
+fn challenges_are_limited_in_rate_whatever_provokes_them() {
+    let inexact_reset = ack(0).at(1).with(TcpFlags::RST);
+    let syn = ack(0).with(TcpFlags::SYN);
+    let bad_ack = ack(1);
+    let old = ack(0).at(-1);
+    for first in [inexact_reset, syn, bad_ack, old] {
+        for second in [inexact_reset, syn, bad_ack, old] {
+            let mut driver = Driver::new();
+            assert!(driver.receive(first).drop.is_some());
+            assert_eq!(driver.flush(), [Ack]);
+            let again = driver.now + CHALLENGE_INTERVAL;
+            assert!(driver.receive(second).drop.is_some());
+            assert_eq!(driver.flush(), []);
+            driver.at(super::just_before(again));
+            assert!(driver.receive(second).drop.is_some());
+            assert_eq!(driver.flush(), [], "too soon");
+            assert!(driver.at(again).receive(second).drop.is_some());
+            assert_eq!(driver.flush(), [Ack]);
+        }
+    }
+}
+
+/// RFC 7323 s5.3 R1.
+#[test]
+fn a_stale_timestamp_is_answered_and_goes_no_further() {
+    let mut driver = Driver::with(STAMPING);
+    driver.pass(millis(100)).accept(ack(0));
+    let fresh = driver.repr(ack(0).text(10));
+    let stamp = fresh.options.timestamps.unwrap();
+    for (value, drop) in [
+        (stamp.value - 1, Some(SegmentDrop::StaleTimestamp)),
+        (stamp.value, None),
+        (stamp.value + 1, None),
+    ] {
+        let mut segment = driver.repr(ack(0).text(10));
+        segment.options.timestamps = Some(Timestamps { value, ..stamp });
+        let arrival = driver.receive_repr(&segment, 10);
+        assert_eq!(arrival.drop, drop, "{value}");
+        assert_eq!(arrival.text.is_empty(), drop.is_some(), "{value}");
+        if drop.is_some() {
+            assert_eq!(driver.flush(), [Ack]);
+        }
+    }
+}
+
+/// RFC 7323 s3.2.
+#[test]
+fn a_missing_timestamp_is_dropped_in_silence() {
+    let mut driver = Driver::with(STAMPING);
+    let mut segment = driver.repr(ack(0).text(10));
+    segment.options.timestamps = None;
+    let arrival = driver.receive_repr(&segment, 10);
+    assert_eq!(arrival.drop, Some(SegmentDrop::MissingTimestamp));
+    assert_eq!(driver.flush(), []);
+}
+
+#[test]
+fn an_unasked_timestamp_does_no_harm() {
+    let mut driver = Driver::new();
+    let mut segment = driver.repr(ack(0).text(10));
+    segment.options.timestamps = Some(Timestamps { value: 9, echo: 9 });
+    assert_eq!(driver.receive_repr(&segment, 10).text, 0..10);
+    driver.append(10);
+    let _ = driver.flush();
+    assert_eq!(driver.last_header().options.timestamps, None);
+}

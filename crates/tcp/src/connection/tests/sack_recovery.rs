@@ -1,0 +1,160 @@
+//! Losses with peers that speak SACK: RFC 2018, 2883, 8985, and the pace of mending them, RFC 6937.
+
+use super::Sent::{Again, New};
+use super::{Driver, PEER, ack, millis};
+use crate::flight::Fate;
+use crate::recovery::Episode;
+
+/// Ten segments out; an ACK comes a round trip later.
+fn sending() -> Driver {
+    let mut driver = Driver::sending(PEER, 100_000);
+    driver.pass(millis(100));
+    driver
+}
+
+fn fates(driver: &Driver) -> Vec<(u64, u64, Fate)> {
+    driver
+        .connection
+        .flight
+        .iter()
+        .map(|entry| (entry.start.0, entry.end.0, entry.fate))
+        .collect()
+}
+
+#[test]
+fn blocks_that_are_not_ours_are_ignored() {
+    let rows = [
+        ack(2000).sack(9000, 10_001),
+        ack(2000).sack(10_000, 11_000),
+        ack(2000).sack(1000, 3000),
+        ack(2000).sack(5000, 4000),
+        ack(2000).sack(4000, 4000),
+    ];
+    for segment in rows {
+        let mut driver = sending();
+        driver.accept(segment);
+        assert_eq!(driver.connection.flight.sacked_bytes(), 0, "{segment:?}");
+    }
+    let mut driver = sending();
+    driver.accept(ack(2000).sack(9000, 10_000));
+    assert_eq!(driver.connection.flight.sacked_bytes(), 1000);
+}
+
+#[test]
+fn an_old_ack_brings_no_reports() {
+    let mut driver = sending();
+    driver.accept(ack(5000));
+    driver.accept(ack(4000).sack(6000, 7000));
+    assert_eq!(driver.connection.flight.sacked_bytes(), 0);
+}
+
+#[test]
+fn a_peer_that_did_not_offer_sack_is_not_believed() {
+    let mut driver = Driver::sending(super::PEER_WITHOUT_SACK, 50_000);
+    driver.accept(ack(0).sack(5000, 6000));
+    assert_eq!(driver.connection.flight.sacked_bytes(), 0);
+}
+
+/// RFC 8985 s6.2: fewer than three segments above the hole may be reordering, for a quarter RTT.
+#[test]
+fn few_segments_above_a_hole_wait_for_a_quarter_round_trip() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(1000, 3999));
+    assert_eq!(driver.connection.episode, Episode::Open);
+    // Sent at 100 ms; RACK.rtt of 100 ms and 25 ms more.
+    assert_eq!(driver.wait(), millis(25));
+    let deadline = driver.deadline();
+    let _ = driver.at(super::just_before(deadline)).expire();
+    assert_eq!(driver.connection.episode, Episode::Open);
+    let _ = driver.at(deadline).expire();
+    assert!(matches!(
+        driver.connection.episode,
+        Episode::Recovery { .. }
+    ));
+    assert_eq!(fates(&driver)[0], (0, 1000, Fate::Lost));
+}
+
+#[test]
+fn a_late_segment_that_comes_in_time_is_not_lost() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(1000, 3000));
+    driver.pass(millis(20)).accept(ack(3000));
+    let _ = driver.pass(millis(10)).expire();
+    assert_eq!(driver.connection.episode, Episode::Open);
+    let sent = driver.flush();
+    assert!(sent.iter().all(|sent| matches!(sent, New(..))), "{sent:?}");
+}
+
+#[test]
+fn three_segments_above_a_hole_mean_a_loss() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(1000, 4000));
+    assert_eq!(fates(&driver)[0], (0, 1000, Fate::Lost));
+    assert_eq!(driver.connection.congestion.threshold(), 7000);
+    assert_eq!(driver.flush()[0], Again(0, 1000));
+}
+
+#[test]
+fn one_round_trip_of_losses_lowers_the_window_once() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(1000, 4000));
+    let _ = driver.flush();
+    driver.accept(ack(0).sack(1000, 4000).sack(5000, 9000));
+    assert_eq!(driver.connection.congestion.threshold(), 7000);
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(10_000));
+    assert_eq!(driver.connection.episode, Episode::Open);
+    // RFC 6937: ssthresh at the end, and what that ACK itself adds.
+    assert!((7000..8000).contains(&driver.window()));
+}
+
+#[test]
+fn recovery_ends_when_all_that_was_out_arrived() {
+    for (acknowledgment, over) in [(9999, false), (10_000, true)] {
+        let mut driver = sending();
+        driver.accept(ack(0).sack(1000, 4000));
+        let _ = driver.flush();
+        driver.pass(millis(100)).accept(ack(acknowledgment));
+        assert_eq!(driver.connection.episode == Episode::Open, over);
+    }
+}
+
+/// RFC 2018 s8 and s5.1: reports are void once the timer fires and the peer turns out to have
+/// dropped what it reported.
+#[test]
+fn reports_survive_the_timer_while_the_hole_is_below_them() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(5000, 6000));
+    while driver.connection.timeouts == 0 {
+        let _ = driver.fire();
+    }
+    assert_eq!(
+        fates(&driver),
+        [
+            (0, 5000, Fate::Lost),
+            (5000, 6000, Fate::Sacked),
+            (6000, 10_000, Fate::Lost)
+        ]
+    );
+}
+
+/// A retransmission lost again is found by time, not by counting (RFC 8985 s3.4).
+#[test]
+fn a_lost_retransmission_is_found() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(1000, 4000));
+    let sent = driver.flush();
+    assert_eq!(sent[0], Again(0, 1000));
+    // What left after it arrives a round trip later; it did not.
+    driver.pass(millis(10)).accept(ack(0).sack(1000, 10_000));
+    let newer = driver.flush();
+    assert!(matches!(newer[..], [New(10_000, _)]), "{newer:?}");
+    let New(_, end) = newer[0] else {
+        unreachable!("matched above")
+    };
+    driver
+        .pass(millis(100))
+        .accept(ack(0).sack(1000, u32::try_from(end).unwrap()));
+    let sent = driver.flush();
+    assert_eq!(sent[0], Again(0, 1000), "{sent:?}");
+}

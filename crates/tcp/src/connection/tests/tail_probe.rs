@@ -1,0 +1,131 @@
+//! Tail loss probes (RFC 8985 s7).
+
+use super::Sent::{Again, Fin, New};
+use super::{Driver, PEER, PEER_WITHOUT_SACK, RTO, ack, just_before, millis};
+use crate::connection::timers::Alarm;
+use crate::recovery::Episode;
+
+fn alarm(driver: &Driver) -> Option<Alarm> {
+    driver.connection.retransmit.map(|(alarm, _)| alarm)
+}
+
+#[test]
+fn the_tail_is_asked_after_two_round_trips() {
+    let mut driver = Driver::sending(PEER, 5000);
+    let deadline = driver.now + millis(202);
+    assert_eq!(
+        (driver.deadline(), alarm(&driver)),
+        (deadline, Some(Alarm::TailProbe))
+    );
+    let _ = driver.at(just_before(deadline)).expire();
+    assert_eq!(driver.flush(), []);
+    let _ = driver.at(deadline).expire();
+    assert_eq!(driver.flush(), [Again(4000, 5000)], "the last segment");
+    assert_eq!((driver.wait(), alarm(&driver)), (RTO, Some(Alarm::Timeout)));
+    assert_eq!(driver.window(), 10_000, "nothing is known to be lost");
+}
+
+#[test]
+fn a_short_tail_is_asked_whole() {
+    let mut driver = Driver::sending(PEER, 2300);
+    let _ = driver.fire();
+    assert_eq!(
+        driver.flush(),
+        [Again(1300, 2300)],
+        "the last segment's worth of bytes"
+    );
+}
+
+#[test]
+fn new_data_is_the_better_probe_and_may_exceed_the_window_by_a_segment() {
+    let mut driver = Driver::sending(PEER, 50_000);
+    assert_eq!(alarm(&driver), Some(Alarm::TailProbe));
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [New(10_000, 11_000)]);
+    driver.pass(millis(100)).accept(ack(11_000));
+    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.window(), 21_000);
+}
+
+#[test]
+fn a_lost_fin_is_the_tail() {
+    let mut driver = Driver::sending(PEER, 5000);
+    driver.pass(millis(1)).connection.finish();
+    assert_eq!(driver.flush(), [Fin]);
+    let _ = driver.fire();
+    assert_eq!(
+        driver.connection.tail_probe.map(|probe| probe.end.0),
+        Some(5001)
+    );
+}
+
+#[test]
+fn only_peers_with_sack_are_asked() {
+    let driver = Driver::sending(PEER_WITHOUT_SACK, 5000);
+    assert_eq!((driver.wait(), alarm(&driver)), (RTO, Some(Alarm::Timeout)));
+}
+
+#[test]
+fn a_hole_that_is_known_needs_no_probe() {
+    let mut driver = Driver::sending(PEER, 10_000);
+    driver.pass(millis(100)).accept(ack(0).sack(1000, 2000));
+    assert_eq!(alarm(&driver), Some(Alarm::Timeout));
+}
+
+/// RFC 8985 s7.4: a second copy was reported, so nothing was lost.
+#[test]
+fn a_duplicate_report_clears_the_path() {
+    let mut driver = Driver::sending(PEER, 5000);
+    let _ = driver.fire();
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(5000).sack(4000, 5000));
+    assert_eq!(driver.connection.tail_probe, None);
+    assert!(driver.window() >= 10_000);
+}
+
+/// RFC 8985 s7.4.2: the probe mended what nobody else would have noticed.
+#[test]
+fn progress_beyond_the_probe_without_a_report_means_a_loss() {
+    let mut driver = Driver::sending(PEER, 5000);
+    let _ = driver.fire();
+    let _ = driver.flush();
+    driver.append(1000);
+    assert_eq!(driver.flush(), [New(5000, 6000)]);
+    driver.pass(millis(100)).accept(ack(6000));
+    assert_eq!(driver.connection.tail_probe, None);
+    assert!((7000..8000).contains(&driver.window()));
+}
+
+#[test]
+fn an_ack_below_the_probe_decides_nothing() {
+    let mut driver = Driver::sending(PEER, 5000);
+    let _ = driver.fire();
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(4000));
+    assert!(driver.connection.tail_probe.is_some());
+}
+
+#[test]
+fn a_probe_reveals_the_losses_before_it() {
+    let mut driver = Driver::sending(PEER, 5000);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Again(4000, 5000)]);
+    driver.pass(millis(100)).accept(ack(1000).sack(4000, 5000));
+    assert!(matches!(
+        driver.connection.episode,
+        Episode::Recovery { .. }
+    ));
+    assert!(matches!(driver.flush()[..], [Again(1000, _), ..]));
+}
+
+#[test]
+fn no_second_probe_and_none_after_a_timeout() {
+    let mut driver = Driver::sending(PEER, 5000);
+    let _ = driver.fire();
+    let _ = driver.flush();
+    assert_eq!(alarm(&driver), Some(Alarm::Timeout));
+    let _ = driver.fire();
+    assert_eq!(driver.connection.timeouts, 1);
+    let _ = driver.flush();
+    assert_eq!(alarm(&driver), Some(Alarm::Timeout));
+}

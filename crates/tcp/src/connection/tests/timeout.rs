@@ -1,0 +1,234 @@
+//! The retransmission timer (RFC 6298), what it voids, and the restart after idleness (RFC 5681).
+
+use super::Sent::{Again, New};
+use super::{Config, Driver, MSS, PEER_WITHOUT_SACK, RTO, ack, just_before, millis, range};
+use crate::recovery::Episode;
+use crate::rtt::RTO_MAX;
+use crate::verdict::{CloseReason, Outcome};
+
+fn sending(bytes: u64) -> Driver {
+    Driver::sending(PEER_WITHOUT_SACK, bytes)
+}
+
+#[test]
+fn the_timer_deems_everything_lost_and_starts_slowly() {
+    let mut driver = sending(50_000);
+    let deadline = driver.now + RTO;
+    assert_eq!(driver.deadline(), deadline);
+    let _ = driver.at(just_before(deadline)).expire();
+    assert_eq!(driver.flush(), []);
+    assert_eq!(driver.at(deadline).expire(), Outcome::Open);
+    assert_eq!(driver.window(), MSS);
+    assert_eq!(driver.connection.congestion.threshold(), 7000);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(driver.flush(), [Again(1000, 3000)], "slow start");
+}
+
+/// RFC 6298 s5.5, s5.7.
+#[test]
+fn waits_double_up_to_a_minute_until_something_arrives() {
+    let mut driver = sending(1000);
+    let mut wait = RTO;
+    for _ in 0..9 {
+        assert_eq!(driver.wait(), wait);
+        let _ = driver.fire();
+        assert_eq!(driver.flush(), [Again(0, 1000)]);
+        wait = (wait * 2).min(RTO_MAX);
+    }
+    driver.pass(millis(100)).accept(ack(500));
+    assert_eq!(driver.wait(), RTO, "and Karn's rule keeps the old estimate");
+}
+
+/// RFC 9293 s3.8.3: R2.
+#[test]
+fn a_silent_peer_is_given_up() {
+    let mut driver = sending(1000);
+    for _ in 0..Config::default().timeouts_max {
+        assert_eq!(driver.fire(), Outcome::Open);
+        let _ = driver.flush();
+    }
+    assert_eq!(driver.fire(), Outcome::Closed(CloseReason::TimedOut));
+}
+
+/// RFC 6298 s5.1, s5.2, s5.3.
+#[test]
+fn progress_restarts_the_timer_and_sending_or_duplicates_do_not() {
+    let mut driver = sending(12_000);
+    let deadline = driver.deadline();
+    driver.pass(millis(50)).accept(ack(0));
+    assert_eq!(driver.deadline(), deadline, "a duplicate");
+    driver.pass(millis(50)).accept(ack(1000));
+    // SRTT 100 ms, RTTVAR 37.5 ms after a second sample of 100 ms.
+    let deadline = driver.now + millis(250);
+    assert_eq!(driver.deadline(), deadline, "progress");
+    driver.pass(millis(50));
+    assert_eq!(driver.flush(), [New(10_000, 12_000)]);
+    assert_eq!(driver.deadline(), deadline, "sending");
+    driver.accept(ack(12_000));
+    assert!(
+        driver.wait() > millis(10_000),
+        "all arrived: only keep-alive is left"
+    );
+}
+
+#[test]
+fn an_episode_of_loss_ends_where_sending_had_come() {
+    for (acknowledgment, over) in [(9999, false), (10_000, true)] {
+        let mut driver = sending(50_000);
+        let _ = driver.fire();
+        let _ = driver.flush();
+        driver.pass(millis(100)).accept(ack(acknowledgment));
+        assert_eq!(driver.connection.episode == Episode::Open, over);
+    }
+}
+
+#[test]
+fn a_second_timeout_lowers_the_threshold_no_further() {
+    let mut driver = sending(50_000);
+    let _ = driver.fire();
+    let _ = driver.flush();
+    let _ = driver.fire();
+    assert_eq!(driver.connection.congestion.threshold(), 7000);
+    assert_eq!(driver.window(), MSS);
+}
+
+/// The disk is slow, not the network: nothing of ours is out.
+#[test]
+fn waiting_for_the_disk_is_no_timeout() {
+    let mut driver = sending(5000);
+    let _ = driver.fire();
+    let fetch = driver.claim();
+    assert_eq!(fetch, range(0, 1000));
+    for _ in 0..20 {
+        assert_eq!(driver.fire(), Outcome::Open);
+    }
+    assert_eq!(driver.connection.timeouts, 1);
+    assert_eq!(driver.complete(fetch), Some((0, 1000)));
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(driver.connection.timeouts, 0);
+}
+
+/// What was being fetched when the timer fired comes back before, between and after the new
+/// claims.
+#[test]
+fn voided_fetches_of_new_data_leave_only_if_claimed_again() {
+    let sent_then_claimed = || {
+        let mut driver = sending(5000);
+        driver.append(4000);
+        driver.connection.claim(range(5000, 7000), false);
+        driver.connection.claim(range(7000, 9000), false);
+        let _ = driver.fire();
+        assert_eq!(driver.connection.send.fetching_bytes(), 0);
+        driver
+    };
+    // They come back at once: void.
+    let mut driver = sent_then_claimed();
+    assert_eq!(driver.complete(range(5000, 7000)), None);
+    assert_eq!(driver.complete(range(7000, 9000)), None);
+    assert_eq!(driver.demanded(), Some((0, 1000)));
+
+    // All that was lost arrives; new data is claimed again, in another cut, while they are out.
+    let mut driver = sent_then_claimed();
+    driver.pass(millis(100)).accept(ack(5000));
+    driver.connection.claim(range(5000, 6000), false);
+    assert_eq!(driver.complete(range(7000, 9000)), None, "it overtook");
+    assert_eq!(
+        driver.complete(range(5000, 7000)),
+        Some((5000, 6000)),
+        "as far as claimed"
+    );
+    assert_eq!(
+        driver.complete(range(5000, 6000)),
+        None,
+        "the other fetch was first"
+    );
+    driver.connection.claim(range(6000, 9000), false);
+    assert_eq!(driver.complete(range(6000, 9000)), Some((6000, 9000)));
+    assert_eq!(driver.complete(range(7000, 9000)), None);
+
+    // The new claim's fetch comes first, then the void ones.
+    let mut driver = sent_then_claimed();
+    driver.pass(millis(100)).accept(ack(5000));
+    driver.connection.claim(range(5000, 8000), false);
+    assert_eq!(driver.complete(range(5000, 8000)), Some((5000, 8000)));
+    assert_eq!(driver.complete(range(5000, 7000)), None);
+    assert_eq!(driver.complete(range(7000, 9000)), None);
+    driver.connection.claim(range(8000, 9000), false);
+    assert_eq!(
+        driver.complete(range(7000, 9000)),
+        Some((8000, 9000)),
+        "its tail is new"
+    );
+}
+
+#[test]
+fn voided_fetches_of_lost_data_leave_only_if_claimed_again() {
+    let lost_and_claimed = || {
+        let mut driver = sending(5000);
+        let _ = driver.fire();
+        driver.connection.claim(range(0, 1000), true);
+        // Another segment is out, so that the timer has something to blame.
+        driver.connection.claim(range(1000, 2000), true);
+        assert_eq!(driver.complete(range(0, 1000)), Some((0, 1000)));
+        driver.append(1000);
+        let _ = driver.fire();
+        assert_eq!(driver.connection.timeouts, 2);
+        driver
+    };
+    let mut driver = lost_and_claimed();
+    assert_eq!(driver.complete(range(1000, 2000)), None);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.accept(ack(1000));
+    driver.connection.claim(range(1000, 1500), true);
+    assert_eq!(driver.complete(range(1000, 2000)), Some((1000, 1500)));
+    assert_eq!(driver.complete(range(1000, 1500)), None);
+}
+
+#[test]
+fn returning_a_void_claim_does_nothing() {
+    let mut driver = sending(5000);
+    driver.append(4000);
+    driver.connection.claim(range(5000, 7000), false);
+    let _ = driver.fire();
+    driver.connection.return_claim(range(5000, 7000), false);
+    assert_eq!(driver.connection.send.claimed.0, 5000);
+    driver.connection.return_claim(range(0, 1000), true);
+    assert_eq!(driver.demanded(), Some((0, 1000)));
+}
+
+/// RFC 5681 s4.1: after an RTO without sending, the window says nothing of the path.
+#[test]
+fn idleness_longer_than_a_timeout_returns_to_the_initial_window() {
+    for (idle_nanos, window) in [(0, 20_000), (1, 10_000)] {
+        let mut driver = sending(10_000);
+        driver.pass(millis(100)).accept(ack(10_000));
+        assert_eq!(driver.window(), 20_000);
+        // Sent at 100 ms; the RTO is 250 ms by now.
+        driver.pass(millis(150) + core::time::Duration::from_nanos(idle_nanos));
+        driver.append(50_000);
+        assert_eq!(driver.window(), window, "{idle_nanos}");
+    }
+}
+
+#[test]
+fn idleness_does_not_enlarge_a_small_window() {
+    let mut driver = sending(1000);
+    let _ = driver.fire();
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(1000));
+    let window = driver.window();
+    assert!(window < 10_000);
+    driver.pass(millis(60_000)).append(1000);
+    assert_eq!(driver.window(), window);
+}
+
+#[test]
+fn a_pause_with_data_in_flight_is_not_idleness() {
+    let mut driver = sending(10_000);
+    driver.pass(millis(100)).accept(ack(9999));
+    driver.pass(millis(100)).append(10);
+    assert_eq!(driver.window(), 19_999);
+    driver.pass(millis(149)).append(10);
+    assert_eq!(driver.window(), 19_999);
+}

@@ -1,0 +1,92 @@
+//! The peer's window shuts (RFC 9293 s3.8.6.1).
+
+use super::Sent::{New, Probe};
+use super::{Config, Driver, PEER, Peer, RTO, ack, millis, sequence};
+use crate::verdict::{CloseReason, Outcome};
+
+const SHUT: Peer = Peer { window: 0, ..PEER };
+
+#[test]
+fn a_shut_window_is_probed_ever_more_slowly_while_it_is_answered() {
+    let mut driver = Driver::with(SHUT);
+    driver.append(5000);
+    assert_eq!(driver.flush(), []);
+    let mut wait = RTO;
+    // More often than `probes_max`: a peer that answers is never given up.
+    for _ in 0..20 {
+        assert_eq!(driver.wait(), wait);
+        assert_eq!(driver.fire(), Outcome::Open);
+        assert_eq!(driver.flush(), [Probe]);
+        assert_eq!(driver.last_header().sequence.wrapping_add(1), sequence(0));
+        wait = (wait * 2).min(millis(60_000));
+        driver.accept(ack(0));
+        assert_eq!(driver.flush(), []);
+    }
+}
+
+#[test]
+fn a_peer_that_answers_no_probe_is_given_up() {
+    let mut driver = Driver::with(SHUT);
+    driver.append(5000);
+    for _ in 0..Config::default().probes_max {
+        assert_eq!(driver.fire(), Outcome::Open);
+        assert_eq!(driver.flush(), [Probe]);
+    }
+    assert_eq!(driver.fire(), Outcome::Closed(CloseReason::TimedOut));
+}
+
+#[test]
+fn an_opened_window_ends_the_probing() {
+    let mut driver = Driver::with(SHUT);
+    driver.append(5000);
+    for _ in 0..4 {
+        let _ = driver.fire();
+        assert_eq!(driver.flush(), [Probe]);
+        driver.accept(ack(0));
+    }
+    driver.accept(ack(0).window(60_000));
+    assert_eq!(driver.flush(), [New(0, 5000)]);
+    assert!(driver.wait() <= RTO, "the backoff is gone");
+}
+
+#[test]
+fn a_window_that_shuts_behind_what_was_sent_is_probed_when_that_arrived() {
+    let mut driver = Driver::sending(
+        Peer {
+            window: 4000,
+            ..PEER
+        },
+        50_000,
+    );
+    driver.pass(millis(100)).accept(ack(4000).window(0));
+    assert_eq!(driver.flush(), []);
+    assert!(driver.wait() < RTO);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Probe]);
+    assert_eq!(
+        driver.last_header().sequence.wrapping_add(1),
+        sequence(4000)
+    );
+}
+
+#[test]
+fn nothing_is_probed_without_something_to_send() {
+    let mut driver = Driver::with(SHUT);
+    assert_eq!(driver.wait(), Config::default().keep_alive_idle);
+    driver.append(1);
+    assert_eq!(driver.wait(), RTO);
+}
+
+#[test]
+fn bytes_claimed_before_the_window_shrank_still_leave() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    let range = driver.claim();
+    driver.accept(ack(0).window(0));
+    assert_eq!(
+        driver.complete(range),
+        Some((0, 5000)),
+        "the window admitted them once"
+    );
+    assert_eq!(driver.flush(), []);
+}
