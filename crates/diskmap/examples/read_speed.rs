@@ -42,6 +42,9 @@ fn measure_reads(path: &Path) -> Result<(), Box<dyn Error>> {
                 ..UringConfig::default()
             };
             let mut disk = Uring::new(config, &arena)?;
+            if let Some(reason) = disk.fallback_reason() {
+                println!("{reason}");
+            }
             let file = OpenOptions::new()
                 .read(true)
                 .custom_flags(libc::O_DIRECT)

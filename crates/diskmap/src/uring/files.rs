@@ -14,7 +14,7 @@
 //!   its `mtime` (`touch -r`, `cp -p`) looks like this. So does a file that was itself renamed or
 //!   had an extended attribute set; its transfers are given up for the sake of the others.
 //!
-//! What it cannot see, and the reasons for all this: `docs/decisions/0004-file-change-detection.md`.
+//! What it cannot see, and why it is so: `docs/decisions/0004-file-change-detection.md`.
 //! Block devices have no timestamps and are not checked; neither is a file written by ourselves.
 //!
 //! One `fstat` serves all completions of a file that were reaped together. It costs 170 ns of CPU

@@ -8,8 +8,9 @@
 //! Completions are cooperative (`COOP_TASKRUN`), not deferred (`DEFER_TASKRUN`). On Linux 6.18 a
 //! thread that sleeps in `poll` on its own deferred ring is not woken when a read completes (tried:
 //! it slept out its timeout, and found the completion then). An eventfd beside the ring wakes it,
-//! at the price of a `read` a batch to clear it, of a wake-up lost if it is cleared at the wrong
-//! moment, and with no gain: 2.8 to 3.8 us of CPU time a 4 KiB read at depth 16, against 2.9 to 3.6.
+//! at the price of a `read` a batch to clear it and of a wake-up lost if it is cleared at the wrong
+//! moment, and without a gain: a 4 KiB read at depth 16 cost 2.8 and 3.8 us of CPU time, against
+//! 2.9 and 3.6 here (two runs each, a busy machine).
 //!
 //! What a completion goes through: found in the table of commands by place and generation, or
 //! counted as stale and ignored; issued again if it was interrupted or partial; its file checked
