@@ -282,10 +282,8 @@ impl Flight {
         for entry in lost.take_while(|entry| entry.fate == Fate::Lost) {
             end = entry.end;
         }
-        Some(StreamRange::new(
-            first.start,
-            end.min(first.start + bytes_max),
-        ))
+        let bytes = end.since(first.start).min(bytes_max);
+        Some(StreamRange::new(first.start, first.start + bytes))
     }
 
     /// Lost bytes of `range` are being fetched from now on.

@@ -221,3 +221,31 @@ fn data_lost_before_the_fin_mends_without_the_fin() {
     driver.pass(millis(100)).accept(ack(5001));
     assert_eq!(driver.connection.state(), State::FinWait2(driver.now));
 }
+
+#[test]
+fn a_fin_and_data_lost_together_come_again_both() {
+    let mut driver = finished(5000);
+    driver.pass(millis(100)).accept(ack(2000));
+    while driver.connection.timeouts == 0 {
+        let _ = driver.fire();
+    }
+    assert_eq!(
+        driver.flush(),
+        [Again(2000, 3000)],
+        "the window is one segment"
+    );
+    driver.pass(millis(100)).accept(ack(3000));
+    assert_eq!(driver.flush(), [Again(3000, 5000), Fin]);
+    driver.pass(millis(100)).accept(ack(5001));
+    assert_eq!(driver.connection.state(), State::FinWait2(driver.now));
+}
+
+#[test]
+fn a_fin_lost_behind_data_that_arrived_comes_again_alone() {
+    let mut driver = finished(5000);
+    driver.pass(millis(100)).accept(ack(5000));
+    assert_eq!(driver.flush(), []);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Fin]);
+    assert_eq!(driver.last_header().sequence, sequence(5000));
+}
