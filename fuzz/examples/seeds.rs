@@ -17,7 +17,8 @@ use wire::{
 };
 
 fn main() -> io::Result<()> {
-    write("wire_frame", &wire_frames())
+    write("wire_frame", &wire_frames())?;
+    write("http_request", &http_requests())
 }
 
 /// Puts the seeds of `target` where cargo-fuzz looks for them.
@@ -220,4 +221,33 @@ fn too_big(route: &Route) -> Vec<u8> {
         }
     }
     frame
+}
+
+/// Requests with every field that is acted on, each after the four bytes that say where to cut it,
+/// which object it is for and what the server wants.
+fn http_requests() -> Vec<Vec<u8>> {
+    const WISHES: [u8; 4] = [0, 32, 2, 3];
+    let field_lines = [
+        "",
+        "Range: bytes=0-0\r\n",
+        "Range: bytes=0-1, 5-9 ,-2\r\nIf-Range: \"a\"\r\n",
+        "Range: bytes=990-\r\nIf-Range: Sun, 06 Nov 1994 08:49:37 GMT\r\n",
+        "If-None-Match: W/\"b\", \"a\"\r\nIf-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT\r\n",
+        "If-Match: *\r\nIf-Unmodified-Since: Sun Nov  6 08:49:37 1994\r\n",
+        "Connection: keep-alive, close\r\nExpect: 100-continue\r\nContent-Length: 0\r\n",
+        "Transfer-Encoding: chunked\r\n",
+    ];
+    let lines = [
+        "GET /a/%2e./b%20c?d HTTP/1.1",
+        "HEAD http://h/a HTTP/1.0",
+        "OPTIONS * HTTP/1.1",
+    ];
+    let mut seeds = Vec::new();
+    for line in lines {
+        for fields in field_lines {
+            let head = format!("{line}\r\nHost: h:80\r\n{fields}\r\n");
+            seeds.push([&WISHES, head.as_bytes()].concat());
+        }
+    }
+    seeds
 }
