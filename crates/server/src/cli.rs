@@ -1,0 +1,157 @@
+//! The command line as it was typed: flags and their help, nothing resolved.
+//!
+//! It refuses to know defaults or limits: those are one table in [`crate::config`], which
+//! [`crate::settings`] lays under the configuration file and these flags. A flag's text is kept as
+//! typed wherever an error message should be able to repeat it.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+/// What follows `atlas --help`.
+const EXAMPLES: &str = "\
+Examples:
+  Serve /srv/video on a new TAP interface, then fetch from it:
+    sudo atlas serve /srv/video
+    curl -O http://10.77.0.2/film.mp4
+
+  The same for IPv4 and IPv6, on port 8080:
+    sudo atlas serve /srv/video --address 10.77.0.2/24 --address fd77::2/64 --http 8080
+
+  On an existing interface, with an address that no other host on its network has:
+    sudo atlas serve /srv/video --link packet:eth1 --address 192.0.2.10/24
+
+  With everything in a file:
+    sudo atlas serve /srv/video --config /etc/atlas.toml
+
+Exit codes:
+  0  ended by SIGINT or SIGTERM
+  1  serving broke off (interface gone, device failure)
+  2  serving could not begin: the one line on stderr names the remedy";
+
+/// What follows `atlas serve --help`.
+const SERVE_NOTES: &str = "\
+Signals:
+  SIGINT, SIGTERM  finish the replies under way, then end; a second one ends at once
+  SIGUSR1          print all counters to stderr, one line of JSON after 'counters '
+  SIGHUP           reserved, ignored
+
+Output:
+  stdout  one line once requests are answered: ready http://10.77.0.2/ ...
+  stderr  the log, and at the end all counters, one line of JSON after 'summary '
+
+Rights:
+  tap:NAME      CAP_NET_ADMIN, and /dev/net/tun
+  packet:IFACE  CAP_NET_RAW
+  Either run as root or: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
+
+Examples:
+  sudo atlas serve /srv/video
+  sudo atlas serve /srv/video --address 10.77.0.2/24 --address fd77::2/64 --http 8080
+  sudo atlas serve /srv/video --link packet:eth1 --address 192.0.2.10/24
+  sudo atlas serve /srv/video --config /etc/atlas.toml --pcap /tmp/atlas.pcap -v";
+
+/// Serves files over HTTP from its own TCP/IP stack, straight from the disk to the wire.
+///
+/// Data never waits: an acknowledgment opens credit, credit becomes a direct read of just that
+/// size, and the read's completion leaves at once as large segments. There is no page cache and
+/// no socket buffer in between.
+#[derive(Parser, Debug)]
+#[command(name = "atlas", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Serve the files of a directory.
+    Serve(ServeArgs),
+}
+
+/// `atlas serve`, as typed.
+#[derive(Args, Clone, Debug, Default)]
+#[command(after_long_help = SERVE_NOTES)]
+pub struct ServeArgs {
+    /// Directory whose regular files are served.
+    ///
+    /// Files are taken to be immutable: to replace one, rename the new file over it. A file that
+    /// changes while it is being sent is never sent mixed: its connections are reset.
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+
+    /// Interface to serve on: tap:NAME or packet:IFACE [default: tap:atlas0]
+    ///
+    /// tap:NAME makes (or takes over) a TAP interface; the host's end of it gets the first free
+    /// address of each --address subnet, so the host itself can be the first client.
+    /// packet:IFACE uses an existing interface through an AF_PACKET socket; the host's own
+    /// addresses on it keep working.
+    #[arg(long, value_name = "LINK")]
+    pub link: Option<String>,
+
+    /// Address to answer at, with its prefix length; may be repeated [default: 10.77.0.2/24]
+    ///
+    /// The server's own address, IPv4 or IPv6, which must not be in use by the host or by anybody
+    /// else on the network: the server answers ARP and neighbour discovery for it.
+    #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
+    pub addresses: Vec<String>,
+
+    /// TCP port of plain HTTP, 1 to 65535 [default: 80]
+    #[arg(long, value_name = "PORT")]
+    pub http: Option<String>,
+
+    /// Worker threads; only 1 is supported today [default: 1]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<String>,
+
+    /// Configuration file (TOML); flags win over it
+    ///
+    /// Every setting there is, with its unit, default and range: docs/configuration.md.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Write every frame sent and received to a pcap file (slow: for finding faults)
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Let web pages of any origin play what is served (CORS) [default: off]
+    ///
+    /// Adds Access-Control-Allow-Origin: * and answers preflight requests. Players that run in a
+    /// page of another origin need it.
+    #[arg(long)]
+    pub cors: bool,
+
+    /// Log more: -v debug (per connection), -vv trace
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+
+    /// Log less: -q warnings and errors, -qq errors only
+    #[arg(short, long, action = ArgAction::Count)]
+    pub quiet: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cli, Command};
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_keep_their_order() {
+        let words = ["atlas", "serve", "/srv", "--address", "b", "--address", "a"];
+        let Command::Serve(args) = Cli::try_parse_from(words).unwrap().command;
+        assert_eq!(args.addresses, ["b", "a"]);
+    }
+
+    #[test]
+    fn verbose_and_quiet_exclude_each_other() {
+        assert!(Cli::try_parse_from(["atlas", "serve", "/srv", "-v", "-q"]).is_err());
+        assert!(Cli::try_parse_from(["atlas", "serve", "/srv", "-vv"]).is_ok());
+    }
+}

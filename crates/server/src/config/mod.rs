@@ -1,0 +1,375 @@
+//! The settings' one table (name, unit, default, range, meaning) and the configuration file.
+//!
+//! `docs/configuration.md` is generated from [`KEYS`]; a test compares the two. The file refuses
+//! keys it does not know. Nothing is resolved here: see [`crate::settings`].
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::failure::Failure;
+
+/// A whole-number setting: its key and what it may be.
+#[derive(Clone, Debug)]
+pub struct Number {
+    /// The key in the file.
+    pub name: &'static str,
+    /// What one of it is.
+    pub unit: &'static str,
+    /// The value when neither flag nor file gives one; `None`: found out at start.
+    pub default: Option<u64>,
+    /// Both ends are allowed.
+    pub range: RangeInclusive<u64>,
+}
+
+/// TCP port of plain HTTP.
+pub static HTTP: Number = number("http", "TCP port", Some(80), 1..=65_535);
+/// Worker threads.
+pub static WORKERS: Number = number("workers", "threads", Some(1), 1..=1);
+/// Connections at once, half-open ones included.
+pub static CONNECTIONS_MAX: Number = number(
+    "connections_max",
+    "connections",
+    Some(16_384),
+    1..=1_048_576,
+);
+/// Read buffers.
+pub static SLOTS: Number = number("slots", "buffers of 64 KiB", Some(512), 16..=65_536);
+/// Reads in flight.
+pub static DISK_QUEUE_DEPTH: Number = number("disk_queue_depth", "reads", Some(128), 1..=4_096);
+/// Files held open.
+pub static OBJECTS_MAX: Number = number("objects_max", "files", None, 1..=65_000);
+/// Time for a request head.
+pub static HEAD_TIMEOUT_SECONDS: Number =
+    number("head_timeout_seconds", "seconds", Some(20), 1..=3_600);
+/// Time between requests.
+pub static IDLE_TIMEOUT_SECONDS: Number =
+    number("idle_timeout_seconds", "seconds", Some(75), 1..=86_400);
+/// Time for a client to acknowledge something of its reply.
+pub static SEND_TIMEOUT_SECONDS: Number =
+    number("send_timeout_seconds", "seconds", Some(60), 1..=3_600);
+/// Time to finish replies after SIGINT or SIGTERM.
+pub static SHUTDOWN_GRACE_SECONDS: Number =
+    number("shutdown_grace_seconds", "seconds", Some(10), 0..=3_600);
+
+const fn number(
+    name: &'static str,
+    unit: &'static str,
+    default: Option<u64>,
+    range: RangeInclusive<u64>,
+) -> Number {
+    Number {
+        name,
+        unit,
+        default,
+        range,
+    }
+}
+
+/// The interface when none is given.
+pub const LINK_DEFAULT: &str = "tap:atlas0";
+/// Our address when none is given.
+pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
+/// The log level when neither `log` nor `-v` nor `-q` is given.
+pub const LOG_DEFAULT: &str = "info";
+
+/// One row of the settings' table, as the documentation shows it.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// The key in the file.
+    pub name: &'static str,
+    /// The flag that wins over it; empty if there is none.
+    pub flag: &'static str,
+    /// What is allowed.
+    pub kind: Kind,
+    /// What it does.
+    pub about: &'static str,
+}
+
+/// What a setting may be.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A whole number.
+    Number(&'static Number),
+    /// Anything else, as the documentation says it.
+    Other {
+        /// TOML type.
+        unit: &'static str,
+        /// As it would be written in the file.
+        default: &'static str,
+        /// What is allowed.
+        range: &'static str,
+    },
+}
+
+impl Key {
+    const fn number(number: &'static Number, flag: &'static str, about: &'static str) -> Self {
+        Self {
+            name: number.name,
+            flag,
+            kind: Kind::Number(number),
+            about,
+        }
+    }
+
+    const fn flag(name: &'static str, flag: &'static str, about: &'static str) -> Self {
+        let (unit, default, range) = ("boolean", "`false`", "`true`, `false`");
+        Self {
+            name,
+            flag,
+            kind: Kind::Other {
+                unit,
+                default,
+                range,
+            },
+            about,
+        }
+    }
+
+    /// The row: key, flag, unit, default, range, meaning.
+    fn markdown(&self) -> String {
+        let Self {
+            name,
+            flag,
+            kind,
+            about,
+        } = self;
+        let flag = if flag.is_empty() {
+            "-".into()
+        } else {
+            format!("`{flag}`")
+        };
+        let (unit, default, range) = match kind {
+            Kind::Other {
+                unit,
+                default,
+                range,
+            } => ((*unit).into(), (*default).into(), (*range).into()),
+            Kind::Number(number) => number.markdown(),
+        };
+        format!("| `{name}` | {flag} | {unit} | {default} | {range} | {about} |\n")
+    }
+}
+
+impl Number {
+    /// Unit, default and range.
+    fn markdown(&self) -> (String, String, String) {
+        let (least, most) = (self.range.start(), self.range.end());
+        let range = if least == most {
+            format!("{least}")
+        } else {
+            format!("{least} to {most}")
+        };
+        let default = self
+            .default
+            .map_or("found at start".into(), |value| format!("`{value}`"));
+        (self.unit.into(), default, range)
+    }
+}
+
+/// Every setting, in the order of the documentation.
+pub static KEYS: [Key; 16] = [
+    Key {
+        name: "link",
+        flag: "--link",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`\"tap:atlas0\"`",
+            range: "`tap:NAME`, `packet:IFACE`",
+        },
+        about: "Interface to serve on. `tap:` makes the interface and gives the host's end the \
+                first free address of each subnet; `packet:` takes an existing one.",
+    },
+    Key {
+        name: "address",
+        flag: "--address",
+        kind: Kind::Other {
+            unit: "array of strings",
+            default: "`[\"10.77.0.2/24\"]`",
+            range: "1 to 16 of `ADDRESS/BITS`",
+        },
+        about: "Addresses the server answers at. None may be the host's own, nor name a network \
+                or its broadcast.",
+    },
+    Key::number(&HTTP, "--http", "Port of plain HTTP."),
+    Key::number(&WORKERS, "--workers", "Only 1 is supported today."),
+    Key {
+        name: "pcap",
+        flag: "--pcap",
+        kind: Kind::Other {
+            unit: "string",
+            default: "none",
+            range: "a file to be written",
+        },
+        about: "Every frame sent and received is also written there. Slow: for finding faults.",
+    },
+    Key::flag(
+        "cors",
+        "--cors",
+        "Whether web pages of any origin may play what is served \
+         (`Access-Control-Allow-Origin: *`).",
+    ),
+    Key {
+        name: "log",
+        flag: "-v, -q",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`\"info\"`",
+            range: "`error`, `warn`, `info`, `debug`, `trace`",
+        },
+        about: "Least severe level that is logged. Each `-v` is one level more than the default, \
+                each `-q` one less.",
+    },
+    Key::flag(
+        "buffered",
+        "",
+        "Whether to read through the page cache where the filesystem refuses `O_DIRECT`. Slow: \
+         for trying things out.",
+    ),
+    Key::number(
+        &CONNECTIONS_MAX,
+        "",
+        "Connections at once, half-open ones included. More are refused. All their memory is \
+         taken at start.",
+    ),
+    Key::number(
+        &SLOTS,
+        "",
+        "Buffers that reads go to and segments leave from: 72 KiB of memory each. What is needed \
+         is rate x disk latency, not rate x round-trip time.",
+    ),
+    Key::number(&DISK_QUEUE_DEPTH, "", "Reads in flight at once."),
+    Key::number(
+        &OBJECTS_MAX,
+        "",
+        "Files held open at once, one descriptor each; by default as many as `RLIMIT_NOFILE` \
+         allows. When all are in use, requests for others get 503.",
+    ),
+    Key::number(
+        &HEAD_TIMEOUT_SECONDS,
+        "",
+        "A client has this long to finish a request head; after it, 408.",
+    ),
+    Key::number(
+        &IDLE_TIMEOUT_SECONDS,
+        "",
+        "A persistent connection without a request is closed after this.",
+    ),
+    Key::number(
+        &SEND_TIMEOUT_SECONDS,
+        "",
+        "A client that acknowledges nothing of its reply for this long is reset.",
+    ),
+    Key::number(
+        &SHUTDOWN_GRACE_SECONDS,
+        "",
+        "After SIGINT or SIGTERM, replies under way have this long to finish; the rest is reset.",
+    ),
+];
+
+/// `docs/configuration.md`, whole.
+#[must_use]
+pub fn documentation() -> String {
+    let rows: String = KEYS.iter().map(Key::markdown).collect();
+    format!("{DOCUMENTATION_HEAD}{rows}{DOCUMENTATION_TAIL}")
+}
+
+const DOCUMENTATION_HEAD: &str = "\
+# Configuration
+
+`atlas serve PATH --config FILE.toml` reads its settings from a TOML file. A flag wins over the
+file, the file over the default. A key the file should not have is refused, and so is a value out
+of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
+remedy. The file is read once, at start.
+
+| Key | Flag | Type or unit | Default | Range | Meaning |
+|---|---|---|---|---|---|
+";
+
+const DOCUMENTATION_TAIL: &str = "
+An example:
+
+```toml
+link = \"packet:eth1\"
+address = [\"192.0.2.10/24\", \"2001:db8::10/64\"]
+http = 8080
+cors = true
+slots = 1024
+disk_queue_depth = 256
+shutdown_grace_seconds = 30
+```
+
+Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and some hundred bytes for
+each of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
+vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
+
+`objects_max` is, when not given, what the hard limit of open descriptors leaves after 128 are put
+aside, and at most 65000; the soft limit is raised to the hard one at start.
+";
+
+/// The configuration file as it was written. Numbers are wide and signed, so that a value out of
+/// range reaches the message that names its range.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    missing_docs,
+    reason = "each is a row of `keys`, which is where they are described"
+)]
+pub struct FileConfig {
+    pub link: Option<String>,
+    pub address: Option<Vec<String>>,
+    pub http: Option<i64>,
+    pub workers: Option<i64>,
+    pub pcap: Option<PathBuf>,
+    pub cors: Option<bool>,
+    pub log: Option<String>,
+    pub buffered: Option<bool>,
+    pub connections_max: Option<i64>,
+    pub slots: Option<i64>,
+    pub disk_queue_depth: Option<i64>,
+    pub objects_max: Option<i64>,
+    pub head_timeout_seconds: Option<i64>,
+    pub idle_timeout_seconds: Option<i64>,
+    pub send_timeout_seconds: Option<i64>,
+    pub shutdown_grace_seconds: Option<i64>,
+}
+
+impl FileConfig {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no TOML, or has a key or type that it should not have.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::refused(
+                format!("--config {shown}: {error}"),
+                "name a readable TOML file, or leave --config out",
+            )
+        })?;
+        Self::parse(&text).map_err(|problem| {
+            Failure::refused(
+                format!("--config {shown}: {problem}"),
+                "docs/configuration.md lists every key with its type and range",
+            )
+        })
+    }
+
+    /// Reads the file's text; on error says line, column and what is wrong there.
+    ///
+    /// # Errors
+    /// The problem, on one line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let before = error
+                .span()
+                .map_or("", |span| text.get(..span.start).unwrap_or(""));
+            let line = before.matches('\n').count() + 1;
+            format!("line {line}: {}", error.message())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Facts about this host and process that the standard library does not tell: interfaces and their
+//! addresses, limits, randomness, time used.
+//!
+//! Everything here is asked at start or at the end, never while serving. It refuses to change the
+//! host, but for the soft limit of open descriptors of this process.
+
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: libc calls that fill structures of ours"
+)]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+/// An address this host has, and the interface it is on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterfaceAddress {
+    /// The interface's name.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+}
+
+/// Processor time this process has used, all its threads together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuTimes {
+    /// In user mode, microseconds.
+    pub user_us: u64,
+    /// In the kernel on our behalf, microseconds.
+    pub system_us: u64,
+}
+
+/// Every IPv4 and IPv6 address of this network namespace.
+///
+/// # Errors
+/// What the kernel said.
+pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let mut head: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: `head` is ours; on success it holds a list that is ours until `freeifaddrs`.
+    let outcome = unsafe { libc::getifaddrs(&raw mut head) };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = head;
+    // SAFETY: `next` is null or a node of the list, which is neither freed nor changed in here.
+    while let Some(node) = unsafe { next.as_ref() } {
+        next = node.ifa_next;
+        // SAFETY: `ifa_addr` is null or an address of the family it names (getifaddrs(3)).
+        let Some(address) = (unsafe { read_address(node.ifa_addr) }) else {
+            continue;
+        };
+        // SAFETY: `ifa_name` is a C string of the list's (getifaddrs(3)).
+        let name = unsafe { CStr::from_ptr(node.ifa_name) };
+        found.push(InterfaceAddress {
+            interface: name.to_string_lossy().into_owned(),
+            address,
+        });
+    }
+    // SAFETY: the list came from `getifaddrs` and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(head) };
+    Ok(found)
+}
+
+/// # Safety
+/// `address` is null or points to a socket address as large as the family in it says.
+unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's promise; every socket address begins with its family.
+    let family = unsafe { address.as_ref() }?.sa_family;
+    match i32::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a `sockaddr_in`; it may be unaligned.
+            let v4 = unsafe { ptr::read_unaligned(address.cast::<libc::sockaddr_in>()) };
+            Some(IpAddr::V4(Ipv4Addr::from_bits(u32::from_be(
+                v4.sin_addr.s_addr,
+            ))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a `sockaddr_in6`; it may be unaligned.
+            let v6 = unsafe { ptr::read_unaligned(address.cast::<libc::sockaddr_in6>()) };
+            Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
+}
+
+/// Raises the soft limit of open descriptors to the hard one and returns it.
+///
+/// # Errors
+/// What the kernel said.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is ours and of the type the call fills.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid `rlimit`.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_cur)
+}
+
+/// 32 bytes from the kernel's generator: what every secret of the stack is derived from.
+///
+/// # Errors
+/// What the kernel said.
+pub fn random_seed() -> io::Result<[u8; 32]> {
+    let mut seed = [0u8; 32];
+    // SAFETY: the buffer is ours and as long as said. Up to 256 bytes are given whole or not at
+    // all (getrandom(2)).
+    let length = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    if usize::try_from(length) == Ok(seed.len()) {
+        Ok(seed)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Processor time used so far.
+///
+/// # Errors
+/// What the kernel said.
+pub fn cpu_times() -> io::Result<CpuTimes> {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: `usage` has room for what the call fills.
+    check(unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it filled all of it.
+    let usage = unsafe { usage.assume_init() };
+    Ok(CpuTimes {
+        user_us: micros(usage.ru_utime),
+        system_us: micros(usage.ru_stime),
+    })
+}
+
+fn micros(time: libc::timeval) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+}
+
+fn check(outcome: libc::c_int) -> io::Result<()> {
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        InterfaceAddress, cpu_times, interface_addresses, raise_descriptor_limit, random_seed,
+    };
+
+    #[test]
+    fn loopback_is_there_under_its_name() {
+        let loopback = InterfaceAddress {
+            interface: "lo".into(),
+            address: "127.0.0.1".parse().unwrap(),
+        };
+        assert!(interface_addresses().unwrap().contains(&loopback));
+    }
+
+    #[test]
+    fn raising_the_descriptor_limit_twice_gives_the_same() {
+        let first = raise_descriptor_limit().unwrap();
+        assert!(first >= 64, "{first}");
+        assert_eq!(raise_descriptor_limit().unwrap(), first);
+    }
+
+    #[test]
+    fn two_seeds_differ() {
+        assert_ne!(random_seed().unwrap(), random_seed().unwrap());
+    }
+
+    #[test]
+    fn processor_time_does_not_go_backwards() {
+        let (before, after) = (cpu_times().unwrap(), cpu_times().unwrap());
+        assert!(after.user_us + after.system_us >= before.user_us + before.system_us);
+    }
+}

@@ -1,0 +1,32 @@
+//! `atlas`: parses the command line, sets the log up, serves, and turns the outcome into an exit
+//! code.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use server::cli::{Cli, Command};
+use server::failure::{EXIT_OK, Failure};
+use server::settings::Settings;
+
+fn main() -> ExitCode {
+    let Command::Serve(args) = Cli::parse().command;
+    match Settings::resolve(args).and_then(|settings| serve(&settings)) {
+        Ok(()) => ExitCode::from(EXIT_OK),
+        Err(failure) => {
+            // Not through the log: the reason must be told at every level.
+            let _ = writeln!(std::io::stderr(), "atlas: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn serve(settings: &Settings) -> Result<(), Failure> {
+    tracing_subscriber::fmt()
+        .with_max_level(settings.log)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    server::start::serve(settings)
+}

@@ -1,0 +1,54 @@
+//! Counters as one line of JSON on stderr: `counters {…}` on SIGUSR1, `summary {…}` at the end.
+//!
+//! Names are `room_thing_unit`, values whole numbers; each name appears once, in alphabetical
+//! order. It refuses to keep history: whoever wants rates asks twice.
+
+use std::io::Write as _;
+
+use crate::host;
+
+/// A counter's name and value.
+pub type Pair = (&'static str, u64);
+
+/// The word before the line that SIGUSR1 asks for.
+pub const COUNTERS: &str = "counters";
+/// The word before the line at the end.
+pub const SUMMARY: &str = "summary";
+
+/// `word {json}` for these counters.
+#[must_use]
+pub fn line(word: &str, pairs: &[Pair]) -> String {
+    let object: serde_json::Map<String, serde_json::Value> = pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).into()))
+        .collect();
+    debug_assert_eq!(object.len(), pairs.len(), "two counters have the same name");
+    format!("{word} {}", serde_json::Value::Object(object))
+}
+
+/// Adds the process's own counters and writes the line to stderr. A closed stderr is nobody
+/// listening.
+pub fn write(word: &str, mut pairs: Vec<Pair>) {
+    if let Ok(times) = host::cpu_times() {
+        pairs.push(("cpu_user_us", times.user_us));
+        pairs.push(("cpu_system_us", times.system_us));
+    }
+    let _ = writeln!(std::io::stderr(), "{}", line(word, &pairs));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SUMMARY, line};
+
+    #[test]
+    fn a_line_is_a_word_and_an_object() {
+        let line = line(
+            SUMMARY,
+            &[("tcp_b_segments", 2), ("disk_a_bytes", u64::MAX)],
+        );
+        assert_eq!(
+            line,
+            r#"summary {"disk_a_bytes":18446744073709551615,"tcp_b_segments":2}"#
+        );
+    }
+}

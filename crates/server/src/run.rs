@@ -1,0 +1,207 @@
+//! Serving: the loop around the worker, with the clock, the signals and the sleep in it.
+//!
+//! One thread. It refuses to spin: a round without progress is followed by a sleep until a
+//! descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most. The end is bounded too: after
+//! SIGINT or SIGTERM replies have the grace time, then what is left is reset.
+
+use std::io::Write as _;
+use std::time;
+
+use clock::{Duration, Instant};
+use diskmap::Disk;
+use link::Link;
+use tracing::{info, warn};
+
+use crate::failure::Failure;
+use crate::report;
+use crate::signals::Signals;
+use crate::wait::{self, EMPTY_ROUNDS, Source};
+use crate::worker::{Step, Worker, WorkerError};
+
+/// Longest sleep. Only a call tells that an interface was removed, so an idle server asks now and
+/// then; once a second costs 10 us of it.
+pub const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Rounds that may carry the last resets out. Enough for every connection there can be, at
+/// [`crate::worker::TRANSMIT_FRAMES_MAX`] a round.
+const FAREWELL_ROUNDS_MAX: u32 = 16_384;
+
+/// A worker being driven in real time.
+#[derive(Debug)]
+pub struct Serving<L: Link, D: Disk> {
+    worker: Worker<L, D>,
+    signals: Signals,
+    /// The real clock's reading at [`Instant::ZERO`].
+    epoch: time::Instant,
+    grace: Duration,
+    /// When the replies under way are given up; `None` while nobody asked the server to end.
+    deadline: Option<Instant>,
+    /// Rounds without progress since the last one with.
+    empty_rounds: u32,
+    /// The link said that it is full, was said to be writable, and was full again: its writability
+    /// means nothing (see [`link::FULL_RETRY_AFTER`]), so only time is waited for.
+    writable_lies: bool,
+    /// How often the worker slept.
+    sleeps: u64,
+}
+
+impl<L: Link, D: Disk> Serving<L, D> {
+    /// Ready to [`Serving::run`]. `epoch` is when the worker's clock read zero.
+    #[must_use]
+    pub fn new(
+        worker: Worker<L, D>,
+        signals: Signals,
+        epoch: time::Instant,
+        grace: Duration,
+    ) -> Self {
+        Self {
+            worker,
+            signals,
+            epoch,
+            grace,
+            deadline: None,
+            empty_rounds: 0,
+            writable_lies: false,
+            sleeps: 0,
+        }
+    }
+
+    /// Says `ready` and serves until a signal ends it or something breaks; then prints the summary.
+    ///
+    /// # Errors
+    /// What broke.
+    pub fn run(mut self, urls: &str) -> Result<(), Failure> {
+        announce(urls);
+        let outcome = self.serve();
+        report::write(report::SUMMARY, self.counters());
+        outcome
+    }
+
+    fn serve(&mut self) -> Result<(), Failure> {
+        loop {
+            let now = self.now();
+            self.heed_signals(now);
+            let step = self.worker.step(now).map_err(broken)?;
+            if self
+                .deadline
+                .is_some_and(|deadline| self.is_finished(deadline, now))
+            {
+                return self.say_farewell();
+            }
+            if step.progressed {
+                self.empty_rounds = 0;
+                self.writable_lies = false;
+                continue;
+            }
+            self.empty_rounds = self.empty_rounds.saturating_add(1);
+            if self.empty_rounds >= EMPTY_ROUNDS {
+                self.sleep(&step)?;
+            }
+        }
+    }
+
+    fn heed_signals(&mut self, now: Instant) {
+        if self.signals.take_report() {
+            report::write(report::COUNTERS, self.counters());
+        }
+        if self.signals.take_hang_up() {
+            info!("SIGHUP is reserved and does nothing; restart to read the configuration again");
+        }
+        if self.signals.wants_end() && self.deadline.is_none() {
+            let connections = self.worker.connection_count();
+            info!(
+                connections,
+                grace_seconds = self.grace.as_secs(),
+                "finishing, then ending"
+            );
+            self.deadline = Some(now + self.grace);
+            self.worker.shut_down(now);
+        }
+    }
+
+    fn is_finished(&self, deadline: Instant, now: Instant) -> bool {
+        self.worker.connection_count() == 0 || now >= deadline
+    }
+
+    /// Resets what is left and lets the resets out.
+    fn say_farewell(&mut self) -> Result<(), Failure> {
+        let connections = self.worker.connection_count();
+        if connections > 0 {
+            warn!(connections, "the grace time is over: resetting them");
+            self.worker.abort_all(self.now());
+        }
+        for _ in 0..FAREWELL_ROUNDS_MAX {
+            let step = self.worker.step(self.now()).map_err(broken)?;
+            if !step.progressed {
+                break;
+            }
+        }
+        info!("ended");
+        Ok(())
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self, step: &Step) -> Result<(), Failure> {
+        let now = self.now();
+        let timer = step.next_timeout.unwrap_or(Instant::FAR_FUTURE);
+        let wake_at = timer.min(self.deadline.unwrap_or(Instant::FAR_FUTURE));
+        let timeout = wake_at.since(now).min(IDLE_SLEEP_MAX);
+        if timeout.is_zero() {
+            return Ok(());
+        }
+        let or_writable = step.blocked_on_link && !self.writable_lies;
+        let mut sources = [Source::readable(self.signals.wake_fd()); wait::SOURCES_MAX];
+        let mut count = 1;
+        let mut add = |source| {
+            sources[count] = source;
+            count += 1;
+        };
+        if let Some(fd) = self.worker.link().poll_fd() {
+            add(Source { fd, or_writable });
+        }
+        self.worker
+            .disk()
+            .poll_fd()
+            .map(Source::readable)
+            .map(&mut add);
+        self.worker
+            .store()
+            .poll_fd()
+            .map(Source::readable)
+            .map(&mut add);
+        let woken = wait::wait(&sources[..count], Some(timeout))
+            .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
+        self.sleeps += 1;
+        // Woken while the link is full: if the next round moves nothing either, it was woken by
+        // a writability that means nothing.
+        self.writable_lies = woken && or_writable;
+        if woken {
+            self.signals.drain();
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Vec<report::Pair> {
+        let mut pairs = self.worker.counters();
+        pairs.push(("server_sleep_events", self.sleeps));
+        pairs
+    }
+
+    fn now(&self) -> Instant {
+        // 584 years fit.
+        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The one line on stdout. Whoever started us may wait for it, so it is flushed; if nobody listens
+/// any more, serving goes on.
+fn announce(urls: &str) {
+    let mut stdout = std::io::stdout().lock();
+    if let Err(error) = writeln!(stdout, "ready {urls}").and_then(|()| stdout.flush()) {
+        warn!("cannot say on stdout that the server is ready: {error}");
+    }
+}
+
+fn broken(error: WorkerError) -> Failure {
+    Failure::Broken(error.to_string())
+}

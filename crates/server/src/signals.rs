@@ -1,0 +1,119 @@
+//! Signals, as questions the worker asks between two rounds.
+//!
+//! The handlers (signal-hook's) only set a flag and write one byte to a socket pair, which ends a
+//! sleep; what a signal means is decided in [`crate::run`]. A second SIGINT or SIGTERM does not
+//! wait for the worker: the handler itself ends the process, with the exit code a shell gives to a
+//! process that the signal killed.
+
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::{flag, low_level::pipe};
+
+/// What a shell adds to a signal's number to make an exit code.
+const KILLED_BY_SIGNAL: i32 = 128;
+
+/// The handlers' side of each signal the server knows. SIGPIPE needs none: Rust's runtime ignores
+/// it before `main`.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Arc<AtomicBool>,
+    report: Arc<AtomicBool>,
+    hang_up: Arc<AtomicBool>,
+    wake: UnixStream,
+}
+
+impl Signals {
+    /// Installs the handlers.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn install() -> io::Result<Self> {
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let signals = Self {
+            terminate: Arc::default(),
+            report: Arc::default(),
+            hang_up: Arc::default(),
+            wake,
+        };
+        for signal in [SIGINT, SIGTERM] {
+            // The order matters: the handler that ends the process looks at the flag before the
+            // one registered after it sets it, so only the second signal meets it set.
+            let code = KILLED_BY_SIGNAL + signal;
+            flag::register_conditional_shutdown(signal, code, Arc::clone(&signals.terminate))?;
+            flag::register(signal, Arc::clone(&signals.terminate))?;
+        }
+        flag::register(SIGUSR1, Arc::clone(&signals.report))?;
+        flag::register(SIGHUP, Arc::clone(&signals.hang_up))?;
+        for signal in [SIGINT, SIGTERM, SIGUSR1, SIGHUP] {
+            pipe::register(signal, waker.try_clone()?)?;
+        }
+        Ok(signals)
+    }
+
+    /// Whether the server was asked to end. Stays so.
+    #[must_use]
+    pub fn wants_end(&self) -> bool {
+        self.terminate.load(Ordering::Relaxed)
+    }
+
+    /// Whether the counters were asked for since this was last called.
+    #[must_use]
+    pub fn take_report(&self) -> bool {
+        take(&self.report)
+    }
+
+    /// Whether SIGHUP came since this was last called.
+    #[must_use]
+    pub fn take_hang_up(&self) -> bool {
+        take(&self.hang_up)
+    }
+
+    /// Readable after a signal, until [`Signals::drain`].
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Forgets what woke the worker, so that it can sleep again. Called after a sleep and before
+    /// the flags are looked at: a signal in between is seen by the flag or wakes the next sleep.
+    pub fn drain(&self) {
+        let mut bytes = [0u8; 64];
+        while matches!((&self.wake).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+    }
+}
+
+/// The flag is looked at every round, so the common case must not write to it.
+fn take(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Signals;
+    use crate::wait::{Source, wait};
+    use signal_hook::consts::{SIGHUP, SIGUSR1};
+    use signal_hook::low_level::raise;
+    use std::time::Duration;
+
+    #[test]
+    fn a_signal_wakes_once_and_is_taken_once() {
+        let signals = Signals::install().unwrap();
+        let is_awake =
+            || wait(&[Source::readable(signals.wake_fd())], Some(Duration::ZERO)).unwrap();
+        assert!(!is_awake() && !signals.take_report() && !signals.wants_end());
+        raise(SIGUSR1).unwrap();
+        raise(SIGHUP).unwrap();
+        assert!(is_awake());
+        signals.drain();
+        assert!(!is_awake());
+        assert!(signals.take_report() && !signals.take_report());
+        assert!(signals.take_hang_up() && !signals.take_hang_up());
+        assert!(!signals.wants_end());
+    }
+}

@@ -1,0 +1,395 @@
+//! Starting: looks whether the host has what the settings need, makes the parts, puts them
+//! together.
+//!
+//! The checks run from the cheapest to the dearest and from the operator's own words to the
+//! kernel's: directory, addresses, interface and rights, descriptors, memory, disk. The first
+//! thing that is missing is said in one line with its remedy; nothing is half started. What only
+//! costs speed (ordinary pages instead of huge ones) is logged, with its remedy, and serving goes
+//! on.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant as RealInstant, SystemTime};
+
+use diskmap::uring::{Uring, UringConfig};
+use link::{
+    CaptureConfig, Captured, InterfaceAddress, Link, Packet, PacketConfig, SetupError, Tap,
+    TapConfig,
+};
+use memory::{Arena, ArenaConfig, PageKind};
+use session::Conductor;
+use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
+use tracing::{info, warn};
+
+use crate::cidr::Cidr;
+use crate::config;
+use crate::failure::Failure;
+use crate::host;
+use crate::run::Serving;
+use crate::settings::{LinkChoice, Settings};
+use crate::signals::Signals;
+use crate::worker::Worker;
+
+/// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
+/// Objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`]) are among it.
+const DESCRIPTORS_RESERVED: u64 = 128;
+/// Look-ups that may wait for the disk at once. Four threads answer 20,000 a second `[guess]`, so
+/// the last one waits 0.2 s; more are refused with 503.
+const LOOKUPS_UNDER_WAY_MAX: usize = 4_096;
+
+/// The worker's start, on the two clocks that tell of it.
+#[derive(Clone, Copy, Debug)]
+struct Zero {
+    real: RealInstant,
+    wall: SystemTime,
+}
+
+impl Zero {
+    fn now() -> Self {
+        Self {
+            real: RealInstant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// Unix time of the start. A clock before 1970 tells no date: then it is 1970.
+    fn unix(self) -> Duration {
+        self.wall
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    }
+}
+
+/// Starts everything and serves until the end.
+///
+/// # Errors
+/// What is missing (exit code 2), or what broke (exit code 1).
+pub fn serve(settings: &Settings) -> Result<(), Failure> {
+    let zero = Zero::now();
+    check_directory(&settings.path)?;
+    check_addresses(settings)?;
+    match &settings.link {
+        LinkChoice::Tap(name) => {
+            let config = TapConfig {
+                name: name.clone(),
+                host_addresses: host_ends(&settings.addresses),
+            };
+            serve_on(Tap::open(&config).map_err(refuse_link)?, settings, zero)
+        }
+        LinkChoice::Packet(interface) => {
+            let config = PacketConfig::new(interface, &settings.own_addresses());
+            serve_on(Packet::open(&config).map_err(refuse_link)?, settings, zero)
+        }
+    }
+}
+
+/// Puts a capture between if one is wanted.
+fn serve_on<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Failure> {
+    match &settings.pcap {
+        None => assemble(link, settings, zero),
+        Some(path) => {
+            let epoch_nanos = u64::try_from(zero.unix().as_nanos()).unwrap_or(u64::MAX);
+            let config = CaptureConfig {
+                epoch_nanos,
+                ..CaptureConfig::default()
+            };
+            let captured = Captured::create(link, path, config).map_err(|error| {
+                Failure::refused(
+                    format!("--pcap {}: {error}", path.display()),
+                    "name a file that can be written",
+                )
+            })?;
+            assemble(captured, settings, zero)
+        }
+    }
+}
+
+/// Makes every part that does not depend on the kind of link, and serves.
+fn assemble<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Failure> {
+    let limits = &settings.limits;
+    let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
+    let store = open_store(settings, objects_max)?;
+    let arena = make_arena(limits.slots)?;
+    let disk = make_disk(limits.disk_queue_depth, store.handles_max(), &arena)?;
+    let seed = host::random_seed().map_err(|error| {
+        Failure::refused(
+            format!("getrandom: {error}"),
+            "allow it in the seccomp profile",
+        )
+    })?;
+    let signals = Signals::install().map_err(|error| {
+        Failure::refused(
+            format!("signal handlers: {error}"),
+            "raise the limit of open files",
+        )
+    })?;
+    let conductor = Conductor::new(conductor_config(settings, &link, seed, zero));
+    info!(
+        addresses = %settings.urls(),
+        mtu_bytes = link.capabilities().mtu_bytes,
+        segmentation_bytes_max = link.capabilities().segmentation_bytes_max,
+        slots = limits.slots,
+        objects_max,
+        "serving {}",
+        settings.path.display()
+    );
+    let worker = Worker::new(link, disk, store, conductor, arena);
+    Serving::new(worker, signals, zero.real, limits.shutdown_grace).run(&settings.urls())
+}
+
+fn conductor_config<L: Link>(
+    settings: &Settings,
+    link: &L,
+    seed: [u8; 32],
+    zero: Zero,
+) -> session::Config {
+    let capabilities = link.capabilities();
+    session::Config {
+        addresses: settings.own_addresses(),
+        mac: capabilities.mac,
+        mtu_bytes: capabilities.mtu_bytes,
+        segmentation_bytes_max: capabilities.segmentation_bytes_max,
+        checksum_offload: capabilities.checksum_offload,
+        http_port: settings.http_port,
+        connections_max: settings.limits.connections_max,
+        seed,
+        cors: settings.cors,
+        unix_seconds_at_start: zero.unix().as_secs(),
+        head_timeout: settings.limits.head_timeout,
+        idle_timeout: settings.limits.idle_timeout,
+        send_timeout: settings.limits.send_timeout,
+    }
+}
+
+fn check_directory(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let refuse = |problem: &str, remedy: &str| {
+        Err(Failure::refused(format!("PATH {shown}: {problem}"), remedy))
+    };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            refuse("there is no such directory", "name an existing one")
+        }
+        Err(error) => refuse(
+            &error.to_string(),
+            "name a directory that this user can reach",
+        ),
+        Ok(metadata) if !metadata.is_dir() => refuse(
+            "that is not a directory",
+            "name the directory the files are in",
+        ),
+        // Its names are never listed, but a directory that cannot be is seldom the one meant.
+        Ok(_) => match fs::read_dir(path) {
+            Ok(_) => Ok(()),
+            Err(error) => refuse(
+                &error.to_string(),
+                "let this user read it, or run as another",
+            ),
+        },
+    }
+}
+
+/// Our addresses are ours alone: the kernel would answer for one of its own.
+fn check_addresses(settings: &Settings) -> Result<(), Failure> {
+    let owned = host::interface_addresses().map_err(|error| {
+        Failure::refused(
+            format!("the host's addresses cannot be listed: {error}"),
+            "allow netlink sockets in the seccomp profile",
+        )
+    })?;
+    for cidr in &settings.addresses {
+        let address = cidr.address();
+        if let Some(owner) = owned.iter().find(|owner| owner.address == address) {
+            return Err(Failure::refused(
+                format!(
+                    "{} {cidr}: this host has that address on {}",
+                    settings.addresses_origin, owner.interface
+                ),
+                "choose one that nobody has",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// For each subnet of ours one address for the host's end of a tap: the first free one.
+fn host_ends(addresses: &[Cidr]) -> Vec<InterfaceAddress> {
+    let mut taken: Vec<_> = addresses.iter().map(Cidr::address).collect();
+    let mut ends: Vec<Cidr> = Vec::new();
+    for cidr in addresses {
+        if ends.iter().any(|end| cidr.contains(end.address())) {
+            continue;
+        }
+        match cidr.first_free(&taken) {
+            Some(end) => {
+                taken.push(end.address());
+                ends.push(end);
+            }
+            None => warn!("{cidr} has no room for the host's end: route to it by hand"),
+        }
+    }
+    ends.iter()
+        .map(|end| InterfaceAddress {
+            address: end.address(),
+            prefix_bits: end.prefix_bits(),
+        })
+        .collect()
+}
+
+fn refuse_link(error: SetupError) -> Failure {
+    Failure::Refused(format!("--link: {error}"))
+}
+
+fn raise_descriptor_limit() -> Result<u64, Failure> {
+    host::raise_descriptor_limit().map_err(|error| {
+        Failure::refused(
+            format!("the limit of open files cannot be raised: {error}"),
+            "allow setrlimit in the seccomp profile",
+        )
+    })
+}
+
+/// How many objects may be open, given how many descriptors may.
+fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failure> {
+    let room = descriptors.saturating_sub(DESCRIPTORS_RESERVED);
+    let wanted = match configured {
+        Some(count) => u64::try_from(count).unwrap_or(u64::MAX),
+        None => room.clamp(1, *config::OBJECTS_MAX.range.end()),
+    };
+    if wanted > room {
+        return Err(Failure::refused(
+            format!(
+                "objects_max {wanted}: only {descriptors} files may be open, \
+                 {DESCRIPTORS_RESERVED} of them are put aside"
+            ),
+            format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) or use at most {room}"),
+        ));
+    }
+    u32::try_from(wanted).map_err(|_| {
+        Failure::refused(
+            format!("objects_max {wanted}: out of range"),
+            "use a smaller one",
+        )
+    })
+}
+
+fn widen(count: u32) -> usize {
+    usize::try_from(count).expect("invariant: a usize has at least 32 bits")
+}
+
+fn open_store(settings: &Settings, objects_max: u32) -> Result<Store, Failure> {
+    let path = settings.path.display();
+    let config = StoreConfig {
+        objects_max: widen(objects_max),
+        lookups_max: settings.limits.connections_max.min(LOOKUPS_UNDER_WAY_MAX),
+        direct: if settings.buffered {
+            Direct::Preferred
+        } else {
+            Direct::Required
+        },
+        ..StoreConfig::default()
+    };
+    let store = Store::open_directory(&settings.path, config).map_err(|error| match error {
+        StoreError::NotDirect { path: file } => Failure::refused(
+            format!(
+                "PATH {path}: its file system refuses O_DIRECT (tried {})",
+                file.display()
+            ),
+            "serve from ext4, xfs or btrfs, or set buffered = true in the configuration file",
+        ),
+        StoreError::OpenAt2(_) => Failure::Refused(error.to_string()),
+        error => Failure::refused(
+            format!("PATH {path}: {error}"),
+            "see that this user may read the directory and start threads",
+        ),
+    })?;
+    match store.direct_support() {
+        DirectSupport::Direct => {}
+        DirectSupport::Refused => {
+            warn!("{path}: its file system refuses O_DIRECT: reading through the page cache");
+        }
+        DirectSupport::Unknown => info!("{path}: no file there to try O_DIRECT with"),
+    }
+    Ok(store)
+}
+
+fn make_arena(slots: u32) -> Result<Arena, Failure> {
+    let arena = Arena::new(ArenaConfig::new(slots))
+        .map_err(|error| Failure::Refused(format!("slots {slots}: {error}")))?;
+    let mebibytes = arena.bytes() >> 20;
+    match (arena.pages(), arena.fallback_reason()) {
+        (PageKind::Ordinary, Some(reason)) => {
+            warn!(
+                mebibytes,
+                "the slots are in ordinary pages, which costs speed: {reason}"
+            );
+        }
+        (pages, Some(reason)) => info!(mebibytes, ?pages, "pages of the slots: {reason}"),
+        (pages, None) => info!(mebibytes, ?pages, "pages of the slots"),
+    }
+    Ok(arena)
+}
+
+fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring, Failure> {
+    let files_max = u32::try_from(files_max).unwrap_or(u32::MAX);
+    let config = UringConfig {
+        queue_depth,
+        files_max,
+        ..UringConfig::default()
+    };
+    let disk = Uring::new(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;
+    if let Some(reason) = disk.fallback_reason() {
+        info!("io_uring without all it could have: {reason}");
+    }
+    Ok(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DESCRIPTORS_RESERVED, host_ends, objects_max};
+    use crate::cidr::Cidr;
+
+    fn ends(texts: &[&str]) -> Vec<String> {
+        let addresses: Vec<Cidr> = texts
+            .iter()
+            .map(|text| Cidr::parse(text).unwrap())
+            .collect();
+        let show = |end: &link::InterfaceAddress| format!("{}/{}", end.address, end.prefix_bits);
+        host_ends(&addresses).iter().map(show).collect()
+    }
+
+    #[test]
+    fn each_subnet_gets_one_host_end() {
+        assert_eq!(
+            ends(&["10.77.0.2/24", "fd77::2/64"]),
+            ["10.77.0.1/24", "fd77::1/64"]
+        );
+        assert_eq!(ends(&["10.77.0.2/24", "10.77.0.1/24"]), ["10.77.0.3/24"]);
+        assert_eq!(
+            ends(&["10.77.0.1/24", "10.78.0.1/24"]),
+            ["10.77.0.2/24", "10.78.0.2/24"]
+        );
+        assert_eq!(ends(&["10.77.0.2/32"]), [""; 0]);
+    }
+
+    #[test]
+    fn objects_leave_descriptors_for_the_rest() {
+        assert_eq!(objects_max(Some(100), DESCRIPTORS_RESERVED + 100), Ok(100));
+        let refusal = objects_max(Some(101), DESCRIPTORS_RESERVED + 100)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refusal.starts_with("objects_max 101: only 228 files may be open"),
+            "{refusal}"
+        );
+        assert!(refusal.ends_with("or use at most 100"), "{refusal}");
+    }
+
+    #[test]
+    fn without_a_setting_objects_take_what_is_left() {
+        assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 100), Ok(100));
+        assert_eq!(objects_max(None, 1 << 40), Ok(65_000));
+        assert!(objects_max(None, DESCRIPTORS_RESERVED).is_err());
+        assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 1), Ok(1));
+    }
+}

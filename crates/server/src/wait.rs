@@ -1,0 +1,148 @@
+//! Waiting for something to do: blocks in the kernel until a descriptor is ready or a time comes.
+//!
+//! An idle server uses no processor time, so it refuses to poll in a circle: [`EMPTY_ROUNDS`]
+//! says how many rounds may come to nothing before it sleeps. Bounded by [`SOURCES_MAX`].
+
+#![allow(unsafe_code, reason = "UNSAFETY: ppoll(2) on an array of ours")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Rounds without progress before the worker sleeps. One is all it takes: the round that found
+/// nothing has just asked every source. A sleep that ends at once costs a microsecond; an idle
+/// server that spins costs a core.
+pub const EMPTY_ROUNDS: u32 = 1;
+/// Most descriptors waited for at once: link, disk, store, signals.
+pub const SOURCES_MAX: usize = 4;
+
+/// A descriptor to wait for.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'fd> {
+    /// The descriptor; readable when there is something to do.
+    pub fd: BorrowedFd<'fd>,
+    /// Whether becoming writable is something to do as well.
+    pub or_writable: bool,
+}
+
+impl<'fd> Source<'fd> {
+    /// Waits until `fd` can be read.
+    #[must_use]
+    pub const fn readable(fd: BorrowedFd<'fd>) -> Self {
+        Self {
+            fd,
+            or_writable: false,
+        }
+    }
+}
+
+/// Blocks until one of `sources` is ready, `timeout` has passed, or a signal was handled. `None`
+/// waits for ever.
+///
+/// Returns whether any source was ready.
+///
+/// # Errors
+/// What the kernel said; an interrupted wait is not an error.
+///
+/// # Panics
+/// With more than [`SOURCES_MAX`] sources.
+pub fn wait(sources: &[Source<'_>], timeout: Option<Duration>) -> io::Result<bool> {
+    assert!(
+        sources.len() <= SOURCES_MAX,
+        "{} sources to wait for",
+        sources.len()
+    );
+    let mut polled = [libc::pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    }; SOURCES_MAX];
+    for (place, source) in polled.iter_mut().zip(sources) {
+        place.fd = source.fd.as_raw_fd();
+        place.events = libc::POLLIN;
+        if source.or_writable {
+            place.events |= libc::POLLOUT;
+        }
+    }
+    let timeout = timeout.map(timespec);
+    let timeout = timeout
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array and the time are ours and outlive the call; unused places have fd -1,
+    // which the kernel skips. No signal mask is given.
+    let ready = unsafe {
+        libc::ppoll(
+            polled.as_mut_ptr(),
+            SOURCES_COUNT,
+            timeout,
+            std::ptr::null(),
+        )
+    };
+    if ready >= 0 {
+        return Ok(ready > 0);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted {
+        Ok(false)
+    } else {
+        Err(error)
+    }
+}
+
+/// [`SOURCES_MAX`] as the kernel wants it.
+const SOURCES_COUNT: libc::nfds_t = SOURCES_MAX as libc::nfds_t;
+
+/// Times beyond what the kernel can count wait as long as it can.
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(
+            i32::try_from(duration.subsec_nanos()).expect("invariant: below 10^9"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Source, wait};
+    use std::io::Write as _;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    #[test]
+    fn a_ready_source_ends_the_wait() {
+        let (mut writer, reader) = UnixStream::pair().unwrap();
+        writer.write_all(b"x").unwrap();
+        assert!(wait(&[Source::readable(reader.as_fd())], None).unwrap());
+    }
+
+    #[test]
+    fn a_quiet_source_is_given_up_at_the_timeout() {
+        let (_writer, reader) = UnixStream::pair().unwrap();
+        let source = Source::readable(reader.as_fd());
+        assert!(!wait(&[source], Some(Duration::ZERO)).unwrap());
+        assert!(!wait(&[source], Some(Duration::from_nanos(1))).unwrap());
+        assert!(!wait(&[], Some(Duration::ZERO)).unwrap());
+    }
+
+    #[test]
+    fn writability_counts_only_when_asked_for() {
+        let (_writer, reader) = UnixStream::pair().unwrap();
+        let source = Source {
+            fd: reader.as_fd(),
+            or_writable: true,
+        };
+        assert!(wait(&[source], None).unwrap());
+    }
+
+    #[test]
+    fn the_longest_duration_is_taken() {
+        let (_writer, reader) = UnixStream::pair().unwrap();
+        let source = Source {
+            fd: reader.as_fd(),
+            or_writable: true,
+        };
+        assert!(wait(&[source], Some(Duration::MAX)).unwrap());
+    }
+}

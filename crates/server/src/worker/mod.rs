@@ -1,0 +1,407 @@
+//! One worker: carries frames, reads and lookups between the rooms, one bounded round at a time.
+//!
+//! [`Worker::step`] is the whole data path's control flow, and the same code in the simulator,
+//! which hands it a virtual time, a simulated link and a simulated disk. It refuses to read a
+//! clock, to wait and to make a system call of its own.
+//!
+//! The order within a round is chosen for latency: what has just arrived turns into what leaves
+//! before the round ends.
+//!
+//! ```text
+//!   frames ──▶ conductor ◀── lookups answered, reads completed, timers due
+//!                  │
+//!                  ├──▶ lookups: an answer at hand is given back at once
+//!                  ├──▶ reads: the credit of the ACKs above, one doorbell for all of them
+//!                  └──▶ frames: the reads completed above, while the device works on the new ones
+//! ```
+//!
+//! Reads go before frames although a frame that left would free a warmer slot: the device starts
+//! tens of microseconds earlier, and the last-in-first-out arena keeps the slots in use few enough
+//! to stay in the cache.
+//!
+//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], [`LOOKUPS_MAX`], [`READS_MAX`] and
+//! [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but for what
+//! `objects` says.
+
+mod objects;
+
+use clock::Instant;
+use diskmap::{Disk, DiskError, Read};
+use link::{Link, LinkError, Received, TransmitError};
+use memory::Arena;
+use session::{Conductor, ReadError, ReadPlan, TransmitProgress, Transmitted};
+use store::Store;
+
+use objects::Objects;
+
+/// Most frames received in a round.
+pub const RECEIVE_FRAMES_MAX: usize = 64;
+/// Most completions taken in a round.
+pub const COMPLETIONS_MAX: usize = 64;
+/// Most lookups begun, and most answered, in a round.
+pub const LOOKUPS_MAX: usize = 64;
+/// Most reads enqueued in a round. The disk's queue and the slots bound them too.
+pub const READS_MAX: usize = 256;
+/// Most frames sent in a round: an answer for each frame received, and a frame for each completion.
+/// At 64 KiB a frame this is below a millisecond of one core.
+pub const TRANSMIT_FRAMES_MAX: usize = RECEIVE_FRAMES_MAX + COMPLETIONS_MAX;
+
+/// What a round came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Whether anything happened. If so, another round may find more at once.
+    pub progressed: bool,
+    /// Whether frames wait because the link is full.
+    pub blocked_on_link: bool,
+    /// When the next round has work even if nothing arrives.
+    pub next_timeout: Option<Instant>,
+}
+
+/// What a worker cannot go on after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The interface was removed.
+    #[error("{0}")]
+    Link(LinkError),
+    /// The kernel takes no more reads.
+    #[error("the disk takes no more reads: {0}")]
+    Disk(DiskError),
+}
+
+/// Everything one worker owns.
+#[derive(Debug)]
+pub struct Worker<L: Link, D: Disk> {
+    link: L,
+    disk: D,
+    objects: Objects,
+    conductor: Conductor,
+    arena: Arena,
+    counters: Counters,
+}
+
+/// What the rounds came to, since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counters {
+    /// Rounds.
+    rounds: u64,
+    /// Rounds in which nothing happened.
+    empty_rounds: u64,
+    /// Rounds that ended with the link full.
+    blocked_rounds: u64,
+}
+
+impl<L: Link, D: Disk> Worker<L, D> {
+    /// Puts a worker together. `disk` was made for `arena`, and `conductor` told the capabilities
+    /// of `link`.
+    #[must_use]
+    pub fn new(link: L, disk: D, store: Store, conductor: Conductor, arena: Arena) -> Self {
+        let (objects, counters) = (Objects::new(store), Counters::default());
+        Self {
+            link,
+            disk,
+            objects,
+            conductor,
+            arena,
+            counters,
+        }
+    }
+
+    /// One bounded round.
+    ///
+    /// # Errors
+    /// The interface is gone, or the disk takes no more reads. Nothing more can be served then.
+    pub fn step(&mut self, now: Instant) -> Result<Step, WorkerError> {
+        let mut progressed = self.receive(now)?;
+        progressed |= self.take_answers(now);
+        progressed |= self.take_completions(now);
+        progressed |= self.fire_timers(now);
+        progressed |= self.look_up(now);
+        progressed |= self.fetch(now)?;
+        let (sent, blocked_on_link) = self.transmit(now);
+        progressed |= sent;
+        progressed |= self.release_objects();
+        self.counters.rounds += 1;
+        self.counters.empty_rounds += u64::from(!progressed);
+        self.counters.blocked_rounds += u64::from(blocked_on_link);
+        Ok(Step {
+            progressed,
+            blocked_on_link,
+            next_timeout: self.next_timeout(now, blocked_on_link),
+        })
+    }
+
+    /// Refuses new connections and requests; replies under way go on.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.conductor.shut_down(now);
+    }
+
+    /// Resets every connection. The resets leave in the rounds that follow.
+    pub fn abort_all(&mut self, now: Instant) {
+        self.conductor.abort_all(now, &mut self.arena);
+    }
+
+    /// Open connections, half-open ones included.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.conductor.connection_count()
+    }
+
+    fn receive(&mut self, now: Instant) -> Result<bool, WorkerError> {
+        let Self {
+            link,
+            conductor,
+            arena,
+            ..
+        } = self;
+        let mut sink = |Received { frame, checksum }: Received<'_>| {
+            conductor.handle_frame(now, arena, frame, checksum);
+        };
+        let count = link
+            .receive(now, RECEIVE_FRAMES_MAX, &mut sink)
+            .map_err(WorkerError::Link)?;
+        Ok(count > 0)
+    }
+
+    /// Look-ups that the store could not answer at once.
+    fn take_answers(&mut self, now: Instant) -> bool {
+        let mut is_any = false;
+        for _ in 0..LOOKUPS_MAX {
+            let answer = self.objects.poll_answer(now, &mut self.disk);
+            let Some((token, answer)) = answer else { break };
+            self.conductor.handle_lookup(now, token, answer);
+            is_any = true;
+        }
+        is_any
+    }
+
+    fn take_completions(&mut self, now: Instant) -> bool {
+        let Self {
+            disk,
+            conductor,
+            arena,
+            ..
+        } = self;
+        let mut sink = |arena: &mut Arena, completion: diskmap::Completion| {
+            let result = completion
+                .result
+                .map_err(|(slot, error)| (slot, read_error(error)));
+            conductor.handle_completion(now, arena, completion.token, result);
+        };
+        disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink) > 0
+    }
+
+    fn fire_timers(&mut self, now: Instant) -> bool {
+        let is_due = self.conductor.poll_timeout().is_some_and(|due| due <= now);
+        if is_due {
+            self.conductor.handle_timeouts(now, &mut self.arena);
+        }
+        is_due
+    }
+
+    fn look_up(&mut self, now: Instant) -> bool {
+        let mut is_any = false;
+        for _ in 0..LOOKUPS_MAX {
+            let Some(plan) = self.conductor.poll_lookup() else {
+                break;
+            };
+            if let Some(answer) = self.objects.look_up(now, &mut self.disk, &plan) {
+                self.conductor.handle_lookup(now, plan.token, answer);
+            }
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Turns credit into reads and rings the doorbell once for all of them.
+    fn fetch(&mut self, now: Instant) -> Result<bool, WorkerError> {
+        let mut enqueued = 0;
+        while enqueued < READS_MAX {
+            let Some(plan) = self.conductor.poll_read(now, &mut self.arena) else {
+                break;
+            };
+            if let Err(plan) = self.enqueue(plan) {
+                self.conductor.return_read(&mut self.arena, plan);
+                break;
+            }
+            enqueued += 1;
+        }
+        self.disk.sqsync(now).map_err(WorkerError::Disk)?;
+        Ok(enqueued > 0)
+    }
+
+    fn enqueue(&mut self, plan: ReadPlan) -> Result<(), ReadPlan> {
+        let ReadPlan {
+            object,
+            offset_bytes,
+            length_bytes,
+            slot,
+            token,
+        } = plan;
+        let file = self.objects.file_of(object);
+        let read = Read {
+            file,
+            offset_bytes,
+            length_bytes,
+            slot,
+            token,
+        };
+        self.disk.read(&mut self.arena, read).map_err(|read| {
+            let Read {
+                offset_bytes,
+                length_bytes,
+                slot,
+                token,
+                ..
+            } = read;
+            ReadPlan {
+                object,
+                offset_bytes,
+                length_bytes,
+                slot,
+                token,
+            }
+        })
+    }
+
+    /// Sends what may leave. Says whether anything left, and whether the link is full.
+    fn transmit(&mut self, now: Instant) -> (bool, bool) {
+        let Self {
+            link,
+            conductor,
+            arena,
+            ..
+        } = self;
+        let (mut offered, mut is_full) = (0, false);
+        let mut sink = |frame: &wire::Outgoing<'_>| {
+            // Full here is not the link's: the round is over and the next one goes on at once.
+            if offered == TRANSMIT_FRAMES_MAX {
+                return Transmitted::Full;
+            }
+            match link.transmit(now, frame) {
+                Err(TransmitError::Full) => {
+                    is_full = true;
+                    Transmitted::Full
+                }
+                // TCP finds a loss out by itself, and the link has counted it.
+                Ok(()) | Err(TransmitError::Lost(_)) => {
+                    offered += 1;
+                    Transmitted::Taken
+                }
+            }
+        };
+        let progress = conductor.transmit(now, arena, &mut sink);
+        debug_assert!(
+            progress == TransmitProgress::Full || !is_full,
+            "the conductor has forgotten a frame that the link did not take"
+        );
+        (offered > 0, is_full)
+    }
+
+    /// Ends the uses of objects that the conductor is done with, and closes what nobody uses and
+    /// the store has no room for.
+    fn release_objects(&mut self) -> bool {
+        let mut is_any = false;
+        while let Some(object) = self.conductor.poll_released() {
+            self.objects.release(object);
+            is_any = true;
+        }
+        self.objects.close_unused(&mut self.disk) || is_any
+    }
+
+    fn next_timeout(&self, now: Instant, blocked_on_link: bool) -> Option<Instant> {
+        let retry = blocked_on_link.then(|| now + link::FULL_RETRY_AFTER);
+        [self.conductor.poll_timeout(), retry]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The link.
+    #[must_use]
+    pub const fn link(&self) -> &L {
+        &self.link
+    }
+
+    /// The link, for the simulator to drive.
+    #[must_use]
+    pub const fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
+    /// The disk.
+    #[must_use]
+    pub const fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    /// The disk, for the simulator to drive.
+    #[must_use]
+    pub const fn disk_mut(&mut self) -> &mut D {
+        &mut self.disk
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &Store {
+        self.objects.store()
+    }
+
+    /// The store, for the simulator to change what is in it.
+    #[must_use]
+    pub const fn store_mut(&mut self) -> &mut Store {
+        self.objects.store_mut()
+    }
+
+    /// The conductor.
+    #[must_use]
+    pub const fn conductor(&self) -> &Conductor {
+        &self.conductor
+    }
+
+    /// The arena. Quiet means that all its slots are free.
+    #[must_use]
+    pub const fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Every counter of every room, in a fixed order, each name once. What the conductor planned
+    /// and another room did is told as that room counted it.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Counters {
+            rounds,
+            empty_rounds,
+            blocked_rounds,
+        } = self.counters;
+        let mut pairs = vec![
+            ("server_step_rounds", rounds),
+            ("server_empty_rounds", empty_rounds),
+            ("server_blocked_rounds", blocked_rounds),
+            ("memory_free_slots", as_count(self.arena.free_count())),
+            ("memory_all_slots", as_count(self.arena.slot_count())),
+        ];
+        pairs.extend(self.link.counters().as_pairs());
+        pairs.extend(self.disk.counters().as_pairs());
+        pairs.extend(self.objects.store().counters().as_pairs());
+        let mut planned = self.conductor.counters().as_pairs();
+        planned.retain(|(name, _)| pairs.iter().all(|(known, _)| known != name));
+        pairs.extend(planned);
+        pairs
+    }
+}
+
+/// A count as counters carry it.
+fn as_count(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn read_error(error: DiskError) -> ReadError {
+    match error {
+        DiskError::Changed => ReadError::Changed,
+        _ => ReadError::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests;

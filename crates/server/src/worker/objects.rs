@@ -1,0 +1,234 @@
+//! Objects on their way from the store to the disk and the conductor.
+//!
+//! The store finds a file and names it by a handle; the disk opens it and says its limits; the
+//! conductor gets both as one [`Object`] under the same handle. This remembers which handle is
+//! which file of the disk, and which question a late answer belongs to.
+//!
+//! Bounds: [`Store::handles_max`] handles, allocated at start; as many late answers as the store
+//! takes look-ups, allocated when first needed. Each answer allocates its entity tag, which goes
+//! to the conductor.
+
+use clock::Instant;
+use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource};
+use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
+use store::{Facts, Found, LookUp, Source, Store, StoreRefusal};
+
+/// An answer to a look-up, as the conductor takes it.
+pub(super) type LookupAnswer = Result<Object, LookupError>;
+
+/// The store, and what was opened from it.
+#[derive(Debug)]
+pub(super) struct Objects {
+    store: Store,
+    /// By handle.
+    opened: Vec<Option<Opened>>,
+    /// Look-ups whose answers are to come, by the token that the store knows them under.
+    pending: Vec<Option<Pending>>,
+    /// Places of `pending` that are empty.
+    vacant: Vec<usize>,
+}
+
+/// A file of the disk.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    file: FileIndex,
+    limits: FileLimits,
+}
+
+/// A look-up whose answer is to come.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    token: LookupToken,
+    /// Follows from the path, which does not come back.
+    content_type: &'static str,
+}
+
+impl Objects {
+    pub(super) fn new(store: Store) -> Self {
+        let opened = vec![None; store.handles_max()];
+        Self {
+            store,
+            opened,
+            pending: Vec::new(),
+            vacant: Vec::new(),
+        }
+    }
+
+    pub(super) const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) const fn store_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Asks the store; `None` if the answer will come out of [`Objects::poll_answer`].
+    pub(super) fn look_up<D: Disk>(
+        &mut self,
+        now: Instant,
+        disk: &mut D,
+        plan: &LookupPlan,
+    ) -> Option<LookupAnswer> {
+        let content_type = http::content_type_of(&plan.path);
+        let place = self.vacant.last().copied().unwrap_or(self.pending.len());
+        match self.store.look_up(now, name_of(place), &plan.path) {
+            LookUp::Ready(found) => Some(self.admit(disk, found, content_type)),
+            LookUp::Refused(refusal) => Some(Err(lookup_error(refusal))),
+            LookUp::Pending => {
+                self.remember(
+                    place,
+                    Pending {
+                        token: plan.token,
+                        content_type,
+                    },
+                );
+                None
+            }
+        }
+    }
+
+    /// The next late answer, and whose it is.
+    pub(super) fn poll_answer<D: Disk>(
+        &mut self,
+        now: Instant,
+        disk: &mut D,
+    ) -> Option<(LookupToken, LookupAnswer)> {
+        let (name, result) = self.store.poll_answer(now)?;
+        let Pending {
+            token,
+            content_type,
+        } = self.recall(name);
+        let answer = match result {
+            Ok(found) => self.admit(disk, found, content_type),
+            Err(refusal) => Err(lookup_error(refusal)),
+        };
+        Some((token, answer))
+    }
+
+    /// The disk's name for an object that is in use.
+    pub(super) fn file_of(&self, object: ObjectHandle) -> FileIndex {
+        self.opened(object.0)
+            .expect("invariant: the conductor reads open objects only")
+            .file
+    }
+
+    /// Ends one use of an object.
+    pub(super) fn release(&mut self, object: ObjectHandle) {
+        self.store.release(object.0);
+    }
+
+    /// Closes what the store gave up; whether there was anything.
+    pub(super) fn close_unused<D: Disk>(&mut self, disk: &mut D) -> bool {
+        let mut is_any = false;
+        while let Some(handle) = self.store.poll_closed() {
+            is_any = true;
+            if let Some(opened) = self.place(handle).take() {
+                disk.close(opened.file);
+            }
+        }
+        is_any
+    }
+
+    /// Opens what was found, unless that was done before, and describes it.
+    fn admit<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        found: Found,
+        content_type: &'static str,
+    ) -> LookupAnswer {
+        let Found {
+            handle,
+            opened,
+            facts,
+        } = found;
+        if let Some(source) = opened {
+            match open(disk, source, &facts) {
+                Ok(opened) => *self.place(handle) = Some(opened),
+                Err(error) => {
+                    // Nobody is to be given it; its only use, ours, ends here.
+                    self.store.retire(handle);
+                    self.store.release(handle);
+                    return Err(error);
+                }
+            }
+        }
+        let limits = self
+            .opened(handle)
+            .expect("invariant: a shared object is open")
+            .limits;
+        Ok(Object {
+            handle: ObjectHandle(handle),
+            meta: http::ObjectMeta {
+                size_bytes: facts.size_bytes,
+                modified_unix_seconds: facts.modified_unix_seconds(),
+                entity_tag: facts.entity_tag(),
+                content_type,
+            },
+            block_bytes: limits.block_bytes,
+            read_bytes_max: limits.read_bytes_max,
+        })
+    }
+
+    fn opened(&self, handle: u32) -> Option<Opened> {
+        self.opened.get(index_of(handle)).copied().flatten()
+    }
+
+    fn place(&mut self, handle: u32) -> &mut Option<Opened> {
+        self.opened
+            .get_mut(index_of(handle))
+            .expect("invariant: handles are below the store's handles_max")
+    }
+
+    fn remember(&mut self, place: usize, pending: Pending) {
+        if self.vacant.pop().is_none() {
+            self.pending.push(None);
+        }
+        debug_assert!(
+            self.pending[place].is_none(),
+            "look-up {place} is under way already"
+        );
+        self.pending[place] = Some(pending);
+    }
+
+    fn recall(&mut self, name: u64) -> Pending {
+        let place = usize::try_from(name).expect("invariant: we made the name from a usize");
+        let pending = self.pending.get_mut(place).and_then(Option::take);
+        self.vacant.push(place);
+        pending.expect("invariant: the store answers each look-up once")
+    }
+}
+
+/// The store's name for a place in `pending`.
+fn name_of(place: usize) -> u64 {
+    u64::try_from(place).expect("invariant: a usize has at most 64 bits")
+}
+
+fn index_of(handle: u32) -> usize {
+    usize::try_from(handle).expect("invariant: a usize has at least 32 bits")
+}
+
+fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, LookupError> {
+    let source = match source {
+        Source::Descriptor(descriptor) => FileSource::Descriptor(descriptor),
+        Source::Simulated(number) => FileSource::Simulated(number),
+    };
+    let (file, limits) = disk.open(source).map_err(|error| match error {
+        DiskError::TableFull => LookupError::Busy,
+        _ => LookupError::Failed,
+    })?;
+    if limits.size_bytes != facts.size_bytes {
+        // It grew or shrank between the store's look and the disk's: somebody is still writing it.
+        disk.close(file);
+        return Err(LookupError::Busy);
+    }
+    Ok(Opened { file, limits })
+}
+
+fn lookup_error(refusal: StoreRefusal) -> LookupError {
+    match refusal {
+        StoreRefusal::NotFound => LookupError::NotFound,
+        StoreRefusal::Forbidden => LookupError::Forbidden,
+        StoreRefusal::Busy => LookupError::Busy,
+        _ => LookupError::Failed,
+    }
+}

@@ -1,0 +1,217 @@
+//! The whole server in a network namespace of the test's own, asked by the kernel's TCP (curl and
+//! the standard library's sockets).
+//!
+//! Needs root, `ip` and `curl`; where one is missing each test says SKIPPED and returns.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may panic, and says on stderr what it skips"
+)]
+
+mod lab;
+
+use std::io::{Read as _, Write as _};
+
+use lab::{Atlas, Lab};
+use tempfile::TempDir;
+
+/// Bytes of the file served: several slots, an odd rest.
+const FILE_BYTES: usize = 3_000_017;
+
+/// A directory with `film.bin` in it, and what it holds.
+fn directory() -> (TempDir, Vec<u8>) {
+    let directory = TempDir::new().unwrap();
+    let bytes = content(FILE_BYTES);
+    std::fs::write(directory.path().join("film.bin"), &bytes).unwrap();
+    (directory, bytes)
+}
+
+/// Bytes that differ from block to block.
+fn content(length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|place| u8::try_from((place / 7 + place / 4096) % 251).unwrap())
+        .collect()
+}
+
+#[test]
+fn files_are_served_whole_and_in_parts_over_both_ip_versions() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let addresses = [
+        "--address",
+        "10.77.0.2/24",
+        "--address",
+        "fd77::2/64",
+        "--http",
+        "8080",
+    ];
+    let mut atlas = Atlas::start(&lab, directory.path(), &addresses);
+    assert_eq!(
+        atlas.ready(),
+        "ready http://10.77.0.2:8080/ http://[fd77::2]:8080/"
+    );
+    for url in [
+        "http://10.77.0.2:8080/film.bin",
+        "http://[fd77::2]:8080/film.bin",
+    ] {
+        assert!(lab.curl(&[url]) == bytes, "{url}: not the file's bytes");
+        let part = lab.curl(&["--range", "65535-131072", url]);
+        assert!(
+            part == bytes[65_535..=131_072],
+            "{url}: not the range's bytes"
+        );
+    }
+    let status = ["-o", "/dev/null", "-w", "%{http_code}"];
+    let missing = [&status[..], &["http://10.77.0.2:8080/no.bin"]].concat();
+    assert_eq!(lab.curl(&missing), b"404");
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    let summary = end.json("summary ");
+    assert!(summary["disk_read_bytes"].as_u64().unwrap() >= 2 * FILE_BYTES as u64);
+    assert!(summary["link_transmitted_bytes"].as_u64().unwrap() >= 2 * FILE_BYTES as u64);
+    assert!(summary["cpu_user_us"].is_u64() && summary["cpu_system_us"].is_u64());
+    assert_eq!(summary["memory_free_slots"], summary["memory_all_slots"]);
+}
+
+#[test]
+fn an_existing_interface_is_shared_with_the_kernel() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let client = lab.join_by_veth();
+    let words = ["--link", "packet:server0", "--address", "10.78.0.2/24"];
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    assert_eq!(atlas.ready(), "ready http://10.78.0.2/");
+    assert!(
+        client.curl(&["http://10.78.0.2/film.bin"]) == bytes,
+        "not the file's bytes"
+    );
+    atlas.signal(libc::SIGINT);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+}
+
+#[test]
+fn counters_are_printed_when_asked_for_and_an_idle_server_sleeps() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let mut atlas = Atlas::start(&lab, directory.path(), &[]);
+    assert_eq!(atlas.ready(), "ready http://10.77.0.2/");
+    let rounds = |atlas: &mut Atlas| {
+        atlas.signal(libc::SIGUSR1);
+        let line = atlas.stderr_line("counters ");
+        let json: serde_json::Value = serde_json::from_str(&line["counters ".len()..]).unwrap();
+        json["server_step_rounds"].as_u64().unwrap()
+    };
+    let first = rounds(&mut atlas);
+    const ASKED: u64 = 50;
+    let last = (0..ASKED).fold(first, |_, _| rounds(&mut atlas));
+    // Each question wakes the worker: one round to find nothing, another for a stray frame of the
+    // host's. A worker that spins makes thousands between two questions.
+    assert!(
+        last - first <= 20 * ASKED,
+        "{} rounds while idle",
+        last - first
+    );
+    atlas.signal(libc::SIGHUP);
+    assert!(atlas.stderr_line("SIGHUP").contains("reserved"));
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
+fn a_reply_under_way_is_finished_before_the_end() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let mut atlas = Atlas::start(&lab, directory.path(), &[]);
+    atlas.ready();
+    let mut client = lab.connect("10.77.0.2:80");
+    client
+        .write_all(b"GET /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    let mut reply = vec![0; 1];
+    client.read_exact(&mut reply).unwrap();
+    atlas.signal(libc::SIGTERM);
+    atlas.stderr_line("finishing");
+    client.read_to_end(&mut reply).unwrap();
+    assert!(reply.ends_with(&bytes), "{} bytes came", reply.len());
+    drop(client);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let mut atlas = Atlas::start(&lab, directory.path(), &[]);
+    atlas.ready();
+    // A client that does not read keeps its reply under way.
+    let mut client = lab.connect("10.77.0.2:80");
+    client
+        .write_all(b"GET /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    atlas.signal(libc::SIGTERM);
+    atlas.stderr_line("finishing");
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(128 + libc::SIGTERM));
+}
+
+#[test]
+fn the_grace_time_bounds_the_end() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let config = directory.path().join("atlas.toml");
+    std::fs::write(&config, "shutdown_grace_seconds = 0").unwrap();
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    let mut client = lab.connect("10.77.0.2:80");
+    client
+        .write_all(b"GET /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("the grace time is over"),
+        "{}",
+        end.stderr
+    );
+    let mut rest = Vec::new();
+    let error = client.read_to_end(&mut rest).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_removed_interface_ends_the_server() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let mut atlas = Atlas::start(&lab, directory.path(), &[]);
+    atlas.ready();
+    lab.ip(&["link", "del", "atlas0"]);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(1), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("atlas: the interface is gone"),
+        "{}",
+        end.stderr
+    );
+    end.json("summary ");
+}
+
+#[test]
+fn an_address_of_the_host_is_refused_before_anything_is_made() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    lab.ip(&["address", "add", "10.77.0.2/24", "dev", "lo"]);
+    let end = Atlas::start(&lab, directory.path(), &[]).end();
+    assert_eq!(end.code, Some(2), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("this host has that address on lo"),
+        "{}",
+        end.stderr
+    );
+}
