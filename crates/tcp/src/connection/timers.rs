@@ -148,8 +148,9 @@ impl Connection {
     }
 
     fn on_retransmission_timeout(&mut self, now: Instant) -> bool {
-        // Nothing of ours is in the network: it all waits for the disk, not for the peer.
-        if self.flight.in_flight_bytes() > 0 {
+        // With nothing of ours in the network, what is lost waits for the disk, not for the peer.
+        let missing = self.flight.lost_bytes() + self.flight.claimed_bytes();
+        if self.flight.in_flight_bytes() > 0 || missing == 0 {
             self.timeouts += 1;
             if self.timeouts > self.config.timeouts_max {
                 return false;

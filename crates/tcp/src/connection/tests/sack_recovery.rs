@@ -1,9 +1,10 @@
 //! Losses with peers that speak SACK: RFC 2018, 2883, 8985, and the pace of mending them, RFC 6937.
 
 use super::Sent::{Again, New};
-use super::{Driver, PEER, ack, millis};
+use super::{Config, Driver, PEER, ack, millis};
 use crate::flight::Fate;
 use crate::recovery::Episode;
+use crate::verdict::{CloseReason, Outcome};
 
 /// Ten segments out; an ACK comes a round trip later.
 fn sending() -> Driver {
@@ -157,4 +158,30 @@ fn a_lost_retransmission_is_found() {
         .accept(ack(0).sack(1000, u32::try_from(end).unwrap()));
     let sent = driver.flush();
     assert_eq!(sent[0], Again(0, 1000), "{sent:?}");
+}
+
+/// RFC 2018 s8: what was reported may be dropped nevertheless. The ACK that mends the hole stops
+/// below what was reported, and only the timer can tell.
+#[test]
+fn a_peer_that_dropped_what_it_reported_gets_it_again() {
+    let mut driver = Driver::sending(PEER, 10_000);
+    driver.pass(millis(100)).accept(ack(0).sack(1000, 10_000));
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(fates(&driver), [(1000, 10_000, Fate::Sacked)]);
+    let _ = driver.fire();
+    assert_eq!(fates(&driver), [(1000, 10_000, Fate::Lost)]);
+    assert_eq!(driver.flush(), [Again(1000, 2000)]);
+}
+
+#[test]
+fn a_peer_that_reports_all_and_acknowledges_nothing_is_given_up() {
+    let mut driver = Driver::sending(PEER, 10_000);
+    for _ in 0..Config::default().timeouts_max {
+        driver.pass(millis(100)).accept(ack(0).sack(0, 10_000));
+        assert_eq!(driver.fire(), Outcome::Open);
+        let _ = driver.flush();
+    }
+    let timed_out = Outcome::Closed(CloseReason::TimedOut);
+    assert_eq!(driver.fire(), timed_out);
 }
