@@ -4,8 +4,9 @@
 //! of its size (docs/decisions/0003-read-size.md):
 //!
 //! * as much as credit, one slot, one read and one frame allow;
-//! * ending on a block boundary where that costs less than a block, so that the next read starts
-//!   aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame;
+//! * ending on a block boundary where that gives up less than an eighth of it, so that the next
+//!   read starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small
+//!   window is used to the byte instead; a block read twice costs less than idle credit;
 //! * new data waits while something is outstanding and the credit is below a third of the window
 //!   and below one full fetch. ACKs that arrive together then become one read instead of many,
 //!   and a third of the window never leaves the pipe empty.
@@ -18,6 +19,8 @@ use crate::stream_map::{ObjectPlace, Source, StreamMap};
 /// Fetches of one connection under way or waiting for their turn: 1 MiB of a 64 KiB slot each,
 /// which a disk of 100 microseconds turns into 80 Gb/s.
 pub(crate) const FETCHES_MAX: usize = 16;
+/// The share of a fetch that may be given up to end on a block boundary.
+const ALIGNMENT_SHARE: u64 = 8;
 /// The share of the window worth waiting for.
 const WINDOW_SHARE: u64 = 3;
 
@@ -134,8 +137,8 @@ fn shape_read(
         .min(room_bytes)
         .min(aligned + read_bytes_max - offset);
     let beyond_block = (offset + bytes) % block;
-    // A run that ends here has no next read to align; a shorter one would not be a read at all.
-    if range.start + bytes < span.end() && bytes > beyond_block {
+    // A run that ends here has no next read to align.
+    if range.start + bytes < span.end() && beyond_block <= bytes / ALIGNMENT_SHARE {
         bytes -= beyond_block;
     }
     let length = (offset + bytes).next_multiple_of(block) - aligned;

@@ -87,11 +87,16 @@ fn an_unaligned_start_reads_its_block_and_ends_aligned() {
 }
 
 #[test]
-fn credit_below_a_block_is_used_to_the_byte() {
+fn small_credit_is_used_to_the_byte() {
     let stream = stream(0, 200_000, 4096);
     let fetch = planned(&stream, &demand(HEAD, HEAD + 1448));
     assert_eq!(fetch.range.bytes(), 1448);
     assert_eq!(fetch.read.unwrap().length_bytes, 4096);
+    // 4095 bytes are an eighth of 32,760 and more.
+    let aligned = planned(&stream, &demand(HEAD, HEAD + 32_768 + 4095));
+    assert_eq!(aligned.range.bytes(), 32_768);
+    let kept = planned(&stream, &demand(HEAD, HEAD + 24_576 + 4095));
+    assert_eq!(kept.range.bytes(), 24_576 + 4095);
 }
 
 #[test]

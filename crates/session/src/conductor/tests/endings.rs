@@ -1,0 +1,154 @@
+//! Patience, limits and the end of the server.
+
+use clock::Duration;
+use wire::TcpFlags;
+
+use super::{Bench, OBJECT_BYTES, Peer, config};
+use crate::Config;
+
+#[test]
+fn a_head_that_never_ends_gets_a_408() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.ask(&mut bench, "GET / HT");
+    bench.pass(Duration::from_millis(19_999));
+    peer.take(&mut bench);
+    assert!(peer.received.is_empty());
+    bench.pass(Duration::from_millis(1));
+    peer.drain(&mut bench);
+    assert!(peer.head_and_rest().0.starts_with("HTTP/1.1 408 "));
+    assert!(peer.finished);
+    assert_eq!(bench.conductor.counters().http_timeout_count, 1);
+}
+
+#[test]
+fn a_client_that_never_asks_is_closed_without_a_word() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    bench.pass(Duration::from_millis(19_999));
+    peer.drain(&mut bench);
+    assert!(!peer.finished);
+    bench.pass(Duration::from_millis(1));
+    peer.drain(&mut bench);
+    assert!(peer.finished && peer.received.is_empty());
+}
+
+#[test]
+fn an_idle_connection_is_closed_after_its_time_from_the_last_reply() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    bench.pass(Duration::from_secs(10));
+    peer.get(&mut bench, "/nothing");
+    peer.drain(&mut bench);
+    // Keep-alive probes are answered, as a living client does.
+    for _ in 0..74 {
+        bench.pass(Duration::from_secs(1));
+        peer.drain(&mut bench);
+        assert!(!peer.finished);
+    }
+    bench.pass(Duration::from_secs(1));
+    peer.drain(&mut bench);
+    assert!(peer.finished);
+    assert_eq!(bench.conductor.counters().http_idle_close_count, 1);
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_reset() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.window = 0;
+    peer.get(&mut bench, "/object");
+    for _ in 0..59 {
+        bench.pass(Duration::from_secs(1));
+        peer.drain(&mut bench);
+        assert!(!peer.reset, "it answers the probes of its window");
+    }
+    bench.pass(Duration::from_secs(2));
+    peer.take(&mut bench);
+    assert!(peer.reset);
+    assert_eq!(bench.conductor.counters().http_stall_count, 1);
+    bench.assert_quiet();
+}
+
+#[test]
+fn a_client_that_reads_again_in_time_gets_the_rest() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.window = 0;
+    peer.get(&mut bench, "/object");
+    for _ in 0..50 {
+        bench.pass(Duration::from_secs(1));
+        peer.drain(&mut bench);
+    }
+    peer.window = u16::MAX;
+    peer.send(&mut bench, TcpFlags::ACK, b"");
+    bench.turn();
+    peer.drain(&mut bench);
+    assert_eq!(peer.head_and_rest().1.len() as u64, OBJECT_BYTES);
+}
+
+#[test]
+fn a_client_that_vanished_is_given_up() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.get(&mut bench, "/object");
+    for _ in 0..120 {
+        bench.complete_reads();
+        bench.pass(Duration::from_secs(1));
+    }
+    bench.assert_quiet();
+}
+
+#[test]
+fn one_more_than_the_table_holds_is_refused_at_once() {
+    let mut bench = Bench::new();
+    let mut peers: Vec<Peer> = (1000..1004)
+        .map(|port| Peer::connect(&mut bench, port))
+        .collect();
+    assert!(peers.iter().all(|peer| !peer.reset));
+    assert!(Peer::connect(&mut bench, 1004).reset);
+    assert_eq!(bench.conductor.counters().tcp_overflow_count, 1);
+    peers[0].close(&mut bench);
+    assert!(
+        !Peer::connect(&mut bench, 1005).reset,
+        "a place is free again"
+    );
+}
+
+#[test]
+fn shutting_down_finishes_replies_and_refuses_the_rest() {
+    let mut bench = Bench::new();
+    let mut busy = Peer::connect(&mut bench, 1000);
+    let mut idle = Peer::connect(&mut bench, 1001);
+    busy.get(&mut bench, "/object");
+    bench.conductor.shut_down(bench.now);
+    bench.turn();
+    assert!(Peer::connect(&mut bench, 1002).reset);
+    idle.drain(&mut bench);
+    assert!(idle.finished);
+    busy.drain(&mut bench);
+    assert_eq!(busy.head_and_rest().1.len() as u64, OBJECT_BYTES);
+    assert!(busy.finished);
+    busy.close(&mut bench);
+    idle.close(&mut bench);
+    bench.assert_quiet();
+}
+
+#[test]
+fn what_is_left_can_be_reset() {
+    let mut bench = Bench::with(
+        Config {
+            connections_max: 2,
+            ..config()
+        },
+        4,
+    );
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.get(&mut bench, "/object");
+    bench.conductor.abort_all(bench.now, &mut bench.arena);
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.reset);
+    bench.complete_reads();
+    bench.assert_quiet();
+}

@@ -1,0 +1,392 @@
+//! The conductor against one hand-made peer per connection: frames in, frames out, reads answered
+//! from a formula. No time passes but what a test says.
+
+mod answers;
+mod endings;
+mod reads;
+mod replies;
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use clock::{Duration, Instant};
+use http::ObjectMeta;
+use memory::{Arena, ArenaConfig};
+use wire::{
+    ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Outgoing, Path, Route, SackBlocks,
+    SeqNumber, TcpChecksum, TcpFlags, TcpOptions, TcpRepr,
+};
+
+use super::Conductor;
+use crate::{
+    Config, LookupError, LookupPlan, Object, ObjectHandle, ReadPlan, TransmitProgress, Transmitted,
+};
+
+const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const OUR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const PEER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PORT: u16 = 80;
+const OBJECT_BYTES: u64 = 300_000;
+
+fn config() -> Config {
+    Config {
+        addresses: vec![IpAddr::V4(OUR_ADDRESS)],
+        mac: OUR_MAC,
+        mtu_bytes: 1500,
+        segmentation_bytes_max: 65_535,
+        checksum_offload: true,
+        http_port: PORT,
+        connections_max: 4,
+        seed: [9; 32],
+        cors: false,
+        unix_seconds_at_start: 1_700_000_000,
+        head_timeout: Duration::from_secs(20),
+        idle_timeout: Duration::from_secs(75),
+        send_timeout: Duration::from_secs(60),
+    }
+}
+
+/// The object's byte at an offset.
+fn content(offset: u64) -> u8 {
+    u8::try_from((offset.wrapping_mul(2_654_435_761) >> 13) & 0xff).unwrap()
+}
+
+/// A conductor, its arena, and the world outside.
+struct Bench {
+    conductor: Conductor,
+    arena: Arena,
+    now: Instant,
+    /// Reads planned and not answered.
+    reads: Vec<ReadPlan>,
+    /// Frames sent: header and payload in one.
+    sent: Vec<(Sent, Vec<u8>)>,
+}
+
+/// A sent TCP segment, or the bytes of another frame.
+enum Sent {
+    Tcp(TcpRepr),
+    Other,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(config(), 8)
+    }
+
+    fn with(config: Config, slot_count: u32) -> Self {
+        let arena = Arena::new(ArenaConfig::new(slot_count)).unwrap();
+        let mut bench = Self {
+            conductor: Conductor::new(config),
+            arena,
+            now: Instant::from_millis(1),
+            reads: Vec::new(),
+            sent: Vec::new(),
+        };
+        bench.transmit();
+        bench.sent.clear();
+        bench
+    }
+
+    fn receive(&mut self, frame: &[u8]) {
+        let (now, arena) = (self.now, &mut self.arena);
+        self.conductor
+            .handle_frame(now, arena, frame, ChecksumState::Unverified);
+    }
+
+    /// Polls everything once; look-ups are answered at once: `/object` exists.
+    fn turn(&mut self) {
+        while let Some(plan) = self.conductor.poll_lookup() {
+            self.answer(&plan, None);
+        }
+        while let Some(read) = self.conductor.poll_read(self.now, &mut self.arena) {
+            self.reads.push(read);
+        }
+        self.transmit();
+    }
+
+    fn answer(&mut self, plan: &LookupPlan, error: Option<LookupError>) {
+        let answer = match error {
+            Some(error) => Err(error),
+            None if plan.path == "/object" => Ok(object()),
+            None => Err(LookupError::NotFound),
+        };
+        self.conductor.handle_lookup(self.now, plan.token, answer);
+    }
+
+    fn transmit(&mut self) {
+        let sent = &mut self.sent;
+        let progress = self
+            .conductor
+            .transmit(self.now, &mut self.arena, &mut |frame| {
+                sent.push(taken(frame));
+                Transmitted::Taken
+            });
+        assert_eq!(progress, TransmitProgress::Done);
+    }
+
+    /// The disk answers every read, newest first, and what that makes ready leaves.
+    fn complete_reads(&mut self) {
+        while !self.reads.is_empty() {
+            for read in std::mem::take(&mut self.reads).into_iter().rev() {
+                self.complete(read, OBJECT_BYTES);
+            }
+            self.turn();
+        }
+    }
+
+    /// The disk answers one read of an object of this size.
+    fn complete(&mut self, read: ReadPlan, object_bytes: u64) {
+        let wanted = u64::from(read.length_bytes);
+        let there = object_bytes.saturating_sub(read.offset_bytes).min(wanted);
+        let mut slot = read
+            .slot
+            .into_reading()
+            .into_filled(u32::try_from(there).unwrap());
+        for (byte, offset) in self
+            .arena
+            .payload_mut(&mut slot)
+            .iter_mut()
+            .zip(read.offset_bytes..)
+        {
+            *byte = content(offset);
+        }
+        self.conductor
+            .handle_completion(self.now, &mut self.arena, read.token, Ok(slot));
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.conductor.handle_timeouts(self.now, &mut self.arena);
+        self.turn();
+    }
+
+    /// TCP segments sent since the last call, to one peer.
+    fn take_segments(&mut self, port: u16) -> Vec<(TcpRepr, Vec<u8>)> {
+        let mut segments = Vec::new();
+        let mut others = Vec::new();
+        for (frame, payload) in std::mem::take(&mut self.sent) {
+            match frame {
+                Sent::Tcp(segment) if segment.destination_port == port => {
+                    segments.push((segment, payload));
+                }
+                frame => others.push((frame, payload)),
+            }
+        }
+        self.sent = others;
+        segments
+    }
+
+    /// Nothing is held: no slot, no connection, no use of an object.
+    fn assert_quiet(&mut self) {
+        assert_eq!(self.conductor.connection_count(), 0);
+        assert_eq!(self.arena.free_count(), self.arena.slot_count());
+    }
+
+    fn released(&mut self) -> usize {
+        std::iter::from_fn(|| self.conductor.poll_released()).count()
+    }
+}
+
+fn object() -> Object {
+    Object {
+        handle: ObjectHandle(7),
+        meta: ObjectMeta {
+            size_bytes: OBJECT_BYTES,
+            modified_unix_seconds: 1_600_000_000,
+            entity_tag: "\"tag\"".into(),
+            content_type: "video/mp4",
+        },
+        block_bytes: 4096,
+        read_bytes_max: 65_536,
+    }
+}
+
+fn taken(frame: &Outgoing<'_>) -> (Sent, Vec<u8>) {
+    let mut bytes = frame.headers.to_vec();
+    frame
+        .payload
+        .iter()
+        .for_each(|part| bytes.extend_from_slice(part));
+    // The large frame's checksum is the link's to complete.
+    match wire::parse_frame(&bytes, ChecksumState::Trusted) {
+        Ok(Incoming::Tcp {
+            segment, payload, ..
+        }) => (Sent::Tcp(segment), payload.to_vec()),
+        _ => (Sent::Other, bytes),
+    }
+}
+
+/// One client's side of a connection.
+struct Peer {
+    port: u16,
+    /// SND.NXT.
+    next: SeqNumber,
+    /// What it has received in order, and the sequence number after it.
+    received: Vec<u8>,
+    expected: SeqNumber,
+    finished: bool,
+    reset: bool,
+    window: u16,
+}
+
+impl Peer {
+    /// Shakes hands.
+    fn connect(bench: &mut Bench, port: u16) -> Self {
+        let mut peer = Self {
+            port,
+            next: SeqNumber(u32::MAX - 3),
+            received: Vec::new(),
+            expected: SeqNumber(0),
+            finished: false,
+            reset: false,
+            window: u16::MAX,
+        };
+        let options = TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(8),
+            sack_permitted: true,
+            ..TcpOptions::default()
+        };
+        peer.send_with(bench, TcpFlags::SYN, options, b"");
+        peer.next = peer.next.wrapping_add(1);
+        bench.turn();
+        let replies = bench.take_segments(port);
+        if let [(syn_ack, _)] = &replies[..]
+            && syn_ack.flags.contains(TcpFlags::SYN)
+        {
+            peer.expected = syn_ack.sequence.wrapping_add(1);
+            peer.send(bench, TcpFlags::ACK, b"");
+            bench.turn();
+        } else {
+            peer.reset = replies
+                .iter()
+                .any(|(reply, _)| reply.flags.contains(TcpFlags::RST));
+        }
+        peer
+    }
+
+    fn send(&mut self, bench: &mut Bench, flags: TcpFlags, text: &[u8]) {
+        self.send_with(bench, flags, TcpOptions::default(), text);
+        let fin = u32::from(flags.contains(TcpFlags::FIN));
+        self.next = self
+            .next
+            .wrapping_add(u32::try_from(text.len()).unwrap() + fin);
+    }
+
+    fn send_with(&self, bench: &mut Bench, flags: TcpFlags, options: TcpOptions, text: &[u8]) {
+        let segment = TcpRepr {
+            source_port: self.port,
+            destination_port: PORT,
+            sequence: self.next,
+            acknowledgment: self.expected,
+            flags,
+            window: self.window,
+            options,
+        };
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let length = wire::emit_tcp(
+            &mut headers,
+            &peer_route(),
+            &segment,
+            &[text],
+            TcpChecksum::Full,
+            1,
+        );
+        let mut frame = headers[..length].to_vec();
+        frame.extend_from_slice(text);
+        bench.receive(&frame);
+    }
+
+    fn ask(&mut self, bench: &mut Bench, request: &str) {
+        self.send(
+            bench,
+            TcpFlags::ACK.union(TcpFlags::PSH),
+            request.as_bytes(),
+        );
+        bench.turn();
+    }
+
+    fn get(&mut self, bench: &mut Bench, path: &str) {
+        self.ask(bench, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    }
+
+    /// Takes in what was sent to it; returns whether there was anything.
+    fn take(&mut self, bench: &mut Bench) -> bool {
+        let segments = bench.take_segments(self.port);
+        let any = !segments.is_empty();
+        for (segment, payload) in segments {
+            self.reset |= segment.flags.contains(TcpFlags::RST);
+            let skip = usize::try_from(self.expected.distance(segment.sequence)).unwrap_or(0);
+            if segment.sequence.distance(self.expected) > 0 || skip > payload.len() {
+                continue;
+            }
+            let new = &payload[skip..];
+            self.received.extend_from_slice(new);
+            self.expected = self
+                .expected
+                .wrapping_add(u32::try_from(new.len()).unwrap());
+            if segment.flags.contains(TcpFlags::FIN) && !self.finished {
+                self.finished = true;
+                self.expected = self.expected.wrapping_add(1);
+            }
+        }
+        any
+    }
+
+    /// Receives and acknowledges until nothing more comes; the disk answers at once.
+    fn drain(&mut self, bench: &mut Bench) {
+        loop {
+            bench.complete_reads();
+            if !self.take(bench) || self.reset {
+                return;
+            }
+            self.send(bench, TcpFlags::ACK, b"");
+            bench.turn();
+        }
+    }
+
+    fn acknowledge_with_sack(&mut self, bench: &mut Bench, left: SeqNumber, right: SeqNumber) {
+        let mut sack = SackBlocks::default();
+        sack.push(left, right);
+        let options = TcpOptions {
+            sack,
+            ..TcpOptions::default()
+        };
+        self.send_with(bench, TcpFlags::ACK, options, b"");
+        bench.turn();
+    }
+
+    /// Splits what was received into the first reply's head and the rest.
+    fn head_and_rest(&self) -> (String, &[u8]) {
+        let end = self
+            .received
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n");
+        let end = end.expect("a reply's head") + 4;
+        let (head, rest) = self.received.split_at(end);
+        (String::from_utf8(head.to_vec()).unwrap(), rest)
+    }
+
+    /// Closes from the client's side after the server's reply.
+    fn close(&mut self, bench: &mut Bench) {
+        self.send(bench, TcpFlags::ACK.union(TcpFlags::FIN), b"");
+        bench.turn();
+        self.drain(bench);
+    }
+}
+
+fn peer_route() -> Route {
+    Path {
+        source_mac: OUR_MAC,
+        destination_mac: PEER_MAC,
+        source: IpAddr::V4(OUR_ADDRESS),
+        destination: IpAddr::V4(PEER_ADDRESS),
+    }
+    .reply_route()
+}
+
+fn assert_is_object(body: &[u8], start: u64) {
+    for (byte, offset) in body.iter().zip(start..) {
+        assert_eq!(*byte, content(offset), "at {offset}");
+    }
+}

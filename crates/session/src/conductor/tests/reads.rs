@@ -1,0 +1,183 @@
+//! Reads that fail, are short, come late, come back, or find no slot.
+
+use clock::Duration;
+use wire::TcpFlags;
+
+use super::{Bench, OBJECT_BYTES, Peer, assert_is_object, config};
+use crate::{ReadError, TransmitProgress, Transmitted};
+
+fn asked(bench: &mut Bench, port: u16) -> Peer {
+    let mut peer = Peer::connect(bench, port);
+    peer.get(bench, "/object");
+    peer
+}
+
+#[test]
+fn a_failed_read_resets_its_connection_and_no_other() {
+    let mut bench = Bench::new();
+    let mut unlucky = asked(&mut bench, 1000);
+    let read = bench.reads.pop().unwrap();
+    let mut other = asked(&mut bench, 1001);
+    let failed = Err((read.slot, ReadError::Io));
+    bench
+        .conductor
+        .handle_completion(bench.now, &mut bench.arena, read.token, failed);
+    bench.turn();
+    unlucky.take(&mut bench);
+    assert!(unlucky.reset);
+    other.drain(&mut bench);
+    assert_eq!(other.head_and_rest().1.len() as u64, OBJECT_BYTES);
+    let counters = bench.conductor.counters();
+    assert_eq!(
+        (counters.disk_error_count, counters.tcp_abort_count),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_changed_object_resets_and_sends_nothing_of_it() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    let read = bench.reads.pop().unwrap();
+    let failed = Err((read.slot, ReadError::Changed));
+    bench
+        .conductor
+        .handle_completion(bench.now, &mut bench.arena, read.token, failed);
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.reset && peer.received.is_empty());
+    assert_eq!(bench.conductor.counters().disk_changed_count, 1);
+    assert_eq!(bench.released(), 1);
+    bench.assert_quiet();
+}
+
+#[test]
+fn a_short_read_is_a_truncated_object() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    let read = bench.reads.pop().unwrap();
+    bench.complete(read, 5000);
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.reset);
+    assert_eq!(bench.conductor.counters().disk_short_count, 1);
+    bench.assert_quiet();
+}
+
+#[test]
+fn a_completion_for_a_client_that_left_gives_its_slot_back() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    peer.send(&mut bench, TcpFlags::RST, b"");
+    let read = bench.reads.pop().unwrap();
+    assert_eq!(bench.arena.free_count() + 1, bench.arena.slot_count());
+    bench.complete(read, OBJECT_BYTES);
+    assert_eq!(bench.conductor.counters().disk_stale_count, 1);
+    bench.assert_quiet();
+}
+
+#[test]
+fn a_read_the_disk_had_no_room_for_is_planned_again() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    let read = bench.reads.pop().unwrap();
+    let offset = read.offset_bytes;
+    bench.conductor.return_read(&mut bench.arena, read);
+    assert_eq!(bench.arena.free_count(), bench.arena.slot_count());
+    bench.turn();
+    assert_eq!(
+        bench.reads.first().map(|read| read.offset_bytes),
+        Some(offset)
+    );
+    peer.drain(&mut bench);
+    assert_eq!(peer.head_and_rest().1.len() as u64, OBJECT_BYTES);
+}
+
+#[test]
+fn clients_share_a_single_slot() {
+    let mut bench = Bench::with(config(), 1);
+    let mut peers: Vec<Peer> = (1000..1003).map(|port| asked(&mut bench, port)).collect();
+    assert_eq!(bench.reads.len(), 1);
+    assert!(bench.conductor.counters().disk_slot_famine_count > 0);
+    for _ in 0..200 {
+        peers.iter_mut().for_each(|peer| peer.drain(&mut bench));
+    }
+    for peer in &peers {
+        assert_eq!(peer.head_and_rest().1.len() as u64, OBJECT_BYTES);
+        assert_is_object(peer.head_and_rest().1, 0);
+    }
+}
+
+#[test]
+fn a_full_link_delays_and_loses_nothing() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    for _ in 0..3 {
+        for read in std::mem::take(&mut bench.reads) {
+            bench.complete(read, OBJECT_BYTES);
+        }
+        let progress = bench
+            .conductor
+            .transmit(bench.now, &mut bench.arena, &mut |_| Transmitted::Full);
+        assert_eq!(progress, TransmitProgress::Full);
+    }
+    assert_eq!(bench.conductor.counters().tcp_send_segments, 0);
+    bench.turn();
+    peer.drain(&mut bench);
+    assert_is_object(peer.head_and_rest().1, 0);
+    assert_eq!(bench.conductor.counters().tcp_retransmit_bytes, 0);
+}
+
+#[test]
+fn lost_bytes_are_read_again_from_the_same_place() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    bench.complete_reads();
+    let first = bench.take_segments(1000);
+    let bytes: usize = first.iter().map(|(_, text)| text.len()).sum();
+    // Only the last 5 KB of the first flight arrived.
+    let end = peer.expected.wrapping_add(u32::try_from(bytes).unwrap());
+    bench.now += Duration::from_millis(10);
+    let before = bench.conductor.counters().disk_reread_count;
+    let hole_end = end.wrapping_add(0u32.wrapping_sub(5000));
+    peer.acknowledge_with_sack(&mut bench, hole_end, end);
+    assert!(
+        bench.conductor.counters().disk_reread_count > before,
+        "the hole is read again"
+    );
+    while peer.expected != hole_end {
+        bench.complete_reads();
+        assert!(peer.take(&mut bench), "the hole is being filled");
+        peer.acknowledge_with_sack(&mut bench, hole_end, end);
+    }
+    // The peer has kept what it reported.
+    let flight: Vec<u8> = first.into_iter().flat_map(|(_, text)| text).collect();
+    peer.received
+        .extend_from_slice(&flight[flight.len() - 5000..]);
+    peer.expected = end;
+    peer.send(&mut bench, TcpFlags::ACK, b"");
+    bench.turn();
+    // New data may have left meanwhile and been dropped by this simple peer: it comes again.
+    for _ in 0..10 {
+        peer.drain(&mut bench);
+        bench.pass(Duration::from_millis(100));
+    }
+    assert_eq!(peer.head_and_rest().1.len() as u64, OBJECT_BYTES);
+    assert_is_object(peer.head_and_rest().1, 0);
+    assert!(bench.conductor.counters().tcp_retransmit_bytes > 0);
+}
+
+#[test]
+fn a_silent_network_is_tried_again_after_the_timeout() {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    bench.complete_reads();
+    bench.take_segments(1000);
+    for _ in 0..30 {
+        bench.pass(Duration::from_millis(100));
+        bench.complete_reads();
+    }
+    assert!(bench.conductor.counters().tcp_retransmit_segments > 0);
+    peer.drain(&mut bench);
+    assert_is_object(peer.head_and_rest().1, 0);
+}
