@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
-use wire::icmpv6::solicited_node;
+use wire::icmpv4::Icmpv4Message;
+use wire::icmpv6::{Icmpv6Message, solicited_node};
+use wire::ipv6::{Ipv6Packet, Ipv6Repr};
 use wire::{
     ArpOperation, ArpRepr, ChecksumState, DropReason, HEADERS_BYTES_MAX, Incoming, MacAddress,
     Path, Route, SackBlocks, SegmentationKind, SeqNumber, TcpChecksum, TcpOptions, TcpRepr,
@@ -119,6 +121,93 @@ proptest! {
             prop_assert_eq!(parsed, Ok(expected));
         }
     }
+}
+
+/// Sends a message from one node to another over IPv6 and parses it there.
+fn pass_v6(message: &Icmpv6Message<'_>) -> Vec<u8> {
+    let source = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let destination = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+    let mut packet = vec![0; 40 + message.bytes()];
+    let header = Ipv6Repr {
+        source,
+        destination,
+        protocol: 58,
+        hop_limit: 255,
+        payload_bytes: u16::try_from(message.bytes()).expect("a short message"),
+    };
+    header.emit(packet.first_chunk_mut().expect("room"));
+    message.emit(&mut packet[40..], source, destination);
+    packet
+}
+
+proptest! {
+    #[test]
+    fn every_icmpv6_message_comes_back(
+        (identifier, sequence, mtu_bytes, code) in any::<(u16, u16, u32, u8)>(),
+        (is_router, is_solicited, is_override) in any::<(bool, bool, bool)>(),
+        target in address_v6(), link in proptest::option::of(mac()),
+        data in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let data = data.as_slice();
+        for message in [
+            Icmpv6Message::EchoRequest { identifier, sequence, data },
+            Icmpv6Message::EchoReply { identifier, sequence, data },
+            Icmpv6Message::PacketTooBig { mtu_bytes, quote: data },
+            Icmpv6Message::Unreachable { code, quote: data },
+            Icmpv6Message::NeighborSolicitation { target, source_link: link },
+            Icmpv6Message::NeighborAdvertisement {
+                target, is_router, is_solicited, is_override, target_link: link,
+            },
+        ] {
+            let bytes = pass_v6(&message);
+            let packet = Ipv6Packet::parse(&bytes).expect("a sound packet");
+            let parsed = Icmpv6Message::parse(&packet, ChecksumState::Unverified);
+            prop_assert_eq!(parsed, Ok(message));
+        }
+    }
+
+    #[test]
+    fn every_icmpv4_message_comes_back(
+        (identifier, sequence, code) in any::<(u16, u16, u8)>(),
+        data in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let data = data.as_slice();
+        for message in [
+            Icmpv4Message::EchoRequest { identifier, sequence, data },
+            Icmpv4Message::EchoReply { identifier, sequence, data },
+            Icmpv4Message::Unreachable { code, mtu_bytes: sequence, quote: data },
+        ] {
+            let mut bytes = vec![0; message.bytes()];
+            message.emit(&mut bytes);
+            let parsed = Icmpv4Message::parse(&bytes, ChecksumState::Unverified);
+            prop_assert_eq!(parsed, Ok(message));
+        }
+    }
+}
+
+/// Of two link-layer options the first counts; those of the other kind are passed over.
+#[test]
+fn the_first_link_layer_option_counts() {
+    let target = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let solicitation = Icmpv6Message::NeighborSolicitation {
+        target,
+        source_link: None,
+    };
+    let mut bytes = pass_v6(&solicitation);
+    bytes.extend_from_slice(&[2, 1, 2, 0, 0, 0, 0, 7]);
+    bytes.extend_from_slice(&[1, 1, 2, 0, 0, 0, 0, 8]);
+    bytes.extend_from_slice(&[1, 1, 2, 0, 0, 0, 0, 9]);
+    bytes[5] = 24 + 3 * 8;
+    let packet = Ipv6Packet::parse(&bytes).expect("a sound packet");
+    let source_link = Some(MacAddress([2, 0, 0, 0, 0, 8]));
+    let expected = Icmpv6Message::NeighborSolicitation {
+        target,
+        source_link,
+    };
+    assert_eq!(
+        Icmpv6Message::parse(&packet, ChecksumState::Trusted),
+        Ok(expected)
+    );
 }
 
 #[test]

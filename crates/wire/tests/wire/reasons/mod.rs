@@ -1,236 +1,15 @@
 //! One table: every reason to refuse a frame, with the nearest frame that is not refused for it.
 
+mod frames;
+
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-use wire::checksum;
-use wire::icmpv4::Icmpv4Message;
-use wire::icmpv6::{Icmpv6Message, solicited_node};
+use wire::icmpv6::solicited_node;
 use wire::ipv6::EXTENSION_BYTES_MAX;
-use wire::{
-    ArpOperation, ArpRepr, ChecksumState, DropReason, HEADERS_BYTES_MAX, MacAddress, Route,
-    SeqNumber, TcpChecksum, TcpFlags, TcpRepr, emit_arp, emit_echo_reply,
-    emit_neighbor_solicitation, parse_frame,
-};
+use wire::{ChecksumState, DropReason, parse_frame};
 
-use crate::strategies::tcp_frame;
-
-const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
-const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
-const PEER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const OUR_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
-const OUR_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-
-/// Where headers start.
-const IP: usize = 14;
-const TCP_V4: usize = 34;
-const TCP_V6: usize = 54;
-const ICMP_V4: usize = 34;
-const ICMP_V6: usize = 54;
-
-fn route(source: IpAddr, destination: IpAddr) -> Route {
-    Route {
-        source_mac: PEER_MAC,
-        destination_mac: OUR_MAC,
-        source,
-        destination,
-    }
-}
-
-fn route_v4() -> Route {
-    route(PEER_V4.into(), OUR_V4.into())
-}
-
-fn route_v6() -> Route {
-    route(PEER_V6.into(), OUR_V6.into())
-}
-
-fn syn() -> TcpRepr {
-    let mut segment = TcpRepr {
-        source_port: 50_000,
-        destination_port: 80,
-        sequence: SeqNumber(7),
-        flags: TcpFlags::SYN,
-        ..TcpRepr::default()
-    };
-    segment.options.mss = Some(1460);
-    segment
-}
-
-fn tcp_v4() -> Vec<u8> {
-    tcp_frame(&route_v4(), &syn(), &[b"text"], TcpChecksum::Full)
-}
-
-fn tcp_v6() -> Vec<u8> {
-    tcp_frame(&route_v6(), &syn(), &[b"text"], TcpChecksum::Full)
-}
-
-fn tcp_from(source: IpAddr, destination: IpAddr) -> Vec<u8> {
-    tcp_frame(
-        &route(source, destination),
-        &syn(),
-        &[b"text"],
-        TcpChecksum::Full,
-    )
-}
-
-fn arp() -> Vec<u8> {
-    let request = ArpRepr {
-        operation: ArpOperation::Request,
-        sender_mac: PEER_MAC,
-        sender_address: PEER_V4,
-        target_mac: MacAddress::default(),
-        target_address: OUR_V4,
-    };
-    let mut buffer = [0; HEADERS_BYTES_MAX];
-    let length = emit_arp(&mut buffer, MacAddress::BROADCAST, &request);
-    buffer[..length].to_vec()
-}
-
-fn solicitation() -> Vec<u8> {
-    let mut buffer = [0; HEADERS_BYTES_MAX];
-    let length = emit_neighbor_solicitation(&mut buffer, PEER_MAC, PEER_V6, OUR_V6);
-    buffer[..length].to_vec()
-}
-
-/// An echo request of either version, made from the reply.
-fn echo(route: &Route) -> Vec<u8> {
-    let mut buffer = [0; 200];
-    let length = emit_echo_reply(&mut buffer, route, 1, 2, b"data").expect("room");
-    let frame = buffer[..length].to_vec();
-    match route.source {
-        IpAddr::V4(_) => icmp_v4(patch(frame, ICMP_V4, &[8])),
-        IpAddr::V6(_) => icmp_v6(patch(frame, ICMP_V6, &[128])),
-    }
-}
-
-fn unreachable_v4(quote: &[u8]) -> Vec<u8> {
-    let message = Icmpv4Message::Unreachable {
-        code: 1,
-        mtu_bytes: 0,
-        quote,
-    };
-    let mut frame = echo(&route_v4());
-    frame.resize(ICMP_V4 + message.bytes(), 0);
-    message.emit(&mut frame[ICMP_V4..]);
-    ip_v4(frame)
-}
-
-fn unreachable_v6(quote: &[u8]) -> Vec<u8> {
-    let message = Icmpv6Message::Unreachable { code: 1, quote };
-    let mut frame = echo(&route_v6());
-    frame.resize(ICMP_V6 + message.bytes(), 0);
-    message.emit(&mut frame[ICMP_V6..], PEER_V6, OUR_V6);
-    ip_v6(frame)
-}
-
-/// Overwrites bytes and mends nothing.
-fn patch(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
-    frame[at..at + bytes.len()].copy_from_slice(bytes);
-    frame
-}
-
-fn cut_to(mut frame: Vec<u8>, length: usize) -> Vec<u8> {
-    assert!(length <= frame.len());
-    frame.truncate(length);
-    frame
-}
-
-/// A length as IP headers hold it.
-fn short(length: usize) -> u16 {
-    u16::try_from(length).expect("a short frame")
-}
-
-/// Mends the total length and header checksum of IPv4.
-fn ip_v4(frame: Vec<u8>) -> Vec<u8> {
-    let total = short(frame.len() - IP).to_be_bytes();
-    header_v4(patch(frame, IP + 2, &total))
-}
-
-/// Mends the header checksum of IPv4 alone, options included.
-fn header_v4(frame: Vec<u8>) -> Vec<u8> {
-    let frame = patch(frame, IP + 10, &[0, 0]);
-    let header_bytes = usize::from(frame[IP] & 15) * 4;
-    let end = frame.len().min(IP + header_bytes);
-    let sum = checksum::complete(0, &[&frame[IP..end]]).to_be_bytes();
-    patch(frame, IP + 10, &sum)
-}
-
-/// Mends the payload length of IPv6.
-fn ip_v6(frame: Vec<u8>) -> Vec<u8> {
-    let length = short(frame.len() - IP - 40).to_be_bytes();
-    patch(frame, IP + 4, &length)
-}
-
-/// Mends IP lengths and the ICMP checksum.
-fn icmp_v4(frame: Vec<u8>) -> Vec<u8> {
-    let frame = patch(ip_v4(frame), ICMP_V4 + 2, &[0, 0]);
-    let sum = checksum::complete(0, &[&frame[ICMP_V4..]]).to_be_bytes();
-    patch(frame, ICMP_V4 + 2, &sum)
-}
-
-/// Mends IP lengths and the ICMPv6 checksum, with the addresses as they stand.
-fn icmp_v6(frame: Vec<u8>) -> Vec<u8> {
-    let frame = patch(ip_v6(frame), ICMP_V6 + 2, &[0, 0]);
-    let length = short(frame.len() - ICMP_V6);
-    let pseudo = checksum::sum(&frame[IP + 8..IP + 40], checksum::add(58, length));
-    let sum = checksum::complete(pseudo, &[&frame[ICMP_V6..]]).to_be_bytes();
-    patch(frame, ICMP_V6 + 2, &sum)
-}
-
-/// Mends the TCP checksum of IPv4.
-fn sum_tcp_v4(frame: Vec<u8>) -> Vec<u8> {
-    let frame = patch(ip_v4(frame), TCP_V4 + 16, &[0, 0]);
-    let length = short(frame.len() - TCP_V4);
-    let pseudo = checksum::sum(&frame[IP + 12..IP + 20], checksum::add(6, length));
-    let sum = checksum::complete(pseudo, &[&frame[TCP_V4..]]).to_be_bytes();
-    patch(frame, TCP_V4 + 16, &sum)
-}
-
-/// A TCP segment over IPv6 behind extension headers, the first of which is of `kind`.
-fn with_extensions(kind: u8, extensions: &[u8]) -> Vec<u8> {
-    let mut frame = patch(tcp_v6(), IP + 6, &[kind]);
-    frame.splice(TCP_V6..TCP_V6, extensions.iter().copied());
-    ip_v6(frame)
-}
-
-/// An options header: next header, and options that with its first two bytes fill units of eight.
-fn extension(next: u8, options: &[u8]) -> Vec<u8> {
-    let bytes = 2 + options.len();
-    assert_eq!(bytes % 8, 0);
-    let units = u8::try_from(bytes / 8 - 1).expect("a short header");
-    [&[next, units], options].concat()
-}
-
-/// A TCP segment over IPv4 with these four bytes of options instead of an MSS.
-fn with_option(option: [u8; 4]) -> Vec<u8> {
-    sum_tcp_v4(patch(tcp_v4(), TCP_V4 + 20, &option))
-}
-
-/// A TCP segment over IPv4 with twelve bytes of options instead of four.
-fn with_options(options: [u8; 12]) -> Vec<u8> {
-    let mut frame = tcp_v4();
-    frame.splice(TCP_V4 + 20..TCP_V4 + 24, options);
-    sum_tcp_v4(patch(frame, TCP_V4 + 12, &[8 << 4]))
-}
-
-/// A solicitation changed, its checksum mended.
-fn solicitation_with(at: usize, bytes: &[u8]) -> Vec<u8> {
-    icmp_v6(patch(solicitation(), at, bytes))
-}
-
-/// A solicitation from nobody, to `destination`, with or without its link-layer option.
-fn detection(destination: Ipv6Addr, has_option: bool) -> Vec<u8> {
-    let frame = patch(solicitation(), IP + 8, &[0; 16]);
-    let frame = patch(frame, IP + 24, &destination.octets());
-    let length = if has_option {
-        frame.len()
-    } else {
-        frame.len() - 8
-    };
-    icmp_v6(cut_to(frame, length))
-}
+use frames::*;
 
 struct Row {
     refused: Vec<u8>,
@@ -549,6 +328,21 @@ fn address_rows() -> Vec<Row> {
             D::DestinationInvalid,
             echo_to(nearly_multicast),
         ),
+        row(
+            echo(&route(PEER_V4.into(), [224, 0, 0, 1].into())),
+            D::DestinationInvalid,
+            echo(&route_v4()),
+        ),
+        row(
+            error_to(false, all_nodes),
+            D::DestinationInvalid,
+            error_to(false, nearly_multicast),
+        ),
+        row(
+            error_to(true, all_nodes),
+            D::DestinationInvalid,
+            error_to(true, nearly_multicast),
+        ),
     ]
 }
 
@@ -778,11 +572,6 @@ fn neighbor_rows() -> Vec<Row> {
         row(advertisement(0x20, group), D::Icmpv6Other, solicitation()),
         row(advertisement(0x60, OUR_V6), D::Icmpv6Other, solicitation()),
     ]
-}
-
-fn advertisement(flags: u8, destination: Ipv6Addr) -> Vec<u8> {
-    let frame = patch(solicitation(), IP + 24, &destination.octets());
-    icmp_v6(patch(frame, ICMP_V6, &[136, 0, 0, 0, flags]))
 }
 
 fn all_rows() -> Vec<Row> {
