@@ -1,6 +1,6 @@
-//! Any bytes as a request: the verdict does not depend on where the network cut it, what is accepted
-//! is safe to look up, and the reply is whole: its length is the one it announces, its ranges lie
-//! within the object.
+//! Any bytes as a request: the verdict does not depend on where the network cut it, what is
+//! accepted is safe to look up, and the reply is whole: its length is the one it announces, its
+//! ranges lie within the object.
 #![no_main]
 
 use http::{
