@@ -53,30 +53,19 @@ impl Connection {
             // may exceed the window by its one segment.
             credit = credit.max(segment);
         }
-        let lost = self
-            .flight
-            .first_lost(credit)
-            .filter(|lost| lost.start < self.send.end);
-        let (range, is_retransmission) = match lost {
-            Some(lost) => (
-                StreamRange::new(lost.start, lost.end.min(self.send.end)),
-                true,
-            ),
-            None => {
-                let admitted = self.send.admitted();
-                let end = admitted.end.min(admitted.start + credit);
-                (StreamRange::new(admitted.start, end), false)
-            }
+        let (run, is_retransmission) = match self.first_lost() {
+            Some(lost) => (lost, true),
+            None => (self.send.admitted(), false),
         };
-        if range.is_empty() || !(is_retransmission || self.flight.has_room()) {
+        if !(is_retransmission || self.flight.has_room()) {
             return None;
         }
-        // RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a segment leaves only if it is
-        // all there is, or if nothing else is out.
-        let whole = is_retransmission || range.end == self.send.end;
-        if range.bytes() < segment && !whole && outstanding > 0 {
+        let whole = is_retransmission || run.end == self.send.end;
+        let bytes = self.sensible_bytes(run.bytes(), credit, whole, outstanding);
+        if bytes == 0 {
             return None;
         }
+        let range = StreamRange::new(run.start, run.start + bytes);
         let window_bytes = window.min(self.send.window());
         Some(Demand {
             range,
@@ -84,6 +73,32 @@ impl Connection {
             outstanding_bytes: outstanding,
             window_bytes,
         })
+    }
+
+    /// The first run of lost bytes; a lost FIN is none.
+    fn first_lost(&self) -> Option<StreamRange> {
+        let lost = self.flight.first_lost(u64::MAX)?;
+        let end = lost.end.min(self.send.end);
+        (lost.start < end).then(|| StreamRange::new(lost.start, end))
+    }
+
+    /// How much of a run of `bytes` leaves on `credit`: segments without a runt behind them, but
+    /// for the end of a `whole` run. RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a
+    /// segment leaves only if it is all there is, if it is half of what the peer ever admitted, or
+    /// if nothing else is out.
+    fn sensible_bytes(&self, bytes: u64, credit: u64, whole: bool, outstanding: u64) -> u64 {
+        if whole && bytes <= credit {
+            return bytes;
+        }
+        let segment = u64::from(self.segment_bytes);
+        let bytes = bytes.min(credit);
+        if bytes >= segment {
+            bytes - bytes % segment
+        } else if outstanding == 0 || 2 * bytes >= self.send.window_max() {
+            bytes
+        } else {
+            0
+        }
     }
 
     /// The session fetches `range`, a beginning of the demand's range.

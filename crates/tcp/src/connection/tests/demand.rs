@@ -204,3 +204,42 @@ fn a_full_log_admits_nothing_new() {
     driver.accept(ack(1));
     assert!(driver.connection.demand().is_some());
 }
+
+#[test]
+fn what_is_cut_by_a_window_is_cut_between_segments() {
+    for (window, sent) in [(1999, 1000), (2000, 2000), (2999, 2000), (60_000, 10_000)] {
+        let mut driver = Driver::with(Peer { window, ..PEER });
+        driver.append(50_000);
+        assert_eq!(driver.flush(), [New(0, sent)], "{window}");
+    }
+    // The congestion window: 1000 and what arrived, less what is out.
+    for (arrived, end) in [
+        (1, 1000),
+        (499, 1000),
+        (500, 2000),
+        (999, 2000),
+        (1000, 3000),
+    ] {
+        let mut driver = Driver::sending(PEER_WITHOUT_SACK, 50_000);
+        let _ = driver.fire();
+        assert_eq!(driver.flush(), [Again(0, 1000)]);
+        driver.pass(millis(100)).accept(ack(arrived));
+        let expected: &[_] = if end > 1000 { &[Again(1000, end)] } else { &[] };
+        assert_eq!(driver.flush(), expected, "{arrived}");
+    }
+}
+
+/// RFC 9293 s3.8.6.2.1 (3): a peer whose window never holds a segment gets halves of it.
+#[test]
+fn half_of_the_largest_window_is_worth_a_segment() {
+    for (window, expected) in [(1199, &[][..]), (1200, &[New(600, 1200)])] {
+        let mut driver = Driver::with(Peer {
+            window: 600,
+            ..PEER
+        });
+        driver.append(50_000);
+        assert_eq!(driver.flush(), [New(0, 600)], "nothing else is out");
+        driver.accept(ack(0).window(window));
+        assert_eq!(driver.flush(), expected, "{window}");
+    }
+}
