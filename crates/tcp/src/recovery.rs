@@ -196,9 +196,10 @@ impl RateReduction {
         if pipe > threshold {
             let share = u128::from(self.delivered) * u128::from(threshold);
             let share = share.div_ceil(u128::from(self.flight_at_start.max(1)));
-            return u64::try_from(share)
-                .unwrap_or(u64::MAX)
-                .saturating_sub(self.sent);
+            let share = u64::try_from(share).unwrap_or(u64::MAX);
+            // RFC 6675 s5, step 4.3: the first resend waits for nothing.
+            let least = if self.sent == 0 { segment_bytes } else { 0 };
+            return share.saturating_sub(self.sent).max(least);
         }
         // The slow-start reduction bound: never more than one segment above what arrived.
         let limit = self.delivered.saturating_sub(self.sent).max(delivered) + segment_bytes;
@@ -321,6 +322,10 @@ mod tests {
 
     #[test]
     fn rate_reduction_sends_seven_for_ten_then_fills_up() {
+        let mut reduction = RateReduction::new(100_000);
+        // The first resend, before anything of note arrived.
+        assert_eq!(reduction.on_ack(100, 99_000, 70_000, 1000), 1000);
+        assert_eq!(reduction.on_ack(0, 99_000, 70_000, 1000), 1000);
         let mut reduction = RateReduction::new(100_000);
         // Above the threshold: in proportion.
         let allowed = reduction.on_ack(10_000, 90_000, 70_000, 1000);

@@ -16,6 +16,8 @@ use crate::verdict::{Arrival, CloseReason, Outcome, SegmentDrop};
 struct Delivery {
     /// Bytes newly known to have arrived.
     bytes: u64,
+    /// The same as far as it can be guessed without SACK; for rate reduction.
+    arrived: u64,
     /// The longest round trip among entries sent once; for SRTT.
     rtt: Option<Duration>,
     /// SND.UNA moved.
@@ -214,13 +216,14 @@ impl Connection {
     }
 
     /// RTT, loss detection, the congestion window, the timers; in this order.
-    fn react(&mut self, now: Instant, ack: StreamOffset, delivery: Delivery, duplicate: bool) {
+    fn react(&mut self, now: Instant, ack: StreamOffset, mut delivery: Delivery, duplicate: bool) {
         if let Some(sample) = delivery.rtt {
             self.rtt.on_sample(sample);
         }
         if delivery.duplicate_report {
             self.rack.on_duplicate_report();
         }
+        delivery.arrived = self.estimate_arrived(&delivery, duplicate);
         if delivery.advanced {
             self.rtt.on_progress();
             self.timeouts = 0;
@@ -266,14 +269,30 @@ impl Connection {
         };
     }
 
+    /// RFC 6937 s3: without SACK each duplicate stands for a segment, and what a later ACK covers
+    /// was in part counted already.
+    fn estimate_arrived(&self, delivery: &Delivery, duplicate: bool) -> u64 {
+        let segment = u64::from(self.segment_bytes);
+        if self.sack_permitted {
+            delivery.bytes
+        } else if duplicate {
+            segment
+        } else {
+            delivery
+                .bytes
+                .saturating_sub(u64::from(self.duplicate_acks) * segment)
+        }
+    }
+
     /// Without SACK: RFC 6582. Three duplicates, and each partial ACK after them, name the oldest
-    /// segment.
+    /// segment. After a timeout duplicates name nothing: they answer what was resent needlessly.
     fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) {
         if duplicate {
             self.duplicate_acks += 1;
         }
         let partial = delivery.advanced && matches!(self.episode, Episode::Recovery { .. });
-        if self.duplicate_acks == DUPLICATE_THRESHOLD || partial {
+        let third = self.duplicate_acks == DUPLICATE_THRESHOLD && self.episode == Episode::Open;
+        if third || partial {
             let outstanding = self.outstanding_bytes();
             self.flight.mark_head_lost(u64::from(self.segment_bytes));
             self.begin_recovery(outstanding);
@@ -299,8 +318,11 @@ impl Connection {
             Episode::Recovery { reduction, .. } => {
                 let threshold = self.congestion.threshold();
                 let segment = u64::from(self.segment_bytes);
-                let allowed = reduction.on_ack(delivery.bytes, outstanding, threshold, segment);
-                self.congestion.set_window(outstanding + allowed);
+                let allowed = reduction.on_ack(delivery.arrived, outstanding, threshold, segment);
+                // RFC 6582 s3.2, step 3: what a partial ACK names is resent at once.
+                let partial = delivery.advanced && !self.sack_permitted;
+                let least = if partial { segment } else { 0 };
+                self.congestion.set_window(outstanding + allowed.max(least));
             }
             Episode::Open | Episode::Loss { .. } => {
                 // RFC 7661's criterion: a window less than half used says nothing of the path.

@@ -1,5 +1,6 @@
 //! Losses with peers that do not speak SACK: RFC 6582.
 
+use super::Sent::{Again, New};
 use super::{Driver, PEER_WITHOUT_SACK, ack, millis};
 use crate::recovery::Episode;
 
@@ -51,4 +52,69 @@ fn text_window_and_fin_make_no_duplicate() {
     let mut driver = Driver::with(PEER_WITHOUT_SACK);
     duplicates(&mut driver, 0, 5);
     assert_eq!(driver.connection.episode, Episode::Open, "nothing is out");
+}
+
+/// RFC 6582 s3.2, steps 2 and 3.
+#[test]
+fn three_duplicates_resend_the_oldest_segment() {
+    let mut driver = sending();
+    duplicates(&mut driver, 0, 3);
+    assert!(matches!(
+        driver.connection.episode,
+        Episode::Recovery { .. }
+    ));
+    assert_eq!(driver.connection.congestion.threshold(), 7000);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    assert_eq!(driver.flush(), []);
+}
+
+/// RFC 6937 s3: without SACK each duplicate stands for a segment that arrived.
+#[test]
+fn duplicates_let_new_data_leave_at_the_reduced_rate() {
+    let mut driver = sending();
+    duplicates(&mut driver, 0, 3);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    let mut left = Vec::new();
+    // Six more, for the rest of the ten. 0.7 * 7 segments are 4.9, the resent one among them.
+    for _ in 0..6 {
+        duplicates(&mut driver, 0, 1);
+        left.extend(driver.flush());
+    }
+    assert_eq!(
+        left,
+        [
+            New(10_000, 11_000),
+            New(11_000, 12_000),
+            New(12_000, 13_000)
+        ]
+    );
+}
+
+/// RFC 6582 s3.2, step 3: a partial ACK names the next hole, and the window is lowered once.
+#[test]
+fn a_partial_ack_resends_the_next_hole() {
+    let mut driver = sending();
+    duplicates(&mut driver, 0, 3);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(100)).accept(ack(4000));
+    assert_eq!(driver.flush()[0], Again(4000, 5000));
+    driver.pass(millis(100)).accept(ack(6000));
+    assert_eq!(driver.flush()[0], Again(6000, 7000));
+    assert_eq!(driver.connection.congestion.threshold(), 7000);
+    driver.pass(millis(100)).accept(ack(10_000));
+    assert_eq!(driver.connection.episode, Episode::Open);
+    assert!((7000..8000).contains(&driver.window()));
+}
+
+/// RFC 6582 s3.2, step 2: after a timeout, duplicates come from what was resent needlessly.
+#[test]
+fn duplicates_after_a_timeout_resend_nothing() {
+    let mut driver = Driver::sending(PEER_WITHOUT_SACK, 100_000);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(100)).accept(ack(1000));
+    assert_eq!(driver.flush(), [Again(1000, 3000)]);
+    duplicates(&mut driver, 1000, 5);
+    assert_eq!(driver.flush(), []);
+    assert_eq!(driver.connection.flight.lost_bytes(), 7000);
 }
