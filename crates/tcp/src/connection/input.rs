@@ -327,7 +327,9 @@ impl Connection {
             Episode::Open | Episode::Loss { .. } => {
                 // RFC 7661's criterion: a window less than half used says nothing of the path.
                 let in_use = 2 * delivery.outstanding_before >= self.congestion.window();
-                if delivery.bytes > 0 && in_use {
+                // RFC 5681 s3.1 has only cumulative ACKs open the window; a report above a hole
+                // may turn out to mean a loss.
+                if delivery.advanced && in_use {
                     let rtt = self.rtt.smoothed().unwrap_or_default();
                     self.congestion.on_ack(now, delivery.bytes, rtt);
                 }

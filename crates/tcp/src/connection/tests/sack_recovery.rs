@@ -185,3 +185,54 @@ fn a_peer_that_reports_all_and_acknowledges_nothing_is_given_up() {
     let timed_out = Outcome::Closed(CloseReason::TimedOut);
     assert_eq!(driver.fire(), timed_out);
 }
+
+/// RFC 5681 s3.1: the window grows on ACKs that cumulatively acknowledge new data.
+#[test]
+fn reports_alone_do_not_open_the_window() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(1000, 2000));
+    assert_eq!(driver.window(), 10_000);
+    driver.accept(ack(2000));
+    assert_eq!(
+        driver.window(),
+        11_000,
+        "by what this ACK brought, not what was known"
+    );
+}
+
+/// RFC 6937: while the pipe is above ssthresh, seven leave for ten that arrive.
+#[test]
+fn rate_reduction_paces_what_leaves_by_what_arrives() {
+    let mut driver = Driver::sending(PEER, 200_000);
+    driver.pass(millis(100)).accept(ack(10_000));
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(30_000));
+    let _ = driver.flush();
+    // Forty segments are out, 30 000 to 70 000; the first is lost. When that is sure, 39 are out
+    // and 28 shall be: 0.718 for each that arrives.
+    driver.pass(millis(100));
+    let mut left = Vec::new();
+    for segment in 1..=12 {
+        driver.accept(ack(30_000).sack(31_000, 31_000 + segment * 1000));
+        left.push((segment, driver.flush()));
+    }
+    let expected: [(u32, &[_]); 12] = [
+        // The first two reports may be reordering: segment for segment.
+        (1, &[New(70_000, 71_000)]),
+        (2, &[New(71_000, 72_000)]),
+        // The first resend leaves at once, 0.28 too early.
+        (3, &[Again(30_000, 31_000)]),
+        (4, &[]),
+        (5, &[New(72_000, 73_000)]),
+        (6, &[]),
+        (7, &[New(73_000, 74_000)]),
+        (8, &[New(74_000, 75_000)]),
+        (9, &[New(75_000, 76_000)]),
+        (10, &[]),
+        (11, &[New(76_000, 77_000)]),
+        (12, &[New(77_000, 78_000)]),
+    ];
+    for ((segment, sent), expected) in left.iter().zip(expected) {
+        assert_eq!((*segment, &sent[..]), expected);
+    }
+}
