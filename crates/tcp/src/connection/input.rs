@@ -243,8 +243,18 @@ impl Connection {
         }
     }
 
+    /// RACK's timer: what was merely late is lost by now, and nothing arrived.
+    pub(super) fn on_reordering_timeout(&mut self, now: Instant) {
+        let lost_before = self.flight.lost_bytes();
+        self.detect_losses(now);
+        if self.flight.lost_bytes() > lost_before {
+            self.adjust_window(now, &Delivery::default());
+            self.restart_retransmit(now);
+        }
+    }
+
     /// RACK looks at the log; a first loss begins a recovery.
-    pub(super) fn detect_losses(&mut self, now: Instant) {
+    fn detect_losses(&mut self, now: Instant) {
         let patience = Patience {
             is_recovering: self.episode != Episode::Open,
             segment_bytes: u64::from(self.segment_bytes),

@@ -86,7 +86,7 @@ impl Connection {
             self.acknowledgment = Acknowledgment::Now;
         }
         if self.reordering.is_some_and(|deadline| deadline <= now) {
-            self.detect_losses(now);
+            self.on_reordering_timeout(now);
         }
         if let Some((alarm, deadline)) = self.retransmit
             && deadline <= now

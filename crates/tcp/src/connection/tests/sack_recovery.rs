@@ -236,3 +236,28 @@ fn rate_reduction_paces_what_leaves_by_what_arrives() {
         assert_eq!((*segment, &sent[..]), expected);
     }
 }
+
+/// Losses found by RACK's timer are mended at the same pace as those an ACK shows.
+#[test]
+fn the_reordering_timer_begins_rate_reduction_too() {
+    let mut driver = sending();
+    driver.accept(ack(0).sack(9000, 10_000));
+    let _ = driver.flush();
+    let _ = driver.fire();
+    assert!(matches!(
+        driver.connection.episode,
+        Episode::Recovery { .. }
+    ));
+    assert_eq!(driver.connection.flight.lost_bytes(), 9000);
+    assert_eq!(
+        driver.flush(),
+        [Again(0, 1000)],
+        "one, and not all nine at once"
+    );
+    // It left at 225 ms: the timer watches over it from there.
+    assert_eq!(driver.wait(), millis(250));
+    driver
+        .pass(millis(100))
+        .accept(ack(1000).sack(9000, 10_000));
+    assert_eq!(driver.flush(), [Again(1000, 3000)]);
+}
