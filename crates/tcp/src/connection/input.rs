@@ -156,11 +156,11 @@ impl Connection {
         {
             self.rtt.on_progress();
         }
+        // RFC 5681 s2; whether something is out decides what it means.
         let is_duplicate = ack == self.send.una
             && payload_bytes == 0
             && !segment.flags.contains(TcpFlags::FIN)
-            && self.send.window() == window_before
-            && !self.flight.is_empty();
+            && self.send.window() == window_before;
         let delivery = self.take_delivery(now, segment, ack);
         self.react(now, ack, delivery, is_duplicate);
         Ok(delivery.advanced)
@@ -223,6 +223,8 @@ impl Connection {
         if delivery.duplicate_report {
             self.rack.on_duplicate_report();
         }
+        self.check_tail_probe(ack, &delivery, duplicate);
+        let duplicate = duplicate && !self.flight.is_empty();
         delivery.arrived = self.estimate_arrived(&delivery, duplicate);
         if delivery.advanced {
             self.rtt.on_progress();
@@ -231,7 +233,6 @@ impl Connection {
             self.progress_at = now;
         }
         self.end_episode(ack);
-        self.check_tail_probe(ack, &delivery, duplicate);
         if self.sack_permitted {
             self.detect_losses(now);
         } else {
@@ -355,14 +356,16 @@ impl Connection {
         }
         if !probe.is_retransmission || delivery.duplicate_report {
             self.tail_probe = None;
-        } else if ack > probe.end || delivery.advanced {
-            // The probe mended a loss nobody else would have noticed: it counts as one.
+        } else if ack > probe.end {
+            // Nothing was received twice: the probe mended a loss nobody else would have noticed,
+            // and it counts as one.
             self.tail_probe = None;
             if self.episode == Episode::Open {
                 self.congestion.on_loss();
                 self.congestion.set_window(self.congestion.threshold());
             }
         } else if duplicate {
+            // The second copy, from a peer that does not report duplicates.
             self.tail_probe = None;
         }
     }

@@ -44,11 +44,7 @@ impl Connection {
         let segment = u64::from(self.segment_bytes);
         let window = self.congestion.window();
         let mut credit = window.saturating_sub(outstanding);
-        if outstanding == 0
-            || self
-                .tail_probe
-                .is_some_and(|probe| probe.end == self.send.nxt)
-        {
+        if outstanding == 0 || self.tail_probe.is_some_and(|probe| probe.is_due) {
             // Something must always be able to leave, or no ACK would ever come; and a tail probe
             // may exceed the window by its one segment.
             credit = credit.max(segment);
@@ -114,6 +110,9 @@ impl Connection {
                 "new bytes are claimed in order"
             );
             self.send.claimed = range.end;
+        }
+        if let Some(probe) = &mut self.tail_probe {
+            probe.is_due = false;
         }
         if let Episode::Recovery { reduction, .. } = &mut self.episode {
             reduction.on_sent(range.bytes());

@@ -33,6 +33,8 @@ pub(super) struct TailProbe {
     pub(super) end: StreamOffset,
     /// TLP.is_retrans.
     pub(super) is_retransmission: bool,
+    /// Its segment was not claimed yet; the congestion window does not hold it back.
+    pub(super) is_due: bool,
 }
 
 /// Whether the peer is owed an ACK.
@@ -115,8 +117,9 @@ impl Connection {
         self.retransmit = if !self.flight.is_empty() {
             let timeout = self.rtt.timeout();
             match self.tail_probe_delay() {
-                Some(delay) if delay < timeout => Some((Alarm::TailProbe, now + delay)),
-                _ => Some((Alarm::Timeout, now + timeout)),
+                // RFC 8985 s7.2: a probe comes no later than the timeout it takes the place of.
+                Some(delay) => Some((Alarm::TailProbe, now + delay.min(timeout))),
+                None => Some((Alarm::Timeout, now + timeout)),
             }
         } else if self.is_stalled_by_window() {
             Some((Alarm::WindowProbe, now + self.rtt.timeout()))
@@ -175,15 +178,18 @@ impl Connection {
     }
 
     /// RFC 8985 s7.3: new data if there is some, else the last segment again. Either way the
-    /// demand for it is not held back by the congestion window (see [`Connection::demand`]).
+    /// demand for it is not held back by the congestion window (see [`Connection::demand`]). New
+    /// data that is being fetched will do.
     fn on_tail_probe(&mut self, now: Instant) {
-        let is_retransmission = self.send.admitted().is_empty();
+        let is_fetching = self.send.fetching_bytes() > 0;
+        let is_retransmission = !is_fetching && self.send.admitted().is_empty();
         if is_retransmission {
             self.flight.mark_tail_lost(u64::from(self.segment_bytes));
         }
         self.tail_probe = Some(TailProbe {
             end: self.send.nxt,
             is_retransmission,
+            is_due: !is_fetching,
         });
         self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
     }

@@ -129,3 +129,77 @@ fn no_second_probe_and_none_after_a_timeout() {
     let _ = driver.flush();
     assert_eq!(alarm(&driver), Some(Alarm::Timeout));
 }
+
+/// RFC 8985 s7.4.2: an ACK of just the probe's end may be of the first copy. What comes after it
+/// tells.
+#[test]
+fn an_ack_of_just_the_probe_decides_nothing_yet() {
+    let undecided = || {
+        let mut driver = Driver::sending(PEER, 5000);
+        let _ = driver.fire();
+        assert_eq!(driver.flush(), [Again(4000, 5000)]);
+        driver.pass(millis(100)).accept(ack(5000));
+        assert!(driver.connection.tail_probe.is_some());
+        assert!(driver.window() >= 10_000);
+        driver
+    };
+    for second_copy in [ack(5000).sack(4000, 5000), ack(5000)] {
+        let mut driver = undecided();
+        driver.accept(second_copy);
+        assert_eq!(driver.connection.tail_probe, None, "{second_copy:?}");
+        assert!(driver.window() >= 10_000);
+    }
+    for not_a_copy in [ack(5000).text(1), ack(5000).window(50_000)] {
+        let mut driver = undecided();
+        driver.accept(not_a_copy);
+        assert!(driver.connection.tail_probe.is_some(), "{not_a_copy:?}");
+    }
+    let mut driver = undecided();
+    driver.append(1000);
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(6000));
+    assert_eq!(driver.connection.tail_probe, None);
+    assert_eq!(driver.connection.congestion.threshold(), driver.window());
+}
+
+#[test]
+fn one_segment_may_exceed_the_window_and_no_second_one() {
+    let mut driver = Driver::sending(PEER, 50_000);
+    let _ = driver.fire();
+    assert_eq!(driver.claim(), super::range(10_000, 11_000));
+    assert_eq!(driver.demanded(), None, "its fetch is under way");
+
+    let mut driver = Driver::sending(PEER, 10_000);
+    let _ = driver.fire();
+    driver.append(50_000);
+    assert_eq!(driver.claim(), super::range(9000, 10_000));
+    assert_eq!(driver.demanded(), None);
+}
+
+#[test]
+fn new_data_being_fetched_is_the_probe() {
+    let mut driver = Driver::sending(PEER, 5000);
+    driver.append(2000);
+    let fetch = driver.claim();
+    let _ = driver.fire();
+    assert_eq!(driver.demanded(), None);
+    assert_eq!(driver.complete(fetch), Some((5000, 7000)));
+    assert_eq!(driver.connection.retransmitted_bytes(), 0);
+}
+
+/// RFC 8985 s7.2: a probe takes the place of the timeout that would come before it.
+#[test]
+fn the_probe_waits_no_longer_than_the_timer_would() {
+    let mut driver = Driver::sending(PEER, 1000);
+    // 2 * SRTT + 200 ms for a delayed ACK is more than the RTO.
+    assert_eq!(
+        (driver.wait(), alarm(&driver)),
+        (RTO, Some(Alarm::TailProbe))
+    );
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    assert_eq!((driver.window(), driver.connection.timeouts), (10_000, 0));
+    assert_eq!((driver.wait(), alarm(&driver)), (RTO, Some(Alarm::Timeout)));
+    let _ = driver.fire();
+    assert_eq!(driver.connection.timeouts, 1);
+}
