@@ -175,10 +175,13 @@ impl Connection {
             ..Delivery::default()
         };
         let (rack, rtt_min) = (&mut self.rack, self.rtt.minimum());
+        let mut is_ambiguous = false;
         let mut on_delivered = |entry: &crate::flight::Transmission| {
             delivery.bytes += entry.end.since(entry.start);
             rack.on_delivered(now, entry, rtt_min);
-            if !entry.retransmitted {
+            if entry.retransmitted {
+                is_ambiguous = true;
+            } else {
                 let sample = now.since(entry.sent_at);
                 delivery.rtt = Some(delivery.rtt.map_or(sample, |old| old.max(sample)));
             }
@@ -196,6 +199,11 @@ impl Connection {
             for range in blocks.into_iter().flatten() {
                 self.flight.sack(range, &mut on_delivered);
             }
+        }
+        if is_ambiguous {
+            // Karn's rule (RFC 6298 s3). What was sent once arrived before the hole was mended,
+            // and its age says nothing either.
+            delivery.rtt = None;
         }
         delivery
     }

@@ -232,3 +232,24 @@ fn a_pause_with_data_in_flight_is_not_idleness() {
     driver.pass(millis(149)).append(10);
     assert_eq!(driver.window(), 19_999);
 }
+
+/// RFC 6298 s3, Karn's rule: an ACK that covers what was resent came for its sake, and what it
+/// covers besides arrived long before.
+#[test]
+fn an_ack_that_covers_a_resent_segment_gives_no_sample() {
+    for (resent, smoothed) in [(true, millis(100)), (false, millis(150))] {
+        let mut driver = sending(10_000);
+        if resent {
+            driver.pass(millis(100));
+            for _ in 0..3 {
+                driver.accept(ack(0));
+            }
+            assert_eq!(driver.flush(), [Again(0, 1000)]);
+            driver.pass(millis(400));
+        } else {
+            driver.pass(millis(500));
+        }
+        driver.accept(ack(10_000));
+        assert_eq!(driver.connection.smoothed_rtt(), Some(smoothed));
+    }
+}
