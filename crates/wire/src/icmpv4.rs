@@ -2,7 +2,8 @@
 //! (RFC 1191).
 //!
 //! Everything else is refused as [`DropReason::Icmpv4Other`]: redirects, which would let a stranger
-//! steer our traffic; time exceeded and source quench, which RFC 5461 and RFC 6633 have us ignore.
+//! steer our traffic; time exceeded, which retransmission outlives; source quench, which RFC 6633
+//! has every TCP ignore.
 
 use crate::checksum;
 use crate::field;

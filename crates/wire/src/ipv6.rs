@@ -13,7 +13,7 @@ use crate::writer::Writer;
 /// Bytes of the fixed header, the only one we emit.
 pub const HEADER_BYTES: usize = 40;
 /// Most bytes of extension headers a packet may carry; bounds the work of skipping them. Honest
-/// ones are one header of eight bytes (router alert, or padding) [guess].
+/// ones are one header of eight bytes (router alert, or padding) `[guess]`.
 pub const EXTENSION_BYTES_MAX: usize = 128;
 /// Next-header number of ICMPv6.
 pub const PROTOCOL_ICMP: u8 = 58;
