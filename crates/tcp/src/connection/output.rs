@@ -158,6 +158,7 @@ impl Connection {
     /// # Panics
     /// If the range was neither claimed new data nor sent before.
     pub fn on_transmitted(&mut self, now: Instant, range: StreamRange) {
+        let was_out = self.flight.in_flight_bytes() > 0;
         if range.start == self.send.nxt {
             assert!(range.end <= self.send.claimed, "what leaves was claimed");
             self.flight.push(now, range);
@@ -172,7 +173,7 @@ impl Connection {
         }
         self.sent_at = now;
         self.on_segment_left();
-        self.on_data_left(now);
+        self.on_data_left(now, was_out);
     }
 
     /// The segment without data that shall leave now, if any.
@@ -214,6 +215,7 @@ impl Connection {
     }
 
     fn on_fin_left(&mut self, now: Instant) {
+        let was_out = self.flight.in_flight_bytes() > 0;
         let fin = StreamRange::new(self.send.end, self.send.end + 1);
         if self.send.fin == Fin::Queued {
             self.send.fin = Fin::Sent;
@@ -224,7 +226,7 @@ impl Connection {
         } else {
             self.flight.on_retransmitted(now, fin);
         }
-        self.on_data_left(now);
+        self.on_data_left(now, was_out);
     }
 
     /// Every segment carries our ACK.

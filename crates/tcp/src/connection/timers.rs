@@ -128,11 +128,13 @@ impl Connection {
         };
     }
 
-    /// Data left: the timer starts, and a tail probe moves to the new tail (RFC 8985 s7.2).
-    pub(super) fn on_data_left(&mut self, now: Instant) {
+    /// Data left: the timer starts, and a tail probe moves to the new tail (RFC 8985 s7.2). A
+    /// timer that runs for data still out goes on (RFC 6298 s5.1); while nothing `was_out`, it ran
+    /// for the disk.
+    pub(super) fn on_data_left(&mut self, now: Instant, was_out: bool) {
         match self.retransmit {
-            Some((Alarm::Timeout, _)) => {}
-            Some((Alarm::TailProbe | Alarm::WindowProbe, _)) | None => self.restart_retransmit(now),
+            Some((Alarm::Timeout, _)) if was_out => {}
+            _ => self.restart_retransmit(now),
         }
     }
 

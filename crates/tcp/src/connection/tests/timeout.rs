@@ -1,6 +1,6 @@
 //! The retransmission timer (RFC 6298), what it voids, and the restart after idleness (RFC 5681).
 
-use super::Sent::{Again, New};
+use super::Sent::{Again, Fin, New};
 use super::{Config, Driver, MSS, PEER_WITHOUT_SACK, RTO, ack, just_before, millis, range};
 use crate::recovery::Episode;
 use crate::rtt::RTO_MAX;
@@ -252,4 +252,37 @@ fn an_ack_that_covers_a_resent_segment_gives_no_sample() {
         driver.accept(ack(10_000));
         assert_eq!(driver.connection.smoothed_rtt(), Some(smoothed));
     }
+}
+
+/// The timer watches over what is in the network, from the moment it left.
+#[test]
+fn a_slow_fetch_is_not_taken_from_the_time_the_peer_has() {
+    let mut driver = sending(5000);
+    let _ = driver.fire();
+    let fetch = driver.claim();
+    assert_eq!(driver.wait(), RTO * 2);
+    driver.pass(millis(599));
+    assert_eq!(driver.complete(fetch), Some((0, 1000)));
+    assert_eq!(driver.wait(), RTO * 2);
+    // What leaves while something else is out does not prolong its wait (RFC 6298 s5.1).
+    driver.pass(millis(100)).accept(ack(1000));
+    let _ = driver.flush();
+    let deadline = driver.deadline();
+    driver.pass(millis(50)).accept(ack(1500));
+    driver.pass(millis(10));
+    let restarted = driver.deadline();
+    assert!(restarted > deadline);
+    assert_eq!(driver.flush(), [Again(3000, 4000)]);
+    assert_eq!(driver.deadline(), restarted);
+}
+
+#[test]
+fn a_fin_that_leaves_again_has_its_full_time_too() {
+    let mut driver = sending(0);
+    driver.connection.finish();
+    assert_eq!(driver.flush(), [Fin]);
+    let _ = driver.fire();
+    driver.pass(millis(599));
+    assert_eq!(driver.flush(), [Fin]);
+    assert_eq!(driver.wait(), RTO * 2);
 }
