@@ -1,0 +1,326 @@
+//! The server under test in a simulated world: the product's own worker over a simulated link, a
+//! simulated disk and a catalogue. Everything above those three is the code that is shipped.
+//!
+//! It refuses to reach into the worker: it hands in frames, time and trouble, and reads counters.
+//! Bounded by the scenario.
+
+use core::net::IpAddr;
+
+use clock::{Duration, Instant};
+use diskmap::Disk;
+use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
+use link::Link;
+use link::sim::{CableConfig, SimConfig as LinkConfig, SimLink, SimPort};
+use memory::{Arena, ArenaConfig, PageKind};
+use server::worker::Worker;
+use session::Conductor;
+use store::{Catalogue, CatalogueEntry, Facts, FileTime, Store, StoreConfig};
+use wire::MacAddress;
+
+use crate::client::plan::ObjectPlan;
+use crate::content::Content;
+use crate::scenario::{Happening, PORT, Path, SERVER_V4, SERVER_V6, Scenario};
+use crate::world::{Books, Cable, Server};
+
+/// The server's MAC address.
+const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
+/// Unix time at which every run begins.
+const UNIX_SECONDS: u64 = 1_800_000_000;
+/// Look-ups of the catalogue that may wait for their answers.
+const LOOKUPS_MAX: usize = 64;
+
+/// The server and what is done to it from outside.
+pub(crate) struct Atlas {
+    worker: Worker<SimLink, SimDisk>,
+    objects: Vec<ObjectPlan>,
+    answers_later: bool,
+    revalidate_after: Duration,
+    next_timeout: Option<Instant>,
+    /// The worker said it cannot go on.
+    failure: Option<String>,
+}
+
+/// Makes the server of a scenario and the clients' end of its cable.
+pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
+    let (link, port) = link::sim::pair(link_config(scenario), scenario.trouble_seed);
+    let disk = make_disk(scenario);
+    let store = make_store(scenario);
+    let arena = Arena::new(ArenaConfig {
+        slot_count: scenario.slots,
+        slot_bytes: scenario.slot_bytes,
+        pages: PageKind::Ordinary,
+        ..ArenaConfig::new(scenario.slots)
+    })
+    .expect("invariant: scenarios have valid arenas, and memory for a few slots");
+    let conductor = Conductor::new(conductor_config(scenario, &link));
+    let atlas = Atlas {
+        worker: Worker::new(link, disk, store, conductor, arena),
+        objects: scenario.objects.clone(),
+        answers_later: scenario.answers_later,
+        revalidate_after: scenario.revalidate_after,
+        next_timeout: Some(Instant::ZERO),
+        failure: None,
+    };
+    (atlas, port)
+}
+
+fn link_config(scenario: &Scenario) -> LinkConfig {
+    LinkConfig {
+        mac: MAC,
+        mtu_bytes: scenario.mtu_bytes,
+        segmentation_bytes_max: scenario.segmentation_bytes_max,
+        checksum_offload: scenario.checksum_offload,
+        transmit_bits_per_second: scenario.transmit_bits,
+        transmit_queue_frames_max: scenario.transmit_queue_frames,
+        to_port: cable_config(&scenario.outbound),
+        to_link: cable_config(&scenario.inbound),
+    }
+}
+
+fn cable_config(path: &Path) -> CableConfig {
+    let ppm = |permille: u16| u32::from(permille) * (link::sim::MILLION / 1000);
+    CableConfig {
+        loss_ppm: ppm(path.loss_permille),
+        duplicate_ppm: ppm(path.duplicate_permille),
+        corrupt_ppm: ppm(path.corrupt_permille),
+        reorder_ppm: ppm(path.reorder_permille),
+        reorder_delay: path.reorder_delay,
+        delay: path.delay,
+        bits_per_second: path.rate_bits,
+        queue_frames_max: path.queue_frames,
+    }
+}
+
+fn make_disk(scenario: &Scenario) -> SimDisk {
+    let trouble = &scenario.disk;
+    let chance = |permille: u16| u32::from(permille) * (diskmap::sim::CHANCE_SCALE / 1000);
+    let mut disk = SimDisk::new(DiskConfig {
+        seed: scenario.trouble_seed,
+        queue_depth: trouble.depth,
+        files_max: trouble.files,
+        block_bytes: trouble.block_bytes,
+        read_bytes_max: trouble.read_bytes_max,
+        latency_min: trouble.latency_min,
+        latency_max: trouble.latency_max,
+        stuck_chance: chance(trouble.stuck_permille),
+        stuck_max: trouble.stuck_max.max(trouble.latency_max),
+        partial_chance: chance(trouble.partial_permille),
+        error_chance: chance(trouble.error_permille),
+    });
+    for object in &scenario.objects {
+        let file = disk.add_file(pattern(object.content, object.size_bytes));
+        assert_eq!(
+            file as usize, object.number,
+            "the disk numbers its files as we do"
+        );
+    }
+    for (at, happening) in &scenario.agenda {
+        let Happening::Change { object } = happening else {
+            continue;
+        };
+        let object = &scenario.objects[*object];
+        let later = object
+            .later
+            .expect("invariant: an object that changes has a later content");
+        let file = u32::try_from(object.number).expect("invariant: few objects");
+        let content = pattern(later, object.size_bytes);
+        disk.change_file(file, *at, content, SimChange::Detected);
+    }
+    disk
+}
+
+fn pattern(content: Content, size_bytes: u64) -> SimContent {
+    SimContent::Pattern {
+        seed: content.seed(),
+        size_bytes,
+    }
+}
+
+fn make_store(scenario: &Scenario) -> Store {
+    let mut catalogue = Catalogue::new(LOOKUPS_MAX);
+    for object in &scenario.objects {
+        catalogue.insert(&object.path(), entry(object, 0, scenario.answers_later));
+    }
+    let config = StoreConfig {
+        objects_max: scenario.objects_max,
+        lookups_max: LOOKUPS_MAX,
+        revalidate_after: scenario.revalidate_after,
+        ..StoreConfig::default()
+    };
+    Store::catalogue(catalogue, config)
+}
+
+fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEntry {
+    let seconds = i64::try_from(UNIX_SECONDS).expect("invariant: within i64") - 1000 + version;
+    let time = FileTime { seconds, nanos: 7 };
+    CatalogueEntry {
+        source: u32::try_from(object.number).expect("invariant: few objects"),
+        facts: Facts {
+            size_bytes: object.size_bytes,
+            modified: time,
+            changed: time,
+            inode: object.number as u64 + 100,
+            ..Facts::default()
+        },
+        answers_later,
+    }
+}
+
+fn conductor_config(scenario: &Scenario, link: &SimLink) -> session::Config {
+    let capabilities = link.capabilities();
+    session::Config {
+        addresses: vec![IpAddr::from(SERVER_V4), IpAddr::from(SERVER_V6)],
+        mac: capabilities.mac,
+        mtu_bytes: capabilities.mtu_bytes,
+        segmentation_bytes_max: capabilities.segmentation_bytes_max,
+        checksum_offload: capabilities.checksum_offload,
+        http_port: PORT,
+        connections_max: scenario.connections_max,
+        seed: scenario.server_seed,
+        cors: scenario.cors,
+        unix_seconds_at_start: UNIX_SECONDS,
+        head_timeout: scenario.head_timeout,
+        idle_timeout: scenario.idle_timeout,
+        send_timeout: scenario.send_timeout,
+    }
+}
+
+impl Server for Atlas {
+    fn step(&mut self, now: Instant) -> bool {
+        match self.worker.step(now) {
+            Ok(step) => {
+                self.next_timeout = step.next_timeout;
+                step.progressed
+            }
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                false
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let disk = self.worker.disk().next_event();
+        [self.next_timeout, disk].into_iter().flatten().min()
+    }
+
+    fn handle_happening(&mut self, now: Instant, happening: Happening) {
+        match happening {
+            Happening::Down => self.worker.link_mut().set_up(now, false),
+            Happening::Up => self.worker.link_mut().set_up(now, true),
+            // The disk was told when it was made.
+            Happening::Change { object } => {
+                let object = &self.objects[object];
+                let entry = entry(object, 1, self.answers_later);
+                let catalogue = self.worker.store_mut().catalogue_mut();
+                catalogue
+                    .expect("invariant: a catalogue")
+                    .insert(&object.path(), entry);
+            }
+        }
+    }
+
+    fn books(&self) -> Books {
+        Books {
+            slots: self.worker.arena().slot_count(),
+            free_slots: self.worker.arena().free_count(),
+            reads_in_flight: self.worker.disk().in_flight(),
+            connections: self.worker.connection_count(),
+        }
+    }
+
+    /// Takes every object away and asks for it once more: the store then closes what is not in
+    /// use. What stays open is held by somebody who is gone.
+    fn held_objects(&mut self, now: Instant) -> u64 {
+        let later = now + self.revalidate_after;
+        for object in &self.objects {
+            let path = object.path();
+            let store = self.worker.store_mut();
+            store
+                .catalogue_mut()
+                .expect("invariant: a catalogue")
+                .remove(&path);
+            let answer = store.look_up(later, 0, &path);
+            assert!(
+                matches!(answer, store::LookUp::Refused(_)),
+                "{answer:?} of nothing"
+            );
+        }
+        self.step(later);
+        let counters = self.worker.store().counters();
+        counters.store_opened_objects - counters.store_closed_objects
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.worker.counters()
+    }
+}
+
+impl Cable for SimPort {
+    fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
+        Self::receive(self, now)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
+        self.send(now, frame);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.next_event()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let (out, back) = (self.counters_to_port(), self.counters_to_link());
+        vec![
+            (
+                "cable_carried_frames",
+                out.carried_frames + back.carried_frames,
+            ),
+            ("cable_lost_frames", out.lost_frames + back.lost_frames),
+            (
+                "cable_queue_dropped_frames",
+                out.queue_dropped_frames + back.queue_dropped_frames,
+            ),
+            (
+                "cable_duplicated_frames",
+                out.duplicated_frames + back.duplicated_frames,
+            ),
+            (
+                "cable_corrupted_frames",
+                out.corrupted_frames + back.corrupted_frames,
+            ),
+            (
+                "cable_reordered_frames",
+                out.reordered_frames + back.reordered_frames,
+            ),
+            (
+                "cable_arrived_down_frames",
+                out.arrived_down_frames + back.arrived_down_frames,
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Content;
+    use diskmap::sim::pattern_byte;
+
+    /// The disk's content and the clients' are two pieces of code: here they meet.
+    #[test]
+    fn the_disk_holds_what_the_clients_expect() {
+        let content = Content::new(3, 4, 5);
+        for offset in [0, 1, 4095, 1 << 33] {
+            let mut bytes = [0; 40];
+            content.fill(offset, &mut bytes);
+            let disk: Vec<u8> = (offset..offset + 40)
+                .map(|at| pattern_byte(content.seed(), at))
+                .collect();
+            assert_eq!(bytes[..], disk[..]);
+        }
+    }
+}

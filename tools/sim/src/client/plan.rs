@@ -1,0 +1,347 @@
+//! What a client will do and what it must be answered: decided before the run, never during it.
+//!
+//! It refuses to know TCP; it is the script of [`super::Client`]. Bounded by the scenario that
+//! makes it.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use clock::Instant;
+
+use crate::content::Content;
+
+/// An object as clients know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ObjectPlan {
+    /// Its number; its path is [`ObjectPlan::path`].
+    pub(crate) number: usize,
+    /// Its bytes.
+    pub(crate) content: Content,
+    /// Its bytes after it has changed, if it ever does. A reply is of one version or the other.
+    pub(crate) later: Option<Content>,
+    /// How many.
+    pub(crate) size_bytes: u64,
+}
+
+impl ObjectPlan {
+    /// The path it is asked for with.
+    pub(crate) fn path(&self) -> String {
+        format!("/objects/{}.mp4", self.number)
+    }
+}
+
+/// One client: its place on the network and what it does there.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientPlan {
+    /// Its number, which makes its MAC address.
+    pub(crate) number: u8,
+    /// Its address; the server is reached by the same IP version.
+    pub(crate) address: IpAddr,
+    /// When its first connection may begin.
+    pub(crate) starts: Instant,
+    /// Its own MTU; the server learns it from the MSS option.
+    pub(crate) mtu_bytes: u16,
+    /// Receive buffer: the largest window it ever opens.
+    pub(crate) receive_bytes: usize,
+    /// Whether it delays acknowledgments (smoltcp: 10 ms).
+    pub(crate) delays_acks: bool,
+    /// Whether it asks for RFC 7323 timestamps.
+    pub(crate) timestamps: bool,
+    /// Seed of its sequence numbers.
+    pub(crate) seed: u64,
+    /// Its connections, one after the other.
+    pub(crate) connections: Vec<ConnectionPlan>,
+}
+
+/// One connection of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionPlan {
+    /// Waits this long before it connects.
+    pub(crate) gap: Duration,
+    /// What it asks for, in order.
+    pub(crate) requests: Vec<RequestPlan>,
+    /// Most requests unanswered at once: 1 waits for each reply.
+    pub(crate) pipeline: usize,
+    /// Waits this long between a reply and the next request.
+    pub(crate) think: Duration,
+    /// Stops reading once, for a while.
+    pub(crate) pause: Option<Pause>,
+    /// Most bytes it takes out of the receive buffer at one moment,
+    pub(crate) read_bytes_max: usize,
+    /// and how long it then waits before it takes more.
+    pub(crate) read_interval: Duration,
+    /// How it behaves otherwise.
+    pub(crate) conduct: Conduct,
+    /// How often the same requests were tried before.
+    pub(crate) attempt: u32,
+}
+
+/// A reader that looks away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pause {
+    /// Once this many bytes arrived,
+    pub(crate) after_bytes: u64,
+    /// it reads nothing for so long.
+    pub(crate) lasts: Duration,
+}
+
+/// When a client goes wrong: whichever comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Misstep {
+    /// Once this many bytes arrived.
+    pub(crate) after_bytes: u64,
+    /// This long after it began to connect.
+    pub(crate) after: Duration,
+}
+
+/// How a client behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Conduct {
+    /// Sends whole requests, reads whole replies, closes.
+    Proper,
+    /// Sends its FIN right behind its last request and reads on.
+    HalfClose,
+    /// Sends its heads one byte at a time.
+    Dribble {
+        /// Time between two bytes.
+        interval: Duration,
+    },
+    /// Resets the connection.
+    Reset(Misstep),
+    /// Sends nothing ever again, on this or another connection.
+    Vanish(Misstep),
+    /// Never finishes its first head.
+    StallHead {
+        /// Sends this much of it.
+        sent_bytes: usize,
+    },
+    /// Sends bytes that are no request.
+    Garbage {
+        /// How many.
+        length: usize,
+        /// Of which stream.
+        key: u64,
+    },
+}
+
+impl Conduct {
+    /// Whether such a client may claim complete replies.
+    pub(crate) const fn is_proper(self) -> bool {
+        matches!(self, Self::Proper | Self::HalfClose | Self::Dribble { .. })
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RequestPlan {
+    /// Which object; `None`: a path that does not exist.
+    pub(crate) object: Option<ObjectPlan>,
+    /// HEAD instead of GET.
+    pub(crate) head: bool,
+    /// Which part.
+    pub(crate) range: Option<RangePlan>,
+    /// Asks the server to close after the reply.
+    pub(crate) close: bool,
+}
+
+/// One byte range (RFC 9110 s14.1.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RangePlan {
+    /// `first-last`.
+    FirstToLast(u64, u64),
+    /// `first-`.
+    From(u64),
+    /// `-length`, never of length 0.
+    Last(u64),
+}
+
+/// The reply a request must get, when nothing that was injected permits another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Expected {
+    /// The status code.
+    pub(crate) status: u16,
+    /// Whose bytes the body holds; `None`: whatever the server says of an error.
+    pub(crate) body: Option<ExpectedBody>,
+    /// A reply to HEAD has no body, whatever its fields say.
+    pub(crate) head: bool,
+    /// We asked the server to close after this reply.
+    pub(crate) close: bool,
+}
+
+/// Part of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ExpectedBody {
+    /// Of which object.
+    pub(crate) object: ObjectPlan,
+    /// From where.
+    pub(crate) offset_bytes: u64,
+    /// How many.
+    pub(crate) length_bytes: u64,
+}
+
+impl RequestPlan {
+    /// The request head, ready to send.
+    pub(crate) fn head_bytes(&self) -> Vec<u8> {
+        let method = if self.head { "HEAD" } else { "GET" };
+        let path = self
+            .object
+            .map_or_else(|| "/objects/none".to_owned(), |o| o.path());
+        let range = match self.range {
+            None => String::new(),
+            Some(RangePlan::FirstToLast(first, last)) => format!("Range: bytes={first}-{last}\r\n"),
+            Some(RangePlan::From(first)) => format!("Range: bytes={first}-\r\n"),
+            Some(RangePlan::Last(length)) => format!("Range: bytes=-{length}\r\n"),
+        };
+        let close = if self.close {
+            "Connection: close\r\n"
+        } else {
+            ""
+        };
+        format!("{method} {path} HTTP/1.1\r\nHost: sim\r\n{range}{close}\r\n").into_bytes()
+    }
+
+    /// The reply it must get.
+    pub(crate) fn expected(&self) -> Expected {
+        let (head, close) = (self.head, self.close);
+        let Some(object) = self.object else {
+            return Expected {
+                status: 404,
+                body: None,
+                head,
+                close,
+            };
+        };
+        let whole = ExpectedBody {
+            object,
+            offset_bytes: 0,
+            length_bytes: object.size_bytes,
+        };
+        let (status, body) = match self.range {
+            // RFC 9110 s14.2: a server ignores Range for any method but GET.
+            _ if head => (200, Some(whole)),
+            None => (200, Some(whole)),
+            // RFC 9110 s14.1.2 has no range of an empty object; nginx and we send all of it to
+            // whoever asks for a part that begins at its start.
+            Some(range) if object.size_bytes == 0 && range.begins_at(0) => (200, Some(whole)),
+            Some(range) => match range.resolve(object.size_bytes) {
+                None => (416, None),
+                Some((offset_bytes, length_bytes)) => (
+                    206,
+                    Some(ExpectedBody {
+                        object,
+                        offset_bytes,
+                        length_bytes,
+                    }),
+                ),
+            },
+        };
+        Expected {
+            status,
+            body,
+            head,
+            close,
+        }
+    }
+}
+
+impl RangePlan {
+    /// Whether it begins at an offset, or with the whole of a small object.
+    const fn begins_at(self, offset: u64) -> bool {
+        match self {
+            Self::FirstToLast(first, _) | Self::From(first) => first == offset,
+            Self::Last(_) => true,
+        }
+    }
+
+    /// Offset and length within an object of `size` bytes; `None`: not satisfiable.
+    fn resolve(self, size: u64) -> Option<(u64, u64)> {
+        match self {
+            Self::FirstToLast(first, last) if first < size => {
+                Some((first, last.min(size - 1) - first + 1))
+            }
+            Self::From(first) if first < size => Some((first, size - first)),
+            Self::Last(length) => Some((size.saturating_sub(length), length.min(size))),
+            Self::FirstToLast(..) | Self::From(_) => None,
+        }
+    }
+}
+
+/// Which failures the faults of a scenario explain; whatever is not permitted is a violation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Permits {
+    /// Reads fail or objects change: a reply may be cut by a reset, or be a 500.
+    pub(crate) broken_replies: bool,
+    /// Tables are small: a connection may be reset before a reply, or be answered 503.
+    pub(crate) refusals: bool,
+    /// Frames are lost or the interface goes down: a request may arrive after the server's
+    /// patience ended, on a connection closed or answered 408.
+    pub(crate) lateness: bool,
+    /// That can only be if the client heard nothing for as long as this.
+    pub(crate) lateness_min: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Content, ObjectPlan, RangePlan, RequestPlan};
+
+    fn request(size_bytes: u64, range: Option<RangePlan>, head: bool) -> RequestPlan {
+        let content = Content::new(0, 7, 0);
+        let object = ObjectPlan {
+            number: 7,
+            content,
+            later: None,
+            size_bytes,
+        };
+        RequestPlan {
+            object: Some(object),
+            head,
+            range,
+            close: false,
+        }
+    }
+
+    #[test]
+    fn ranges_resolve_on_both_sides_of_the_end() {
+        let cases = [
+            (RangePlan::FirstToLast(0, 0), Some((0, 1))),
+            (RangePlan::FirstToLast(9, 9), Some((9, 1))),
+            (RangePlan::FirstToLast(9, 50), Some((9, 1))),
+            (RangePlan::FirstToLast(10, 10), None),
+            (RangePlan::From(9), Some((9, 1))),
+            (RangePlan::From(10), None),
+            (RangePlan::Last(10), Some((0, 10))),
+            (RangePlan::Last(11), Some((0, 10))),
+            (RangePlan::Last(3), Some((7, 3))),
+        ];
+        for (range, resolved) in cases {
+            assert_eq!(range.resolve(10), resolved, "{range:?}");
+            let expected = request(10, Some(range), false).expected();
+            assert_eq!(expected.status, if resolved.is_some() { 206 } else { 416 });
+        }
+        assert_eq!(
+            request(10, Some(RangePlan::From(10)), true)
+                .expected()
+                .status,
+            200
+        );
+        assert_eq!(
+            request(0, Some(RangePlan::From(0)), false)
+                .expected()
+                .status,
+            200
+        );
+        assert_eq!(
+            request(0, Some(RangePlan::From(1)), false)
+                .expected()
+                .status,
+            416
+        );
+    }
+
+    #[test]
+    fn a_head_says_what_is_asked() {
+        let text = String::from_utf8(request(1, Some(RangePlan::Last(3)), true).head_bytes());
+        let wanted = "HEAD /objects/7.mp4 HTTP/1.1\r\nHost: sim\r\nRange: bytes=-3\r\n\r\n";
+        assert_eq!(text.expect("ASCII"), wanted);
+    }
+}

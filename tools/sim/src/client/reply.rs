@@ -1,0 +1,461 @@
+//! Reads replies off a byte stream and holds each against what was expected of it.
+//!
+//! Its own small parser, so that server and checker cannot share a mistake. It refuses whatever
+//! the server never sends: folded fields, transfer codings, heads above [`HEAD_BYTES_MAX`].
+
+use std::collections::VecDeque;
+
+use super::plan::{Expected, ExpectedBody, Permits};
+
+/// A reply head longer than this is a violation.
+const HEAD_BYTES_MAX: usize = 4096;
+
+/// A promise the server broke: for people to read.
+pub(crate) type Violation = String;
+
+/// Where in the stream of replies we are.
+#[derive(Debug, Default)]
+pub(super) struct ReplyReader {
+    /// The head so far; empty between replies.
+    head: Vec<u8>,
+    /// The body under way.
+    body: Option<Body>,
+    /// Replies read whole, those that refused included.
+    pub(super) replies: u64,
+    /// Body bytes compared with their objects.
+    pub(super) verified_bytes: u64,
+    /// The last whole reply announced that no other follows.
+    pub(super) last_reply: bool,
+    /// The status that refused a request for a reason the scenario permits.
+    pub(super) refused: Option<u16>,
+}
+
+/// A body under way.
+#[derive(Debug)]
+struct Body {
+    expected: Option<ExpectedBody>,
+    /// The first byte that is not of the object's first version has been seen.
+    is_later: bool,
+    done_bytes: u64,
+    length_bytes: u64,
+}
+
+/// A parsed reply head.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Head {
+    status: u16,
+    content_length: Option<u64>,
+    content_range: Option<String>,
+    close: bool,
+}
+
+impl ReplyReader {
+    /// Whether the stream stands between two replies.
+    pub(super) fn is_between_replies(&self) -> bool {
+        self.head.is_empty() && self.body.is_none()
+    }
+
+    /// Takes the next `bytes` of the stream; pops from `awaiting` what was answered.
+    pub(super) fn handle_bytes(
+        &mut self,
+        mut bytes: &[u8],
+        awaiting: &mut VecDeque<Expected>,
+        permits: Permits,
+    ) -> Result<(), Violation> {
+        while !bytes.is_empty() {
+            bytes = match self.body.is_some() {
+                true => self.handle_body(bytes, awaiting)?,
+                false => self.handle_head(bytes, awaiting, permits)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn handle_head<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        awaiting: &mut VecDeque<Expected>,
+        permits: Permits,
+    ) -> Result<&'a [u8], Violation> {
+        let known = self.head.len();
+        self.head.extend_from_slice(bytes);
+        // The blank line may have begun in what was known before.
+        let from = known.saturating_sub(3);
+        let Some(end) = self.head[from..]
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+        else {
+            if self.head.len() > HEAD_BYTES_MAX {
+                return Err(format!("a reply head of more than {HEAD_BYTES_MAX} bytes"));
+            }
+            return Ok(&[]);
+        };
+        let head_bytes = from + end + 4;
+        let rest = &bytes[head_bytes - known..];
+        let head = Head::parse(&self.head[..head_bytes - 4])?;
+        self.head.clear();
+        let Some(expected) = awaiting.front() else {
+            return self.judge_unasked(&head, permits).map(|()| rest);
+        };
+        let body = self.judge_head(&head, expected, permits)?;
+        self.last_reply = head.close;
+        self.body = Some(body);
+        // A body without bytes is over at once, even if nothing follows.
+        self.handle_body(&[], awaiting)?;
+        Ok(rest)
+    }
+
+    /// A reply to nothing we asked: only to a head that took too long.
+    fn judge_unasked(&mut self, head: &Head, permits: Permits) -> Result<(), Violation> {
+        if head.status != 408 || !permits.lateness {
+            return Err(format!(
+                "a reply of status {} to nothing we asked",
+                head.status
+            ));
+        }
+        let length_bytes = head.content_length.unwrap_or_default();
+        self.refused = Some(head.status);
+        self.body = Some(Body::new(None, length_bytes));
+        Ok(())
+    }
+
+    /// Whether `head` is what was expected or what is permitted, and which body follows it.
+    fn judge_head(
+        &mut self,
+        head: &Head,
+        expected: &Expected,
+        permits: Permits,
+    ) -> Result<Body, Violation> {
+        let Some(announced) = head.content_length else {
+            return Err(format!("a {} without Content-Length", head.status));
+        };
+        // Who answers 408 has not read the method: the body follows even if it was HEAD.
+        let length_bytes = if expected.head && head.status != 408 {
+            0
+        } else {
+            announced
+        };
+        if head.status != expected.status {
+            let permitted = match head.status {
+                408 => permits.lateness,
+                500 => permits.broken_replies,
+                503 => permits.refusals,
+                _ => false,
+            };
+            if !permitted {
+                return Err(format!("status {}, expected {expected:?}", head.status));
+            }
+            self.refused = Some(head.status);
+            return Ok(Body::new(None, length_bytes));
+        }
+        if expected.close && !head.close {
+            return Err(format!("a {} that ignores Connection: close", head.status));
+        }
+        if let Some(body) = expected.body {
+            if announced != body.length_bytes {
+                return Err(format!("Content-Length {announced}, expected {expected:?}"));
+            }
+            let range = (head.status == 206).then(|| body.content_range());
+            if head.content_range != range {
+                return Err(format!(
+                    "Content-Range {:?}, not {range:?}",
+                    head.content_range
+                ));
+            }
+        }
+        Ok(Body::new(expected.body, length_bytes))
+    }
+
+    fn handle_body<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        awaiting: &mut VecDeque<Expected>,
+    ) -> Result<&'a [u8], Violation> {
+        let body = self.body.as_mut().expect("invariant: called inside a body");
+        let left = usize::try_from(body.length_bytes - body.done_bytes).unwrap_or(usize::MAX);
+        let (ours, rest) = bytes.split_at(left.min(bytes.len()));
+        if let Some(expected) = body.expected {
+            body.compare(&expected, ours)?;
+            self.verified_bytes += ours.len() as u64;
+        }
+        body.done_bytes += ours.len() as u64;
+        if body.done_bytes == body.length_bytes {
+            self.body = None;
+            self.replies += 1;
+            awaiting.pop_front();
+        }
+        Ok(rest)
+    }
+}
+
+impl ExpectedBody {
+    fn content_range(&self) -> String {
+        let (first, length) = (self.offset_bytes, self.length_bytes);
+        format!(
+            "bytes {first}-{}/{}",
+            first + length - 1,
+            self.object.size_bytes
+        )
+    }
+}
+
+impl Body {
+    const fn new(expected: Option<ExpectedBody>, length_bytes: u64) -> Self {
+        Self {
+            expected,
+            is_later: false,
+            done_bytes: 0,
+            length_bytes,
+        }
+    }
+
+    /// Holds `bytes`, the next of this body, against the object: all of one version.
+    fn compare(&mut self, expected: &ExpectedBody, bytes: &[u8]) -> Result<(), Violation> {
+        let ExpectedBody {
+            object,
+            offset_bytes,
+            ..
+        } = expected;
+        let at = offset_bytes + self.done_bytes;
+        let content = match object.later {
+            Some(later) if self.is_later => later,
+            Some(later) if object.content.first_difference(at, bytes).is_some() => {
+                // What came before may have been of both versions only if it was the same bytes:
+                // that happens to a few first bytes, which are then compared again.
+                self.is_later = true;
+                if self.done_bytes > CHANCE_BYTES {
+                    return Err(format!(
+                        "two versions of object {} in one reply",
+                        object.number
+                    ));
+                }
+                later
+            }
+            _ => object.content,
+        };
+        match content.first_difference(at, bytes) {
+            None => Ok(()),
+            Some(place) => Err(format!(
+                "wrong byte at offset {} of object {} ({} bytes)",
+                at + place as u64,
+                object.number,
+                object.size_bytes
+            )),
+        }
+    }
+}
+
+/// More first bytes than these are not the same in two versions by chance (one in 2^64).
+const CHANCE_BYTES: u64 = 8;
+
+impl Head {
+    /// Parses a head without its blank line.
+    fn parse(bytes: &[u8]) -> Result<Self, Violation> {
+        let text =
+            core::str::from_utf8(bytes).map_err(|_| "a head that is not UTF-8".to_owned())?;
+        let mut lines = text.split("\r\n");
+        let status_line = lines.next().unwrap_or_default();
+        let status = status_line
+            .strip_prefix("HTTP/1.1 ")
+            .and_then(|rest| rest.get(..3))
+            .and_then(|digits| digits.parse().ok())
+            .ok_or_else(|| format!("status line {status_line:?}"))?;
+        let mut head = Self {
+            status,
+            ..Self::default()
+        };
+        for line in lines {
+            let (name, value) = line
+                .split_once(':')
+                .ok_or_else(|| format!("field line {line:?}"))?;
+            let value = value.trim();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => {
+                    let length = value.parse().map_err(|_| format!("field line {line:?}"))?;
+                    if head.content_length.replace(length).is_some() {
+                        return Err("two Content-Length fields".to_owned());
+                    }
+                }
+                "content-range" => head.content_range = Some(value.to_owned()),
+                "connection" => head.close |= value.eq_ignore_ascii_case("close"),
+                "transfer-encoding" => return Err(format!("field line {line:?}")),
+                _ => {}
+            }
+        }
+        Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::super::plan::{ObjectPlan, Permits, RangePlan, RequestPlan};
+    use super::ReplyReader;
+    use crate::content::Content;
+
+    fn object() -> ObjectPlan {
+        let content = Content::new(9, 1, 0);
+        ObjectPlan {
+            number: 1,
+            content,
+            later: None,
+            size_bytes: 1000,
+        }
+    }
+    const STRICT: Permits = Permits {
+        broken_replies: false,
+        refusals: false,
+        lateness: false,
+        lateness_min: core::time::Duration::ZERO,
+    };
+
+    fn asked(range: Option<RangePlan>, head: bool) -> RequestPlan {
+        RequestPlan {
+            object: Some(object()),
+            head,
+            range,
+            close: false,
+        }
+    }
+
+    fn body(offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        object().content.fill(offset, &mut bytes);
+        bytes
+    }
+
+    /// Feeds `stream` in parts of `step` bytes.
+    fn read(
+        stream: &[u8],
+        step: usize,
+        requests: &[RequestPlan],
+        permits: Permits,
+    ) -> Result<ReplyReader, String> {
+        let mut reader = ReplyReader::default();
+        let mut awaiting: VecDeque<_> = requests.iter().map(RequestPlan::expected).collect();
+        for part in stream.chunks(step) {
+            reader.handle_bytes(part, &mut awaiting, permits)?;
+        }
+        Ok(reader)
+    }
+
+    #[test]
+    fn two_replies_in_parts_of_any_size_are_read_whole() {
+        let mut stream = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".to_vec();
+        stream.extend(body(0, 1000));
+        stream.extend(b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 5-9/1000\r\n");
+        stream.extend(b"Connection: close\r\nContent-Length: 5\r\n\r\n");
+        stream.extend(body(5, 5));
+        let requests = [
+            asked(None, false),
+            asked(Some(RangePlan::FirstToLast(5, 9)), false),
+        ];
+        for step in [1, 3, 64, 5000] {
+            let reader = read(&stream, step, &requests, STRICT).expect("all as it should be");
+            assert_eq!((reader.replies, reader.verified_bytes), (2, 1005));
+            assert!(reader.is_between_replies() && reader.last_reply);
+        }
+        let short = read(&stream[..stream.len() - 1], 64, &requests, STRICT).expect("so far");
+        assert!(!short.is_between_replies());
+        stream.push(b'x');
+        let surplus = read(&stream, 5000, &requests, STRICT).expect("no whole head yet");
+        assert!(!surplus.is_between_replies());
+    }
+
+    #[test]
+    fn a_head_reply_has_no_body_but_its_length() {
+        let stream = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+        let reader = read(stream, 7, &[asked(None, true)], STRICT).expect("whole");
+        assert_eq!((reader.replies, reader.verified_bytes), (1, 0));
+        let wrong = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert!(read(wrong, 7, &[asked(None, true)], STRICT).is_err());
+    }
+
+    #[test]
+    fn wrong_bytes_lengths_ranges_and_heads_are_violations() {
+        let mut stream = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
+        stream.extend(body(0, 1000));
+        *stream.last_mut().expect("not empty") ^= 0x40;
+        let complaint = read(&stream, 100, &[asked(None, false)], STRICT).expect_err("wrong");
+        assert!(
+            complaint.contains("wrong byte at offset 999"),
+            "{complaint}"
+        );
+        let range = [asked(Some(RangePlan::From(5)), false)];
+        for head in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+            "HTTP/1.1 206 P\r\nContent-Length: 995\r\n\r\n",
+            "HTTP/1.1 206 P\r\nContent-Length: 995\r\nContent-Range: bytes 5-999/999\r\n\r\n",
+            "HTTP/1.1 206 P\r\nContent-Length: 994\r\nContent-Range: bytes 5-999/1000\r\n\r\n",
+            "HTTP/1.1 206 P\r\nContent-Range: bytes 5-999/1000\r\n\r\n",
+            "HTTP/1.1 206 P\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 206 P\r\nnonsense\r\n\r\n",
+            "HTTP/1.0 206 P\r\n\r\n",
+        ] {
+            assert!(read(head.as_bytes(), 9, &range, STRICT).is_err(), "{head}");
+        }
+        assert!(read(&[b'x'; 5000], 500, &range, STRICT).is_err());
+        let empty = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert!(read(empty, 9, &[], STRICT).is_err());
+    }
+
+    #[test]
+    fn a_changed_object_is_delivered_in_one_version_or_the_other() {
+        let later = Content::new(9, 1, 1);
+        let changing = ObjectPlan {
+            later: Some(later),
+            ..object()
+        };
+        let asked = [RequestPlan {
+            object: Some(changing),
+            ..asked(None, false)
+        }];
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
+        let mut new = vec![0; 1000];
+        later.fill(0, &mut new);
+        let mixed = [&body(0, 500)[..], &new[500..]].concat();
+        let mixed_back = [&new[..500], &body(500, 500)[..]].concat();
+        for step in [1, 100, 2000] {
+            let reply =
+                |body: &[u8]| read(&[&head[..], body].concat(), step, &asked, STRICT).map(|_| ());
+            assert_eq!(reply(&body(0, 1000)), Ok(()));
+            assert_eq!(reply(&new), Ok(()));
+            assert!(reply(&mixed).is_err());
+            assert!(reply(&mixed_back).is_err());
+        }
+    }
+
+    #[test]
+    fn refusals_count_only_where_they_are_permitted() {
+        for (status, permits) in [
+            (
+                408,
+                Permits {
+                    lateness: true,
+                    ..STRICT
+                },
+            ),
+            (
+                500,
+                Permits {
+                    broken_replies: true,
+                    ..STRICT
+                },
+            ),
+            (
+                503,
+                Permits {
+                    refusals: true,
+                    ..STRICT
+                },
+            ),
+        ] {
+            let stream = format!("HTTP/1.1 {status} x\r\nContent-Length: 3\r\n\r\nabc");
+            let asked = [asked(None, false)];
+            let reader = read(stream.as_bytes(), 4, &asked, permits).expect("permitted");
+            assert_eq!(reader.refused, Some(status));
+            assert!(read(stream.as_bytes(), 4, &asked, STRICT).is_err());
+        }
+    }
+}

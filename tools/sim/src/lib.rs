@@ -1,0 +1,74 @@
+//! The whole server on a virtual clock, one thread, seeded: everything but the kernel.
+//!
+//! A **seed** is drawn out into a scenario (link, cable, disk, objects, clients, troubles). The
+//! product's own worker serves it over a simulated link and disk; real TCP clients (smoltcp, not
+//! our code) ask for objects and compare every byte. Time jumps from event to event. A run ends
+//! when nothing moves any more; then the books must balance. The same seed is the same run, byte
+//! by byte, on any machine.
+//!
+//! What a run checks, beyond the assertions of the rooms themselves:
+//!
+//! | Promise                                                              | Checked by           |
+//! |----------------------------------------------------------------------|----------------------|
+//! | a delivered byte is the object's byte                                | the clients          |
+//! | a reply is whole, or its connection is reset, never ended by a FIN   | the clients          |
+//! | status, length and range of a reply are what was asked for           | the clients          |
+//! | nothing fails that no injected trouble explains                      | `Scenario::permits`  |
+//! | every request of a well-behaved client is answered in the end        | the clients          |
+//! | at quiet: all slots free, no reads, connections or objects held      | the world            |
+//! | a run goes quiet                                                     | the world            |
+//!
+//! That the checkers can fail is shown by canaries: deliberate bugs outside the product.
+//!
+//! It refuses wall clocks, threads within a run and sockets. Bounded: see `world` and `scenario`.
+#![forbid(unsafe_code)]
+
+mod atlas;
+mod client;
+mod command;
+mod content;
+mod dice;
+#[cfg(test)]
+mod model;
+mod scenario;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use client::Client;
+use scenario::{PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
+use world::tape::Tape;
+use world::{Canary, Outcome, World};
+
+pub use command::{CommandError, run_command};
+
+/// One run of the product: the seed under a theme, with a canary if one is to be found.
+fn run(seed: u64, theme: &Theme, canary: Option<Canary>, tape: Tape) -> (Outcome, Tape) {
+    let scenario = Scenario::draw(seed, theme);
+    let (server, port) = atlas::assemble(&scenario);
+    let clients = make_clients(&scenario, canary);
+    let mut world = World::new(server, port, clients, scenario.agenda, tape);
+    if let Some(canary) = canary {
+        world.plant(canary);
+    }
+    world.run()
+}
+
+fn make_clients(scenario: &Scenario, canary: Option<Canary>) -> Vec<Client> {
+    let permits = scenario.permits();
+    let make = |plan: &client::plan::ClientPlan| {
+        let v4 = plan.address.is_ipv4();
+        let server = if v4 {
+            SERVER_V4.into()
+        } else {
+            SERVER_V6.into()
+        };
+        let mut client = Client::new(plan.clone(), (server, PORT), permits);
+        if canary == Some(Canary::Belief) {
+            client.plant_false_belief();
+        }
+        client
+    };
+    scenario.clients.iter().map(make).collect()
+}

@@ -1,0 +1,349 @@
+//! A server that is not ours, and a cable that is not the product's: what the harness proves
+//! itself against. If clients, checkers or loop are wrong, they are wrong here, too.
+//!
+//! smoltcp below, a handful of listening sockets, the least HTTP that answers the scripts.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use clock::{Duration, Instant};
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{self, State};
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
+
+use crate::client::device::QueueDevice;
+use crate::client::plan::{ObjectPlan, RangePlan, RequestPlan};
+use crate::client::{our_instant, smoltcp_instant};
+use crate::content::Content;
+use crate::dice::Dice;
+use crate::scenario::{Happening, Path, SERVER_V4, SERVER_V6};
+use crate::world::{Books, Cable, Server};
+
+const SOCKETS: usize = 24;
+const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+/// A connection that says nothing for so long is closed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Both directions of a lossy cable, shared by its two ends.
+pub(crate) struct ModelCable {
+    dice: Dice,
+    path: Path,
+    order: u64,
+    to_server: BTreeMap<(Instant, u64), Vec<u8>>,
+    to_clients: BTreeMap<(Instant, u64), Vec<u8>>,
+}
+
+impl ModelCable {
+    pub(crate) fn new(seed: u64, path: Path) -> Rc<RefCell<Self>> {
+        Rc::new(RefCell::new(Self {
+            dice: Dice::new(seed, 77),
+            path,
+            order: 0,
+            to_server: BTreeMap::new(),
+            to_clients: BTreeMap::new(),
+        }))
+    }
+
+    fn carry(&mut self, now: Instant, frame: &[u8], to_server: bool) {
+        let path = self.path;
+        if self.dice.chance(path.loss_permille.into()) {
+            return;
+        }
+        let copies = 1 + u32::from(self.dice.chance(path.duplicate_permille.into()));
+        for _ in 0..copies {
+            let mut frame = frame.to_vec();
+            if self.dice.chance(path.corrupt_permille.into()) && frame.len() > 34 {
+                let place = self.dice.size(34..=frame.len() - 1);
+                frame[place] ^= 0x10;
+            }
+            let late = self.dice.chance(path.reorder_permille.into());
+            let extra = if late {
+                self.dice.log_micros(10..=20_000)
+            } else {
+                Duration::ZERO
+            };
+            self.order += 1;
+            let key = (now + path.delay + extra, self.order);
+            let queue = if to_server {
+                &mut self.to_server
+            } else {
+                &mut self.to_clients
+            };
+            queue.insert(key, frame);
+        }
+    }
+}
+
+fn pop_due(queue: &mut BTreeMap<(Instant, u64), Vec<u8>>, now: Instant) -> Option<Vec<u8>> {
+    let first = queue.first_entry()?;
+    (first.key().0 <= now).then(|| first.remove())
+}
+
+impl Cable for Rc<RefCell<ModelCable>> {
+    fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
+        pop_due(&mut self.borrow_mut().to_clients, now)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
+        self.borrow_mut().carry(now, &frame, true);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let cable = self.borrow();
+        let first = |queue: &BTreeMap<(Instant, u64), Vec<u8>>| {
+            queue.first_key_value().map(|((at, _), _)| *at)
+        };
+        [first(&cable.to_server), first(&cable.to_clients)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// A conversation on one socket.
+#[derive(Default)]
+struct Talk {
+    asked: Vec<u8>,
+    answer: Vec<u8>,
+    written: usize,
+    closing: bool,
+    heard_at: Option<Instant>,
+}
+
+/// The server.
+pub(crate) struct ModelServer {
+    cable: Rc<RefCell<ModelCable>>,
+    objects: Vec<ObjectPlan>,
+    device: QueueDevice,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    talks: Vec<(SocketHandle, Talk)>,
+    port: u16,
+    due: Option<Instant>,
+}
+
+impl ModelServer {
+    pub(crate) fn new(
+        cable: Rc<RefCell<ModelCable>>,
+        mtu_bytes: u16,
+        port: u16,
+        objects: Vec<ObjectPlan>,
+    ) -> Self {
+        let mut device = QueueDevice::new(mtu_bytes);
+        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(SERVER_MAC)));
+        config.random_seed = 5;
+        let mut interface = Interface::new(config, &mut device, smoltcp_instant(Instant::ZERO));
+        interface.update_ip_addrs(|addresses| {
+            for (address, prefix) in [(IpAddr::from(SERVER_V4), 16), (SERVER_V6.into(), 64)] {
+                addresses
+                    .push(IpCidr::new(address.into(), prefix))
+                    .expect("room for two");
+            }
+        });
+        let mut sockets = SocketSet::new(Vec::new());
+        let talks = (0..SOCKETS).map(|_| (sockets.add(listening(port)), Talk::default()));
+        let talks = talks.collect();
+        Self {
+            cable,
+            objects,
+            device,
+            interface,
+            sockets,
+            talks,
+            port,
+            due: None,
+        }
+    }
+
+    fn talk(&mut self, now: Instant) {
+        for (handle, talk) in &mut self.talks {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(*handle);
+            if matches!(socket.state(), State::Closed | State::TimeWait) {
+                *talk = Talk::default();
+                *socket = listening(self.port);
+                continue;
+            }
+            if socket.state() == State::Listen {
+                continue;
+            }
+            talk.step(now, socket, &self.objects);
+        }
+    }
+}
+
+impl Talk {
+    fn step(&mut self, now: Instant, socket: &mut tcp::Socket<'_>, objects: &[ObjectPlan]) {
+        while socket.can_recv() {
+            let asked = &mut self.asked;
+            let heard = socket.recv(|bytes| {
+                asked.extend_from_slice(bytes);
+                (bytes.len(), ())
+            });
+            heard.expect("can_recv said so");
+            self.heard_at = Some(now);
+        }
+        loop {
+            if self.written < self.answer.len() && socket.can_send() {
+                let rest = &self.answer[self.written..];
+                self.written += socket.send_slice(rest).unwrap_or_default();
+                self.heard_at = Some(now);
+            }
+            if self.written < self.answer.len() || self.closing {
+                break;
+            }
+            let Some(end) = self.asked.windows(4).position(|four| four == b"\r\n\r\n") else {
+                self.closing = self.asked.len() > 4000;
+                break;
+            };
+            let head: Vec<u8> = self.asked.drain(..end + 4).collect();
+            (self.answer, self.closing) = answer(&head, objects);
+            self.written = 0;
+        }
+        let spoken = self.written == self.answer.len();
+        let heard_at = *self.heard_at.get_or_insert(now);
+        let impatient = now.since(heard_at) >= PATIENCE;
+        if spoken && (self.closing || socket.state() == State::CloseWait) {
+            socket.close();
+        } else if spoken && impatient && socket.send_queue() == 0 {
+            socket.abort();
+        }
+    }
+}
+
+fn listening(port: u16) -> tcp::Socket<'static> {
+    let buffer = |bytes| tcp::SocketBuffer::new(vec![0; bytes]);
+    let mut socket = tcp::Socket::new(buffer(8192), buffer(65_536));
+    socket.listen(port).expect("a new socket");
+    socket.set_timeout(Some(smoltcp::time::Duration::from_secs(900)));
+    socket
+}
+
+/// The reply to one head, and whether the connection closes after it.
+fn answer(head: &[u8], objects: &[ObjectPlan]) -> (Vec<u8>, bool) {
+    let Ok(text) = core::str::from_utf8(head) else {
+        return (
+            b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n".to_vec(),
+            true,
+        );
+    };
+    let close = text.contains("Connection: close");
+    let wanted = |object: &&ObjectPlan| text.contains(&format!(" {} ", object.path()));
+    let range = text.split_once("Range: bytes=").and_then(|(_, rest)| {
+        let (first, last) = rest.split_once("\r\n")?.0.split_once('-')?;
+        Some(match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) => RangePlan::FirstToLast(first, last),
+            (Ok(first), Err(_)) => RangePlan::From(first),
+            _ => RangePlan::Last(last.parse().ok()?),
+        })
+    });
+    let object = objects.iter().find(wanted).copied();
+    let expected = RequestPlan {
+        object,
+        head: text.starts_with("HEAD"),
+        range,
+        close,
+    }
+    .expected();
+    let length = expected.body.map_or(0, |body| body.length_bytes);
+    let mut reply = format!(
+        "HTTP/1.1 {} Model\r\nContent-Length: {length}\r\n",
+        expected.status
+    );
+    if let (206, Some(body)) = (expected.status, expected.body) {
+        let last = body.offset_bytes + length - 1;
+        let size = body.object.size_bytes;
+        reply += &format!(
+            "Content-Range: bytes {}-{last}/{size}\r\n",
+            body.offset_bytes
+        );
+    }
+    reply += if close {
+        "Connection: close\r\n\r\n"
+    } else {
+        "\r\n"
+    };
+    let mut reply = reply.into_bytes();
+    if let Some(body) = expected.body.filter(|_| !expected.head) {
+        let head_bytes = reply.len();
+        reply.resize(head_bytes + usize::try_from(length).expect("small"), 0);
+        let content: Content = body.object.content;
+        content.fill(body.offset_bytes, &mut reply[head_bytes..]);
+    }
+    (reply, close)
+}
+
+impl Server for ModelServer {
+    fn step(&mut self, now: Instant) -> bool {
+        let mut moved = false;
+        while let Some(frame) = pop_due(&mut self.cable.borrow_mut().to_server, now) {
+            self.device.arrived.push_back(frame);
+            moved = true;
+        }
+        if !moved && self.due.is_none_or(|due| due > now) {
+            return false;
+        }
+        let moment = smoltcp_instant(now);
+        self.interface
+            .poll(moment, &mut self.device, &mut self.sockets);
+        self.talk(now);
+        self.interface
+            .poll(moment, &mut self.device, &mut self.sockets);
+        while let Some(frame) = self.device.leaving.pop_front() {
+            self.cable.borrow_mut().carry(now, &frame, false);
+        }
+        let tcp = self
+            .interface
+            .poll_at(moment, &self.sockets)
+            .map(our_instant);
+        let impatience = self
+            .talks
+            .iter()
+            .filter_map(|(_, talk)| Some(talk.heard_at? + PATIENCE));
+        self.due = impatience.filter(|at| *at > now).chain(tcp).min();
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn handle_happening(&mut self, _now: Instant, happening: Happening) {
+        panic!("the model does not know {happening:?}");
+    }
+
+    fn books(&self) -> Books {
+        let open = |handle| {
+            let state = self.sockets.get::<tcp::Socket<'_>>(handle).state();
+            !matches!(state, State::Listen | State::Closed | State::TimeWait)
+        };
+        let connections = self
+            .talks
+            .iter()
+            .filter(|(handle, _)| open(*handle))
+            .count();
+        Books {
+            slots: 4,
+            free_slots: 4,
+            connections,
+            reads_in_flight: 0,
+        }
+    }
+
+    fn held_objects(&mut self, _now: Instant) -> u64 {
+        0
+    }
+
+    fn failure(&self) -> Option<&str> {
+        None
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}

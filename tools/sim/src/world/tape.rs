@@ -1,0 +1,273 @@
+//! The record of a run: a digest of every frame, and on request a line or a capture of each.
+//!
+//! It refuses to influence the run: it only sees. Lines are in a stable format, so that two runs
+//! can be compared with `diff`. Bounded by the run; a capture is kept in memory until its end.
+
+use core::fmt;
+
+use clock::Instant;
+use smoltcp::wire::{
+    ArpPacket, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet,
+    TcpPacket,
+};
+
+/// Which way a frame went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// From a client, before the cable had its way with it.
+    ToServer,
+    /// To the clients, after the cable had its way with it.
+    ToClients,
+}
+
+/// The record of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Tape {
+    digest: Digest,
+    frames: u64,
+    lines: Option<Vec<String>>,
+    capture: Option<Vec<u8>>,
+}
+
+impl Tape {
+    /// Keeps the digest, and lines and a capture if wanted.
+    pub(crate) fn new(lines: bool, capture: bool) -> Self {
+        Self {
+            lines: lines.then(Vec::new),
+            capture: capture.then(|| pcap_header().to_vec()),
+            ..Self::default()
+        }
+    }
+
+    /// A frame passed the clients' end of the cable.
+    pub(crate) fn record(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
+        self.frames += 1;
+        self.digest.add(now.as_nanos());
+        self.digest.add(direction as u64);
+        self.digest.add_bytes(frame);
+        if let Some(capture) = &mut self.capture {
+            append_to_capture(capture, now, frame);
+        }
+        if let Some(lines) = &mut self.lines {
+            let arrow = if direction == Direction::ToServer {
+                ">"
+            } else {
+                "<"
+            };
+            lines.push(format!("{} {arrow} {}", Stamp(now), describe(frame)));
+        }
+    }
+
+    /// Something else happened.
+    pub(crate) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{} ! {what}", Stamp(now)));
+        }
+    }
+
+    /// Hash of all frames so far, with their times.
+    pub(crate) const fn digest(&self) -> u64 {
+        self.digest.0
+    }
+
+    /// Frames so far.
+    pub(crate) const fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// One line per event, if they were wanted.
+    pub(crate) fn lines(&self) -> &[String] {
+        self.lines.as_deref().unwrap_or_default()
+    }
+
+    /// A pcap file, if one was wanted.
+    pub(crate) fn capture(&self) -> Option<&[u8]> {
+        self.capture.as_deref()
+    }
+}
+
+/// Seconds and nanoseconds, in columns.
+struct Stamp(Instant);
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        write!(
+            formatter,
+            "{:>5}.{:09}",
+            nanos / 1_000_000_000,
+            nanos % 1_000_000_000
+        )
+    }
+}
+
+/// FNV-1a over 64-bit words: fast, and the same on every machine.
+#[derive(Debug)]
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        // FNV moves bits upwards only; words, unlike bytes, need them back down.
+        self.0 ^= self.0 >> 32;
+    }
+
+    fn add_bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.add(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            self.add(u64::from(*byte));
+        }
+        self.add(bytes.len() as u64);
+    }
+}
+
+/// The header of a pcap file with nanosecond stamps, link type Ethernet.
+const fn pcap_header() -> [u8; 24] {
+    let mut header = [0; 24];
+    let (magic, version, snap_length, ethernet) = (
+        0xa1b2_3c4d_u32.to_le_bytes(),
+        [2, 0, 4, 0],
+        65_536_u32.to_le_bytes(),
+        [1, 0, 0, 0],
+    );
+    let fields = [(0, magic), (4, version), (16, snap_length), (20, ethernet)];
+    let mut index = 0;
+    while index < fields.len() {
+        let (at, bytes) = fields[index];
+        let mut byte = 0;
+        while byte < 4 {
+            header[at + byte] = bytes[byte];
+            byte += 1;
+        }
+        index += 1;
+    }
+    header
+}
+
+fn append_to_capture(capture: &mut Vec<u8>, now: Instant, frame: &[u8]) {
+    let nanos = now.as_nanos();
+    let length = frame.len() as u64;
+    for field in [nanos / 1_000_000_000, nanos % 1_000_000_000, length, length] {
+        capture.extend(u32::try_from(field).unwrap_or(u32::MAX).to_le_bytes());
+    }
+    capture.extend_from_slice(frame);
+}
+
+/// One line on a frame, for people; read by smoltcp, so that a mistake of ours shows.
+fn describe(frame: &[u8]) -> String {
+    let Ok(ethernet) = EthernetFrame::new_checked(frame) else {
+        return format!("{} bytes that are no frame", frame.len());
+    };
+    let described = match ethernet.ethertype() {
+        EthernetProtocol::Arp => {
+            ArpPacket::new_checked(ethernet.payload()).map(|packet| format!("{packet}"))
+        }
+        EthernetProtocol::Ipv4 => Ipv4Packet::new_checked(ethernet.payload()).map(|packet| {
+            let ends = (packet.src_addr().into(), packet.dst_addr().into());
+            describe_ip(ends, packet.next_header(), packet.payload())
+        }),
+        EthernetProtocol::Ipv6 => Ipv6Packet::new_checked(ethernet.payload()).map(|packet| {
+            let ends = (packet.src_addr().into(), packet.dst_addr().into());
+            describe_ip(ends, packet.next_header(), packet.payload())
+        }),
+        EthernetProtocol::Unknown(other) => return format!("ethertype {other:#06x}"),
+    };
+    described.unwrap_or_else(|_| format!("{} malformed bytes", frame.len()))
+}
+
+fn describe_ip(ends: (IpAddress, IpAddress), protocol: IpProtocol, payload: &[u8]) -> String {
+    let (source, destination) = ends;
+    match (protocol, TcpPacket::new_checked(payload)) {
+        (IpProtocol::Tcp, Ok(segment)) => {
+            let sound = segment.verify_checksum(&source, &destination);
+            let damaged = if sound { "" } else { " DAMAGED" };
+            let (from, to) = (segment.src_port(), segment.dst_port());
+            format!(
+                "{source}:{from} {destination}:{to} {}{damaged}",
+                describe_tcp(&segment)
+            )
+        }
+        _ => format!("{source} {destination} {protocol} {} bytes", payload.len()),
+    }
+}
+
+fn describe_tcp(segment: &TcpPacket<&[u8]>) -> String {
+    let flags: String = [
+        (segment.syn(), 'S'),
+        (segment.fin(), 'F'),
+        (segment.rst(), 'R'),
+        (segment.psh(), 'P'),
+        (segment.ack(), '.'),
+    ]
+    .iter()
+    .filter_map(|(set, letter)| set.then_some(*letter))
+    .collect();
+    // Sequence numbers as the wire has them: unsigned.
+    let unsigned = |number: smoltcp::wire::TcpSeqNumber| number.0.cast_unsigned();
+    let mut line = format!(
+        "[{flags}] seq {} ack {} win {} len {}",
+        unsigned(segment.seq_number()),
+        unsigned(segment.ack_number()),
+        segment.window_len(),
+        segment.payload().len()
+    );
+    if let Ok(ranges) = segment.selective_ack_ranges() {
+        for (left, right) in ranges.into_iter().flatten() {
+            line.push_str(&format!(" sack {left}-{right}"));
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Direction, Instant, Tape};
+
+    #[test]
+    fn the_digest_sees_time_direction_content_and_length() {
+        let digest = |nanos, direction, frame: &[u8]| {
+            let mut tape = Tape::new(false, false);
+            tape.record(Instant::from_nanos(nanos), direction, frame);
+            tape.digest()
+        };
+        let base = digest(1, Direction::ToServer, &[1; 20]);
+        assert_eq!(base, digest(1, Direction::ToServer, &[1; 20]));
+        assert_ne!(base, digest(2, Direction::ToServer, &[1; 20]));
+        assert_ne!(base, digest(1, Direction::ToClients, &[1; 20]));
+        assert_ne!(base, digest(1, Direction::ToServer, &[1; 21]));
+        let mut changed = [1; 20];
+        changed[3] = 2;
+        assert_ne!(base, digest(1, Direction::ToServer, &changed));
+    }
+
+    #[test]
+    fn a_capture_holds_each_frame_behind_its_header() {
+        let mut tape = Tape::new(true, true);
+        tape.record(
+            Instant::from_nanos(3_000_000_007),
+            Direction::ToServer,
+            &[9; 60],
+        );
+        let capture = tape.capture().expect("wanted");
+        assert_eq!(capture.len(), 24 + 16 + 60);
+        assert_eq!(
+            capture[24..40],
+            [3, 0, 0, 0, 7, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]
+        );
+        assert_eq!(tape.lines().len(), 1);
+        assert!(
+            tape.lines()[0].starts_with("    3.000000007 > "),
+            "{}",
+            tape.lines()[0]
+        );
+    }
+}
