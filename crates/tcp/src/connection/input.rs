@@ -163,6 +163,13 @@ impl Connection {
             && self.send.window() == window_before;
         let delivery = self.take_delivery(now, segment, ack);
         self.react(now, ack, delivery, is_duplicate);
+        if self.send.window() == 0 {
+            // RFC 9293 s3.8.6: a window may shut on what is in flight. Resends then do the work of
+            // probes, and a peer that answers them is not given up.
+            self.timeouts = 0;
+        } else if window_before == 0 {
+            self.restart_retransmit(now);
+        }
         Ok(delivery.advanced)
     }
 

@@ -126,6 +126,10 @@ impl Connection {
         } else if range.end == self.send.claimed {
             self.send.claimed = range.start.max(self.send.nxt);
         }
+        if self.retransmit.is_none() {
+            // The window may have shut meanwhile; it was last heard of then.
+            self.restart_retransmit(self.heard_at);
+        }
     }
 
     /// What of a fetched range is still to be sent: an ACK or a timeout may have come meanwhile.

@@ -1,7 +1,7 @@
 //! The peer's window shuts (RFC 9293 s3.8.6.1).
 
-use super::Sent::{New, Probe};
-use super::{Config, Driver, PEER, Peer, RTO, ack, millis, sequence};
+use super::Sent::{Again, New, Probe};
+use super::{Config, Driver, PEER, PEER_WITHOUT_SACK, Peer, RTO, ack, millis, sequence};
 use crate::verdict::{CloseReason, Outcome};
 
 const SHUT: Peer = Peer { window: 0, ..PEER };
@@ -89,4 +89,58 @@ fn bytes_claimed_before_the_window_shrank_still_leave() {
         "the window admitted them once"
     );
     assert_eq!(driver.flush(), []);
+}
+
+/// RFC 9293 s3.8.6: a window may shrink to nothing with data on its way. The peer drops that and
+/// answers each resend; it must not be given up, and a window that opens is used at once.
+#[test]
+fn a_peer_that_shut_its_window_on_data_in_flight_is_not_given_up() {
+    let mut driver = Driver::sending(PEER_WITHOUT_SACK, 5000);
+    driver.accept(ack(0).window(0));
+    for _ in 0..2 * Config::default().timeouts_max {
+        assert_eq!(driver.fire(), Outcome::Open);
+        assert_eq!(driver.flush(), [Again(0, 1000)]);
+        driver.pass(millis(100)).accept(ack(0).window(0));
+    }
+    assert!(driver.wait() > millis(50_000));
+    driver.pass(millis(100)).accept(ack(0));
+    assert_eq!(
+        driver.wait(),
+        RTO,
+        "the backoff is gone, and the wait with it"
+    );
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+}
+
+#[test]
+fn a_silent_peer_with_a_shut_window_is_given_up() {
+    let mut driver = Driver::sending(PEER_WITHOUT_SACK, 5000);
+    driver.accept(ack(0).window(0));
+    for _ in 0..Config::default().timeouts_max {
+        assert_eq!(driver.fire(), Outcome::Open);
+        let _ = driver.flush();
+    }
+    assert_eq!(driver.fire(), Outcome::Closed(CloseReason::TimedOut));
+}
+
+/// A claim given back behind a window that shut meanwhile: somebody must ask for the window.
+#[test]
+fn a_claim_returned_to_a_shut_window_is_probed_for() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    let fetch = driver.claim();
+    driver.accept(ack(0).window(0));
+    driver
+        .pass(millis(10))
+        .connection
+        .return_claim(fetch, false);
+    assert_eq!(driver.flush(), []);
+    assert_eq!(
+        driver.wait(),
+        RTO - millis(10),
+        "since the window was last seen"
+    );
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [Probe]);
 }
