@@ -1,5 +1,5 @@
-//! Any bytes as an Ethernet frame: parsing ends with a value or a reason, and what is accepted can be
-//! emitted, parses back to itself, and can be answered.
+//! Any bytes as an Ethernet frame: parsing ends with a value or a reason, and what is accepted can
+//! be emitted, parses back to itself, and can be answered.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -167,7 +167,8 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_the_naive_twin(
-            bytes in proptest::collection::vec(any::<u8>(), 0..300), initial: u16, skip in 0usize..9,
+            bytes in proptest::collection::vec(any::<u8>(), 0..300), initial: u16,
+            skip in 0usize..9,
         ) {
             // Any alignment, any length.
             let bytes = bytes.get(skip..).unwrap_or_default();

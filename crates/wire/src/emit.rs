@@ -51,7 +51,8 @@ pub struct Route {
 }
 
 impl Path {
-    /// The way back: replies go to the MAC the packet came from, whatever a routing table would say.
+    /// The way back: replies go to the MAC the packet came from, whatever a routing table would
+    /// say.
     #[must_use]
     pub const fn reply_route(&self) -> Route {
         Route {

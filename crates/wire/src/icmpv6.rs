@@ -1,5 +1,5 @@
-//! ICMPv6 (RFC 4443) and the half of neighbour discovery a server needs (RFC 4861): echo, packet too
-//! big, destination unreachable, neighbour solicitation and advertisement.
+//! ICMPv6 (RFC 4443) and the half of neighbour discovery a server needs (RFC 4861): echo, packet
+//! too big, destination unreachable, neighbour solicitation and advertisement.
 //!
 //! Everything else is refused as [`DropReason::Icmpv6Other`]: router advertisements and redirects,
 //! because our answers go back to the MAC they came from and need no router; multicast listener

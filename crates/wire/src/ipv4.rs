@@ -114,7 +114,8 @@ pub struct Ipv4Repr {
     pub protocol: u8,
     /// Time to live.
     pub time_to_live: u8,
-    /// Identification; since DF is always set, it is free (RFC 6864 s4.1), but cutting counts it up.
+    /// Identification; since DF is always set, it is free (RFC 6864 s4.1), but cutting counts it
+    /// up.
     pub identification: u16,
     /// Header and payload together, bytes.
     pub total_bytes: u16,

@@ -1,8 +1,8 @@
 //! IPv6 headers and the extension headers in front of the payload (RFC 8200).
 //!
-//! Hop-by-hop and destination options are walked and skipped, up to [`EXTENSION_BYTES_MAX`]. Refused:
-//! fragments, routing headers, options that ask to be refused, jumbograms. A protocol this crate
-//! does not know is handed up as it is.
+//! Hop-by-hop and destination options are walked and skipped, up to [`EXTENSION_BYTES_MAX`].
+//! Refused: fragments, routing headers, options that ask to be refused, jumbograms. A protocol this
+//! crate does not know is handed up as it is.
 
 use core::net::Ipv6Addr;
 

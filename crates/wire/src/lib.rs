@@ -1,15 +1,16 @@
-//! Bytes on the wire: Ethernet, ARP, IPv4, IPv6, ICMP, ICMPv6 and TCP, as views and representations.
+//! Bytes on the wire: Ethernet, ARP, IPv4, IPv6, ICMP, ICMPv6 and TCP, as views and
+//! representations.
 //!
 //! **Parsing never allocates and never panics.**
 //!
-//! A *view* (`Ipv4Packet`, `TcpSegment`, ...) borrows received bytes whose lengths have been checked
-//! once; a *representation* (`TcpRepr`, `ArpRepr`, ...) is the same header as plain values, and can
-//! be emitted. Most callers need neither: [`parse_frame`] takes a whole frame apart and says in one
-//! word what it is, or in one [`DropReason`] why it was refused; [`emit_tcp`] and its sisters write
-//! whole frames; [`cut`] does in software what segmentation offload does elsewhere.
+//! A *view* (`Ipv4Packet`, `TcpSegment`, ...) borrows received bytes whose lengths have been
+//! checked once; a *representation* (`TcpRepr`, `ArpRepr`, ...) is the same header as plain values,
+//! and can be emitted. Most callers need neither: [`parse_frame`] takes a whole frame apart and
+//! says in one word what it is, or in one [`DropReason`] why it was refused; [`emit_tcp`] and its
+//! sisters write whole frames; [`cut`] does in software what segmentation offload does elsewhere.
 //!
-//! Refused: VLAN tags, fragments (the stack sends with DF set and announces an MSS, so a peer has no
-//! cause to fragment), jumbograms, IPv6 routing headers, every transport but TCP and ICMP.
+//! Refused: VLAN tags, fragments (the stack sends with DF set and announces an MSS, so a peer has
+//! no cause to fragment), jumbograms, IPv6 routing headers, every transport but TCP and ICMP.
 //!
 //! Bounds: a frame carries at most one IP packet of 65,535 bytes (65,575 with an IPv6 header), TCP
 //! options at most 40 bytes, IPv6 extension headers at most [`ipv6::EXTENSION_BYTES_MAX`].

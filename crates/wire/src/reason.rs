@@ -1,6 +1,7 @@
 //! Why a frame was refused: one word per cause, so that counters can be arrays indexed by it.
 //!
-//! A reason is about the bytes alone. Whether a well-formed frame is *for us* is the caller's to say.
+//! A reason is about the bytes alone. Whether a well-formed frame is *for us* is the caller's to
+//! say.
 
 /// Declares [`DropReason`], its names and its count from one list, so that they cannot drift apart.
 macro_rules! drop_reasons {
@@ -71,7 +72,8 @@ drop_reasons! {
     Ipv6BadVersion => "ipv6_bad_version",
     /// The payload length is longer than the frame.
     Ipv6BadPayloadLength => "ipv6_bad_payload_length",
-    /// An extension header runs over the end of the packet, or an option over the end of its header.
+    /// An extension header runs over the end of the packet, or an option over the end of its
+    /// header.
     Ipv6BadExtension => "ipv6_bad_extension",
     /// Extension headers beyond [`crate::ipv6::EXTENSION_BYTES_MAX`].
     Ipv6ExtensionsTooLong => "ipv6_extensions_too_long",

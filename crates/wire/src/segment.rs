@@ -2,8 +2,8 @@
 //! completion.
 //!
 //! Segments come from [`crate::emit_tcp`], so headers that are none are a broken invariant and
-//! panic. Cutting never copies payload: each frame gathers slices of the parts it was given. Bounded
-//! by the 64 KiB of one IP packet and [`Outgoing::PARTS_MAX`] parts.
+//! panic. Cutting never copies payload: each frame gathers slices of the parts it was given.
+//! Bounded by the 64 KiB of one IP packet and [`Outgoing::PARTS_MAX`] parts.
 
 use crate::checksum;
 use crate::emit::HEADERS_BYTES_MAX;
@@ -243,7 +243,8 @@ struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// The next `bytes` bytes, as slices of the parts they lie in: an array and how much of it counts.
+    /// The next `bytes` bytes, as slices of the parts they lie in: an array and how much of it
+    /// counts.
     fn take(&mut self, bytes: usize) -> ([&'a [u8]; Outgoing::PARTS_MAX], usize) {
         let mut slices: [&[u8]; Outgoing::PARTS_MAX] = [&[]; Outgoing::PARTS_MAX];
         let mut count = 0;
