@@ -79,8 +79,10 @@ impl Connection {
             Unacceptable::StaleTimestamp => SegmentDrop::StaleTimestamp,
             Unacceptable::MissingTimestamp => SegmentDrop::MissingTimestamp,
         };
+        // RFC 7323 s3.2 has a missing timestamp dropped in silence; RFC 5961 s4.2 wants every SYN
+        // challenged, and that of a client that lost its state need not bring one.
         let silent = segment.flags.contains(TcpFlags::RST)
-            || matches!(reason, SegmentDrop::MissingTimestamp);
+            || (reason == SegmentDrop::MissingTimestamp && !segment.flags.contains(TcpFlags::SYN));
         if !silent {
             let fin = segment.flags.contains(TcpFlags::FIN);
             if payload_bytes > 0 || fin {

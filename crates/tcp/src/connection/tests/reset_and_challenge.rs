@@ -139,3 +139,17 @@ fn an_unasked_timestamp_does_no_harm() {
     let _ = driver.flush();
     assert_eq!(driver.last_header().options.timestamps, None);
 }
+
+/// A client that lost its state knows nothing of timestamps either; the challenge is what lets it
+/// reset us (RFC 5961 s4.2).
+#[test]
+fn a_syn_without_timestamp_or_with_an_old_one_is_challenged() {
+    for stamp in [None, Some(Timestamps { value: 1, echo: 0 })] {
+        let mut driver = Driver::with(STAMPING);
+        driver.accept(ack(0));
+        let mut syn = driver.repr(ack(0).with(TcpFlags::SYN).without_ack());
+        syn.options.timestamps = stamp;
+        assert!(driver.receive_repr(&syn, 0).drop.is_some());
+        assert_eq!(driver.flush(), [Ack], "{stamp:?}");
+    }
+}
