@@ -42,7 +42,7 @@ Output:
 
 Rights:
   tap:NAME      CAP_NET_ADMIN, and /dev/net/tun
-  packet:IFACE  CAP_NET_RAW
+  packet:IFACE  CAP_NET_RAW and CAP_NET_ADMIN
   Either run as root or: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
 
 Examples:
@@ -85,7 +85,9 @@ pub struct ServeArgs {
     /// Interface to serve on: tap:NAME or packet:IFACE [default: tap:atlas0]
     ///
     /// tap:NAME makes (or takes over) a TAP interface; the host's end of it gets the first free
-    /// address of each --address subnet, so the host itself can be the first client.
+    /// address of each --address subnet, so the host itself can be the first client. If NAME is a
+    /// macvtap, it is opened, and keeps the addresses it has.
+    ///
     /// packet:IFACE uses an existing interface through an AF_PACKET socket; the host's own
     /// addresses on it keep working.
     #[arg(long, value_name = "LINK")]
@@ -123,7 +125,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub cors: bool,
 
-    /// Log more: -v debug (per connection), -vv trace
+    /// Log more: -v debug, -vv trace
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,
 

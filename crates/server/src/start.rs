@@ -19,7 +19,7 @@ use link::{
 use memory::{Arena, ArenaConfig, PageKind};
 use session::Conductor;
 use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::cidr::Cidr;
 use crate::config;
@@ -124,6 +124,7 @@ fn assemble<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Fai
         )
     })?;
     let conductor = Conductor::new(conductor_config(settings, &link, seed, zero));
+    debug!(capabilities = ?link.capabilities(), seconds = zero.real.elapsed().as_secs_f32(), "started");
     info!(
         addresses = %settings.urls(),
         mtu_bytes = link.capabilities().mtu_bytes,

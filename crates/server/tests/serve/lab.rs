@@ -147,13 +147,21 @@ pub(crate) struct End {
 impl Atlas {
     /// Starts it; [`Atlas::ready`] waits until it serves.
     pub(crate) fn start(lab: &Lab, directory: &Path, words: &[&str]) -> Self {
-        let mut command = lab.command(env!("CARGO_BIN_EXE_atlas"));
-        command.arg("serve").arg(directory).args(words);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("ip is installed");
+        Self::start_after(lab, "true", directory, words)
+    }
+
+    /// Starts it after a shell has run `prepare` in a mount namespace that only they see.
+    pub(crate) fn start_after(lab: &Lab, prepare: &str, directory: &Path, words: &[&str]) -> Self {
+        let mut command = lab.command("sh");
+        // The shell becomes the server, so that signals reach it.
+        command.args(["-c", &format!("{prepare} && exec \"$@\""), "sh"]);
+        command
+            .arg(env!("CARGO_BIN_EXE_atlas"))
+            .arg("serve")
+            .arg(directory)
+            .args(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("ip is installed");
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
         Self {

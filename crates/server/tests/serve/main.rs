@@ -215,3 +215,62 @@ fn an_address_of_the_host_is_refused_before_anything_is_made() {
         end.stderr
     );
 }
+
+#[test]
+fn without_direct_reads_only_buffered_ones_are_served() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    // A file system in memory that knows no direct reads, seen by the server alone.
+    let share = TempDir::new().unwrap();
+    let (share, film) = (share.path(), directory.path().join("film.bin"));
+    let (at, film) = (share.to_str().unwrap(), film.to_str().unwrap());
+    let prepare = format!("mount -t ramfs ramfs {at} && cp {film} {at}");
+    let end = Atlas::start_after(&lab, &prepare, share, &[]).end();
+    assert_eq!(end.code, Some(2), "{}", end.stderr);
+    assert!(end.stderr.contains("refuses O_DIRECT"), "{}", end.stderr);
+    assert!(end.stderr.contains("set buffered = true"), "{}", end.stderr);
+    let config = directory.path().join("atlas.toml");
+    std::fs::write(&config, "buffered = true").unwrap();
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start_after(&lab, &prepare, share, &words);
+    assert_eq!(atlas.ready(), "ready http://10.77.0.2/");
+    assert!(
+        lab.curl(&["http://10.77.0.2/film.bin"]) == bytes,
+        "not the file's bytes"
+    );
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("reading through the page cache"),
+        "{}",
+        end.stderr
+    );
+}
+
+#[test]
+fn a_capture_has_what_passed() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let file = directory.path().join("frames.pcap");
+    let words = ["--pcap", file.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    assert!(
+        lab.curl(&["http://10.77.0.2/film.bin"]) == bytes,
+        "not the file's bytes"
+    );
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+    let captured = std::fs::read(&file).unwrap();
+    assert!(captured.len() > FILE_BYTES, "{} bytes", captured.len());
+    let words = ["--pcap", "/no/such/directory/frames.pcap"];
+    let end = Atlas::start(&lab, directory.path(), &words).end();
+    assert_eq!(end.code, Some(2), "{}", end.stderr);
+    assert!(
+        end.stderr
+            .contains("--pcap /no/such/directory/frames.pcap: "),
+        "{}",
+        end.stderr
+    );
+}
