@@ -189,6 +189,11 @@ impl RateReduction {
         self.sent += bytes;
     }
 
+    /// `bytes` claimed to leave do not leave after all.
+    pub fn on_returned(&mut self, bytes: u64) {
+        self.sent = self.sent.saturating_sub(bytes);
+    }
+
     /// An ACK delivered `delivered` bytes; returns how many may be sent now. `pipe` counts bytes
     /// in the network and those being fetched.
     pub fn on_ack(&mut self, delivered: u64, pipe: u64, threshold: u64, segment_bytes: u64) -> u64 {

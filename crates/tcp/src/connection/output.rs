@@ -126,6 +126,9 @@ impl Connection {
         } else if range.end == self.send.claimed {
             self.send.claimed = range.start.max(self.send.nxt);
         }
+        if let Episode::Recovery { reduction, .. } = &mut self.episode {
+            reduction.on_returned(range.bytes());
+        }
         if self.retransmit.is_none() {
             // The window may have shut meanwhile; it was last heard of then.
             self.restart_retransmit(self.heard_at);

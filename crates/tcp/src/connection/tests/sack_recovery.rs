@@ -200,17 +200,22 @@ fn reports_alone_do_not_open_the_window() {
     );
 }
 
-/// RFC 6937: while the pipe is above ssthresh, seven leave for ten that arrive.
-#[test]
-fn rate_reduction_paces_what_leaves_by_what_arrives() {
+/// 30 000 to 70 000 are out, and more is queued.
+fn forty_segments_out() -> Driver {
     let mut driver = Driver::sending(PEER, 200_000);
     driver.pass(millis(100)).accept(ack(10_000));
     let _ = driver.flush();
     driver.pass(millis(100)).accept(ack(30_000));
     let _ = driver.flush();
-    // Forty segments are out, 30 000 to 70 000; the first is lost. When that is sure, 39 are out
-    // and 28 shall be: 0.718 for each that arrives.
     driver.pass(millis(100));
+    driver
+}
+
+/// RFC 6937: while the pipe is above ssthresh, seven leave for ten that arrive.
+#[test]
+fn rate_reduction_paces_what_leaves_by_what_arrives() {
+    // When the loss is sure, 39 are out and 28 shall be: 0.718 for each that arrives.
+    let mut driver = forty_segments_out();
     let mut left = Vec::new();
     for segment in 1..=12 {
         driver.accept(ack(30_000).sack(31_000, 31_000 + segment * 1000));
@@ -260,4 +265,19 @@ fn the_reordering_timer_begins_rate_reduction_too() {
         .pass(millis(100))
         .accept(ack(1000).sack(9000, 10_000));
     assert_eq!(driver.flush(), [Again(1000, 3000)]);
+}
+
+#[test]
+fn a_claim_given_back_counts_as_not_sent() {
+    let mut driver = forty_segments_out();
+    driver.accept(ack(30_000).sack(31_000, 34_000));
+    for _ in 0..20 {
+        let claim = driver.claim();
+        assert_eq!(claim, super::range(30_000, 31_000));
+        driver.connection.return_claim(claim, true);
+    }
+    // 37 are out and 28 shall be: three that arrived let 2.27 leave, three more 4.54 in all.
+    assert_eq!(driver.flush(), [Again(30_000, 31_000), New(70_000, 71_000)]);
+    driver.accept(ack(30_000).sack(31_000, 37_000));
+    assert_eq!(driver.flush(), [New(71_000, 73_000)]);
 }
