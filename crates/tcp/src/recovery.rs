@@ -33,6 +33,8 @@ pub struct Rack {
     multiple: u32,
     /// RACK.reo_wnd_persist.
     persist: u32,
+    /// RACK.dsack_round: reports of duplicates count once until this is acknowledged.
+    report_round: Option<StreamOffset>,
 }
 
 impl Rack {
@@ -46,6 +48,7 @@ impl Rack {
             reordering_seen: false,
             multiple: 1,
             persist: 0,
+            report_round: None,
         }
     }
 
@@ -69,10 +72,14 @@ impl Rack {
     }
 
     /// The peer reported bytes received twice: we resent too early, so wait longer for reordered
-    /// ones (RFC 8985 s6.2, step 4).
-    pub fn on_duplicate_report(&mut self) {
-        self.multiple = (self.multiple + 1).min(REORDER_MULTIPLE_MAX);
+    /// ones (RFC 8985 s6.2, step 4); longer once in a round trip, however many reports it brings.
+    /// `una` is SND.UNA, `nxt` SND.NXT.
+    pub fn on_duplicate_report(&mut self, una: StreamOffset, nxt: StreamOffset) {
         self.persist = REORDER_PERSIST;
+        if self.report_round.is_none_or(|end| una >= end) {
+            self.report_round = Some(nxt);
+            self.multiple = (self.multiple + 1).min(REORDER_MULTIPLE_MAX);
+        }
     }
 
     /// A recovery ended.
@@ -296,11 +303,17 @@ mod tests {
     #[test]
     fn too_early_resends_lengthen_the_wait_up_to_srtt() {
         let (mut rack, mut flight, rtt, now) = second_arrives_first();
-        rack.on_duplicate_report();
+        for una in [0, 500, 1999] {
+            rack.on_duplicate_report(StreamOffset(una), StreamOffset(2000 + una));
+            let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+            assert_eq!(next, Some(Instant::from_millis(60)), "one round trip");
+        }
+        rack.on_duplicate_report(StreamOffset(2000), StreamOffset(4000));
         let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
-        assert_eq!(next, Some(Instant::from_millis(60)));
-        for _ in 0..40 {
-            rack.on_duplicate_report();
+        assert_eq!(next, Some(Instant::from_millis(70)));
+        for round in 2..40 {
+            let una = StreamOffset(round * 2000);
+            rack.on_duplicate_report(una, una + 2000);
         }
         let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
         assert_eq!(next, Some(Instant::from_millis(80)), "srtt bounds the wait");

@@ -238,7 +238,7 @@ impl Connection {
             self.rtt.on_sample(sample);
         }
         if delivery.duplicate_report {
-            self.rack.on_duplicate_report();
+            self.rack.on_duplicate_report(ack, self.send.nxt);
         }
         self.check_tail_probe(ack, &delivery, duplicate);
         let duplicate = duplicate && !self.flight.is_empty();
@@ -335,7 +335,10 @@ impl Connection {
                 self.rack.on_recovery_end();
                 self.episode = Episode::Open;
             }
-            Episode::Loss { high } if ack >= high => self.episode = Episode::Open,
+            Episode::Loss { high } if ack >= high => {
+                self.rack.on_recovery_end();
+                self.episode = Episode::Open;
+            }
             _ => {}
         }
     }

@@ -281,3 +281,35 @@ fn a_claim_given_back_counts_as_not_sent() {
     driver.accept(ack(30_000).sack(31_000, 37_000));
     assert_eq!(driver.flush(), [New(71_000, 73_000)]);
 }
+
+/// RFC 2883 s4: a first block below the ACK, or inside the second block.
+#[test]
+fn a_report_of_a_duplicate_makes_more_patient() {
+    let rows = [
+        (ack(4000).sack(3000, 4000).sack(5000, 6000), millis(50)),
+        (ack(4000).sack(3000, 4001).sack(5000, 6000), millis(25)),
+        (ack(4000).sack(5000, 5500).sack(5000, 6000), millis(50)),
+        (ack(4000).sack(5000, 6001).sack(5000, 6000), millis(25)),
+        (ack(4000).sack(5000, 6000), millis(25)),
+    ];
+    for (segment, patience) in rows {
+        let mut driver = sending();
+        driver.accept(segment);
+        // Sent a round trip of 100 ms ago.
+        assert_eq!(driver.wait(), patience, "{segment:?}");
+    }
+}
+
+#[test]
+fn patience_wears_off_after_sixteen_recoveries() {
+    let mut driver = sending();
+    driver.accept(ack(4000).sack(3000, 4000).sack(5000, 6000));
+    for _ in 0..15 {
+        driver.connection.rack.on_recovery_end();
+    }
+    driver.accept(ack(4000).sack(5000, 6000));
+    assert_eq!(driver.wait(), millis(50));
+    driver.connection.rack.on_recovery_end();
+    driver.accept(ack(4000).sack(5000, 6000));
+    assert_eq!(driver.wait(), millis(25));
+}
