@@ -161,8 +161,6 @@ impl Conductor {
         }
         if reply.close {
             client.stop_taking_requests();
-        } else {
-            client.await_more(now);
         }
     }
 

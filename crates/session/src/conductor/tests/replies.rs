@@ -171,3 +171,18 @@ fn a_bad_head_is_refused_and_the_connection_closed() {
     assert!(peer.head_and_rest().0.starts_with("HTTP/1.1 431 "));
     assert!(peer.finished);
 }
+
+#[test]
+fn a_client_that_closed_its_side_gets_all_replies_it_asked_for() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let request = "GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(11);
+    let flags = TcpFlags::ACK.union(TcpFlags::FIN);
+    peer.send(&mut bench, flags, request.as_bytes());
+    bench.turn();
+    peer.drain(&mut bench);
+    let text = String::from_utf8(std::mem::take(&mut peer.received)).unwrap();
+    assert_eq!(text.matches("HTTP/1.1 404 ").count(), 11);
+    assert!(peer.finished);
+    bench.assert_quiet();
+}
