@@ -98,6 +98,9 @@ pub struct Connection {
     tail_probe: Option<TailProbe>,
     /// A probe segment shall leave (keep-alive or zero window).
     probe_due: bool,
+    /// Less than a sensible segment shall leave: the override timer fired
+    /// (RFC 9293 s3.8.6.2.1).
+    crumb_due: bool,
     /// Timeouts in a row without new data acknowledged.
     timeouts: u32,
     /// Probes in a row without any answer.
@@ -150,6 +153,7 @@ impl Connection {
             acknowledgment: Acknowledgment::None,
             tail_probe: None,
             probe_due: false,
+            crumb_due: false,
             timeouts: 0,
             probes: 0,
             heard_at: now,

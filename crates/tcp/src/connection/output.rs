@@ -57,7 +57,7 @@ impl Connection {
             return None;
         }
         let whole = is_retransmission || run.end == self.send.end;
-        let bytes = self.sensible_bytes(run.bytes(), credit, whole, outstanding);
+        let bytes = self.sensible_bytes(run.bytes(), credit, whole);
         if bytes == 0 {
             return None;
         }
@@ -79,10 +79,8 @@ impl Connection {
     }
 
     /// How much of a run of `bytes` leaves on `credit`: segments without a runt behind them, but
-    /// for the end of a `whole` run. RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a
-    /// segment leaves only if it is all there is, if it is half of what the peer ever admitted, or
-    /// if nothing else is out.
-    fn sensible_bytes(&self, bytes: u64, credit: u64, whole: bool, outstanding: u64) -> u64 {
+    /// for the end of a `whole` run.
+    fn sensible_bytes(&self, bytes: u64, credit: u64, whole: bool) -> u64 {
         if whole && bytes <= credit {
             return bytes;
         }
@@ -90,11 +88,19 @@ impl Connection {
         let bytes = bytes.min(credit);
         if bytes >= segment {
             bytes - bytes % segment
-        } else if outstanding == 0 || 2 * bytes >= self.send.window_max() {
-            bytes
-        } else {
+        } else if self.is_crumb(bytes) {
             0
+        } else {
+            bytes
         }
+    }
+
+    /// RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a segment leaves only if it is
+    /// all there is, if it is half of what the peer ever admitted, or if it waited long enough.
+    pub(super) fn is_crumb(&self, bytes: u64) -> bool {
+        bytes < u64::from(self.segment_bytes)
+            && 2 * bytes < self.send.window_max()
+            && !self.crumb_due
     }
 
     /// The session fetches `range`, a beginning of the demand's range.
@@ -110,6 +116,7 @@ impl Connection {
                 "new bytes are claimed in order"
             );
             self.send.claimed = range.end;
+            self.crumb_due = false;
         }
         if let Some(probe) = &mut self.tail_probe {
             probe.is_due = false;

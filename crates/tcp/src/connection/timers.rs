@@ -22,7 +22,7 @@ pub(super) enum Alarm {
     Timeout,
     /// Send the last segment again, or a new one, to learn whether the tail was lost.
     TailProbe,
-    /// Ask for the window.
+    /// Ask for the window, or take up the crumb of it there is.
     WindowProbe,
 }
 
@@ -144,6 +144,11 @@ impl Connection {
             Alarm::Timeout => return self.on_retransmission_timeout(now),
             Alarm::TailProbe => self.on_tail_probe(now),
             Alarm::WindowProbe => {
+                if !self.send.admitted().is_empty() {
+                    self.crumb_due = true;
+                    self.retransmit = None;
+                    return true;
+                }
                 self.rtt.on_timeout();
                 self.restart_retransmit(now);
                 return self.probe();
@@ -214,11 +219,14 @@ impl Connection {
         Some(smoothed * 2 + extra)
     }
 
-    /// The peer's window is shut, nothing is out that would make it speak, and we have more.
+    /// The peer's window is shut or as good as shut, nothing is out that would make it speak, and
+    /// we have more.
     fn is_stalled_by_window(&self) -> bool {
+        let admitted = self.send.admitted();
         self.send.unclaimed_bytes() > 0
             && self.send.fetching_bytes() == 0
-            && self.send.admitted().is_empty()
+            && (admitted.is_empty()
+                || (admitted.end < self.send.end && self.is_crumb(admitted.bytes())))
     }
 
     /// Sends a probe; `false` if too many went unanswered.

@@ -144,3 +144,38 @@ fn a_claim_returned_to_a_shut_window_is_probed_for() {
     let _ = driver.fire();
     assert_eq!(driver.flush(), [Probe]);
 }
+
+/// RFC 9293 s3.8.6.2.1: crumbs of a window are taken up only when the override timer fires. A
+/// peer that hands out single bytes gets one small read a timeout, not one a round trip.
+#[test]
+fn a_crumb_of_a_window_is_left_for_the_override_timer() {
+    // SND.WND; what leaves at once. The largest window was 60 000, a segment is 1000.
+    for (window, at_once) in [(999, &[][..]), (1000, &[New(5000, 6000)])] {
+        let mut driver = Driver::sending(PEER, 5000);
+        driver.pass(millis(100)).accept(ack(5000).window(window));
+        driver.append(50_000);
+        assert_eq!(driver.flush(), at_once, "{window}");
+    }
+    let mut driver = Driver::sending(PEER, 5000);
+    driver.append(50_000);
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(10_000).window(1));
+    for byte in 10_000..10_005 {
+        assert_eq!(driver.flush(), []);
+        assert!(driver.wait() >= millis(200));
+        let _ = driver.fire();
+        assert_eq!(driver.flush(), [New(byte, byte + 1)]);
+        let acknowledged = i64::try_from(byte + 1).unwrap();
+        driver.pass(millis(100)).accept(ack(acknowledged).window(1));
+    }
+    driver.accept(ack(10_005).window(1000));
+    assert_eq!(driver.flush(), [New(10_005, 11_005)]);
+}
+
+#[test]
+fn the_end_of_the_stream_takes_up_a_crumb_at_once() {
+    let mut driver = Driver::with(PEER);
+    driver.accept(ack(0).window(10));
+    driver.append(10);
+    assert_eq!(driver.flush(), [New(0, 10)]);
+}
