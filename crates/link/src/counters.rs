@@ -17,6 +17,8 @@ pub struct LinkCounters {
     pub lost_frames: u64,
     /// Received frames larger than their buffer, dropped.
     pub truncated_frames: u64,
+    /// Frames the kernel dropped because we did not receive in time.
+    pub overflow_frames: u64,
     /// Times receiving or transmitting found the interface down.
     pub down_events: u64,
     /// Times receiving failed for another reason and went on.
@@ -26,7 +28,7 @@ pub struct LinkCounters {
 impl LinkCounters {
     /// Every counter with its public name, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 9] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 10] {
         // Taken apart by name, so that a new field without a line here does not compile.
         let Self {
             received_frames,
@@ -36,6 +38,7 @@ impl LinkCounters {
             full_frames,
             lost_frames,
             truncated_frames,
+            overflow_frames,
             down_events,
             receive_errors,
         } = *self;
@@ -47,6 +50,7 @@ impl LinkCounters {
             ("link_full_frames", full_frames),
             ("link_lost_frames", lost_frames),
             ("link_truncated_frames", truncated_frames),
+            ("link_overflow_frames", overflow_frames),
             ("link_down_events", down_events),
             ("link_receive_errors", receive_errors),
         ]

@@ -34,7 +34,8 @@ pub enum LinkError {
 pub enum SetupError {
     /// The name cannot be an interface's.
     #[error(
-        "{name:?} cannot name an interface: {reason}; use 1 to 15 bytes without '/', ':', '%' or spaces"
+        "{name:?} cannot name an interface: {reason}; use 1 to 15 bytes without '/', ':', '%' or \
+         spaces"
     )]
     BadName {
         /// The name as given.
@@ -58,7 +59,8 @@ pub enum SetupError {
     },
     /// The interface does not carry Ethernet frames.
     #[error(
-        "{name:?} does not carry Ethernet frames (hardware type {hardware_type}); choose one that does"
+        "{name:?} does not carry Ethernet frames (hardware type {hardware_type}); choose one that \
+         does"
     )]
     NotEthernet {
         /// The name as given.

@@ -2,11 +2,11 @@
 //!
 //! A [`Link`] is chosen once at start and driven by one thread. Four of them exist:
 //!
-//! | type | what carries the frames | who has the address |
+//! | type | what carries the frames | who else has an address there |
 //! |---|---|---|
-//! | [`Tap`] on a tap | `/dev/net/tun`, 10-byte virtio-net header | ours alone; the host has another |
-//! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | ours alone; the host has none |
-//! | [`Packet`] | `AF_PACKET` beside the kernel, virtio-net header | ours alone; the kernel keeps its own |
+//! | [`Tap`] on a tap | `/dev/net/tun`, virtio-net header | the host, at the other end |
+//! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | nobody |
+//! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel, beside us |
 //! | [`sim::SimLink`] | a seeded virtual wire with faults | whoever the simulation says |
 //!
 //! [`Captured`] wraps any of them and writes a pcap file of what passes.
@@ -15,12 +15,12 @@
 //! returns, or says why not, and the memory the frame named is the caller's again. It refuses to
 //! block, to log and to parse beyond what an offload needs.
 //!
-//! Bounds: one receive buffer of 64 KB for a tap, [`RECEIVE_BATCH_FRAMES`] of them for a packet
-//! socket, all allocated at start; nothing is allocated afterwards. The simulated wire allocates
+//! Bounds: one receive buffer of 64 KB for a tap, that and a ring of 4 MiB for a packet socket, all
+//! allocated at start; nothing is allocated afterwards. The simulated wire allocates
 //! per frame and is bounded by its queues.
 //!
-//! No reference is ever formed to memory the kernel writes while it may write it: receive buffers
-//! become slices only after the system call that filled them has returned.
+//! No reference is ever formed to memory the kernel may write: frames are copied out of the ring
+//! it shares with us, and other buffers are its own only during a system call.
 
 use std::io::IoSlice;
 
@@ -50,9 +50,6 @@ pub use tap::{Tap, TapConfig};
 /// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.
 pub const IP_PACKET_BYTES_MAX: u32 = 65_535;
 
-/// Frames one system call receives at most, where the kernel can receive several.
-pub const RECEIVE_BATCH_FRAMES: usize = 64;
-
 /// How long a caller waits at most before it offers a frame again after [`TransmitError::Full`].
 ///
 /// A full socket buffer makes the descriptor unwritable, and polling for writability is enough.
@@ -61,8 +58,8 @@ pub const RECEIVE_BATCH_FRAMES: usize = 64;
 /// end; 500 us is 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
 pub const FULL_RETRY_AFTER: Duration = Duration::from_micros(500);
 
-/// How often a link whose interface may be removed without a sound asks whether it still exists.
-const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a link with nothing to receive asks how its interface is, where nothing tells.
+const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Bytes of an Ethernet header: two addresses and a type.
 pub(crate) const ETHERNET_BYTES: usize = 14;
@@ -106,7 +103,7 @@ pub trait Link {
     ///
     /// # Errors
     /// [`LinkError::Gone`] once the interface no longer exists, and ever after. A removed
-    /// interface may be noticed up to a tenth of a second of `now` after its removal, and only
+    /// interface may be noticed up to 5 ms of `now` after its removal, and only
     /// by a call: with no frame and no error to wake it, an idle caller asks on a timer.
     fn receive(
         &mut self,

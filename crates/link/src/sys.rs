@@ -1,8 +1,9 @@
-//! The system calls of this room that `std` does not offer, each as a safe function.
+//! The system calls of this room that `std` does not offer, all but ethtool as safe functions.
 //!
-//! Every function takes its memory by reference and is done with it on return. Receiving in
-//! batches keeps its own memory and is in `packet/batch.rs`. Errors are bare errnos: the callers
-//! know what was tried. Nothing blocks: descriptors are used with `MSG_DONTWAIT` or are ioctls.
+//! Every function takes its memory by reference and is done with it on return. The receive ring
+//! shares memory with the kernel for longer and is in `packet/ring.rs`. Errors are bare errnos:
+//! the callers know what was tried. Nothing blocks: descriptors are used with `MSG_DONTWAIT` or
+//! are ioctls.
 #![allow(
     unsafe_code,
     reason = "UNSAFETY: sockets, socket options, ioctls and gathered sends that std does not wrap"
@@ -149,6 +150,55 @@ pub(crate) fn send_gathered(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> Result
     // SAFETY: `message` and the parts it names live through the call, which only reads them.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
     if sent < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// Receives one datagram without blocking; its length, which may be larger than `buffer`.
+pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, i32> {
+    let (pointer, length) = (buffer.as_mut_ptr().cast::<c_void>(), buffer.len());
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: `pointer` is good for writing `length` bytes, which the kernel does not exceed.
+    let received = unsafe { libc::recv(fd.as_raw_fd(), pointer, length, flags) };
+    usize::try_from(received).map_err(|_| last_errno())
+}
+
+/// The error that waits on a socket, 0 for none; reading clears it.
+pub(crate) fn take_error(fd: BorrowedFd<'_>) -> Result<i32, i32> {
+    let mut error: c_int = 0;
+    let mut length: socklen_t = 4;
+    let (pointer, length) = ((&raw mut error).cast::<c_void>(), &raw mut length);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ERROR);
+    // SAFETY: both pointers are to locals; the call writes at most the 4 bytes of an `int`.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, pointer, length) })?;
+    Ok(error)
+}
+
+/// How many frames a packet socket has dropped since this was last asked.
+pub(crate) fn take_drops(fd: BorrowedFd<'_>) -> Result<u32, i32> {
+    // struct tpacket_stats: packets, drops
+    let mut statistics = [0_u32; 2];
+    let mut length: socklen_t = 8;
+    let (pointer, length) = (statistics.as_mut_ptr().cast::<c_void>(), &raw mut length);
+    let (level, name) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+    // SAFETY: both pointers are to locals; the call writes at most the 8 bytes of two words.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, pointer, length) })?;
+    Ok(statistics[1])
+}
+
+/// Makes a packet socket's receive ring, sizes in bytes.
+pub(crate) fn set_receive_ring(
+    fd: BorrowedFd<'_>,
+    block_bytes: usize,
+    place_bytes: usize,
+    places: usize,
+) -> Result<(), i32> {
+    let small = |number: usize| u32::try_from(number).map_err(|_| libc::EINVAL);
+    let request = libc::tpacket_req {
+        tp_block_size: small(block_bytes)?,
+        tp_block_nr: small(place_bytes * places / block_bytes)?,
+        tp_frame_size: small(place_bytes)?,
+        tp_frame_nr: small(places)?,
+    };
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
 /// `struct ifreq` of an ioctl that names an interface: the name, then 24 bytes of union.

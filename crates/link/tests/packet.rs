@@ -364,30 +364,98 @@ fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
     });
 }
 
+/// Lets the peer's kernel know our MAC, and gives it a socket.
+fn introduce(peer: &Peer, mac: MacAddress) -> UdpSocket {
+    peer.run(move || {
+        let [a, b, c, d, e, f] = mac.0;
+        let lladdr = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+        ip(&format!("neighbour add {V4} dev v1 lladdr {lladdr}"));
+        UdpSocket::bind("10.77.0.2:0").unwrap()
+    })
+}
+
 #[test]
-fn a_large_batch_is_handed_up_in_order_and_no_more_than_asked() {
+fn frames_are_handed_up_in_order_all_around_the_ring_and_no_more_than_asked() {
     in_namespace(|| {
         let peer = connect();
         let mut link = open();
+        let socket = introduce(&peer, link.capabilities().mac);
+        let mut numbers: Vec<u16> = Vec::new();
+        // The ring has 2,048 places.
+        for start in (0..5_000_u16).step_by(250) {
+            for number in start..start + 250 {
+                socket.send_to(&number.to_be_bytes(), (V4, 7)).unwrap();
+            }
+            while numbers.len() < usize::from(start) + 250 {
+                let before = numbers.len();
+                let mut take = |received: link::Received<'_>| {
+                    numbers.push(u16::from_be_bytes([received.frame[42], received.frame[43]]));
+                };
+                let handed = link.receive(Instant::ZERO, 70, &mut take).unwrap();
+                assert!(handed <= 70 && numbers.len() == before + handed);
+            }
+        }
+        assert!(numbers.into_iter().eq(0..5_000));
+        assert_eq!(link.counters().overflow_frames, 0);
+    });
+}
+
+#[test]
+fn what_overflows_the_ring_is_counted_once_frames_come_through_again() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut link = open();
+        let socket = introduce(&peer, link.capabilities().mac);
+        let mut received = 0;
+        // A veth delivers while the sender sends, so all have come when the loop ends.
+        for _ in 0..2_048 + 100 {
+            socket.send_to(b"x", (V4, 7)).unwrap();
+        }
+        eventually(|| {
+            received += link.receive(Instant::ZERO, 4_096, &mut |_| ()).unwrap();
+            received == 2_048
+        });
+        assert_eq!(link.counters().overflow_frames, 0, "nobody has told yet");
+        socket.send_to(b"x", (V4, 7)).unwrap();
+        receive_until(&mut link, |_| Some(()));
+        assert_eq!(link.counters().overflow_frames, 100);
+        socket.send_to(b"x", (V4, 7)).unwrap();
+        receive_until(&mut link, |_| Some(()));
+        assert_eq!(link.counters().overflow_frames, 100);
+    });
+}
+
+#[test]
+fn frames_too_large_for_the_ring_arrive_whole_and_in_their_turn() {
+    in_namespace(|| {
+        let peer = connect();
+        let receiver = PacketConfig::new("v0", &["10.77.0.99".parse().unwrap()]);
+        let mut link = Packet::open(&receiver).unwrap();
         let mac = link.capabilities().mac;
+        // Around the size of a place (2,048 bytes with its own header), and the largest.
+        let sizes: Vec<usize> = (1_940..2_000).chain([60, 65_521, 100, 30_000]).collect();
+        let expected = sizes.clone();
         peer.run(move || {
-            let [a, b, c, d, e, f] = mac.0;
-            let lladdr = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-            ip(&format!("neighbour add {V4} dev v1 lladdr {lladdr}"));
-            let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
-            for number in 0..200_u8 {
-                socket.send_to(&[number], (V4, 7)).unwrap();
+            let mut sender =
+                Packet::open(&PacketConfig::new("v1", &[V4.parse().unwrap()])).unwrap();
+            for packet_bytes in sizes {
+                send_large(&mut sender, mac, packet_bytes).unwrap();
             }
         });
-        let mut numbers: Vec<u8> = Vec::new();
-        while numbers.len() < 200 {
-            // 70 is more than a batch and no multiple of it.
-            let before = numbers.len();
-            let mut take = |received: link::Received<'_>| numbers.extend(received.frame.get(42));
-            let handed = link.receive(Instant::ZERO, 70, &mut take).unwrap();
-            assert!(handed <= 70 && numbers.len() == before + handed);
-        }
-        assert!(numbers.into_iter().eq(0..200));
+        let mut received = Vec::new();
+        receive_until(&mut link, |frame| {
+            assert_eq!(frame.checksum, wire::ChecksumState::Trusted);
+            let payload = frame.frame[54..].iter().enumerate();
+            assert!(
+                payload
+                    .into_iter()
+                    .all(|(n, byte)| usize::from(*byte) == n % 251)
+            );
+            received.push(frame.frame.len() - 14);
+            (received.len() == expected.len()).then_some(())
+        });
+        assert_eq!(received, expected);
+        assert_eq!(link.counters().truncated_frames, 0);
     });
 }
 

@@ -9,9 +9,9 @@
 //! frame is marked free while its pages still wait in a local receiver's queue, and using them
 //! again corrupts what that receiver reads.
 //!
-//! Bounds: one batch of receive buffers (see `batch`), `RECEIVE_BUFFER_BYTES` in the kernel
-//! for what waits to be received, `SEND_BUFFER_BYTES` for what waits to be sent. One system
-//! call for each frame sent, one for each batch received.
+//! Bounds: a receive ring (see `ring`) and `RECEIVE_BUFFER_BYTES` in the kernel for frames too
+//! large for it, `SEND_BUFFER_BYTES` for what waits to be sent. One system call for each frame
+//! sent, none for a small one received.
 //!
 //! **Bypassing the queueing discipline** saves its cost, but then the kernel refuses whatever
 //! would not leave in one piece: a large frame on a device without TCP segmentation would be
@@ -36,21 +36,20 @@ use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
-    Capabilities, ETHERNET_BYTES, Link, RECEIVE_BATCH_FRAMES, REMOVAL_CHECK_INTERVAL, Received,
-    gather, segmentation_bytes_max,
+    Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather,
+    segmentation_bytes_max,
 };
 
-mod batch;
 mod features;
 mod filter;
+mod ring;
 
-use batch::{Datagram, ReceiveBatch};
 use features::SegmentationFeatures;
 pub use filter::ADDRESSES_MAX;
+use ring::{ReceiveRing, Taken};
 
-/// Bytes the kernel keeps for us while we do something else: at 64 KB a frame and 1,280 bytes
-/// of accounting for an acknowledgment, 25,000 acknowledgments. `[guess]`
-const RECEIVE_BUFFER_BYTES: i32 = 32 << 20;
+/// Bytes of frames too large for the ring that may wait for us: some hundred of 64 KB. `[guess]`
+const RECEIVE_BUFFER_BYTES: i32 = 16 << 20;
 
 /// Bytes of frames that may wait in a queueing discipline before `transmit` answers `Full`.
 /// Bypassing it, frames wait only in the device's own ring. `[guess]`
@@ -107,12 +106,14 @@ pub struct Packet {
     socket: OwnedFd,
     name: InterfaceName,
     capabilities: Capabilities,
-    batch: ReceiveBatch,
+    ring: ReceiveRing,
     counters: LinkCounters,
     /// Present while the queueing discipline is bypassed.
     bypass: Option<SegmentationFeatures>,
-    /// Present while the interface is down: when to ask next whether it still exists.
-    removal_check: Option<Instant>,
+    /// When to ask next how the interface is, should nothing be received.
+    check_at: Instant,
+    /// Whether the interface was down when last asked.
+    is_down: bool,
     /// The errno that told that the interface was removed.
     gone: Option<i32>,
 }
@@ -143,6 +144,7 @@ impl Packet {
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
         let fd = socket.as_fd();
         set_options(fd, config).map_err(failed)?;
+        let ring = ReceiveRing::new(fd).map_err(failed)?;
         let bypass = if config.qdisc_bypass {
             start_bypass(fd, name)
         } else {
@@ -161,10 +163,11 @@ impl Packet {
             socket,
             name,
             capabilities,
-            batch: ReceiveBatch::new(),
+            ring,
             counters: LinkCounters::default(),
             bypass,
-            removal_check: None,
+            check_at: Instant::ZERO,
+            is_down: false,
             gone: None,
         })
     }
@@ -175,60 +178,29 @@ impl Packet {
         self.bypass.is_some()
     }
 
-    /// Hands one batch to `sink`; returns how many were received and how many of them handed up.
-    fn receive_batch(
-        &mut self,
-        count: usize,
-        sink: &mut dyn FnMut(Received<'_>),
-    ) -> Result<(usize, usize), i32> {
-        let received = self.batch.receive(self.socket.as_fd(), count)?;
-        let mut handed = 0;
-        for index in 0..received {
-            let Datagram::Whole(bytes) = self.batch.datagram(index) else {
-                self.counters.truncated_frames += 1;
-                continue;
-            };
-            let Some((header, frame)) = VnetHeader::split(bytes) else {
-                self.counters.receive_errors += 1;
-                continue;
-            };
-            self.counters.count_received(frame.len());
-            handed += 1;
-            sink(Received {
-                frame,
-                checksum: header.checksum_state(),
-            });
+    /// Asks now and then how the interface is: the ring is empty, and does not say why.
+    fn check_state(&mut self, now: Instant) {
+        if now < self.check_at {
+            return;
         }
-        Ok((received, handed))
-    }
-
-    /// Sorts the errno of a failed receive: nothing waits, down, gone, or something else.
-    fn receive_failed(&mut self, errno: i32) {
-        match errno {
-            libc::EAGAIN => {}
+        self.check_at = now + STATE_CHECK_INTERVAL;
+        let fd = self.socket.as_fd();
+        match sys::take_error(fd).unwrap_or_else(|errno| errno) {
+            0 => {}
             libc::ENETDOWN => {
                 self.counters.down_events += 1;
-                // It may be down because it is being removed: ask at once.
-                self.removal_check = Some(Instant::ZERO);
+                self.is_down = true;
             }
             errno if is_gone(errno) => self.gone = Some(errno),
             _ => self.counters.receive_errors += 1,
         }
-    }
-
-    /// While the interface is down, asks now and then whether it was removed.
-    fn check_removal(&mut self, now: Instant) {
-        let Some(due) = self.removal_check else {
-            return;
-        };
-        if now < due {
-            return;
-        }
-        self.removal_check = Some(now + REMOVAL_CHECK_INTERVAL);
-        match sys::bound_interface(self.socket.as_fd()) {
-            Ok(index) if index > 0 => {}
-            Ok(_) => self.gone = Some(libc::ENODEV),
-            Err(errno) => self.gone = Some(errno),
+        // It may be down because it was removed, which makes no noise of its own.
+        if self.is_down {
+            match sys::bound_interface(fd) {
+                Ok(index) if index > 0 => {}
+                Ok(_) => self.gone = Some(libc::ENODEV),
+                Err(errno) => self.gone = Some(errno),
+            }
         }
     }
 
@@ -296,30 +268,37 @@ impl Link for Packet {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
-        let (mut left, mut handed_total) = (frames_max, 0);
-        while left > 0 && self.gone.is_none() {
-            let wanted = left.min(RECEIVE_BATCH_FRAMES);
-            match self.receive_batch(wanted, sink) {
-                Ok((received, handed)) => {
-                    handed_total += handed;
-                    left -= received;
-                    self.removal_check = None;
-                    // A short batch means that nothing waits any more.
-                    if received < wanted {
-                        break;
-                    }
-                }
-                Err(errno) => {
-                    self.receive_failed(errno);
-                    break;
-                }
-            }
+        let (mut taken, mut handed) = (0, 0);
+        while taken < frames_max {
+            let Some(frame) = self.ring.take(self.socket.as_fd()) else {
+                break;
+            };
+            taken += 1;
+            let Taken::Whole(bytes) = frame else {
+                self.counters.truncated_frames += 1;
+                continue;
+            };
+            let Some((header, frame)) = VnetHeader::split(bytes) else {
+                self.counters.receive_errors += 1;
+                continue;
+            };
+            self.counters.count_received(frame.len());
+            handed += 1;
+            sink(Received {
+                frame,
+                checksum: header.checksum_state(),
+            });
         }
-        self.check_removal(now);
-        match self.gone {
-            Some(errno) if handed_total == 0 => Err(LinkError::Gone(errno)),
-            _ => Ok(handed_total),
+        if self.ring.has_lost() {
+            let dropped = sys::take_drops(self.socket.as_fd()).unwrap_or_default();
+            self.counters.overflow_frames += u64::from(dropped);
         }
+        if taken > 0 {
+            self.is_down = false;
+            return Ok(handed);
+        }
+        self.check_state(now);
+        self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
     }
 
     fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {

@@ -24,7 +24,7 @@ use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceAddress;
 use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
-use crate::{Capabilities, ETHERNET_BYTES, Link, REMOVAL_CHECK_INTERVAL, Received, gather};
+use crate::{Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather};
 
 mod device;
 
@@ -92,7 +92,7 @@ impl Tap {
     /// A removed macvtap takes every write and has nothing to read, so we have to ask.
     fn check_removal(&mut self, now: Instant) {
         if self.removal_check.is_some_and(|due| now >= due) {
-            self.removal_check = Some(now + REMOVAL_CHECK_INTERVAL);
+            self.removal_check = Some(now + STATE_CHECK_INTERVAL);
             self.gone = sys::tun_flags(self.file.as_fd()).err();
         }
     }

@@ -168,6 +168,11 @@ impl RawSocket {
         Self { file: fd.into() }
     }
 
+    /// The descriptor.
+    pub(crate) fn as_raw_fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
     /// Sends a plain frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let bytes = [&[0; 10], frame].concat();
@@ -383,45 +388,69 @@ fn ones_complement(bytes: &[u8]) -> u16 {
     u16::try_from(sum).unwrap()
 }
 
-/// Sends a large TCP segment whose IP packet has `packet_bytes`, from and to made-up addresses.
+/// A TCP segment between made-up addresses, large or not.
+pub(crate) struct Segment {
+    headers: Vec<u8>,
+    payload: Vec<u8>,
+    offload: Offload,
+}
+
+impl Segment {
+    /// One whose IP packet has `packet_bytes`.
+    pub(crate) fn new(
+        source_mac: wire::MacAddress,
+        destination_mac: wire::MacAddress,
+        packet_bytes: usize,
+    ) -> Self {
+        let route = Route {
+            source_mac,
+            destination_mac,
+            source: Ipv4Addr::new(10, 77, 0, 9).into(),
+            destination: Ipv4Addr::new(10, 77, 0, 99).into(),
+        };
+        let payload: Vec<u8> = (0..packet_bytes - 40).map(|n| (n % 251) as u8).collect();
+        let mut buffer = [0; HEADERS_BYTES_MAX];
+        let header = TcpRepr {
+            source_port: 80,
+            destination_port: 4_000,
+            ..TcpRepr::default()
+        };
+        let checksum = TcpChecksum::Partial;
+        let length = wire::emit_tcp(&mut buffer, &route, &header, &[&payload], checksum, 1);
+        let segmentation = Segmentation {
+            kind: route.segmentation_kind(),
+            segment_bytes: 1_448,
+        };
+        let offload = Offload {
+            checksum: Some(route.partial_checksum()),
+            segmentation: (packet_bytes > 1_500).then_some(segmentation),
+        };
+        Self {
+            headers: buffer[..length].to_vec(),
+            payload,
+            offload,
+        }
+    }
+
+    /// Sends it, its payload in two parts.
+    pub(crate) fn send(&self, link: &mut impl Link) -> Result<(), TransmitError> {
+        let (first, second) = self.payload.split_at(self.payload.len() / 3);
+        let frame = Outgoing {
+            headers: &self.headers,
+            payload: &[first, second],
+            offload: self.offload,
+        };
+        link.transmit(Instant::ZERO, &frame)
+    }
+}
+
+/// Sends a [`Segment`] from this link.
 pub(crate) fn send_large(
     link: &mut impl Link,
     destination_mac: wire::MacAddress,
     packet_bytes: usize,
 ) -> Result<(), TransmitError> {
-    let route = Route {
-        source_mac: link.capabilities().mac,
-        destination_mac,
-        source: Ipv4Addr::new(10, 77, 0, 9).into(),
-        destination: Ipv4Addr::new(10, 77, 0, 99).into(),
-    };
-    let payload: Vec<u8> = (0..packet_bytes - 40).map(|n| (n % 251) as u8).collect();
-    let (first, second) = payload.split_at(payload.len() / 3);
-    let mut buffer = [0; HEADERS_BYTES_MAX];
-    let segment = TcpRepr {
-        source_port: 80,
-        destination_port: 4_000,
-        ..TcpRepr::default()
-    };
-    let checksum = TcpChecksum::Partial;
-    let parts = [first, second];
-    let length = wire::emit_tcp(&mut buffer, &route, &segment, &parts, checksum, 1);
-    let segmentation = Segmentation {
-        kind: route.segmentation_kind(),
-        segment_bytes: 1_448,
-    };
-    let offload = Offload {
-        checksum: Some(route.partial_checksum()),
-        segmentation: (packet_bytes > 1_500).then_some(segmentation),
-    };
-    link.transmit(
-        Instant::ZERO,
-        &Outgoing {
-            headers: &buffer[..length],
-            payload: &parts,
-            offload,
-        },
-    )
+    Segment::new(link.capabilities().mac, destination_mac, packet_bytes).send(link)
 }
 
 /// Whether a frame is (a part of) what [`send_large`] sends.

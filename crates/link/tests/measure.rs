@@ -1,0 +1,195 @@
+//! What a frame costs on each road: the numbers of docs/decisions/0005-packet-io.md.
+//!
+//! `cargo test --release -p atlas-link --test measure -- --ignored --nocapture --test-threads=1`
+//!
+//! One thread sends and receives over a veth pair inside one namespace, so that whatever the
+//! kernel does for a frame, at either end, is in the time. Each figure is the best of
+//! [`REPEATS`]: on a shared machine the others measure the neighbours.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "UNSAFETY: recvmmsg, to compare with; and what fails shall fail loudly"
+)]
+
+mod common;
+
+use std::time::Instant as WallInstant;
+
+use clock::Instant;
+use common::{RawSocket, Segment, in_namespace, ip};
+use link::{Link, Packet, PacketConfig, Received, Tap, TapConfig};
+use wire::MacAddress;
+
+const REPEATS: usize = 1_000;
+/// Frames sent before any is received: fewer than any queue on the way holds.
+const BURST: usize = 256;
+
+/// The best time of one frame over all repeats, nanoseconds.
+fn best_nanos(frames: usize, mut round: impl FnMut()) -> u128 {
+    let mut best = u128::MAX;
+    for _ in 0..REPEATS {
+        let start = WallInstant::now();
+        round();
+        best = best.min(start.elapsed().as_nanos() / frames as u128);
+    }
+    best
+}
+
+/// An acknowledgment to `mac` and 10.77.0.`last`: 66 bytes.
+fn acknowledgment(mac: MacAddress, last: u8) -> Vec<u8> {
+    let mut frame = vec![0; 66];
+    frame[..6].copy_from_slice(&mac.0);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x99]);
+    frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
+    frame[23] = 6;
+    frame[30..34].copy_from_slice(&[10, 77, 0, last]);
+    frame
+}
+
+fn connect() -> RawSocket {
+    ip("link add v0 type veth peer name v1");
+    ip("link set v0 up");
+    ip("link set v1 up");
+    RawSocket::open("v1")
+}
+
+fn config() -> PacketConfig {
+    PacketConfig::new("v0", &["10.77.0.9".parse().unwrap()])
+}
+
+/// The road not taken: 64 buffers of 64 KB and `recvmmsg`.
+struct Batches {
+    socket: RawSocket,
+    buffers: Vec<u8>,
+}
+
+impl Batches {
+    /// An odd number of cache lines, so that not all buffers begin in the same cache sets.
+    const BUFFER_BYTES: usize = 1_025 * 64;
+
+    fn open(interface: &str) -> Self {
+        let socket = RawSocket::open(interface);
+        let buffers = vec![0; 64 * Self::BUFFER_BYTES];
+        Self { socket, buffers }
+    }
+
+    /// Receives up to `count` frames and touches each; returns how many.
+    fn receive(&mut self, count: usize) -> usize {
+        let mut vectors: Vec<libc::iovec> = self
+            .buffers
+            .chunks_mut(Self::BUFFER_BYTES)
+            .take(count)
+            .map(|buffer| libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            })
+            .collect();
+        let header = |vector: &mut libc::iovec| libc::mmsghdr {
+            msg_hdr: libc::msghdr {
+                msg_name: std::ptr::null_mut(),
+                msg_namelen: 0,
+                msg_iov: vector,
+                msg_iovlen: 1,
+                msg_control: std::ptr::null_mut(),
+                msg_controllen: 0,
+                msg_flags: 0,
+            },
+            msg_len: 0,
+        };
+        let mut headers: Vec<libc::mmsghdr> = vectors.iter_mut().map(header).collect();
+        let fd = self.socket.as_raw_fd();
+        let (headers, count) = (headers.as_mut_ptr(), u32::try_from(count).unwrap());
+        let no_wait = std::ptr::null_mut();
+        // SAFETY: `count` headers, each with one vector of one buffer; all live through the call.
+        let received = unsafe { libc::recvmmsg(fd, headers, count, libc::MSG_DONTWAIT, no_wait) };
+        let received = usize::try_from(received).unwrap_or(0);
+        let lasts = self.buffers.chunks(Self::BUFFER_BYTES).take(received);
+        std::hint::black_box(lasts.map(|buffer| usize::from(buffer[75])).sum::<usize>());
+        received
+    }
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn receiving_acknowledgments() {
+    in_namespace(|| {
+        let mut sender = connect();
+        let mac = Packet::open(&config()).unwrap().capabilities().mac;
+        let frame = acknowledgment(mac, 9);
+        let mut burst = || (0..BURST).for_each(|_| sender.send(&frame));
+        let alone = best_nanos(BURST, &mut burst);
+        eprintln!("\nsent, with nobody to receive it:        {alone:4} ns a frame");
+
+        let mut batches = Batches::open("v0");
+        for count in [1, 8, 64] {
+            let nanos = best_nanos(BURST, || {
+                burst();
+                let mut left = BURST;
+                while left > 0 {
+                    left = left.saturating_sub(batches.receive(count));
+                }
+            });
+            let more = nanos - alone;
+            eprintln!("recvmmsg of up to {count:2} frames, no filter: {more:4} ns a frame more");
+        }
+        drop(batches);
+
+        let mut link = Packet::open(&config()).unwrap();
+        let mut sum = 0;
+        let mut touch = |frame: Received<'_>| sum += usize::from(*frame.frame.last().unwrap());
+        let nanos = best_nanos(BURST, || {
+            burst();
+            let mut left = BURST;
+            while left > 0 {
+                left -= link.receive(Instant::ZERO, 64, &mut touch).unwrap();
+            }
+        });
+        std::hint::black_box(sum);
+        let more = nanos - alone;
+        eprintln!("the link: receive ring, filter:         {more:4} ns a frame more");
+        drop(link);
+
+        let other = acknowledgment(mac, 10);
+        let mut burst = || (0..BURST).for_each(|_| sender.send(&other));
+        let alone = best_nanos(BURST, &mut burst);
+        let _link = Packet::open(&config()).unwrap();
+        let more = best_nanos(BURST, &mut burst) - alone;
+        eprintln!("a frame the filter refuses:             {more:4} ns a frame more");
+    });
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn transmitting() {
+    in_namespace(|| {
+        let _peer = connect();
+        let name = "t0".to_owned();
+        let host_addresses = Vec::new();
+        let mut tap = Tap::open(&TapConfig {
+            name,
+            host_addresses,
+        })
+        .unwrap();
+        let mut bypass = Packet::open(&config()).unwrap();
+        assert!(bypass.bypasses_qdisc());
+        let through = PacketConfig {
+            qdisc_bypass: false,
+            ..config()
+        };
+        let mut through = Packet::open(&through).unwrap();
+        eprintln!("\nIP bytes      tap   packet   packet through the qdisc, ns a frame");
+        // 45 segments of 1,448 bytes and their headers, half of it, a quarter, one segment.
+        for packet_bytes in [65_200, 32_768, 16_384, 1_500] {
+            let segment = Segment::new(MacAddress([2; 6]), MacAddress([2; 6]), packet_bytes);
+            let tap = best_nanos(32, || (0..32).for_each(|_| segment.send(&mut tap).unwrap()));
+            let bypass = best_nanos(32, || {
+                (0..32).for_each(|_| segment.send(&mut bypass).unwrap())
+            });
+            let through = best_nanos(32, || {
+                (0..32).for_each(|_| segment.send(&mut through).unwrap())
+            });
+            eprintln!("{packet_bytes:8} {tap:8} {bypass:8} {through:8}");
+        }
+    });
+}
