@@ -17,6 +17,9 @@ use super::namespace::Namespace;
 /// The largest reply head accepted, bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
+/// Longest wait for a handshake: a few of its retransmissions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
 /// Longest silence from a server before a read fails. Above a few retransmission timeouts.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -94,7 +97,7 @@ impl Client {
     /// Connects from inside `namespace`.
     pub(crate) fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.enter(|| {
-            TcpStream::connect_timeout(&address, SILENCE_LIMIT)
+            TcpStream::connect_timeout(&address, CONNECT_LIMIT)
                 .with_context(|| format!("connecting to {address}"))
         })?;
         stream.set_read_timeout(Some(SILENCE_LIMIT))?;

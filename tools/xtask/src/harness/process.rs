@@ -1,11 +1,13 @@
 //! Children that never outlive us: every one is waited for with a limit and ended by its own id.
 
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use super::interrupt;
@@ -68,7 +70,11 @@ impl Process {
 
     /// Waits until the child has ended; fails after `limit` or on an interrupt.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        match self.wait_until(Instant::now() + limit, true)? {
+        self.wait_heeding(limit, true)
+    }
+
+    fn wait_heeding(&mut self, limit: Duration, heed: bool) -> Result<ExitStatus> {
+        match self.wait_until(Instant::now() + limit, heed)? {
             Some(status) => Ok(status),
             None => bail!("{} still runs after {} s", self.name, limit.as_secs()),
         }
@@ -92,9 +98,7 @@ impl Process {
             if left.is_zero() {
                 return Ok(None);
             }
-            let slice = Timespec::try_from(left.min(SLICE)).context("a short duration")?;
-            // An interrupted poll is just a shorter one.
-            let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&slice));
+            poll_readable(&ended, left.min(SLICE))?;
         }
     }
 }
@@ -117,8 +121,31 @@ impl Drop for Process {
     }
 }
 
+/// Waits until a pipe has something to read or has ended; fails on an interrupt.
+pub(crate) fn await_readable(pipe: &impl AsFd) -> Result<()> {
+    while !poll_readable(pipe, SLICE)? {
+        interrupt::check()?;
+    }
+    Ok(())
+}
+
+/// Whether a descriptor becomes readable within `limit`.
+fn poll_readable(descriptor: &impl AsFd, limit: Duration) -> Result<bool> {
+    let limit = Timespec::try_from(limit).context("a short duration")?;
+    match poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        // A poll that a signal broke off is just a shorter one.
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error).context("waiting for a descriptor"),
+    }
+}
+
 /// Runs a command to its end and returns its output, whatever its exit status.
 pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<Output> {
+    output_of(command, limit, true)
+}
+
+fn output_of(command: &mut Command, limit: Duration, heed: bool) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
         .stdin(Stdio::null())
@@ -138,7 +165,7 @@ pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<Output> {
     };
     let stdout = read(stdout.map(|pipe| Box::new(pipe) as _));
     let stderr = read(stderr.map(|pipe| Box::new(pipe) as _));
-    let status = process.wait(limit)?;
+    let status = process.wait_heeding(limit, heed)?;
     let join = |thread: std::thread::JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
     Ok(Output {
         status,
@@ -148,10 +175,12 @@ pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<Output> {
 }
 
 /// Runs a command that must succeed and returns what it wrote to stdout.
+///
+/// For setting up and undoing: an interrupt does not break it off, or nothing could be undone.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     /// Set-up commands are quick; the slowest, `mkfs`, takes seconds.
     const LIMIT: Duration = Duration::from_secs(60);
-    let output = output(command, LIMIT)?;
+    let output = output_of(command, LIMIT, false)?;
     if !output.status.success() {
         bail!(
             "{:?} failed ({}): {}",

@@ -53,6 +53,15 @@ impl Stopped {
         serde_json::from_str(line).context("the summary line is not JSON")
     }
 
+    /// What it said at its end: how it panicked, or its last line.
+    pub(crate) fn last_words(&self) -> String {
+        let mut lines = self.stderr.lines();
+        match lines.find(|line| line.contains("panicked")) {
+            Some(panic) => format!("{panic} {}", lines.next().unwrap_or_default()),
+            None => self.stderr.lines().last().unwrap_or_default().to_owned(),
+        }
+    }
+
     /// One counter of the summary.
     pub(crate) fn counter(&self, name: &str) -> Result<u64> {
         self.summary()?

@@ -39,6 +39,7 @@ impl Suite {
                 println!("ok      {name} ({seconds:.1} s)");
             }
             Ok(Outcome::Skipped(reason)) => self.skip(name, &reason),
+            Err(_) if interrupt::is_set() => self.skip(name, "interrupted"),
             Err(error) => self.fail(name, &format!("{error:#}")),
         }
     }
@@ -77,7 +78,8 @@ impl Suite {
             println!("skipped: {line}");
         }
         for line in &self.failed {
-            println!("failed: {line}");
+            // The rest of it stands above.
+            println!("failed: {}", line.lines().next().unwrap_or_default());
         }
         println!(
             "{} passed, {} failed, {} skipped",

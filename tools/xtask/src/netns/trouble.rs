@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
@@ -15,7 +15,7 @@ use super::files::{self, LARGE_BYTES, Library, name};
 use super::stage::{Family, Stage};
 use crate::harness::client::{BodyEnd, Client};
 use crate::harness::content::Content;
-use crate::harness::process::Process;
+use crate::harness::process::{Process, await_readable};
 use crate::harness::suite::{Outcome, Suite};
 
 /// Taken before the trouble begins: the transfer is well under way, and the rest is far more than
@@ -54,17 +54,17 @@ impl Change {
         }
     }
 
-    /// Whether the bytes being sent are still there, whole, behind the server's open descriptor.
-    fn keeps_content(self) -> bool {
-        matches!(self, Self::Remove | Self::RenameAway | Self::RenameOver)
+    /// Whether the transfer must go on: the ways in which files are taken away and replaced.
+    /// Otherwise it may be cut, but must not go wrong.
+    fn must_go_on(self) -> bool {
+        matches!(self, Self::Remove | Self::RenameOver)
     }
 
     fn make(self, path: &Path) -> Result<()> {
-        let other = Content::new(99, LARGE_BYTES);
         let write = || OpenOptions::new().write(true).open(path);
         match self {
             Self::Truncate => write()?.set_len(FIRST_BYTES)?,
-            Self::Overwrite => overwrite(&write()?, other)?,
+            Self::Overwrite => overwrite(&write()?, other_content())?,
             Self::Append => OpenOptions::new()
                 .append(true)
                 .open(path)?
@@ -73,7 +73,7 @@ impl Change {
             Self::RenameAway => fs::rename(path, path.with_extension("moved"))?,
             Self::RenameOver => {
                 let next = path.with_extension("next");
-                other.write(&next)?;
+                other_content().write(&next)?;
                 fs::rename(next, path)?;
             }
         }
@@ -130,25 +130,56 @@ fn finish(mut client: Client, content: Content) -> Result<()> {
 }
 
 fn change_under_transfer(stage: &Stage, library: &Library, change: Change) -> Result<Outcome> {
-    let path = library.root().join("changing.mp4");
+    // A name for each: what the server remembers of one must not touch the next.
+    let name = format!("{}.mp4", change.label().replace(' ', "-"));
+    let path = library.root().join(&name);
     files::content(LARGE_BYTES).write(&path)?;
-    let (mut client, content) = begin(stage, "/changing.mp4")?;
+    let (mut client, content) = begin(stage, &format!("/{name}"))?;
     change.make(&path)?;
     let rest = LARGE_BYTES - FIRST_BYTES;
     let end = client.read_until_cut(content, FIRST_BYTES, rest)?;
-    match (end, change.keeps_content()) {
-        (BodyEnd::Whole, _) => {}
-        (BodyEnd::Cut(_), false) => {}
-        (BodyEnd::Cut(bytes), true) => bail!("cut after {bytes} bytes though nothing was lost"),
+    match end {
+        BodyEnd::Cut(bytes) if change.must_go_on() => {
+            bail!("cut after {bytes} bytes though nothing was lost")
+        }
+        BodyEnd::Whole if matches!(change, Change::Truncate | Change::Overwrite) => {
+            bail!("whole, though the bytes were gone")
+        }
+        _ => {}
     }
-    if matches!(change, Change::Truncate | Change::Overwrite) {
-        ensure!(end != BodyEnd::Whole, "whole, though the bytes were gone");
+    if matches!(change, Change::RenameOver) {
+        await_content(stage, &format!("/{name}"), other_content())?;
     }
-    for extension in ["mp4", "moved", "next"] {
+    for extension in ["mp4", "moved"] {
         let _ = fs::remove_file(path.with_extension(extension));
     }
     files::fetch(stage, Family::V4, 4097).context("afterwards")?;
     Ok(Outcome::Passed)
+}
+
+/// A file that replaced another is served before long, and from its first byte.
+fn await_content(stage: &Stage, path: &str, content: Content) -> Result<()> {
+    /// The server may believe for a second or two that it knows the file.
+    const LIMIT: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut client = stage.connect(Family::V4)?;
+        let (head, first) = client.exchange("GET", path, "Range: bytes=0-4095\r\n")?;
+        ensure!(head.status == 206, "{}", head.status);
+        if content.check(0, &first).is_ok() {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "still the file that was replaced"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What a file holds after it was overwritten or replaced.
+fn other_content() -> Content {
+    Content::new(99, LARGE_BYTES)
 }
 
 /// A client that takes nothing for a while closes its window; what follows must still be right.
@@ -174,6 +205,7 @@ fn killed_client(stage: &Stage) -> Result<Outcome> {
         .stdout
         .take()
         .context("curl's stdout is piped")?;
+    await_readable(&stdout)?;
     // Some of the body has arrived: the transfer is under way, and the pipe now holds it up.
     std::io::Read::read_exact(&mut stdout, &mut [0; 4096])?;
     curl.signal(Signal::KILL)?;
@@ -206,12 +238,12 @@ pub(crate) fn terminate(stage: &Stage, library: &Library, config: &Path) -> Resu
         stopped.status.code() == Some(0),
         "{}: {}",
         stopped.status,
-        stopped.stderr.trim()
+        stopped.last_words()
     );
     ensure!(
         stopped.counter("http_reply_count")? >= 1,
         "the summary counts no reply: {}",
-        stopped.stderr.trim()
+        stopped.last_words()
     );
     if stage.name() == "tap" {
         let left = stage.server().ip("-o link show")?;
@@ -247,7 +279,7 @@ pub(crate) fn idle(stage: &Stage, library: &Library) -> Result<Outcome> {
         stopped.status.code() == Some(0),
         "{}: {}",
         stopped.status,
-        stopped.stderr.trim()
+        stopped.last_words()
     );
     Ok(Outcome::Passed)
 }
