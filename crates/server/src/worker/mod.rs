@@ -26,10 +26,10 @@
 mod objects;
 
 use clock::Instant;
-use diskmap::{Disk, DiskError, Read};
+use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{Link, LinkError, Received, TransmitError};
 use memory::Arena;
-use session::{Conductor, ReadError, ReadPlan, TransmitProgress, Transmitted};
+use session::{Conductor, ObjectHandle, ReadError, ReadPlan, TransmitProgress, Transmitted};
 use store::Store;
 
 use objects::Objects;
@@ -77,6 +77,8 @@ pub struct Worker<L: Link, D: Disk> {
     objects: Objects,
     conductor: Conductor,
     arena: Arena,
+    /// What was last read into each slot, by the slot's index.
+    reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     counters: Counters,
 }
 
@@ -96,14 +98,14 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// of `link`.
     #[must_use]
     pub fn new(link: L, disk: D, store: Store, conductor: Conductor, arena: Arena) -> Self {
-        let (objects, counters) = (Objects::new(store), Counters::default());
         Self {
             link,
             disk,
-            objects,
+            objects: Objects::new(store),
             conductor,
+            reading: vec![None; arena.slot_count()],
             arena,
-            counters,
+            counters: Counters::default(),
         }
     }
 
@@ -178,15 +180,21 @@ impl<L: Link, D: Disk> Worker<L, D> {
     fn take_completions(&mut self, now: Instant) -> bool {
         let Self {
             disk,
+            objects,
             conductor,
             arena,
+            reading,
             ..
         } = self;
-        let mut sink = |arena: &mut Arena, completion: diskmap::Completion| {
-            let result = completion
-                .result
-                .map_err(|(slot, error)| (slot, read_error(error)));
-            conductor.handle_completion(now, arena, completion.token, result);
+        let mut sink = |arena: &mut Arena, completion: Completion| {
+            let Completion { token, result } = completion;
+            let result = result.map_err(|(slot, error)| {
+                let read = reading.get(place_of(slot.index())).copied().flatten();
+                let (object, file) = read.expect("invariant: reads are noted before they are made");
+                objects.on_read_failed(object, file);
+                (slot, read_error(error))
+            });
+            conductor.handle_completion(now, arena, token, result);
         };
         disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink) > 0
     }
@@ -205,8 +213,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
             let Some(plan) = self.conductor.poll_lookup() else {
                 break;
             };
-            if let Some(answer) = self.objects.look_up(now, &mut self.disk, &plan) {
-                self.conductor.handle_lookup(now, plan.token, answer);
+            if let Some((token, answer)) = self.objects.look_up(now, &mut self.disk, plan) {
+                self.conductor.handle_lookup(now, token, answer);
             }
             is_any = true;
         }
@@ -239,6 +247,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
             token,
         } = plan;
         let file = self.objects.file_of(object);
+        if let Some(place) = self.reading.get_mut(place_of(slot.index())) {
+            *place = Some((object, file));
+        }
         let read = Read {
             file,
             offset_bytes,
@@ -394,6 +405,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
 /// A count as counters carry it.
 fn as_count(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// A slot's index as one of a table.
+fn place_of(slot: u32) -> usize {
+    usize::try_from(slot).expect("invariant: a usize has at least 32 bits")
 }
 
 fn read_error(error: DiskError) -> ReadError {

@@ -23,7 +23,7 @@ pub(super) struct Objects {
     /// By handle.
     opened: Vec<Option<Opened>>,
     /// Look-ups whose answers are to come, by the token that the store knows them under.
-    pending: Vec<Option<Pending>>,
+    pending: Vec<Option<LookupPlan>>,
     /// Places of `pending` that are empty.
     vacant: Vec<usize>,
 }
@@ -33,14 +33,8 @@ pub(super) struct Objects {
 struct Opened {
     file: FileIndex,
     limits: FileLimits,
-}
-
-/// A look-up whose answer is to come.
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    token: LookupToken,
-    /// Follows from the path, which does not come back.
-    content_type: &'static str,
+    /// A read of it failed: whoever asks for its path next is given the file opened anew.
+    is_spoilt: bool,
 }
 
 impl Objects {
@@ -67,24 +61,25 @@ impl Objects {
         &mut self,
         now: Instant,
         disk: &mut D,
-        plan: &LookupPlan,
-    ) -> Option<LookupAnswer> {
-        let content_type = http::content_type_of(&plan.path);
+        plan: LookupPlan,
+    ) -> Option<(LookupToken, LookupAnswer)> {
         let place = self.vacant.last().copied().unwrap_or(self.pending.len());
-        match self.store.look_up(now, name_of(place), &plan.path) {
-            LookUp::Ready(found) => Some(self.admit(disk, found, content_type)),
-            LookUp::Refused(refusal) => Some(Err(lookup_error(refusal))),
-            LookUp::Pending => {
-                self.remember(
-                    place,
-                    Pending {
-                        token: plan.token,
-                        content_type,
-                    },
-                );
-                None
-            }
+        let mut answer = self.store.look_up(now, name_of(place), &plan.path);
+        if let LookUp::Ready(found) = &answer
+            && self.is_spoilt(found)
+        {
+            self.give_up(found.handle);
+            answer = self.store.look_up(now, name_of(place), &plan.path);
         }
+        let answer = match answer {
+            LookUp::Ready(found) => self.admit(disk, found, &plan.path),
+            LookUp::Refused(refusal) => Err(lookup_error(refusal)),
+            LookUp::Pending => {
+                self.remember(place, plan);
+                return None;
+            }
+        };
+        Some((plan.token, answer))
     }
 
     /// The next late answer, and whose it is.
@@ -93,16 +88,24 @@ impl Objects {
         now: Instant,
         disk: &mut D,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        let (name, result) = self.store.poll_answer(now)?;
-        let Pending {
-            token,
-            content_type,
-        } = self.recall(name);
-        let answer = match result {
-            Ok(found) => self.admit(disk, found, content_type),
-            Err(refusal) => Err(lookup_error(refusal)),
-        };
-        Some((token, answer))
+        // Each turn takes one answer from the store, and a question asked again is not answered
+        // by a spoilt object again: it is opened anew.
+        loop {
+            let (name, result) = self.store.poll_answer(now)?;
+            let plan = self.recall(name);
+            let answer = match result {
+                Ok(found) if self.is_spoilt(&found) => {
+                    self.give_up(found.handle);
+                    match self.look_up(now, disk, plan) {
+                        Some(answer) => return Some(answer),
+                        None => continue,
+                    }
+                }
+                Ok(found) => self.admit(disk, found, &plan.path),
+                Err(refusal) => Err(lookup_error(refusal)),
+            };
+            return Some((plan.token, answer));
+        }
     }
 
     /// The disk's name for an object that is in use.
@@ -110,6 +113,18 @@ impl Objects {
         self.opened(object.0)
             .expect("invariant: the conductor reads open objects only")
             .file
+    }
+
+    /// A read of `file`, under the name of `object`, failed. The device may have failed, or the
+    /// file is no longer what was opened; those who are being sent it are lost, but nobody else
+    /// should have to wait until the store looks at the file again.
+    pub(super) fn on_read_failed(&mut self, object: ObjectHandle, file: FileIndex) {
+        // The read may have outlived its object, and another have its name by now.
+        if let Some(opened) = self.place(object.0)
+            && opened.file == file
+        {
+            opened.is_spoilt = true;
+        }
     }
 
     /// Ends one use of an object.
@@ -130,12 +145,7 @@ impl Objects {
     }
 
     /// Opens what was found, unless that was done before, and describes it.
-    fn admit<D: Disk>(
-        &mut self,
-        disk: &mut D,
-        found: Found,
-        content_type: &'static str,
-    ) -> LookupAnswer {
+    fn admit<D: Disk>(&mut self, disk: &mut D, found: Found, path: &str) -> LookupAnswer {
         let Found {
             handle,
             opened,
@@ -145,9 +155,7 @@ impl Objects {
             match open(disk, source, &facts) {
                 Ok(opened) => *self.place(handle) = Some(opened),
                 Err(error) => {
-                    // Nobody is to be given it; its only use, ours, ends here.
-                    self.store.retire(handle);
-                    self.store.release(handle);
+                    self.give_up(handle);
                     return Err(error);
                 }
             }
@@ -162,11 +170,25 @@ impl Objects {
                 size_bytes: facts.size_bytes,
                 modified_unix_seconds: facts.modified_unix_seconds(),
                 entity_tag: facts.entity_tag(),
-                content_type,
+                content_type: http::content_type_of(path),
             },
             block_bytes: limits.block_bytes,
             read_bytes_max: limits.read_bytes_max,
         })
+    }
+
+    /// Whether it is an object that was opened before and should be opened anew.
+    fn is_spoilt(&self, found: &Found) -> bool {
+        found.opened.is_none()
+            && self
+                .opened(found.handle)
+                .is_some_and(|opened| opened.is_spoilt)
+    }
+
+    /// Ends our use of an object that nobody is to be given any more.
+    fn give_up(&mut self, handle: u32) {
+        self.store.retire(handle);
+        self.store.release(handle);
     }
 
     fn opened(&self, handle: u32) -> Option<Opened> {
@@ -179,7 +201,7 @@ impl Objects {
             .expect("invariant: handles are below the store's handles_max")
     }
 
-    fn remember(&mut self, place: usize, pending: Pending) {
+    fn remember(&mut self, place: usize, plan: LookupPlan) {
         if self.vacant.pop().is_none() {
             self.pending.push(None);
         }
@@ -187,14 +209,14 @@ impl Objects {
             self.pending[place].is_none(),
             "look-up {place} is under way already"
         );
-        self.pending[place] = Some(pending);
+        self.pending[place] = Some(plan);
     }
 
-    fn recall(&mut self, name: u64) -> Pending {
+    fn recall(&mut self, name: u64) -> LookupPlan {
         let place = usize::try_from(name).expect("invariant: we made the name from a usize");
-        let pending = self.pending.get_mut(place).and_then(Option::take);
+        let plan = self.pending.get_mut(place).and_then(Option::take);
         self.vacant.push(place);
-        pending.expect("invariant: the store answers each look-up once")
+        plan.expect("invariant: the store answers each look-up once")
     }
 }
 
@@ -221,7 +243,11 @@ fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, 
         disk.close(file);
         return Err(LookupError::Busy);
     }
-    Ok(Opened { file, limits })
+    Ok(Opened {
+        file,
+        limits,
+        is_spoilt: false,
+    })
 }
 
 fn lookup_error(refusal: StoreRefusal) -> LookupError {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
 
 use clock::{Duration, Instant};
-use diskmap::sim::{SimConfig as DiskConfig, SimContent, SimDisk, pattern_byte};
+use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk, pattern_byte};
 use link::sim::{SimConfig as LinkConfig, SimLink, SimPort};
 use link::{Capabilities, Link, LinkError, Received, TransmitError};
 use memory::{Arena, ArenaConfig, PageKind};
@@ -21,6 +21,7 @@ use super::{RECEIVE_FRAMES_MAX, Worker, WorkerError};
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x99]);
+/// Of the client's first connection.
 const CLIENT_PORT: u16 = 50_000;
 /// Bytes of the file served.
 const FILE_BYTES: u64 = 300_000;
@@ -62,10 +63,12 @@ struct World {
 /// One connection at a time, in order, without timers.
 struct Client {
     port: SimPort,
+    source_port: u16,
     next: SeqNumber,
     expected: SeqNumber,
     received: Vec<u8>,
     is_connected: bool,
+    is_reset: bool,
 }
 
 fn content(file: u32) -> SimContent {
@@ -75,9 +78,12 @@ fn content(file: u32) -> SimContent {
     }
 }
 
-fn bytes(file: u32) -> Vec<u8> {
-    (0..FILE_BYTES)
-        .map(|offset| pattern_byte(file.into(), offset))
+fn bytes(content: &SimContent) -> Vec<u8> {
+    let SimContent::Pattern { seed, size_bytes } = content else {
+        unreachable!("all contents here are patterns")
+    };
+    (0..*size_bytes)
+        .map(|offset| pattern_byte(*seed, offset))
         .collect()
 }
 
@@ -145,10 +151,12 @@ impl World {
         let worker = Worker::new(link, disk, store, conductor, arena());
         let client = Client {
             port,
+            source_port: CLIENT_PORT,
             next: SeqNumber(1_000),
             expected: SeqNumber(0),
             received: Vec::new(),
             is_connected: false,
+            is_reset: false,
         };
         let mut world = Self {
             worker,
@@ -162,10 +170,22 @@ impl World {
     /// A connection is open and the worker has nothing to do.
     fn connected(setup: Setup) -> Self {
         let mut world = Self::new(setup);
-        world.client.send_flags(world.now, TcpFlags::SYN, b"");
-        world.run_until(|client| client.is_connected);
+        world.connect();
         assert_eq!(world.counter("tcp_established_count"), 1);
         world
+    }
+
+    fn connect(&mut self) {
+        self.client.send_flags(self.now, TcpFlags::SYN, b"");
+        self.run_until(|client| client.is_connected);
+    }
+
+    /// The client forgets its connection and makes another.
+    fn reconnect(&mut self) {
+        self.client.source_port += 1;
+        self.client.is_connected = false;
+        self.client.is_reset = false;
+        self.connect();
     }
 
     fn step(&mut self) -> super::Step {
@@ -225,12 +245,17 @@ impl World {
 
     /// Fetches a file on the open connection and checks it.
     fn fetch(&mut self, file: u32) {
+        self.fetch_as(file, &content(file));
+    }
+
+    /// Fetches a file that holds `expected`.
+    fn fetch_as(&mut self, file: u32, expected: &SimContent) {
         let before = self.client.received.len();
         self.ask(file);
         let head_bytes = 1;
         self.receive(before + head_bytes);
         let head = before + find_head_end(&self.client.received[before..]);
-        let expected = bytes(file);
+        let expected = bytes(expected);
         self.receive(head + expected.len());
         assert!(
             self.client.received[head..] == expected,
@@ -284,6 +309,10 @@ impl Client {
             else {
                 continue;
             };
+            if segment.flags.contains(TcpFlags::RST) {
+                self.is_reset = true;
+                continue;
+            }
             if segment.flags.contains(TcpFlags::SYN) {
                 self.expected = segment.sequence.wrapping_add(1);
                 self.is_connected = true;
@@ -308,7 +337,7 @@ impl Client {
             ..TcpOptions::default()
         };
         let segment = TcpRepr {
-            source_port: CLIENT_PORT,
+            source_port: self.source_port,
             destination_port: 80,
             sequence: self.next,
             acknowledgment: self.expected,
@@ -475,6 +504,36 @@ fn objects_beyond_the_disks_table_are_refused_and_forgotten() {
         1,
         "the one that was not opened"
     );
+}
+
+#[test]
+fn a_file_found_changed_is_opened_anew_for_the_next_who_asks() {
+    for answers_later in [false, true] {
+        let mut world = World::connected(Setup {
+            answers_later,
+            ..Setup::default()
+        });
+        world.fetch(0);
+        let other = SimContent::Pattern {
+            seed: 99,
+            size_bytes: FILE_BYTES,
+        };
+        let now = world.now;
+        world
+            .worker
+            .disk_mut()
+            .change_file(0, now, other.clone(), SimChange::Detected);
+        world.worker.disk_mut().advance(now);
+        world.ask(0);
+        world.run_until(|client| client.is_reset);
+        assert!(world.counter("disk_changed_commands") > 0);
+        // The store still believes what it saw, and would for a second.
+        world.reconnect();
+        world.fetch_as(0, &other);
+        assert_eq!(world.counter("store_opened_objects"), 2);
+        assert_eq!(world.counter("store_closed_objects"), 1);
+        world.assert_quiet();
+    }
 }
 
 #[test]
