@@ -144,9 +144,13 @@ impl SendState {
 
     /// A segment that passed the checks: RFC 9293 s3.10.7.4, the window update of ESTABLISHED.
     /// Returns whether the window grew.
+    ///
+    /// The RFC looks at SEG.SEQ first, and so a retransmission that acknowledges more would move
+    /// SND.UNA and not SND.WND, and with it the right edge to where the peer never put it. What
+    /// acknowledges more was sent later, whatever its SEG.SEQ: SEG.ACK comes first here.
     pub fn update_window(&mut self, sequence: SeqNumber, ack: StreamOffset, raw: u16) -> bool {
-        let newer = sequence.distance(self.last_sequence);
-        if newer < 0 || (newer == 0 && ack < self.last_ack) {
+        let is_older = sequence.distance(self.last_sequence) < 0;
+        if ack < self.last_ack || (ack == self.last_ack && is_older) {
             return false;
         }
         let window = u64::from(raw) << self.window_shift;
@@ -198,12 +202,19 @@ mod tests {
         assert!(send.update_window(SeqNumber(7), StreamOffset(0), 500));
         assert_eq!(send.window(), 2000);
         assert!(
-            !send.update_window(SeqNumber(6), StreamOffset(9), 900),
+            !send.update_window(SeqNumber(6), StreamOffset(0), 900),
             "an older segment"
         );
         assert_eq!(send.window(), 2000);
         assert!(!send.update_window(SeqNumber(8), StreamOffset(0), 100));
         assert_eq!((send.window(), send.window_max()), (400, 2000));
+        assert!(
+            send.update_window(SeqNumber(6), StreamOffset(9), 900),
+            "a retransmission with a newer acknowledgment"
+        );
+        assert_eq!(send.window(), 3600);
+        assert!(!send.update_window(SeqNumber(9), StreamOffset(8), 100));
+        assert_eq!(send.window(), 3600, "an older acknowledgment");
     }
 
     #[test]

@@ -87,8 +87,16 @@ fn only_newer_segments_move_the_window() {
     assert_eq!(driver.connection.send.window(), 40_000, "older by SEG.ACK");
     driver.accept(ack(4000).window(30_000));
     assert_eq!(driver.connection.send.window(), 30_000, "as new");
-    driver.accept(ack(8000).window(20_000));
+    driver.accept(ack(7000).window(20_000));
     assert_eq!(driver.connection.send.window(), 20_000, "newer by SEG.ACK");
+    // The same text again, with what was acknowledged since: the right edge must not move by it.
+    let again = ack(8000).at(-101).text(102).window(19_000);
+    assert_eq!(driver.receive(again).drop, None);
+    assert_eq!(
+        driver.connection.send.window(),
+        19_000,
+        "newer by SEG.ACK alone"
+    );
 }
 
 #[test]
