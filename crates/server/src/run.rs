@@ -19,7 +19,7 @@ use crate::wait::{self, EMPTY_ROUNDS, Source};
 use crate::worker::{Step, Worker, WorkerError};
 
 /// Longest sleep. Only a call tells that an interface was removed, so an idle server asks now and
-/// then; once a second costs 10 us of it.
+/// then; waking once a second does not show in its processor time.
 pub const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Rounds that may carry the last resets out. Enough for every connection there can be, at
