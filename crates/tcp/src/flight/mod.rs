@@ -46,7 +46,8 @@ pub struct Transmission {
     pub sent_at: Instant,
     /// What is believed of it.
     pub fate: Fate,
-    /// Whether it left more than once.
+    /// Whether it left more than once, or was reported and taken back: when it arrives says
+    /// nothing of the round trip.
     pub retransmitted: bool,
 }
 
@@ -262,6 +263,7 @@ impl Flight {
         for index in 0..self.entries.len() {
             let fate = self.entries[index].fate;
             if fate != Fate::Lost && (fate != Fate::Sacked || reneged) {
+                self.entries[index].retransmitted |= fate == Fate::Sacked;
                 self.set_fate(index, Fate::Lost);
             }
         }

@@ -313,3 +313,19 @@ fn patience_wears_off_after_sixteen_recoveries() {
     driver.accept(ack(4000).sack(5000, 6000));
     assert_eq!(driver.wait(), millis(25));
 }
+
+/// A report that was taken back and then made again says nothing of the round trip.
+#[test]
+fn reports_made_again_give_no_sample() {
+    let mut driver = Driver::sending(PEER, 10_000);
+    driver.pass(millis(100)).accept(ack(0).sack(1000, 10_000));
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(1000));
+    let _ = driver.fire();
+    assert_eq!(driver.connection.flight.sacked_bytes(), 0);
+    driver
+        .pass(millis(5000))
+        .accept(ack(1000).sack(3000, 10_000));
+    assert_eq!(driver.connection.flight.sacked_bytes(), 7000);
+    assert_eq!(driver.connection.smoothed_rtt(), Some(millis(100)));
+}
