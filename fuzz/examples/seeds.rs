@@ -18,7 +18,8 @@ use wire::{
 
 fn main() -> io::Result<()> {
     write("wire_frame", &wire_frames())?;
-    write("http_request", &http_requests())
+    write("http_request", &http_requests())?;
+    write("stack_frames", &sim::strangers_seeds())
 }
 
 /// Puts the seeds of `target` where cargo-fuzz looks for them.

@@ -23,7 +23,7 @@ use crate::scenario::{Happening, PORT, Path, SERVER_V4, SERVER_V6, Scenario};
 use crate::world::{Books, Cable, Server};
 
 /// The server's MAC address.
-const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
+pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
 /// Unix time at which every run begins.
 const UNIX_SECONDS: u64 = 1_800_000_000;
 /// Look-ups of the catalogue that may wait for their answers.

@@ -28,9 +28,11 @@ mod client;
 mod command;
 mod content;
 mod dice;
+mod forge;
 #[cfg(test)]
 mod model;
 mod scenario;
+mod strangers;
 mod world;
 
 #[cfg(test)]
@@ -42,6 +44,7 @@ use world::tape::Tape;
 use world::{Canary, Outcome, World};
 
 pub use command::{CommandError, run_command};
+pub use strangers::{serve_strangers, strangers_seeds};
 
 /// One run of the product: the seed under a theme, with a canary if one is to be found.
 fn run(seed: u64, theme: &Theme, canary: Option<Canary>, tape: Tape) -> (Outcome, Tape) {

@@ -29,8 +29,11 @@ const BODY_BYTES_MAX_LARGE: u64 = 12_000_000;
 const MTU_BYTES_MIN_V6: u16 = 1280;
 /// Block size of the simulated disk.
 const BLOCK_BYTES: u64 = 4096;
-/// Objects the simulated disk has open at once, in every run.
-const FILES_MAX: u32 = 16;
+/// Objects the simulated disk has open at once.
+const FILES_MAX: u32 = 64;
+/// Objects the store has open at once. A failed read retires an object that others still use, and
+/// it is opened anew: each client may hold another one.
+const HANDLES_MAX: usize = 32;
 /// TCP port of the server.
 pub(crate) const PORT: u16 = 80;
 /// Addresses of the server.
@@ -355,7 +358,7 @@ impl Scenario {
             idle_timeout: Duration::from_secs(dice.range(10..=60)),
             head_timeout: Duration::from_secs(dice.range(10..=30)),
             send_timeout: Duration::from_secs(dice.range(60..=300)),
-            objects_max: OBJECTS_MAX + 1,
+            objects_max: HANDLES_MAX,
             answers_later: dice.chance(300),
             revalidate_after: dice.log_micros(10..=1_000_000),
             cors: dice.chance(300),

@@ -12,6 +12,8 @@ use crate::world::{Canary, Outcome, World};
 
 /// Seeds of each of these tests: a second or two in a debug build.
 const SEEDS: u64 = 200;
+/// The same for the product: more is `cargo xtask sim`.
+const PRODUCT_SEEDS: u64 = 60;
 
 /// Acts the clients of a scenario against the model; its cable knows `path` only.
 fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) -> Outcome {
@@ -42,6 +44,28 @@ fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) ->
         world.plant(canary);
     }
     world.run().0
+}
+
+/// A right server passes, a planted bug is found: the product, in a few seeds.
+#[test]
+fn the_product_passes_and_every_canary_in_it_is_found() {
+    for seed in 0..PRODUCT_SEEDS {
+        let (outcome, _) = crate::run(seed, &THEMES[0], None, Tape::default());
+        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
+    }
+    for (canary, complaint) in COMPLAINTS {
+        let found = (0..PRODUCT_SEEDS).any(|seed| {
+            let (outcome, _) = crate::run(seed, &THEMES[0], Some(canary), Tape::default());
+            outcome
+                .violations
+                .iter()
+                .any(|violation| violation.contains(complaint))
+        });
+        assert!(
+            found,
+            "{canary:?} was not found within {PRODUCT_SEEDS} seeds"
+        );
+    }
 }
 
 #[test]

@@ -1,0 +1,464 @@
+//! Bytes as the doings of strangers: for fuzzing the whole server.
+//!
+//! [`serve_strangers`] reads its input as a list of doings: raw frames, frames addressed to us,
+//! handshakes, requests, acknowledgments true and false, segments with any flags, resets, router's
+//! complaints, an interface that goes down, and time that passes. Whatever they are, the server
+//! must not panic, and once the strangers are gone and its patience has ended, everything it
+//! lent must be back.
+//!
+//! It refuses inputs above [`DOINGS_MAX`] doings: the rest is not read.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+
+use clock::Instant;
+use link::sim::SimPort;
+use smoltcp::wire::{EthernetFrame, Ipv4Packet, Ipv6Packet, TcpPacket};
+use wire::{MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use crate::atlas::{self, Atlas, MAC};
+use crate::forge;
+use crate::scenario::{Happening, PORT, Path, SERVER_V4, SERVER_V6, Scenario, Theme};
+use crate::world::Server;
+
+/// Doings read of one input.
+const DOINGS_MAX: usize = 400;
+/// Strangers; odd ones speak IPv6.
+const STRANGERS: usize = 4;
+/// Rounds of the worker at one moment.
+const ROUNDS_MAX: u32 = 10_000;
+/// How long frames may be on the line.
+const ON_THE_LINE: Duration = Duration::from_millis(1);
+/// Virtual time after which everything must be back.
+const QUIET_AFTER: Duration = Duration::from_secs(2 * 3600);
+
+/// A connection as a stranger knows it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stranger {
+    number: u8,
+    source_port: u16,
+    /// What it sends next.
+    next: u32,
+    /// What it heard of the server, without gaps.
+    heard: u32,
+}
+
+/// The server among strangers.
+struct Street {
+    server: Atlas,
+    port: SimPort,
+    now: Instant,
+    strangers: [Stranger; STRANGERS],
+    /// The last data frame the server sent, for routers to complain about.
+    last_data: Vec<u8>,
+}
+
+/// The rest of the input.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
+    }
+
+    /// A number near zero, both sides.
+    fn delta(&mut self) -> Option<u32> {
+        Some(i32::from(self.short()?.cast_signed()).cast_unsigned())
+    }
+
+    /// Up to 255 bytes, as many as there are.
+    fn some(&mut self) -> Option<&'a [u8]> {
+        let length = usize::from(self.byte()?).min(self.0.len());
+        let (taken, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Some(taken)
+    }
+}
+
+/// Acts `input` upon a server; its first byte draws the server.
+///
+/// # Panics
+/// If the server breaks a promise.
+pub fn serve_strangers(input: &[u8]) {
+    act_all(input);
+}
+
+/// The same; returns the server's counters, for a test that something was reached at all.
+fn act_all(input: &[u8]) -> Vec<(&'static str, u64)> {
+    let mut input = Input(input);
+    let seed = input.byte().unwrap_or_default();
+    let theme = Theme::named("famine").expect("invariant: a theme of that name");
+    let mut scenario = Scenario::draw(seed.into(), theme);
+    // Strangers live next door: an answer is heard before the next doing.
+    let cable = Path {
+        queue_frames: usize::MAX,
+        ..Path::default()
+    };
+    (scenario.inbound, scenario.outbound) = (cable, cable);
+    let path = scenario
+        .objects
+        .first()
+        .map(|object| object.path())
+        .unwrap_or_default();
+    let (server, port) = atlas::assemble(&scenario);
+    let mut street = Street {
+        server,
+        port,
+        now: Instant::ZERO,
+        strangers: core::array::from_fn(|number| Stranger {
+            number: u8::try_from(number).expect("invariant: few"),
+            ..Stranger::default()
+        }),
+        last_data: Vec::new(),
+    };
+    for _ in 0..DOINGS_MAX {
+        if street.act(&mut input, &path).is_none() {
+            break;
+        }
+        street.settle();
+    }
+    street.expect_quiet();
+    street.server.counters()
+}
+
+impl Street {
+    /// The next doing; `None` when the input is at its end.
+    fn act(&mut self, input: &mut Input<'_>, path: &str) -> Option<()> {
+        let (doing, who) = (input.byte()?, usize::from(input.byte()?) % STRANGERS);
+        match doing % 14 {
+            0 => self.send(input.some()?.to_vec()),
+            1 => self.send_addressed(input)?,
+            2 => self.knock(who, input)?,
+            3 => self.say(who, TcpFlags::ACK, u16::MAX, &[]),
+            4 | 5 => self.ask(who, input, path)?,
+            6 => self.say(who, TcpFlags::ACK, input.short()?, &[]),
+            7 => self.acknowledge_falsely(who, input)?,
+            8 => self.say_anything(who, input)?,
+            9 => self.say(who, TcpFlags::FIN.union(TcpFlags::ACK), u16::MAX, &[]),
+            10 => self.reset(who, input)?,
+            11 => self.complain(who, input)?,
+            12 => {
+                let up = [Happening::Up, Happening::Down][usize::from(input.byte()? % 2)];
+                self.server.handle_happening(self.now, up);
+            }
+            _ => self.now += Duration::from_micros(1 << (input.byte()? % 28)),
+        }
+        Some(())
+    }
+
+    fn send_addressed(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let kind: &[u8] =
+            [&[0x08, 0x00], &[0x08, 0x06], &[0x86, 0xdd]][usize::from(input.byte()?) % 3];
+        let source = self.route(0).source_mac;
+        self.send([&MAC.0, &source.0, kind, input.some()?].concat());
+        Some(())
+    }
+
+    fn knock(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let (wishes, window) = (input.byte()?, input.short()?);
+        let stranger = &mut self.strangers[who];
+        stranger.source_port = 1024 + input.short()? % 4;
+        stranger.next = u32::from(input.short()?) << 16 | 0xfff0;
+        let wants = |bit: u8| wishes & bit != 0;
+        let options = TcpOptions {
+            mss: wants(1).then_some(window % 3000),
+            window_scale: wants(2).then_some((wishes >> 4).min(14)),
+            sack_permitted: wants(4),
+            timestamps: wants(8).then_some(Timestamps { value: 7, echo: 0 }),
+            ..TcpOptions::default()
+        };
+        self.segment(who, TcpFlags::SYN, window, options, &[]);
+        let stranger = &mut self.strangers[who];
+        stranger.next = stranger.next.wrapping_add(1);
+        Some(())
+    }
+
+    fn ask(&mut self, who: usize, input: &mut Input<'_>, path: &str) -> Option<()> {
+        let get = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let text = match input.byte()? % 7 {
+            0 => get.clone() + &get,
+            1 => get[..get.len() / 2].to_owned(),
+            2 => format!("HEAD {path} HTTP/1.1\r\nHost: h\r\n\r\n"),
+            3 => format!("GET {path} HTTP/1.1\r\nHost: h\r\nRange: bytes=1-9,20-,-3\r\n\r\n"),
+            4 => format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
+            5 => "GET /none HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+            _ => get,
+        };
+        self.say(
+            who,
+            TcpFlags::PSH.union(TcpFlags::ACK),
+            u16::MAX,
+            text.as_bytes(),
+        );
+        Some(())
+    }
+
+    fn acknowledge_falsely(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let (window, ack) = (input.short()?, input.delta()?);
+        let mut sack = SackBlocks::default();
+        for _ in 0..input.byte()? % 5 {
+            let left = self.strangers[who].heard.wrapping_add(input.delta()?);
+            sack.push(
+                SeqNumber(left),
+                SeqNumber(left.wrapping_add(input.delta()?)),
+            );
+        }
+        let options = TcpOptions {
+            sack,
+            ..TcpOptions::default()
+        };
+        let heard = self.strangers[who].heard;
+        self.strangers[who].heard = heard.wrapping_add(ack);
+        self.segment(who, TcpFlags::ACK, window, options, &[]);
+        self.strangers[who].heard = heard;
+        Some(())
+    }
+
+    fn say_anything(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let (flags, window) = (TcpFlags(input.byte()? & 0x3f), input.short()?);
+        let (next, heard) = (input.delta()?, input.delta()?);
+        let times = (input.byte()?, input.byte()?);
+        let before = self.strangers[who];
+        self.strangers[who].next = before.next.wrapping_add(next);
+        self.strangers[who].heard = before.heard.wrapping_add(heard);
+        let timestamps = (times.0 & 1 != 0).then(|| Timestamps {
+            value: times.0.into(),
+            echo: times.1.into(),
+        });
+        let options = TcpOptions {
+            timestamps,
+            ..TcpOptions::default()
+        };
+        self.segment(who, flags, window, options, input.some()?);
+        self.strangers[who] = before;
+        Some(())
+    }
+
+    fn reset(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let before = self.strangers[who];
+        self.strangers[who].next = before.next.wrapping_add(input.delta()?);
+        self.say(who, TcpFlags::RST, 0, &[]);
+        self.strangers[who] = before;
+        Some(())
+    }
+
+    fn complain(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let (mtu_bytes, place) = (input.short()?, usize::from(input.byte()?));
+        let mut quoted = self.last_data.clone();
+        if let Some(byte) = quoted.get_mut(place) {
+            *byte ^= input.byte()?;
+        }
+        if let Some(frame) = forge::packet_too_big(&self.route(who), &quoted, mtu_bytes) {
+            self.send(frame);
+        }
+        Some(())
+    }
+
+    /// What a true peer would send now, and moves on.
+    fn say(&mut self, who: usize, flags: TcpFlags, window: u16, payload: &[u8]) {
+        self.segment(who, flags, window, TcpOptions::default(), payload);
+        let fin = u32::from(flags.contains(TcpFlags::FIN));
+        let sent = u32::try_from(payload.len()).expect("invariant: a short payload") + fin;
+        let stranger = &mut self.strangers[who];
+        stranger.next = stranger.next.wrapping_add(sent);
+    }
+
+    fn segment(
+        &mut self,
+        who: usize,
+        flags: TcpFlags,
+        window: u16,
+        options: TcpOptions,
+        payload: &[u8],
+    ) {
+        let stranger = self.strangers[who];
+        let segment = TcpRepr {
+            source_port: stranger.source_port,
+            destination_port: PORT,
+            sequence: SeqNumber(stranger.next),
+            acknowledgment: SeqNumber(stranger.heard),
+            flags,
+            window,
+            options,
+        };
+        self.send(forge::tcp(&self.route(who), &segment, payload));
+    }
+
+    fn send(&mut self, frame: Vec<u8>) {
+        self.port.send(self.now, frame);
+    }
+
+    fn route(&self, who: usize) -> Route {
+        let number = self.strangers[who].number;
+        let (source, destination) = if number % 2 == 1 {
+            let source = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 9, number.into());
+            (source.into(), SERVER_V6.into())
+        } else {
+            (
+                IpAddr::from(Ipv4Addr::new(10, 9, 9, number)),
+                SERVER_V4.into(),
+            )
+        };
+        let source_mac = MacAddress([2, 0, 0, 0, 9, number]);
+        Route {
+            source_mac,
+            destination_mac: MAC,
+            source,
+            destination,
+        }
+    }
+
+    /// The server does what it has to do now, and the strangers hear of it.
+    fn settle(&mut self) {
+        for round in 0.. {
+            assert!(round < ROUNDS_MAX, "the server does not come to rest");
+            let progressed = self.server.step(self.now);
+            while let Some(frame) = self.port.receive(self.now) {
+                self.hear(frame);
+            }
+            if progressed {
+                continue;
+            }
+            // What is on the line arrives before anybody does the next thing.
+            match self.port.next_event() {
+                Some(arrival) if arrival <= self.now + ON_THE_LINE => {
+                    self.now = self.now.max(arrival);
+                }
+                _ => break,
+            }
+        }
+        assert_eq!(self.server.failure(), None, "the server gave up");
+    }
+
+    fn hear(&mut self, frame: Vec<u8>) {
+        let Ok(ethernet) = EthernetFrame::new_checked(&frame[..]) else {
+            return;
+        };
+        let number = ethernet.dst_addr().0[5];
+        let payload = match (
+            Ipv4Packet::new_checked(ethernet.payload()),
+            Ipv6Packet::new_checked(ethernet.payload()),
+        ) {
+            (Ok(packet), _) if packet.version() == 4 => packet.payload().to_vec(),
+            (_, Ok(packet)) => packet.payload().to_vec(),
+            _ => return,
+        };
+        let Ok(segment) = TcpPacket::new_checked(&payload[..]) else {
+            return;
+        };
+        let Some(stranger) = self.strangers.get_mut(usize::from(number)) else {
+            return;
+        };
+        let sequence = segment.seq_number().0.cast_unsigned();
+        if segment.dst_port() != stranger.source_port || segment.rst() {
+            return;
+        }
+        if segment.syn() || sequence == stranger.heard {
+            let length = u32::try_from(segment.segment_len()).expect("invariant: one frame");
+            stranger.heard = sequence.wrapping_add(length);
+        }
+        if !segment.payload().is_empty() {
+            self.last_data = frame;
+        }
+    }
+
+    /// Nobody says anything any more: time passes until the server holds nothing.
+    fn expect_quiet(&mut self) {
+        let until = self.now + QUIET_AFTER;
+        self.server.handle_happening(self.now, Happening::Up);
+        self.settle();
+        loop {
+            let next = [self.server.poll_timeout(), self.port.next_event()];
+            let Some(next) = next.into_iter().flatten().min() else {
+                break;
+            };
+            assert!(next <= until, "not quiet: {:?}", self.server.books());
+            self.now = self.now.max(next);
+            self.settle();
+        }
+        assert_eq!(
+            self.server.books().imbalance(),
+            None,
+            "something is not given back"
+        );
+        assert_eq!(
+            self.server.held_objects(self.now),
+            0,
+            "objects are held by nobody"
+        );
+    }
+}
+
+/// Inputs that reach deep, made by the code that reads them: a seed corpus.
+#[must_use]
+pub fn strangers_seeds() -> Vec<Vec<u8>> {
+    let knock = [2, 0, 0x75, 0xff, 0xff, 0, 1, 0, 9];
+    let established = [&[0][..], &knock, &[3, 0]].concat();
+    let tick = [13, 0, 14];
+    let doings: [&[u8]; 7] = [
+        &[4, 0, 6],
+        &[4, 0, 3],
+        &[9, 0],
+        &[10, 0, 0, 0],
+        &[6, 0, 0, 9],
+        &[7, 0, 0xff, 0xff, 0, 0, 1, 0x20, 0, 0x08, 0],
+        &[11, 0, 3, 0, 200, 0],
+    ];
+    let mut seeds = vec![vec![0, 0, 0, 4, 1, 2, 3, 4], established.clone()];
+    for first in doings {
+        let asked = [&established[..], &[4, 0, 6], &tick, first, &tick].concat();
+        seeds.push([&asked[..], &[6, 0, 0xff, 0xff], &tick, &[9, 0]].concat());
+        seeds.push(asked);
+    }
+    seeds
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{act_all, serve_strangers, strangers_seeds};
+    use crate::dice::Dice;
+
+    #[test]
+    fn strangers_of_many_kinds_leave_nothing_behind() {
+        let seeds = strangers_seeds();
+        let mut dice = Dice::new(4, 4);
+        let mut reached = BTreeMap::new();
+        for seed in &seeds {
+            for (name, value) in act_all(seed) {
+                *reached.entry(name).or_insert(0) += value;
+            }
+            for _ in 0..40 {
+                let mut input = seed.clone();
+                for _ in 0..dice.range(0..=3) {
+                    let other = &seeds[dice.size(0..=seeds.len() - 1)];
+                    input.extend_from_slice(&other[1..]);
+                }
+                for _ in 0..dice.range(1..=8) {
+                    let place = dice.size(0..=input.len() - 1);
+                    input[place] = dice.bits().to_le_bytes()[0];
+                }
+                serve_strangers(&input);
+            }
+        }
+        // The seeds alone get this far, or mutating them would be guessing at the door.
+        for name in [
+            "tcp_established_count",
+            "http_reply_count",
+            "tcp_finished_count",
+            "tcp_reset_count",
+            "tcp_timeout_count",
+            "tcp_retransmit_segments",
+            "tcp_packet_too_big_count",
+        ] {
+            assert!(reached[name] > 0, "{name} was not moved: {reached:?}");
+        }
+    }
+}
