@@ -90,21 +90,21 @@ counters! {
     /// Connections reset because the client took nothing for too long.
     http_stall_count,
     /// Reads planned.
-    disk_read_count,
+    session_read_count,
     /// Bytes of them, alignment included.
-    disk_read_bytes,
+    session_read_bytes,
     /// Reads that served bytes lost before.
-    disk_reread_count,
+    session_reread_count,
     /// Times no slot was free for a read that was due.
-    disk_slot_famine_count,
+    session_slot_famine_count,
     /// Reads that failed.
-    disk_error_count,
+    session_read_error_count,
     /// Reads refused because the object had changed on the disk.
-    disk_changed_count,
+    session_read_changed_count,
     /// Reads that ended before the object should.
-    disk_short_count,
+    session_read_short_count,
     /// Reads whose bytes nobody wanted any more.
-    disk_stale_count,
+    session_read_stale_count,
 }
 
 impl Counters {

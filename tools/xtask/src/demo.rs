@@ -201,7 +201,7 @@ fn report(server: Server) -> Result<()> {
     println!("what the server counted:");
     for (what, name) in [
         ("replies", "http_reply_count"),
-        ("reads from the disk", "disk_read_count"),
+        ("reads from the disk", "session_read_count"),
         ("bytes read", "disk_read_bytes"),
         ("bytes sent", "tcp_send_bytes"),
         ("segments sent again", "tcp_retransmit_segments"),

@@ -30,7 +30,7 @@ impl Conductor {
                 Some(_) => match arena.reserve() {
                     Some(slot) => Some(slot),
                     None => {
-                        self.counters.disk_slot_famine_count += 1;
+                        self.counters.session_slot_famine_count += 1;
                         self.readers.push_front(index);
                         return None;
                     }
@@ -46,9 +46,9 @@ impl Conductor {
                 self.writers.push(index);
             }
             if let Some(read) = read {
-                self.counters.disk_read_count += 1;
-                self.counters.disk_read_bytes += u64::from(read.length_bytes);
-                self.counters.disk_reread_count += u64::from(plan.is_retransmission);
+                self.counters.session_read_count += 1;
+                self.counters.session_read_bytes += u64::from(read.length_bytes);
+                self.counters.session_reread_count += u64::from(plan.is_retransmission);
                 return Some(read);
             }
             self.settle(now, index);
@@ -70,9 +70,9 @@ impl Conductor {
             client
                 .tcp
                 .return_claim(fetch.plan.range, fetch.plan.is_retransmission);
-            self.counters.disk_read_count -= 1;
-            self.counters.disk_read_bytes -= u64::from(plan.length_bytes);
-            self.counters.disk_reread_count -= u64::from(fetch.plan.is_retransmission);
+            self.counters.session_read_count -= 1;
+            self.counters.session_read_bytes -= u64::from(plan.length_bytes);
+            self.counters.session_reread_count -= u64::from(fetch.plan.is_retransmission);
         }
         self.readers.push_front(index);
     }
@@ -91,7 +91,7 @@ impl Conductor {
             .entry_mut(index)
             .and_then(|client| client.fetches.iter_mut().find(|fetch| fetch.id == id));
         let Some(fetch) = waiting else {
-            self.counters.disk_stale_count += 1;
+            self.counters.session_read_stale_count += 1;
             arena.release(result.map_or_else(|(slot, _)| slot, FilledSlot::into_free));
             return;
         };
@@ -102,14 +102,14 @@ impl Conductor {
             }
             Ok(slot) => {
                 // The object is shorter than it was when it was opened.
-                self.counters.disk_short_count += 1;
+                self.counters.session_read_short_count += 1;
                 arena.release(slot.into_free());
                 self.abort(now, arena, index);
             }
             Err((slot, error)) => {
                 match error {
-                    ReadError::Io => self.counters.disk_error_count += 1,
-                    ReadError::Changed => self.counters.disk_changed_count += 1,
+                    ReadError::Io => self.counters.session_read_error_count += 1,
+                    ReadError::Changed => self.counters.session_read_changed_count += 1,
                 }
                 arena.release(slot);
                 self.abort(now, arena, index);

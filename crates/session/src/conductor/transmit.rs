@@ -93,7 +93,7 @@ impl Sender<'_, '_> {
             return TransmitProgress::Done;
         };
         if client.admit(fetch.plan.range).is_none() {
-            self.counters.disk_stale_count += u64::from(fetch.plan.read.is_some());
+            self.counters.session_read_stale_count += u64::from(fetch.plan.read.is_some());
         }
         while let Some(admitted) = client
             .fetches

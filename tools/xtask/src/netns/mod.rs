@@ -185,7 +185,7 @@ fn ended_well(server: Server, group: &str) -> Result<Outcome> {
     if stopped.status.code() != Some(0) {
         bail!("{}: {}", stopped.status, stopped.last_words());
     }
-    let mut moved = vec!["http_reply_count", "disk_read_count"];
+    let mut moved = vec!["http_reply_count", "session_read_count"];
     if group == "loss" && find_program("iptables").is_some() {
         moved.push("tcp_retransmit_segments");
     }

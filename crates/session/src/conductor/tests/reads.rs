@@ -29,7 +29,7 @@ fn a_failed_read_resets_its_connection_and_no_other() {
     assert_eq!(other.head_and_rest().1.len() as u64, OBJECT_BYTES);
     let counters = bench.conductor.counters();
     assert_eq!(
-        (counters.disk_error_count, counters.tcp_abort_count),
+        (counters.session_read_error_count, counters.tcp_abort_count),
         (1, 1)
     );
 }
@@ -46,7 +46,7 @@ fn a_changed_object_resets_and_sends_nothing_of_it() {
     bench.turn();
     peer.take(&mut bench);
     assert!(peer.reset && peer.received.is_empty());
-    assert_eq!(bench.conductor.counters().disk_changed_count, 1);
+    assert_eq!(bench.conductor.counters().session_read_changed_count, 1);
     assert_eq!(bench.released(), 1);
     bench.assert_quiet();
 }
@@ -60,7 +60,7 @@ fn a_short_read_is_a_truncated_object() {
     bench.turn();
     peer.take(&mut bench);
     assert!(peer.reset);
-    assert_eq!(bench.conductor.counters().disk_short_count, 1);
+    assert_eq!(bench.conductor.counters().session_read_short_count, 1);
     bench.assert_quiet();
 }
 
@@ -72,7 +72,7 @@ fn a_completion_for_a_client_that_left_gives_its_slot_back() {
     let read = bench.reads.pop().unwrap();
     assert_eq!(bench.arena.free_count() + 1, bench.arena.slot_count());
     bench.complete(read, OBJECT_BYTES);
-    assert_eq!(bench.conductor.counters().disk_stale_count, 1);
+    assert_eq!(bench.conductor.counters().session_read_stale_count, 1);
     bench.assert_quiet();
 }
 
@@ -98,7 +98,7 @@ fn clients_share_a_single_slot() {
     let mut bench = Bench::with(config(), 1);
     let mut peers: Vec<Peer> = (1000..1003).map(|port| asked(&mut bench, port)).collect();
     assert_eq!(bench.reads.len(), 1);
-    assert!(bench.conductor.counters().disk_slot_famine_count > 0);
+    assert!(bench.conductor.counters().session_slot_famine_count > 0);
     for _ in 0..200 {
         peers.iter_mut().for_each(|peer| peer.drain(&mut bench));
     }
@@ -138,11 +138,11 @@ fn lost_bytes_are_read_again_from_the_same_place() {
     // Only the last 5 KB of the first flight arrived.
     let end = peer.expected.wrapping_add(u32::try_from(bytes).unwrap());
     bench.now += Duration::from_millis(10);
-    let before = bench.conductor.counters().disk_reread_count;
+    let before = bench.conductor.counters().session_reread_count;
     let hole_end = end.wrapping_add(0u32.wrapping_sub(5000));
     peer.acknowledge_with_sack(&mut bench, hole_end, end);
     assert!(
-        bench.conductor.counters().disk_reread_count > before,
+        bench.conductor.counters().session_reread_count > before,
         "the hole is read again"
     );
     while peer.expected != hole_end {
