@@ -82,7 +82,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     ("rooms depend only along the arrows", rules::arrows),
     ("pure rooms forbid unsafe code", rules::purity),
     ("files have at most 800 code lines", rules::lengths),
@@ -93,6 +93,7 @@ const RULES: [Rule; 8] = [
         rules::unsafe_listed,
     ),
     ("relative links resolve", rules::links),
+    ("names in the architecture exist", rules::road),
     ("no registry hosts or machine paths", rules::places),
 ];
 
