@@ -5,14 +5,14 @@ use anyhow::Result;
 use crate::harness::suite::{Outcome, Suite};
 
 /// Seeds `test` runs.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 5000;
 
 /// Seeds `test --quick` runs.
-const QUICK_SEEDS: u64 = 20;
+const QUICK_SEEDS: u64 = 500;
 
 /// Runs the simulator with these arguments.
 pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
-    anyhow::bail!("no simulator yet for {arguments:?}")
+    Ok(sim::run_command(arguments.iter().cloned())?)
 }
 
 /// Runs a range of seeds into a suite.

@@ -73,6 +73,11 @@ impl Process {
         self.wait_heeding(limit, true)
     }
 
+    /// Like [`Self::wait`], for an end that was asked for: an interrupt changes nothing.
+    pub(crate) fn wait_out(&mut self, limit: Duration) -> Result<ExitStatus> {
+        self.wait_heeding(limit, false)
+    }
+
     fn wait_heeding(&mut self, limit: Duration, heed: bool) -> Result<ExitStatus> {
         match self.wait_until(Instant::now() + limit, heed)? {
             Some(status) => Ok(status),

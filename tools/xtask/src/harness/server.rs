@@ -158,7 +158,7 @@ impl Server {
 
     /// Waits for the end after a signal was sent.
     pub(crate) fn wait(mut self) -> Result<Stopped> {
-        let status = self.process.wait(STOP_LIMIT)?;
+        let status = self.process.wait_out(STOP_LIMIT)?;
         let stderr = drain(&self.stderr);
         Ok(Stopped { status, stderr })
     }

@@ -1,0 +1,31 @@
+# Two commands for a newcomer; all logic is in tools/xtask (`cargo xtask --help`).
+#
+#   make demo          plays a film through Atlas and serves it until Ctrl-C
+#   make demo ONCE=1   the same in a network namespace; ends by itself, 0 only if bit-exact
+#   make test          everything the project checks about itself
+
+SHELL := /bin/sh
+# Where rustup puts cargo, for shells that do not know it yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+.PHONY: demo test toolchain
+
+demo: toolchain
+	@cargo xtask demo $(if $(filter-out 0,$(ONCE)),--once)
+
+test: toolchain
+	@cargo xtask test
+
+# A Rust that is new enough, and the C compiler it links with.
+toolchain:
+	@have=$$(rustc --version 2>/dev/null | cut -d ' ' -f 2); \
+	if ! command -v cargo >/dev/null || \
+	    [ "$$(printf '%s\n' "$(RUST)" "$$have" | sort -V | head -n 1)" != "$(RUST)" ]; then \
+		echo "Atlas needs Rust $(RUST) or newer (found: $${have:-none}): see https://rustup.rs" >&2; \
+		exit 1; \
+	fi
+	@command -v cc >/dev/null || { $(SUDO) apt-get -qq update && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive \
+			apt-get -qq install --yes --no-install-recommends gcc libc6-dev; }
