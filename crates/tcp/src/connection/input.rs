@@ -197,7 +197,6 @@ impl Connection {
         };
         self.flight.acknowledge(ack, &mut on_delivered);
         self.send.una = ack;
-        self.send.claimed = self.send.claimed.max(ack);
         if self.sack_permitted {
             let mut blocks: [Option<StreamRange>; 4] = [None; 4];
             for (place, block) in blocks.iter_mut().zip(segment.options.sack.as_slice()) {
