@@ -118,3 +118,18 @@ fn duplicates_after_a_timeout_resend_nothing() {
     assert_eq!(driver.flush(), []);
     assert_eq!(driver.connection.flight.lost_bytes(), 7000);
 }
+
+/// RFC 6582 s3.2, step 3: the next hole is resent at once, whatever rate reduction has left.
+#[test]
+fn a_partial_ack_waits_for_no_allowance() {
+    let mut driver = sending();
+    duplicates(&mut driver, 0, 3);
+    let _ = driver.flush();
+    for _ in 0..6 {
+        duplicates(&mut driver, 0, 1);
+        let _ = driver.flush();
+    }
+    // 4.9 segments may have left, four did; this ACK tells of none that duplicates did not.
+    driver.pass(millis(100)).accept(ack(4000));
+    assert_eq!(driver.flush(), [Again(4000, 5000)]);
+}

@@ -12,6 +12,7 @@ mod demand;
 mod duplicate_acks;
 mod established;
 mod keep_alive;
+mod lossy_pipe;
 mod packet_too_big;
 mod reset_and_challenge;
 mod sack_recovery;
