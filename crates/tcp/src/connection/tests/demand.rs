@@ -1,5 +1,7 @@
 //! Demands, claims, and what is still wanted of a fetch when it comes back.
 
+use clock::Duration;
+
 use super::Sent::{Again, New};
 use super::{Driver, MSS, PEER, PEER_WITHOUT_SACK, Peer, ack, millis, range};
 use crate::connection::Demand;
@@ -196,7 +198,7 @@ fn a_full_log_admits_nothing_new() {
         let piece = range(demand.range.start.0, demand.range.start.0 + 1);
         driver.connection.claim(piece, false);
         driver.transmit(piece);
-        driver.now += millis(0) + core::time::Duration::from_nanos(1);
+        driver.now += Duration::from_nanos(1);
         sent += 1;
         assert!(sent <= crate::flight::ENTRIES_MAX, "the log is bounded");
     }

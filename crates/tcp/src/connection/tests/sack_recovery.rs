@@ -120,8 +120,7 @@ fn recovery_ends_when_all_that_was_out_arrived() {
     }
 }
 
-/// RFC 2018 s8 and s5.1: reports are void once the timer fires and the peer turns out to have
-/// dropped what it reported.
+/// RFC 2018 s5.1 would void them; we wait for a sign that the peer dropped what it reported.
 #[test]
 fn reports_survive_the_timer_while_the_hole_is_below_them() {
     let mut driver = sending();

@@ -1,5 +1,7 @@
 //! The retransmission timer (RFC 6298), what it voids, and the restart after idleness (RFC 5681).
 
+use clock::Duration;
+
 use super::Sent::{Again, Fin, New};
 use super::{Config, Driver, MSS, PEER_WITHOUT_SACK, RTO, ack, just_before, millis, range};
 use crate::recovery::Episode;
@@ -205,7 +207,7 @@ fn idleness_longer_than_a_timeout_returns_to_the_initial_window() {
         driver.pass(millis(100)).accept(ack(10_000));
         assert_eq!(driver.window(), 20_000);
         // Sent at 100 ms; the RTO is 250 ms by now.
-        driver.pass(millis(150) + core::time::Duration::from_nanos(idle_nanos));
+        driver.pass(millis(150) + Duration::from_nanos(idle_nanos));
         driver.append(50_000);
         assert_eq!(driver.window(), window, "{idle_nanos}");
     }
