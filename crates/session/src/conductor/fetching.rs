@@ -57,24 +57,28 @@ impl Conductor {
     }
 
     /// The disk's queue was full: the read is planned again later.
+    ///
+    /// # Panics
+    /// If it is not the plan that [`Conductor::poll_read`] returned last: claims are given back
+    /// newest first, or a gap would open between them.
     pub fn return_read(&mut self, arena: &mut Arena, plan: ReadPlan) {
         let (index, id) = untoken(plan.token);
         arena.release(plan.slot);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        // Claims are given back newest first, or a gap would open between them.
-        if client.fetches.back().is_some_and(|fetch| fetch.id == id)
-            && let Some(fetch) = client.fetches.pop_back()
-        {
-            client
-                .tcp
-                .return_claim(fetch.plan.range, fetch.plan.is_retransmission);
-            self.counters.session_read_count -= 1;
-            self.counters.session_read_bytes -= u64::from(plan.length_bytes);
-            self.counters.session_reread_count -= u64::from(fetch.plan.is_retransmission);
-        }
+        let newest = client.fetches.pop_back();
+        let fetch = newest.filter(|fetch| fetch.id == id);
+        let fetch = fetch.expect("invariant: only the newest plan comes back unread");
+        client
+            .tcp
+            .return_claim(fetch.plan.range, fetch.plan.is_retransmission);
+        self.counters.session_read_count -= 1;
+        self.counters.session_read_bytes -= u64::from(plan.length_bytes);
+        self.counters.session_reread_count -= u64::from(fetch.plan.is_retransmission);
         self.readers.push_front(index);
+        // The next round of frames settles the client: giving a claim back may start a timer.
+        self.writers.push(index);
     }
 
     /// A read ended.
