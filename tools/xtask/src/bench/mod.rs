@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use self::disk::{BenchDisk, drop_caches};
 use self::report::{Report, Rival, Run};
@@ -73,6 +73,9 @@ pub(crate) struct ServeOptions {
     /// Servers to run, comma-separated (default: atlas and the four nginx configurations)
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
+    /// Which core processes what each host receives
+    #[arg(long, value_enum, default_value_t = Steering::Sender)]
+    steering: Steering,
     /// Writes the report here as JSON too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -87,6 +90,19 @@ pub(crate) struct ServeOptions {
         allow_hyphen_values = true
     )]
     atlas_arguments: String,
+}
+
+/// Which core runs the kernel's receive side (RPS). A veth hands a packet over on the core that
+/// sent it, so the client's TCP runs on the server's core, and the kernel server's ACK processing,
+/// which is what makes it send, on the client's: `core-s/GB` leaves that out, `all cores` does not.
+/// Two machines do not do each other's work, but the inter-processor interrupts that part them cost
+/// a virtual machine more than the work does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Steering {
+    /// Its own: the server's host on the server's core, the client's on the client's
+    Own,
+    /// The kernel's default on a veth: the sender's
+    Sender,
 }
 
 /// Runs a bench.
@@ -151,6 +167,9 @@ impl<'a> Serve<'a> {
         let mut undo = Undo::default();
         let cable = Cable::new()?;
         use_cubic(&mut undo, &cable)?;
+        if options.steering == Steering::Own {
+            steer(&cable)?;
+        }
         let total = if options.quick {
             QUICK_TOTAL_BYTES
         } else {
@@ -293,7 +312,7 @@ impl<'a> Serve<'a> {
         let mut receive = receive.split_whitespace();
         let mut next = || receive.next().unwrap_or("?").to_owned();
         let network = format!(
-            "veth, offloads default, RPS mask {}, MTU {}, kernel TCP {}",
+            "veth, offloads default, client's RPS mask {}, MTU {}, kernel TCP {}",
             next(),
             next(),
             next()
@@ -362,6 +381,22 @@ fn contenders(options: &ServeOptions) -> Result<Vec<Contender>> {
             },
         )
         .collect()
+}
+
+/// Each host's packets are processed on its own core. Undone with the namespaces.
+fn steer(cable: &Cable) -> Result<()> {
+    let ends = [
+        (&cable.server, Cable::SERVER_INTERFACE, SERVER_CORE),
+        (&cable.client, Cable::CLIENT_INTERFACE, CLIENT_CORE),
+    ];
+    for (namespace, interface, core) in ends {
+        let mask = format!("{:x}", 1 << core);
+        let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+        run(namespace
+            .command("sh")
+            .args(["-c", &format!("echo {mask} > {file}")]))?;
+    }
+    Ok(())
 }
 
 /// The same congestion control for every kernel TCP in the bench, whatever the host's default.
