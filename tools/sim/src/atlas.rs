@@ -15,8 +15,10 @@ use memory::{Arena, ArenaConfig, PageKind};
 use server::worker::Worker;
 use session::Conductor;
 use store::{Catalogue, CatalogueEntry, Facts, FileTime, Store, StoreConfig};
+use tcp::{FourTuple, Listener};
 use wire::MacAddress;
 
+use crate::client::PORT_FIRST;
 use crate::client::plan::ObjectPlan;
 use crate::content::Content;
 use crate::scenario::{Happening, PORT, Path, SERVER_V4, SERVER_V6, Scenario};
@@ -26,6 +28,10 @@ use crate::world::{Books, Cable, Server};
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
 /// Unix time at which every run begins.
 const UNIX_SECONDS: u64 = 1_800_000_000;
+/// Sequence numbers that are to wrap begin this close to the end, in bytes.
+const WRAP_BYTES: u32 = 60_000;
+/// Secrets tried for that: about one in 70,000 will do.
+const WRAP_TRIALS_MAX: u64 = 400_000;
 /// Look-ups of the catalogue that may wait for their answers.
 const LOOKUPS_MAX: usize = 64;
 
@@ -58,7 +64,7 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
         revalidate_after: scenario.revalidate_after,
-        next_timeout: Some(Instant::ZERO),
+        next_timeout: Some(scenario.epoch),
         failure: None,
     };
     (atlas, port)
@@ -176,13 +182,43 @@ fn conductor_config(scenario: &Scenario, link: &SimLink) -> session::Config {
         checksum_offload: capabilities.checksum_offload,
         http_port: PORT,
         connections_max: scenario.connections_max,
-        seed: scenario.server_seed,
+        seed: server_seed(scenario),
         cors: scenario.cors,
         unix_seconds_at_start: UNIX_SECONDS,
         head_timeout: scenario.head_timeout,
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
     }
+}
+
+/// The server's secret; if sequence numbers are to wrap, one under which those of the first
+/// client's first connection are about to.
+fn server_seed(scenario: &Scenario) -> [u8; 32] {
+    let mut seed = scenario.server_seed;
+    let Some(first) = scenario.clients.first().filter(|_| scenario.wraps) else {
+        return seed;
+    };
+    let local: IpAddr = if first.address.is_ipv4() {
+        SERVER_V4.into()
+    } else {
+        SERVER_V6.into()
+    };
+    let tuple = FourTuple {
+        local: (local, PORT).into(),
+        peer: (first.address, PORT_FIRST).into(),
+    };
+    // Address resolution there and back, then the SYN.
+    let arrives = first.starts + 3 * scenario.inbound.delay;
+    for trial in 0..WRAP_TRIALS_MAX {
+        seed[16..24].copy_from_slice(&(scenario.trouble_seed ^ trial).to_le_bytes());
+        let (_, key) = seed.split_at(16);
+        let listener = Listener::new(key.try_into().expect("invariant: half of a seed"));
+        let offer = listener.offer(arrives, &tuple, 1460, u16::MAX);
+        if u32::MAX - offer.iss.0 < WRAP_BYTES {
+            break;
+        }
+    }
+    seed
 }
 
 impl Server for Atlas {
@@ -208,6 +244,8 @@ impl Server for Atlas {
         match happening {
             Happening::Down => self.worker.link_mut().set_up(now, false),
             Happening::Up => self.worker.link_mut().set_up(now, true),
+            Happening::ShutDown => self.worker.shut_down(now),
+            Happening::Abort => self.worker.abort_all(now),
             // The disk was told when it was made.
             Happening::Change { object } => {
                 let object = &self.objects[object];
@@ -307,8 +345,34 @@ impl Cable for SimPort {
 
 #[cfg(test)]
 mod tests {
-    use super::Content;
     use diskmap::sim::pattern_byte;
+
+    use super::{Content, Scenario, WRAP_BYTES};
+    use crate::scenario::THEMES;
+    use crate::world::tape::Tape;
+
+    #[test]
+    fn sequence_numbers_wrap_where_they_are_told_to() {
+        let wraps = |seed: &u64| Scenario::draw(*seed, &THEMES[0]).wraps;
+        let mut wrapped = 0;
+        for seed in (0..400).filter(wraps) {
+            let (_, tape) = crate::run(seed, &THEMES[0], None, Tape::new(true, false));
+            let sequence = |line: &String| -> Option<u32> {
+                let (_, rest) = line.split_once(" < ")?.1.split_once(" seq ")?;
+                rest.split(' ').next()?.parse().ok()
+            };
+            let numbers: Vec<u32> = tape.lines().iter().filter_map(sequence).collect();
+            let (high, low) = (u32::MAX - WRAP_BYTES, WRAP_BYTES * 10);
+            let before = numbers.iter().position(|number| *number > high);
+            let after = numbers.iter().rposition(|number| *number < low);
+            wrapped += usize::from(
+                before
+                    .zip(after)
+                    .is_some_and(|(before, after)| before < after),
+            );
+        }
+        assert!(wrapped > 0, "no connection's numbers wrapped");
+    }
 
     /// The disk's content and the clients' are two pieces of code: here they meet.
     #[test]

@@ -210,6 +210,8 @@ struct Totals {
     late: u64,
     broken: u64,
     refused: u64,
+    busy: u64,
+    closed: u64,
     given_up: u64,
     virtual_seconds: u64,
     counters: Vec<(&'static str, u64)>,
@@ -226,6 +228,8 @@ impl Totals {
         self.late += outcome.late;
         self.broken += outcome.broken;
         self.refused += outcome.refused;
+        self.busy += outcome.busy;
+        self.closed += outcome.closed;
         self.given_up += outcome.given_up;
         self.virtual_seconds += outcome.lasted.as_secs();
         for (name, value) in &outcome.counters {
@@ -341,9 +345,13 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
     )?;
     writeln!(
         out,
-        "{} replies, {mebibytes} MiB compared, {} frames; excused connections: {} late, {} broken, \
-         {} refused; {} requests given up",
-        totals.replies, totals.frames, totals.late, totals.broken, totals.refused, totals.given_up,
+        "{} replies, {mebibytes} MiB compared, {} frames",
+        totals.replies, totals.frames,
+    )?;
+    writeln!(
+        out,
+        "excused: {} late, {} broken, {} refused, {} busy, {} at the end; {} requests given up",
+        totals.late, totals.broken, totals.refused, totals.busy, totals.closed, totals.given_up,
     )?;
     for name in SUMMARY_COUNTERS {
         writeln!(out, "  {name:36} {:>12}", totals.counter(name))?;
@@ -361,7 +369,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// What a summary says of trouble met: injected, and dealt with.
-const SUMMARY_COUNTERS: [&str; 16] = [
+const SUMMARY_COUNTERS: [&str; 18] = [
     "cable_carried_frames",
     "cable_lost_frames",
     "cable_queue_dropped_frames",
@@ -376,6 +384,8 @@ const SUMMARY_COUNTERS: [&str; 16] = [
     "disk_reissued_commands",
     "disk_queue_full_commands",
     "tcp_retransmit_segments",
+    "tcp_packet_too_big_count",
+    "tcp_drop_count",
     "tcp_reset_count",
     "tcp_abort_count",
 ];

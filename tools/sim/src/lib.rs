@@ -18,6 +18,11 @@
 //! | at quiet: all slots free, no reads, connections or objects held      | the world            |
 //! | a run goes quiet                                                     | the world            |
 //!
+//! Troubles: lost, late, doubled and damaged frames; narrow links and paths; full queues; failing,
+//! slow and changing files; few slots, connections and objects; an interface that goes down; a
+//! server told to end; counters about to wrap; clients that reset, vanish, stall, dribble, look
+//! away or talk nonsense; a stranger who forges segments. `scenario` says what each may excuse.
+//!
 //! That the checkers can fail is shown by canaries: deliberate bugs outside the product.
 //!
 //! It refuses wall clocks, threads within a run and sockets. Bounded: see `world` and `scenario`.
@@ -40,8 +45,9 @@ mod tests;
 
 use client::Client;
 use scenario::{PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
+use world::spoofer::Spoofer;
 use world::tape::Tape;
-use world::{Canary, Outcome, World};
+use world::{Canary, Outcome, Surroundings, World};
 
 pub use command::{CommandError, run_command};
 pub use strangers::{serve_strangers, strangers_seeds};
@@ -51,7 +57,14 @@ fn run(seed: u64, theme: &Theme, canary: Option<Canary>, tape: Tape) -> (Outcome
     let scenario = Scenario::draw(seed, theme);
     let (server, port) = atlas::assemble(&scenario);
     let clients = make_clients(&scenario, canary);
-    let mut world = World::new(server, port, clients, scenario.agenda, tape);
+    let spoofer = Spoofer::new(scenario.trouble_seed, scenario.spoof_permille);
+    let surroundings = Surroundings {
+        epoch: scenario.epoch,
+        agenda: scenario.agenda,
+        path_mtu_bytes: scenario.path_mtu_bytes,
+        spoofer: Some(spoofer),
+    };
+    let mut world = World::new(server, port, clients, surroundings, tape);
     if let Some(canary) = canary {
         world.plant(canary);
     }

@@ -14,9 +14,8 @@ use smoltcp::socket::tcp::{self, State};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 
 use crate::client::device::QueueDevice;
-use crate::client::plan::{ObjectPlan, RangePlan, RequestPlan};
+use crate::client::plan::{ClientPlan, Expected, ExpectedBody, ObjectPlan};
 use crate::client::{our_instant, smoltcp_instant};
-use crate::content::Content;
 use crate::dice::Dice;
 use crate::scenario::{Happening, Path, SERVER_V4, SERVER_V6};
 use crate::world::{Books, Cable, Server};
@@ -119,7 +118,8 @@ struct Talk {
 /// The server.
 pub(crate) struct ModelServer {
     cable: Rc<RefCell<ModelCable>>,
-    objects: Vec<ObjectPlan>,
+    /// What each head that will be sent must be answered with.
+    answers: BTreeMap<Vec<u8>, Expected>,
     device: QueueDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -133,8 +133,13 @@ impl ModelServer {
         cable: Rc<RefCell<ModelCable>>,
         mtu_bytes: u16,
         port: u16,
-        objects: Vec<ObjectPlan>,
+        clients: &[ClientPlan],
     ) -> Self {
+        let connections = clients.iter().flat_map(|client| &client.connections);
+        let answers = connections
+            .flat_map(|connection| &connection.requests)
+            .map(|request| (request.head_bytes(), request.expected()))
+            .collect();
         let mut device = QueueDevice::new(mtu_bytes);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(SERVER_MAC)));
         config.random_seed = 5;
@@ -151,7 +156,7 @@ impl ModelServer {
         let talks = talks.collect();
         Self {
             cable,
-            objects,
+            answers,
             device,
             interface,
             sockets,
@@ -172,13 +177,18 @@ impl ModelServer {
             if socket.state() == State::Listen {
                 continue;
             }
-            talk.step(now, socket, &self.objects);
+            talk.step(now, socket, &self.answers);
         }
     }
 }
 
 impl Talk {
-    fn step(&mut self, now: Instant, socket: &mut tcp::Socket<'_>, objects: &[ObjectPlan]) {
+    fn step(
+        &mut self,
+        now: Instant,
+        socket: &mut tcp::Socket<'_>,
+        answers: &BTreeMap<Vec<u8>, Expected>,
+    ) {
         while socket.can_recv() {
             let asked = &mut self.asked;
             let heard = socket.recv(|bytes| {
@@ -202,7 +212,7 @@ impl Talk {
                 break;
             };
             let head: Vec<u8> = self.asked.drain(..end + 4).collect();
-            (self.answer, self.closing) = answer(&head, objects);
+            (self.answer, self.closing) = answer(&head, answers);
             self.written = 0;
         }
         let spoken = self.written == self.answer.len();
@@ -225,57 +235,66 @@ fn listening(port: u16) -> tcp::Socket<'static> {
 }
 
 /// The reply to one head, and whether the connection closes after it.
-fn answer(head: &[u8], objects: &[ObjectPlan]) -> (Vec<u8>, bool) {
-    let Ok(text) = core::str::from_utf8(head) else {
+fn answer(head: &[u8], answers: &BTreeMap<Vec<u8>, Expected>) -> (Vec<u8>, bool) {
+    let Some(expected) = answers.get(head) else {
         return (
             b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n".to_vec(),
             true,
         );
     };
-    let close = text.contains("Connection: close");
-    let wanted = |object: &&ObjectPlan| text.contains(&format!(" {} ", object.path()));
-    let range = text.split_once("Range: bytes=").and_then(|(_, rest)| {
-        let (first, last) = rest.split_once("\r\n")?.0.split_once('-')?;
-        Some(match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) => RangePlan::FirstToLast(first, last),
-            (Ok(first), Err(_)) => RangePlan::From(first),
-            _ => RangePlan::Last(last.parse().ok()?),
-        })
-    });
-    let object = objects.iter().find(wanted).copied();
-    let expected = RequestPlan {
-        object,
-        head: text.starts_with("HEAD"),
-        range,
-        close,
+    let (mut fields, mut body) = (String::new(), Vec::new());
+    match expected.body {
+        ExpectedBody::Nothing | ExpectedBody::Text => {}
+        ExpectedBody::Part {
+            object,
+            offset_bytes,
+            length_bytes,
+        } => {
+            if expected.status == 206 {
+                fields = content_range(&object, offset_bytes, length_bytes);
+            }
+            if !expected.head {
+                append(&mut body, &object, offset_bytes, length_bytes);
+            }
+        }
+        ExpectedBody::Parts { object, parts } => {
+            fields = "Content-Type: multipart/byteranges; boundary=cut\r\n".to_owned();
+            for &(offset_bytes, length_bytes) in parts.as_slice() {
+                body.extend(b"\r\n--cut\r\nContent-Type: model\r\n");
+                body.extend(content_range(&object, offset_bytes, length_bytes).into_bytes());
+                body.extend(b"\r\n");
+                append(&mut body, &object, offset_bytes, length_bytes);
+            }
+            body.extend(b"\r\n--cut--\r\n");
+        }
     }
-    .expected();
-    let length = expected.body.map_or(0, |body| body.length_bytes);
-    let mut reply = format!(
-        "HTTP/1.1 {} Model\r\nContent-Length: {length}\r\n",
-        expected.status
-    );
-    if let (206, Some(body)) = (expected.status, expected.body) {
-        let last = body.offset_bytes + length - 1;
-        let size = body.object.size_bytes;
-        reply += &format!(
-            "Content-Range: bytes {}-{last}/{size}\r\n",
-            body.offset_bytes
-        );
-    }
-    reply += if close {
-        "Connection: close\r\n\r\n"
-    } else {
-        "\r\n"
+    let length = match expected.body {
+        ExpectedBody::Part { length_bytes, .. } => length_bytes,
+        _ => body.len() as u64,
     };
-    let mut reply = reply.into_bytes();
-    if let Some(body) = expected.body.filter(|_| !expected.head) {
-        let head_bytes = reply.len();
-        reply.resize(head_bytes + usize::try_from(length).expect("small"), 0);
-        let content: Content = body.object.content;
-        content.fill(body.offset_bytes, &mut reply[head_bytes..]);
-    }
-    (reply, close)
+    let close = if expected.close {
+        "Connection: close\r\n"
+    } else {
+        ""
+    };
+    let status = expected.status;
+    let head =
+        format!("HTTP/1.1 {status} Model\r\nContent-Length: {length}\r\n{fields}{close}\r\n");
+    ([head.into_bytes(), body].concat(), expected.close)
+}
+
+fn content_range(object: &ObjectPlan, offset: u64, length: u64) -> String {
+    format!(
+        "Content-Range: bytes {offset}-{}/{}\r\n",
+        offset + length - 1,
+        object.size_bytes
+    )
+}
+
+fn append(body: &mut Vec<u8>, object: &ObjectPlan, offset: u64, length: u64) {
+    let from = body.len();
+    body.resize(from + usize::try_from(length).expect("small"), 0);
+    object.content.fill(offset, &mut body[from..]);
 }
 
 impl Server for ModelServer {

@@ -8,7 +8,7 @@ use crate::client::plan::Permits;
 use crate::model::{ModelCable, ModelServer};
 use crate::scenario::{PORT, Path, SERVER_V4, SERVER_V6, Scenario, THEMES};
 use crate::world::tape::Tape;
-use crate::world::{Canary, Outcome, World};
+use crate::world::{Canary, Outcome, Surroundings, World};
 
 /// Seeds of each of these tests: a second or two in a debug build.
 const SEEDS: u64 = 200;
@@ -20,7 +20,7 @@ fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) ->
     let scenario = Scenario::draw(seed, &THEMES[0]);
     let cable = ModelCable::new(seed, path);
     let mtu = scenario.mtu_bytes;
-    let server = ModelServer::new(cable.clone(), mtu, PORT, scenario.objects.clone());
+    let server = ModelServer::new(cable.clone(), mtu, PORT, &scenario.clients);
     let mut clients: Vec<_> = scenario
         .clients
         .iter()
@@ -39,7 +39,17 @@ fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) ->
             client.plant_false_belief();
         }
     }
-    let mut world = World::new(server, cable, clients, Vec::new(), Tape::new(false, false));
+    let surroundings = Surroundings {
+        epoch: scenario.epoch,
+        ..Surroundings::default()
+    };
+    let mut world = World::new(
+        server,
+        cable,
+        clients,
+        surroundings,
+        Tape::new(false, false),
+    );
     if let Some(canary) = canary {
         world.plant(canary);
     }

@@ -6,6 +6,7 @@
 //! failure was deserved beyond the [`Permits`] it was given. Bounded by its script: requests that
 //! failed for a permitted reason are tried again at most [`ATTEMPTS_MAX`] times.
 
+mod body;
 pub(crate) mod device;
 pub(crate) mod plan;
 mod reply;
@@ -23,7 +24,6 @@ use crate::content::Content;
 use device::QueueDevice;
 use plan::{ClientPlan, Conduct, ConnectionPlan, Expected, Permits};
 use reply::ReplyReader;
-pub(crate) use reply::Violation;
 
 /// Requests refused for a permitted reason are sent this often before they are given up.
 const ATTEMPTS_MAX: u32 = 12;
@@ -33,7 +33,7 @@ const RETRY_GAP: Duration = Duration::from_secs(1);
 /// retransmission of a server that is still there.
 const PATIENCE: Duration = Duration::from_secs(400);
 /// First local port; each connection takes the next.
-const PORT_FIRST: u16 = 40_000;
+pub(crate) const PORT_FIRST: u16 = 40_000;
 /// smoltcp's transmit buffer: a few request heads.
 const TRANSMIT_BYTES: usize = 2048;
 /// Prefix length of everybody's network, both versions.
@@ -44,6 +44,9 @@ thread_local! {
     /// smoltcp asks a plain function for the timestamp value; a run owns its thread.
     static TIMESTAMP: Cell<u32> = const { Cell::new(0) };
 }
+
+/// A promise the server broke: for people to read.
+pub(crate) type Violation = String;
 
 /// The MAC address of client `number`.
 pub(crate) const fn mac_of(number: u8) -> [u8; 6] {
@@ -63,8 +66,12 @@ pub(crate) struct Report {
     pub(crate) late: u64,
     /// Connections that ended early because a read failed or an object changed.
     pub(crate) broken: u64,
-    /// Connections that ended early because a table was full.
+    /// Connections that ended early because the connection table was full.
     pub(crate) refused: u64,
+    /// Requests answered 503 because the object table was full.
+    pub(crate) busy: u64,
+    /// Connections that ended early because the server was told to end.
+    pub(crate) closed: u64,
     /// Requests given up after all attempts, each time for a permitted reason.
     pub(crate) given_up: u64,
     /// Promises the server broke.
@@ -201,7 +208,8 @@ impl Client {
         if self.vanished || self.due.is_none_or(|due| due > now) {
             return false;
         }
-        TIMESTAMP.set(u32::try_from(now.as_millis()).unwrap_or(u32::MAX));
+        // RFC 7323 s4.1: modulo 2^32.
+        TIMESTAMP.set(u32::try_from(now.as_millis() & 0xffff_ffff).expect("invariant: 32 bits"));
         let moment = smoltcp_instant(now);
         self.interface
             .poll(moment, &mut self.device, &mut self.sockets);
@@ -354,6 +362,13 @@ impl Client {
             Excuse::Late => self.report.late += 1,
             Excuse::Broken => self.report.broken += 1,
             Excuse::Refused => self.report.refused += 1,
+            Excuse::Busy => self.report.busy += 1,
+            Excuse::Closed => {
+                // Nobody will answer any more.
+                self.report.closed += 1;
+                self.script.clear();
+                return;
+            }
         }
         let answered = connection.asked - connection.awaiting.len();
         let left = connection.plan.requests[answered..].to_vec();
@@ -423,6 +438,8 @@ enum Excuse {
     Late,
     Broken,
     Refused,
+    Busy,
+    Closed,
 }
 
 impl Connection {
@@ -450,24 +467,29 @@ impl Connection {
 
     /// Which of the permitted reasons explains this ending, if any.
     fn excuse(&self, now: Instant, ending: &Ending, permits: Permits) -> Option<Excuse> {
+        let between = self.reader.is_between_replies();
         let waited = now.since(self.heard_at) >= permits.lateness_min;
-        let is_late = permits.lateness && waited && self.reader.is_between_replies();
-        let late = is_late.then_some(Excuse::Late);
+        let late = (permits.lateness && waited && between).then_some(Excuse::Late);
         let broken = permits.broken_replies.then_some(Excuse::Broken);
         let refused = permits.refusals.then_some(Excuse::Refused);
+        let has_come = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
+        let closed = (has_come(permits.closes_at) && between).then_some(Excuse::Closed);
+        let aborted = has_come(permits.aborts_at).then_some(Excuse::Closed);
         match ending {
             Ending::Refused => match self.reader.refused {
                 // A late head is answered at once: we heard from the server just now.
                 Some(408) => permits.lateness.then_some(Excuse::Late),
                 Some(500) => broken,
-                _ => refused,
+                _ => permits.busy.then_some(Excuse::Busy),
             },
             // In the middle of a reply a FIN says that the reply is whole: no excuse.
-            Ending::Closed => late,
-            Ending::Reset if self.received_bytes == 0 => late.or(refused).or(broken),
-            Ending::Reset => late.or(broken),
+            Ending::Closed => closed.or(late),
+            Ending::Reset if self.received_bytes == 0 => {
+                aborted.or(closed).or(late).or(refused).or(broken)
+            }
+            Ending::Reset => aborted.or(closed).or(late).or(broken),
             // An RST that was lost.
-            Ending::Silence => broken.filter(|_| permits.lateness),
+            Ending::Silence => aborted.or(broken).filter(|_| permits.lateness),
             _ => unreachable!("an ending that needs no excuse"),
         }
     }

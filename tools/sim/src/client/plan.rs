@@ -140,6 +140,8 @@ pub(crate) struct RequestPlan {
     pub(crate) head: bool,
     /// Which part.
     pub(crate) range: Option<RangePlan>,
+    /// On which condition.
+    pub(crate) condition: Condition,
     /// Asks the server to close after the reply.
     pub(crate) close: bool,
 }
@@ -153,6 +155,19 @@ pub(crate) enum RangePlan {
     From(u64),
     /// `-length`, never of length 0.
     Last(u64),
+    /// Several parts that do not overlap, all within the object.
+    Several(PartList),
+}
+
+/// A condition on the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    /// None.
+    None,
+    /// `If-None-Match: *`: an object that exists is not sent.
+    IfNoneMatch,
+    /// `If-Range` with a tag nobody has: the whole object is sent.
+    StaleIfRange,
 }
 
 /// The reply a request must get, when nothing that was injected permits another.
@@ -160,23 +175,75 @@ pub(crate) enum RangePlan {
 pub(crate) struct Expected {
     /// The status code.
     pub(crate) status: u16,
-    /// Whose bytes the body holds; `None`: whatever the server says of an error.
-    pub(crate) body: Option<ExpectedBody>,
+    /// What the body holds.
+    pub(crate) body: ExpectedBody,
     /// A reply to HEAD has no body, whatever its fields say.
     pub(crate) head: bool,
     /// We asked the server to close after this reply.
     pub(crate) close: bool,
 }
 
-/// Part of an object.
+/// What a body holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ExpectedBody {
-    /// Of which object.
-    pub(crate) object: ObjectPlan,
-    /// From where.
-    pub(crate) offset_bytes: u64,
-    /// How many.
-    pub(crate) length_bytes: u64,
+pub(crate) enum ExpectedBody {
+    /// Whatever the server says of an error.
+    Text,
+    /// There is none.
+    Nothing,
+    /// Part of an object.
+    Part {
+        /// Of which.
+        object: ObjectPlan,
+        /// From where.
+        offset_bytes: u64,
+        /// How many.
+        length_bytes: u64,
+    },
+    /// Several parts of an object.
+    Parts {
+        /// Of which.
+        object: ObjectPlan,
+        /// Offset and length of each.
+        parts: PartList,
+    },
+}
+
+impl ExpectedBody {
+    /// Object bytes of it.
+    pub(crate) fn object_bytes(&self) -> u64 {
+        match self {
+            Self::Text | Self::Nothing => 0,
+            Self::Part { length_bytes, .. } => *length_bytes,
+            Self::Parts { parts, .. } => parts.as_slice().iter().map(|(_, length)| length).sum(),
+        }
+    }
+}
+
+/// Most parts one request asks for.
+pub(crate) const PARTS_MAX: usize = 4;
+
+/// A few parts, each offset and length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartList {
+    parts: [(u64, u64); PARTS_MAX],
+    count: usize,
+}
+
+impl PartList {
+    /// These parts, at most [`PARTS_MAX`].
+    pub(crate) fn new(parts: &[(u64, u64)]) -> Self {
+        let mut list = Self {
+            parts: [(0, 0); PARTS_MAX],
+            count: parts.len(),
+        };
+        list.parts[..parts.len()].copy_from_slice(parts);
+        list
+    }
+
+    /// The parts in the order they are asked for.
+    pub(crate) fn as_slice(&self) -> &[(u64, u64)] {
+        &self.parts[..self.count]
+    }
 }
 
 impl RequestPlan {
@@ -186,82 +253,97 @@ impl RequestPlan {
         let path = self
             .object
             .map_or_else(|| "/objects/none".to_owned(), |o| o.path());
-        let range = match self.range {
-            None => String::new(),
-            Some(RangePlan::FirstToLast(first, last)) => format!("Range: bytes={first}-{last}\r\n"),
-            Some(RangePlan::From(first)) => format!("Range: bytes={first}-\r\n"),
-            Some(RangePlan::Last(length)) => format!("Range: bytes=-{length}\r\n"),
+        let range = self
+            .range
+            .map(|range| range.field_line())
+            .unwrap_or_default();
+        let condition = match self.condition {
+            Condition::None => "",
+            Condition::IfNoneMatch => "If-None-Match: *\r\n",
+            Condition::StaleIfRange => "If-Range: \"stale\"\r\n",
         };
         let close = if self.close {
             "Connection: close\r\n"
         } else {
             ""
         };
-        format!("{method} {path} HTTP/1.1\r\nHost: sim\r\n{range}{close}\r\n").into_bytes()
+        format!("{method} {path} HTTP/1.1\r\nHost: sim\r\n{range}{condition}{close}\r\n")
+            .into_bytes()
     }
 
     /// The reply it must get.
     pub(crate) fn expected(&self) -> Expected {
-        let (head, close) = (self.head, self.close);
-        let Some(object) = self.object else {
-            return Expected {
-                status: 404,
-                body: None,
-                head,
-                close,
-            };
-        };
-        let whole = ExpectedBody {
-            object,
-            offset_bytes: 0,
-            length_bytes: object.size_bytes,
-        };
-        let (status, body) = match self.range {
-            // RFC 9110 s14.2: a server ignores Range for any method but GET.
-            _ if head => (200, Some(whole)),
-            None => (200, Some(whole)),
-            // RFC 9110 s14.1.2 has no range of an empty object; nginx and we send all of it to
-            // whoever asks for a part that begins at its start.
-            Some(range) if object.size_bytes == 0 && range.begins_at(0) => (200, Some(whole)),
-            Some(range) => match range.resolve(object.size_bytes) {
-                None => (416, None),
-                Some((offset_bytes, length_bytes)) => (
-                    206,
-                    Some(ExpectedBody {
-                        object,
-                        offset_bytes,
-                        length_bytes,
-                    }),
-                ),
+        let (status, body) = match self.object {
+            None => (404, ExpectedBody::Text),
+            Some(_) if self.condition == Condition::IfNoneMatch => (304, ExpectedBody::Nothing),
+            Some(object) => match self.range {
+                // RFC 9110 s14.2: a server ignores Range for any method but GET; s13.1.5: and
+                // where If-Range does not match.
+                Some(range) if !self.head && self.condition == Condition::None => {
+                    range.expected(object)
+                }
+                _ => (200, whole(object)),
             },
         };
         Expected {
             status,
             body,
-            head,
-            close,
+            head: self.head,
+            close: self.close,
         }
     }
 }
 
+fn whole(object: ObjectPlan) -> ExpectedBody {
+    ExpectedBody::Part {
+        object,
+        offset_bytes: 0,
+        length_bytes: object.size_bytes,
+    }
+}
+
 impl RangePlan {
-    /// Whether it begins at an offset, or with the whole of a small object.
-    const fn begins_at(self, offset: u64) -> bool {
+    fn field_line(self) -> String {
         match self {
-            Self::FirstToLast(first, _) | Self::From(first) => first == offset,
-            Self::Last(_) => true,
+            Self::FirstToLast(first, last) => format!("Range: bytes={first}-{last}\r\n"),
+            Self::From(first) => format!("Range: bytes={first}-\r\n"),
+            Self::Last(length) => format!("Range: bytes=-{length}\r\n"),
+            Self::Several(parts) => {
+                let spell =
+                    |(offset, length): &(u64, u64)| format!("{offset}-{}", offset + length - 1);
+                let ranges: Vec<_> = parts.as_slice().iter().map(spell).collect();
+                format!("Range: bytes={}\r\n", ranges.join(","))
+            }
         }
     }
 
-    /// Offset and length within an object of `size` bytes; `None`: not satisfiable.
-    fn resolve(self, size: u64) -> Option<(u64, u64)> {
-        match self {
+    /// Status and body of a GET of this part of `object`.
+    fn expected(self, object: ObjectPlan) -> (u16, ExpectedBody) {
+        let size = object.size_bytes;
+        let resolved = match self {
+            // RFC 9110 s14.1.2 has no range of an empty object; nginx and we send all of it to
+            // whoever asks for a part that begins at its start.
+            Self::FirstToLast(0, _) | Self::From(0) | Self::Last(_) if size == 0 => {
+                return (200, whole(object));
+            }
+            Self::Several(parts) => return (206, ExpectedBody::Parts { object, parts }),
             Self::FirstToLast(first, last) if first < size => {
                 Some((first, last.min(size - 1) - first + 1))
             }
             Self::From(first) if first < size => Some((first, size - first)),
             Self::Last(length) => Some((size.saturating_sub(length), length.min(size))),
             Self::FirstToLast(..) | Self::From(_) => None,
+        };
+        match resolved {
+            None => (416, ExpectedBody::Text),
+            Some((offset_bytes, length_bytes)) => (
+                206,
+                ExpectedBody::Part {
+                    object,
+                    offset_bytes,
+                    length_bytes,
+                },
+            ),
         }
     }
 }
@@ -271,20 +353,26 @@ impl RangePlan {
 pub(crate) struct Permits {
     /// Reads fail or objects change: a reply may be cut by a reset, or be a 500.
     pub(crate) broken_replies: bool,
-    /// Tables are small: a connection may be reset before a reply, or be answered 503.
+    /// The connection table is small: a connection may be reset before a reply.
     pub(crate) refusals: bool,
+    /// The table of open objects is small: a request may be answered 503.
+    pub(crate) busy: bool,
     /// Frames are lost or the interface goes down: a request may arrive after the server's
     /// patience ended, on a connection closed or answered 408.
     pub(crate) lateness: bool,
     /// That can only be if the client heard nothing for as long as this.
     pub(crate) lateness_min: Duration,
+    /// From then on the server closes connections between replies and refuses new ones.
+    pub(crate) closes_at: Option<Instant>,
+    /// From then on the server resets connections.
+    pub(crate) aborts_at: Option<Instant>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Content, ObjectPlan, RangePlan, RequestPlan};
+    use super::{Condition, Content, ExpectedBody, ObjectPlan, PartList, RangePlan, RequestPlan};
 
-    fn request(size_bytes: u64, range: Option<RangePlan>, head: bool) -> RequestPlan {
+    fn request(size_bytes: u64, range: Option<RangePlan>) -> RequestPlan {
         let content = Content::new(0, 7, 0);
         let object = ObjectPlan {
             number: 7,
@@ -292,10 +380,12 @@ mod tests {
             later: None,
             size_bytes,
         };
+        let condition = Condition::None;
         RequestPlan {
             object: Some(object),
-            head,
+            head: false,
             range,
+            condition,
             close: false,
         }
     }
@@ -314,34 +404,58 @@ mod tests {
             (RangePlan::Last(3), Some((7, 3))),
         ];
         for (range, resolved) in cases {
-            assert_eq!(range.resolve(10), resolved, "{range:?}");
-            let expected = request(10, Some(range), false).expected();
-            assert_eq!(expected.status, if resolved.is_some() { 206 } else { 416 });
+            let expected = request(10, Some(range)).expected();
+            assert_eq!(
+                expected.status,
+                if resolved.is_some() { 206 } else { 416 },
+                "{range:?}"
+            );
+            if let ExpectedBody::Part {
+                offset_bytes,
+                length_bytes,
+                ..
+            } = expected.body
+            {
+                assert_eq!(Some((offset_bytes, length_bytes)), resolved, "{range:?}");
+            }
         }
+        assert_eq!(request(0, Some(RangePlan::From(0))).expected().status, 200);
+        assert_eq!(request(0, Some(RangePlan::From(1))).expected().status, 416);
+    }
+
+    #[test]
+    fn methods_and_conditions_decide_before_ranges() {
+        let base = request(10, Some(RangePlan::From(10)));
+        assert_eq!(RequestPlan { head: true, ..base }.expected().status, 200);
+        let condition = Condition::StaleIfRange;
+        assert_eq!(RequestPlan { condition, ..base }.expected().status, 200);
+        let condition = Condition::IfNoneMatch;
+        assert_eq!(RequestPlan { condition, ..base }.expected().status, 304);
         assert_eq!(
-            request(10, Some(RangePlan::From(10)), true)
-                .expected()
-                .status,
-            200
-        );
-        assert_eq!(
-            request(0, Some(RangePlan::From(0)), false)
-                .expected()
-                .status,
-            200
-        );
-        assert_eq!(
-            request(0, Some(RangePlan::From(1)), false)
-                .expected()
-                .status,
-            416
+            RequestPlan {
+                condition,
+                object: None,
+                ..base
+            }
+            .expected()
+            .status,
+            404
         );
     }
 
     #[test]
     fn a_head_says_what_is_asked() {
-        let text = String::from_utf8(request(1, Some(RangePlan::Last(3)), true).head_bytes());
-        let wanted = "HEAD /objects/7.mp4 HTTP/1.1\r\nHost: sim\r\nRange: bytes=-3\r\n\r\n";
-        assert_eq!(text.expect("ASCII"), wanted);
+        let head = |request: RequestPlan| String::from_utf8(request.head_bytes()).expect("ASCII");
+        assert_eq!(
+            head(RequestPlan {
+                head: true,
+                close: true,
+                ..request(1, Some(RangePlan::Last(3)))
+            }),
+            "HEAD /objects/7.mp4 HTTP/1.1\r\nHost: sim\r\nRange: bytes=-3\r\n\
+             Connection: close\r\n\r\n"
+        );
+        let parts = RangePlan::Several(PartList::new(&[(0, 1), (5, 10)]));
+        assert!(head(request(99, Some(parts))).contains("Range: bytes=0-0,5-14\r\n"));
     }
 }

@@ -5,13 +5,19 @@
 //! [`STEPS_MAX`] steps, [`STEPS_MAX_AT_ONCE`] steps of one moment or [`VIRTUAL_MAX`] is a hang,
 //! and a hang is a failure. At quiet the books must balance: see [`Books::imbalance`].
 
+pub(crate) mod spoofer;
 pub(crate) mod tape;
+
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use clock::{Duration, Instant};
 
-use crate::client::{Client, mac_of};
-use crate::scenario::Happening;
+use crate::client::{Client, Violation, mac_of};
+use crate::forge;
+use crate::scenario::{Happening, SERVER_V4, SERVER_V6};
+use spoofer::Spoofer;
 use tape::{Direction, Tape};
+use wire::{MacAddress, Route};
 
 /// Steps of a whole run.
 const STEPS_MAX: u64 = 3_000_000;
@@ -20,6 +26,12 @@ const STEPS_MAX_AT_ONCE: u64 = 20_000;
 /// Virtual time of a whole run. Long: a vanished peer is given up only after many backed-off
 /// retransmissions, and TIME-WAIT follows.
 const VIRTUAL_MAX: Duration = Duration::from_secs(2 * 3600);
+
+const ETHERNET_BYTES: usize = 14;
+/// The router of a narrow path.
+const ROUTER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 2, 1]);
+const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 2, 1);
+const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 2, 1);
 
 /// What a world needs of a server.
 pub(crate) trait Server {
@@ -111,7 +123,7 @@ impl Canary {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// Broken promises; empty: the run passed.
-    pub(crate) violations: Vec<String>,
+    pub(crate) violations: Vec<Violation>,
     /// Hash of every frame both ways, with its time.
     pub(crate) digest: u64,
     /// Virtual time until quiet.
@@ -128,6 +140,8 @@ pub(crate) struct Outcome {
     pub(crate) late: u64,
     pub(crate) broken: u64,
     pub(crate) refused: u64,
+    pub(crate) busy: u64,
+    pub(crate) closed: u64,
     /// Requests given up for such a reason.
     pub(crate) given_up: u64,
     /// The server's counters.
@@ -160,9 +174,26 @@ impl Outcome {
     }
 }
 
+/// What else lives in a world.
+#[derive(Debug, Default)]
+pub(crate) struct Surroundings {
+    /// When the run begins.
+    pub(crate) epoch: Instant,
+    /// What happens, in order of time.
+    pub(crate) agenda: Vec<(Instant, Happening)>,
+    /// A router between server and clients passes packets of so many bytes, and complains of
+    /// larger ones.
+    pub(crate) path_mtu_bytes: Option<u16>,
+    /// Somebody who forges segments.
+    pub(crate) spoofer: Option<Spoofer>,
+}
+
 /// A run under way.
 pub(crate) struct World<S, C> {
     now: Instant,
+    epoch: Instant,
+    path_mtu_bytes: Option<u16>,
+    spoofer: Option<Spoofer>,
     server: S,
     cable: C,
     clients: Vec<Client>,
@@ -179,13 +210,22 @@ impl<S: Server, C: Cable> World<S, C> {
         server: S,
         cable: C,
         clients: Vec<Client>,
-        agenda: Vec<(Instant, Happening)>,
+        surroundings: Surroundings,
         tape: Tape,
     ) -> Self {
+        let Surroundings {
+            epoch,
+            agenda,
+            path_mtu_bytes,
+            spoofer,
+        } = surroundings;
         let mut agenda = agenda.into_iter();
         let next_happening = agenda.next();
         Self {
-            now: Instant::ZERO,
+            now: epoch,
+            epoch,
+            path_mtu_bytes,
+            spoofer,
             server,
             cable,
             clients,
@@ -266,6 +306,9 @@ impl<S: Server, C: Cable> World<S, C> {
             if self.canary == Some(Canary::Frame) && swap_payload_words(&mut frame) {
                 self.canary = None;
             }
+            if self.is_too_big(&frame) {
+                continue;
+            }
             self.tape.record(self.now, Direction::ToClients, &frame);
             let Some(destination) = frame.first_chunk::<6>() else {
                 continue;
@@ -287,13 +330,50 @@ impl<S: Server, C: Cable> World<S, C> {
         moved
     }
 
+    /// The router drops what its next link does not take, and says so.
+    fn is_too_big(&mut self, frame: &[u8]) -> bool {
+        let Some(mtu_bytes) = self.path_mtu_bytes else {
+            return false;
+        };
+        if frame.len() <= ETHERNET_BYTES + usize::from(mtu_bytes) {
+            return false;
+        }
+        let sender = frame.get(6..12).and_then(|mac| mac.try_into().ok());
+        let is_v6 = frame.get(12..14) == Some(&[0x86, 0xdd]);
+        let route = Route {
+            source_mac: ROUTER_MAC,
+            destination_mac: MacAddress(sender.unwrap_or_default()),
+            source: if is_v6 {
+                ROUTER_V6.into()
+            } else {
+                ROUTER_V4.into()
+            },
+            destination: if is_v6 {
+                SERVER_V6.into()
+            } else {
+                SERVER_V4.into()
+            },
+        };
+        if let Some(complaint) = forge::packet_too_big(&route, frame, mtu_bytes) {
+            self.tape.record(self.now, Direction::ToServer, &complaint);
+            self.cable.transmit(self.now, complaint);
+        }
+        true
+    }
+
     fn poll_clients(&mut self) -> bool {
         let (now, cable, tape) = (self.now, &mut self.cable, &mut self.tape);
+        let spoofer = &mut self.spoofer;
         let mut moved = false;
         for client in &mut self.clients {
             moved |= client.poll(now, &mut |frame| {
                 tape.record(now, Direction::ToServer, &frame);
+                let forged = spoofer.as_mut().and_then(|spoofer| spoofer.follow(&frame));
                 cable.transmit(now, frame);
+                if let Some(forged) = forged {
+                    tape.record(now, Direction::ToServer, &forged);
+                    cable.transmit(now, forged);
+                }
             });
         }
         moved
@@ -335,14 +415,14 @@ impl<S: Server, C: Cable> World<S, C> {
         if self.steps > STEPS_MAX {
             return Some(format!("not quiet after {STEPS_MAX} steps"));
         }
-        let lasted = self.now.since(Instant::ZERO);
+        let lasted = self.now.since(self.epoch);
         (lasted > VIRTUAL_MAX).then(|| format!("not quiet after {} s", VIRTUAL_MAX.as_secs()))
     }
 
     fn conclude(mut self, hang: Option<String>) -> (Outcome, Tape) {
         let mut outcome = Outcome {
             digest: self.tape.digest(),
-            lasted: self.now.since(Instant::ZERO),
+            lasted: self.now.since(self.epoch),
             steps: self.steps,
             frames: self.tape.frames(),
             counters: self.server.counters(),
@@ -356,6 +436,8 @@ impl<S: Server, C: Cable> World<S, C> {
             outcome.late += report.late;
             outcome.broken += report.broken;
             outcome.refused += report.refused;
+            outcome.busy += report.busy;
+            outcome.closed += report.closed;
             outcome.given_up += report.given_up;
             outcome.violations.extend(report.violations.iter().cloned());
         }
@@ -374,7 +456,7 @@ impl<S: Server, C: Cable> World<S, C> {
             }
         }
         if let Some(reason) = hang {
-            let at_ms = self.now.as_millis();
+            let at_ms = outcome.lasted.as_millis();
             outcome
                 .violations
                 .push(format!("hang at {at_ms} ms: {reason}"));

@@ -1,32 +1,27 @@
 //! A scenario: everything a run will meet, drawn from its seed before it begins.
 //!
-//! Swarm style: each kind of trouble is switched off in a random half of the runs, so that no
-//! trouble always hides behind another. It refuses to draw what the server does not promise to
-//! survive; the list of what is promised is the table of [`Scenario::permits`]. Bounded: at most
-//! [`CLIENTS_MAX`] clients, a body budget per run, faults below 5 %.
+//! It refuses to draw what the server does not promise to survive: what is promised is the table
+//! of [`Scenario::permits`]. Bounded: see `clients`; rates of trouble stay below 5 %.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+mod clients;
+mod theme;
+
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use clock::Instant;
 
-use crate::client::plan::{
-    ClientPlan, Conduct, ConnectionPlan, Misstep, ObjectPlan, Pause, Permits, RangePlan,
-    RequestPlan,
-};
+use crate::client::plan::{ClientPlan, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::dice::Dice;
+use clients::MTU_BYTES_MIN_V6;
+use theme::Swarm;
+pub(crate) use theme::{THEMES, Theme};
 
-/// Most clients of one run.
-const CLIENTS_MAX: usize = 8;
+/// IPv4 packets of this size are passed by every path (RFC 791 s3.2 asks hosts to take them).
+const MTU_BYTES_MIN: u16 = 576;
 /// Most objects of one run.
 const OBJECTS_MAX: usize = 6;
-/// Body bytes all clients of an ordinary run may ask for together, so that runs stay short.
-const BODY_BYTES_MAX: u64 = 600_000;
-/// The same for the one run in a hundred that is large.
-const BODY_BYTES_MAX_LARGE: u64 = 12_000_000;
-/// IPv6 needs links of 1280 bytes (RFC 8200 s5).
-const MTU_BYTES_MIN_V6: u16 = 1280;
 /// Block size of the simulated disk.
 const BLOCK_BYTES: u64 = 4096;
 /// Objects the simulated disk has open at once.
@@ -34,6 +29,8 @@ const FILES_MAX: u32 = 64;
 /// Objects the store has open at once. A failed read retires an object that others still use, and
 /// it is opened anew: each client may hold another one.
 const HANDLES_MAX: usize = 32;
+/// Objects larger than this are asked for in small parts only.
+const SIZE_SMALL_MAX: u64 = 10_000_000;
 /// TCP port of the server.
 pub(crate) const PORT: u16 = 80;
 /// Addresses of the server.
@@ -99,11 +96,23 @@ pub(crate) enum Happening {
         /// Its number.
         object: usize,
     },
+    /// The server is told to end: replies under way finish.
+    ShutDown,
+    /// It ends now: what is left is reset.
+    Abort,
 }
 
 /// Everything a run will meet.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
+    /// When the run begins: counters of time may be about to wrap.
+    pub(crate) epoch: Instant,
+    /// Whether sequence numbers of the first connection wrap.
+    pub(crate) wraps: bool,
+    /// Largest packet a router on the way lets pass; `None`: there is no router.
+    pub(crate) path_mtu_bytes: Option<u16>,
+    /// Thousandths of the clients' segments that somebody follows with a forged one.
+    pub(crate) spoof_permille: u64,
     /// MTU of the server's link.
     pub(crate) mtu_bytes: u16,
     /// Largest packet the link cuts by itself; 0: none.
@@ -152,185 +161,32 @@ pub(crate) struct Scenario {
     pub(crate) trouble_seed: u64,
 }
 
-/// A choice of troubles with a name, for runs that look for one thing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Theme {
-    /// What it is called on the command line.
-    pub(crate) name: &'static str,
-    /// What it is for.
-    pub(crate) help: &'static str,
-    /// Whether each trouble is drawn for it, or always off.
-    allows: Swarm,
-}
-
-/// Which kinds of trouble a run knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Swarm {
-    loss: bool,
-    reorder: bool,
-    duplicate: bool,
-    corrupt: bool,
-    rate: bool,
-    errors: bool,
-    partials: bool,
-    stuck: bool,
-    depth_famine: bool,
-    changes: bool,
-    slot_famine: bool,
-    table_famine: bool,
-    outages: bool,
-    transmit_famine: bool,
-    misconduct: bool,
-    large: bool,
-}
-
-const NO_TROUBLE: Swarm = Swarm {
-    loss: false,
-    reorder: false,
-    duplicate: false,
-    corrupt: false,
-    rate: false,
-    errors: false,
-    partials: false,
-    stuck: false,
-    depth_famine: false,
-    changes: false,
-    slot_famine: false,
-    table_famine: false,
-    outages: false,
-    transmit_famine: false,
-    misconduct: false,
-    large: false,
-};
-
-const EVERY_TROUBLE: Swarm = Swarm {
-    loss: true,
-    reorder: true,
-    duplicate: true,
-    corrupt: true,
-    rate: true,
-    errors: true,
-    partials: true,
-    stuck: true,
-    depth_famine: true,
-    changes: true,
-    slot_famine: true,
-    table_famine: true,
-    outages: true,
-    transmit_famine: true,
-    misconduct: true,
-    large: true,
-};
-
-/// Every theme; the first is the usual one.
-pub(crate) const THEMES: &[Theme] = &[
-    Theme {
-        name: "swarm",
-        help: "a random subset of all troubles",
-        allows: EVERY_TROUBLE,
-    },
-    Theme {
-        name: "clean",
-        help: "no trouble at all",
-        allows: NO_TROUBLE,
-    },
-    Theme {
-        name: "cable",
-        help: "loss, reordering, duplicates, corruption, narrow links",
-        allows: Swarm {
-            loss: true,
-            reorder: true,
-            duplicate: true,
-            corrupt: true,
-            rate: true,
-            ..NO_TROUBLE
-        },
-    },
-    Theme {
-        name: "disk",
-        help: "failing, stuck and partial reads, a short queue, changing objects",
-        allows: Swarm {
-            errors: true,
-            partials: true,
-            stuck: true,
-            depth_famine: true,
-            changes: true,
-            ..NO_TROUBLE
-        },
-    },
-    Theme {
-        name: "famine",
-        help: "few slots, a small connection table, a short transmit queue",
-        allows: Swarm {
-            slot_famine: true,
-            table_famine: true,
-            transmit_famine: true,
-            depth_famine: true,
-            ..NO_TROUBLE
-        },
-    },
-    Theme {
-        name: "outage",
-        help: "the interface goes down and up",
-        allows: Swarm {
-            outages: true,
-            ..NO_TROUBLE
-        },
-    },
-    Theme {
-        name: "conduct",
-        help: "clients that reset, vanish, stall or talk nonsense",
-        allows: Swarm {
-            misconduct: true,
-            ..NO_TROUBLE
-        },
-    },
-];
-
-impl Theme {
-    /// The theme of that name.
-    pub(crate) fn named(name: &str) -> Option<&'static Self> {
-        THEMES.iter().find(|theme| theme.name == name)
-    }
-}
-
-impl Swarm {
-    /// Draws every trouble, whether the theme allows it or not: themes share their dice.
-    fn draw(dice: &mut Dice, allows: Self) -> Self {
-        let mut draw = |allowed: bool, permille: u64| dice.chance(permille) && allowed;
-        Self {
-            loss: draw(allows.loss, 500),
-            reorder: draw(allows.reorder, 500),
-            duplicate: draw(allows.duplicate, 400),
-            corrupt: draw(allows.corrupt, 400),
-            rate: draw(allows.rate, 400),
-            errors: draw(allows.errors, 150),
-            partials: draw(allows.partials, 200),
-            stuck: draw(allows.stuck, 150),
-            depth_famine: draw(allows.depth_famine, 150),
-            changes: draw(allows.changes, 100),
-            slot_famine: draw(allows.slot_famine, 300),
-            table_famine: draw(allows.table_famine, 150),
-            outages: draw(allows.outages, 150),
-            transmit_famine: draw(allows.transmit_famine, 250),
-            misconduct: draw(allows.misconduct, 500),
-            large: draw(allows.large, 10),
-        }
-    }
-}
-
 impl Scenario {
     /// The scenario of `seed` under a theme.
     pub(crate) fn draw(seed: u64, theme: &Theme) -> Self {
         let mut dice = Dice::new(seed, 1);
-        let swarm = Swarm::draw(&mut dice, theme.allows);
+        let swarm = Swarm::draw(&mut dice, theme);
         let mtu_bytes = Self::draw_mtu(&mut dice);
         let mut objects = Self::draw_objects(seed, &mut dice, swarm);
-        let agenda = Self::draw_agenda(&mut dice, swarm, &mut objects);
-        let clients = Self::draw_clients(&mut dice, swarm, mtu_bytes, &objects);
+        let epoch = Self::draw_epoch(&mut dice);
+        let agenda = Self::draw_agenda(&mut dice, swarm, epoch, &mut objects);
+        let clients = clients::draw_clients(&mut dice, swarm, epoch, mtu_bytes, &objects);
         let delay = dice.log_micros(100..=50_000);
         let slot_bytes = dice.pick(&[16_384, 32_768, 65_536]);
         Self {
+            epoch,
+            wraps: dice.chance(30),
+            path_mtu_bytes: swarm.narrow_path.then(|| {
+                let v6 = clients.iter().any(|client| client.address.is_ipv6());
+                let least = if v6 { MTU_BYTES_MIN_V6 } else { MTU_BYTES_MIN };
+                let drawn = dice.range(least.into()..=mtu_bytes.max(least).into());
+                u16::try_from(drawn).expect("invariant: within u16")
+            }),
+            spoof_permille: if swarm.spoofing {
+                dice.log_range(5..=300)
+            } else {
+                0
+            },
             mtu_bytes,
             segmentation_bytes_max: if dice.chance(600) { 65_535 } else { 0 },
             checksum_offload: dice.chance(500),
@@ -358,7 +214,11 @@ impl Scenario {
             idle_timeout: Duration::from_secs(dice.range(10..=60)),
             head_timeout: Duration::from_secs(dice.range(10..=30)),
             send_timeout: Duration::from_secs(dice.range(60..=300)),
-            objects_max: HANDLES_MAX,
+            objects_max: if swarm.object_famine {
+                dice.size(1..=3)
+            } else {
+                HANDLES_MAX
+            },
             answers_later: dice.chance(300),
             revalidate_after: dice.log_micros(10..=1_000_000),
             cors: dice.chance(300),
@@ -380,7 +240,9 @@ impl Scenario {
     /// |--------------------------------|-------------------------------------------------------|
     /// | loss, corruption, outages      | a close or 408 because its request came too late      |
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
-    /// | small connection table         | a reset instead of a SYN-ACK, or 503                  |
+    /// | small connection table         | a reset before the first reply                        |
+    /// | small table of open objects    | 503                                                   |
+    /// | the server is told to end      | a close or reset between replies, none after it       |
     /// | everything else                | nothing at all                                        |
     pub(crate) fn permits(&self) -> Permits {
         let drops = |path: &Path| path.loss_permille > 0 || path.corrupt_permille > 0;
@@ -396,6 +258,9 @@ impl Scenario {
         Permits {
             broken_replies: self.disk.error_permille > 0 || changes,
             refusals: self.connections_max < self.connections_wanted(),
+            busy: self.objects_max < HANDLES_MAX,
+            closes_at: self.when(Happening::ShutDown),
+            aborts_at: self.when(Happening::Abort),
             lateness: drops(&self.inbound)
                 || drops(&self.outbound)
                 || squeezed(&self.inbound)
@@ -404,6 +269,13 @@ impl Scenario {
             // Half, because the server's patience and the client's wait do not begin together.
             lateness_min: self.idle_timeout.min(self.head_timeout) / 2,
         }
+    }
+
+    fn when(&self, happening: Happening) -> Option<Instant> {
+        self.agenda
+            .iter()
+            .find(|(_, known)| *known == happening)
+            .map(|(at, _)| *at)
     }
 
     /// Most connections that can be open at once: a client's next may meet the last one's end.
@@ -420,8 +292,20 @@ impl Scenario {
         self
     }
 
+    /// Mostly zero; else a moment soon after which a 32-bit count of milliseconds, or of
+    /// microseconds, begins anew.
+    fn draw_epoch(dice: &mut Dice) -> Instant {
+        let wrap = 1 << 32;
+        match dice.range(0..=9) {
+            0 => Instant::from_millis(wrap - dice.range(1..=2_000)),
+            1 => Instant::from_micros(wrap - dice.range(1..=2_000_000)),
+            _ => Instant::ZERO,
+        }
+    }
+
     fn draw_mtu(dice: &mut Dice) -> u16 {
-        let any = u16::try_from(dice.range(576..=9000)).expect("invariant: within u16");
+        let any =
+            u16::try_from(dice.range(MTU_BYTES_MIN.into()..=9000)).expect("invariant: within u16");
         dice.pick(&[1500, 1500, 1500, 576, 1280, 9000, any])
     }
 
@@ -436,6 +320,7 @@ impl Scenario {
             100_000,
         ];
         let draw_size = |dice: &mut Dice| match dice.range(0..=9) {
+            0 if dice.chance(300) => dice.log_range(5 << 30..=1 << 40),
             0..=4 => dice.pick(&sizes),
             5..=8 => dice.log_range(1..=300_000),
             _ if swarm.large => dice.log_range(1_000_000..=6_000_000),
@@ -494,12 +379,13 @@ impl Scenario {
     fn draw_agenda(
         dice: &mut Dice,
         swarm: Swarm,
+        epoch: Instant,
         objects: &mut [ObjectPlan],
     ) -> Vec<(Instant, Happening)> {
         let mut agenda = Vec::new();
         let moment = |dice: &mut Dice, from: Instant| from + dice.log_micros(1_000..=2_000_000);
         if swarm.outages {
-            let mut at = Instant::ZERO;
+            let mut at = epoch;
             for _ in 0..dice.range(1..=3) {
                 at = moment(dice, at);
                 agenda.push((at, Happening::Down));
@@ -510,54 +396,17 @@ impl Scenario {
         if swarm.changes {
             let object = dice.size(0..=objects.len() - 1);
             objects[object].later = Some(Content::new(dice.bits(), object as u64, 1));
-            agenda.push((moment(dice, Instant::ZERO), Happening::Change { object }));
+            agenda.push((moment(dice, epoch), Happening::Change { object }));
+        }
+        if swarm.ending {
+            let at = moment(dice, epoch);
+            agenda.push((at, Happening::ShutDown));
+            if dice.chance(500) {
+                agenda.push((moment(dice, at), Happening::Abort));
+            }
         }
         agenda.sort_by_key(|(at, _)| *at);
         agenda
-    }
-
-    fn draw_clients(
-        dice: &mut Dice,
-        swarm: Swarm,
-        mtu_bytes: u16,
-        objects: &[ObjectPlan],
-    ) -> Vec<ClientPlan> {
-        let count = dice.size(1..=CLIENTS_MAX);
-        let budget = if swarm.large {
-            BODY_BYTES_MAX_LARGE
-        } else {
-            BODY_BYTES_MAX
-        };
-        let mut budget_bytes = budget;
-        (0..u8::try_from(count).expect("invariant: few"))
-            .map(|number| {
-                let v6 = mtu_bytes >= MTU_BYTES_MIN_V6 && dice.chance(400);
-                let address = if v6 {
-                    IpAddr::from(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 1, number.into()))
-                } else {
-                    IpAddr::from(Ipv4Addr::new(10, 9, 1, number))
-                };
-                let narrow = if v6 {
-                    MTU_BYTES_MIN_V6
-                } else {
-                    576.min(mtu_bytes)
-                };
-                let connections = (0..dice.range(1..=3))
-                    .map(|_| draw_connection(dice, swarm, objects, &mut budget_bytes))
-                    .collect();
-                ClientPlan {
-                    number,
-                    address,
-                    starts: Instant::ZERO + dice.log_micros(1..=200_000),
-                    mtu_bytes: if dice.chance(800) { mtu_bytes } else { narrow },
-                    receive_bytes: draw_window(dice),
-                    delays_acks: dice.chance(500),
-                    timestamps: dice.chance(500),
-                    seed: dice.bits(),
-                    connections,
-                }
-            })
-            .collect()
     }
 }
 
@@ -571,119 +420,10 @@ fn small(dice: &mut Dice, range: core::ops::RangeInclusive<u64>) -> u32 {
     u32::try_from(dice.range(range)).expect("invariant: small")
 }
 
-/// A receive buffer: ordinary ones, tiny ones, ones that need window scaling.
-fn draw_window(dice: &mut Dice) -> usize {
-    let any = dice.log_range(256..=500_000);
-    let bytes = dice.pick(&[any, 65_535, 65_536, 262_144, 4_096, 131_072]);
-    usize::try_from(bytes).expect("invariant: within usize")
-}
-
-fn draw_connection(
-    dice: &mut Dice,
-    swarm: Swarm,
-    objects: &[ObjectPlan],
-    budget_bytes: &mut u64,
-) -> ConnectionPlan {
-    let count = dice.pick(&[1, 1, 1, 2, 2, 3, 5]);
-    let mut requests: Vec<_> = (0..count)
-        .map(|_| draw_request(dice, objects, budget_bytes))
-        .collect();
-    if let Some(last) = requests.last_mut() {
-        last.close = dice.chance(300);
-    }
-    let body_bytes = requests
-        .iter()
-        .filter_map(|request| request.expected().body);
-    let body_bytes: u64 = body_bytes.map(|body| body.length_bytes).sum();
-    let pause = dice.chance(120).then(|| Pause {
-        after_bytes: dice.range(1..=body_bytes.max(1)),
-        lasts: dice.log_micros(1_000..=8_000_000),
-    });
-    let slow = dice.chance(150);
-    ConnectionPlan {
-        gap: dice.log_micros(1..=100_000),
-        requests,
-        pipeline: dice.pick(&[1, 1, 2, 4]),
-        think: if dice.chance(300) {
-            dice.log_micros(100..=500_000)
-        } else {
-            Duration::ZERO
-        },
-        pause,
-        read_bytes_max: if slow {
-            dice.size(500..=20_000)
-        } else {
-            usize::MAX
-        },
-        read_interval: dice.log_micros(50..=5_000),
-        conduct: draw_conduct(dice, swarm, body_bytes),
-        attempt: 0,
-    }
-}
-
-fn draw_request(dice: &mut Dice, objects: &[ObjectPlan], budget_bytes: &mut u64) -> RequestPlan {
-    let object = objects[dice.size(0..=objects.len() - 1)];
-    let size = object.size_bytes;
-    let range = match dice.range(0..=9) {
-        0 => {
-            let first = dice.range(0..=size + 1);
-            Some(RangePlan::FirstToLast(
-                first,
-                first + dice.log_range(1..=size + 2) - 1,
-            ))
-        }
-        1 => Some(RangePlan::From(dice.range(0..=size))),
-        // The last bytes of an empty object are a question RFC 9110 leaves open.
-        2 if size > 0 => Some(RangePlan::Last(dice.log_range(1..=size + 5))),
-        _ => None,
-    };
-    let object = (!dice.chance(50)).then_some(object);
-    let mut request = RequestPlan {
-        object,
-        head: dice.chance(100),
-        range,
-        close: false,
-    };
-    let body = request.expected().body.filter(|_| !request.head);
-    match budget_bytes.checked_sub(body.map_or(0, |body| body.length_bytes)) {
-        Some(left) => *budget_bytes = left,
-        None => request.head = true,
-    }
-    request
-}
-
-fn draw_conduct(dice: &mut Dice, swarm: Swarm, body_bytes: u64) -> Conduct {
-    let misstep = |dice: &mut Dice| Misstep {
-        after_bytes: dice.range(0..=body_bytes + 200),
-        after: dice.log_micros(10..=2_000_000),
-    };
-    if dice.chance(80) {
-        return Conduct::HalfClose;
-    }
-    if dice.chance(60) {
-        return Conduct::Dribble {
-            interval: dice.log_micros(10..=10_000),
-        };
-    }
-    if !swarm.misconduct || dice.chance(600) {
-        return Conduct::Proper;
-    }
-    match dice.range(0..=3) {
-        0 => Conduct::Reset(misstep(dice)),
-        1 => Conduct::Vanish(misstep(dice)),
-        2 => Conduct::StallHead {
-            sent_bytes: dice.size(0..=60),
-        },
-        _ => Conduct::Garbage {
-            length: dice.size(1..=5000),
-            key: dice.bits(),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{BODY_BYTES_MAX_LARGE, CLIENTS_MAX, IpAddr, MTU_BYTES_MIN_V6, Scenario, THEMES};
+    use super::clients::{BODY_BYTES_MAX_LARGE, CLIENTS_MAX, MTU_BYTES_MIN_V6};
+    use super::{Scenario, THEMES};
 
     fn draw(seed: u64) -> Scenario {
         Scenario::draw(seed, &THEMES[0])
@@ -706,13 +446,12 @@ mod tests {
                 .flat_map(|client| &client.connections)
                 .flat_map(|connection| &connection.requests)
                 .filter(|request| !request.head)
-                .filter_map(|request| request.expected().body)
-                .map(|body| body.length_bytes)
+                .map(|request| request.expected().body.object_bytes())
                 .sum();
             assert!(asked <= BODY_BYTES_MAX_LARGE);
             assert!(scenario.agenda.is_sorted_by_key(|(at, _)| *at));
             for client in &scenario.clients {
-                let v6 = matches!(client.address, IpAddr::V6(_));
+                let v6 = client.address.is_ipv6();
                 assert!(!v6 || client.mtu_bytes >= MTU_BYTES_MIN_V6);
                 assert!(client.mtu_bytes <= scenario.mtu_bytes);
             }

@@ -1,0 +1,318 @@
+//! Holds the bytes of a body against what they must be, as they come.
+//!
+//! A body is one part of an object, several parts with text between them (RFC 9110 s14.6), or a
+//! text that is not looked at. It refuses bytes of two versions of an object in one reply.
+
+use super::Violation;
+use super::plan::{ExpectedBody, ObjectPlan, PARTS_MAX};
+
+/// More first bytes than these are not the same in two versions by chance (one in 2^64).
+const CHANCE_BYTES: u64 = 8;
+/// A line between two parts longer than this is a violation.
+const LINE_BYTES_MAX: usize = 256;
+
+/// A body under way.
+#[derive(Debug)]
+pub(super) struct Body {
+    content: Content,
+    done_bytes: u64,
+    length_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Whatever the server says of an error.
+    Text,
+    /// One part, from this offset on.
+    Part(ObjectCheck, u64),
+    /// Several.
+    Parts(Box<Parts>),
+}
+
+impl Body {
+    /// A body of `length_bytes` that must be `expected`; `boundary` parts its parts.
+    pub(super) fn new(expected: ExpectedBody, length_bytes: u64, boundary: Option<String>) -> Self {
+        let content = match expected {
+            ExpectedBody::Text | ExpectedBody::Nothing => Content::Text,
+            ExpectedBody::Part {
+                object,
+                offset_bytes,
+                ..
+            } => Content::Part(ObjectCheck::new(object), offset_bytes),
+            ExpectedBody::Parts { object, parts } => {
+                let delimiter = format!("--{}", boundary.unwrap_or_default());
+                Content::Parts(Box::new(Parts::new(object, parts.as_slice(), delimiter)))
+            }
+        };
+        Self {
+            content,
+            done_bytes: 0,
+            length_bytes,
+        }
+    }
+
+    /// A text of `length_bytes`, whatever it is.
+    pub(super) fn text(length_bytes: u64) -> Self {
+        Self::new(ExpectedBody::Text, length_bytes, None)
+    }
+
+    /// Bytes still to come.
+    pub(super) const fn left_bytes(&self) -> u64 {
+        self.length_bytes - self.done_bytes
+    }
+
+    /// Takes the next bytes, at most `left_bytes`; returns how many of them are an object's.
+    pub(super) fn handle_bytes(&mut self, bytes: &[u8]) -> Result<u64, Violation> {
+        let at = self.done_bytes;
+        self.done_bytes += bytes.len() as u64;
+        match &mut self.content {
+            Content::Text => Ok(0),
+            Content::Part(check, offset_bytes) => {
+                check.compare(*offset_bytes + at, bytes)?;
+                Ok(bytes.len() as u64)
+            }
+            Content::Parts(parts) => {
+                let verified = parts.handle_bytes(bytes)?;
+                if self.done_bytes == self.length_bytes && !parts.is_over {
+                    return Err("a multipart body that ends before its last part".to_owned());
+                }
+                Ok(verified)
+            }
+        }
+    }
+}
+
+/// Compares bytes with an object: all of them with one version.
+#[derive(Debug)]
+struct ObjectCheck {
+    object: ObjectPlan,
+    is_later: bool,
+    compared_bytes: u64,
+}
+
+impl ObjectCheck {
+    const fn new(object: ObjectPlan) -> Self {
+        Self {
+            object,
+            is_later: false,
+            compared_bytes: 0,
+        }
+    }
+
+    fn compare(&mut self, at: u64, bytes: &[u8]) -> Result<(), Violation> {
+        let object = &self.object;
+        let content = match object.later {
+            Some(later) if self.is_later => later,
+            Some(later) if object.content.first_difference(at, bytes).is_some() => {
+                // What came before was of the first version, unless it was so short that it may
+                // be the same in both.
+                self.is_later = true;
+                if self.compared_bytes > CHANCE_BYTES {
+                    return Err(format!(
+                        "two versions of object {} in a reply",
+                        object.number
+                    ));
+                }
+                later
+            }
+            _ => object.content,
+        };
+        self.compared_bytes += bytes.len() as u64;
+        match content.first_difference(at, bytes) {
+            None => Ok(()),
+            Some(place) => Err(format!(
+                "wrong byte at offset {} of object {} ({} bytes)",
+                at + place as u64,
+                object.number,
+                object.size_bytes
+            )),
+        }
+    }
+}
+
+/// A `multipart/byteranges` body.
+#[derive(Debug)]
+struct Parts {
+    check: ObjectCheck,
+    /// Offset and length of the parts to come, the last one first.
+    ahead: Vec<(u64, u64)>,
+    /// The part whose bytes come now: where they begin, and how many are left.
+    data: Option<(u64, u64)>,
+    /// The part whose lines come now.
+    announced: Option<(u64, u64)>,
+    line: Vec<u8>,
+    delimiter: String,
+    is_over: bool,
+}
+
+impl Parts {
+    fn new(object: ObjectPlan, parts: &[(u64, u64)], delimiter: String) -> Self {
+        debug_assert!(parts.len() <= PARTS_MAX);
+        Self {
+            check: ObjectCheck::new(object),
+            ahead: parts.iter().rev().copied().collect(),
+            data: None,
+            announced: None,
+            line: Vec::new(),
+            delimiter,
+            is_over: false,
+        }
+    }
+
+    fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<u64, Violation> {
+        let mut verified = 0;
+        while !bytes.is_empty() {
+            if let Some((at, left)) = self.data {
+                let count = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                self.check.compare(at, &bytes[..count])?;
+                verified += count as u64;
+                let left = left - count as u64;
+                self.data = (left > 0).then_some((at + count as u64, left));
+                bytes = &bytes[count..];
+                continue;
+            }
+            let end = bytes
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map(|place| place + 1);
+            let (text, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+            self.line.extend_from_slice(text);
+            bytes = rest;
+            if end.is_some() {
+                let line = core::mem::take(&mut self.line);
+                self.handle_line(&line)?;
+            } else if self.line.len() > LINE_BYTES_MAX {
+                return Err("a multipart body without lines".to_owned());
+            }
+        }
+        Ok(verified)
+    }
+
+    fn handle_line(&mut self, line: &[u8]) -> Result<(), Violation> {
+        let line = core::str::from_utf8(line).unwrap_or("(not UTF-8)");
+        let Some(line) = line.strip_suffix("\r\n") else {
+            return Err(format!("multipart line {line:?}"));
+        };
+        if line.is_empty() {
+            self.data = self.announced.take();
+            return Ok(());
+        }
+        if let Some(rest) = line.strip_prefix(self.delimiter.as_str()) {
+            return match (rest, self.ahead.is_empty()) {
+                ("", false) => Ok(()),
+                ("--", true) => {
+                    self.is_over = true;
+                    Ok(())
+                }
+                _ => Err(format!(
+                    "multipart delimiter {line:?}, {} ahead",
+                    self.ahead.len()
+                )),
+            };
+        }
+        if let Some(range) = line.strip_prefix("Content-Range: ") {
+            let (offset, length) = self.ahead.pop().ok_or("a part too many")?;
+            let wanted = content_range(&self.check.object, offset, length);
+            if range != wanted {
+                return Err(format!("part {range:?}, expected {wanted:?}"));
+            }
+            self.announced = Some((offset, length));
+            return Ok(());
+        }
+        match line.starts_with("Content-Type: ") {
+            true => Ok(()),
+            false => Err(format!("multipart line {line:?}")),
+        }
+    }
+}
+
+/// What `Content-Range` must say.
+pub(super) fn content_range(object: &ObjectPlan, offset: u64, length: u64) -> String {
+    format!(
+        "bytes {offset}-{}/{}",
+        offset + length - 1,
+        object.size_bytes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Body, ExpectedBody, ObjectPlan};
+    use crate::client::plan::PartList;
+    use crate::content::Content;
+
+    fn object(later: Option<Content>) -> ObjectPlan {
+        ObjectPlan {
+            number: 1,
+            content: Content::new(9, 1, 0),
+            later,
+            size_bytes: 1000,
+        }
+    }
+
+    fn bytes(content: Content, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        content.fill(offset, &mut bytes);
+        bytes
+    }
+
+    fn read(body: ExpectedBody, stream: &[u8], step: usize) -> Result<u64, String> {
+        let boundary = Some("B".to_owned());
+        let mut body = Body::new(body, stream.len() as u64, boundary);
+        stream
+            .chunks(step)
+            .map(|part| body.handle_bytes(part))
+            .sum()
+    }
+
+    #[test]
+    fn a_changed_object_is_delivered_in_one_version_or_the_other() {
+        let (first, later) = (object(None).content, Content::new(9, 1, 1));
+        let body = ExpectedBody::Part {
+            object: object(Some(later)),
+            offset_bytes: 0,
+            length_bytes: 1000,
+        };
+        let (old, new) = (bytes(first, 0, 1000), bytes(later, 0, 1000));
+        let mixed = [&old[..500], &new[500..]].concat();
+        let mixed_back = [&new[..500], &old[500..]].concat();
+        for step in [1, 100, 2000] {
+            assert_eq!(read(body, &old, step), Ok(1000));
+            assert_eq!(read(body, &new, step), Ok(1000));
+            assert!(read(body, &mixed, step).is_err());
+            assert!(read(body, &mixed_back, step).is_err());
+        }
+    }
+
+    #[test]
+    fn several_parts_are_read_whole_or_refused() {
+        let object = object(None);
+        let parts = PartList::new(&[(5, 10), (900, 100)]);
+        let expected = ExpectedBody::Parts { object, parts };
+        let head = |range: &str| {
+            format!(
+                "\r\n--B\r\nContent-Type: video/mp4\r\nContent-Range: bytes {range}/1000\r\n\r\n"
+            )
+        };
+        let (first, second) = (
+            bytes(object.content, 5, 10),
+            bytes(object.content, 900, 100),
+        );
+        let (one, two) = (head("5-14"), head("900-999"));
+        let end = b"\r\n--B--\r\n";
+        let whole = [one.as_bytes(), &first, two.as_bytes(), &second, end].concat();
+        for step in [1, 7, 5000] {
+            assert_eq!(read(expected, &whole, step), Ok(110));
+            let swapped = [two.as_bytes(), &second, one.as_bytes(), &first, end].concat();
+            assert!(read(expected, &swapped, step).is_err());
+            let missing = [one.as_bytes(), &first, end].concat();
+            assert!(read(expected, &missing, step).is_err());
+            let endless = [one.as_bytes(), &first, two.as_bytes(), &second, b"\r\n"].concat();
+            assert!(read(expected, &endless, step).is_err());
+            let mut wrong = whole.clone();
+            let place = one.len() + 3;
+            wrong[place] ^= 1;
+            assert!(read(expected, &wrong, step).is_err());
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A stranger off the path who knows every connection's name and guesses its numbers (RFC 5961).
+//!
+//! It sends resets, SYNs, data and acknowledgments in the name of clients, beside numbers that
+//! would count: nothing of it may end or harm a connection. It refuses to guess right.
+
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
+use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
+
+use crate::dice::Dice;
+use crate::forge;
+
+/// Resets and SYNs aim this far beyond what is expected next: within the window the server
+/// offers at first, beyond what a client sends.
+const NEAR: (u64, u64) = (10_000, 16_000);
+/// Everything else aims this far off.
+const FAR: (u64, u64) = (1 << 29, 1 << 30);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Spoofer {
+    dice: Dice,
+    permille: u64,
+}
+
+impl Spoofer {
+    /// A stranger that follows so many thousandths of the clients' segments with one of its own.
+    pub(crate) fn new(seed: u64, permille: u64) -> Self {
+        Self {
+            dice: Dice::new(seed, 2),
+            permille,
+        }
+    }
+
+    /// What it sends after a client sent `frame`, if anything.
+    pub(crate) fn follow(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        if !self.dice.chance(self.permille) {
+            return None;
+        }
+        let (route, seen, next) = read(frame)?;
+        let near = self.number(NEAR);
+        let far = self.number(FAR);
+        let beyond = |by: u32| SeqNumber(next.wrapping_add(by));
+        let plain = TcpRepr {
+            options: TcpOptions::default(),
+            ..seen
+        };
+        let (segment, payload): (_, &[u8]) = match self.dice.range(0..=5) {
+            0 => (
+                TcpRepr {
+                    flags: TcpFlags::RST,
+                    sequence: beyond(near),
+                    ..plain
+                },
+                b"",
+            ),
+            1 => (
+                TcpRepr {
+                    flags: TcpFlags::RST,
+                    sequence: beyond(far),
+                    ..plain
+                },
+                b"",
+            ),
+            2 => (
+                TcpRepr {
+                    flags: TcpFlags::SYN,
+                    sequence: beyond(near),
+                    ..plain
+                },
+                b"",
+            ),
+            3 => (
+                TcpRepr {
+                    sequence: beyond(far),
+                    ..plain
+                },
+                b"GET / HTTP/1.1\r\n\r\n",
+            ),
+            4 => {
+                let fin = TcpFlags::FIN.union(TcpFlags::ACK);
+                (
+                    TcpRepr {
+                        flags: fin,
+                        sequence: beyond(far),
+                        ..plain
+                    },
+                    b"",
+                )
+            }
+            _ => {
+                let acknowledgment = SeqNumber(seen.acknowledgment.0.wrapping_add(far));
+                (
+                    TcpRepr {
+                        acknowledgment,
+                        sequence: SeqNumber(next),
+                        ..plain
+                    },
+                    b"",
+                )
+            }
+        };
+        Some(forge::tcp(&route, &segment, payload))
+    }
+
+    fn number(&mut self, (low, high): (u64, u64)) -> u32 {
+        u32::try_from(self.dice.range(low..=high)).expect("invariant: both below 2^31")
+    }
+}
+
+/// Names and numbers of a client's segment, and the number behind it; `None` for anything but a
+/// segment of a connection that is open.
+fn read(frame: &[u8]) -> Option<(Route, TcpRepr, u32)> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    let (source, destination, payload) = match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+            (
+                packet.src_addr().into(),
+                packet.dst_addr().into(),
+                packet.payload(),
+            )
+        }
+        EthernetProtocol::Ipv6 => {
+            let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+            (
+                packet.src_addr().into(),
+                packet.dst_addr().into(),
+                packet.payload(),
+            )
+        }
+        _ => return None,
+    };
+    let segment = TcpPacket::new_checked(payload).ok()?;
+    if segment.syn() || segment.rst() || !segment.ack() {
+        return None;
+    }
+    let route = Route {
+        source_mac: MacAddress(ethernet.src_addr().0),
+        destination_mac: MacAddress(ethernet.dst_addr().0),
+        source,
+        destination,
+    };
+    let sequence = segment.seq_number().0.cast_unsigned();
+    let seen = TcpRepr {
+        source_port: segment.src_port(),
+        destination_port: segment.dst_port(),
+        sequence: SeqNumber(sequence),
+        acknowledgment: SeqNumber(segment.ack_number().0.cast_unsigned()),
+        flags: TcpFlags::ACK,
+        window: segment.window_len(),
+        options: TcpOptions::default(),
+    };
+    let length = u32::try_from(segment.segment_len()).ok()?;
+    Some((route, seen, sequence.wrapping_add(length)))
+}
