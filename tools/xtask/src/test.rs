@@ -148,7 +148,7 @@ impl TestLog {
         } else if let Some(test) = line.strip_prefix("test ") {
             self.read_verdict(test);
         }
-        self.failures || line.starts_with("test result") || line.contains("SKIPPED")
+        self.failures || line.starts_with("test result") || line.starts_with("SKIPPED: ")
     }
 
     fn read_verdict(&mut self, line: &str) {

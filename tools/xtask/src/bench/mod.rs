@@ -192,6 +192,7 @@ impl<'a> Serve<'a> {
             .options
             .rounds
             .unwrap_or(if self.options.quick { 1 } else { 5 });
+        let environment = self.environment()?;
         let mut rivals: Vec<Rival> = self
             .contenders
             .iter()
@@ -213,7 +214,7 @@ impl<'a> Serve<'a> {
                 rival.runs.push(run);
             }
         }
-        Ok(Report::new(self.environment()?, rivals))
+        Ok(Report::new(environment, rivals))
     }
 
     /// One cold run of one server, from its start to its end.
@@ -288,11 +289,13 @@ impl<'a> Serve<'a> {
     }
 
     fn environment(&self) -> Result<Vec<(String, String)>> {
-        let text = |command: &mut Command| run(command).map(|text| text.trim().to_owned());
+        let text = |command: &mut Command| {
+            run(command).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+        };
         let root = workspace_root();
         let git =
             |arguments: &[&str]| text(Command::new("git").arg("-C").arg(&root).args(arguments));
-        let changed = if git(&["status", "--porcelain"])?.is_empty() {
+        let changed = if git(&["status", "--porcelain"]).is_empty() {
             ""
         } else {
             " + changes"
@@ -321,9 +324,9 @@ impl<'a> Serve<'a> {
             ("command", std::env::args().collect::<Vec<_>>().join(" ")),
             (
                 "commit",
-                git(&["rev-parse", "--short=12", "HEAD"])? + changed,
+                git(&["rev-parse", "--short=12", "HEAD"]) + changed,
             ),
-            ("kernel", text(Command::new("uname").arg("-sr"))?),
+            ("kernel", text(Command::new("uname").arg("-sr"))),
             ("processor", processor()?),
             (
                 "cores",
@@ -341,7 +344,7 @@ impl<'a> Serve<'a> {
         ];
         for contender in &self.contenders {
             if let Contender::Atlas(binary) = contender {
-                environment.push(("atlas", text(Command::new(binary).arg("--version"))?));
+                environment.push(("atlas", text(Command::new(binary).arg("--version"))));
             }
         }
         if let Some(nginx) = nginx_program() {

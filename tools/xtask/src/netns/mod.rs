@@ -20,6 +20,7 @@ use clap::Args;
 
 use self::files::Library;
 use self::stage::{Stage, Subject};
+use crate::harness::namespace::Namespace;
 use crate::harness::server::{Server, atlas_binary};
 use crate::harness::suite::{Outcome, Suite};
 use crate::harness::{find_program, is_root, own_program, scratch_directory};
@@ -110,7 +111,10 @@ fn can_run() -> std::result::Result<(), String> {
             return Err(format!("{program} is not installed"));
         }
     }
-    Ok(())
+    // Root of a container may still not be allowed to.
+    Namespace::new("try")
+        .map(drop)
+        .map_err(|error| format!("no network namespaces: {error:#}"))
 }
 
 fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
