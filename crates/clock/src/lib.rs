@@ -85,7 +85,10 @@ mod tests {
     #[test]
     fn addition_saturates_at_the_far_future() {
         assert_eq!(Instant::from_nanos(1) + Duration::MAX, Instant::FAR_FUTURE);
-        assert_eq!(Instant::from_nanos(1) + Duration::from_nanos(2), Instant::from_nanos(3));
+        assert_eq!(
+            Instant::from_nanos(1) + Duration::from_nanos(2),
+            Instant::from_nanos(3)
+        );
     }
 
     #[test]
