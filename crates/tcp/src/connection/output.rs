@@ -142,6 +142,11 @@ impl Connection {
         }
     }
 
+    /// No fetch is under way, so no retransmission is claimed.
+    pub fn void_claims(&mut self) {
+        self.flight.void_claims();
+    }
+
     /// What of a fetched range is still to be sent: an ACK or a timeout may have come meanwhile.
     /// New bytes leave in order, so a range beyond SND.NXT is refused.
     #[must_use]

@@ -192,10 +192,10 @@ impl Flight {
 
     /// A SACK block arrived. Calls `delivered` for each entry newly known to have arrived.
     pub fn sack(&mut self, block: StreamRange, mut delivered: impl FnMut(&Transmission)) {
-        let Some(mut index) = self.split_at(block.start) else {
+        let Ok(mut index) = self.split_at(block.start) else {
             return;
         };
-        if self.split_at(block.end).is_none() {
+        if self.split_at(block.end).is_err() {
             return;
         }
         while let Some(entry) = self.entries.get(index).copied() {
@@ -232,7 +232,7 @@ impl Flight {
         if first.fate != Fate::InFlight {
             return;
         }
-        if first.bytes() > bytes && self.split_at(first.start + bytes).is_none() {
+        if first.bytes() > bytes && self.split_at(first.start + bytes).is_err() {
             return;
         }
         self.set_fate(0, Fate::Lost);
@@ -246,7 +246,7 @@ impl Flight {
         if last.fate != Fate::InFlight {
             return;
         }
-        if last.bytes() > bytes && self.split_at(last.end - bytes).is_none() {
+        if last.bytes() > bytes && self.split_at(last.end - bytes).is_err() {
             return;
         }
         self.set_fate(self.entries.len() - 1, Fate::Lost);
@@ -298,6 +298,19 @@ impl Flight {
         self.turn(range, Fate::Claimed, Fate::Lost);
     }
 
+    /// Nothing is being fetched any more. A claim made while the log was full may have covered
+    /// more than its fetch did, and nobody would ask for the rest.
+    pub fn void_claims(&mut self) {
+        if self.claimed_bytes == 0 {
+            return;
+        }
+        for index in 0..self.entries.len() {
+            if self.entries[index].fate == Fate::Claimed {
+                self.set_fate(index, Fate::Lost);
+            }
+        }
+    }
+
     /// The smallest run that covers all claimed bytes of `range`; `None` if there are none.
     #[must_use]
     pub fn claimed_within(&self, range: StreamRange) -> Option<StreamRange> {
@@ -320,10 +333,8 @@ impl Flight {
 
     /// `range` left once more.
     pub fn on_retransmitted(&mut self, now: Instant, range: StreamRange) {
-        let Some(mut index) = self.split_at(range.start) else {
-            return;
-        };
-        // Without room for the split, the entry's tail counts as sent too; the timer mends it.
+        // Without room for an edge, all of the entry counts as sent; the timer mends it.
+        let (Ok(mut index) | Err(mut index)) = self.split_at(range.start);
         let _ = self.split_at(range.end);
         while let Some(entry) = self.entries.get(index).copied() {
             if entry.start >= range.end {
@@ -341,9 +352,8 @@ impl Flight {
     }
 
     fn turn(&mut self, range: StreamRange, from: Fate, to: Fate) {
-        let Some(mut index) = self.split_at(range.start) else {
-            return;
-        };
+        // Without room for an edge, all of the entry turns.
+        let (Ok(mut index) | Err(mut index)) = self.split_at(range.start);
         let _ = self.split_at(range.end);
         while let Some(entry) = self.entries.get(index).copied() {
             if entry.start >= range.end {
@@ -357,17 +367,18 @@ impl Flight {
     }
 
     /// Makes `offset` an edge between entries; returns the index of the entry that starts there
-    /// (or the first one, for an offset before the log). `None` if the log has no room.
-    fn split_at(&mut self, offset: StreamOffset) -> Option<usize> {
+    /// (or the first one, for an offset before the log). If the log has no room, the error is the
+    /// index of the entry that holds it.
+    fn split_at(&mut self, offset: StreamOffset) -> Result<usize, usize> {
         let index = self.entries.partition_point(|entry| entry.end <= offset);
         let Some(entry) = self.entries.get(index).copied() else {
-            return Some(index);
+            return Ok(index);
         };
         if entry.start >= offset {
-            return Some(index);
+            return Ok(index);
         }
         if self.entries.len() >= ENTRIES_MAX {
-            return None;
+            return Err(index);
         }
         self.entries[index].end = offset;
         self.entries.insert(
@@ -377,7 +388,7 @@ impl Flight {
                 ..entry
             },
         );
-        Some(index + 1)
+        Ok(index + 1)
     }
 
     fn set_fate(&mut self, index: usize, fate: Fate) {

@@ -103,6 +103,44 @@ fn a_full_log_ignores_further_sack_edges() {
     assert_eq!((flight.sacked_bytes, flight.total_bytes), (0, 0));
 }
 
+/// 0..10 in flight, 10..110 lost, and behind them a log full of SACK's edges.
+fn full_log_with_a_loss() -> Flight {
+    let mut flight = sent(&[(0, 10), (10, 110), (110, 10_000)]);
+    for index in 0..2000 {
+        flight.sack(range(4 * index + 111, 4 * index + 112), |_| {});
+    }
+    assert_eq!(flight.entries.len(), ENTRIES_MAX);
+    assert_eq!(flight.mark_lost(|entry| entry.start.0 == 10), 100);
+    flight
+}
+
+#[test]
+fn what_left_from_the_middle_of_an_entry_of_a_full_log_has_left() {
+    let mut flight = full_log_with_a_loss();
+    flight.claim(range(10, 110));
+    let late = range(50, 110);
+    assert_eq!(flight.claimed_within(late), Some(late));
+    flight.on_retransmitted(Instant::from_millis(9), late);
+    assert_eq!(
+        flight.claimed_within(late),
+        None,
+        "or it would leave for ever"
+    );
+}
+
+#[test]
+fn the_rest_of_an_entry_claimed_in_a_full_log_can_be_claimed_again() {
+    let mut flight = full_log_with_a_loss();
+    flight.claim(range(10, 50));
+    // Room again, so that only what was fetched counts as sent.
+    flight.acknowledge(StreamOffset(10), |_| {});
+    flight.on_retransmitted(Instant::from_millis(9), range(10, 50));
+    assert_eq!(flight.first_lost(u64::MAX), None);
+    flight.void_claims();
+    assert_eq!(flight.first_lost(u64::MAX), Some(range(50, 110)));
+    assert_eq!(flight.claimed_bytes(), 0);
+}
+
 #[test]
 fn only_the_head_is_lost_without_sack() {
     let mut flight = sent(&[(0, 100)]);
