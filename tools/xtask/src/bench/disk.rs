@@ -29,8 +29,8 @@ const DIRECTORY_OBJECTS: u64 = 512;
 /// Where the kernel keeps the mask of cores its unbound work queues may use.
 const WORKQUEUE_MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
 
-/// Longest wait for the kernel to let go of the image.
-const DETACH_TIME_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for a mount point to be free.
+const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The file work on each object is seeded by; any constant will do.
 const SEED: u64 = 0x0061_746C_6173;
@@ -144,23 +144,9 @@ fn attach_loop(undo: &mut Undo, image: &Path) -> Result<String> {
     let device = run(&mut losetup)?.trim().to_owned();
     let name = device.clone();
     undo.add(format!("detach {device}"), move || {
-        run(Command::new("losetup").args(["--detach", &name]))?;
-        wait_until_detached(&name)
+        run(Command::new("losetup").args(["--detach", &name])).map(drop)
     });
     Ok(device)
-}
-
-/// Detaching only asks: the kernel lets the image go when the last user of the device is done, and
-/// until then what holds the image cannot be unmounted. Nothing tells when; so this looks.
-fn wait_until_detached(device: &str) -> Result<()> {
-    let name = device.trim_start_matches("/dev/");
-    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let deadline = Instant::now() + DETACH_TIME_MAX;
-    while backing.exists() {
-        ensure!(Instant::now() < deadline, "{device} is still in use");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
 
 fn mount_disk(undo: &mut Undo, device: &str, at: &Path) -> Result<()> {
@@ -176,9 +162,20 @@ fn mount_disk(undo: &mut Undo, device: &str, at: &Path) -> Result<()> {
 
 fn unmount_later(undo: &mut Undo, at: &Path) {
     let at = at.to_path_buf();
-    undo.add(format!("unmount {}", at.display()), move || {
-        run(Command::new("umount").arg(&at)).map(drop)
-    });
+    undo.add(format!("unmount {}", at.display()), move || unmount(&at));
+}
+
+/// Detaching a loop device only asks: the kernel lets go of the image when the device's last user
+/// is done, and until then the memory it is in cannot be unmounted. Nothing tells when.
+fn unmount(at: &Path) -> Result<()> {
+    let deadline = Instant::now() + UNMOUNT_TIME_MAX;
+    loop {
+        match run(Command::new("umount").arg(at)) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
 }
 
 fn fill(root: &Path, objects: Objects) -> Result<()> {
