@@ -19,8 +19,9 @@
 //! allocated at start; nothing is allocated afterwards. The simulated wire allocates
 //! per frame and is bounded by its queues.
 //!
-//! No reference is ever formed to memory the kernel may write: frames are copied out of the ring
-//! it shares with us, and other buffers are its own only during a system call.
+//! No reference is ever formed to bytes the kernel may write: frames are copied out of the ring
+//! it shares with us, whose status words are atomics on both sides, and other buffers are its own
+//! only during a system call.
 
 use std::io::IoSlice;
 
@@ -115,15 +116,19 @@ pub trait Link {
     /// Sends one frame. On return (any result) the memory it named is the caller's again.
     ///
     /// # Errors
-    /// [`TransmitError::Full`]: nothing was sent; offer the same frame again when the
-    /// descriptor is writable, and not sooner than other work or [`FULL_RETRY_AFTER`] passed
+    /// [`TransmitError::Full`]: nothing was sent; offer the same frame again when
+    /// [`Link::room_fd`] is writable, and not sooner than other work or [`FULL_RETRY_AFTER`] passed
     /// (see there why writability alone is not enough). [`TransmitError::Lost`]: the frame is
     /// gone as if the network had dropped it; do not offer it again at once.
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError>;
 
-    /// The descriptor to poll for readability (and writability after `Full`); `None` in
-    /// simulation.
+    /// The descriptor to poll for readability; `None` in simulation.
     fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
+
+    /// The descriptor to poll for writability after `Full`; `None` in simulation.
+    fn room_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.poll_fd()
+    }
 
     /// What passed and what did not, since the link was opened.
     fn counters(&self) -> LinkCounters {

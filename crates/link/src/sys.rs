@@ -99,11 +99,11 @@ pub(crate) fn add_membership(
     set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-fn link_address(interface_index: i32) -> sockaddr_ll {
+fn link_address(interface_index: i32, protocol: c_int) -> sockaddr_ll {
     let small = |number| u16::try_from(number).expect("invariant: both numbers fit 16 bits");
     sockaddr_ll {
         sll_family: small(libc::AF_PACKET),
-        sll_protocol: small(libc::ETH_P_ALL).to_be(),
+        sll_protocol: small(protocol).to_be(),
         sll_ifindex: interface_index,
         sll_hatype: 0,
         sll_pkttype: 0,
@@ -116,9 +116,14 @@ fn link_address(interface_index: i32) -> sockaddr_ll {
 const LINK_ADDRESS_BYTES: socklen_t = 20;
 const _: () = assert!(size_of::<sockaddr_ll>() == 20);
 
-/// Binds a packet socket to one interface and starts receiving all protocols from it.
-pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, interface_index: i32) -> Result<(), i32> {
-    let address = link_address(interface_index);
+/// Binds a packet socket to one interface and starts receiving this protocol (`ETH_P_`) from it;
+/// none if it is 0.
+pub(crate) fn bind_to_interface(
+    fd: BorrowedFd<'_>,
+    interface_index: i32,
+    protocol: c_int,
+) -> Result<(), i32> {
+    let address = link_address(interface_index, protocol);
     let pointer = from_ref(&address).cast::<libc::sockaddr>();
     // SAFETY: `pointer` is good for `LINK_ADDRESS_BYTES` bytes and is only read during the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), pointer, LINK_ADDRESS_BYTES) })?;
@@ -127,7 +132,7 @@ pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, interface_index: i32) -> Res
 
 /// The index of the interface a packet socket is bound to; not positive once it was removed.
 pub(crate) fn bound_interface(fd: BorrowedFd<'_>) -> Result<i32, i32> {
-    let mut address = link_address(0);
+    let mut address = link_address(0, 0);
     let mut length = LINK_ADDRESS_BYTES;
     let pointer = (&raw mut address).cast::<libc::sockaddr>();
     // SAFETY: both pointers are to locals; the call writes at most `length` bytes to the first.

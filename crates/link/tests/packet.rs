@@ -8,6 +8,7 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::net::{IpAddr, UdpSocket};
 
 use clock::Instant;
@@ -328,7 +329,7 @@ fn a_full_send_buffer_says_full_and_writable_when_there_is_room() {
         };
         let taken = fill(&mut link).expect("4,608 bytes are full before 100 frames");
         assert!(taken >= 1, "an empty buffer takes a frame of any size");
-        assert!(!is_ready(link.poll_fd().unwrap(), libc::POLLOUT));
+        assert!(!is_ready(link.room_fd().unwrap(), libc::POLLOUT));
         assert_eq!(link.counters().full_frames, 1);
         run("tc", "qdisc delete dev v0 root");
         wait_writable(&link);
@@ -353,7 +354,7 @@ fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
         assert_eq!(send(&mut link, &[0; 60]), Err(TransmitError::Full));
         assert_eq!(link.counters().full_frames, 2);
         assert!(
-            is_ready(link.poll_fd().unwrap(), libc::POLLOUT),
+            is_ready(link.room_fd().unwrap(), libc::POLLOUT),
             "why time has to pass"
         );
         assert!(
@@ -456,6 +457,85 @@ fn frames_too_large_for_the_ring_arrive_whole_and_in_their_turn() {
         });
         assert_eq!(received, expected);
         assert_eq!(link.counters().truncated_frames, 0);
+    });
+}
+
+#[test]
+fn a_frame_the_kernel_has_no_offload_word_for_does_not_stop_the_ring() {
+    in_namespace(|| {
+        // What a neighbouring guest sends: the device hands it to the stack with its offload.
+        let tap = TapConfig {
+            name: "t0".to_owned(),
+            host_addresses: Vec::new(),
+        };
+        let neighbour = Tap::open(&tap).unwrap();
+        let fd = neighbour.poll_fd().unwrap().try_clone_to_owned().unwrap();
+        let mut wire = std::fs::File::from(fd);
+        let config = PacketConfig::new("t0", &[V4.parse().unwrap()]);
+        let mut link = Packet::open(&config).unwrap();
+        let mac = link.capabilities().mac.0;
+        let mut write = |header: [u8; 10], payload_bytes: usize, marker: u8| {
+            let ip_bytes = u16::try_from(28 + payload_bytes).unwrap();
+            let mut frame = header.to_vec();
+            frame.extend_from_slice(&mac);
+            frame.extend_from_slice(&[2, 0, 0, 0, 0, 0x99, 0x08, 0x00, 0x45, 0]);
+            frame.extend_from_slice(&ip_bytes.to_be_bytes());
+            frame.extend_from_slice(&[0, 1, 0, 0, 64, 17, 0, 0, 10, 77, 0, 2, 10, 77, 0, 9]);
+            frame.extend_from_slice(&[0, 7, 0, 7]);
+            frame.extend_from_slice(&(ip_bytes - 20).to_be_bytes());
+            frame.extend_from_slice(&[0, 0]);
+            frame.resize(frame.len() + payload_bytes, marker);
+            wire.write_all(&frame).unwrap();
+        };
+        // virtio-net: NEEDS_CSUM, GSO_UDP, 42 bytes of headers, cut to 1,472, checksum at 34 + 6.
+        let [size_low, size_high] = 1_472_u16.to_ne_bytes();
+        write([1, 3, 42, 0, size_low, size_high, 34, 0, 6, 0], 4_000, 1);
+        write([0; 10], 20, 2);
+        let mut markers = Vec::new();
+        receive_until(&mut link, |received| {
+            markers.extend(received.frame.last());
+            (markers.last() == Some(&2)).then_some(())
+        });
+        assert_eq!(markers, [1, 2]);
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_takes_no_large_frame_and_no_word_of_it_along() {
+    in_namespace(|| {
+        let peer = connect();
+        let receiver = PacketConfig::new("v0", &["10.77.0.99".parse().unwrap()]);
+        let mut link = Packet::open(&receiver).unwrap();
+        let mac = link.capabilities().mac;
+        let send = move |sizes: &'static [usize]| {
+            let config = PacketConfig::new("v1", &[V4.parse().unwrap()]);
+            let mut sender = Packet::open(&config).unwrap();
+            for &packet_bytes in sizes {
+                send_large(&mut sender, mac, packet_bytes).unwrap();
+            }
+        };
+        peer.run(move || send(&[20_000, 30_000, 100]));
+        ip("link set v0 down");
+        let mut sizes = Vec::new();
+        let mut note = |received: link::Received<'_>| sizes.push(received.frame.len() - 14);
+        while link.receive(Instant::ZERO, 1, &mut note).unwrap() > 0 {}
+        assert_eq!(link.counters().down_events, 1);
+        ip("link set v0 up");
+        peer.run(move || send(&[40_000]));
+        receive_until(&mut link, |received| {
+            sizes.push(received.frame.len() - 14);
+            Some(())
+        });
+        assert_eq!(sizes, [20_000, 30_000, 100, 40_000]);
+        assert_eq!(link.counters().truncated_frames, 0);
+        // And that it was down is remembered until it is up: removal is noticed.
+        peer.run(move || send(&[20_000, 100]));
+        ip("link set v0 down");
+        for _ in 0..2 {
+            assert_eq!(link.receive(Instant::ZERO, 1, &mut |_| ()), Ok(1));
+        }
+        ip("link delete v0");
+        assert!(matches!(receive_until_gone(&mut link), LinkError::Gone(_)));
     });
 }
 

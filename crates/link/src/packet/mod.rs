@@ -2,8 +2,9 @@
 //!
 //! The interface stays the kernel's, with its addresses and its traffic. We have other IP
 //! addresses and, by default, another MAC; a filter in the kernel passes only frames for those
-//! (see `filter`). Every frame carries a virtio-net header, so it may be 64 KB large and its
-//! checksum unfinished; what the device cannot do, the kernel does.
+//! (see `filter`). Every frame sent carries a virtio-net header, so it may be 64 KB large and its
+//! checksum unfinished; what the device cannot do, the kernel does. Receiving has a socket of its
+//! own, without that header (`ring` says why).
 //!
 //! Refuses interfaces that are not Ethernet, tagged frames, and zero-copy transmit rings: a ring's
 //! frame is marked free while its pages still wait in a local receiver's queue, and using them
@@ -103,7 +104,9 @@ pub enum MacChoice {
 /// A packet socket on one interface, opened.
 #[derive(Debug)]
 pub struct Packet {
-    socket: OwnedFd,
+    receiver: OwnedFd,
+    /// Bound to no protocol: it is handed nothing.
+    sender: OwnedFd,
     name: InterfaceName,
     capabilities: Capabilities,
     ring: ReceiveRing,
@@ -140,19 +143,20 @@ impl Packet {
             MacChoice::Given(mac) => mac,
         };
         let failed = |errno| name.error("opening a packet socket", CAPABILITY, errno);
-        // Protocol 0: nothing is received before the filter is in place and we bind.
-        let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
-        let fd = socket.as_fd();
-        set_options(fd, config).map_err(failed)?;
-        let ring = ReceiveRing::new(fd).map_err(failed)?;
+        let sender = open_sender(config, found.index).map_err(failed)?;
         let bypass = if config.qdisc_bypass {
-            start_bypass(fd, name)
+            start_bypass(sender.as_fd(), name)
         } else {
             None
         };
+        // Protocol 0: nothing is received before the filter is in place and we bind.
+        let receiver = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
+        let fd = receiver.as_fd();
+        set_receive_options(fd).map_err(failed)?;
+        let ring = ReceiveRing::new(fd).map_err(failed)?;
         sys::attach_filter(fd, &filter::program(mac, &config.addresses)).map_err(failed)?;
         join(fd, found.index, mac, interface_mac, &config.addresses).map_err(failed)?;
-        sys::bind_to_interface(fd, found.index).map_err(failed)?;
+        sys::bind_to_interface(fd, found.index, libc::ETH_P_ALL).map_err(failed)?;
         let capabilities = Capabilities {
             mac,
             mtu_bytes: clamp_mtu(found.mtu_bytes),
@@ -160,7 +164,8 @@ impl Packet {
             checksum_offload: true,
         };
         Ok(Self {
-            socket,
+            receiver,
+            sender,
             name,
             capabilities,
             ring,
@@ -184,23 +189,34 @@ impl Packet {
             return;
         }
         self.check_at = now + STATE_CHECK_INTERVAL;
-        let fd = self.socket.as_fd();
-        match sys::take_error(fd).unwrap_or_else(|errno| errno) {
-            0 => {}
+        let waiting = sys::take_error(self.receiver.as_fd()).unwrap_or_else(|errno| errno);
+        if waiting != 0 {
+            self.note_error(waiting);
+        }
+        // It may be down because it was removed, which makes no noise of its own.
+        if self.is_down {
+            let fd = self.receiver.as_fd();
+            match sys::bound_interface(fd) {
+                Ok(index) if index > 0 => {
+                    // Frames do not tell: those taken lately may have come before it went down.
+                    let flags = sys::interface_flags(fd, self.name).map(i32::from);
+                    self.is_down = flags.is_ok_and(|flags| flags & libc::IFF_UP == 0);
+                }
+                Ok(_) => self.gone = Some(libc::ENODEV),
+                Err(errno) => self.gone = Some(errno),
+            }
+        }
+    }
+
+    /// Sorts an error that waited on the receiving socket.
+    fn note_error(&mut self, errno: i32) {
+        match errno {
             libc::ENETDOWN => {
                 self.counters.down_events += 1;
                 self.is_down = true;
             }
             errno if is_gone(errno) => self.gone = Some(errno),
             _ => self.counters.receive_errors += 1,
-        }
-        // It may be down because it was removed, which makes no noise of its own.
-        if self.is_down {
-            match sys::bound_interface(fd) {
-                Ok(index) if index > 0 => {}
-                Ok(_) => self.gone = Some(libc::ENODEV),
-                Err(errno) => self.gone = Some(errno),
-            }
         }
     }
 
@@ -228,7 +244,7 @@ impl Packet {
     /// A device without carrier refuses at once, but the flags say so up to a second later; until
     /// then its frames count as held up by a full queue.
     fn device_refused(&mut self, large: bool) -> Refusal {
-        let fd = self.socket.as_fd();
+        let fd = self.sender.as_fd();
         let needed = libc::IFF_UP | libc::IFF_RUNNING;
         let flags = sys::interface_flags(fd, self.name).map(i32::from);
         if flags.is_ok_and(|flags| flags & needed != needed) {
@@ -270,31 +286,26 @@ impl Link for Packet {
     ) -> Result<usize, LinkError> {
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
-            let Some(frame) = self.ring.take(self.socket.as_fd()) else {
+            let Some(frame) = self.ring.take(self.receiver.as_fd()) else {
                 break;
             };
             taken += 1;
-            let Taken::Whole(bytes) = frame else {
+            let Taken::Whole(frame, checksum) = frame else {
                 self.counters.truncated_frames += 1;
-                continue;
-            };
-            let Some((header, frame)) = VnetHeader::split(bytes) else {
-                self.counters.receive_errors += 1;
                 continue;
             };
             self.counters.count_received(frame.len());
             handed += 1;
-            sink(Received {
-                frame,
-                checksum: header.checksum_state(),
-            });
+            sink(Received { frame, checksum });
         }
         if self.ring.has_lost() {
-            let dropped = sys::take_drops(self.socket.as_fd()).unwrap_or_default();
+            let dropped = sys::take_drops(self.receiver.as_fd()).unwrap_or_default();
             self.counters.overflow_frames += u64::from(dropped);
         }
+        if let Some(errno) = self.ring.take_error() {
+            self.note_error(errno);
+        }
         if taken > 0 {
-            self.is_down = false;
             return Ok(handed);
         }
         self.check_state(now);
@@ -314,7 +325,7 @@ impl Link for Packet {
             return Err(TransmitError::Lost(libc::EMSGSIZE));
         }
         loop {
-            let Err(errno) = sys::send_gathered(self.socket.as_fd(), parts) else {
+            let Err(errno) = sys::send_gathered(self.sender.as_fd(), parts) else {
                 self.counters.count_transmitted(bytes);
                 return Ok(());
             };
@@ -334,7 +345,11 @@ impl Link for Packet {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        Some(self.receiver.as_fd())
+    }
+
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sender.as_fd())
     }
 
     fn counters(&self) -> LinkCounters {
@@ -347,14 +362,22 @@ const fn is_gone(errno: i32) -> bool {
     matches!(errno, libc::ENXIO | libc::ENODEV)
 }
 
-/// Options that hold from before the first frame.
-fn set_options(fd: BorrowedFd<'_>, config: &PacketConfig) -> Result<(), i32> {
+/// A socket to send on an interface with virtio-net headers, which receives nothing.
+fn open_sender(config: &PacketConfig, index: i32) -> Result<OwnedFd, i32> {
+    let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    let fd = socket.as_fd();
     sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-    // What we and the kernel send on the interface is no business of ours.
-    sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     let send_bytes = config.send_buffer_bytes.map(i32::try_from);
     let send_bytes = send_bytes.map_or(SEND_BUFFER_BYTES, |bytes| bytes.unwrap_or(i32::MAX));
     set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_bytes)?;
+    sys::bind_to_interface(fd, index, 0)?;
+    Ok(socket)
+}
+
+/// Options that hold from before the first frame.
+fn set_receive_options(fd: BorrowedFd<'_>) -> Result<(), i32> {
+    // What we and the kernel send on the interface is no business of ours.
+    sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_buffer(
         fd,
         libc::SO_RCVBUFFORCE,

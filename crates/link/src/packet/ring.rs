@@ -6,8 +6,13 @@
 //! beside their shortened copy in the ring, and are received from there in their turn.
 //!
 //! It refuses to lend ring memory: a frame is copied out (66 bytes, mostly) and its place given
-//! back before anybody sees it. So no reference is ever formed to memory the kernel may write,
-//! and a slow reader cannot stop the ring.
+//! back before anybody sees it. So no reference is ever formed to bytes the kernel may write (to
+//! a status word only as an atomic), and a slow reader cannot stop the ring.
+//!
+//! It also refuses virtio-net headers. With them the kernel drops a frame whose offload it has no
+//! word for (fragmented UDP from a neighbouring guest, SCTP) after it has marked the place as being
+//! filled, and never takes the mark off: from then on the ring is dead (tried on Linux 6.18). What
+//! the header would say of the checksum, the place's status says too.
 //!
 //! Bounds: 4 MiB of ring, allocated by the kernel at start; two copies of 2 KB and 64 KB. When
 //! the ring is full the kernel drops, counts, and says so with the next frame.
@@ -22,9 +27,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use wire::ChecksumState;
+
 use crate::ETHERNET_BYTES;
 use crate::sys;
-use crate::vnet::VNET_HEADER_BYTES;
 
 /// Bytes of one place: room for a full Ethernet frame of 1,500 bytes behind the ring's header.
 const PLACE_BYTES: usize = 2_048;
@@ -38,9 +44,8 @@ const RING_BYTES: usize = PLACE_BYTES * RING_FRAMES;
 /// What the kernel allocates in one piece; any multiple of the page size would do.
 const BLOCK_BYTES: usize = 65_536;
 
-/// Room for the largest frame: virtio-net header, Ethernet header, IPv6 with 65,535 bytes of
-/// payload.
-const LARGE_BYTES: usize = VNET_HEADER_BYTES + ETHERNET_BYTES + 65_575;
+/// Room for the largest frame: Ethernet header, IPv6 with 65,535 bytes of payload.
+const LARGE_BYTES: usize = ETHERNET_BYTES + 65_575;
 
 /// `struct tpacket2_hdr` up to the last field we read: status, length, kept length (32 bits each),
 /// offset of the frame (16 bits).
@@ -55,14 +60,18 @@ const STATUS_USER: u32 = 1;
 const STATUS_COPY: u32 = 2;
 /// The kernel has dropped frames since it was last asked how many.
 const STATUS_LOSING: u32 = 4;
+/// The sender shares this host's memory and never computed the checksum.
+const STATUS_CHECKSUM_UNFINISHED: u32 = 1 << 3;
+/// Somebody has verified the checksum.
+const STATUS_CHECKSUM_VALID: u32 = 1 << 7;
 /// The place is the kernel's.
 const STATUS_KERNEL: u32 = 0;
 
 /// One received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken<'a> {
-    /// Virtio-net header and frame.
-    Whole(&'a [u8]),
+    /// The frame, and what is known of its transport checksum.
+    Whole(&'a [u8], ChecksumState),
     /// It was larger than there was room for.
     Truncated,
 }
@@ -76,6 +85,8 @@ pub(super) struct ReceiveRing {
     next: usize,
     /// Whether the kernel said that it drops, since this was last asked for.
     has_lost: bool,
+    /// The errno that came in place of a large frame, until it is asked for.
+    error: Option<i32>,
     small: Box<[u8]>,
     large: Box<[u8]>,
 }
@@ -90,7 +101,7 @@ struct Place {
 
 impl ReceiveRing {
     /// Makes the ring of a packet socket; before it is bound, so that no frame misses it. The
-    /// socket must already want virtio-net headers.
+    /// socket must not want virtio-net headers.
     pub(super) fn new(socket: BorrowedFd<'_>) -> Result<Self, i32> {
         let level = libc::SOL_PACKET;
         sys::set_integer(socket, level, libc::PACKET_VERSION, TPACKET_V2)?;
@@ -109,6 +120,7 @@ impl ReceiveRing {
             memory: NonNull::new(memory.cast()).expect("invariant: mmap does not map 0"),
             next: 0,
             has_lost: false,
+            error: None,
             small: vec![0; PLACE_BYTES].into_boxed_slice(),
             large: vec![0; LARGE_BYTES].into_boxed_slice(),
         })
@@ -122,11 +134,12 @@ impl ReceiveRing {
         // The place is read: from here on it may be written again.
         self.status().store(STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % RING_FRAMES;
+        let checksum = checksum_state(place.status);
         if place.status & STATUS_COPY != 0 {
-            return Some(self.take_large(socket));
+            return Some(self.take_large(socket, checksum));
         }
         match kept.and_then(|bytes| self.small.get(..bytes)) {
-            Some(bytes) if place.kept_length == place.length => Some(Taken::Whole(bytes)),
+            Some(bytes) if place.kept_length == place.length => Some(Taken::Whole(bytes, checksum)),
             _ => Some(Taken::Truncated),
         }
     }
@@ -136,13 +149,25 @@ impl ReceiveRing {
         std::mem::replace(&mut self.has_lost, false)
     }
 
+    /// The errno that waited on the socket when a frame was received from its queue, once.
+    pub(super) const fn take_error(&mut self) -> Option<i32> {
+        self.error.take()
+    }
+
     /// The frame of the place just given back, from the socket's queue: they are in one order.
-    fn take_large(&mut self, socket: BorrowedFd<'_>) -> Taken<'_> {
-        match sys::receive(socket, &mut self.large) {
-            Ok(length) => self
-                .large
-                .get(..length)
-                .map_or(Taken::Truncated, Taken::Whole),
+    fn take_large(&mut self, socket: BorrowedFd<'_>, checksum: ChecksumState) -> Taken<'_> {
+        let mut received = sys::receive(socket, &mut self.large);
+        if received == Err(libc::ENETDOWN) {
+            // An error that waits on the socket is told first, once, and the frame is still
+            // queued. Left there, it would be taken for the next large one.
+            self.error = Some(libc::ENETDOWN);
+            received = sys::receive(socket, &mut self.large);
+        }
+        match received {
+            Ok(length) => {
+                let frame = self.large.get(..length);
+                frame.map_or(Taken::Truncated, |frame| Taken::Whole(frame, checksum))
+            }
             // Cannot be without a frame there; then it is lost, and counted as such.
             Err(_) => Taken::Truncated,
         }
@@ -172,16 +197,14 @@ impl ReceiveRing {
         })
     }
 
-    /// Copies virtio-net header and frame out; how many bytes, `None` if the header contradicts
-    /// the place's size.
+    /// Copies the frame out; how many bytes, `None` if the header contradicts the place's size.
     fn copy_out(&mut self, place: &Place) -> Option<usize> {
-        // The virtio-net header is right in front of the frame.
-        let start = place.frame_offset.checked_sub(VNET_HEADER_BYTES)?;
-        let length = VNET_HEADER_BYTES + place.kept_length;
-        if start.checked_add(length)? > PLACE_BYTES {
+        let length = place.kept_length;
+        let end = place.frame_offset.checked_add(length)?;
+        if end > PLACE_BYTES || place.frame_offset == PLACE_BYTES {
             return None;
         }
-        let source = self.word(start).as_ptr().cast_const();
+        let source = self.word(place.frame_offset).as_ptr().cast_const();
         // SAFETY: both are good for `length` <= PLACE_BYTES bytes and do not overlap; the place
         // is ours, so the kernel does not write the source.
         unsafe { source.copy_to_nonoverlapping(self.small.as_mut_ptr(), length) };
@@ -207,6 +230,15 @@ impl ReceiveRing {
     }
 }
 
+/// What a place's status says of its frame's checksum.
+const fn checksum_state(status: u32) -> ChecksumState {
+    if status & (STATUS_CHECKSUM_UNFINISHED | STATUS_CHECKSUM_VALID) == 0 {
+        ChecksumState::Unverified
+    } else {
+        ChecksumState::Trusted
+    }
+}
+
 impl Drop for ReceiveRing {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`, to which no pointer remains.
@@ -216,3 +248,19 @@ impl Drop for ReceiveRing {
 
 const _: () =
     assert!(BLOCK_BYTES.is_multiple_of(PLACE_BYTES) && RING_BYTES.is_multiple_of(BLOCK_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::{ChecksumState, STATUS_LOSING, STATUS_USER, checksum_state};
+
+    #[test]
+    fn either_word_of_the_kernel_makes_the_checksum_trusted() {
+        assert_eq!(
+            checksum_state(STATUS_USER | STATUS_LOSING),
+            ChecksumState::Unverified
+        );
+        // linux/if_packet.h: TP_STATUS_CSUMNOTREADY, TP_STATUS_CSUM_VALID.
+        assert_eq!(checksum_state(STATUS_USER | 8), ChecksumState::Trusted);
+        assert_eq!(checksum_state(STATUS_USER | 128), ChecksumState::Trusted);
+    }
+}

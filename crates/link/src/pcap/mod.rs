@@ -148,6 +148,10 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.poll_fd()
     }
 
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.room_fd()
+    }
+
     fn counters(&self) -> LinkCounters {
         self.link.counters()
     }
