@@ -321,7 +321,7 @@ impl<'a> Serve<'a> {
             next()
         );
         let mut environment = vec![
-            ("command", std::env::args().collect::<Vec<_>>().join(" ")),
+            ("command", command_line()),
             (
                 "commit",
                 git(&["rev-parse", "--short=12", "HEAD"]) + changed,
@@ -400,6 +400,12 @@ fn steer(cable: &Cable) -> Result<()> {
             .args(["-c", &format!("echo {mask} > {file}")]))?;
     }
     Ok(())
+}
+
+/// What to type to do this again, from the top of the tree.
+fn command_line() -> String {
+    let arguments = std::env::args().skip(1).collect::<Vec<_>>();
+    format!("cargo xtask {}", arguments.join(" "))
 }
 
 /// The same congestion control for every kernel TCP in the bench, whatever the host's default.
