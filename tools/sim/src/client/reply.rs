@@ -19,7 +19,7 @@ pub(super) struct ReplyReader {
     head: Vec<u8>,
     /// The body under way.
     body: Option<Body>,
-    /// Replies read whole, those that refused included.
+    /// Replies read whole, those that refused not counted.
     pub(super) replies: u64,
     /// Body bytes compared with their objects.
     pub(super) verified_bytes: u64,
@@ -56,6 +56,8 @@ impl ReplyReader {
         while !bytes.is_empty() {
             bytes = match self.body.is_some() {
                 true => self.handle_body(bytes, awaiting)?,
+                // Behind a refusal the connection is of no use, and what follows is not read.
+                false if self.refused.is_some() => break,
                 false => self.handle_head(bytes, awaiting, permits)?,
             };
         }
@@ -175,8 +177,11 @@ impl ReplyReader {
         self.verified_bytes += body.handle_bytes(ours)?;
         if body.left_bytes() == 0 {
             self.body = None;
-            self.replies += 1;
-            awaiting.pop_front();
+            // What was refused was not answered, and is asked for again.
+            if self.refused.is_none() {
+                self.replies += 1;
+                awaiting.pop_front();
+            }
         }
         Ok(rest)
     }
@@ -409,7 +414,7 @@ mod tests {
             let stream = format!("HTTP/1.1 {status} x\r\nContent-Length: 3\r\n\r\nabc");
             let asked = [asked(None, false)];
             let reader = read(stream.as_bytes(), 4, &asked, permits).expect("permitted");
-            assert_eq!(reader.refused, Some(status));
+            assert_eq!((reader.refused, reader.replies), (Some(status), 0));
             assert!(read(stream.as_bytes(), 4, &asked, Permits::default()).is_err());
         }
     }
