@@ -27,6 +27,8 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // It would tell of a log that cannot be written by `eprintln!`, which panics then.
+        .log_internal_errors(false)
         .init();
     server::start::serve(settings)
 }

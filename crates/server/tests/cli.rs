@@ -274,3 +274,24 @@ fn missing_capabilities_are_named() {
         }
     }
 }
+
+#[test]
+fn a_log_that_cannot_be_written_changes_nothing() {
+    let directory = directory();
+    // A host route has no room for the host's end, which is logged; then the name is refused.
+    let words = [
+        "serve",
+        text(directory.path()),
+        "--link",
+        "tap:a/b",
+        "--address",
+        "10.77.0.2/32",
+    ];
+    assert!(stderr(&atlas(&words)).contains("no room for the host's end"));
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = command(&words).stderr(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
