@@ -156,7 +156,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
             sources[count] = source;
             count += 1;
         };
-        if let Some(fd) = self.worker.link().poll_fd() {
+        let link = self.worker.link();
+        link.poll_fd().map(Source::readable).map(&mut add);
+        if let (true, Some(fd)) = (or_writable, link.room_fd()) {
             add(Source { fd, or_writable });
         }
         self.worker
