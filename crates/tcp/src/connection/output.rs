@@ -137,8 +137,18 @@ impl Connection {
             reduction.on_returned(range.bytes());
         }
         if self.retransmit.is_none() {
-            // The window may have shut meanwhile; it was last heard of then.
+            self.watch_returned_claim();
+        }
+    }
+
+    /// No timer runs. The window may have shut meanwhile, and was last heard of at `heard_at`; or
+    /// the claim took up a crumb, and is as due as it was: a timer that began in the past would
+    /// fire at once, and again as often as the disk has no room.
+    fn watch_returned_claim(&mut self) {
+        if self.send.admitted().is_empty() {
             self.restart_retransmit(self.heard_at);
+        } else {
+            self.crumb_due = true;
         }
     }
 

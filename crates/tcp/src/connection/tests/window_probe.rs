@@ -172,6 +172,24 @@ fn a_crumb_of_a_window_is_left_for_the_override_timer() {
     assert_eq!(driver.flush(), [New(10_005, 11_005)]);
 }
 
+/// The override timer fired, but the disk had no room: the crumb stays due, and no timer that began
+/// in the past keeps the worker awake.
+#[test]
+fn a_returned_crumb_is_demanded_again_without_another_timeout() {
+    let mut driver = Driver::sending(PEER, 5000);
+    driver.append(50_000);
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(10_000).window(1));
+    let _ = driver.fire();
+    for _ in 0..3 {
+        let fetch = driver.claim();
+        driver.connection.return_claim(fetch, false);
+        let due = driver.connection.poll_timeout();
+        assert!(due.is_none_or(|due| due > driver.now), "{due:?}");
+    }
+    assert_eq!(driver.flush(), [New(10_000, 10_001)]);
+}
+
 #[test]
 fn the_end_of_the_stream_takes_up_a_crumb_at_once() {
     let mut driver = Driver::with(PEER);
