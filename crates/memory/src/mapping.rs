@@ -1,7 +1,8 @@
 //! The arena's memory: one anonymous mapping, in the largest pages to be had, touched at once.
 //!
-//! Tried in order, from the kind that was asked for: reserved 2 MiB pages (`MAP_HUGETLB`: fixed at
-//! boot, cannot fail later), transparent huge pages (aligned to 2 MiB, `MADV_HUGEPAGE`, then
+//! Tried in order, from the kind that was asked for: reserved 2 MiB pages (`MAP_HUGETLB`: they are
+//! reserved by the mapping, but a cgroup's hugetlb limit counts only when they are touched, and
+//! then kills by SIGBUS, so the kernel is asked to touch them and to say what is wrong), transparent huge pages (aligned to 2 MiB, `MADV_HUGEPAGE`, then
 //! checked in `/proc/self/smaps`, because the kernel only promises to try), ordinary pages. It
 //! refuses nothing but a mapping the kernel refuses. Bounded by the length it is asked for,
 //! rounded up to 2 MiB, and for a moment at start by 2 MiB more of address space.
@@ -48,9 +49,8 @@ impl Mapping {
         let length_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         let mut reasons = Vec::new();
         if best == PageKind::Huge2M {
-            match map(length_bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
+            match map_reserved(length_bytes) {
                 Ok(base) => {
-                    touch(base, length_bytes);
                     let (pages, fallback_reason) = (PageKind::Huge2M, None);
                     return Ok(Self {
                         base,
@@ -60,7 +60,8 @@ impl Mapping {
                     });
                 }
                 Err(errno) => reasons.push(format!(
-                    "no {} reserved huge pages of 2 MiB (errno {errno}): set vm.nr_hugepages",
+                    "no {} reserved huge pages of 2 MiB (errno {errno}): set vm.nr_hugepages, and \
+                     the hugetlb limit of the cgroup if it has one",
                     length_bytes / HUGE_PAGE_BYTES
                 )),
             }
@@ -145,6 +146,33 @@ fn map(length_bytes: usize, flags: libc::c_int) -> Result<NonNull<u8>, i32> {
         return Err(errno());
     }
     NonNull::new(base.cast()).ok_or(libc::ENOMEM)
+}
+
+/// Maps reserved huge pages, and makes sure that they are to be had.
+fn map_reserved(length_bytes: usize) -> Result<NonNull<u8>, i32> {
+    let base = map(length_bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)?;
+    match populate(base, length_bytes) {
+        Ok(()) => Ok(base),
+        // Before Linux 5.14: then as everybody did.
+        Err(libc::EINVAL) => {
+            touch(base, length_bytes);
+            Ok(base)
+        }
+        Err(errno) => {
+            // SAFETY: our new mapping, which nobody knows yet.
+            unsafe { unmap(base.as_ptr(), length_bytes) };
+            Err(errno)
+        }
+    }
+}
+
+/// Has the kernel write to each page, so that one it cannot give is an error (`EFAULT`) and not a
+/// SIGBUS.
+fn populate(base: NonNull<u8>, length_bytes: usize) -> Result<(), i32> {
+    let advice = libc::MADV_POPULATE_WRITE;
+    // SAFETY: the range is our own mapping; the advice does not change what it holds.
+    let outcome = unsafe { libc::madvise(base.as_ptr().cast(), length_bytes, advice) };
+    if outcome == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// Maps 2 MiB more than asked for and gives back what sticks out of the alignment.
@@ -283,6 +311,31 @@ AnonHugePages:         0 kB
             // SAFETY: nothing refers to it any more.
             unsafe { mapping.unmap() };
         }
+    }
+
+    #[test]
+    fn pages_that_cannot_be_had_are_an_error_and_no_signal() {
+        // As with huge pages beyond a cgroup's limit, touching what lies behind the end of a file
+        // is a SIGBUS.
+        // SAFETY: the name is a C string.
+        let file = unsafe { libc::memfd_create(c"empty".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(file >= 0, "errno {}", errno());
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+        let null = core::ptr::null_mut();
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(null, PAGE_BYTES, protection, flags, file, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let base = NonNull::new(base.cast()).expect("not 0");
+        // EINVAL: Linux before 5.14, which has no such advice.
+        let refused = populate(base, PAGE_BYTES);
+        assert!(
+            matches!(refused, Err(libc::EFAULT | libc::EINVAL)),
+            "{refused:?}"
+        );
+        // SAFETY: our own mapping, not used any more.
+        unsafe { unmap(base.as_ptr(), PAGE_BYTES) };
+        // SAFETY: our own descriptor.
+        unsafe { libc::close(file) };
     }
 
     #[test]
