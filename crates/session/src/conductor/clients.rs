@@ -8,7 +8,7 @@ use tcp::listener::{is_opening, refusal};
 use tcp::{
     CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Outcome, Place, TimeWaitVerdict,
 };
-use wire::{Path, TcpRepr};
+use wire::{Path, SeqNumber, TcpRepr};
 
 use super::{Conductor, Knock};
 use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
@@ -38,11 +38,12 @@ impl Conductor {
             Some(Place::TimeWait(index)) => {
                 self.handle_late_segment(now, index, &tuple, path, segment, payload);
             }
-            None => self.handle_stranger(now, &tuple, path, segment, payload),
+            None => self.handle_stranger(now, &tuple, path, segment, payload, None),
         }
     }
 
-    /// LISTEN, or CLOSED (RFC 9293 s3.10.7.1-2).
+    /// LISTEN, or CLOSED (RFC 9293 s3.10.7.1-2). `iss_min` is the least initial sequence number
+    /// for a name that was in TIME-WAIT.
     fn handle_stranger(
         &mut self,
         now: Instant,
@@ -50,6 +51,7 @@ impl Conductor {
         path: &Path,
         segment: &TcpRepr,
         payload: &[u8],
+        iss_min: Option<SeqNumber>,
     ) {
         let is_welcome = self.is_listening && segment.destination_port == self.config.http_port;
         if !(is_welcome && is_opening(segment)) {
@@ -63,9 +65,14 @@ impl Conductor {
             return;
         }
         let segment_bytes = self.segment_bytes(path);
-        let offer = self
+        let mut offer = self
             .listener
             .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX);
+        if let Some(least) = iss_min
+            && offer.iss.distance(least) < 0
+        {
+            offer.iss = least;
+        }
         let half_open = HalfOpen::new(now, *tuple, segment, offer);
         let route = path.reply_route();
         let Ok(index) = self.knocks.insert(Knock { half_open, route }) else {
@@ -164,10 +171,10 @@ impl Conductor {
         match entry.handle_segment(now, segment, payload.len()) {
             TimeWaitVerdict::Ignore => {}
             TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&path.reply_route(), &ack),
-            TimeWaitVerdict::Reopen => {
+            TimeWaitVerdict::Reopen { iss_min } => {
                 self.time_wait.remove(index);
                 self.table.remove(tuple);
-                self.handle_stranger(now, tuple, path, segment, payload);
+                self.handle_stranger(now, tuple, path, segment, payload, Some(iss_min));
             }
         }
     }

@@ -13,6 +13,10 @@ use crate::table::FourTuple;
 /// Twice the maximum segment lifetime, as Linux has it (RFC 9293 s3.4.2 leaves MSL to us).
 pub const DURATION: Duration = Duration::from_secs(60);
 
+/// How far beyond the old connection's last sequence number a new one under its name begins: out of
+/// reach of ACKs, too, that name a little more than was sent.
+const ISS_GAP: u32 = 1 << 16;
+
 /// What is remembered of a closed connection.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
@@ -32,7 +36,11 @@ pub enum TimeWaitVerdict {
     Acknowledge(TcpRepr),
     /// A new connection under the old name, surely newer than the old one (RFC 6191 s2): forget
     /// the old and treat the SYN as new.
-    Reopen,
+    Reopen {
+        /// The least initial sequence number that keeps what the old connection sent, and may
+        /// still be on its way, out of the new one (RFC 9293 s3.6.1).
+        iss_min: SeqNumber,
+    },
 }
 
 impl TimeWait {
@@ -85,7 +93,9 @@ impl TimeWait {
                 _ => false,
             };
             if is_later || newer_stamp {
-                return TimeWaitVerdict::Reopen;
+                return TimeWaitVerdict::Reopen {
+                    iss_min: self.send_next.wrapping_add(ISS_GAP),
+                };
             }
         }
         let occupies = payload > 0
@@ -118,7 +128,8 @@ impl TimeWait {
 /// A bounded table of names in TIME-WAIT, oldest first.
 #[derive(Debug)]
 pub struct TimeWaitTable {
-    /// A ring: all wait equally long, so the oldest expires first.
+    /// A ring: all wait equally long, so the oldest expires first. What was removed early leaves a
+    /// hole, but never at `oldest`: nobody has to look for the next that expires.
     ring: Vec<Option<TimeWait>>,
     oldest: usize,
     used: usize,
@@ -160,41 +171,32 @@ impl TimeWaitTable {
         if let Some(place) = self.ring.get_mut(index as usize) {
             *place = None;
         }
+        self.pass_holes();
     }
 
     /// When the next name is free.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.ring
-            .iter()
-            .cycle()
-            .skip(self.oldest)
-            .take(self.used)
-            .flatten()
-            .next()
-            .map(TimeWait::expires_at)
+        self.ring[self.oldest].as_ref().map(TimeWait::expires_at)
     }
 
     /// Takes out a name whose time has passed.
     pub fn pop_expired(&mut self, now: Instant) -> Option<FourTuple> {
-        while self.used > 0 {
-            match &self.ring[self.oldest] {
-                Some(entry) if entry.expires_at() > now => return None,
-                _ => {
-                    if let Some(tuple) = self.pop_oldest() {
-                        return Some(tuple);
-                    }
-                }
-            }
-        }
-        None
+        self.next_expiry().filter(|expiry| *expiry <= now)?;
+        self.pop_oldest()
     }
 
     fn pop_oldest(&mut self) -> Option<FourTuple> {
-        let entry = self.ring[self.oldest].take();
-        self.oldest = (self.oldest + 1) % self.ring.len();
-        self.used -= 1;
-        entry.map(|entry| entry.tuple())
+        let entry = self.ring[self.oldest].take()?;
+        self.pass_holes();
+        Some(entry.tuple())
+    }
+
+    fn pass_holes(&mut self) {
+        while self.used > 0 && self.ring[self.oldest].is_none() {
+            self.oldest = (self.oldest + 1) % self.ring.len();
+            self.used -= 1;
+        }
     }
 }
 

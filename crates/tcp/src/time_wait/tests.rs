@@ -68,8 +68,11 @@ fn only_a_newer_syn_reopens() {
     let verdict = |sequence, stamp| {
         entry.handle_segment(Instant::ZERO, &segment(sequence, TcpFlags::SYN, stamp), 0)
     };
-    assert_eq!(verdict(101, 4000), TimeWaitVerdict::Reopen);
-    assert_eq!(verdict(50, 5001), TimeWaitVerdict::Reopen);
+    let reopen = TimeWaitVerdict::Reopen {
+        iss_min: SeqNumber(900 + (1 << 16)),
+    };
+    assert_eq!(verdict(101, 4000), reopen);
+    assert_eq!(verdict(50, 5001), reopen);
     assert!(matches!(
         verdict(100, 5000),
         TimeWaitVerdict::Acknowledge(_)
@@ -96,6 +99,35 @@ fn names_expire_in_order_and_not_before_their_time() {
         Some(tuple(3))
     );
     assert_eq!(table.next_expiry(), None);
+}
+
+#[test]
+fn names_used_again_are_not_looked_through_for_the_next_expiry() {
+    let mut table = TimeWaitTable::new(4);
+    let indexes: Vec<u32> = (1..=4)
+        .map(|port| {
+            table
+                .insert(waiting(port, Instant::from_millis(port.into())))
+                .0
+        })
+        .collect();
+    table.remove(indexes[1]);
+    assert_eq!(table.used, 4, "a hole behind the oldest waits for it");
+    table.remove(indexes[0]);
+    assert_eq!((table.used, table.oldest), (2, 2));
+    assert_eq!(
+        table.next_expiry(),
+        Some(Instant::from_millis(3) + DURATION)
+    );
+    let (_, evicted) = table.insert(waiting(5, Instant::from_millis(5)));
+    assert_eq!(evicted, None, "holes are room");
+    table.remove(indexes[2]);
+    table.remove(indexes[3]);
+    assert_eq!(
+        table.pop_expired(Instant::from_millis(5) + DURATION),
+        Some(tuple(5))
+    );
+    assert_eq!((table.used, table.next_expiry()), (0, None));
 }
 
 #[test]

@@ -152,3 +152,25 @@ fn what_is_left_can_be_reset() {
     bench.complete_reads();
     bench.assert_quiet();
 }
+
+#[test]
+fn a_name_used_again_begins_beyond_what_was_sent_under_it() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.ask(
+        &mut bench,
+        "GET /object HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    );
+    peer.drain(&mut bench);
+    assert!(peer.finished);
+    peer.close(&mut bench);
+    bench.assert_quiet();
+    Peer::knock(&mut bench, 1000, peer.next.wrapping_add(1));
+    let replies = bench.take_segments(1000);
+    let syn_ack = &replies.last().expect("a SYN-ACK").0;
+    assert!(syn_ack.flags.contains(TcpFlags::SYN));
+    assert!(
+        syn_ack.sequence.distance(peer.expected) > 0,
+        "or late segments of the old connection could be taken for the new one's"
+    );
+}

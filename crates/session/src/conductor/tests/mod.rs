@@ -230,11 +230,11 @@ struct Peer {
 }
 
 impl Peer {
-    /// Shakes hands.
-    fn connect(bench: &mut Bench, port: u16) -> Self {
+    /// Sends a SYN. It counts as sent; the SYN-ACK is not looked at.
+    fn knock(bench: &mut Bench, port: u16, sequence: SeqNumber) -> Self {
         let mut peer = Self {
             port,
-            next: SeqNumber(u32::MAX - 3),
+            next: sequence,
             received: Vec::new(),
             expected: SeqNumber(0),
             finished: false,
@@ -250,6 +250,12 @@ impl Peer {
         peer.send_with(bench, TcpFlags::SYN, options, b"");
         peer.next = peer.next.wrapping_add(1);
         bench.turn();
+        peer
+    }
+
+    /// Shakes hands.
+    fn connect(bench: &mut Bench, port: u16) -> Self {
+        let mut peer = Self::knock(bench, port, SeqNumber(u32::MAX - 3));
         let replies = bench.take_segments(port);
         if let [(syn_ack, _)] = &replies[..]
             && syn_ack.flags.contains(TcpFlags::SYN)
