@@ -52,8 +52,8 @@ counters! {
     tcp_open_count,
     /// Handshakes completed.
     tcp_established_count,
-    /// SYNs refused because the half-open table, or at its completion the table of connections,
-    /// was full.
+    /// Handshakes refused because the table of connections was full, or forgotten because the
+    /// half-open table was.
     tcp_overflow_count,
     /// Handshakes given up.
     tcp_handshake_timeout_count,

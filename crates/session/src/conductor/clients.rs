@@ -10,7 +10,7 @@ use tcp::{
 };
 use wire::{Path, SeqNumber, TcpRepr};
 
-use super::{Conductor, Knock};
+use super::{Conductor, HALF_OPEN_MAX, Knock};
 use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
 use crate::fetch::FetchState;
 
@@ -73,12 +73,14 @@ impl Conductor {
         {
             offer.iss = least;
         }
+        if self.knocks.is_full() {
+            self.counters.tcp_overflow_count += 1;
+            self.forget_next_knock();
+        }
         let half_open = HalfOpen::new(now, *tuple, segment, offer);
         let route = path.reply_route();
-        let Ok(index) = self.knocks.insert(Knock { half_open, route }) else {
-            self.counters.tcp_overflow_count += 1;
-            return;
-        };
+        let knock = self.knocks.insert(Knock { half_open, route });
+        let index = knock.expect("invariant: room was made");
         self.counters.tcp_open_count += 1;
         self.table.set(*tuple, Place::HalfOpen(index));
         self.timers
@@ -138,6 +140,14 @@ impl Conductor {
         if let Some(knock) = self.knocks.remove(index) {
             self.table.remove(&knock.half_open.tuple());
         }
+    }
+
+    /// Makes room by forgetting knocks in turn. In a flood that never answers, a client still has
+    /// the time of [`HALF_OPEN_MAX`] more SYNs for its ACK.
+    fn forget_next_knock(&mut self) {
+        let index = self.next_knock_to_forget;
+        self.next_knock_to_forget = (index + 1) % HALF_OPEN_MAX;
+        self.forget_knock(index);
     }
 
     pub(super) fn on_knock_timeout(&mut self, now: Instant, index: u32) {

@@ -30,8 +30,9 @@ use crate::{Config, LookupPlan, ObjectHandle};
 #[cfg(doc)]
 use crate::ReadPlan;
 
-/// Half-open connections are few words; this many survive a burst of one second at 4096 SYN/s.
-const HALF_OPEN_MAX: usize = 4096;
+/// Half-open connections are few words; with this many, a flood of 40,000 SYN/s leaves each client
+/// a round trip of 100 ms.
+const HALF_OPEN_MAX: u32 = 4096;
 /// Names in TIME-WAIT. Clients mostly close first and take the waiting upon themselves.
 const TIME_WAIT_MAX: usize = 16_384;
 /// IP and TCP headers with timestamps, at most: what a frame loses of the segmentation limit.
@@ -53,6 +54,8 @@ pub struct Conductor {
     is_listening: bool,
     table: Table,
     knocks: Slab<Knock>,
+    /// Whose turn it is when there are too many.
+    next_knock_to_forget: u32,
     clients: Slab<Client>,
     time_wait: TimeWaitTable,
     /// Keys: clients by index, then half-open connections.
@@ -75,16 +78,17 @@ impl Conductor {
     /// All tables are allocated here.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let clients = config.connections_max;
+        let (clients, knocks) = (config.connections_max, HALF_OPEN_MAX as usize);
         let (table_key, listener_key) = split_seed(config.seed);
         let mut conductor = Self {
             listener: Listener::new(listener_key),
             is_listening: true,
-            table: Table::new(clients + HALF_OPEN_MAX + TIME_WAIT_MAX, table_key),
-            knocks: Slab::new(HALF_OPEN_MAX),
+            table: Table::new(clients + knocks + TIME_WAIT_MAX, table_key),
+            knocks: Slab::new(knocks),
+            next_knock_to_forget: 0,
             clients: Slab::new(clients),
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
-            timers: TimerQueue::new(clients + HALF_OPEN_MAX),
+            timers: TimerQueue::new(clients + knocks),
             readers: RunQueue::new(clients),
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),

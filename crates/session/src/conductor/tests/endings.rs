@@ -1,10 +1,11 @@
 //! Patience, limits and the end of the server.
 
 use clock::Duration;
-use wire::TcpFlags;
+use wire::{SeqNumber, TcpFlags};
 
 use super::{Bench, OBJECT_BYTES, Peer, config};
 use crate::Config;
+use crate::conductor::HALF_OPEN_MAX;
 
 #[test]
 fn a_head_that_never_ends_gets_a_408() {
@@ -151,6 +152,33 @@ fn what_is_left_can_be_reset() {
     assert!(peer.reset);
     bench.complete_reads();
     bench.assert_quiet();
+}
+
+#[test]
+fn a_flood_of_syns_shuts_nobody_out() {
+    let mut bench = Bench::new();
+    let flood = |bench: &mut Bench, ports: core::ops::Range<u16>| {
+        for port in ports {
+            Peer::knock(bench, port, SeqNumber(0));
+        }
+        bench.sent.clear();
+    };
+    let most = 10_000 + u16::try_from(HALF_OPEN_MAX).unwrap();
+    flood(&mut bench, 10_000..most);
+    assert_eq!(bench.conductor.counters().tcp_overflow_count, 0);
+    let mut peer = Peer::knock(&mut bench, 1000, SeqNumber(0));
+    let replies = bench.take_segments(1000);
+    // Its knock outlives all but the last of as many more.
+    flood(
+        &mut bench,
+        most..most + u16::try_from(HALF_OPEN_MAX - 1).unwrap(),
+    );
+    assert_eq!(bench.conductor.counters().tcp_overflow_count, 4096);
+    peer.expected = replies[0].0.sequence.wrapping_add(1);
+    peer.send(&mut bench, TcpFlags::ACK, b"");
+    peer.get(&mut bench, "/nothing");
+    peer.drain(&mut bench);
+    assert!(peer.head_and_rest().0.starts_with("HTTP/1.1 404 "));
 }
 
 #[test]
