@@ -128,7 +128,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let connections = self.worker.connection_count();
         if connections > 0 {
             warn!(connections, "the grace time is over: resetting them");
-            self.worker.abort_all(self.now());
+            self.worker.abort_all();
         }
         for _ in 0..FAREWELL_ROUNDS_MAX {
             let step = self.worker.step(self.now()).map_err(broken)?;

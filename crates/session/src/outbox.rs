@@ -39,10 +39,15 @@ impl Outbox {
         }
     }
 
+    /// Whether there is no room.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.count == FRAMES_MAX
+    }
+
     /// Lets `write` fill a frame and say its length, `None` for none. Returns whether a frame was
     /// queued.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
-        if self.count == FRAMES_MAX {
+        if self.is_full() {
             return false;
         }
         let place = (self.first + self.count) % FRAMES_MAX;

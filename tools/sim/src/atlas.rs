@@ -245,7 +245,7 @@ impl Server for Atlas {
             Happening::Down => self.worker.link_mut().set_up(now, false),
             Happening::Up => self.worker.link_mut().set_up(now, true),
             Happening::ShutDown => self.worker.shut_down(now),
-            Happening::Abort => self.worker.abort_all(now),
+            Happening::Abort => self.worker.abort_all(),
             // The disk was told when it was made.
             Happening::Change { object } => {
                 let object = &self.objects[object];

@@ -139,8 +139,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
     }
 
     /// Resets every connection. The resets leave in the rounds that follow.
-    pub fn abort_all(&mut self, now: Instant) {
-        self.conductor.abort_all(now, &mut self.arena);
+    pub fn abort_all(&mut self) {
+        self.conductor.abort_all();
     }
 
     /// Open connections, half-open ones included.

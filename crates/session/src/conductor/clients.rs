@@ -269,6 +269,15 @@ impl Conductor {
         self.remove_client(arena, index);
     }
 
+    /// Resets condemned clients as long as there is room for their resets.
+    pub(super) fn abort_condemned(&mut self, now: Instant, arena: &mut Arena) {
+        while !self.outbox.is_full()
+            && let Some(index) = self.condemned.pop()
+        {
+            self.abort(now, arena, index);
+        }
+    }
+
     fn forget_client(&mut self, arena: &mut Arena, index: u32, reason: CloseReason) {
         match reason {
             CloseReason::Finished => self.counters.tcp_finished_count += 1,

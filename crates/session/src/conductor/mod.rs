@@ -67,6 +67,8 @@ pub struct Conductor {
     outbox: Outbox,
     lookups: VecDeque<LookupPlan>,
     released: Vec<ObjectHandle>,
+    /// Clients to be reset as soon as there is room for their resets.
+    condemned: Vec<u32>,
     parts: Vec<http::Part>,
     next_serial: u32,
     next_fetch: u32,
@@ -94,6 +96,7 @@ impl Conductor {
             outbox: Outbox::new(),
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
+            condemned: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             next_serial: 0,
             next_fetch: 0,
@@ -150,12 +153,9 @@ impl Conductor {
         }
     }
 
-    /// Resets whatever is left.
-    pub fn abort_all(&mut self, now: Instant, arena: &mut Arena) {
-        let indexes: Vec<u32> = self.clients.indexes().collect();
-        for index in indexes {
-            self.abort(now, arena, index);
-        }
+    /// Resets whatever is left, as fast as [`Conductor::transmit`] takes the resets out.
+    pub fn abort_all(&mut self) {
+        self.condemned = self.clients.indexes().collect();
     }
 
     /// Open connections, half-open ones included, TIME-WAIT not.

@@ -22,8 +22,14 @@ impl Conductor {
         arena: &mut Arena,
         sink: &mut dyn FnMut(&Outgoing<'_>) -> Transmitted,
     ) -> TransmitProgress {
-        if self.outbox.transmit(sink) == TransmitProgress::Full {
-            return TransmitProgress::Full;
+        loop {
+            if self.outbox.transmit(sink) == TransmitProgress::Full {
+                return TransmitProgress::Full;
+            }
+            if self.condemned.is_empty() {
+                break;
+            }
+            self.abort_condemned(now, arena);
         }
         while let Some(index) = self.writers.pop() {
             let Some(client) = self.clients.entry_mut(index) else {

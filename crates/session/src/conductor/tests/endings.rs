@@ -146,11 +146,32 @@ fn what_is_left_can_be_reset() {
     );
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/object");
-    bench.conductor.abort_all(bench.now, &mut bench.arena);
+    bench.conductor.abort_all();
     bench.turn();
     peer.take(&mut bench);
     assert!(peer.reset);
     bench.complete_reads();
+    bench.assert_quiet();
+}
+
+#[test]
+fn more_resets_than_wait_at_once_all_leave() {
+    let connections_max = 2 * crate::outbox::FRAMES_MAX + 1;
+    let mut bench = Bench::with(
+        Config {
+            connections_max,
+            ..config()
+        },
+        4,
+    );
+    let ports = 1000..1000 + u16::try_from(connections_max).unwrap();
+    let mut peers: Vec<Peer> = ports.map(|port| Peer::connect(&mut bench, port)).collect();
+    bench.conductor.abort_all();
+    bench.turn();
+    for peer in &mut peers {
+        peer.take(&mut bench);
+        assert!(peer.reset, "port {}", peer.port);
+    }
     bench.assert_quiet();
 }
 
