@@ -7,7 +7,8 @@
 //! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
 //! connection there are at most 16 KiB of requests, eight replies' heads, sixteen fetches and the
 //! log of [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
-//! when it first needs it; nothing else is allocated after start.
+//! when it first needs it; beyond that, a look-up takes its path, and queues of what the caller
+//! polls each round grow to the most that ever waited.
 //!
 //! Reading first: [`Conductor`], then `fetch` (how credit becomes a read), `stream_map` (what
 //! stands in for a socket buffer).

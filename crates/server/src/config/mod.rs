@@ -27,7 +27,7 @@ pub struct Number {
 pub static HTTP: Number = number("http", "TCP port", Some(80), 1..=65_535);
 /// Worker threads.
 pub static WORKERS: Number = number("workers", "threads", Some(1), 1..=1);
-/// Connections at once, half-open ones included.
+/// Connections at once; half-open ones are bounded apart.
 pub static CONNECTIONS_MAX: Number = number(
     "connections_max",
     "connections",
@@ -230,8 +230,8 @@ pub static KEYS: [Key; 16] = [
     Key::number(
         &CONNECTIONS_MAX,
         "",
-        "Connections at once, half-open ones included. More are refused. All their memory is \
-         taken at start.",
+        "Connections at once; half-open ones are bounded apart. More are refused. Their table \
+         is made at start.",
     ),
     Key::number(
         &SLOTS,

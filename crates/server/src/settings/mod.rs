@@ -64,7 +64,7 @@ pub struct Settings {
 /// Bounds on memory and time. See `docs/configuration.md` for each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Connections at once, half-open ones included.
+    /// Connections at once; half-open ones are bounded apart.
     pub connections_max: usize,
     /// Read buffers of 64 KiB.
     pub slots: u32,

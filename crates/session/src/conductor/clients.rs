@@ -126,9 +126,6 @@ impl Conductor {
                 };
                 self.counters.tcp_established_count += 1;
                 self.table.set(half_open.tuple(), Place::Connection(index));
-                if !self.is_listening {
-                    self.close_when_replied(now, index);
-                }
                 self.handle_client_segment(now, arena, index, segment, payload);
             }
         }

@@ -43,9 +43,11 @@ impl Conductor {
                 sink: &mut *sink,
             };
             let progress = sender.serve(client, arena);
-            self.settle(now, index);
             if progress == TransmitProgress::Full {
                 self.writers.push_front(index);
+            }
+            self.settle(now, index);
+            if progress == TransmitProgress::Full {
                 return TransmitProgress::Full;
             }
         }
@@ -81,6 +83,9 @@ impl Sender<'_, '_> {
             {
                 arena.release(slot.into_free());
             }
+        }
+        if client.fetches.is_empty() {
+            client.tcp.void_claims();
         }
         while let Some(control) = client.tcp.control() {
             let segment = client.tcp.control_segment(self.now, control);

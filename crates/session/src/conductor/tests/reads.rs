@@ -3,7 +3,7 @@
 use clock::Duration;
 use wire::TcpFlags;
 
-use super::{Bench, OBJECT_BYTES, Peer, assert_is_object, config};
+use super::{Bench, OBJECT_BYTES, Peer, Sent, assert_is_object, config, taken};
 use crate::{ReadError, TransmitProgress, Transmitted};
 
 fn asked(bench: &mut Bench, port: u16) -> Peer {
@@ -126,6 +126,35 @@ fn a_full_link_delays_and_loses_nothing() {
     peer.drain(&mut bench);
     assert_is_object(peer.head_and_rest().1, 0);
     assert_eq!(bench.conductor.counters().tcp_retransmit_bytes, 0);
+}
+
+#[test]
+fn whom_a_full_link_interrupted_goes_on_first() {
+    let mut bench = Bench::new();
+    let ports = [1000, 1001];
+    let peers = ports.map(|port| asked(&mut bench, port));
+    for read in std::mem::take(&mut bench.reads) {
+        bench.complete(read, OBJECT_BYTES);
+    }
+    let mut offered = Vec::new();
+    for _ in 0..2 {
+        let now = bench.now;
+        bench
+            .conductor
+            .transmit(now, &mut bench.arena, &mut |frame| {
+                if let (Sent::Tcp(segment), _) = taken(frame) {
+                    offered.push(segment.destination_port);
+                }
+                Transmitted::Full
+            });
+    }
+    assert_eq!(offered, [1000, 1000]);
+    bench.turn();
+    assert!(
+        peers
+            .iter()
+            .all(|peer| !bench.take_segments(peer.port).is_empty())
+    );
 }
 
 #[test]
