@@ -39,6 +39,10 @@ use timers::{Acknowledgment, Alarm, TailProbe};
 /// would have us spend a packet on every few bytes.
 pub const SEGMENT_BYTES_MIN: u16 = 536;
 
+/// Least time between two reductions of a path's packet size that are believed. A path with two
+/// narrow places reports the second again when the packets leave again.
+pub const PATH_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How connections behave; the same for all of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -111,6 +115,8 @@ pub struct Connection {
     sent_at: Instant,
     /// When SND.UNA last moved, or data was first queued after an idle time.
     progress_at: Instant,
+    /// When the path was last reported to take smaller packets.
+    shrunk_at: Option<Instant>,
     /// When the last challenge ACK left (RFC 5961 s7).
     challenged_at: Option<Instant>,
     /// Bytes sent more than once, for the counters.
@@ -159,6 +165,7 @@ impl Connection {
             heard_at: now,
             sent_at: now,
             progress_at: now,
+            shrunk_at: None,
             challenged_at: None,
             retransmitted_bytes: 0,
         }
@@ -199,12 +206,15 @@ impl Connection {
 
     /// The path takes smaller packets than thought (RFC 1191, RFC 8201). `segment_bytes` is the
     /// payload that fits; what is in flight goes again in the new size, and the window is not
-    /// blamed for it.
+    /// blamed for it. Another report within [`PATH_REPORT_INTERVAL`] is not believed: each makes
+    /// the whole flight leave again, and a stranger who can guess one could send a thousand.
     pub fn on_packet_too_big(&mut self, now: Instant, segment_bytes: u16) {
         let segment_bytes = segment_bytes.max(SEGMENT_BYTES_MIN - 12);
-        if segment_bytes >= self.segment_bytes {
+        let is_early = |at| now.since(at) < PATH_REPORT_INTERVAL;
+        if segment_bytes >= self.segment_bytes || self.shrunk_at.is_some_and(is_early) {
             return;
         }
+        self.shrunk_at = Some(now);
         self.segment_bytes = segment_bytes;
         self.congestion.on_segment_bytes(segment_bytes);
         self.flight.expire();

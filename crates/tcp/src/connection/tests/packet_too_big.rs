@@ -2,7 +2,7 @@
 
 use super::Sent::{Again, Fin, New};
 use super::{Driver, PEER, ack, millis};
-use crate::connection::SEGMENT_BYTES_MIN;
+use crate::connection::{PATH_REPORT_INTERVAL, SEGMENT_BYTES_MIN};
 
 #[test]
 fn what_is_in_flight_goes_again_and_the_window_is_not_blamed() {
@@ -25,6 +25,19 @@ fn only_a_smaller_size_counts() {
         let expected: &[_] = if after < 1000 { &[Again(0, 5000)] } else { &[] };
         assert_eq!(driver.flush(), expected);
     }
+}
+
+#[test]
+fn another_report_is_believed_only_after_a_while() {
+    let mut driver = Driver::sending(PEER, 5000);
+    driver.connection.on_packet_too_big(driver.now, 900);
+    let _ = driver.flush();
+    driver.pass(PATH_REPORT_INTERVAL - millis(1));
+    driver.connection.on_packet_too_big(driver.now, 899);
+    assert_eq!(driver.connection.segment_bytes(), 900);
+    driver.pass(millis(1));
+    driver.connection.on_packet_too_big(driver.now, 898);
+    assert_eq!(driver.connection.segment_bytes(), 898);
 }
 
 #[test]
