@@ -118,6 +118,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
         progressed |= self.fire_timers(now);
+        // Handles given up by the answers above are free again for the look-ups below.
+        progressed |= self.objects.close_unused(&mut self.disk);
         progressed |= self.look_up(now);
         progressed |= self.fetch(now)?;
         let (sent, blocked_on_link) = self.transmit(now);
