@@ -66,6 +66,13 @@ impl Zero {
 /// What is missing (exit code 2), or what broke (exit code 1).
 pub fn serve(settings: &Settings) -> Result<(), Failure> {
     let zero = Zero::now();
+    // First of all: until then a signal that asks for something would end the process.
+    let signals = Signals::install().map_err(|error| {
+        Failure::refused(
+            format!("signal handlers: {error}"),
+            "raise the limit of open files",
+        )
+    })?;
     check_directory(&settings.path)?;
     check_addresses(settings)?;
     match &settings.link {
@@ -74,19 +81,34 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
                 name: name.clone(),
                 host_addresses: host_ends(&settings.addresses),
             };
-            serve_on(Tap::open(&config).map_err(refuse_link)?, settings, zero)
+            serve_on(
+                Tap::open(&config).map_err(refuse_link)?,
+                settings,
+                zero,
+                signals,
+            )
         }
         LinkChoice::Packet(interface) => {
             let config = PacketConfig::new(interface, &settings.own_addresses());
-            serve_on(Packet::open(&config).map_err(refuse_link)?, settings, zero)
+            serve_on(
+                Packet::open(&config).map_err(refuse_link)?,
+                settings,
+                zero,
+                signals,
+            )
         }
     }
 }
 
 /// Puts a capture between if one is wanted.
-fn serve_on<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Failure> {
+fn serve_on<L: Link>(
+    link: L,
+    settings: &Settings,
+    zero: Zero,
+    signals: Signals,
+) -> Result<(), Failure> {
     match &settings.pcap {
-        None => assemble(link, settings, zero),
+        None => assemble(link, settings, zero, signals),
         Some(path) => {
             let epoch_nanos = u64::try_from(zero.unix().as_nanos()).unwrap_or(u64::MAX);
             let config = CaptureConfig {
@@ -99,13 +121,18 @@ fn serve_on<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Fai
                     "name a file that can be written",
                 )
             })?;
-            assemble(captured, settings, zero)
+            assemble(captured, settings, zero, signals)
         }
     }
 }
 
 /// Makes every part that does not depend on the kind of link, and serves.
-fn assemble<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Failure> {
+fn assemble<L: Link>(
+    link: L,
+    settings: &Settings,
+    zero: Zero,
+    signals: Signals,
+) -> Result<(), Failure> {
     let limits = &settings.limits;
     let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
     let store = open_store(settings, objects_max)?;
@@ -115,12 +142,6 @@ fn assemble<L: Link>(link: L, settings: &Settings, zero: Zero) -> Result<(), Fai
         Failure::refused(
             format!("getrandom: {error}"),
             "allow it in the seccomp profile",
-        )
-    })?;
-    let signals = Signals::install().map_err(|error| {
-        Failure::refused(
-            format!("signal handlers: {error}"),
-            "raise the limit of open files",
         )
     })?;
     let conductor = Conductor::new(conductor_config(settings, &link, seed, zero));
