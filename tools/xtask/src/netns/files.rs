@@ -81,9 +81,12 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library, with_huge
         });
     }
     if with_huge {
-        suite.run(&format!("{} 1 GB bit-exact by curl", stage.name()), || {
+        let label = format!("{} 1 GB bit-exact by curl, IPv4 and IPv6", stage.name());
+        suite.run(&label, || {
             library.add(HUGE_BYTES)?;
-            let fetched = fetch(stage, Family::V4, HUGE_BYTES);
+            let fetched = Family::BOTH
+                .into_iter()
+                .try_for_each(|family| fetch(stage, family, HUGE_BYTES));
             std::fs::remove_file(library.path(HUGE_BYTES))?;
             fetched.map(|()| Outcome::Passed)
         });

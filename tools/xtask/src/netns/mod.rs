@@ -144,7 +144,13 @@ fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
         suite.skip("tap", "no /dev/net/tun");
         return Ok(());
     }
-    play(suite, &Stage::tap(&subject)?, &library, &config, false);
+    play(
+        suite,
+        &Stage::tap(&subject)?,
+        &library,
+        &config,
+        !options.quick,
+    );
     Ok(())
 }
 
