@@ -110,7 +110,7 @@ impl Conductor {
         };
         match half_open.handle_segment(segment, payload.len()) {
             HalfOpenVerdict::Ignore => {}
-            HalfOpenVerdict::Repeat => self.answer_segment(&route, &half_open.syn_ack(now)),
+            HalfOpenVerdict::Repeat => self.repeat_syn_ack(now, index, segment),
             HalfOpenVerdict::Reset => self.refuse(path, segment, payload),
             HalfOpenVerdict::Forget => self.forget_knock(index),
             HalfOpenVerdict::Establish => {
@@ -129,6 +129,17 @@ impl Conductor {
                 self.handle_client_segment(now, arena, index, segment, payload);
             }
         }
+    }
+
+    fn repeat_syn_ack(&mut self, now: Instant, index: u32, segment: &TcpRepr) {
+        let Some(knock) = self.knocks.entry_mut(index) else {
+            return;
+        };
+        if is_opening(segment) {
+            knock.half_open.on_syn_repeated(now, segment);
+        }
+        let Knock { half_open, route } = *knock;
+        self.answer_segment(&route, &half_open.syn_ack(now));
     }
 
     /// The attempt is over; its name is free.

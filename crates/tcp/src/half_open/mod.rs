@@ -148,6 +148,21 @@ impl HalfOpen {
         }
     }
 
+    /// The peer repeated its SYN. The SYN-ACK that answers it echoes its timestamp (RFC 7323 s4.3),
+    /// or the peer would take the time it waited for the round trip.
+    pub fn on_syn_repeated(&mut self, now: Instant, syn: &TcpRepr) {
+        let same = syn.sequence.wrapping_add(1) == self.receive_next;
+        if let (true, Some(state), Some(stamp)) = (same, self.timestamps, syn.options.timestamps)
+            && state.is_newer(stamp.value)
+        {
+            self.timestamps = Some(TimestampState::new(
+                now,
+                stamp.value,
+                self.offer.timestamp_shift,
+            ));
+        }
+    }
+
     /// The SYN-ACK left, or could not.
     pub fn on_syn_ack_sent(&mut self, now: Instant) {
         self.sent_at = now;

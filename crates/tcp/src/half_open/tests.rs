@@ -181,3 +181,26 @@ fn repetitions_double_and_end() {
     assert_eq!(waited, Duration::from_secs(31));
     assert!(!state.handle_timeout(state.deadline()));
 }
+
+#[test]
+fn a_repeated_syn_has_its_own_timestamp_echoed() {
+    let stamps = |value| TcpOptions {
+        timestamps: Some(Timestamps { value, echo: 0 }),
+        ..TcpOptions::default()
+    };
+    let echo = |state: &HalfOpen| {
+        state
+            .syn_ack(Instant::ZERO)
+            .options
+            .timestamps
+            .unwrap()
+            .echo
+    };
+    let mut state = half_open(stamps(50));
+    let mut other = syn(stamps(70));
+    other.sequence = SeqNumber(99);
+    for (segment, expected) in [(syn(stamps(60)), 60), (syn(stamps(59)), 60), (other, 60)] {
+        state.on_syn_repeated(Instant::ZERO, &segment);
+        assert_eq!(echo(&state), expected);
+    }
+}
