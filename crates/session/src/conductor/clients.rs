@@ -135,9 +135,7 @@ impl Conductor {
         let Some(knock) = self.knocks.entry_mut(index) else {
             return;
         };
-        if is_opening(segment) {
-            knock.half_open.on_syn_repeated(now, segment);
-        }
+        knock.half_open.on_repeat(now, segment);
         let Knock { half_open, route } = *knock;
         self.answer_segment(&route, &half_open.syn_ack(now));
     }

@@ -42,7 +42,8 @@ pub struct HalfOpen {
     sack_permitted: bool,
     timestamps: Option<TimestampState>,
     retries: u32,
-    sent_at: Instant,
+    /// When the SYN was answered; `None` once the answer was repeated.
+    answered_at: Option<Instant>,
     deadline: Instant,
 }
 
@@ -83,7 +84,7 @@ impl HalfOpen {
             sack_permitted: syn.options.sack_permitted,
             timestamps,
             retries: 0,
-            sent_at: now,
+            answered_at: Some(now),
             deadline: now + RETRY_FIRST,
         }
     }
@@ -148,11 +149,15 @@ impl HalfOpen {
         }
     }
 
-    /// The peer repeated its SYN. The SYN-ACK that answers it echoes its timestamp (RFC 7323 s4.3),
-    /// or the peer would take the time it waited for the round trip.
-    pub fn on_syn_repeated(&mut self, now: Instant, syn: &TcpRepr) {
-        let same = syn.sequence.wrapping_add(1) == self.receive_next;
-        if let (true, Some(state), Some(stamp)) = (same, self.timestamps, syn.options.timestamps)
+    /// The SYN-ACK is repeated because of `segment`. It echoes the timestamp of a repeated SYN
+    /// (RFC 7323 s4.3), or the peer would take the time it waited for the round trip; and its own
+    /// acknowledgment is no sample for us (Karn's rule).
+    pub fn on_repeat(&mut self, now: Instant, segment: &TcpRepr) {
+        self.answered_at = None;
+        let is_its_syn = segment.flags.contains(TcpFlags::SYN)
+            && segment.sequence.wrapping_add(1) == self.receive_next;
+        if let (true, Some(state), Some(stamp)) =
+            (is_its_syn, self.timestamps, segment.options.timestamps)
             && state.is_newer(stamp.value)
         {
             self.timestamps = Some(TimestampState::new(
@@ -161,11 +166,6 @@ impl HalfOpen {
                 self.offer.timestamp_shift,
             ));
         }
-    }
-
-    /// The SYN-ACK left, or could not.
-    pub fn on_syn_ack_sent(&mut self, now: Instant) {
-        self.sent_at = now;
     }
 
     /// When [`HalfOpen::handle_timeout`] has work.
@@ -178,6 +178,7 @@ impl HalfOpen {
     #[must_use]
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.retries += 1;
+        self.answered_at = None;
         self.deadline = now + RETRY_FIRST.saturating_mul(1 << self.retries.min(16));
         self.retries <= RETRIES_MAX
     }
@@ -214,7 +215,7 @@ impl HalfOpen {
 
     /// The handshake's round trip, unless the SYN-ACK was repeated (Karn's rule).
     pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
-        (self.retries == 0).then(|| now.since(self.sent_at))
+        self.answered_at.map(|at| now.since(at))
     }
 
     /// Eff.snd.MSS of RFC 9293 s3.7.1: the peer's MSS and our link's, less the options of every

@@ -200,7 +200,16 @@ fn a_repeated_syn_has_its_own_timestamp_echoed() {
     let mut other = syn(stamps(70));
     other.sequence = SeqNumber(99);
     for (segment, expected) in [(syn(stamps(60)), 60), (syn(stamps(59)), 60), (other, 60)] {
-        state.on_syn_repeated(Instant::ZERO, &segment);
+        state.on_repeat(Instant::ZERO, &segment);
         assert_eq!(echo(&state), expected);
     }
+}
+
+#[test]
+fn only_a_syn_ack_sent_once_is_a_sample() {
+    let later = Instant::from_millis(1100);
+    let mut state = half_open(TcpOptions::default());
+    assert_eq!(state.round_trip(later), Some(Duration::from_millis(1100)));
+    state.on_repeat(Instant::from_millis(1000), &syn(TcpOptions::default()));
+    assert_eq!(state.round_trip(later), None);
 }

@@ -184,8 +184,7 @@ impl Driver {
     }
 
     fn configured(peer: Peer, config: Config) -> Self {
-        let mut half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(peer), OFFER);
-        half_open.on_syn_ack_sent(Instant::ZERO);
+        let half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(peer), OFFER);
         Self {
             connection: Connection::new(config, &half_open, START, peer.window),
             peer,

@@ -46,8 +46,7 @@ impl Server {
             probes_max: 100,
             ..Config::default()
         };
-        let mut half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(peer), OFFER);
-        half_open.on_syn_ack_sent(Instant::ZERO);
+        let half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(peer), OFFER);
         Self {
             connection: Connection::new(config, &half_open, START, raw_window),
             fetches: VecDeque::new(),
