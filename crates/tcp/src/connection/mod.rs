@@ -171,12 +171,13 @@ impl Connection {
         }
     }
 
-    /// The session has `bytes` more to send.
+    /// The session has `bytes` more to send. If it said [`Connection::finish`] already, they come
+    /// before the FIN.
     ///
     /// # Panics
-    /// If [`Connection::finish`] was called before.
+    /// If the FIN was sent ([`Connection::has_sent_fin`]).
     pub fn append(&mut self, now: Instant, bytes: u64) {
-        assert!(self.send.fin == Fin::Unsaid, "nothing follows a FIN");
+        assert!(!self.has_sent_fin(), "nothing follows a FIN");
         let was_idle = self.flight.is_empty() && self.send.unclaimed_bytes() == 0;
         if was_idle {
             self.progress_at = now;
@@ -188,6 +189,30 @@ impl Connection {
         if self.retransmit.is_none() {
             self.restart_retransmit(now);
         }
+    }
+
+    /// The last `bytes` of what was appended shall not be sent after all.
+    ///
+    /// # Panics
+    /// If one of them was claimed.
+    pub fn withdraw(&mut self, bytes: u64) {
+        assert!(
+            bytes <= self.send.unclaimed_bytes(),
+            "what was claimed may have left"
+        );
+        self.send.end = self.send.end - bytes;
+    }
+
+    /// Everything before it was claimed.
+    #[must_use]
+    pub const fn claimed(&self) -> StreamOffset {
+        self.send.claimed
+    }
+
+    /// Whether our FIN left, and so nothing more can be appended.
+    #[must_use]
+    pub fn has_sent_fin(&self) -> bool {
+        self.send.fin == Fin::Sent
     }
 
     /// The stream ends after what was appended; a FIN follows the last byte.

@@ -51,10 +51,43 @@ fn a_fin_waits_for_data_the_window_keeps_back() {
 
 #[test]
 #[should_panic(expected = "nothing follows a FIN")]
-fn nothing_is_appended_after_finish() {
-    let mut driver = Driver::new();
-    driver.connection.finish();
+fn nothing_is_appended_after_the_fin() {
+    let mut driver = finished(0);
+    assert!(driver.connection.has_sent_fin());
     driver.append(1);
+}
+
+#[test]
+fn what_is_appended_before_the_fin_left_comes_before_it() {
+    let mut driver = Driver::new();
+    driver.append(1000);
+    driver.connection.finish();
+    assert!(!driver.connection.has_sent_fin());
+    driver.append(500);
+    assert_eq!(driver.flush(), [New(0, 1500), Fin]);
+    assert_eq!(driver.last_header().sequence, sequence(1500));
+}
+
+#[test]
+fn what_is_withdrawn_is_not_sent() {
+    let mut driver = Driver::new();
+    driver.append(12_000);
+    assert_eq!(driver.flush(), [New(0, 10_000)]);
+    assert_eq!(driver.connection.claimed().0, 10_000);
+    driver.connection.withdraw(2000);
+    driver.append(100);
+    driver.connection.finish();
+    driver.pass(millis(100)).accept(ack(10_000));
+    assert_eq!(driver.flush(), [New(10_000, 10_100), Fin]);
+}
+
+#[test]
+#[should_panic(expected = "what was claimed may have left")]
+fn what_was_claimed_cannot_be_withdrawn() {
+    let mut driver = Driver::new();
+    driver.append(12_000);
+    let _ = driver.flush();
+    driver.connection.withdraw(2001);
 }
 
 #[test]
