@@ -205,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "5 payload parts")]
-    fn a_fifth_part_is_a_programming_error() {
-        let payload: [&[u8]; 5] = [b"x"; 5];
+    #[should_panic(expected = "35 payload parts")]
+    fn a_part_too_many_is_a_programming_error() {
+        let payload: [&[u8]; Outgoing::PARTS_MAX + 1] = [b"x"; Outgoing::PARTS_MAX + 1];
         let frame = Outgoing {
             headers: b"",
             payload: &payload,
