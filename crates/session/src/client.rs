@@ -9,10 +9,14 @@ use wire::Route;
 use crate::Config;
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
 use crate::stream_map::{REPLIES_MAX, StreamMap};
+use crate::tls::Tls;
 
-/// Request bytes kept per connection, and the receive window we offer: the largest head and as
-/// much again of pipelined ones.
-pub(crate) const INPUT_BYTES_MAX: u16 = 16_384;
+/// Bytes kept per connection that the client sent and that were not yet understood, and the receive
+/// window we offer: a whole TLS record, or the largest head and as much again of pipelined ones.
+/// Over TLS, what was opened of it is kept apart: less than a head, and one record's content.
+pub(crate) const INPUT_BYTES_MAX: u16 = 17_408;
+
+const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 
 /// What the client is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct Client {
     /// Request bytes not yet answered.
     pub(crate) input: Vec<u8>,
     pub(crate) stream: StreamMap,
+    /// `None`: plain HTTP.
+    pub(crate) tls: Option<Box<Tls>>,
     /// In stream order of their claims; sent in that order.
     pub(crate) fetches: VecDeque<Fetch>,
     /// Length of the head at the start of `input` whose object is being looked up.
@@ -55,6 +61,7 @@ impl Client {
             serial,
             input: Vec::new(),
             stream: StreamMap::default(),
+            tls: None,
             fetches: VecDeque::new(),
             lookup: None,
             awaiting: Awaiting::Request {
@@ -73,12 +80,18 @@ impl Client {
 
     /// Room for request bytes.
     pub(crate) fn input_room(&self) -> u16 {
+        let room = |input: &Vec<u8>| {
+            INPUT_BYTES_MAX.saturating_sub(u16::try_from(input.len()).unwrap_or(u16::MAX))
+        };
+        if let Some(tls) = &self.tls {
+            return room(&tls.sealed);
+        }
         if self.is_closing {
             // What still comes is read and thrown away, so that it does not turn into a reset
             // that could overtake our last reply (RFC 9112 s9.6).
             return INPUT_BYTES_MAX;
         }
-        INPUT_BYTES_MAX.saturating_sub(u16::try_from(self.input.len()).unwrap_or(u16::MAX))
+        room(&self.input)
     }
 
     /// Whether the connection wants to be asked for reads.

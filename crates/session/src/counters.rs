@@ -77,6 +77,32 @@ counters! {
     tcp_control_segments,
     /// ICMP told us the path takes smaller packets.
     tcp_packet_too_big_count,
+    /// TLS handshakes completed.
+    tls_handshake_count,
+    /// Those of them that went on with a session of before.
+    tls_resumed_count,
+    /// TLS handshakes refused.
+    tls_handshake_refused_count,
+    /// TLS handshakes that did not end in time.
+    tls_handshake_timeout_count,
+    /// TLS handshakes given up because too many were under way.
+    tls_handshake_overflow_count,
+    /// Alerts sent about records that could not be opened or understood.
+    tls_alert_count,
+    /// Fatal alerts received after the handshake.
+    tls_peer_alert_count,
+    /// Keys of ours replaced by a KeyUpdate.
+    tls_key_update_count,
+    /// TLS 1.2 connections reset because their key had sealed all it may.
+    tls_key_exhausted_count,
+    /// Records of objects sealed for the first time.
+    record_seal_count,
+    /// Records of objects sealed again, because a part of them was lost or had to wait.
+    record_reseal_count,
+    /// Content bytes of both.
+    record_seal_bytes,
+    /// Connections reset because a record, sealed again, was not what it had been.
+    record_reseal_mismatch_count,
     /// Requests understood.
     http_request_count,
     /// Replies begun, of any status.

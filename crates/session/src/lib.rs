@@ -5,7 +5,7 @@
 //! arena between its read and its frame, and nowhere else.
 //!
 //! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
-//! connection there are at most 16 KiB of requests, eight replies' heads, sixteen fetches and the
+//! connection there are at most 17 KiB of what the client sent (and over TLS 24 KiB of it opened), eight replies' heads, sixteen fetches and the
 //! log of [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
 //! when it first needs it; beyond that, a look-up takes its path, and queues of what the caller
 //! polls each round grow to the most that ever waited.
@@ -22,6 +22,7 @@ mod outbox;
 mod run_queue;
 mod slab;
 mod stream_map;
+mod tls;
 
 use core::net::IpAddr;
 
@@ -45,8 +46,16 @@ pub struct Config {
     pub segmentation_bytes_max: u32,
     /// Whether the link completes checksums. Segmentation needs it.
     pub checksum_offload: bool,
-    /// HTTP port.
-    pub http_port: u16,
+    /// Port of plain HTTP.
+    pub http_port: Option<u16>,
+    /// Port of HTTP over TLS.
+    pub https_port: Option<u16>,
+    /// Records one key seals before a KeyUpdate, at most; the algorithm may set less
+    /// ([`record::Algorithm::records_max`]).
+    pub key_records_max: u64,
+    /// Objects leave sealed under a key that everybody knows, on the plain port: the cost of TLS
+    /// without its protocol ([`record::Sealer::emulated`]). For benches only.
+    pub is_sealing_emulated: bool,
     /// Most connections at once.
     pub connections_max: usize,
     /// Secret of this run: hash keys, initial sequence numbers.
@@ -105,6 +114,83 @@ pub struct LookupPlan {
 /// Names a look-up under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LookupToken(pub u64);
+
+/// Names a client that speaks TLS to whoever shakes hands for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TlsToken {
+    /// Less than [`Config::connections_max`]; no two clients have the same at the same time.
+    pub index: u32,
+    /// Names this client among all there ever were at the index.
+    pub serial: u32,
+}
+
+/// Which half of a connection a key is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Ours to the client.
+    Send,
+    /// The client's to us.
+    Receive,
+}
+
+/// What the conductor wants of whoever shakes hands. All but [`TlsPlan::Forget`] are answered by
+/// [`Conductor::handle_tls`], now or later, and a client has one unanswered plan at a time.
+#[derive(Debug)]
+pub enum TlsPlan {
+    /// The client's next record during its handshake, header included. A token not seen before
+    /// begins a handshake.
+    Handshake {
+        /// Whose.
+        token: TlsToken,
+        /// One whole record.
+        record: Vec<u8>,
+    },
+    /// The next traffic key of a client that speaks TLS 1.3 (RFC 8446 s7.2).
+    NextKey {
+        /// Whose.
+        token: TlsToken,
+        /// Of which half.
+        direction: Direction,
+    },
+    /// The client is gone: nothing of it need be kept.
+    Forget {
+        /// Who.
+        token: TlsToken,
+    },
+}
+
+/// An answer to a [`TlsPlan`].
+#[derive(Debug)]
+pub enum TlsAnswer {
+    /// The handshake goes on.
+    Continue {
+        /// Whole records for the client; may be empty.
+        flight: Vec<u8>,
+    },
+    /// The handshake is complete.
+    Established {
+        /// Whole records for the client that come before anything sealed by `send`; may be empty.
+        flight: Vec<u8>,
+        /// Our key, and the number of the first record under it.
+        send: (record::TrafficKey, u64),
+        /// The client's key, and the number of its next record.
+        receive: (record::TrafficKey, u64),
+        /// Whether it was a session of before.
+        is_resumed: bool,
+    },
+    /// The handshake failed; the connection ends after the flight.
+    Refused {
+        /// Whole records: the alert.
+        flight: Vec<u8>,
+    },
+    /// The key asked for.
+    NextKey {
+        /// Of the half that was asked for. Its record numbers start at 0.
+        key: record::TrafficKey,
+    },
+    /// Our own fault (an internal error, no such client): the connection is reset.
+    Failed,
+}
 
 /// A disk read to be enqueued; answered by [`Conductor::handle_completion`].
 #[derive(Debug)]

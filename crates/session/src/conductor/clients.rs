@@ -13,6 +13,9 @@ use wire::{Path, SeqNumber, TcpRepr};
 use super::{Conductor, HALF_OPEN_MAX, Knock};
 use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
 use crate::fetch::FetchState;
+use crate::stream_map::Sealing;
+use crate::tls::Tls;
+use crate::{TlsPlan, TlsToken};
 
 impl Conductor {
     /// A segment for one of our addresses.
@@ -53,7 +56,8 @@ impl Conductor {
         payload: &[u8],
         iss_min: Option<SeqNumber>,
     ) {
-        let is_welcome = self.is_listening && segment.destination_port == self.config.http_port;
+        let is_welcome =
+            self.is_listening && Some(segment.destination_port) == self.config.http_port;
         if !(is_welcome && is_opening(segment)) {
             self.refuse(path, segment, payload);
             return;
@@ -118,7 +122,12 @@ impl Conductor {
                 let config = tcp::Config::default();
                 let connection = Connection::new(config, &half_open, now, segment.window);
                 self.next_serial = self.next_serial.wrapping_add(1);
-                let client = Client::new(now, self.next_serial, connection, route);
+                let mut client = Client::new(now, self.next_serial, connection, route);
+                if Some(segment.destination_port) == self.config.https_port {
+                    client.tls = Some(Box::new(Tls::new()));
+                } else if let Some(sealer) = &self.emulation {
+                    client.stream.seal_from_here(Sealing::emulated(sealer));
+                }
                 let Ok(index) = self.clients.insert(client) else {
                     self.counters.tcp_overflow_count += 1;
                     self.refuse(path, segment, payload);
@@ -211,8 +220,11 @@ impl Conductor {
         if let Some(reason) = arrival.drop {
             self.counters.tcp_drops[reason as usize] += 1;
         }
-        if !client.is_closing && !arrival.text.is_empty() {
-            client.input.extend_from_slice(&payload[arrival.text]);
+        let text = payload.get(arrival.text).unwrap_or_default();
+        match &mut client.tls {
+            Some(tls) => tls.sealed.extend_from_slice(text),
+            None if client.is_closing => {}
+            None => client.input.extend_from_slice(text),
         }
         client.is_half_closed |= arrival.peer_finished;
         if arrival.acknowledged {
@@ -222,7 +234,7 @@ impl Conductor {
         }
         match arrival.outcome {
             Outcome::Open => {
-                self.take_requests(now, index);
+                self.take_input(now, index);
                 self.settle(now, index);
             }
             Outcome::Closed(reason) => self.forget_client(arena, index, reason),
@@ -247,7 +259,11 @@ impl Conductor {
             }
             Some((deadline, Overdue::Head)) if deadline <= now => self.time_out_head(now, index),
             Some((deadline, Overdue::Request)) if deadline <= now => {
-                self.counters.http_idle_close_count += 1;
+                if client.tls.as_ref().is_some_and(|tls| tls.is_shaking()) {
+                    self.counters.tls_handshake_timeout_count += 1;
+                } else {
+                    self.counters.http_idle_close_count += 1;
+                }
                 self.close_when_replied(now, index);
             }
             _ => {}
@@ -278,9 +294,12 @@ impl Conductor {
     /// Resets condemned clients as long as there is room for their resets.
     pub(super) fn abort_condemned(&mut self, now: Instant, arena: &mut Arena) {
         while !self.outbox.is_full()
-            && let Some(index) = self.condemned.pop()
+            && let Some(TlsToken { index, serial }) = self.condemned.pop()
         {
-            self.abort(now, arena, index);
+            let client = self.clients.entry(index);
+            if client.is_some_and(|client| client.serial == serial) {
+                self.abort(now, arena, index);
+            }
         }
     }
 
@@ -313,14 +332,20 @@ impl Conductor {
     /// Slots that are here go back to the arena; those at the disk come back by their completions.
     fn remove_client(&mut self, arena: &mut Arena, index: u32) {
         self.timers.clear(index);
+        self.leave_handshake(index);
         let Some(mut client) = self.clients.remove(index) else {
             return;
         };
+        if client.tls.is_some() {
+            let serial = client.serial;
+            let token = TlsToken { index, serial };
+            self.tls_plans.push_back(TlsPlan::Forget { token });
+        }
         self.table.remove(&client.tcp.tuple());
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {
-            if let FetchState::Ready(Some(slot)) = fetch.state {
-                arena.release(slot.into_free());
+            if let FetchState::Ready(Some(arrived)) = fetch.state {
+                arena.release(arrived.slot.into_free());
             }
         }
     }

@@ -5,7 +5,7 @@ use memory::{Arena, FilledSlot, FreeSlot};
 
 use super::Conductor;
 use crate::client::Client;
-use crate::fetch::{self, Fetch, FetchPlan, FetchState};
+use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
 use crate::{ReadError, ReadPlan};
 
 impl Conductor {
@@ -20,6 +20,12 @@ impl Conductor {
                 continue;
             }
             let Some(demand) = client.tcp.demand() else {
+                continue;
+            };
+            if !demand.is_retransmission && !self.is_key_good(index) {
+                continue;
+            }
+            let Some(client) = self.clients.entry_mut(index) else {
                 continue;
             };
             let Some(plan) = fetch::plan(&demand, &client.stream, limits) else {
@@ -101,7 +107,10 @@ impl Conductor {
         };
         match result {
             Ok(slot) if u64::from(slot.filled_bytes()) >= fetch.plan.needed_bytes() => {
-                fetch.state = FetchState::Ready(Some(slot));
+                fetch.state = FetchState::Ready(Some(Arrived {
+                    slot,
+                    is_sealed: false,
+                }));
                 self.settle(now, index);
             }
             Ok(slot) => {
@@ -152,7 +161,11 @@ impl FetchPlan {
     /// Bytes the slot must hold, those skipped included.
     fn needed_bytes(&self) -> u64 {
         self.read.map_or(0, |read| {
-            u64::from(read.skip_bytes) + self.range.end.since(read.stream_start)
+            let content = match read.records {
+                Some(records) => records.all_content_bytes(),
+                None => self.range.end.since(read.stream_start),
+            };
+            u64::from(read.skip_bytes) + content
         })
     }
 }

@@ -1,7 +1,7 @@
 //! One worker's whole protocol state, and the verbs that move it.
 //!
-//! After each batch of input the caller polls, in this order: [`Conductor::poll_lookup`],
-//! [`Conductor::poll_read`], [`Conductor::transmit`], [`Conductor::poll_released`], and waits no
+//! After each batch of input the caller polls, in this order: [`Conductor::poll_tls`],
+//! [`Conductor::poll_lookup`], [`Conductor::poll_read`], [`Conductor::transmit`], [`Conductor::poll_released`], and waits no
 //! longer than [`Conductor::poll_timeout`]. `now` never decreases. Every [`ReadPlan`] comes back by
 //! [`Conductor::handle_completion`] or [`Conductor::return_read`], whatever became of its client.
 
@@ -9,13 +9,16 @@ mod clients;
 mod fetching;
 mod frames;
 mod requests;
+mod tls;
 mod transmit;
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use clock::Instant;
 use memory::Arena;
+use record::Sealer;
 use tcp::{HalfOpen, Listener, Table, TimeWaitTable, TimerQueue};
 use wire::Route;
 
@@ -25,7 +28,7 @@ use crate::fetch::FetchLimits;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
 use crate::slab::Slab;
-use crate::{Config, LookupPlan, ObjectHandle};
+use crate::{Config, LookupPlan, ObjectHandle, TlsPlan, TlsToken};
 
 #[cfg(doc)]
 use crate::ReadPlan;
@@ -68,7 +71,16 @@ pub struct Conductor {
     lookups: VecDeque<LookupPlan>,
     released: Vec<ObjectHandle>,
     /// Clients to be reset as soon as there is room for their resets.
-    condemned: Vec<u32>,
+    condemned: Vec<TlsToken>,
+    tls_plans: VecDeque<TlsPlan>,
+    /// Handshakes in the order they began, and some that are over.
+    handshakes: VecDeque<TlsToken>,
+    /// Handshakes under way.
+    shaking: usize,
+    /// What objects are sealed with on the plain port, in the emulation.
+    emulation: Option<Rc<Sealer>>,
+    /// A reply's text, on its way into its stream.
+    text: Vec<u8>,
     parts: Vec<http::Part>,
     next_serial: u32,
     next_fetch: u32,
@@ -97,6 +109,13 @@ impl Conductor {
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
             condemned: Vec::new(),
+            tls_plans: VecDeque::new(),
+            handshakes: VecDeque::new(),
+            shaking: 0,
+            emulation: config
+                .is_sealing_emulated
+                .then(|| Rc::new(Sealer::emulated())),
+            text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             next_serial: 0,
             next_fetch: 0,
@@ -155,7 +174,12 @@ impl Conductor {
 
     /// Resets whatever is left, as fast as [`Conductor::transmit`] takes the resets out.
     pub fn abort_all(&mut self) {
-        self.condemned = self.clients.indexes().collect();
+        let clients = &self.clients;
+        let name = |index| {
+            let serial = clients.entry(index)?.serial;
+            Some(TlsToken { index, serial })
+        };
+        self.condemned = clients.indexes().filter_map(name).collect();
     }
 
     /// Open connections, half-open ones included, TIME-WAIT not.
@@ -176,19 +200,18 @@ impl Conductor {
 
     /// What one frame and one read hold.
     fn fetch_limits(&self, arena: &Arena) -> FetchLimits {
-        let slot_bytes = u64::from(arena.slot_bytes());
-        let segmentation = u64::from(self.config.segmentation_bytes_max);
-        let frame_bytes = segmentation.saturating_sub(PACKET_HEADER_BYTES_MAX);
-        if frame_bytes == 0 {
-            // A fetch is cut into MTU-sized frames here, so one slot's worth is one fetch.
-            return FetchLimits {
-                frame_bytes: slot_bytes,
-                slot_bytes,
-            };
-        }
         FetchLimits {
-            frame_bytes,
-            slot_bytes,
+            frame_bytes: self.frame_bytes(),
+            slot_bytes: u64::from(arena.slot_bytes()),
+        }
+    }
+
+    /// Payload bytes of the largest frame. A link without segmentation gets what one fetch brought
+    /// cut into packets, so there only the slot bounds a fetch.
+    fn frame_bytes(&self) -> u64 {
+        match u64::from(self.config.segmentation_bytes_max) {
+            0 => u64::MAX,
+            bytes => bytes.saturating_sub(PACKET_HEADER_BYTES_MAX).max(1),
         }
     }
 
@@ -206,8 +229,7 @@ impl Conductor {
             return;
         };
         if client.is_closing && client.tcp.can_append() && client.lookup.is_none() {
-            // Everything that will ever be said has been queued.
-            client.tcp.finish();
+            client.say_farewell(now);
         }
         client.tcp.set_receive_window(client.input_room());
         if client.wants_fetch() {

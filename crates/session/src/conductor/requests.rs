@@ -5,6 +5,7 @@ use http::{Method, Parsed, Refusal, ReplyOptions, Status};
 
 use super::Conductor;
 use crate::client::{Awaiting, Client};
+use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupPlan, LookupToken, Object};
 
 impl Conductor {
@@ -73,7 +74,7 @@ impl Conductor {
                 http::error_reply(status_of(error), head_only, close, &options, text, parts)
             }),
         }
-        self.take_requests(now, index);
+        self.take_input(now, index);
         self.settle(now, index);
     }
 
@@ -87,21 +88,44 @@ impl Conductor {
         self.refuse_request(now, index, refusal);
     }
 
+    /// Something that is no request is answered, and the connection closes.
+    pub(super) fn refuse_with(&mut self, now: Instant, index: u32, status: Status) {
+        let head_only = false;
+        self.refuse_request(now, index, Refusal { status, head_only });
+    }
+
     fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
         let options = self.reply_options(now);
+        self.clear_reply();
+        let Refusal { status, head_only } = refusal;
+        let (text, parts) = (&mut self.text, &mut self.parts);
+        http::error_reply(status, head_only, true, &options, text, parts);
+        self.counters.http_reply_count += 1;
+        self.counters.http_error_count += 1;
+        self.push_reply(now, index, None);
+        if let Some(client) = self.clients.entry_mut(index) {
+            client.stop_taking_requests();
+        }
+    }
+
+    fn clear_reply(&mut self) {
+        self.text.clear();
+        self.parts.clear();
+    }
+
+    /// Queues the reply in `text` and `parts`.
+    fn push_reply(&mut self, now: Instant, index: u32, object: Option<ObjectPlace>) {
+        let frame_bytes = self.frame_bytes();
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        let before = client.stream.text.len();
-        self.parts.clear();
-        let Refusal { status, head_only } = refusal;
-        let text = &mut client.stream.text;
-        http::error_reply(status, head_only, true, &options, text, &mut self.parts);
-        self.counters.http_reply_count += 1;
-        self.counters.http_error_count += 1;
-        let bytes = client.stream.push_reply(&self.parts, before, None);
+        let layout = Layout {
+            frame_bytes,
+            window_bytes: client.tcp.congestion_window(),
+        };
+        let (text, parts) = (&self.text, &self.parts);
+        let bytes = client.stream.push_reply(text, parts, object, layout);
         client.tcp.append(now, bytes);
-        client.stop_taking_requests();
     }
 
     /// Queues a reply that is text only.
@@ -141,20 +165,20 @@ impl Conductor {
         object: Option<&Object>,
         write: impl FnOnce(&http::Request<'_>, &mut Vec<u8>, &mut Vec<http::Part>) -> http::Reply,
     ) {
+        self.clear_reply();
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        let Client { input, stream, .. } = client;
         // The request was understood when it was looked up; its bytes have not changed since.
-        let Parsed::Complete { request, .. } = http::parse_request(input) else {
+        let Parsed::Complete { request, .. } = http::parse_request(&client.input) else {
             unreachable!("a request that was complete stays so");
         };
-        let before = stream.text.len();
-        self.parts.clear();
-        let reply = write(&request, &mut stream.text, &mut self.parts);
-        let bytes = stream.push_reply(&self.parts, before, object);
-        client.tcp.append(now, bytes);
+        let reply = write(&request, &mut self.text, &mut self.parts);
         client.input.drain(..head_bytes);
+        self.push_reply(now, index, object.map(Object::place));
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
         self.counters.http_reply_count += 1;
         if reply.status.code() >= 400 {
             self.counters.http_error_count += 1;
@@ -176,9 +200,7 @@ impl Conductor {
 impl Client {
     /// The input holds no complete request.
     fn await_more(&mut self, now: Instant) {
-        if self.is_half_closed {
-            self.stop_taking_requests();
-        } else if self.input.is_empty() {
+        if self.input.is_empty() {
             let is_first = match self.awaiting {
                 Awaiting::Request { is_first, .. } => is_first,
                 Awaiting::Head(_) | Awaiting::Nothing => false,
@@ -220,4 +242,14 @@ fn token(index: u32, serial: u32) -> LookupToken {
 #[expect(clippy::cast_possible_truncation, reason = "the two halves of a token")]
 const fn untoken(token: LookupToken) -> (u32, u32) {
     ((token.0 >> 32) as u32, token.0 as u32)
+}
+
+impl Object {
+    const fn place(&self) -> ObjectPlace {
+        ObjectPlace {
+            handle: self.handle,
+            block_bytes: self.block_bytes,
+            read_bytes_max: self.read_bytes_max,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use super::Conductor;
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::fetch::{Fetch, FetchState};
-use crate::stream_map::StreamMap;
+use crate::stream_map::{ContentChanged, StreamMap};
 use crate::{Config, TransmitProgress, Transmitted};
 
 type Sink<'s> = dyn FnMut(&Outgoing<'_>) -> Transmitted + 's;
@@ -42,16 +42,21 @@ impl Conductor {
                 identification: &mut self.identification,
                 sink: &mut *sink,
             };
-            let progress = sender.serve(client, arena);
-            if progress == TransmitProgress::Full {
-                self.writers.push_front(index);
-            }
-            self.settle(now, index);
-            if progress == TransmitProgress::Full {
-                return TransmitProgress::Full;
+            match sender.serve(client, arena) {
+                Ok(TransmitProgress::Done) => self.settle(now, index),
+                Ok(TransmitProgress::Full) => {
+                    self.writers.push_front(index);
+                    self.settle(now, index);
+                    return TransmitProgress::Full;
+                }
+                Err(ContentChanged) => {
+                    self.counters.record_reseal_mismatch_count += 1;
+                    self.abort(now, arena, index);
+                }
             }
         }
-        TransmitProgress::Done
+        // Resets of what was aborted above.
+        self.outbox.transmit(sink)
     }
 }
 
@@ -66,22 +71,29 @@ struct Sender<'a, 's> {
 
 impl Sender<'_, '_> {
     /// Sends the client's fetches that are ready, then what it has to say without data.
-    fn serve(&mut self, client: &mut Client, arena: &mut Arena) -> TransmitProgress {
+    ///
+    /// # Errors
+    /// A record is not what it was when it left before: nothing more may leave.
+    fn serve(
+        &mut self,
+        client: &mut Client,
+        arena: &mut Arena,
+    ) -> Result<TransmitProgress, ContentChanged> {
         while let Some(Fetch {
             state: FetchState::Ready(_),
             ..
         }) = client.fetches.front()
         {
-            if self.send_first_fetch(client, arena) == TransmitProgress::Full {
-                return TransmitProgress::Full;
+            if self.send_first_fetch(client, arena)? == TransmitProgress::Full {
+                return Ok(TransmitProgress::Full);
             }
             let fetch = client.fetches.pop_front();
             if let Some(Fetch {
-                state: FetchState::Ready(Some(slot)),
+                state: FetchState::Ready(Some(arrived)),
                 ..
             }) = fetch
             {
-                arena.release(slot.into_free());
+                arena.release(arrived.slot.into_free());
             }
         }
         if client.fetches.is_empty() {
@@ -90,22 +102,28 @@ impl Sender<'_, '_> {
         while let Some(control) = client.tcp.control() {
             let segment = client.tcp.control_segment(self.now, control);
             if self.send(&client.route, &segment, &[], 0) == Transmitted::Full {
-                return TransmitProgress::Full;
+                return Ok(TransmitProgress::Full);
             }
             self.counters.tcp_control_segments += 1;
             client.tcp.on_control_transmitted(self.now, control);
         }
-        TransmitProgress::Done
+        Ok(TransmitProgress::Done)
     }
 
     /// Sends what is still wanted of the first fetch, in as few frames as the link allows.
-    fn send_first_fetch(&mut self, client: &mut Client, arena: &Arena) -> TransmitProgress {
+    fn send_first_fetch(
+        &mut self,
+        client: &mut Client,
+        arena: &mut Arena,
+    ) -> Result<TransmitProgress, ContentChanged> {
         let Some(fetch) = client.fetches.front() else {
-            return TransmitProgress::Done;
+            return Ok(TransmitProgress::Done);
         };
         if client.admit(fetch.plan.range).is_none() {
             self.counters.session_read_stale_count += u64::from(fetch.plan.read.is_some());
+            return Ok(TransmitProgress::Done);
         }
+        self.seal_first_fetch(client, arena)?;
         while let Some(admitted) = client
             .fetches
             .front()
@@ -119,13 +137,51 @@ impl Sender<'_, '_> {
             let segment = client.tcp.segment(self.now, range);
             let parts = parts_of(fetch, &client.stream, arena, range);
             let segment_bytes = client.tcp.segment_bytes();
-            if self.send(&client.route, &segment, &parts, segment_bytes) == Transmitted::Full {
-                return TransmitProgress::Full;
+            let parts = parts.as_slice();
+            if self.send(&client.route, &segment, parts, segment_bytes) == Transmitted::Full {
+                return Ok(TransmitProgress::Full);
             }
             client.tcp.on_transmitted(self.now, range);
             self.count_data(range, client.tcp.retransmitted_bytes() > before);
         }
-        TransmitProgress::Done
+        Ok(TransmitProgress::Done)
+    }
+
+    /// Seals what of the first fetch is to be sealed, in place, just before it leaves: its text if
+    /// this is the first time, the records in its slot every time they were read.
+    fn seal_first_fetch(
+        &mut self,
+        client: &mut Client,
+        arena: &mut Arena,
+    ) -> Result<(), ContentChanged> {
+        let Client {
+            fetches, stream, ..
+        } = client;
+        let Some(Fetch { plan, state, .. }) = fetches.front_mut() else {
+            return Ok(());
+        };
+        let text_end = plan.read.map_or(plan.range.end, |read| read.stream_start);
+        stream.seal_text(StreamRange::new(plan.range.start, text_end));
+        let (FetchState::Ready(Some(arrived)), Some(read)) = (state, plan.read) else {
+            return Ok(());
+        };
+        let Some(run) = read.records.filter(|_| !arrived.is_sealed) else {
+            return Ok(());
+        };
+        // The range is wanted, so its run of the stream is still there.
+        let records = stream.records_mut(read.stream_start);
+        let records = records.expect("invariant: what is unacknowledged is in the map");
+        let framing_bytes = run.framing_bytes();
+        let window = arena.window_mut(&mut arrived.slot, framing_bytes, 0);
+        let (framing, payload) = window.split_at_mut(as_index(framing_bytes.into()));
+        let content = as_index(read.skip_bytes.into())..;
+        let content = payload.get_mut(content).unwrap_or_default();
+        let (fresh, again) = records.seal(&run, framing, content)?;
+        arrived.is_sealed = true;
+        self.counters.record_seal_count += fresh;
+        self.counters.record_reseal_count += again;
+        self.counters.record_seal_bytes += run.all_content_bytes();
+        Ok(())
     }
 
     /// The beginning of `admitted` that one frame carries.
@@ -192,34 +248,73 @@ impl Sender<'_, '_> {
     }
 }
 
+/// The parts of one frame's payload, in order.
+struct Parts<'a> {
+    parts: [&'a [u8]; Outgoing::PARTS_MAX],
+    count: usize,
+}
+
+impl<'a> Parts<'a> {
+    const fn new() -> Self {
+        Self {
+            parts: [&[]; Outgoing::PARTS_MAX],
+            count: 0,
+        }
+    }
+
+    fn push(&mut self, part: &'a [u8]) {
+        if !part.is_empty() {
+            self.parts[self.count] = part;
+            self.count += 1;
+        }
+    }
+
+    fn as_slice(&self) -> &[&'a [u8]] {
+        &self.parts[..self.count]
+    }
+}
+
 /// Where the bytes of `range`, a part of the fetch's, are.
 fn parts_of<'a>(
     fetch: &'a Fetch,
     stream: &'a StreamMap,
     arena: &'a Arena,
     range: StreamRange,
-) -> [&'a [u8]; 2] {
+) -> Parts<'a> {
+    let mut parts = Parts::new();
     let text_end = fetch
         .plan
         .read
         .map_or(fetch.plan.range.end, |read| read.stream_start);
     let text = StreamRange::new(range.start, text_end.clamp(range.start, range.end));
-    let text = if text.is_empty() {
-        &[][..]
-    } else {
-        stream.text_bytes(text)
-    };
-    let (FetchState::Ready(Some(slot)), Some(read)) = (&fetch.state, fetch.plan.read) else {
-        return [text, &[]];
+    if !text.is_empty() {
+        parts.push(stream.text_bytes(text));
+    }
+    let (FetchState::Ready(Some(arrived)), Some(read)) = (&fetch.state, fetch.plan.read) else {
+        return parts;
     };
     let first = read.stream_start.max(range.start).min(range.end);
-    let from = u64::from(read.skip_bytes) + first.since(read.stream_start);
-    let bytes = range.end.since(first);
-    let window = usize::try_from(from).unwrap_or(usize::MAX)
-        ..usize::try_from(from + bytes).unwrap_or(usize::MAX);
-    let payload = arena.payload(slot).get(window);
-    [
-        text,
-        payload.expect("invariant: a ready slot holds all bytes of its fetch"),
-    ]
+    let skip = u64::from(read.skip_bytes);
+    match read.records {
+        None => {
+            let from = skip + first.since(read.stream_start);
+            let window = as_index(from)..as_index(from + range.end.since(first));
+            let payload = arena.payload(&arrived.slot).get(window);
+            parts.push(payload.expect("invariant: a ready slot holds all bytes of its fetch"));
+        }
+        Some(run) => {
+            let framing_bytes = run.framing_bytes();
+            let window = arena.window(&arrived.slot, framing_bytes, 0);
+            let (framing, payload) = window.split_at(as_index(framing_bytes.into()));
+            let content = payload.get(as_index(skip)..).unwrap_or_default();
+            let range = StreamRange::new(first, range.end);
+            run.for_each_piece(range, framing, content, &mut |piece| parts.push(piece));
+        }
+    }
+    parts
+}
+
+/// A distance within a slot.
+fn as_index(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

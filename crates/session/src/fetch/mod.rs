@@ -7,6 +7,9 @@
 //! * ending on a block boundary where that gives up less than an eighth of it, so that the next
 //!   read starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small
 //!   window is used to the byte instead; a block read twice costs less than idle credit;
+//! * over TLS whole records are read, whatever part of them is to leave, since only a whole one can
+//!   be sealed; new data ends with a record if at least one fits, and waits for credit for the
+//!   first if the window will hold two;
 //! * new data waits while something is outstanding and the credit is below a third of the window
 //!   and below one full fetch. ACKs that arrive together then become one read instead of many,
 //!   and a third of the window never leaves the pipe empty.
@@ -14,7 +17,9 @@
 use memory::FilledSlot;
 use tcp::{Demand, StreamOffset, StreamRange};
 
-use crate::stream_map::{ObjectPlace, Source, StreamMap};
+use crate::stream_map::{
+    ObjectPlace, RECORDS_PER_FETCH_MAX, RecordRun, Records, Source, Span, StreamMap,
+};
 
 /// Fetches of one connection under way or waiting for their turn: 1 MiB of a 64 KiB slot each,
 /// which a disk of 100 microseconds turns into 80 Gb/s.
@@ -55,8 +60,10 @@ pub(crate) struct ReadShape {
     pub(crate) length_bytes: u32,
     /// Where in the slot the wanted bytes start.
     pub(crate) skip_bytes: u32,
-    /// Where in the stream they start; everything before is text.
+    /// Where in the stream the run's part of the fetch starts; everything before is text.
     pub(crate) stream_start: StreamOffset,
+    /// The records that the part lies in, the first of which may start before it.
+    pub(crate) records: Option<RecordRun>,
 }
 
 /// A decision to fetch.
@@ -83,7 +90,15 @@ pub(crate) enum FetchState {
     /// The disk has the slot.
     Reading,
     /// Here; `None` for text only.
-    Ready(Option<FilledSlot>),
+    Ready(Option<Arrived>),
+}
+
+/// What the disk brought.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) slot: FilledSlot,
+    /// Its records were sealed, so they may leave.
+    pub(crate) is_sealed: bool,
 }
 
 /// Decides what to fetch for a demand; `None` if it is worth waiting.
@@ -94,12 +109,8 @@ pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> 
     let text_end = range.start + text_bytes;
     let read = if text_end < range.end && text_bytes < limits.frame_bytes {
         let room = limits.frame_bytes - text_bytes;
-        shape_read(
-            stream,
-            StreamRange::new(text_end, range.end),
-            room,
-            limits.slot_bytes,
-        )
+        let rest = StreamRange::new(text_end, range.end);
+        shape_read(demand, stream, rest, room, limits.slot_bytes)
     } else {
         None
     };
@@ -116,40 +127,112 @@ pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> 
     (!is_worth_waiting(demand, &plan, stream, limits)).then_some(plan)
 }
 
-/// The read for the object run at the start of `range`, and where in the stream it ends.
+/// The read for the object run at the start of `range`, and where in the stream it ends; `None` if
+/// there is no such run, or waiting for credit is better.
 fn shape_read(
+    demand: &Demand,
     stream: &StreamMap,
     range: StreamRange,
     room_bytes: u64,
     slot_bytes: u64,
 ) -> Option<(ReadShape, StreamOffset)> {
     let span = stream.find(range.start)?;
-    let Source::Object { object, start } = span.source else {
+    let Source::Object {
+        object,
+        start,
+        records,
+    } = &span.source
+    else {
         return None;
     };
     let block = u64::from(object.block_bytes);
-    let offset = start + range.start.since(span.start);
-    let aligned = offset - offset % block;
     let read_bytes_max = slot_bytes.min(u64::from(object.read_bytes_max));
     let read_bytes_max = read_bytes_max - read_bytes_max % block;
     let wanted = span.end().min(range.end).since(range.start);
-    let mut bytes = wanted
-        .min(room_bytes)
-        .min(aligned + read_bytes_max - offset);
+    let range = StreamRange::new(range.start, range.start + wanted.min(room_bytes));
+    let (content_start, content_bytes, run) = match records {
+        None => {
+            let offset = start + range.start.since(span.start);
+            let bytes = plain_bytes(span, range, offset, block, read_bytes_max);
+            (offset, bytes, None)
+        }
+        Some(records) => {
+            let run = shape_records(
+                demand,
+                span,
+                *start,
+                records,
+                range,
+                (block, read_bytes_max),
+            )?;
+            let offset = start + run.first * u64::from(run.content_bytes);
+            (offset, run.all_content_bytes(), Some(run))
+        }
+    };
+    let end = run.map_or(range.start + content_bytes, |run| run.end().min(range.end));
+    let aligned = content_start - content_start % block;
+    let length = (content_start + content_bytes).next_multiple_of(block) - aligned;
+    let shape = ReadShape {
+        object: *object,
+        offset_bytes: aligned,
+        length_bytes: u32::try_from(length).ok()?,
+        skip_bytes: u32::try_from(content_start - aligned).ok()?,
+        stream_start: range.start,
+        records: run,
+    };
+    Some((shape, end))
+}
+
+/// How much of `range`, which starts at `offset` of its object, one read serves.
+fn plain_bytes(
+    span: &Span,
+    range: StreamRange,
+    offset: u64,
+    block: u64,
+    read_bytes_max: u64,
+) -> u64 {
+    let aligned = offset - offset % block;
+    let bytes = range.bytes().min(aligned + read_bytes_max - offset);
     let beyond_block = (offset + bytes) % block;
     // A run that ends here has no next read to align.
     if range.start + bytes < span.end() && beyond_block <= bytes / ALIGNMENT_SHARE {
-        bytes -= beyond_block;
+        bytes - beyond_block
+    } else {
+        bytes
     }
-    let length = (offset + bytes).next_multiple_of(block) - aligned;
-    let shape = ReadShape {
-        object,
-        offset_bytes: aligned,
-        length_bytes: u32::try_from(length).ok()?,
-        skip_bytes: u32::try_from(offset - aligned).ok()?,
-        stream_start: range.start,
+}
+
+/// The records of the run that one read serves, of those that `range` lies in.
+fn shape_records(
+    demand: &Demand,
+    span: &Span,
+    object_start: u64,
+    records: &Records,
+    range: StreamRange,
+    (block, read_bytes_max): (u64, u64),
+) -> Option<RecordRun> {
+    let from = range.start.since(span.start);
+    let record = records.record_bytes();
+    let first = from / record;
+    let content = u64::from(records.content_bytes());
+    let skip = (object_start + first * content) % block;
+    let most = ((read_bytes_max - skip) / content).clamp(1, u64::from(RECORDS_PER_FETCH_MAX));
+    let to = range.end.since(span.start).min((first + most) * record);
+    let whole = to - to % record;
+    let to = if demand.is_retransmission || to == span.bytes || whole == to {
+        to
+    } else if whole > from {
+        whole
+    } else {
+        let is_worth_waiting = demand.outstanding_bytes > 0
+            && range.end.since(range.start) < record
+            && demand.window_bytes >= 2 * record;
+        if is_worth_waiting {
+            return None;
+        }
+        to
     };
-    Some((shape, range.start + bytes))
+    Some(records.run(span.start, span.bytes, from, to))
 }
 
 fn is_worth_waiting(

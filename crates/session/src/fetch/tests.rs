@@ -1,35 +1,34 @@
 //! The read-sizing rule, each clause on both sides.
 
-use http::{ObjectMeta, Part};
+use http::Part;
 use proptest::prelude::*;
 use tcp::{Demand, StreamOffset, StreamRange};
 
 use super::{FetchLimits, FetchPlan, plan};
-use crate::stream_map::StreamMap;
-use crate::{Object, ObjectHandle};
+use crate::ObjectHandle;
+use crate::stream_map::{Layout, ObjectPlace, StreamMap};
 
 const LIMITS: FetchLimits = FetchLimits {
     frame_bytes: 65_463,
     slot_bytes: 65_536,
 };
+const LAYOUT: Layout = Layout {
+    frame_bytes: LIMITS.frame_bytes,
+    window_bytes: 1 << 20,
+};
 const HEAD: u64 = 300;
 
 fn stream(start: u64, length: u64, block_bytes: u32) -> StreamMap {
-    let object = Object {
+    let object = ObjectPlace {
         handle: ObjectHandle(0),
-        meta: ObjectMeta {
-            size_bytes: start + length,
-            modified_unix_seconds: 0,
-            entity_tag: String::new(),
-            content_type: "video/mp4",
-        },
         block_bytes,
         read_bytes_max: 1 << 20,
     };
     let mut map = StreamMap::default();
-    map.text.resize(usize::try_from(HEAD).unwrap(), b'h');
     let text = Part::Text(u32::try_from(HEAD).unwrap());
-    map.push_reply(&[text, Part::Object { start, length }], 0, Some(&object));
+    let parts = [text, Part::Object { start, length }];
+    let head = vec![b'h'; usize::try_from(HEAD).unwrap()];
+    map.push_reply(&head, &parts, Some(object), LAYOUT);
     map
 }
 

@@ -84,7 +84,7 @@ fn a_segment_for_nobody_is_refused_and_a_reset_is_not() {
 fn a_closed_port_refuses() {
     let mut bench = Bench::with(
         crate::Config {
-            http_port: 8080,
+            http_port: Some(8080),
             ..config()
         },
         2,

@@ -1,0 +1,418 @@
+//! TLS: the client's records in, plans for whoever shakes hands, keys taken into use.
+
+use std::rc::Rc;
+
+use clock::Instant;
+use http::Status;
+use memory::Arena;
+use record::{Alert, AlertDescription, ContentType, Event, Inbound, Sealer, TrafficKey, Version};
+
+use super::Conductor;
+use crate::client::{Awaiting, Client};
+use crate::stream_map::Sealing;
+use crate::tls::{HANDSHAKES_MAX, KEY_UPDATE_TEXT, Phase, Tls, plain_alert};
+use crate::{Direction, TlsAnswer, TlsPlan, TlsToken};
+
+impl Conductor {
+    /// The next thing to do for a client that speaks TLS.
+    pub fn poll_tls(&mut self) -> Option<TlsPlan> {
+        self.tls_plans.pop_front()
+    }
+
+    /// The answer to a plan of [`Conductor::poll_tls`].
+    pub fn handle_tls(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        token: TlsToken,
+        answer: TlsAnswer,
+    ) {
+        let Some(client) = self.client_of(token) else {
+            return;
+        };
+        let asked = client.tls.as_mut().and_then(|tls| tls.take_answer());
+        match answer {
+            TlsAnswer::Continue { flight } => client.push_flight(now, &flight),
+            TlsAnswer::Established {
+                flight,
+                send,
+                receive,
+                is_resumed,
+            } => {
+                client.push_flight(now, &flight);
+                self.counters.tls_handshake_count += 1;
+                self.counters.tls_resumed_count += u64::from(is_resumed);
+                self.leave_handshake(token.index);
+                self.open_session(now, token.index, &send, &receive);
+            }
+            TlsAnswer::Refused { flight } => {
+                client.push_flight(now, &flight);
+                self.counters.tls_handshake_refused_count += 1;
+                self.end_tls(token.index);
+            }
+            TlsAnswer::NextKey { key } => self.take_key(now, token, asked, &key),
+            TlsAnswer::Failed => {
+                self.abort(now, arena, token.index);
+                return;
+            }
+        }
+        self.take_input(now, token.index);
+        self.settle(now, token.index);
+    }
+
+    fn client_of(&mut self, token: TlsToken) -> Option<&mut Client> {
+        let client = self.clients.entry_mut(token.index);
+        client.filter(|client| client.serial == token.serial)
+    }
+
+    fn open_session(
+        &mut self,
+        now: Instant,
+        index: u32,
+        send: &(TrafficKey, u64),
+        receive: &(TrafficKey, u64),
+    ) {
+        let limit = self.config.key_records_max;
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let Some(tls) = client.tls.as_mut() else {
+            return;
+        };
+        client.stream.seal_from_here(Sealing {
+            sealer: Rc::new(Sealer::new(&send.0)),
+            next_number: send.1,
+            is_text_sealed: true,
+        });
+        tls.open(
+            Inbound::new(&receive.0, receive.1),
+            limit.min(send.0.algorithm().records_max()),
+        );
+        client.awaiting = Awaiting::Request {
+            since: now,
+            is_first: true,
+        };
+    }
+
+    fn take_key(
+        &mut self,
+        now: Instant,
+        token: TlsToken,
+        asked: Option<Direction>,
+        key: &TrafficKey,
+    ) {
+        let Some(client) = self.client_of(token) else {
+            return;
+        };
+        match asked {
+            Some(Direction::Receive) => {
+                if let Some(Tls {
+                    phase: Phase::Open(inbound),
+                    ..
+                }) = client.tls.as_deref_mut()
+                {
+                    inbound.rekey(key);
+                }
+            }
+            Some(Direction::Send) if !client.tcp.has_sent_fin() => {
+                let claimed = client.tcp.claimed();
+                let sealer = Rc::new(Sealer::new(key));
+                let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
+                client.tcp.append(now, added);
+                self.counters.tls_key_update_count += 1;
+            }
+            _ => {}
+        }
+        self.ask_for_keys(token.index);
+    }
+
+    /// Understands what arrived: opens the client's records, takes its requests.
+    pub(super) fn take_input(&mut self, now: Instant, index: u32) {
+        loop {
+            self.take_requests(now, index);
+            if !self.open_records(now, index) {
+                break;
+            }
+        }
+        // Requests that came before the client's end are answered first.
+        if let Some(client) = self.clients.entry_mut(index)
+            && client.is_half_closed
+            && client.takes_requests()
+            && !client.tls.as_ref().is_some_and(|tls| tls.is_waiting())
+        {
+            client.stop_taking_requests();
+        }
+    }
+
+    /// Opens records until one had request bytes in it, which it says, or no more can be opened
+    /// now.
+    fn open_records(&mut self, now: Instant, index: u32) -> bool {
+        loop {
+            let Some(client) = self.clients.entry_mut(index) else {
+                return false;
+            };
+            let Some(tls) = client.tls.as_mut() else {
+                return false;
+            };
+            if tls.is_waiting() || client.input.len() >= http::HEAD_BYTES_MAX {
+                return false;
+            }
+            match tls.phase {
+                Phase::Over => {
+                    tls.sealed.clear();
+                    return false;
+                }
+                Phase::Shaking { .. } => {
+                    self.shake(now, index);
+                    return false;
+                }
+                Phase::Open(_) => {}
+            }
+            match client.open_record() {
+                Opened::Data => return true,
+                Opened::Nothing => {}
+                Opened::Incomplete => return false,
+                Opened::KeyUpdate => self.ask_for_keys(index),
+                Opened::Ended => {
+                    self.counters.tls_peer_alert_count += 1;
+                    let serial = client.serial;
+                    self.condemned.push(TlsToken { index, serial });
+                    self.end_tls(index);
+                }
+                Opened::Wrong(alert) => self.send_alert(now, index, alert),
+            }
+        }
+    }
+
+    /// Hands out the handshake's next record.
+    fn shake(&mut self, now: Instant, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let serial = client.serial;
+        let Some(tls) = client.tls.as_mut() else {
+            return;
+        };
+        if tls.is_plain_http() {
+            self.end_tls(index);
+            self.refuse_with(now, index, Status::BadRequest);
+            return;
+        }
+        let record = match tls.take_record() {
+            Ok(None) => return,
+            Ok(Some(record)) => record,
+            Err(description) => {
+                client.push_flight(now, &plain_alert(description));
+                self.counters.tls_handshake_refused_count += 1;
+                self.end_tls(index);
+                return;
+            }
+        };
+        let token = TlsToken { index, serial };
+        let is_first = matches!(tls.phase, Phase::Shaking { is_first: true });
+        tls.phase = Phase::Shaking { is_first: false };
+        let plan = tls.ask_handshake(token, record);
+        self.tls_plans.push_back(plan);
+        if is_first {
+            self.enter_handshake(token);
+        }
+    }
+
+    /// One more handshake is under way; if that is too many, the one that began first is given up.
+    fn enter_handshake(&mut self, token: TlsToken) {
+        if self.shaking == HANDSHAKES_MAX {
+            while let Some(eldest) = self.handshakes.pop_front() {
+                let is_shaking = self
+                    .client_of(eldest)
+                    .is_some_and(|client| client.tls.as_ref().is_some_and(|tls| tls.is_shaking()));
+                if is_shaking {
+                    self.counters.tls_handshake_overflow_count += 1;
+                    self.condemned.push(eldest);
+                    self.end_tls(eldest.index);
+                    break;
+                }
+            }
+        }
+        self.shaking += 1;
+        if self.handshakes.len() == 2 * HANDSHAKES_MAX {
+            let clients = &self.clients;
+            self.handshakes.retain(|token| {
+                clients.entry(token.index).is_some_and(|client| {
+                    client.serial == token.serial
+                        && client.tls.as_ref().is_some_and(|tls| tls.is_shaking())
+                })
+            });
+        }
+        self.handshakes.push_back(token);
+    }
+
+    /// A handshake is no longer under way, if it was.
+    pub(super) fn leave_handshake(&mut self, index: u32) {
+        let client = self.clients.entry(index);
+        let phase = client
+            .and_then(|client| client.tls.as_ref())
+            .map(|tls| &tls.phase);
+        if matches!(phase, Some(Phase::Shaking { is_first: false })) {
+            self.shaking -= 1;
+        }
+    }
+
+    /// Nothing more is opened; the connection ends after what is queued.
+    fn end_tls(&mut self, index: u32) {
+        self.leave_handshake(index);
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        if let Some(tls) = client.tls.as_mut() {
+            tls.end();
+        }
+        client.stop_taking_requests();
+    }
+
+    /// Tells the client what was wrong, as early as it still can be, and ends the connection.
+    fn send_alert(&mut self, now: Instant, index: u32, alert: Alert) {
+        self.counters.tls_alert_count += 1;
+        self.end_tls(index);
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        // A look-up under way will find that nobody waits for it.
+        client.lookup = None;
+        client.stop_taking_requests();
+        if client.tcp.has_sent_fin() {
+            return;
+        }
+        let claimed = client.tcp.claimed();
+        let dropped = client.stream.truncate(claimed, &mut self.released);
+        client.tcp.withdraw(dropped);
+        client.push_record(now, ContentType::Alert, &alert.to_bytes());
+    }
+
+    /// Asks for the keys that a client needs.
+    pub(super) fn ask_for_keys(&mut self, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let serial = client.serial;
+        let plan = client
+            .tls
+            .as_mut()
+            .and_then(|tls| tls.ask_key(TlsToken { index, serial }));
+        self.tls_plans.extend(plan);
+    }
+
+    /// Before new bytes are claimed: whether our key may seal them. If not, the next one is asked
+    /// for, or, in TLS 1.2, which has none, the connection ends.
+    pub(super) fn is_key_good(&mut self, index: u32) -> bool {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return false;
+        };
+        let serial = client.serial;
+        let Some(tls) = client.tls.as_mut().filter(|tls| tls.is_open()) else {
+            return true;
+        };
+        let number = client.stream.record_number(client.tcp.claimed());
+        if tls.may_seal(number.unwrap_or(0)) && !tls.wants_send_key {
+            return true;
+        }
+        match tls.version() {
+            Some(Version::Tls13) => {
+                tls.wants_send_key = true;
+                self.ask_for_keys(index);
+            }
+            _ => {
+                self.counters.tls_key_exhausted_count += 1;
+                self.condemned.push(TlsToken { index, serial });
+            }
+        }
+        false
+    }
+}
+
+/// What a record of the client's came to, for the conductor.
+enum Opened {
+    /// Request bytes.
+    Data,
+    /// Nothing to be done.
+    Nothing,
+    /// There is no whole record.
+    Incomplete,
+    /// Keys are wanted.
+    KeyUpdate,
+    /// The client gave up.
+    Ended,
+    /// The client is to be told this.
+    Wrong(Alert),
+}
+
+impl Client {
+    /// Opens the next record.
+    fn open_record(&mut self) -> Opened {
+        let Some(tls) = self.tls.as_deref_mut() else {
+            return Opened::Incomplete;
+        };
+        let length = match record::peek_record(&tls.sealed) {
+            Ok(Some(length)) if length <= tls.sealed.len() => length,
+            Ok(_) => return Opened::Incomplete,
+            Err(description) => return Opened::Wrong(Alert::fatal(description)),
+        };
+        let (Phase::Open(inbound), Some(record)) = (&mut tls.phase, tls.sealed.get_mut(..length))
+        else {
+            return Opened::Incomplete;
+        };
+        let opened = match inbound.open(record) {
+            Ok(Event::Data([]) | Event::Nothing) => Opened::Nothing,
+            Ok(Event::Data(text)) => {
+                if self.is_closing {
+                    Opened::Nothing
+                } else {
+                    self.input.extend_from_slice(text);
+                    Opened::Data
+                }
+            }
+            Ok(Event::KeyUpdate { is_answer_wanted }) => {
+                tls.wants_receive_key = true;
+                // One answer is enough for all that came before it leaves (RFC 8446 s4.6.3).
+                tls.wants_send_key |= is_answer_wanted;
+                Opened::KeyUpdate
+            }
+            Ok(Event::CloseNotify) => {
+                self.is_half_closed = true;
+                Opened::Nothing
+            }
+            Ok(Event::Renegotiation) => Opened::Wrong(Alert {
+                is_fatal: false,
+                description: AlertDescription::NoRenegotiation,
+            }),
+            Ok(Event::Aborted(_)) => Opened::Ended,
+            Err(alert) => Opened::Wrong(alert),
+        };
+        tls.sealed.drain(..length);
+        opened
+    }
+
+    /// Queues records that were made by whoever shakes hands.
+    fn push_flight(&mut self, now: Instant, flight: &[u8]) {
+        if flight.is_empty() || self.tcp.has_sent_fin() {
+            return;
+        }
+        self.stream.push_verbatim(flight);
+        self.tcp.append(now, flight.len() as u64);
+    }
+
+    /// Queues a record of its own.
+    pub(super) fn push_record(&mut self, now: Instant, content_type: ContentType, text: &[u8]) {
+        let before = self.stream.end();
+        self.stream.push_text(content_type, text);
+        self.tcp.append(now, self.stream.end().since(before));
+    }
+
+    /// Everything that will ever be said was queued: over TLS that is said too (RFC 8446 s6.1),
+    /// then comes the FIN.
+    pub(super) fn say_farewell(&mut self, now: Instant) {
+        if self.tls.as_mut().is_some_and(|tls| tls.take_farewell()) {
+            self.push_record(now, ContentType::Alert, &Alert::CLOSE_NOTIFY.to_bytes());
+        }
+        self.tcp.finish();
+    }
+}

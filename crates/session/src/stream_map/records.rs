@@ -1,0 +1,265 @@
+//! Records of the stream: where each begins, its number, its key, and the tag it was sealed with.
+//!
+//! All but the tags is arithmetic: a run's records are numbered in order and, but for the last, of
+//! one size. Tags are kept from a record's first sealing until it is acknowledged, 16 bytes each.
+//! A record that is sealed again (it was lost, or only a part of it could leave) must come out the
+//! same: else its content has changed meanwhile, and sending it would give the key away.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use record::{ContentType, Framing, Sealer, Tag};
+use tcp::{StreamOffset, StreamRange};
+
+/// Content bytes of a record of an object, once the congestion window is open. Four of them are 15
+/// blocks of 4 KiB and fill a 64 KiB frame; of the 16 KiB that TLS allows, only three would fit.
+pub(crate) const CONTENT_BYTES: u32 = 15_360;
+/// Content bytes of a record while the congestion window is small: a client can open the first
+/// ones without waiting a round trip for their ends.
+pub(crate) const SMALL_CONTENT_BYTES: u32 = 4096;
+/// Most records one fetch seals: a slot of small ones.
+pub(crate) const RECORDS_PER_FETCH_MAX: u32 = 16;
+
+/// What the stream is sealed with from here on.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealing {
+    pub(crate) sealer: Rc<Sealer>,
+    /// The next record's number.
+    pub(crate) next_number: u64,
+    /// Whether text is sealed too. Not so in the emulation, which sends heads as they are.
+    pub(crate) is_text_sealed: bool,
+}
+
+impl Sealing {
+    /// Objects only.
+    pub(crate) fn emulated(sealer: &Rc<Sealer>) -> Self {
+        Self {
+            sealer: Rc::clone(sealer),
+            next_number: 0,
+            is_text_sealed: false,
+        }
+    }
+
+    pub(super) fn take_numbers(&mut self, count: u64) -> u64 {
+        let first = self.next_number;
+        self.next_number += count;
+        first
+    }
+}
+
+/// How a text run, one record, is sealed when it first leaves.
+#[derive(Clone, Debug)]
+pub(crate) struct TextSeal {
+    pub(super) sealer: Rc<Sealer>,
+    pub(super) number: u64,
+    pub(super) content_type: ContentType,
+    pub(super) is_sealed: bool,
+}
+
+/// The records of a run of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    pub(super) sealer: Rc<Sealer>,
+    /// Number of the run's first record.
+    pub(super) first_number: u64,
+    /// Content bytes of every record but the last.
+    pub(super) content_bytes: u32,
+    /// Of records `released..`, in order.
+    tags: VecDeque<Tag>,
+    /// Records of the run that were acknowledged.
+    released: u64,
+}
+
+/// A record came out different from before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ContentChanged;
+
+/// Some records of one run, by arithmetic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecordRun {
+    /// Where in the stream the first one's header is.
+    pub(crate) start: StreamOffset,
+    /// The first one's place in its run.
+    pub(crate) first: u64,
+    /// How many; at most [`RECORDS_PER_FETCH_MAX`].
+    pub(crate) count: u32,
+    /// Content bytes of each but the last.
+    pub(crate) content_bytes: u32,
+    /// Content bytes of the last.
+    pub(crate) last_content_bytes: u32,
+    pub(crate) framing: Framing,
+}
+
+impl RecordRun {
+    /// Content bytes of all.
+    pub(crate) fn all_content_bytes(&self) -> u64 {
+        u64::from(self.count.saturating_sub(1)) * u64::from(self.content_bytes)
+            + u64::from(self.last_content_bytes)
+    }
+
+    /// Where in the stream the last one ends.
+    pub(crate) fn end(&self) -> StreamOffset {
+        self.start + self.all_content_bytes() + u64::from(self.framing_bytes())
+    }
+
+    /// Header and trailer bytes of all.
+    pub(crate) const fn framing_bytes(&self) -> u32 {
+        self.count * self.framing.overhead_bytes()
+    }
+
+    const fn content_bytes_of(&self, place: u32) -> u32 {
+        if place + 1 == self.count {
+            self.last_content_bytes
+        } else {
+            self.content_bytes
+        }
+    }
+
+    /// The pieces of `range` in stream order: slices of `framing`, which holds each record's header
+    /// and trailer in turn, and of `content`, to `take`.
+    pub(crate) fn for_each_piece<'a>(
+        &self,
+        range: StreamRange,
+        framing: &'a [u8],
+        content: &'a [u8],
+        take: &mut dyn FnMut(&'a [u8]),
+    ) {
+        let mut at = self.start;
+        let (mut framing, mut content) = (framing, content);
+        let mut piece = |bytes: &'a [u8]| {
+            let whole = StreamRange::new(at, at + bytes.len() as u64);
+            at = whole.end;
+            let Some(part) = whole.intersection(range) else {
+                return;
+            };
+            let from = usize::try_from(part.start.since(whole.start)).unwrap_or(usize::MAX);
+            let length = usize::try_from(part.bytes()).unwrap_or(usize::MAX);
+            if length > 0 {
+                take(&bytes[from..from + length]);
+            }
+        };
+        let mut header_bytes = self.framing.header_bytes as usize;
+        for place in 0..self.count {
+            let (before, rest) = framing.split_at(header_bytes);
+            piece(before);
+            framing = rest;
+            let (sealed, rest) = content.split_at(self.content_bytes_of(place) as usize);
+            piece(sealed);
+            content = rest;
+            // A trailer and the next header are neighbours in the stream and in memory.
+            header_bytes = self.framing.overhead_bytes() as usize;
+        }
+        piece(framing);
+    }
+}
+
+impl Records {
+    pub(super) fn new(sealer: Rc<Sealer>, first_number: u64, content_bytes: u32) -> Self {
+        Self {
+            sealer,
+            first_number,
+            content_bytes,
+            tags: VecDeque::new(),
+            released: 0,
+        }
+    }
+
+    /// Content bytes of every record but the last.
+    pub(crate) const fn content_bytes(&self) -> u32 {
+        self.content_bytes
+    }
+
+    /// Stream bytes of every record but the last.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        u64::from(self.content_bytes + self.sealer.framing().overhead_bytes())
+    }
+
+    /// How many records `bytes` of stream are.
+    pub(super) fn count_in(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.record_bytes())
+    }
+
+    /// Content bytes in the first `count` of a run's records that is `bytes` of stream long.
+    pub(super) fn content_before(&self, count: u64, bytes: u64) -> u64 {
+        let stream_bytes = (count * self.record_bytes()).min(bytes);
+        let overhead = u64::from(self.sealer.framing().overhead_bytes());
+        stream_bytes - self.count_in(stream_bytes) * overhead
+    }
+
+    /// The records from the one that `from` lies in to the one that `to` ends in, both counted
+    /// from the run's start, which is at `start`; the run is `bytes` long.
+    pub(crate) fn run(&self, start: StreamOffset, bytes: u64, from: u64, to: u64) -> RecordRun {
+        let first = from / self.record_bytes();
+        let end = self.count_in(to);
+        let last_content = self.content_before(end, bytes) - self.content_before(end - 1, bytes);
+        RecordRun {
+            start: start + first * self.record_bytes(),
+            first,
+            count: u32::try_from(end - first).unwrap_or(u32::MAX),
+            content_bytes: self.content_bytes,
+            last_content_bytes: u32::try_from(last_content).unwrap_or(u32::MAX),
+            framing: self.sealer.framing(),
+        }
+    }
+
+    /// The first `bytes` of the run's stream arrived; their whole records need no tags any more.
+    pub(super) fn release(&mut self, bytes: u64) {
+        let done = bytes / self.record_bytes();
+        while self.released < done {
+            self.released += 1;
+            self.tags.pop_front();
+        }
+    }
+
+    /// The rest of a run behind its first `count` records, none of which were sealed yet.
+    pub(super) fn split_off(&self, count: u64) -> Self {
+        Self::new(
+            Rc::clone(&self.sealer),
+            self.first_number + count,
+            self.content_bytes,
+        )
+    }
+
+    /// Seals `run` in place: `content` holds its content, and `framing` gets each record's header
+    /// and trailer in turn. Returns how many records were sealed for the first time and again.
+    ///
+    /// # Errors
+    /// A record is not what it was when it was first sealed. None of them may leave.
+    pub(crate) fn seal(
+        &mut self,
+        run: &RecordRun,
+        framing: &mut [u8],
+        content: &mut [u8],
+    ) -> Result<(u64, u64), ContentChanged> {
+        let header_bytes = run.framing.header_bytes as usize;
+        let (mut framing, mut content) = (framing, content);
+        let (mut fresh, mut again) = (0, 0);
+        for place in 0..run.count {
+            let (record_framing, rest) =
+                framing.split_at_mut(run.framing.overhead_bytes() as usize);
+            let (header, trailer) = record_framing.split_at_mut(header_bytes);
+            framing = rest;
+            let (text, rest) = content.split_at_mut(run.content_bytes_of(place) as usize);
+            content = rest;
+            let index = run.first + u64::from(place);
+            if index < self.released {
+                // Acknowledged while it was being read: nothing of it will leave.
+                continue;
+            }
+            let number = self.first_number + index;
+            let kind = ContentType::ApplicationData;
+            let tag = self.sealer.seal(number, kind, text, header, trailer);
+            let kept = usize::try_from(index - self.released).unwrap_or(usize::MAX);
+            match self.tags.get(kept) {
+                Some(before) if *before == tag => again += 1,
+                Some(_) => return Err(ContentChanged),
+                None => {
+                    assert_eq!(kept, self.tags.len(), "records are first sealed in order");
+                    self.tags.push_back(tag);
+                    fresh += 1;
+                }
+            }
+        }
+        Ok((fresh, again))
+    }
+}

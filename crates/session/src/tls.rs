@@ -1,0 +1,182 @@
+//! One client's side of TLS: its bytes on their way to the handshake, or to be opened.
+//!
+//! It refuses to shake hands: whole records go out in plans, and keys come back. Bounds:
+//! [`crate::client::INPUT_BYTES_MAX`] bytes not yet opened, [`HANDSHAKES_MAX`] handshakes at once.
+
+use record::{AlertDescription, Inbound, KEY_UPDATE, Version};
+
+use crate::stream_map::RECORDS_PER_FETCH_MAX;
+use crate::{Direction, TlsPlan, TlsToken};
+
+/// Handshakes under way, of all clients. With one more, the one that began first is given up: a
+/// flood of 10,000 a second that never finish leaves each client a round trip of 100 ms.
+pub(crate) const HANDSHAKES_MAX: usize = 1024;
+
+/// More records than one fetch claims: text, one record a run, and a slot of an object's.
+const KEY_MARGIN_RECORDS: u64 = 2 * RECORDS_PER_FETCH_MAX as u64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    /// Bytes that arrived and are not opened: the beginning of a record, or more.
+    pub(crate) sealed: Vec<u8>,
+    pub(crate) phase: Phase,
+    /// A plan is out; nothing is opened until it is answered.
+    asked: Option<Asked>,
+    /// The client's next key is needed.
+    pub(crate) wants_receive_key: bool,
+    /// Our next key is needed.
+    pub(crate) wants_send_key: bool,
+    /// Records one key of ours seals at most.
+    key_records_max: u64,
+    /// The client is to be told when nothing more comes.
+    owes_farewell: bool,
+}
+
+/// How far the client came.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Shaking hands.
+    Shaking {
+        /// Nothing of it was understood yet.
+        is_first: bool,
+    },
+    /// Keys are in use. An [`Inbound`] is large, and only one in a thousand clients has none.
+    Open(Inbound),
+    /// Over: what still comes is thrown away.
+    Over,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    Handshake,
+    Key(Direction),
+}
+
+impl Tls {
+    pub(crate) fn new() -> Self {
+        Self {
+            sealed: Vec::new(),
+            phase: Phase::Shaking { is_first: true },
+            asked: None,
+            wants_receive_key: false,
+            wants_send_key: false,
+            key_records_max: 0,
+            owes_farewell: false,
+        }
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn open(&mut self, inbound: Inbound, key_records_max: u64) {
+        self.phase = Phase::Open(inbound);
+        self.key_records_max = key_records_max.max(2 * KEY_MARGIN_RECORDS);
+        self.owes_farewell = true;
+    }
+
+    /// Nothing more is opened or said.
+    pub(crate) fn end(&mut self) {
+        self.phase = Phase::Over;
+        self.sealed = Vec::new();
+        self.owes_farewell = false;
+    }
+
+    /// Whether a `close_notify` is still owed; from now on it is not.
+    pub(crate) fn take_farewell(&mut self) -> bool {
+        std::mem::take(&mut self.owes_farewell)
+    }
+
+    /// Whether keys are in use.
+    pub(crate) const fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open(_))
+    }
+
+    /// The version spoken, once keys are in use.
+    pub(crate) fn version(&self) -> Option<Version> {
+        match &self.phase {
+            Phase::Open(inbound) => Some(inbound.version()),
+            _ => None,
+        }
+    }
+
+    /// Whether the key may seal what one fetch claims from record `number` on.
+    pub(crate) const fn may_seal(&self, number: u64) -> bool {
+        number + KEY_MARGIN_RECORDS <= self.key_records_max
+    }
+
+    /// Whether handshake bytes may be handed out or records opened.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Takes the first whole record out.
+    ///
+    /// # Errors
+    /// What the client is to be told of it.
+    pub(crate) fn take_record(&mut self) -> Result<Option<Vec<u8>>, AlertDescription> {
+        let Some(length) = record::peek_record(&self.sealed)? else {
+            return Ok(None);
+        };
+        if self.sealed.len() < length {
+            return Ok(None);
+        }
+        let rest = self.sealed.split_off(length);
+        Ok(Some(std::mem::replace(&mut self.sealed, rest)))
+    }
+
+    /// The handshake's next record goes to whoever shakes hands.
+    pub(crate) fn ask_handshake(&mut self, token: TlsToken, record: Vec<u8>) -> TlsPlan {
+        self.asked = Some(Asked::Handshake);
+        TlsPlan::Handshake { token, record }
+    }
+
+    /// The plan for a key that is needed, if it can be made now. The client's comes first.
+    pub(crate) fn ask_key(&mut self, token: TlsToken) -> Option<TlsPlan> {
+        if self.asked.is_some() {
+            return None;
+        }
+        let direction = if self.wants_receive_key {
+            Direction::Receive
+        } else if self.wants_send_key {
+            Direction::Send
+        } else {
+            return None;
+        };
+        self.asked = Some(Asked::Key(direction));
+        Some(TlsPlan::NextKey { token, direction })
+    }
+
+    /// A plan was answered. Returns which key it was, if it was one.
+    pub(crate) fn take_answer(&mut self) -> Option<Direction> {
+        match self.asked.take()? {
+            Asked::Handshake => None,
+            Asked::Key(direction) => {
+                match direction {
+                    Direction::Receive => self.wants_receive_key = false,
+                    Direction::Send => self.wants_send_key = false,
+                }
+                Some(direction)
+            }
+        }
+    }
+
+    /// Whether the handshake is under way.
+    pub(crate) const fn is_shaking(&self) -> bool {
+        matches!(self.phase, Phase::Shaking { .. })
+    }
+
+    /// Whether it speaks plain HTTP to the wrong port: a method's first letter instead of a
+    /// record's type.
+    pub(crate) fn is_plain_http(&self) -> bool {
+        matches!(self.phase, Phase::Shaking { is_first: true })
+            && self.sealed.first().is_some_and(u8::is_ascii_uppercase)
+    }
+}
+
+/// An alert as it leaves before there are keys (RFC 8446 s5.1): a plain record.
+pub(crate) fn plain_alert(description: AlertDescription) -> [u8; 7] {
+    let [level, number] = record::Alert::fatal(description).to_bytes();
+    [21, 3, 3, 0, 2, level, number]
+}
+
+/// The message before our records under a new key.
+pub(crate) const KEY_UPDATE_TEXT: &[u8] = &KEY_UPDATE;
