@@ -56,8 +56,9 @@ impl Conductor {
         payload: &[u8],
         iss_min: Option<SeqNumber>,
     ) {
-        let is_welcome =
-            self.is_listening && Some(segment.destination_port) == self.config.http_port;
+        let port = Some(segment.destination_port);
+        let is_served = port == self.config.http_port || port == self.config.https_port;
+        let is_welcome = self.is_listening && is_served;
         if !(is_welcome && is_opening(segment)) {
             self.refuse(path, segment, payload);
             return;

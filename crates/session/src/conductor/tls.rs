@@ -294,11 +294,13 @@ impl Conductor {
             return;
         };
         let serial = client.serial;
-        let plan = client
-            .tls
-            .as_mut()
-            .and_then(|tls| tls.ask_key(TlsToken { index, serial }));
-        self.tls_plans.extend(plan);
+        let Some(tls) = client.tls.as_mut() else {
+            return;
+        };
+        // A KeyUpdate that waits to be sent is the answer to another one too (RFC 8446 s4.6.3).
+        tls.wants_send_key &= !client.stream.is_rekeyed_behind(client.tcp.claimed());
+        self.tls_plans
+            .extend(tls.ask_key(TlsToken { index, serial }));
     }
 
     /// Before new bytes are claimed: whether our key may seal them. If not, the next one is asked
@@ -311,8 +313,10 @@ impl Conductor {
         let Some(tls) = client.tls.as_mut().filter(|tls| tls.is_open()) else {
             return true;
         };
-        let number = client.stream.record_number(client.tcp.claimed());
-        if tls.may_seal(number.unwrap_or(0)) && !tls.wants_send_key {
+        let claimed = client.tcp.claimed();
+        let number = client.stream.record_number(claimed).unwrap_or(0);
+        let is_fresh = tls.may_seal(number) || client.stream.is_rekeyed_behind(claimed);
+        if is_fresh && !tls.wants_send_key {
             return true;
         }
         match tls.version() {

@@ -316,6 +316,18 @@ impl StreamMap {
         }
     }
 
+    /// Whether the key changes behind the record that `offset` lies in.
+    pub(crate) fn is_rekeyed_behind(&self, offset: StreamOffset) -> bool {
+        let sealer = self.find(offset).and_then(|span| match &span.source {
+            Source::Text { seal, .. } => seal.as_ref().map(|seal| &seal.sealer),
+            Source::Object { records, .. } => records.as_ref().map(|records| &records.sealer),
+        });
+        match (sealer, &self.sealing) {
+            (Some(sealer), Some(sealing)) => !Rc::ptr_eq(sealer, &sealing.sealer),
+            _ => false,
+        }
+    }
+
     /// Bytes of text from `offset` on, at most up to `end`, before the next run of an object. Runs
     /// of text that follow each other are contiguous in the buffer, so this is one slice.
     pub(crate) fn text_run(&self, offset: StreamOffset, end: StreamOffset) -> StreamRange {

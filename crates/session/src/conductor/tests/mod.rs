@@ -5,6 +5,7 @@ mod answers;
 mod endings;
 mod reads;
 mod replies;
+mod tls;
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -63,6 +64,8 @@ struct Bench {
     reads: Vec<ReadPlan>,
     /// Frames sent: header and payload in one.
     sent: Vec<(Sent, Vec<u8>)>,
+    /// What the disk brings is the object XOR this.
+    twist: u8,
 }
 
 /// A sent TCP segment, or the bytes of another frame.
@@ -84,6 +87,7 @@ impl Bench {
             now: Instant::from_millis(1),
             reads: Vec::new(),
             sent: Vec::new(),
+            twist: 0,
         };
         bench.transmit();
         bench.sent.clear();
@@ -151,7 +155,7 @@ impl Bench {
             .iter_mut()
             .zip(read.offset_bytes..)
         {
-            *byte = content(offset);
+            *byte = content(offset) ^ self.twist;
         }
         self.conductor
             .handle_completion(self.now, &mut self.arena, read.token, Ok(slot));
@@ -222,6 +226,7 @@ fn taken(frame: &Outgoing<'_>) -> (Sent, Vec<u8>) {
 /// One client's side of a connection.
 struct Peer {
     port: u16,
+    server_port: u16,
     /// SND.NXT.
     next: SeqNumber,
     /// What it has received in order, and the sequence number after it.
@@ -235,8 +240,13 @@ struct Peer {
 impl Peer {
     /// Sends a SYN. It counts as sent; the SYN-ACK is not looked at.
     fn knock(bench: &mut Bench, port: u16, sequence: SeqNumber) -> Self {
+        Self::knock_at(bench, PORT, port, sequence)
+    }
+
+    fn knock_at(bench: &mut Bench, server_port: u16, port: u16, sequence: SeqNumber) -> Self {
         let mut peer = Self {
             port,
+            server_port,
             next: sequence,
             received: Vec::new(),
             expected: SeqNumber(0),
@@ -258,7 +268,11 @@ impl Peer {
 
     /// Shakes hands.
     fn connect(bench: &mut Bench, port: u16) -> Self {
-        let mut peer = Self::knock(bench, port, SeqNumber(u32::MAX - 3));
+        Self::connect_to(bench, PORT, port)
+    }
+
+    fn connect_to(bench: &mut Bench, server_port: u16, port: u16) -> Self {
+        let mut peer = Self::knock_at(bench, server_port, port, SeqNumber(u32::MAX - 3));
         let replies = bench.take_segments(port);
         if let [(syn_ack, _)] = &replies[..]
             && syn_ack.flags.contains(TcpFlags::SYN)
@@ -285,7 +299,7 @@ impl Peer {
     fn send_with(&self, bench: &mut Bench, flags: TcpFlags, options: TcpOptions, text: &[u8]) {
         let segment = TcpRepr {
             source_port: self.port,
-            destination_port: PORT,
+            destination_port: self.server_port,
             sequence: self.next,
             acknowledgment: self.expected,
             flags,

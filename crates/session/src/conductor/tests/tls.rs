@@ -1,0 +1,534 @@
+//! TLS: handshakes by hand, then real records both ways.
+
+use clock::Duration;
+use record::{Algorithm, ContentType, Event, HEADER_BYTES, Inbound, Sealer, TrafficKey, Version};
+use wire::TcpFlags;
+
+use super::{Bench, OBJECT_BYTES, Peer, assert_is_object, config};
+use crate::tls::HANDSHAKES_MAX;
+use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsToken};
+
+const TLS_PORT: u16 = 443;
+/// A record that looks like a handshake's, to the framing.
+const HELLO: &[u8] = &[22, 3, 1, 0, 3, b'h', b'e', b'y'];
+
+fn tls_config() -> Config {
+    Config {
+        https_port: Some(TLS_PORT),
+        ..config()
+    }
+}
+
+fn key(version: Version, byte: u8) -> TrafficKey {
+    TrafficKey::new(version, Algorithm::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap()
+}
+
+/// Our keys are numbered from 1, the client's from 101.
+fn answer_with_key(bench: &mut Bench, plan: Option<TlsPlan>, expected: Direction, byte: u8) {
+    let Some(TlsPlan::NextKey { token, direction }) = plan else {
+        panic!("a key is wanted, not {plan:?}");
+    };
+    assert_eq!(direction, expected);
+    let key = key(Version::Tls13, byte);
+    answer(bench, token, TlsAnswer::NextKey { key });
+}
+
+fn answer(bench: &mut Bench, token: TlsToken, answer: TlsAnswer) {
+    bench
+        .conductor
+        .handle_tls(bench.now, &mut bench.arena, token, answer);
+}
+
+fn handshake(plan: Option<TlsPlan>) -> (TlsToken, Vec<u8>) {
+    match plan {
+        Some(TlsPlan::Handshake { token, record }) => (token, record),
+        plan => panic!("a handshake's record is due, not {plan:?}"),
+    }
+}
+
+fn established(version: Version) -> TlsAnswer {
+    TlsAnswer::Established {
+        flight: b"flight".to_vec(),
+        send: (key(version, 1), 2),
+        receive: (key(version, 101), 0),
+        is_resumed: false,
+    }
+}
+
+/// A client whose handshake is over.
+struct TlsPeer {
+    peer: Peer,
+    sealer: Sealer,
+    number: u64,
+    inbound: Inbound,
+    /// Bytes of `peer.received` that were opened.
+    opened: usize,
+    /// What they said.
+    text: Vec<u8>,
+    is_notified: bool,
+    /// The alert that was the last word.
+    is_aborted: Option<u8>,
+    /// Our key updates seen.
+    updates: u8,
+}
+
+impl TlsPeer {
+    fn connect(bench: &mut Bench, port: u16, version: Version) -> Self {
+        let mut peer = Peer::connect_to(bench, TLS_PORT, port);
+        peer.send(bench, TcpFlags::ACK, HELLO);
+        let (token, record) = handshake(bench.conductor.poll_tls());
+        assert_eq!(record, HELLO);
+        answer(bench, token, established(version));
+        bench.turn();
+        peer.take(bench);
+        assert_eq!(peer.received, b"flight");
+        Self {
+            peer,
+            sealer: Sealer::new(&key(version, 101)),
+            number: 0,
+            inbound: Inbound::new(&key(version, 1), 2),
+            opened: b"flight".len(),
+            text: Vec::new(),
+            is_notified: false,
+            is_aborted: None,
+            updates: 0,
+        }
+    }
+
+    fn seal(&mut self, content_type: ContentType, text: &[u8]) -> Vec<u8> {
+        let framing = self.sealer.framing();
+        let header = framing.header_bytes as usize;
+        let mut record = vec![0; header];
+        record.extend_from_slice(text);
+        record.resize(record.len() + framing.trailer_bytes as usize, 0);
+        let (before, rest) = record.split_at_mut(header);
+        let (content, after) = rest.split_at_mut(text.len());
+        self.sealer
+            .seal(self.number, content_type, content, before, after);
+        self.number += 1;
+        record
+    }
+
+    fn say(&mut self, bench: &mut Bench, content_type: ContentType, text: &[u8]) {
+        let record = self.seal(content_type, text);
+        self.peer.send(bench, TcpFlags::ACK, &record);
+    }
+
+    fn get(&mut self, bench: &mut Bench) {
+        let request = b"GET /object HTTP/1.1\r\nHost: a\r\n\r\n";
+        self.say(bench, ContentType::ApplicationData, request);
+        bench.turn();
+    }
+
+    /// Opens what came in whole records; our next key is used after a KeyUpdate.
+    fn open(&mut self) {
+        while let Some(length) = record::peek_record(&self.peer.received[self.opened..]).unwrap() {
+            let Some(record) = self.peer.received.get(self.opened..self.opened + length) else {
+                break;
+            };
+            let mut record = record.to_vec();
+            self.opened += length;
+            match self.inbound.open(&mut record).unwrap() {
+                Event::Data(text) => self.text.extend_from_slice(text),
+                Event::CloseNotify => self.is_notified = true,
+                Event::Aborted(number) => self.is_aborted = Some(number),
+                Event::KeyUpdate { is_answer_wanted } => {
+                    assert!(!is_answer_wanted);
+                    self.updates += 1;
+                    let next = key(Version::Tls13, 1 + self.updates);
+                    self.inbound.rekey(&next);
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    }
+
+    fn drain(&mut self, bench: &mut Bench) {
+        self.peer.drain(bench);
+        self.open();
+    }
+
+    fn body(&self) -> &[u8] {
+        let end = self
+            .text
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n");
+        &self.text[end.expect("a reply's head") + 4..]
+    }
+
+    fn assert_has_object(&self) {
+        assert_eq!(self.body().len() as u64, OBJECT_BYTES);
+        assert_is_object(self.body(), 0);
+    }
+}
+
+#[test]
+fn a_handshake_gets_whole_records_one_at_a_time() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, &HELLO[..7]);
+    assert!(bench.conductor.poll_tls().is_none(), "not a whole record");
+    let rest = [&HELLO[7..], HELLO].concat();
+    peer.send(&mut bench, TcpFlags::ACK, &rest);
+    let (token, record) = handshake(bench.conductor.poll_tls());
+    assert_eq!(record, HELLO);
+    assert!(bench.conductor.poll_tls().is_none(), "one at a time");
+    let flight = b"server hello".to_vec();
+    answer(&mut bench, token, TlsAnswer::Continue { flight });
+    bench.turn();
+    peer.take(&mut bench);
+    assert_eq!(peer.received, b"server hello");
+    let (again, record) = handshake(bench.conductor.poll_tls());
+    assert_eq!((again, &record[..]), (token, HELLO));
+    answer(&mut bench, token, established(Version::Tls13));
+    assert_eq!(bench.conductor.counters().tls_handshake_count, 1);
+    peer.send(&mut bench, TcpFlags::RST, b"");
+    let plan = bench.conductor.poll_tls();
+    assert!(matches!(plan, Some(TlsPlan::Forget { token: gone }) if gone == token));
+    bench.assert_quiet();
+}
+
+#[test]
+fn an_object_goes_through_records_of_both_versions() {
+    for version in [Version::Tls12, Version::Tls13] {
+        let mut bench = Bench::with(tls_config(), 8);
+        let mut client = TlsPeer::connect(&mut bench, 1000, version);
+        client.get(&mut bench);
+        client.get(&mut bench);
+        client.drain(&mut bench);
+        let second = client.text.len() / 2;
+        client.text.truncate(second);
+        client.assert_has_object();
+        let counters = bench.conductor.counters();
+        assert_eq!(counters.record_seal_bytes, 2 * OBJECT_BYTES);
+        assert_eq!(counters.record_reseal_count, 0);
+        client.say(&mut bench, ContentType::Alert, &[1, 0]);
+        bench.turn();
+        client.drain(&mut bench);
+        assert!(client.is_notified && client.peer.finished);
+        client.peer.close(&mut bench);
+        bench.assert_quiet();
+        assert_eq!(bench.released(), 2);
+    }
+}
+
+/// Fetches the object with one segment lost; says what that segment was first, and again.
+fn lose_one(bench: &mut Bench, client: &mut TlsPeer, twist: u8) -> (Vec<u8>, Option<Vec<u8>>) {
+    // The first time, the window opens.
+    client.get(bench);
+    client.drain(bench);
+    client.get(bench);
+    bench.complete_reads();
+    let mut segments = bench.take_segments(1000);
+    segments.retain(|(_, payload)| !payload.is_empty());
+    let (lost, bytes) = segments.remove(0);
+    let last = segments.last().expect("more than one segment");
+    let right = last
+        .0
+        .sequence
+        .wrapping_add(u32::try_from(last.1.len()).unwrap());
+    bench.twist = twist;
+    for _ in 0..4 {
+        let left = lost
+            .sequence
+            .wrapping_add(u32::try_from(bytes.len()).unwrap());
+        client.peer.acknowledge_with_sack(bench, left, right);
+        bench.pass(Duration::from_millis(300));
+        bench.complete_reads();
+    }
+    let again = bench.take_segments(1000);
+    client.peer.reset = again
+        .iter()
+        .any(|(segment, _)| segment.flags.contains(TcpFlags::RST));
+    let mut repeated = Vec::new();
+    for (segment, payload) in again {
+        let at = segment.sequence.distance(lost.sequence);
+        if usize::try_from(at).is_ok_and(|at| at == repeated.len()) {
+            repeated.extend_from_slice(&payload);
+        }
+    }
+    repeated.truncate(bytes.len());
+    (bytes, (!repeated.is_empty()).then_some(repeated))
+}
+
+#[test]
+fn a_lost_range_is_sealed_to_the_same_bytes() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    let (first, again) = lose_one(&mut bench, &mut client, 0);
+    assert_eq!(Some(first), again);
+    assert!(bench.conductor.counters().record_reseal_count > 0);
+}
+
+#[test]
+fn a_record_whose_content_changed_never_leaves_again() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    let (first, again) = lose_one(&mut bench, &mut client, 1);
+    // Text, which is kept, may leave again; nothing of the object does.
+    let head_bytes = HEADER_BYTES + usize::from(u16::from_be_bytes([first[3], first[4]]));
+    assert!(again.is_none_or(|again| again[..] == first[..head_bytes.min(again.len())]));
+    assert!(client.peer.reset);
+    assert_eq!(bench.conductor.counters().record_reseal_mismatch_count, 1);
+    assert_eq!(bench.released(), 2);
+    bench.assert_quiet();
+}
+
+#[test]
+fn a_window_of_less_than_a_record_sends_parts_of_records() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    // Scaled by 2^8: 5,120 bytes, then the rest of each record with the next window.
+    client.peer.window = 20;
+    client.peer.send(&mut bench, TcpFlags::ACK, b"");
+    client.get(&mut bench);
+    client.drain(&mut bench);
+    client.assert_has_object();
+    assert!(bench.conductor.counters().record_reseal_count > 0);
+}
+
+#[test]
+fn our_key_is_replaced_before_its_limit() {
+    let config = Config {
+        key_records_max: 64,
+        ..tls_config()
+    };
+    let mut bench = Bench::with(config, 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    let mut next = 2;
+    for _ in 0..4 {
+        client.get(&mut bench);
+        for _ in 0..200 {
+            client.drain(&mut bench);
+            let Some(plan) = bench.conductor.poll_tls() else {
+                break;
+            };
+            answer_with_key(&mut bench, Some(plan), Direction::Send, next);
+            next += 1;
+            bench.turn();
+        }
+    }
+    assert_eq!(client.text.len() % 4, 0);
+    client.text.truncate(client.text.len() / 4);
+    client.assert_has_object();
+    assert_eq!(client.updates, next - 2);
+    // Four times at least 20 records and a head, in runs of at most 64 - 32.
+    assert!(client.updates >= 2, "{} updates", client.updates);
+    let counters = bench.conductor.counters();
+    assert_eq!(counters.tls_key_update_count, u64::from(client.updates));
+}
+
+#[test]
+fn tls_1_2_has_no_second_key_and_ends() {
+    let config = Config {
+        key_records_max: 64,
+        ..tls_config()
+    };
+    let mut bench = Bench::with(config, 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls12);
+    for _ in 0..4 {
+        client.get(&mut bench);
+        client.drain(&mut bench);
+    }
+    assert!(client.peer.reset);
+    assert_eq!(bench.conductor.counters().tls_key_exhausted_count, 1);
+    bench.assert_quiet();
+}
+
+#[test]
+fn the_clients_key_update_is_followed_and_answered() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    client.get(&mut bench);
+    let update = client.seal(ContentType::Handshake, &[24, 0, 0, 1, 1]);
+    client.sealer = Sealer::new(&key(Version::Tls13, 102));
+    client.number = 0;
+    let request = client.seal(
+        ContentType::ApplicationData,
+        b"GET /object HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    client
+        .peer
+        .send(&mut bench, TcpFlags::ACK, &[update, request].concat());
+    let plan = bench.conductor.poll_tls();
+    answer_with_key(&mut bench, plan, Direction::Receive, 102);
+    let plan = bench.conductor.poll_tls();
+    answer_with_key(&mut bench, plan, Direction::Send, 2);
+    assert!(bench.conductor.poll_tls().is_none());
+    bench.turn();
+    client.drain(&mut bench);
+    assert_eq!(client.updates, 1);
+    client.text.truncate(client.text.len() / 2);
+    client.assert_has_object();
+}
+
+#[test]
+fn a_record_that_cannot_be_opened_ends_the_connection_with_an_alert() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    client.get(&mut bench);
+    let mut record = client.seal(ContentType::ApplicationData, b"GET");
+    record[7] ^= 1;
+    client.peer.send(&mut bench, TcpFlags::ACK, &record);
+    bench.turn();
+    client.drain(&mut bench);
+    assert_eq!(client.is_aborted, Some(20), "bad_record_mac");
+    assert!(client.peer.finished && !client.is_notified);
+    // What was claimed before came whole, up to the end of a record.
+    assert!((client.body().len() as u64) < OBJECT_BYTES);
+    assert_is_object(client.body(), 0);
+    client.peer.close(&mut bench);
+    bench.assert_quiet();
+    assert_eq!(bench.released(), 1);
+}
+
+#[test]
+fn an_alert_of_the_clients_ends_the_connection_at_once() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    client.get(&mut bench);
+    client.say(&mut bench, ContentType::Alert, &[2, 40]);
+    bench.complete_reads();
+    client.peer.take(&mut bench);
+    assert!(client.peer.reset);
+    assert_eq!(bench.conductor.counters().tls_peer_alert_count, 1);
+    bench.assert_quiet();
+}
+
+#[test]
+fn renegotiation_is_refused() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls12);
+    client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
+    bench.turn();
+    client.peer.drain(&mut bench);
+    let alert = client.peer.received[client.opened..].to_vec();
+    assert_eq!(alert.first(), Some(&21));
+    assert!(client.peer.finished);
+}
+
+#[test]
+fn what_is_no_handshake_is_told_so() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut plain = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    plain.get(&mut bench, "/object");
+    plain.drain(&mut bench);
+    assert!(plain.received.starts_with(b"HTTP/1.1 400 "));
+    assert!(plain.finished);
+    let mut garbage = Peer::connect_to(&mut bench, TLS_PORT, 1001);
+    garbage.send(&mut bench, TcpFlags::ACK, b"\x80\x2e\x01\x03\x01");
+    bench.turn();
+    garbage.drain(&mut bench);
+    assert_eq!(garbage.received, [21, 3, 3, 0, 2, 2, 10]);
+    assert!(garbage.finished);
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_closed() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    let flight = Vec::new();
+    answer(&mut bench, token, TlsAnswer::Continue { flight });
+    bench.pass(Duration::from_millis(19_990));
+    peer.take(&mut bench);
+    assert!(!peer.finished);
+    bench.pass(Duration::from_millis(20));
+    peer.take(&mut bench);
+    assert!(peer.finished && peer.received.is_empty());
+    assert_eq!(bench.conductor.counters().tls_handshake_timeout_count, 1);
+}
+
+#[test]
+fn one_handshake_too_many_ends_the_eldest() {
+    let config = Config {
+        connections_max: HANDSHAKES_MAX + 2,
+        ..tls_config()
+    };
+    let mut bench = Bench::with(config, 8);
+    let begin = |bench: &mut Bench, port: usize| {
+        let mut peer = Peer::connect_to(bench, TLS_PORT, u16::try_from(port).unwrap());
+        peer.send(bench, TcpFlags::ACK, HELLO);
+        bench.turn();
+        peer
+    };
+    let mut eldest = begin(&mut bench, 1000);
+    let mut second = begin(&mut bench, 1001);
+    for place in 2..HANDSHAKES_MAX {
+        begin(&mut bench, 1000 + place);
+    }
+    eldest.take(&mut bench);
+    assert!(!eldest.reset);
+    begin(&mut bench, 1000 + HANDSHAKES_MAX);
+    bench.turn();
+    eldest.take(&mut bench);
+    second.take(&mut bench);
+    assert!(eldest.reset && !second.reset);
+    assert_eq!(bench.conductor.counters().tls_handshake_overflow_count, 1);
+}
+
+#[test]
+fn a_client_that_ends_early_is_served_what_it_asked_before() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK.union(TcpFlags::FIN), HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(!peer.finished, "the handshake may still have an answer");
+    let flight = b"alert".to_vec();
+    answer(&mut bench, token, TlsAnswer::Refused { flight });
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.finished && peer.received == b"alert");
+}
+
+#[test]
+fn an_answer_for_a_client_that_left_is_forgotten() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    peer.send(&mut bench, TcpFlags::RST, b"");
+    let mut other = Peer::connect_to(&mut bench, TLS_PORT, 1001);
+    answer(&mut bench, token, established(Version::Tls13));
+    bench.turn();
+    other.take(&mut bench);
+    assert!(other.received.is_empty() && !other.reset);
+    assert_eq!(bench.conductor.counters().tls_handshake_count, 0);
+}
+
+#[test]
+fn a_failure_of_ours_resets() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    answer(&mut bench, token, TlsAnswer::Failed);
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.reset);
+    bench.assert_quiet();
+}
+
+#[test]
+fn the_emulation_seals_objects_and_nothing_else() {
+    let config = Config {
+        is_sealing_emulated: true,
+        ..config()
+    };
+    let mut bench = Bench::with(config, 8);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.get(&mut bench, "/object");
+    peer.drain(&mut bench);
+    let (head, body) = peer.head_and_rest();
+    assert!(head.starts_with("HTTP/1.1 200 "));
+    assert_eq!(body.len() as u64, OBJECT_BYTES);
+    assert_ne!(
+        body[..16],
+        (0..16).map(super::content).collect::<Vec<_>>()[..]
+    );
+    let counters = bench.conductor.counters();
+    assert_eq!(counters.record_seal_bytes, OBJECT_BYTES);
+}
