@@ -6,7 +6,8 @@ use tcp::{Demand, StreamOffset, StreamRange};
 
 use super::{FetchLimits, FetchPlan, plan};
 use crate::ObjectHandle;
-use crate::stream_map::{Layout, ObjectPlace, StreamMap};
+use crate::stream_map::tests::{place, sealed_map};
+use crate::stream_map::{Layout, ObjectPlace, RECORDS_PER_FETCH_MAX, StreamMap};
 
 const LIMITS: FetchLimits = FetchLimits {
     frame_bytes: 65_463,
@@ -181,5 +182,136 @@ proptest! {
             }
             at = fetch.range.end.0;
         }
+    }
+}
+
+/// A sealed stream: a head of its own record, then `length` bytes of an object in large records.
+fn sealed_stream(length: u64) -> StreamMap {
+    let mut map = sealed_map();
+    let object = ObjectPlace {
+        read_bytes_max: 65_536,
+        ..place(0)
+    };
+    let text = Part::Text(u32::try_from(HEAD).unwrap());
+    let parts = [text, Part::Object { start: 0, length }];
+    let head = vec![b'h'; usize::try_from(HEAD).unwrap()];
+    map.push_reply(&head, &parts, Some(object), LAYOUT);
+    map
+}
+
+/// Stream bytes of the head, and of a large record.
+const SEALED_HEAD: u64 = HEAD + 22;
+const RECORD: u64 = 15_360 + 22;
+
+#[test]
+fn four_records_are_fifteen_blocks_and_fill_a_frame() {
+    let stream = sealed_stream(307_200);
+    let end = stream.end().0;
+    let (mut at, mut reads) = (0, 0);
+    while at < end {
+        let fetch = planned(&stream, &demand(at, end));
+        let read = fetch.read.unwrap();
+        assert_eq!((read.skip_bytes, read.length_bytes), (0, 61_440));
+        assert_eq!(read.records.unwrap().count, 4);
+        at = fetch.range.end.0;
+        reads += 1;
+    }
+    assert_eq!(reads, 5);
+}
+
+#[test]
+fn new_data_ends_with_a_record_if_one_fits() {
+    let stream = sealed_stream(307_200);
+    let busy = |credit| Demand {
+        outstanding_bytes: 1,
+        window_bytes: 2 * RECORD,
+        ..demand(SEALED_HEAD, SEALED_HEAD + credit)
+    };
+    let one = planned(&stream, &busy(2 * RECORD - 1));
+    assert_eq!(one.range.bytes(), RECORD);
+    assert_eq!(one.read.unwrap().length_bytes, 16_384);
+    assert_eq!(planned(&stream, &busy(RECORD)).range.bytes(), RECORD);
+    assert!(
+        plan(&busy(RECORD - 1), &stream, LIMITS).is_none(),
+        "waits for a whole one"
+    );
+}
+
+#[test]
+fn a_part_of_a_record_leaves_if_waiting_would_not_help() {
+    let stream = sealed_stream(307_200);
+    let idle = demand(SEALED_HEAD + 100, SEALED_HEAD + 3000);
+    let narrow = Demand {
+        outstanding_bytes: 1,
+        window_bytes: 2 * RECORD - 1,
+        ..demand(SEALED_HEAD, SEALED_HEAD + 10_254)
+    };
+    let lost = Demand {
+        is_retransmission: true,
+        outstanding_bytes: 1,
+        ..demand(SEALED_HEAD + RECORD - 10, SEALED_HEAD + RECORD + 10)
+    };
+    for (demand, records, read_bytes) in [(idle, 1, 16_384), (narrow, 1, 16_384), (lost, 2, 32_768)]
+    {
+        let fetch = planned(&stream, &demand);
+        assert_eq!(fetch.range, demand.range);
+        let read = fetch.read.unwrap();
+        assert_eq!(
+            (read.records.unwrap().count, read.offset_bytes),
+            (records, 0)
+        );
+        assert_eq!(read.length_bytes, read_bytes, "the whole records are read");
+        assert_eq!(read.records.unwrap().start, StreamOffset(SEALED_HEAD));
+    }
+}
+
+#[test]
+fn the_head_does_not_wait_for_the_first_record() {
+    let stream = sealed_stream(307_200);
+    let demand = Demand {
+        outstanding_bytes: 1,
+        ..demand(0, SEALED_HEAD + 1000)
+    };
+    let fetch = planned(&stream, &demand);
+    assert_eq!((fetch.range.bytes(), fetch.read), (SEALED_HEAD, None));
+}
+
+proptest! {
+    /// Whatever the credit, each byte of a sealed stream is fetched once and in order, its records
+    /// lie in the read, and the read in a slot.
+    #[test]
+    fn sealed_fetches_cover_the_stream(
+        start in 0_u64..10_000,
+        length in 1_u64..400_000,
+        window_bytes in 3_000_u64..1_000_000,
+        read_bytes_max in prop::sample::select(vec![4096_u32, 8192, 16_384, 65_536]),
+        credits in prop::collection::vec(1_u64..200_000, 1..8),
+    ) {
+        let mut stream = sealed_map();
+        let object = ObjectPlace { read_bytes_max, ..place(0) };
+        let parts = [Part::Text(3), Part::Object { start, length }];
+        let layout = Layout { window_bytes, ..LAYOUT };
+        stream.push_reply(b"abc", &parts, Some(object), layout);
+        let (mut at, end) = (0, stream.end().0);
+        for credit in credits.iter().cycle() {
+            let demand = Demand { window_bytes, ..demand(at, end.min(at + credit)) };
+            let fetch = planned(&stream, &demand);
+            prop_assert_eq!(fetch.range.start.0, at);
+            prop_assert!(fetch.range.bytes() > 0 && fetch.range.end <= demand.range.end);
+            if let Some(read) = fetch.read {
+                prop_assert!(read.length_bytes <= read_bytes_max);
+                prop_assert_eq!(read.offset_bytes % 4096, 0);
+                let run = read.records.unwrap();
+                let held = u64::from(read.length_bytes - read.skip_bytes);
+                prop_assert!(run.all_content_bytes() <= held);
+                prop_assert!(run.start <= read.stream_start && run.end() >= fetch.range.end);
+                prop_assert!(run.count <= RECORDS_PER_FETCH_MAX);
+            }
+            at = fetch.range.end.0;
+            if at == end {
+                break;
+            }
+        }
+        prop_assert_eq!(at, end);
     }
 }
