@@ -21,7 +21,7 @@ pub(crate) struct Tls {
     /// Bytes that arrived and are not opened: the beginning of a record, or more.
     pub(crate) sealed: Vec<u8>,
     pub(crate) phase: Phase,
-    /// A plan is out; nothing is opened until it is answered.
+    /// A plan is out.
     asked: Option<Asked>,
     /// The client's next key is needed.
     pub(crate) wants_receive_key: bool,
@@ -103,46 +103,61 @@ impl Tls {
         number + KEY_MARGIN_RECORDS <= self.key_records_max
     }
 
-    /// Whether handshake bytes may be handed out or records opened.
+    /// Whether an answer must come before anything more can be understood.
     pub(crate) const fn is_waiting(&self) -> bool {
-        self.asked.is_some()
+        self.wants_receive_key || matches!(self.asked, Some(Asked::Handshake))
     }
 
-    /// Takes the first whole record out.
+    /// Whether what the client said already may still lead to something.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_waiting() || self.has_record() == Ok(true)
+    }
+
+    /// Whether a whole record waits.
     ///
     /// # Errors
-    /// What the client is to be told of it.
-    pub(crate) fn take_record(&mut self) -> Result<Option<Vec<u8>>, AlertDescription> {
-        let Some(length) = record::peek_record(&self.sealed)? else {
-            return Ok(None);
-        };
-        if self.sealed.len() < length {
-            return Ok(None);
-        }
-        let rest = self.sealed.split_off(length);
-        Ok(Some(std::mem::replace(&mut self.sealed, rest)))
+    /// What the client is to be told of its header.
+    pub(crate) fn has_record(&self) -> Result<bool, AlertDescription> {
+        let length = record::peek_record(&self.sealed)?;
+        Ok(length.is_some_and(|length| length <= self.sealed.len()))
     }
 
-    /// The handshake's next record goes to whoever shakes hands.
-    pub(crate) fn ask_handshake(&mut self, token: TlsToken, record: Vec<u8>) -> TlsPlan {
-        self.asked = Some(Asked::Handshake);
-        TlsPlan::Handshake { token, record }
-    }
-
-    /// The plan for a key that is needed, if it can be made now. The client's comes first.
-    pub(crate) fn ask_key(&mut self, token: TlsToken) -> Option<TlsPlan> {
+    /// What is wanted of whoever shakes hands, if nothing is out. The client's key comes before
+    /// ours, which is wanted because of it.
+    pub(crate) fn take_plan(&mut self, token: TlsToken) -> Option<TlsPlan> {
         if self.asked.is_some() {
             return None;
         }
-        let direction = if self.wants_receive_key {
-            Direction::Receive
-        } else if self.wants_send_key {
-            Direction::Send
-        } else {
-            return None;
+        let plan = match self.phase {
+            Phase::Shaking { .. } => TlsPlan::Handshake {
+                token,
+                record: self.take_record()?,
+            },
+            Phase::Open(_) if self.wants_receive_key => TlsPlan::NextKey {
+                token,
+                direction: Direction::Receive,
+            },
+            Phase::Open(_) if self.wants_send_key => TlsPlan::NextKey {
+                token,
+                direction: Direction::Send,
+            },
+            Phase::Open(_) | Phase::Over => return None,
         };
-        self.asked = Some(Asked::Key(direction));
-        Some(TlsPlan::NextKey { token, direction })
+        self.asked = Some(match plan {
+            TlsPlan::NextKey { direction, .. } => Asked::Key(direction),
+            _ => Asked::Handshake,
+        });
+        Some(plan)
+    }
+
+    /// Takes the first whole record out.
+    fn take_record(&mut self) -> Option<Vec<u8>> {
+        let length = record::peek_record(&self.sealed).ok()??;
+        if self.sealed.len() < length {
+            return None;
+        }
+        let rest = self.sealed.split_off(length);
+        Some(std::mem::replace(&mut self.sealed, rest))
     }
 
     /// A plan was answered. Returns which key it was, if it was one.

@@ -11,11 +11,11 @@ use tcp::{
 use wire::{Path, SeqNumber, TcpRepr};
 
 use super::{Conductor, HALF_OPEN_MAX, Knock};
+use crate::TlsToken;
 use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
-use crate::{TlsPlan, TlsToken};
 
 impl Conductor {
     /// A segment for one of our addresses.
@@ -339,8 +339,7 @@ impl Conductor {
         };
         if client.tls.is_some() {
             let serial = client.serial;
-            let token = TlsToken { index, serial };
-            self.tls_plans.push_back(TlsPlan::Forget { token });
+            self.forgotten.push(TlsToken { index, serial });
         }
         self.table.remove(&client.tcp.tuple());
         client.stream.release_all(&mut self.released);

@@ -28,7 +28,7 @@ use crate::fetch::FetchLimits;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
 use crate::slab::Slab;
-use crate::{Config, LookupPlan, ObjectHandle, TlsPlan, TlsToken};
+use crate::{Config, LookupPlan, ObjectHandle, TlsToken};
 
 #[cfg(doc)]
 use crate::ReadPlan;
@@ -72,7 +72,10 @@ pub struct Conductor {
     released: Vec<ObjectHandle>,
     /// Clients to be reset as soon as there is room for their resets.
     condemned: Vec<TlsToken>,
-    tls_plans: VecDeque<TlsPlan>,
+    /// Clients that want something of whoever shakes hands.
+    tls_turns: RunQueue,
+    /// Clients that spoke TLS and are gone.
+    forgotten: Vec<TlsToken>,
     /// Handshakes in the order they began, and some that are over.
     handshakes: VecDeque<TlsToken>,
     /// Handshakes under way.
@@ -109,7 +112,8 @@ impl Conductor {
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
             condemned: Vec::new(),
-            tls_plans: VecDeque::new(),
+            tls_turns: RunQueue::new(clients),
+            forgotten: Vec::new(),
             handshakes: VecDeque::new(),
             shaking: 0,
             emulation: config

@@ -16,7 +16,23 @@ use crate::{Direction, TlsAnswer, TlsPlan, TlsToken};
 impl Conductor {
     /// The next thing to do for a client that speaks TLS.
     pub fn poll_tls(&mut self) -> Option<TlsPlan> {
-        self.tls_plans.pop_front()
+        if let Some(token) = self.forgotten.pop() {
+            return Some(TlsPlan::Forget { token });
+        }
+        while let Some(index) = self.tls_turns.pop() {
+            let Some(client) = self.clients.entry_mut(index) else {
+                continue;
+            };
+            let serial = client.serial;
+            let plan = client
+                .tls
+                .as_mut()
+                .and_then(|tls| tls.take_plan(TlsToken { index, serial }));
+            if plan.is_some() {
+                return plan;
+            }
+        }
+        None
     }
 
     /// The answer to a plan of [`Conductor::poll_tls`].
@@ -138,7 +154,7 @@ impl Conductor {
         if let Some(client) = self.clients.entry_mut(index)
             && client.is_half_closed
             && client.takes_requests()
-            && !client.tls.as_ref().is_some_and(|tls| tls.is_waiting())
+            && !client.tls.as_ref().is_some_and(|tls| tls.is_busy())
         {
             client.stop_taking_requests();
         }
@@ -184,7 +200,8 @@ impl Conductor {
         }
     }
 
-    /// Hands out the handshake's next record.
+    /// Looks at what came of a handshake. Its records wait with their client until it is their
+    /// turn: a client that leaves takes them with it.
     fn shake(&mut self, now: Instant, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
@@ -198,23 +215,21 @@ impl Conductor {
             self.refuse_with(now, index, Status::BadRequest);
             return;
         }
-        let record = match tls.take_record() {
-            Ok(None) => return,
-            Ok(Some(record)) => record,
+        match tls.has_record() {
+            Ok(false) => {}
+            Ok(true) => {
+                let is_first = matches!(tls.phase, Phase::Shaking { is_first: true });
+                tls.phase = Phase::Shaking { is_first: false };
+                self.tls_turns.push(index);
+                if is_first {
+                    self.enter_handshake(TlsToken { index, serial });
+                }
+            }
             Err(description) => {
                 client.push_flight(now, &plain_alert(description));
                 self.counters.tls_handshake_refused_count += 1;
                 self.end_tls(index);
-                return;
             }
-        };
-        let token = TlsToken { index, serial };
-        let is_first = matches!(tls.phase, Phase::Shaking { is_first: true });
-        tls.phase = Phase::Shaking { is_first: false };
-        let plan = tls.ask_handshake(token, record);
-        self.tls_plans.push_back(plan);
-        if is_first {
-            self.enter_handshake(token);
         }
     }
 
@@ -293,14 +308,14 @@ impl Conductor {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        let serial = client.serial;
         let Some(tls) = client.tls.as_mut() else {
             return;
         };
         // A KeyUpdate that waits to be sent is the answer to another one too (RFC 8446 s4.6.3).
         tls.wants_send_key &= !client.stream.is_rekeyed_behind(client.tcp.claimed());
-        self.tls_plans
-            .extend(tls.ask_key(TlsToken { index, serial }));
+        if tls.wants_receive_key || tls.wants_send_key {
+            self.tls_turns.push(index);
+        }
     }
 
     /// Before new bytes are claimed: whether our key may seal them. If not, the next one is asked

@@ -460,14 +460,23 @@ impl StreamMap {
 
     /// Makes the first boundary of records at or after `offset` one of runs. Returns the index of
     /// the run that begins there.
+    ///
+    /// Text that leaves as it is has no such boundary, not even at its start: it is what the
+    /// handshake left to be sent, tickets sealed under our key's first numbers. Nothing can come
+    /// before it, and without it the numbers behind it would be wrong.
     fn split_at(&mut self, offset: StreamOffset) -> usize {
-        let Some(index) = self.index_of(offset) else {
+        let Some(mut index) = self.index_of(offset) else {
             return self.spans.len();
         };
+        while let Some(span) = self.spans.get(index)
+            && matches!(span.source, Source::Text { seal: None, .. })
+        {
+            index += 1;
+        }
         let Some(span) = self.spans.get_mut(index) else {
             return index;
         };
-        let at = span.boundary_after(offset);
+        let at = span.boundary_after(offset.max(span.start));
         if at == span.start {
             return index;
         }

@@ -236,6 +236,36 @@ fn a_key_update_leaves_what_was_sealed_alone() {
 }
 
 #[test]
+fn what_the_handshake_left_to_be_sent_keeps_its_place() {
+    for claimed in [0, 3, 10] {
+        let mut map = StreamMap::default();
+        map.push_verbatim(b"ticket");
+        map.seal_from_here(Sealing {
+            sealer: sealer(1),
+            next_number: 1,
+            is_text_sealed: true,
+        });
+        map.push_verbatim(b"more");
+        let mut dropped = map;
+        push(&mut dropped, b"head", 0, 1500, 1);
+        let mut rekeyed = dropped.clone();
+
+        let added = rekeyed.rekey(StreamOffset(claimed), b"new", sealer(2));
+        assert_eq!(added, 3 + OVERHEAD);
+        assert_eq!(numbers(&rekeyed), [1, 0, 1], "the old key's number 1");
+        assert_eq!(rekeyed.text_bytes(range(0, 10)), b"ticketmore");
+        assert_eq!(rekeyed.find(StreamOffset(10)).unwrap().bytes, 3 + OVERHEAD);
+
+        let mut released = Vec::new();
+        dropped.truncate(StreamOffset(claimed), &mut released);
+        assert_eq!(dropped.end(), StreamOffset(10), "claimed {claimed}");
+        assert_eq!(dropped.text_bytes(range(0, 10)), b"ticketmore");
+        dropped.push_text(ContentType::Alert, b"no");
+        assert_eq!(numbers(&dropped), [1]);
+    }
+}
+
+#[test]
 fn what_is_dropped_ends_with_a_record_and_keeps_the_object_in_use() {
     let mut map = sealed_map();
     push(&mut map, b"head", 0, 2500, 1);

@@ -500,6 +500,23 @@ fn an_answer_for_a_client_that_left_is_forgotten() {
 }
 
 #[test]
+fn handshakes_of_clients_that_left_leave_nothing_behind() {
+    let mut bench = Bench::with(tls_config(), 8);
+    for port in 1000..1100 {
+        let mut peer = Peer::connect_to(&mut bench, TLS_PORT, port);
+        peer.send(&mut bench, TcpFlags::ACK, HELLO);
+        peer.send(&mut bench, TcpFlags::RST, b"");
+    }
+    bench.assert_quiet();
+    let plans = std::iter::from_fn(|| bench.conductor.poll_tls());
+    assert!(
+        plans
+            .into_iter()
+            .all(|plan| matches!(plan, TlsPlan::Forget { .. }))
+    );
+}
+
+#[test]
 fn a_failure_of_ours_resets() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
