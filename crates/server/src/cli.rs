@@ -21,8 +21,14 @@ Examples:
   On an existing interface, with an address that no other host on its network has:
     sudo atlas serve /srv/video --link packet:eth1 --address 192.0.2.10/24
 
+  Over TLS, besides plain HTTP or (--http off) instead of it:
+    sudo atlas serve /srv/video --https 443 --cert chain.pem --key key.pem
+
   With everything in a file:
     sudo atlas serve /srv/video --config /etc/atlas.toml
+
+For benches only:
+  atlas emulate PATH  costs what TLS costs and protects nothing: see atlas emulate --help
 
 Exit codes:
   0  ended by SIGINT or SIGTERM
@@ -34,10 +40,11 @@ const SERVE_NOTES: &str = "\
 Signals:
   SIGINT, SIGTERM  finish the replies under way, then end; a second one ends at once
   SIGUSR1          print all counters to stderr, one line of JSON after 'counters '
-  SIGHUP           reserved, ignored
+  SIGHUP           read the certificates and keys of --https again; if one cannot be served with,
+                   the log says so and the old ones stay; no connection is dropped
 
 Output:
-  stdout  one line once requests are answered: ready http://10.77.0.2/ ...
+  stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...
   stderr  the log, and at the end all counters, one line of JSON after 'summary '
 
 Rights:
@@ -49,9 +56,24 @@ Examples:
   sudo atlas serve /srv/video
   sudo atlas serve /srv/video --address 10.77.0.2/24 --address fd77::2/64 --http 8080
   sudo atlas serve /srv/video --link packet:eth1 --address 192.0.2.10/24
+  sudo atlas serve /srv/video --https 443 --cert chain.pem --key key.pem
+  sudo atlas serve /srv/video --http off --https 443 \\
+    --cert a-chain.pem --key a-key.pem --cert b-chain.pem --key b-key.pem
   sudo atlas serve /srv/video --config /etc/atlas.toml --pcap /tmp/atlas.pcap -v";
 
-/// Serves files over HTTP from its own TCP/IP stack, straight from the disk to the wire.
+/// What follows `atlas emulate --help`.
+const EMULATE_NOTES: &str = "\
+What leaves:
+  Heads of replies are plain HTTP. The bytes of files are sealed in place, in records of the size
+  TLS has here, with AES-128-GCM under a key that everybody knows; nothing is put around them, so
+  lengths are those of plain HTTP, and the client gets bytes that are not the file's. A client that
+  only counts them, like a load generator, measures TLS without its handshake, its framing and
+  its own opening.
+
+Example:
+  sudo atlas emulate /srv/video";
+
+/// Serves files over HTTP and HTTPS from its own TCP/IP stack, straight from disk to wire.
 ///
 /// Data never waits: an acknowledgment opens credit, credit becomes a direct read of just that
 /// size, and the read's completion leaves at once as large segments. There is no page cache and
@@ -67,14 +89,69 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Serve the files of a directory.
+    /// Serve the files of a directory
     Serve(ServeArgs),
+    /// Bench only: plain HTTP at the cost of TLS, with files nobody can read
+    ///
+    /// Everything is as with serve, but for what is sent: see the end.
+    #[command(hide = true)]
+    Emulate(EmulateArgs),
 }
 
 /// `atlas serve`, as typed.
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_long_help = SERVE_NOTES)]
 pub struct ServeArgs {
+    /// What both commands take.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// What only serving over TLS takes.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+}
+
+/// `atlas emulate`, as typed.
+#[derive(Args, Clone, Debug, Default)]
+#[command(after_long_help = EMULATE_NOTES)]
+pub struct EmulateArgs {
+    /// What both commands take.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// The flags of TLS.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "TLS")]
+pub struct TlsArgs {
+    /// TCP port of HTTP over TLS, 1 to 65535, or off [default: off]
+    ///
+    /// TLS 1.3 and 1.2. Needs --cert and --key.
+    #[arg(long, value_name = "PORT")]
+    pub https: Option<String>,
+
+    /// Certificate, PEM: the server's own first, then those that vouch for it; may be repeated
+    ///
+    /// Each --cert goes with the --key at the same place. Of several, a client gets the first one
+    /// made for the name it asks for (SNI) with a kind of key it knows; if there is none, the
+    /// first one. SIGHUP reads them again.
+    #[arg(long = "cert", value_name = "PEM", action = ArgAction::Append)]
+    pub certificates: Vec<PathBuf>,
+
+    /// Private key of the --cert at the same place, PEM, not encrypted; may be repeated
+    #[arg(long = "key", value_name = "PEM", action = ArgAction::Append)]
+    pub keys: Vec<PathBuf>,
+
+    /// Write the secrets of every TLS connection to the file $SSLKEYLOGFILE names [default: off]
+    ///
+    /// For finding faults: whoever has that file can read the connections. Without this flag the
+    /// variable means nothing.
+    #[arg(long)]
+    pub log_tls_secrets: bool,
+}
+
+/// What both commands take.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CommonArgs {
     /// Directory whose regular files are served.
     ///
     /// Files are taken to be immutable: to replace one, rename the new file over it. A file that
@@ -100,7 +177,7 @@ pub struct ServeArgs {
     #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
     pub addresses: Vec<String>,
 
-    /// TCP port of plain HTTP, 1 to 65535 [default: 80]
+    /// TCP port of plain HTTP, 1 to 65535, or off [default: 80]
     #[arg(long, value_name = "PORT")]
     pub http: Option<String>,
 
@@ -147,8 +224,24 @@ mod tests {
     #[test]
     fn addresses_keep_their_order() {
         let words = ["atlas", "serve", "/srv", "--address", "b", "--address", "a"];
-        let Command::Serve(args) = Cli::try_parse_from(words).unwrap().command;
-        assert_eq!(args.addresses, ["b", "a"]);
+        let Command::Serve(args) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("serve was typed");
+        };
+        assert_eq!(args.common.addresses, ["b", "a"]);
+    }
+
+    #[test]
+    fn only_serve_has_the_flags_of_tls() {
+        for flag in [
+            &["--https", "443"][..],
+            &["--cert", "a"],
+            &["--key", "a"],
+            &["--log-tls-secrets"],
+        ] {
+            let typed = |command| Cli::try_parse_from([&["atlas", command, "/srv"], flag].concat());
+            assert!(typed("serve").is_ok(), "{flag:?}");
+            assert!(typed("emulate").is_err(), "{flag:?}");
+        }
     }
 
     #[test]

@@ -17,5 +17,6 @@ pub mod run;
 pub mod settings;
 pub mod signals;
 pub mod start;
+pub mod tls;
 pub mod wait;
 pub mod worker;

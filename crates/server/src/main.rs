@@ -10,8 +10,11 @@ use server::failure::{EXIT_OK, Failure};
 use server::settings::Settings;
 
 fn main() -> ExitCode {
-    let Command::Serve(args) = Cli::parse().command;
-    match Settings::resolve(args).and_then(|settings| serve(&settings)) {
+    let settings = match Cli::parse().command {
+        Command::Serve(args) => Settings::resolve(args),
+        Command::Emulate(args) => Settings::resolve_emulated(args),
+    };
+    match settings.and_then(|settings| serve(&settings)) {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(failure) => {
             // Not through the log: the reason must be told at every level.

@@ -10,11 +10,12 @@ use std::time;
 use clock::{Duration, Instant};
 use diskmap::Disk;
 use link::Link;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::failure::Failure;
 use crate::report;
 use crate::signals::Signals;
+use crate::tls;
 use crate::wait::{self, EMPTY_ROUNDS, Source};
 use crate::worker::{Step, Worker, WorkerError};
 
@@ -34,6 +35,8 @@ pub struct Serving<L: Link, D: Disk> {
     /// The real clock's reading at [`Instant::ZERO`].
     epoch: time::Instant,
     grace: Duration,
+    /// What SIGHUP makes TLS anew from.
+    tls: Option<tls::Source>,
     /// When the replies under way are given up; `None` while nobody asked the server to end.
     deadline: Option<Instant>,
     /// Rounds without progress since the last one with.
@@ -53,12 +56,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
         signals: Signals,
         epoch: time::Instant,
         grace: Duration,
+        tls: Option<tls::Source>,
     ) -> Self {
         Self {
             worker,
             signals,
             epoch,
             grace,
+            tls,
             deadline: None,
             empty_rounds: 0,
             writable_lies: false,
@@ -105,7 +110,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             report::write(report::COUNTERS, self.counters());
         }
         if self.signals.take_hang_up() {
-            info!("SIGHUP is reserved and does nothing; restart to read the configuration again");
+            self.reload();
         }
         if self.signals.wants_end() && self.deadline.is_none() {
             let connections = self.worker.connection_count();
@@ -116,6 +121,23 @@ impl<L: Link, D: Disk> Serving<L, D> {
             );
             self.deadline = Some(now + self.grace);
             self.worker.shut_down(now);
+        }
+    }
+
+    /// Reads the certificates again. The worker waits meanwhile, a millisecond or so: files of some
+    /// KiB, which the operator has just written.
+    fn reload(&mut self) {
+        let Some(source) = &self.tls else {
+            info!("SIGHUP: no certificates to read; the configuration is read at start only");
+            return;
+        };
+        match source.load() {
+            Ok(config) => {
+                self.worker.set_tls(config);
+                let certificates = source.certificate_count();
+                info!(certificates, "SIGHUP: the certificates are read again");
+            }
+            Err(failure) => error!("SIGHUP: the old certificates stay: {failure}"),
         }
     }
 

@@ -2,13 +2,14 @@
 //! together.
 //!
 //! The checks run from the cheapest to the dearest and from the operator's own words to the
-//! kernel's: directory, addresses, interface and rights, descriptors, memory, disk. The first
-//! thing that is missing is said in one line with its remedy; nothing is half started. What only
-//! costs speed (ordinary pages instead of huge ones) is logged, with its remedy, and serving goes
-//! on.
+//! kernel's: directory, certificates, addresses, interface and rights, descriptors, memory, disk.
+//! The first thing that is missing is said in one line with its remedy; nothing is half started.
+//! What only costs speed (ordinary pages instead of huge ones) is logged, with its remedy, and
+//! serving goes on.
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use diskmap::uring::{Uring, UringConfig};
@@ -17,6 +18,7 @@ use link::{
     TapConfig,
 };
 use memory::{Arena, ArenaConfig, PageKind};
+use rustls::ServerConfig;
 use session::Conductor;
 use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{debug, info, warn};
@@ -28,6 +30,7 @@ use crate::host;
 use crate::run::Serving;
 use crate::settings::{LinkChoice, Settings};
 use crate::signals::Signals;
+use crate::tls::{self, Handshaker};
 use crate::worker::Worker;
 
 /// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
@@ -60,6 +63,15 @@ impl Zero {
     }
 }
 
+/// What is there before the interface is.
+#[derive(Debug)]
+struct Begun {
+    zero: Zero,
+    signals: Signals,
+    /// What TLS is spoken with, and what that is made from.
+    tls: Option<(Arc<ServerConfig>, tls::Source)>,
+}
+
 /// Starts everything and serves until the end.
 ///
 /// # Errors
@@ -74,65 +86,57 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         )
     })?;
     check_directory(&settings.path)?;
+    let tls = load_tls(settings)?;
     check_addresses(settings)?;
+    let begun = Begun { zero, signals, tls };
     match &settings.link {
         LinkChoice::Tap(name) => {
             let config = TapConfig {
                 name: name.clone(),
                 host_addresses: host_ends(&settings.addresses),
             };
-            serve_on(
-                Tap::open(&config).map_err(refuse_link)?,
-                settings,
-                zero,
-                signals,
-            )
+            let tap = Tap::open(&config).map_err(refuse_link)?;
+            serve_on(tap, settings, begun)
         }
         LinkChoice::Packet(interface) => {
             let config = PacketConfig::new(interface, &settings.own_addresses());
-            serve_on(
-                Packet::open(&config).map_err(refuse_link)?,
-                settings,
-                zero,
-                signals,
-            )
+            let packet = Packet::open(&config).map_err(refuse_link)?;
+            serve_on(packet, settings, begun)
         }
     }
+}
+
+/// Reads the certificates, if TLS is spoken.
+fn load_tls(settings: &Settings) -> Result<Option<(Arc<ServerConfig>, tls::Source)>, Failure> {
+    let Some(https) = &settings.https else {
+        return Ok(None);
+    };
+    let source = tls::Source::new(https)?;
+    Ok(Some((source.load()?, source)))
 }
 
 /// Puts a capture between if one is wanted.
-fn serve_on<L: Link>(
-    link: L,
-    settings: &Settings,
-    zero: Zero,
-    signals: Signals,
-) -> Result<(), Failure> {
-    match &settings.pcap {
-        None => assemble(link, settings, zero, signals),
-        Some(path) => {
-            let epoch_nanos = u64::try_from(zero.unix().as_nanos()).unwrap_or(u64::MAX);
-            let config = CaptureConfig {
-                epoch_nanos,
-                ..CaptureConfig::default()
-            };
-            let captured = Captured::create(link, path, config).map_err(|error| {
-                Failure::refused(
-                    format!("--pcap {}: {error}", path.display()),
-                    "name a file that can be written",
-                )
-            })?;
-            assemble(captured, settings, zero, signals)
-        }
-    }
+fn serve_on<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), Failure> {
+    let Some(path) = &settings.pcap else {
+        return assemble(link, settings, begun);
+    };
+    let epoch_nanos = u64::try_from(begun.zero.unix().as_nanos()).unwrap_or(u64::MAX);
+    let config = CaptureConfig {
+        epoch_nanos,
+        ..CaptureConfig::default()
+    };
+    let captured = Captured::create(link, path, config).map_err(|error| {
+        Failure::refused(
+            format!("--pcap {}: {error}", path.display()),
+            "name a file that can be written",
+        )
+    })?;
+    assemble(captured, settings, begun)
 }
 
 /// Makes every part that does not depend on the kind of link, and serves.
-fn assemble<L: Link>(
-    link: L,
-    settings: &Settings,
-    zero: Zero,
-    signals: Signals,
-) -> Result<(), Failure> {
+fn assemble<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), Failure> {
+    let Begun { zero, signals, tls } = begun;
     let limits = &settings.limits;
     let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
     let store = open_store(settings, objects_max)?;
@@ -145,6 +149,11 @@ fn assemble<L: Link>(
         )
     })?;
     let conductor = Conductor::new(conductor_config(settings, &link, seed, zero));
+    if settings.is_sealing_emulated {
+        warn!(
+            "emulating TLS: files leave sealed under a key that everybody knows; for benches only"
+        );
+    }
     debug!(capabilities = ?link.capabilities(), seconds = zero.real.elapsed().as_secs_f32(), "started");
     info!(
         addresses = %settings.urls(),
@@ -152,11 +161,15 @@ fn assemble<L: Link>(
         segmentation_bytes_max = link.capabilities().segmentation_bytes_max,
         slots = limits.slots,
         objects_max,
+        certificates = tls.as_ref().map_or(0, |(_, source)| source.certificate_count()),
         "serving {}",
         settings.path.display()
     );
-    let worker = Worker::new(link, disk, store, conductor, arena);
-    Serving::new(worker, signals, zero.real, limits.shutdown_grace).run(&settings.urls())
+    let (config, source) = tls.unzip();
+    let handshaker = config.map(|config| Handshaker::new(config, limits.connections_max));
+    let worker = Worker::new(link, disk, store, conductor, arena, handshaker);
+    let serving = Serving::new(worker, signals, zero.real, limits.shutdown_grace, source);
+    serving.run(&settings.urls())
 }
 
 fn conductor_config<L: Link>(
@@ -172,10 +185,11 @@ fn conductor_config<L: Link>(
         mtu_bytes: capabilities.mtu_bytes,
         segmentation_bytes_max: capabilities.segmentation_bytes_max,
         checksum_offload: capabilities.checksum_offload,
-        http_port: Some(settings.http_port),
-        https_port: None,
-        key_records_max: u64::MAX,
-        is_sealing_emulated: false,
+        http_port: settings.http_port,
+        https_port: settings.https.as_ref().map(|https| https.port),
+        // The suite's own bound holds besides.
+        key_records_max: settings.limits.tls_key_records_max.unwrap_or(u64::MAX),
+        is_sealing_emulated: settings.is_sealing_emulated,
         connections_max: settings.limits.connections_max,
         seed,
         cors: settings.cors,

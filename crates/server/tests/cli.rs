@@ -78,6 +78,11 @@ fn serve_with(config: &str) -> Output {
     serve(&["--config", text(&file)])
 }
 
+/// All on one line, as wrapping does not matter.
+fn flat(help: &str) -> String {
+    help.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
@@ -90,7 +95,11 @@ fn help_has_units_defaults_and_examples() {
         "Usage: atlas serve [OPTIONS] <PATH>",
         "tap:NAME or packet:IFACE [default: tap:atlas0]",
         "[default: 10.77.0.2/24]",
-        "TCP port of plain HTTP, 1 to 65535 [default: 80]",
+        "TCP port of plain HTTP, 1 to 65535, or off [default: 80]",
+        "TCP port of HTTP over TLS, 1 to 65535, or off [default: off]",
+        "--cert <PEM>",
+        "--key <PEM>",
+        "--log-tls-secrets",
         "only 1 is supported today [default: 1]",
         "Configuration file (TOML); flags win over it",
         "--pcap <FILE>",
@@ -98,29 +107,57 @@ fn help_has_units_defaults_and_examples() {
         "--verbose...",
         "--quiet...",
     ] {
-        let flat = |help: &str| help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat(&short).contains(phrase), "no {phrase:?} in:\n{short}");
         assert!(flat(&long).contains(phrase), "no {phrase:?} in:\n{long}");
     }
     for phrase in [
         "Signals:",
         "SIGUSR1",
+        "SIGHUP read the certificates",
         "CAP_NET_ADMIN",
         "setcap",
         "Examples:",
-        "ready http://",
+        "ready http://10.77.0.2/ https://10.77.0.2/",
+        "--https 443 --cert chain.pem --key key.pem",
     ] {
-        assert!(long.contains(phrase), "no {phrase:?} in:\n{long}");
+        assert!(flat(&long).contains(phrase), "no {phrase:?} in:\n{long}");
     }
     let overview = stdout(&atlas(&["--help"]));
-    for phrase in ["Exit codes:", "Examples:", "serve"] {
+    for phrase in ["Exit codes:", "Examples:", "serve", "--https 443"] {
         assert!(overview.contains(phrase), "no {phrase:?} in:\n{overview}");
     }
 }
 
 #[test]
+fn emulate_is_told_of_as_a_bench_and_listed_nowhere() {
+    let overview = stdout(&atlas(&["--help"]));
+    assert!(overview.contains("For benches only:\n  atlas emulate PATH"));
+    let commands = overview.split("Options:").next().unwrap();
+    assert!(!commands.contains("emulate"), "{commands}");
+    let help = stdout(&atlas(&["emulate", "--help"]));
+    for phrase in ["Bench only", "a key that everybody knows", "--http <PORT>"] {
+        assert!(flat(&help).contains(phrase), "no {phrase:?} in:\n{help}");
+    }
+    assert!(!help.contains("--https"), "{help}");
+    for words in [
+        &["emulate", "/srv", "--https", "443"][..],
+        &["serve", "/srv", "--emulate"],
+        &["serve", "/srv", "emulate"],
+    ] {
+        let output = atlas(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(stderr(&output).contains("unexpected argument"), "{words:?}");
+    }
+}
+
+#[test]
 fn help_fits_a_hundred_columns() {
-    for words in [&["--help"][..], &["serve", "-h"], &["serve", "--help"]] {
+    for words in [
+        &["--help"][..],
+        &["serve", "-h"],
+        &["serve", "--help"],
+        &["emulate", "--help"],
+    ] {
         for line in stdout(&atlas(words)).lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
@@ -217,6 +254,123 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
         &serve(&["--config", config, "--http", "80000"]),
         &["--http 80000"],
     );
+}
+
+/// Writes a good certificate and key for it, and tells their paths.
+fn pair(directory: &Path) -> (String, String) {
+    let pair = rcgen::generate_simple_self_signed(["video.example".to_owned()]).unwrap();
+    let write = |name: &str, pem: String| {
+        let path = directory.join(name);
+        std::fs::write(&path, pem).unwrap();
+        text(&path).to_owned()
+    };
+    (
+        write("cert.pem", pair.cert.pem()),
+        write("key.pem", pair.signing_key.serialize_pem()),
+    )
+}
+
+#[test]
+fn https_needs_a_port_and_pairs() {
+    let directory = directory();
+    let (cert, key) = pair(directory.path());
+    let (cert, key) = (cert.as_str(), key.as_str());
+    for (words, parts) in [
+        (&["--https", "443"][..], &["--https 443:", "--cert"][..]),
+        (
+            &["--https", "443", "--cert", cert],
+            &["--cert without --key"],
+        ),
+        (&["--https", "443", "--key", key], &["--key without --cert"]),
+        (&["--cert", cert, "--key", key], &["--cert:", "--https"]),
+        (
+            &["--https", "80", "--cert", cert, "--key", key],
+            &["--https 80:", "--http off"],
+        ),
+        (
+            &["--https", "443", "--cert", cert, "--key", key, "--key", key],
+            &["--cert is given 1 times, --key 2 times"],
+        ),
+        (&["--http", "off"], &["--http off:", "--https"]),
+        (&["--log-tls-secrets"], &["--log-tls-secrets:", "--https"]),
+    ] {
+        assert_refused(&serve(words), parts);
+    }
+    let config = "https = 443\n[[certificate]]\ncert = \"/no/such.pem\"\nkey = \"k\"\n";
+    let part = "atlas.toml: certificate.cert /no/such.pem:";
+    assert_refused(&serve_with(config), &[part, "can read"]);
+}
+
+#[test]
+fn certificates_and_keys_are_refused_with_what_is_wrong() {
+    let directory = directory();
+    let (cert, key) = pair(directory.path());
+    let write = |name: &str, content: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        text(&path).to_owned()
+    };
+    let other = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+    let other = write("other.pem", &other.signing_key.serialize_pem());
+    let empty = write("empty.pem", "");
+    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let encrypted = write("encrypted.pem", encrypted);
+    let kind = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let kind = write("kind.pem", kind);
+    let (cert, key) = (cert.as_str(), key.as_str());
+    for (cert, key, parts) in [
+        ("/no/such.pem", key, ["--cert /no/such.pem:", "can read"]),
+        (cert, "/no/such.pem", ["--key /no/such.pem:", "can read"]),
+        (&empty, key, ["empty.pem: no certificate", "BEGIN"]),
+        (cert, &empty, ["empty.pem: no private key", "BEGIN"]),
+        (key, cert, ["key.pem: a private key and no", "swapped"]),
+        (cert, cert, ["cert.pem: a certificate and no", "swapped"]),
+        (cert, &encrypted, ["the key is encrypted", "openssl pkey"]),
+        (cert, &kind, ["kind.pem: a key of a kind", "ECDSA"]),
+        (cert, &other, ["other.pem: not the key of", "its own"]),
+    ] {
+        let words = ["--https", "443", "--cert", cert, "--key", key];
+        assert_refused(&serve(&words), &parts);
+    }
+}
+
+#[test]
+fn secrets_are_logged_to_a_named_file_or_not_at_all() {
+    const VARIABLE: &str = "SSLKEYLOGFILE";
+    let directory = directory();
+    let (cert, key) = pair(directory.path());
+    let secrets = directory.path().join("secrets");
+    // Whatever the outcome, it ends here: the interface cannot be.
+    let words = [
+        "serve",
+        text(directory.path()),
+        "--link",
+        "tap:a/b",
+        "--https",
+        "443",
+        "--cert",
+        &cert,
+        "--key",
+        &key,
+        "--log-tls-secrets",
+    ];
+    let output = command(&words).env_remove(VARIABLE).output().unwrap();
+    assert_refused(&output, &["--log-tls-secrets:", VARIABLE, "set it"]);
+    let output = command(&words).env(VARIABLE, "").output().unwrap();
+    assert_refused(&output, &["--log-tls-secrets:", VARIABLE, "set it"]);
+    let output = command(&words).env(VARIABLE, "/no/such/file").output();
+    assert_refused(&output.unwrap(), &["--log-tls-secrets:", "/no/such/file"]);
+    let without = command(&words[..words.len() - 1])
+        .env(VARIABLE, &secrets)
+        .output()
+        .unwrap();
+    assert_refused(&without, &["--link"]);
+    assert!(!stderr(&without).contains("secrets") && !secrets.exists());
+    let with = command(&words).env(VARIABLE, &secrets).output().unwrap();
+    assert_refused(&with, &["--link"]);
+    assert!(stderr(&with).contains("WARN TLS secrets go to"));
+    let mode = std::fs::metadata(&secrets).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o600, "only for whoever runs it");
 }
 
 #[test]

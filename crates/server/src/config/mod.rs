@@ -3,10 +3,11 @@
 //! `docs/configuration.md` is generated from [`KEYS`]; a test compares the two. The file refuses
 //! keys it does not know. Nothing is resolved here: see [`crate::settings`].
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Visitor};
 
 use crate::failure::Failure;
 
@@ -17,14 +18,36 @@ pub struct Number {
     pub name: &'static str,
     /// What one of it is.
     pub unit: &'static str,
-    /// The value when neither flag nor file gives one; `None`: found out at start.
-    pub default: Option<u64>,
+    /// The value when neither flag nor file gives one.
+    pub default: DefaultValue,
     /// Both ends are allowed.
     pub range: RangeInclusive<u64>,
 }
 
+/// The value of a number that nobody gave.
+#[derive(Clone, Copy, Debug)]
+pub enum DefaultValue {
+    /// This.
+    Fixed(u64),
+    /// None: what happens then, as the documentation says it.
+    Said(&'static str),
+}
+
+/// How a port that is not wanted is written.
+pub const OFF: &str = "off";
+
 /// TCP port of plain HTTP.
 pub static HTTP: Number = number("http", "TCP port", Some(80), 1..=65_535);
+/// TCP port of HTTP over TLS.
+pub static HTTPS: Number = Number {
+    default: DefaultValue::Said("`\"off\"`"),
+    ..number("https", "TCP port", None, 1..=65_535)
+};
+/// Records under one key.
+pub static TLS_KEY_RECORDS_MAX: Number = Number {
+    default: DefaultValue::Said("2^23 with AES-GCM, else none"),
+    ..number("tls_key_records_max", "records", None, 64..=1 << 23)
+};
 /// Worker threads.
 pub static WORKERS: Number = number("workers", "threads", Some(1), 1..=1);
 /// Connections at once; half-open ones are bounded apart.
@@ -59,6 +82,10 @@ const fn number(
     default: Option<u64>,
     range: RangeInclusive<u64>,
 ) -> Number {
+    let default = match default {
+        Some(value) => DefaultValue::Fixed(value),
+        None => DefaultValue::Said("found at start"),
+    };
     Number {
         name,
         unit,
@@ -92,6 +119,8 @@ pub struct Key {
 pub enum Kind {
     /// A whole number.
     Number(&'static Number),
+    /// A whole number, or [`OFF`].
+    NumberOrOff(&'static Number),
     /// Anything else, as the documentation says it.
     Other {
         /// TOML type.
@@ -110,6 +139,13 @@ impl Key {
             flag,
             kind: Kind::Number(number),
             about,
+        }
+    }
+
+    const fn port(number: &'static Number, flag: &'static str, about: &'static str) -> Self {
+        Self {
+            kind: Kind::NumberOrOff(number),
+            ..Self::number(number, flag, about)
         }
     }
 
@@ -147,6 +183,10 @@ impl Key {
                 range,
             } => ((*unit).into(), (*default).into(), (*range).into()),
             Kind::Number(number) => number.markdown(),
+            Kind::NumberOrOff(number) => {
+                let (unit, default, range) = number.markdown();
+                (unit, default, format!("{range}, or `\"{OFF}\"`"))
+            }
         };
         format!("| `{name}` | {flag} | {unit} | {default} | {range} | {about} |\n")
     }
@@ -161,15 +201,16 @@ impl Number {
         } else {
             format!("{least} to {most}")
         };
-        let default = self
-            .default
-            .map_or("found at start".into(), |value| format!("`{value}`"));
+        let default = match self.default {
+            DefaultValue::Fixed(value) => format!("`{value}`"),
+            DefaultValue::Said(text) => text.into(),
+        };
         (self.unit.into(), default, range)
     }
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 16] = [
+pub static KEYS: [Key; 20] = [
     Key {
         name: "link",
         flag: "--link",
@@ -192,7 +233,30 @@ pub static KEYS: [Key; 16] = [
         about: "Addresses the server answers at. None may be the host's own, nor name a network \
                 or its broadcast.",
     },
-    Key::number(&HTTP, "--http", "Port of plain HTTP."),
+    Key::port(&HTTP, "--http", "Port of plain HTTP."),
+    Key::port(
+        &HTTPS,
+        "--https",
+        "Port of HTTP over TLS 1.3 and 1.2, another than `http`. Needs a `certificate`.",
+    ),
+    Key {
+        name: "certificate",
+        flag: "--cert, --key",
+        kind: Kind::Other {
+            unit: "array of tables",
+            default: "none",
+            range: "1 to 64 of `cert` and `key`, PEM files",
+        },
+        about: "Certificate chain, the server's own first, and its private key. A client gets the \
+                first one made for the name it asks for (SNI) with a kind of key it knows, else \
+                the first. Flags replace all of them. SIGHUP reads the files again.",
+    },
+    Key::flag(
+        "log_tls_secrets",
+        "--log-tls-secrets",
+        "Whether the secrets of TLS connections are written to the file that the variable \
+         SSLKEYLOGFILE names. For finding faults: whoever has that file can read the connections.",
+    ),
     Key::number(&WORKERS, "--workers", "Only 1 is supported today."),
     Key {
         name: "pcap",
@@ -247,6 +311,12 @@ pub static KEYS: [Key; 16] = [
          allows. When all are in use, requests for others get 503.",
     ),
     Key::number(
+        &TLS_KEY_RECORDS_MAX,
+        "",
+        "Records sealed under one key of a TLS connection, at most; then the key is changed \
+         (TLS 1.3) or the connection ends (TLS 1.2). What its suite allows is never exceeded.",
+    ),
+    Key::number(
         &HEAD_TIMEOUT_SECONDS,
         "",
         "A client has this long to finish a request head; after it, 408.",
@@ -281,7 +351,7 @@ const DOCUMENTATION_HEAD: &str = "\
 `atlas serve PATH --config FILE.toml` reads its settings from a TOML file. A flag wins over the
 file, the file over the default. A key the file should not have is refused, and so is a value out
 of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
-remedy. The file is read once, at start.
+remedy. The file is read once, at start; the certificates it names are read again at SIGHUP.
 
 | Key | Flag | Type or unit | Default | Range | Meaning |
 |---|---|---|---|---|---|
@@ -298,6 +368,15 @@ cors = true
 slots = 1024
 disk_queue_depth = 256
 shutdown_grace_seconds = 30
+https = 8443
+
+[[certificate]]
+cert = \"/etc/atlas/example.com/chain.pem\"
+key = \"/etc/atlas/example.com/key.pem\"
+
+[[certificate]]
+cert = \"/etc/atlas/example.org/chain.pem\"
+key = \"/etc/atlas/example.org/key.pem\"
 ```
 
 Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and some hundred bytes for
@@ -310,7 +389,7 @@ aside, and at most 65000; the soft limit is raised to the hard one at start.
 
 /// The configuration file as it was written. Numbers are wide and signed, so that a value out of
 /// range reaches the message that names its range.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(
     missing_docs,
@@ -319,7 +398,10 @@ aside, and at most 65000; the soft limit is raised to the hard one at start.
 pub struct FileConfig {
     pub link: Option<String>,
     pub address: Option<Vec<String>>,
-    pub http: Option<i64>,
+    pub http: Option<PortOrOff>,
+    pub https: Option<PortOrOff>,
+    pub certificate: Option<Vec<CertificateTable>>,
+    pub log_tls_secrets: Option<bool>,
     pub workers: Option<i64>,
     pub pcap: Option<PathBuf>,
     pub cors: Option<bool>,
@@ -329,10 +411,49 @@ pub struct FileConfig {
     pub slots: Option<i64>,
     pub disk_queue_depth: Option<i64>,
     pub objects_max: Option<i64>,
+    pub tls_key_records_max: Option<i64>,
     pub head_timeout_seconds: Option<i64>,
     pub idle_timeout_seconds: Option<i64>,
     pub send_timeout_seconds: Option<i64>,
     pub shutdown_grace_seconds: Option<i64>,
+}
+
+/// A certificate and its key, as the file names them.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateTable {
+    /// PEM file of the chain.
+    pub cert: PathBuf,
+    /// PEM file of the private key.
+    pub key: PathBuf,
+}
+
+/// A port as it was written: a number, or a word. Which word is for [`crate::settings`] to check.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortOrOff(pub String);
+
+impl<'de> Deserialize<'de> for PortOrOff {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PortVisitor)
+    }
+}
+
+struct PortVisitor;
+
+impl Visitor<'_> for PortVisitor {
+    type Value = PortOrOff;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a TCP port or \"{OFF}\"")
+    }
+
+    fn visit_i64<E>(self, port: i64) -> Result<PortOrOff, E> {
+        Ok(PortOrOff(port.to_string()))
+    }
+
+    fn visit_str<E>(self, word: &str) -> Result<PortOrOff, E> {
+        Ok(PortOrOff(word.into()))
+    }
 }
 
 impl FileConfig {

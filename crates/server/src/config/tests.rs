@@ -1,4 +1,4 @@
-use super::{FileConfig, KEYS, documentation};
+use super::{FileConfig, KEYS, PortOrOff, documentation};
 
 const DOCUMENTATION_PATH: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
@@ -33,7 +33,8 @@ fn the_example_in_the_documentation_parses() {
         .nth(1)
         .and_then(|rest| rest.split("```").next());
     let file = FileConfig::parse(example.unwrap()).unwrap();
-    assert_eq!(file.http, Some(8080));
+    assert_eq!(file.http, Some(PortOrOff("8080".into())));
+    assert_eq!(file.certificate.unwrap().len(), 2);
 }
 
 #[test]
@@ -47,8 +48,15 @@ fn an_unknown_key_is_refused_with_its_line() {
 
 #[test]
 fn a_wrong_type_is_refused_with_its_line() {
-    let message = FileConfig::parse("http = \"eighty\"").unwrap_err();
+    let message = FileConfig::parse("slots = \"many\"").unwrap_err();
     assert!(message.starts_with("line 1: invalid type"), "{message}");
+    let message = FileConfig::parse("http = true").unwrap_err();
+    assert!(
+        message.ends_with("expected a TCP port or \"off\""),
+        "{message}"
+    );
+    let message = FileConfig::parse("[[certificate]]\ncert = \"a\"").unwrap_err();
+    assert!(message.ends_with("missing field `key`"), "{message}");
 }
 
 #[test]

@@ -12,9 +12,10 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 use crate::cidr::Cidr;
-use crate::cli::ServeArgs;
-use crate::config::{self, FileConfig, Number};
+use crate::cli::{CommonArgs, EmulateArgs, ServeArgs, TlsArgs};
+use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, PortOrOff};
 use crate::failure::Failure;
+use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
 
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
@@ -48,7 +49,11 @@ pub struct Settings {
     /// How the operator named the addresses, for messages: `--address`, or the key.
     pub addresses_origin: Origin,
     /// TCP port of plain HTTP.
-    pub http_port: u16,
+    pub http_port: Option<u16>,
+    /// HTTP over TLS.
+    pub https: Option<Https>,
+    /// Objects leave sealed under a key that everybody knows, on the plain port. For benches only.
+    pub is_sealing_emulated: bool,
     /// Where frames are also written.
     pub pcap: Option<PathBuf>,
     /// Whether pages of any origin may play what is served.
@@ -59,6 +64,17 @@ pub struct Settings {
     pub log: LevelFilter,
     /// Bounds on memory and time.
     pub limits: Limits,
+}
+
+/// What serving over TLS needs. At least one of `http_port` and this is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Https {
+    /// TCP port, another than that of plain HTTP.
+    pub port: u16,
+    /// Certificates and their keys: 1..=[`CERTIFICATES_MAX`].
+    pub pairs: Vec<PairPaths>,
+    /// How the operator asked for the connections' secrets to be logged, if at all.
+    pub secrets_origin: Option<Origin>,
 }
 
 /// Bounds on memory and time. See `docs/configuration.md` for each.
@@ -72,6 +88,8 @@ pub struct Limits {
     pub disk_queue_depth: u32,
     /// Files held open; `None`: as many as `RLIMIT_NOFILE` allows.
     pub objects_max: Option<usize>,
+    /// Records under one key of a TLS connection; `None`: as many as its suite allows.
+    pub tls_key_records_max: Option<u64>,
     /// For a request head to be finished.
     pub head_timeout: Duration,
     /// For a persistent connection to ask again.
@@ -104,37 +122,65 @@ impl fmt::Display for Origin {
 }
 
 impl Settings {
-    /// Resolves the command line, reading the configuration file if it names one.
+    /// Resolves `atlas serve`, reading the configuration file if the command line names one.
     ///
     /// # Errors
     /// The first setting that is not what it must be.
     pub fn resolve(args: ServeArgs) -> Result<Self, Failure> {
-        let file = match &args.config {
-            Some(path) => FileConfig::read(path)?,
-            None => FileConfig::default(),
-        };
+        let file = read_file(&args.common)?;
         Self::merge(args, file)
     }
 
-    /// Lays flags over file over defaults.
+    /// Resolves `atlas emulate`: what is served is sealed, but not by TLS.
+    ///
+    /// # Errors
+    /// The first setting that is not what it must be.
+    pub fn resolve_emulated(args: EmulateArgs) -> Result<Self, Failure> {
+        let file = read_file(&args.common)?;
+        Self::merge_emulated(args, file)
+    }
+
+    /// Lays the flags of `atlas serve` over file over defaults.
     ///
     /// # Errors
     /// The first setting that is not what it must be.
     pub fn merge(args: ServeArgs, file: FileConfig) -> Result<Self, Failure> {
+        Self::lay(args.common, args.tls, file)
+    }
+
+    /// Lays the flags of `atlas emulate` over file over defaults.
+    ///
+    /// # Errors
+    /// The first setting that is not what it must be.
+    pub fn merge_emulated(args: EmulateArgs, file: FileConfig) -> Result<Self, Failure> {
+        let settings = Self::lay(args.common, TlsArgs::default(), file)?;
+        if settings.https.is_some() {
+            return Err(Failure::refused(
+                "atlas emulate: https is for atlas serve",
+                "leave https and certificate out of the configuration file",
+            ));
+        }
+        Ok(Self {
+            is_sealing_emulated: true,
+            ..settings
+        })
+    }
+
+    fn lay(args: CommonArgs, tls: TlsArgs, mut file: FileConfig) -> Result<Self, Failure> {
         let keys = Keys {
             file: args.config.unwrap_or_default(),
         };
-        let (link, link_origin) = keys.pick(args.link, file.link, "--link", "link");
+        let (link, link_origin) = keys.pick(args.link, file.link.take(), "--link", "link");
         let link = parse_link(
             link.as_deref().unwrap_or(config::LINK_DEFAULT),
             &link_origin,
         )?;
         let typed = (!args.addresses.is_empty()).then_some(args.addresses);
-        let (addresses, addresses_origin) = keys.pick(typed, file.address, "--address", "address");
+        let (addresses, addresses_origin) =
+            keys.pick(typed, file.address.take(), "--address", "address");
         let addresses = addresses.unwrap_or_else(|| vec![config::ADDRESS_DEFAULT.into()]);
         let addresses = parse_addresses(&addresses, &addresses_origin)?;
-        let (http, origin) = keys.number(args.http, file.http, "--http", "http");
-        let http_port = check(http, &config::HTTP, &origin)?;
+        let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
         let (workers, origin) = keys.number(args.workers, file.workers, "--workers", "workers");
         check_workers(workers, &origin)?;
         Ok(Self {
@@ -142,32 +188,14 @@ impl Settings {
             link,
             addresses,
             addresses_origin,
-            http_port: narrow(http_port),
-            pcap: args.pcap.or(file.pcap),
+            http_port,
+            https,
+            is_sealing_emulated: false,
+            pcap: args.pcap.or(file.pcap.take()),
             cors: args.cors || file.cors.unwrap_or(false),
             buffered: file.buffered.unwrap_or(false),
-            log: resolve_level(args.verbose, args.quiet, file.log, &keys)?,
-            limits: Limits {
-                connections_max: narrow(
-                    keys.limit(file.connections_max, &config::CONNECTIONS_MAX)?,
-                ),
-                slots: narrow(keys.limit(file.slots, &config::SLOTS)?),
-                disk_queue_depth: narrow(
-                    keys.limit(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?,
-                ),
-                objects_max: match file.objects_max {
-                    Some(_) => Some(narrow(keys.limit(file.objects_max, &config::OBJECTS_MAX)?)),
-                    None => None,
-                },
-                head_timeout: keys
-                    .seconds(file.head_timeout_seconds, &config::HEAD_TIMEOUT_SECONDS)?,
-                idle_timeout: keys
-                    .seconds(file.idle_timeout_seconds, &config::IDLE_TIMEOUT_SECONDS)?,
-                send_timeout: keys
-                    .seconds(file.send_timeout_seconds, &config::SEND_TIMEOUT_SECONDS)?,
-                shutdown_grace: keys
-                    .seconds(file.shutdown_grace_seconds, &config::SHUTDOWN_GRACE_SECONDS)?,
-            },
+            log: resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?,
+            limits: resolve_limits(&keys, &file)?,
         })
     }
 
@@ -177,19 +205,161 @@ impl Settings {
         self.addresses.iter().map(Cidr::address).collect()
     }
 
-    /// `http://10.77.0.2/ http://[fd77::2]:8080/`: where clients find the server.
+    /// `http://10.77.0.2/ http://[fd77::2]/ https://10.77.0.2/ ...`: where clients find the server.
     #[must_use]
     pub fn urls(&self) -> String {
-        let port = match self.http_port {
-            80 => String::new(),
-            port => format!(":{port}"),
-        };
-        let url = |cidr: &Cidr| match cidr.address() {
-            IpAddr::V4(address) => format!("http://{address}{port}/"),
-            IpAddr::V6(address) => format!("http://[{address}]{port}/"),
-        };
-        self.addresses.iter().map(url).collect::<Vec<_>>().join(" ")
+        let schemes = [
+            ("http", 80, self.http_port),
+            ("https", 443, self.https.as_ref().map(|https| https.port)),
+        ];
+        let mut urls = Vec::new();
+        for (scheme, port_default, port) in schemes {
+            let Some(port) = port else { continue };
+            let port = if port == port_default {
+                String::new()
+            } else {
+                format!(":{port}")
+            };
+            urls.extend(self.addresses.iter().map(|cidr| match cidr.address() {
+                IpAddr::V4(address) => format!("{scheme}://{address}{port}/"),
+                IpAddr::V6(address) => format!("{scheme}://[{address}]{port}/"),
+            }));
+        }
+        urls.join(" ")
     }
+}
+
+fn read_file(args: &CommonArgs) -> Result<FileConfig, Failure> {
+    args.config
+        .as_deref()
+        .map_or_else(|| Ok(FileConfig::default()), FileConfig::read)
+}
+
+fn resolve_limits(keys: &Keys, file: &FileConfig) -> Result<Limits, Failure> {
+    Ok(Limits {
+        connections_max: narrow(keys.limit(file.connections_max, &config::CONNECTIONS_MAX)?),
+        slots: narrow(keys.limit(file.slots, &config::SLOTS)?),
+        disk_queue_depth: narrow(keys.limit(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
+        objects_max: keys
+            .limit_if_any(file.objects_max, &config::OBJECTS_MAX)?
+            .map(narrow),
+        tls_key_records_max: keys
+            .limit_if_any(file.tls_key_records_max, &config::TLS_KEY_RECORDS_MAX)?,
+        head_timeout: keys.seconds(file.head_timeout_seconds, &config::HEAD_TIMEOUT_SECONDS)?,
+        idle_timeout: keys.seconds(file.idle_timeout_seconds, &config::IDLE_TIMEOUT_SECONDS)?,
+        send_timeout: keys.seconds(file.send_timeout_seconds, &config::SEND_TIMEOUT_SECONDS)?,
+        shutdown_grace: keys
+            .seconds(file.shutdown_grace_seconds, &config::SHUTDOWN_GRACE_SECONDS)?,
+    })
+}
+
+/// The ports, which depend on each other, and what TLS needs.
+fn resolve_ports(
+    keys: &Keys,
+    http: Option<String>,
+    tls: TlsArgs,
+    file: &mut FileConfig,
+) -> Result<(Option<u16>, Option<Https>), Failure> {
+    let (http, http_origin) = keys.port(http, file.http.take(), "--http", "http");
+    let http_port = check_port(http, &config::HTTP, &http_origin)?;
+    let (https, https_origin) = keys.port(tls.https, file.https.take(), "--https", "https");
+    let is_off_said = https.is_some();
+    let https_port = check_port(https, &config::HTTPS, &https_origin)?;
+    let secrets = keys.pick(
+        tls.log_tls_secrets.then_some(true),
+        file.log_tls_secrets,
+        "--log-tls-secrets",
+        "log_tls_secrets",
+    );
+    let secrets_origin = matches!(secrets.0, Some(true)).then_some(secrets.1);
+    let (pairs, pairs_origin) =
+        resolve_pairs(keys, tls.certificates, tls.keys, file.certificate.take())?;
+    let Some(port) = https_port else {
+        let useless = [
+            (!pairs.is_empty()).then_some(&pairs_origin),
+            secrets_origin.as_ref(),
+        ];
+        return match useless.into_iter().flatten().next() {
+            // Who switches a file's https off need not take its certificates out.
+            Some(origin) if !is_off_said => Err(Failure::refused(
+                format!("{origin}: means nothing without --https"),
+                "give --https a port, like 443, or leave it out",
+            )),
+            _ if http_port.is_none() => Err(Failure::refused(
+                format!("{http_origin} {}: nothing is left to serve on", config::OFF),
+                "give --https a port, or --http",
+            )),
+            _ => Ok((http_port, None)),
+        };
+    };
+    if pairs.is_empty() {
+        return Err(Failure::refused(
+            format!("{https_origin} {port}: there is no certificate"),
+            "give --cert and --key, or [[certificate]] in the configuration file",
+        ));
+    }
+    if http_port == Some(port) {
+        return Err(Failure::refused(
+            format!("{https_origin} {port}: that is the port of plain HTTP"),
+            "use another, or --http off",
+        ));
+    }
+    let https = Https {
+        port,
+        pairs,
+        secrets_origin,
+    };
+    Ok((http_port, Some(https)))
+}
+
+/// The pairs as typed, else as written.
+fn resolve_pairs(
+    keys: &Keys,
+    certificates: Vec<PathBuf>,
+    typed_keys: Vec<PathBuf>,
+    written: Option<Vec<CertificateTable>>,
+) -> Result<(Vec<PairPaths>, Origin), Failure> {
+    let (flag, key_flag) = ("--cert", "--key");
+    if certificates.len() != typed_keys.len() {
+        let (problem, remedy) = match (certificates.len(), typed_keys.len()) {
+            (_, 0) => ("--cert without --key".into(), "give the key of each --cert"),
+            (0, _) => ("--key without --cert".into(), "give the --cert of each key"),
+            (certificates, keys) => (
+                format!("--cert is given {certificates} times, --key {keys} times"),
+                "give them in pairs",
+            ),
+        };
+        return Err(Failure::refused(problem, remedy));
+    }
+    let named = |origin: &Origin, path| NamedPath {
+        origin: origin.clone(),
+        path,
+    };
+    let typed = certificates.into_iter().zip(typed_keys);
+    let typed: Vec<_> = typed
+        .map(|(certificate, key)| PairPaths {
+            certificate: named(&Origin::Flag(flag), certificate),
+            key: named(&Origin::Flag(key_flag), key),
+        })
+        .collect();
+    let written = written.map(|tables| {
+        let of = |key| Origin::Key(keys.file.clone(), key);
+        let pair = |table: CertificateTable| PairPaths {
+            certificate: named(&of("certificate.cert"), table.cert),
+            key: named(&of("certificate.key"), table.key),
+        };
+        tables.into_iter().map(pair).collect()
+    });
+    let typed = (!typed.is_empty()).then_some(typed);
+    let (pairs, origin) = keys.pick(typed, written, flag, "certificate");
+    let pairs = pairs.unwrap_or_default();
+    if pairs.len() > CERTIFICATES_MAX {
+        return Err(Failure::refused(
+            format!("{origin}: {} certificates", pairs.len()),
+            format!("give at most {CERTIFICATES_MAX}"),
+        ));
+    }
+    Ok((pairs, origin))
 }
 
 /// Takes values from the flag, else from the file, and remembers which.
@@ -222,6 +392,23 @@ impl Keys {
         self.pick(typed, written.map(|value| value.to_string()), flag, key)
     }
 
+    fn port(
+        &self,
+        typed: Option<String>,
+        written: Option<PortOrOff>,
+        flag: &'static str,
+        key: &'static str,
+    ) -> (Option<String>, Origin) {
+        self.pick(typed, written.map(|PortOrOff(port)| port), flag, key)
+    }
+
+    /// A limit that need not have a value.
+    fn limit_if_any(&self, written: Option<i64>, number: &Number) -> Result<Option<u64>, Failure> {
+        written
+            .map(|value| self.limit(Some(value), number))
+            .transpose()
+    }
+
     /// A limit: only the file has them.
     fn limit(&self, written: Option<i64>, number: &Number) -> Result<u64, Failure> {
         let (value, origin) = self.number(None, written, number.name, number.name);
@@ -235,18 +422,43 @@ impl Keys {
 
 /// The value, or the default, within its range.
 fn check(value: Option<String>, number: &Number, origin: &Origin) -> Result<u64, Failure> {
-    let Some(text) = value else {
-        return Ok(number
-            .default
-            .expect("invariant: numbers without a default are optional"));
-    };
+    match (value, number.default) {
+        (Some(text), _) => check_range(&text, number, origin, ""),
+        (None, DefaultValue::Fixed(value)) => Ok(value),
+        (None, DefaultValue::Said(_)) => {
+            unreachable!("numbers without a default are optional")
+        }
+    }
+}
+
+/// A port, or none if it is said to be off or has no default.
+fn check_port(
+    value: Option<String>,
+    number: &Number,
+    origin: &Origin,
+) -> Result<Option<u16>, Failure> {
+    match (value, number.default) {
+        (Some(text), _) if text == config::OFF => Ok(None),
+        (Some(text), _) => check_range(&text, number, origin, ", or off").map(|p| Some(narrow(p))),
+        (None, DefaultValue::Fixed(port)) => Ok(Some(narrow(port))),
+        (None, DefaultValue::Said(_)) => Ok(None),
+    }
+}
+
+/// `otherwise` is what else than a number could be written.
+fn check_range(
+    text: &str,
+    number: &Number,
+    origin: &Origin,
+    otherwise: &str,
+) -> Result<u64, Failure> {
     match text.parse() {
         Ok(value) if number.range.contains(&value) => Ok(value),
         _ => {
             let (least, most) = (number.range.start(), number.range.end());
             Err(Failure::refused(
                 format!("{origin} {text}: out of range"),
-                format!("use {least} to {most} ({})", number.unit),
+                format!("use {least} to {most} ({}){otherwise}", number.unit),
             ))
         }
     }

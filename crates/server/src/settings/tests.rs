@@ -3,13 +3,17 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
-use super::{LinkChoice, Settings};
-use crate::cli::ServeArgs;
+use super::{LinkChoice, Origin, Settings};
+use crate::cli::{CommonArgs, EmulateArgs, ServeArgs};
 use crate::config::{FileConfig, documentation};
 
 fn args() -> ServeArgs {
-    ServeArgs {
+    let common = CommonArgs {
         path: "/srv".into(),
+        ..CommonArgs::default()
+    };
+    ServeArgs {
+        common,
         ..ServeArgs::default()
     }
 }
@@ -25,10 +29,8 @@ fn with_file(text: &str) -> Result<Settings, String> {
 }
 
 fn with_both(text: &str, change: impl FnOnce(&mut ServeArgs)) -> Result<Settings, String> {
-    let mut args = ServeArgs {
-        config: Some("atlas.toml".into()),
-        ..args()
-    };
+    let mut args = args();
+    args.common.config = Some("atlas.toml".into());
     change(&mut args);
     let file = FileConfig::parse(text).unwrap();
     Settings::merge(args, file).map_err(|failure| failure.to_string())
@@ -44,6 +46,8 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.idle_timeout, Duration::from_secs(75));
     assert_eq!(settings.limits.shutdown_grace, Duration::from_secs(10));
     assert_eq!(settings.limits.objects_max, None);
+    assert_eq!(settings.limits.tls_key_records_max, None);
+    assert!(settings.https.is_none() && !settings.is_sealing_emulated);
     assert!(!settings.cors && !settings.buffered && settings.pcap.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
     assert_eq!(settings.limits.slots, 512);
@@ -57,11 +61,11 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
     assert_eq!(from_file.urls(), "http://10.1.0.2:81/");
     assert_eq!(from_file.pcap, Some(PathBuf::from("a")));
     let from_flags = with_both(text, |args| {
-        args.link = Some("tap:t".into());
-        args.addresses = vec!["fd77::2/64".into(), "10.2.0.2/24".into()];
-        args.http = Some("80".into());
-        args.pcap = Some("b".into());
-        args.cors = true;
+        args.common.link = Some("tap:t".into());
+        args.common.addresses = vec!["fd77::2/64".into(), "10.2.0.2/24".into()];
+        args.common.http = Some("80".into());
+        args.common.pcap = Some("b".into());
+        args.common.cors = true;
     })
     .unwrap();
     assert_eq!(from_flags.link, LinkChoice::Tap("t".into()));
@@ -72,17 +76,20 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
 
 #[test]
 fn a_refusal_names_the_flag_or_the_key() {
-    let flag = with_flags(|args| args.http = Some("0".into())).unwrap_err();
-    assert_eq!(flag, "--http 0: out of range; use 1 to 65535 (TCP port)");
+    let flag = with_flags(|args| args.common.http = Some("0".into())).unwrap_err();
+    assert_eq!(
+        flag,
+        "--http 0: out of range; use 1 to 65535 (TCP port), or off"
+    );
     let key = with_file("http = 65536").unwrap_err();
     assert_eq!(
         key,
-        "atlas.toml: http 65536: out of range; use 1 to 65535 (TCP port)"
+        "atlas.toml: http 65536: out of range; use 1 to 65535 (TCP port), or off"
     );
-    let word = with_flags(|args| args.http = Some("www".into())).unwrap_err();
+    let word = with_flags(|args| args.common.http = Some("www".into())).unwrap_err();
     assert!(word.starts_with("--http www: out of range"), "{word}");
-    assert!(with_flags(|args| args.http = Some("65535".into())).is_ok());
-    assert!(with_flags(|args| args.http = Some("1".into())).is_ok());
+    assert!(with_flags(|args| args.common.http = Some("65535".into())).is_ok());
+    assert!(with_flags(|args| args.common.http = Some("1".into())).is_ok());
 }
 
 #[test]
@@ -92,6 +99,7 @@ fn each_limit_holds_on_both_sides() {
         ("slots", 16, 65_536),
         ("disk_queue_depth", 1, 4_096),
         ("objects_max", 1, 65_000),
+        ("tls_key_records_max", 64, 8_388_608),
         ("head_timeout_seconds", 1, 3_600),
         ("idle_timeout_seconds", 1, 86_400),
         ("send_timeout_seconds", 1, 3_600),
@@ -119,14 +127,14 @@ fn each_limit_holds_on_both_sides() {
 
 #[test]
 fn only_one_worker_is_supported() {
-    assert!(with_flags(|args| args.workers = Some("1".into())).is_ok());
-    let two = with_flags(|args| args.workers = Some("2".into())).unwrap_err();
+    assert!(with_flags(|args| args.common.workers = Some("1".into())).is_ok());
+    let two = with_flags(|args| args.common.workers = Some("2".into())).unwrap_err();
     assert!(
         two.starts_with("--workers 2: more than one worker is not supported yet;"),
         "{two}"
     );
     for bad in ["0", "-1", "many"] {
-        let message = with_flags(|args| args.workers = Some(bad.into())).unwrap_err();
+        let message = with_flags(|args| args.common.workers = Some(bad.into())).unwrap_err();
         assert_eq!(
             message,
             format!("--workers {bad}: not a number of workers; use 1")
@@ -136,7 +144,7 @@ fn only_one_worker_is_supported() {
 
 #[test]
 fn a_link_is_a_kind_and_a_name() {
-    let link = |text: &str| with_flags(|args| args.link = Some(text.into())).map(|s| s.link);
+    let link = |text: &str| with_flags(|args| args.common.link = Some(text.into())).map(|s| s.link);
     assert_eq!(link("tap:a"), Ok(LinkChoice::Tap("a".into())));
     assert_eq!(
         link("packet:eth0.7"),
@@ -151,7 +159,7 @@ fn a_link_is_a_kind_and_a_name() {
 
 #[test]
 fn addresses_are_one_to_sixteen_without_repetition() {
-    let addresses = |texts: Vec<String>| with_flags(|args| args.addresses = texts);
+    let addresses = |texts: Vec<String>| with_flags(|args| args.common.addresses = texts);
     let some = |count: u32| {
         (1..=count)
             .map(|host| format!("10.0.0.{host}/24"))
@@ -184,7 +192,8 @@ fn addresses_are_one_to_sixteen_without_repetition() {
 #[test]
 fn levels_step_from_the_default_and_flags_win_over_the_file() {
     let level = |verbose, quiet, text| {
-        let change = |args: &mut ServeArgs| (args.verbose, args.quiet) = (verbose, quiet);
+        let change =
+            |args: &mut ServeArgs| (args.common.verbose, args.common.quiet) = (verbose, quiet);
         with_both(text, change).map(|settings| settings.log)
     };
     assert_eq!(level(0, 0, ""), Ok(LevelFilter::INFO));
@@ -198,4 +207,171 @@ fn levels_step_from_the_default_and_flags_win_over_the_file() {
         message.starts_with("atlas.toml: log loud: not a level;"),
         "{message}"
     );
+}
+
+/// `[[certificate]]` with files of this name.
+fn table(name: &str) -> String {
+    format!("[[certificate]]\ncert = \"{name}.pem\"\nkey = \"{name}.key\"\n")
+}
+
+/// `--cert` and `--key` so many times, and `--https` if a port is given.
+fn with_certificates(count: usize, https: Option<&str>) -> Result<Settings, String> {
+    with_flags(|args| {
+        args.tls.https = https.map(Into::into);
+        args.tls.certificates = vec!["a.pem".into(); count];
+        args.tls.keys = vec!["a.key".into(); count];
+    })
+}
+
+#[test]
+fn https_is_a_port_and_certificates() {
+    let settings = with_certificates(1, Some("443")).unwrap();
+    assert_eq!(settings.urls(), "http://10.77.0.2/ https://10.77.0.2/");
+    let https = settings.https.unwrap();
+    assert_eq!((https.port, https.pairs.len()), (443, 1));
+    assert_eq!(https.pairs[0].certificate.to_string(), "--cert a.pem");
+    assert_eq!(https.pairs[0].key.to_string(), "--key a.key");
+    assert_eq!(https.secrets_origin, None);
+    assert_eq!(
+        with_certificates(1, Some("8443")).unwrap().urls(),
+        "http://10.77.0.2/ https://10.77.0.2:8443/"
+    );
+    assert!(with_certificates(1, Some("0")).is_err());
+    assert_eq!(
+        with_certificates(1, Some("80")).unwrap_err(),
+        "--https 80: that is the port of plain HTTP; use another, or --http off"
+    );
+    assert_eq!(
+        with_certificates(0, Some("443")).unwrap_err(),
+        "--https 443: there is no certificate; \
+         give --cert and --key, or [[certificate]] in the configuration file"
+    );
+    assert_eq!(
+        with_certificates(1, None).unwrap_err(),
+        "--cert: means nothing without --https; give --https a port, like 443, or leave it out"
+    );
+}
+
+#[test]
+fn certificates_come_in_pairs_and_not_too_many() {
+    let with = |certificates: usize, keys: usize| {
+        with_flags(|args| {
+            args.tls.https = Some("443".into());
+            args.tls.certificates = vec!["a".into(); certificates];
+            args.tls.keys = vec!["b".into(); keys];
+        })
+        .map(|settings| settings.https.map_or(0, |https| https.pairs.len()))
+    };
+    assert_eq!(with(64, 64), Ok(64));
+    assert_eq!(
+        with(65, 65).unwrap_err(),
+        "--cert: 65 certificates; give at most 64"
+    );
+    assert_eq!(
+        with(1, 0).unwrap_err(),
+        "--cert without --key; give the key of each --cert"
+    );
+    assert_eq!(
+        with(0, 1).unwrap_err(),
+        "--key without --cert; give the --cert of each key"
+    );
+    assert_eq!(
+        with(2, 1).unwrap_err(),
+        "--cert is given 2 times, --key 1 times; give them in pairs"
+    );
+}
+
+#[test]
+fn the_file_can_have_all_of_https_and_flags_win() {
+    let text = format!(
+        "http = \"off\"\nhttps = 8443\nlog_tls_secrets = true\n{}{}",
+        table("x"),
+        table("y")
+    );
+    let settings = with_file(&text).unwrap();
+    assert_eq!(settings.http_port, None);
+    assert_eq!(settings.urls(), "https://10.77.0.2:8443/");
+    let https = settings.https.unwrap();
+    let [first, second] = &https.pairs[..] else {
+        panic!("two pairs: {https:?}");
+    };
+    assert_eq!(
+        first.certificate.to_string(),
+        "atlas.toml: certificate.cert x.pem"
+    );
+    assert_eq!(second.key.to_string(), "atlas.toml: certificate.key y.key");
+    let origin = Origin::Key("atlas.toml".into(), "log_tls_secrets");
+    assert_eq!(https.secrets_origin, Some(origin));
+    let settings = with_both(&text, |args| {
+        args.common.http = Some("80".into());
+        args.tls.https = Some("443".into());
+        args.tls.certificates = vec!["a.pem".into()];
+        args.tls.keys = vec!["a.key".into()];
+        args.tls.log_tls_secrets = true;
+    })
+    .unwrap();
+    assert_eq!(settings.urls(), "http://10.77.0.2/ https://10.77.0.2/");
+    let https = settings.https.unwrap();
+    assert_eq!(https.pairs.len(), 1, "flags replace all of the file's");
+    assert_eq!(
+        https.secrets_origin,
+        Some(Origin::Flag("--log-tls-secrets"))
+    );
+    // Switched off by a flag, the rest of the file may stay as it is.
+    let both_flags = |args: &mut ServeArgs| {
+        args.common.http = Some("80".into());
+        args.tls.https = Some("off".into());
+    };
+    assert!(with_both(&text, both_flags).unwrap().https.is_none());
+}
+
+#[test]
+fn something_is_served_and_words_but_off_are_refused() {
+    let off = with_flags(|args| args.common.http = Some("off".into())).unwrap_err();
+    assert_eq!(
+        off,
+        "--http off: nothing is left to serve on; give --https a port, or --http"
+    );
+    let off = with_file("http = \"off\"").unwrap_err();
+    assert!(off.starts_with("atlas.toml: http off: nothing"), "{off}");
+    let word = with_file("https = \"on\"").unwrap_err();
+    assert_eq!(
+        word,
+        "atlas.toml: https on: out of range; use 1 to 65535 (TCP port), or off"
+    );
+    let useless = with_flags(|args| args.tls.log_tls_secrets = true).unwrap_err();
+    assert!(
+        useless.starts_with("--log-tls-secrets: means nothing without --https;"),
+        "{useless}"
+    );
+    let useless = with_file(&table("x")).unwrap_err();
+    assert!(
+        useless.starts_with("atlas.toml: certificate: means nothing"),
+        "{useless}"
+    );
+}
+
+#[test]
+fn only_emulate_emulates_and_it_speaks_no_tls() {
+    let emulate = |text: &str| {
+        let mut common = args().common;
+        common.config = Some("atlas.toml".into());
+        let file = FileConfig::parse(text).unwrap();
+        Settings::merge_emulated(EmulateArgs { common }, file).map_err(|f| f.to_string())
+    };
+    let settings = emulate("").unwrap();
+    assert!(settings.is_sealing_emulated);
+    assert_eq!(settings.urls(), "http://10.77.0.2/");
+    let refusal = emulate(&format!("https = 443\n{}", table("x"))).unwrap_err();
+    assert_eq!(
+        refusal,
+        "atlas emulate: https is for atlas serve; \
+         leave https and certificate out of the configuration file"
+    );
+    // Nothing that serve takes turns it on.
+    let everything = format!("http = 81\nhttps = 443\ncors = true\n{}", table("x"));
+    assert!(!with_file(&everything).unwrap().is_sealing_emulated);
+    for key in ["emulate", "is_sealing_emulated"] {
+        assert!(FileConfig::parse(&format!("{key} = true")).is_err());
+    }
 }

@@ -10,6 +10,7 @@
 //! ```text
 //!   frames ──▶ conductor ◀── lookups answered, reads completed, timers due
 //!                  │
+//!                  ├──▶ handshakes: a few, because each costs as much as sealing megabytes
 //!                  ├──▶ lookups: an answer at hand is given back at once
 //!                  ├──▶ reads: the credit of the ACKs above, one doorbell for all of them
 //!                  └──▶ frames: the reads completed above, while the device works on the new ones
@@ -19,18 +20,26 @@
 //! tens of microseconds earlier, and the last-in-first-out arena keeps the slots in use few enough
 //! to stay in the cache.
 //!
-//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], [`LOOKUPS_MAX`], [`READS_MAX`] and
-//! [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but for what
-//! `objects` says.
+//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], [`HANDSHAKES_MAX`], [`LOOKUPS_MAX`],
+//! [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but
+//! for what `objects` and [`crate::tls`] say.
 
 mod objects;
+
+use std::sync::Arc;
 
 use clock::Instant;
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{Link, LinkError, Received, TransmitError};
 use memory::Arena;
-use session::{Conductor, ObjectHandle, ReadError, ReadPlan, TransmitProgress, Transmitted};
+use rustls::ServerConfig;
+use session::{
+    Conductor, ObjectHandle, ReadError, ReadPlan, TlsAnswer, TlsPlan, TlsToken, TransmitProgress,
+    Transmitted,
+};
 use store::Store;
+
+use crate::tls::Handshaker;
 
 use objects::Objects;
 
@@ -38,6 +47,9 @@ use objects::Objects;
 pub const RECEIVE_FRAMES_MAX: usize = 64;
 /// Most completions taken in a round.
 pub const COMPLETIONS_MAX: usize = 64;
+/// Most records of clients' handshakes taken in a round. One may cost a signature, 30 us with ECDSA
+/// and 500 us with RSA of 2048 bits `[guess]`: streams go on between two.
+pub const HANDSHAKES_MAX: usize = 2;
 /// Most lookups begun, and most answered, in a round.
 pub const LOOKUPS_MAX: usize = 64;
 /// Most reads enqueued in a round. The disk's queue and the slots bound them too.
@@ -77,6 +89,8 @@ pub struct Worker<L: Link, D: Disk> {
     objects: Objects,
     conductor: Conductor,
     arena: Arena,
+    /// `None`: nothing is served over TLS.
+    tls: Option<Handshaker>,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     counters: Counters,
@@ -94,10 +108,17 @@ struct Counters {
 }
 
 impl<L: Link, D: Disk> Worker<L, D> {
-    /// Puts a worker together. `disk` was made for `arena`, and `conductor` told the capabilities
-    /// of `link`.
+    /// Puts a worker together. `disk` was made for `arena`, `conductor` told the capabilities of
+    /// `link`, and `tls` as many connections as the conductor.
     #[must_use]
-    pub fn new(link: L, disk: D, store: Store, conductor: Conductor, arena: Arena) -> Self {
+    pub fn new(
+        link: L,
+        disk: D,
+        store: Store,
+        conductor: Conductor,
+        arena: Arena,
+        tls: Option<Handshaker>,
+    ) -> Self {
         Self {
             link,
             disk,
@@ -105,6 +126,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             conductor,
             reading: vec![None; arena.slot_count()],
             arena,
+            tls,
             counters: Counters::default(),
         }
     }
@@ -118,6 +140,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
         progressed |= self.fire_timers(now);
+        progressed |= self.shake_hands(now);
         // Handles given up by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
         progressed |= self.look_up(now);
@@ -133,6 +156,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
             blocked_on_link,
             next_timeout: self.next_timeout(now, blocked_on_link),
         })
+    }
+
+    /// For handshakes that begin from now on. Says whether there are any.
+    pub fn set_tls(&mut self, config: Arc<ServerConfig>) -> bool {
+        let tls = self.tls.as_mut();
+        tls.map(|tls| tls.set_config(config)).is_some()
     }
 
     /// Refuses new connections and requests; replies under way go on.
@@ -207,6 +236,28 @@ impl<L: Link, D: Disk> Worker<L, D> {
             self.conductor.handle_timeouts(now, &mut self.arena);
         }
         is_due
+    }
+
+    /// Answers what the conductor asks of TLS. Stops behind a handshake's last record of the round:
+    /// what is planned behind it waits for the next.
+    fn shake_hands(&mut self, now: Instant) -> bool {
+        let (mut is_any, mut handshakes) = (false, 0);
+        while handshakes < HANDSHAKES_MAX {
+            let Some(plan) = self.conductor.poll_tls() else {
+                break;
+            };
+            is_any = true;
+            handshakes += usize::from(matches!(plan, TlsPlan::Handshake { .. }));
+            let answer = match &mut self.tls {
+                Some(tls) => tls.handle(plan),
+                None => fail(&plan),
+            };
+            if let Some((token, answer)) = answer {
+                let arena = &mut self.arena;
+                self.conductor.handle_tls(now, arena, token, answer);
+            }
+        }
+        is_any
     }
 
     fn look_up(&mut self, now: Instant) -> bool {
@@ -397,6 +448,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         pairs.extend(self.link.counters().as_pairs());
         pairs.extend(self.disk.counters().as_pairs());
         pairs.extend(self.objects.store().counters().as_pairs());
+        pairs.extend(self.tls.iter().flat_map(Handshaker::counters));
         let mut planned = self.conductor.counters().as_pairs();
         planned.retain(|(name, _)| pairs.iter().all(|(known, _)| known != name));
         pairs.extend(planned);
@@ -412,6 +464,16 @@ fn as_count(count: usize) -> u64 {
 /// A slot's index as one of a table.
 fn place_of(slot: u32) -> usize {
     usize::try_from(slot).expect("invariant: a usize has at least 32 bits")
+}
+
+/// The answer where nobody can shake hands.
+fn fail(plan: &TlsPlan) -> Option<(TlsToken, TlsAnswer)> {
+    match plan {
+        TlsPlan::Handshake { token, .. } | TlsPlan::NextKey { token, .. } => {
+            Some((*token, TlsAnswer::Failed))
+        }
+        TlsPlan::Forget { .. } => None,
+    }
 }
 
 fn read_error(error: DiskError) -> ReadError {

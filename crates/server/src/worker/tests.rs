@@ -151,7 +151,7 @@ impl World {
             assert_eq!(disk.add_file(content(file)), file);
         }
         let (store, conductor) = (store(&setup), conductor(link.capabilities()));
-        let worker = Worker::new(link, disk, store, conductor, arena());
+        let worker = Worker::new(link, disk, store, conductor, arena(), None);
         let client = Client {
             port,
             source_port: CLIENT_PORT,
@@ -597,6 +597,7 @@ fn a_removed_interface_ends_the_worker() {
         store(&setup),
         conductor,
         arena(),
+        None,
     );
     let outcome = worker.step(Instant::ZERO);
     assert_eq!(

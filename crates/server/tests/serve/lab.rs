@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -76,16 +76,17 @@ impl Lab {
 
     /// What curl, in the namespace, wrote to stdout.
     pub(crate) fn curl(&self, words: &[&str]) -> Vec<u8> {
-        let limits = ["-sS", "-g", "--max-time", "30"];
-        let output = self
-            .command("curl")
-            .args(limits)
-            .args(words)
-            .output()
-            .unwrap();
+        let output = self.try_curl(words);
         let reason = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "curl {words:?}: {reason}");
         output.stdout
+    }
+
+    /// What came of curl in the namespace.
+    pub(crate) fn try_curl(&self, words: &[&str]) -> Output {
+        let limits = ["-sS", "-g", "--max-time", "30"];
+        let mut command = self.command("curl");
+        command.args(limits).args(words).output().unwrap()
     }
 
     /// A connection made in the namespace. The socket stays in it, whoever uses it.
@@ -150,14 +151,23 @@ impl Atlas {
         Self::start_after(lab, "true", directory, words)
     }
 
+    /// `atlas emulate` instead.
+    pub(crate) fn emulate(lab: &Lab, directory: &Path) -> Self {
+        Self::spawn(lab, "true", "emulate", directory, &[])
+    }
+
     /// Starts it after a shell has run `prepare` in a mount namespace that only they see.
     pub(crate) fn start_after(lab: &Lab, prepare: &str, directory: &Path, words: &[&str]) -> Self {
+        Self::spawn(lab, prepare, "serve", directory, words)
+    }
+
+    fn spawn(lab: &Lab, prepare: &str, name: &str, directory: &Path, words: &[&str]) -> Self {
         let mut command = lab.command("sh");
         // The shell becomes the server, so that signals reach it.
         command.args(["-c", &format!("{prepare} && exec \"$@\""), "sh"]);
         command
             .arg(env!("CARGO_BIN_EXE_atlas"))
-            .arg("serve")
+            .arg(name)
             .arg(directory)
             .args(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

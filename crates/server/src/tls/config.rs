@@ -1,0 +1,141 @@
+//! What the server agrees to: versions, suites, protocol, tickets.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite as suite};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
+use rustls::version::{TLS12, TLS13};
+use rustls::{KeyLog, KeyLogFile, NoKeyLog, ServerConfig, SupportedCipherSuite};
+use tracing::warn;
+
+use super::certificates::{Certificates, PairPaths};
+use crate::failure::Failure;
+use crate::settings::{Https, Origin};
+
+/// Every suite: AEAD with forward secrecy. The client's order counts, as in nginx: it knows
+/// whether it has AES in hardware, and a phone without pays with its battery.
+static SUITES: [SupportedCipherSuite; 9] = [
+    suite::TLS13_AES_128_GCM_SHA256,
+    suite::TLS13_AES_256_GCM_SHA384,
+    suite::TLS13_CHACHA20_POLY1305_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// The protocol spoken inside (RFC 7301). Clients that name none are served as well.
+const PROTOCOL: &[u8] = b"http/1.1";
+/// Tickets of TLS 1.3 after a handshake. A ticket is used once (RFC 8446 appendix C.4), and
+/// players open two connections at a time, for pictures and for sound.
+const TICKETS: usize = 2;
+/// What names the file for secrets.
+const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
+
+/// What rustls is told, but for tickets: without any, no session is resumed.
+///
+/// # Errors
+/// What rustls does not like about it, which is a fault of ours.
+pub fn server_config(
+    certificates: Arc<dyn ResolvesServerCert>,
+) -> Result<ServerConfig, rustls::Error> {
+    let provider = CryptoProvider {
+        cipher_suites: SUITES.to_vec(),
+        ..aws_lc_rs::default_provider()
+    };
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    config.enable_secret_extraction = true;
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.send_tls13_tickets = TICKETS;
+    // A request sent as early data can be played back by whoever saw it (RFC 8446 s8).
+    config.max_early_data_size = 0;
+    // Tickets are enough: nothing about a client that is gone is kept here.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(config)
+}
+
+/// What configurations are made from, at start and at each SIGHUP. The tickets' keys stay, so a
+/// session from before a SIGHUP is resumed after it; a restart ends them all.
+#[derive(Debug)]
+pub struct Source {
+    pairs: Vec<PairPaths>,
+    /// Keys change every six hours, and a ticket is taken for twelve at most.
+    ticketer: Arc<dyn ProducesTickets>,
+    key_log: Arc<dyn KeyLog>,
+}
+
+impl Source {
+    /// Looks at the environment if secrets are to be logged, and not otherwise.
+    ///
+    /// # Errors
+    /// Secrets are to be logged and cannot be.
+    pub fn new(https: &Https) -> Result<Self, Failure> {
+        let ticketer = Ticketer::new().map_err(|error| {
+            Failure::refused(
+                format!("keys for tickets: {error}"),
+                "allow getrandom in the seccomp profile",
+            )
+        })?;
+        let key_log: Arc<dyn KeyLog> = match &https.secrets_origin {
+            Some(origin) => open_key_log(origin, env::var_os(KEY_LOG_VARIABLE).as_deref())?,
+            None => Arc::new(NoKeyLog {}),
+        };
+        Ok(Self {
+            pairs: https.pairs.clone(),
+            ticketer,
+            key_log,
+        })
+    }
+
+    /// Reads the certificates, as the files are now.
+    ///
+    /// # Errors
+    /// The first file that is not what it must be.
+    pub fn load(&self) -> Result<Arc<ServerConfig>, Failure> {
+        let certificates = Certificates::load(&self.pairs)?;
+        let mut config = server_config(Arc::new(certificates))
+            .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;
+        config.ticketer = Arc::clone(&self.ticketer);
+        config.key_log = Arc::clone(&self.key_log);
+        Ok(Arc::new(config))
+    }
+
+    /// How many certificates there are.
+    #[must_use]
+    pub fn certificate_count(&self) -> usize {
+        self.pairs.len()
+    }
+}
+
+/// rustls says nothing when it cannot write there, so that is tried before.
+fn open_key_log(origin: &Origin, file: Option<&OsStr>) -> Result<Arc<dyn KeyLog>, Failure> {
+    let Some(file) = file.filter(|file| !file.is_empty()) else {
+        return Err(Failure::refused(
+            format!("{origin}: the variable {KEY_LOG_VARIABLE} is not set"),
+            "set it to the file the secrets shall go to, or leave them unlogged",
+        ));
+    };
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    options.open(file).map_err(|error| {
+        Failure::refused(
+            format!("{origin}: {KEY_LOG_VARIABLE} {}: {error}", file.display()),
+            "set it to a file that can be written",
+        )
+    })?;
+    warn!(
+        "TLS secrets go to {}: whoever reads it can read every connection",
+        file.display()
+    );
+    Ok(Arc::new(KeyLogFile::new()))
+}

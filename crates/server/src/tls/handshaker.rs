@@ -1,0 +1,234 @@
+//! Who shakes hands, and whose keys may change: a table by [`TlsToken::index`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use record::{Algorithm, TrafficKey, Version};
+use rustls::kernel::KernelConnection;
+use rustls::server::ServerConnectionData;
+use rustls::{ConnectionTrafficSecrets, Error, ProtocolVersion, ServerConfig};
+use session::{Direction, TlsAnswer, TlsPlan, TlsToken};
+
+use super::shaking::{Done, Shaken, Shaking};
+
+/// Shakes hands for the conductor.
+///
+/// ```text
+///              Handshake                Handshake
+///   (nobody) ─────────────▶ Shaking ──────────────────▶ Streaming ⟲ NextKey
+///       ▲                      │                            │
+///       └── Refused, Failed, Forget ◀──────── Forget ───────┘
+/// ```
+///
+/// The table is made at start. A client that shakes hands takes what rustls needs, some KiB, and
+/// what it has sent of an unfinished message; one that streams takes some hundred bytes.
+pub struct Handshaker {
+    config: Arc<ServerConfig>,
+    /// By [`TlsToken::index`].
+    clients: Vec<Option<Client>>,
+    counters: Counters,
+}
+
+/// What the handshaker did, since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counters {
+    /// Records of clients' handshakes.
+    records: u64,
+    /// Clients that shake hands now.
+    shaking: u64,
+    /// Configurations taken while serving.
+    reloads: u64,
+}
+
+struct Client {
+    /// [`TlsToken::serial`].
+    serial: u32,
+    stage: Stage,
+}
+
+enum Stage {
+    Shaking(Box<Shaking>),
+    /// With what later keys come from; TLS 1.2 has no later keys.
+    Streaming(Option<Box<KernelConnection<ServerConnectionData>>>),
+}
+
+impl Stage {
+    const fn is_shaking(&self) -> bool {
+        matches!(self, Self::Shaking(_))
+    }
+}
+
+impl Handshaker {
+    /// `connections_max` is the conductor's.
+    #[must_use]
+    pub fn new(config: Arc<ServerConfig>, connections_max: usize) -> Self {
+        Self {
+            config,
+            clients: (0..connections_max).map(|_| None).collect(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Carries a plan out. [`TlsPlan::Forget`] has no answer.
+    ///
+    /// # Panics
+    /// If the token's index is not below `connections_max`.
+    pub fn handle(&mut self, plan: TlsPlan) -> Option<(TlsToken, TlsAnswer)> {
+        match plan {
+            TlsPlan::Handshake { token, record } => Some((token, self.shake(token, record))),
+            TlsPlan::NextKey { token, direction } => Some((token, self.next_key(token, direction))),
+            TlsPlan::Forget { token } => {
+                self.take(token);
+                None
+            }
+        }
+    }
+
+    /// For handshakes that begin from now on; those under way keep what they began with.
+    pub fn set_config(&mut self, config: Arc<ServerConfig>) {
+        self.config = config;
+        self.counters.reloads += 1;
+    }
+
+    /// Names and values.
+    #[must_use]
+    pub fn counters(&self) -> [(&'static str, u64); 3] {
+        let Counters {
+            records,
+            shaking,
+            reloads,
+        } = self.counters;
+        [
+            ("tls_handshake_records", records),
+            ("tls_shaking_connections", shaking),
+            ("tls_reload_count", reloads),
+        ]
+    }
+
+    fn shake(&mut self, token: TlsToken, record: Vec<u8>) -> TlsAnswer {
+        self.counters.records += 1;
+        let shaking = match self.take(token) {
+            None => Shaking::new(&self.config),
+            Some(Stage::Shaking(shaking)) => Some(shaking),
+            Some(Stage::Streaming(_)) => None,
+        };
+        let Some(shaking) = shaking else {
+            return TlsAnswer::Failed;
+        };
+        match shaking.handle_record(record) {
+            Shaken::More(shaking, flight) => {
+                self.put(token, Stage::Shaking(shaking));
+                TlsAnswer::Continue { flight }
+            }
+            Shaken::Done(done) => self.establish(token, *done),
+            Shaken::Refused(flight) => TlsAnswer::Refused { flight },
+            Shaken::Failed => TlsAnswer::Failed,
+        }
+    }
+
+    fn establish(&mut self, token: TlsToken, done: Done) -> TlsAnswer {
+        let version = done.kernel.protocol_version();
+        let (send_number, send) = done.secrets.tx;
+        let (receive_number, receive) = done.secrets.rx;
+        let (Some(send), Some(receive)) =
+            (traffic_key(version, &send), traffic_key(version, &receive))
+        else {
+            return TlsAnswer::Failed;
+        };
+        let kernel = (send.version() == Version::Tls13).then(|| Box::new(done.kernel));
+        self.put(token, Stage::Streaming(kernel));
+        TlsAnswer::Established {
+            flight: done.flight,
+            send: (send, send_number),
+            receive: (receive, receive_number),
+            is_resumed: done.is_resumed,
+        }
+    }
+
+    fn next_key(&mut self, token: TlsToken, direction: Direction) -> TlsAnswer {
+        let client = self.place(token).as_mut();
+        let Some(Client {
+            serial,
+            stage: Stage::Streaming(Some(kernel)),
+        }) = client
+        else {
+            return TlsAnswer::Failed;
+        };
+        if *serial != token.serial {
+            return TlsAnswer::Failed;
+        }
+        let version = kernel.protocol_version();
+        match next_secrets(kernel, direction) {
+            Ok(secrets) => traffic_key(version, &secrets)
+                .map_or(TlsAnswer::Failed, |key| TlsAnswer::NextKey { key }),
+            Err(_) => TlsAnswer::Failed,
+        }
+    }
+
+    /// Takes the client out of its place, if it is the one there.
+    fn take(&mut self, token: TlsToken) -> Option<Stage> {
+        let is_same = |client: &mut Client| client.serial == token.serial;
+        let stage = self.place(token).take_if(is_same)?.stage;
+        self.counters.shaking -= u64::from(stage.is_shaking());
+        Some(stage)
+    }
+
+    /// Puts the client into its place. Whoever is still there is gone: no two clients have the
+    /// same index at the same time.
+    fn put(&mut self, token: TlsToken, stage: Stage) {
+        self.counters.shaking += u64::from(stage.is_shaking());
+        let client = Client {
+            serial: token.serial,
+            stage,
+        };
+        let gone = self.place(token).replace(client);
+        let was_shaking = gone.is_some_and(|client| client.stage.is_shaking());
+        self.counters.shaking -= u64::from(was_shaking);
+    }
+
+    fn place(&mut self, token: TlsToken) -> &mut Option<Client> {
+        let index = usize::try_from(token.index).unwrap_or(usize::MAX);
+        self.clients
+            .get_mut(index)
+            .expect("invariant: a token's index is below connections_max")
+    }
+}
+
+impl fmt::Debug for Handshaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshaker")
+            .field("connections_max", &self.clients.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+fn next_secrets(
+    kernel: &mut KernelConnection<ServerConnectionData>,
+    direction: Direction,
+) -> Result<ConnectionTrafficSecrets, Error> {
+    let (_, secrets) = match direction {
+        Direction::Send => kernel.update_tx_secret(),
+        Direction::Receive => kernel.update_rx_secret(),
+    }?;
+    Ok(secrets)
+}
+
+/// The key as the record room takes it. `None` for what [`super::server_config`] does not offer.
+fn traffic_key(version: ProtocolVersion, secrets: &ConnectionTrafficSecrets) -> Option<TrafficKey> {
+    let version = match version {
+        ProtocolVersion::TLSv1_2 => Version::Tls12,
+        ProtocolVersion::TLSv1_3 => Version::Tls13,
+        _ => return None,
+    };
+    let (algorithm, key, iv) = match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Algorithm::Aes128Gcm, key, iv),
+        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Algorithm::Aes256Gcm, key, iv),
+        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
+            (Algorithm::ChaCha20Poly1305, key, iv)
+        }
+        _ => return None,
+    };
+    let iv = iv.as_ref().try_into().ok()?;
+    TrafficKey::new(version, algorithm, key.as_ref(), iv).ok()
+}

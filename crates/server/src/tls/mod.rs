@@ -1,0 +1,28 @@
+//! TLS handshakes: certificates, rustls's configuration, and the table of who shakes hands.
+//!
+//! rustls shakes hands and computes keys, and does nothing else: it is given a client's records
+//! one at a time until its Finished, and hands the traffic keys over once ([`Handshaker`]). From
+//! then on the `record` room seals and opens, and rustls is asked only for the next key of a
+//! connection that changes it (RFC 8446 s7.2).
+//!
+//! It refuses TLS 1.1 and older, suites that are not AEAD or have no forward secrecy, early data
+//! (a request could be played back), client certificates, renegotiation, and to say a secret: no
+//! `Debug` and no log line here has one. Only `--log-tls-secrets` writes them, to the file that
+//! SSLKEYLOGFILE names.
+//!
+//! This is the one part of the worker that allocates while serving, because rustls does. Bounds:
+//! [`HANDSHAKE_BYTES_MAX`] from each client, [`CERTIFICATES_MAX`] certificates,
+//! [`PEM_BYTES_MAX`] a file, and as many clients as the conductor has connections.
+
+mod certificates;
+mod config;
+mod handshaker;
+mod shaking;
+
+pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PEM_BYTES_MAX, PairPaths};
+pub use config::{Source, server_config};
+pub use handshaker::Handshaker;
+pub use shaking::HANDSHAKE_BYTES_MAX;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! Reading certificates and keys, choosing among them, and making configurations of them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::KeyPair;
+use rustls::version::TLS13;
+use rustls::{ServerConfig, SignatureScheme};
+use tempfile::TempDir;
+
+use super::{
+    ECDSA_KEY, NAME, RSA_KEY, TOKEN, certificate_pem, certified, client_of, connect, establish,
+};
+use crate::settings::{Https, Origin};
+use crate::tls::{Certificates, Handshaker, NamedPath, PEM_BYTES_MAX, PairPaths, Source};
+
+/// A directory with files in it.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// The pair as the flags would name it.
+    fn pair(&self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> PairPaths {
+        pair(
+            self.write("cert.pem", certificate),
+            self.write("key.pem", key),
+        )
+    }
+
+    /// What is wrong with the pair, without the directory.
+    fn refusal(&self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> String {
+        let pair = self.pair(certificate, key);
+        self.refusal_of(&pair)
+    }
+
+    fn refusal_of(&self, pair: &PairPaths) -> String {
+        let refusal = Certificates::load(std::slice::from_ref(pair)).unwrap_err();
+        let directory = format!("{}/", self.0.path().display());
+        refusal.to_string().replace(&directory, "")
+    }
+}
+
+fn pair(certificate: PathBuf, key: PathBuf) -> PairPaths {
+    PairPaths {
+        certificate: NamedPath {
+            origin: Origin::Flag("--cert"),
+            path: certificate,
+        },
+        key: NamedPath {
+            origin: Origin::Flag("--key"),
+            path: key,
+        },
+    }
+}
+
+fn good_certificate() -> String {
+    certificate_pem(&[NAME], &ECDSA_KEY)
+}
+
+fn good_key() -> String {
+    ECDSA_KEY.serialize_pem()
+}
+
+#[test]
+fn a_pair_is_read_also_from_one_file_and_with_a_chain() {
+    let files = Files::new();
+    let other = certificate_pem(&["other.example"], &RSA_KEY);
+    let chain = format!("{}{other}", good_certificate());
+    let all = format!("words before\n{}{chain}", good_key());
+    for pair in [
+        files.pair(good_certificate(), good_key()),
+        files.pair(&chain, good_key()),
+        files.pair(&all, &all),
+        files.pair(&other, RSA_KEY.serialize_pem()),
+    ] {
+        assert_eq!(Certificates::load(&[pair]).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn each_problem_of_a_certificate_has_its_remedy() {
+    let files = Files::new();
+    let missing = pair("/no/such.pem".into(), files.write("key.pem", good_key()));
+    assert_eq!(
+        files.refusal_of(&missing),
+        "--cert /no/such.pem: No such file or directory (os error 2); \
+         name a PEM file that this user can read"
+    );
+    assert_eq!(
+        files.refusal("no PEM", good_key()),
+        "--cert cert.pem: no certificate in it; \
+         name a PEM file: it has -----BEGIN CERTIFICATE----- in it"
+    );
+    assert_eq!(
+        files.refusal(good_key(), good_certificate()),
+        "--cert cert.pem: a private key and no certificate; \
+         certificate and key seem to be swapped"
+    );
+    let cut = good_certificate().replace("-----END CERTIFICATE-----", "");
+    assert_eq!(
+        files.refusal(cut, good_key()),
+        "--cert cert.pem: a section without an end; name a whole PEM file"
+    );
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let refusal = files.refusal(broken, good_key());
+    assert!(
+        refusal.starts_with("--cert cert.pem: not usable: "),
+        "{refusal}"
+    );
+    assert!(refusal.contains("; the first certificate"), "{refusal}");
+}
+
+#[test]
+fn each_problem_of_a_key_has_its_remedy() {
+    let files = Files::new();
+    let missing = pair(
+        files.write("cert.pem", good_certificate()),
+        "/no/such.pem".into(),
+    );
+    assert_eq!(
+        files.refusal_of(&missing),
+        "--key /no/such.pem: No such file or directory (os error 2); \
+         name a PEM file that this user can read"
+    );
+    assert_eq!(
+        files.refusal(good_certificate(), "no PEM"),
+        "--key key.pem: no private key in it; \
+         name a PEM file: it has -----BEGIN PRIVATE KEY----- in it"
+    );
+    assert_eq!(
+        files.refusal(good_certificate(), good_certificate()),
+        "--key key.pem: a certificate and no private key; certificate and key seem to be swapped"
+    );
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
+               DEK-Info: AES-128-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
+    for encrypted in [encrypted, old] {
+        assert_eq!(
+            files.refusal(good_certificate(), encrypted),
+            "--key key.pem: the key is encrypted; \
+             decrypt it: openssl pkey -in KEY -out NEW, and keep NEW from others' eyes"
+        );
+    }
+    let nonsense = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    assert_eq!(
+        files.refusal(good_certificate(), nonsense),
+        "--key key.pem: a key of a kind that is not supported; \
+         use RSA of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519"
+    );
+    let cut = good_key().replace("-----END PRIVATE KEY-----", "");
+    assert_eq!(
+        files.refusal(good_certificate(), cut),
+        "--key key.pem: a section without an end; name a whole PEM file"
+    );
+}
+
+#[test]
+fn a_key_of_another_certificate_is_refused() {
+    let files = Files::new();
+    let other = KeyPair::generate().unwrap().serialize_pem();
+    for other in [other, RSA_KEY.serialize_pem()] {
+        let refusal = files.refusal(good_certificate(), other);
+        assert!(
+            refusal.starts_with("--key key.pem: not the key of --cert cert.pem; give each"),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn a_file_has_a_greatest_size() {
+    let files = Files::new();
+    let certificate = good_certificate();
+    let fill = usize::try_from(PEM_BYTES_MAX).unwrap() - certificate.len();
+    let largest = certificate + &"\n".repeat(fill);
+    let good = files.pair(&largest, good_key());
+    assert!(Certificates::load(&[good]).is_ok());
+    let refusal = files.refusal(largest + "\n", good_key());
+    assert_eq!(
+        refusal,
+        "--cert cert.pem: more than 1048576 bytes; name a PEM file"
+    );
+    let device = pair("/dev/zero".into(), "/dev/null".into());
+    assert!(files.refusal_of(&device).contains("more than"));
+}
+
+#[test]
+fn no_refusal_says_a_word_of_a_key() {
+    let files = Files::new();
+    let key = good_key();
+    let secret = key.lines().nth(1).unwrap();
+    for broken in [
+        key.replace("-----END PRIVATE KEY-----", ""),
+        key.replace("-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-"),
+        key.replace(secret, &format!("{secret}*")),
+        key.replace(secret, &secret[1..]),
+    ] {
+        let refusal = files.refusal(good_certificate(), broken);
+        assert!(!refusal.contains(&secret[4..12]), "{refusal}");
+    }
+}
+
+#[test]
+fn the_first_fitting_pair_of_the_name_is_chosen() {
+    const ECDSA: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
+    const RSA: &[SignatureScheme] = &[SignatureScheme::RSA_PSS_SHA256];
+    const BOTH: &[SignatureScheme] = &[
+        SignatureScheme::RSA_PSS_SHA256,
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+    ];
+    let pairs = vec![
+        certified(&["a.example"], &RSA_KEY),
+        certified(&["*.b.example", "c.example"], &ECDSA_KEY),
+        certified(&["a.example"], &ECDSA_KEY),
+    ];
+    let expected: Vec<_> = pairs.iter().map(|pair| pair.cert.clone()).collect();
+    let certificates = Certificates::new(pairs);
+    for (name, schemes, place) in [
+        (Some("a.example"), BOTH, 0),
+        (Some("a.example"), RSA, 0),
+        (Some("a.example"), ECDSA, 2),
+        (Some("A.EXAMPLE"), ECDSA, 2),
+        (Some("c.example"), BOTH, 1),
+        (Some("x.b.example"), BOTH, 1),
+        // A wildcard is for one label.
+        (Some("x.y.b.example"), BOTH, 0),
+        (Some("b.example"), ECDSA, 1),
+        // Nobody's name, and none: the first pair that fits.
+        (Some("d.example"), BOTH, 0),
+        (Some("d.example"), ECDSA, 1),
+        (None, BOTH, 0),
+        (None, ECDSA, 1),
+        // The pair of the name does not fit: a client that does not check may go on.
+        (Some("c.example"), RSA, 0),
+        // None fits: whichever, the handshake fails.
+        (Some("c.example"), &[SignatureScheme::ED25519], 0),
+    ] {
+        let chosen = certificates.choose(name, schemes).unwrap();
+        assert!(chosen.cert == expected[place], "{name:?} {schemes:?}");
+    }
+    let none = Certificates::new(Vec::new());
+    assert!(none.choose(None, BOTH).is_none());
+}
+
+fn https(pairs: Vec<PairPaths>) -> Https {
+    Https {
+        port: 443,
+        pairs,
+        secrets_origin: None,
+    }
+}
+
+fn certificate_served(
+    config: Arc<ServerConfig>,
+    client: &Arc<rustls::ClientConfig>,
+) -> (bool, Vec<u8>) {
+    let mut handshaker = Handshaker::new(config, 1);
+    let mut client = connect(client, NAME);
+    let streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
+    let certificate = client.peer_certificates().unwrap()[0].to_vec();
+    (streaming.is_resumed, certificate)
+}
+
+#[test]
+fn files_are_read_anew_and_tickets_stay_good() {
+    let files = Files::new();
+    let source = Source::new(&https(vec![files.pair(good_certificate(), good_key())])).unwrap();
+    let client = client_of(&TLS13);
+    let (is_resumed, first) = certificate_served(source.load().unwrap(), &client);
+    assert!(!is_resumed);
+    files.pair(certificate_pem(&[NAME], &RSA_KEY), RSA_KEY.serialize_pem());
+    let renewed = source.load().unwrap();
+    assert!(certificate_served(Arc::clone(&renewed), &client).0);
+    let (is_resumed, second) = certificate_served(renewed, &client_of(&TLS13));
+    assert!(!is_resumed && first != second);
+    // A file that is gone changes nothing about what was read before.
+    fs::remove_file(files.0.path().join("key.pem")).unwrap();
+    let refusal = source.load().unwrap_err().to_string();
+    assert!(refusal.starts_with("--key "), "{refusal}");
+}
+
+#[test]
+fn secrets_are_not_logged_unless_asked_for() {
+    let files = Files::new();
+    let source = Source::new(&https(vec![files.pair(good_certificate(), good_key())])).unwrap();
+    let config = source.load().unwrap();
+    assert!(!config.key_log.will_log("CLIENT_TRAFFIC_SECRET_0"));
+    let words = format!("{source:?} {config:?}");
+    let key = good_key();
+    assert!(!words.contains(&key.lines().nth(1).unwrap()[..20]));
+}

@@ -1,0 +1,329 @@
+//! Handshakes that succeed: versions, suites, keys, names, resumption, reloading.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use record::Version;
+use rustls::client::ClientConnection;
+use rustls::crypto::aws_lc_rs::{self, cipher_suite as suite};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ProtocolVersion, ServerConnection, SupportedCipherSuite};
+use session::{TlsAnswer, TlsPlan, TlsToken};
+
+use super::{
+    ECDSA_KEY, NAME, RSA_KEY, TOKEN, certified, client_config, client_of, config_with, connect,
+    establish, give, handshake, handshaker, records_of, split,
+};
+use crate::tls::{Certificates, Handshaker, server_config};
+
+const TLS13_SUITES: [SupportedCipherSuite; 3] = [
+    suite::TLS13_AES_128_GCM_SHA256,
+    suite::TLS13_AES_256_GCM_SHA384,
+    suite::TLS13_CHACHA20_POLY1305_SHA256,
+];
+const TLS12_ECDSA_SUITES: [SupportedCipherSuite; 3] = [
+    suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+const TLS12_RSA_SUITES: [SupportedCipherSuite; 3] = [
+    suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+#[test]
+fn every_suite_is_spoken_with_both_kinds_of_key() {
+    let all = [
+        (&TLS13, Version::Tls13, TLS13_SUITES, &ECDSA_KEY),
+        (&TLS13, Version::Tls13, TLS13_SUITES, &RSA_KEY),
+        (&TLS12, Version::Tls12, TLS12_ECDSA_SUITES, &ECDSA_KEY),
+        (&TLS12, Version::Tls12, TLS12_RSA_SUITES, &RSA_KEY),
+    ];
+    for (version, version_of_keys, suites, key) in all {
+        let mut handshaker = Handshaker::new(config_with(key), 1);
+        for suite in suites {
+            let config = Arc::new(client_config(version, &[suite]));
+            let mut client = connect(&config, NAME);
+            let streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
+            assert!(!client.is_handshaking() && !streaming.is_resumed);
+            assert_eq!(client.alpn_protocol(), Some(&b"http/1.1"[..]));
+            assert_eq!(streaming.inbound.version(), version_of_keys);
+            streaming.talk(&mut client);
+            handshaker.handle(TlsPlan::Forget { token: TOKEN });
+        }
+    }
+}
+
+#[test]
+fn the_clients_order_of_suites_counts() {
+    for first in TLS13_SUITES {
+        let others = TLS13_SUITES.into_iter().filter(|other| *other != first);
+        let suites: Vec<_> = [first].into_iter().chain(others).collect();
+        let config = Arc::new(client_config(&TLS13, &suites));
+        let mut client = connect(&config, NAME);
+        establish(&mut handshaker(), &mut client, TOKEN).unwrap();
+        assert_eq!(client.negotiated_cipher_suite(), Some(first));
+    }
+}
+
+#[test]
+fn a_client_that_names_no_protocol_or_more_than_one_is_served() {
+    for (named, agreed) in [
+        (&[][..], None),
+        (&["h2", "http/1.1"], Some(&b"http/1.1"[..])),
+    ] {
+        let mut config = (*client_of(&TLS13)).clone();
+        config.alpn_protocols = named.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let mut client = connect(&Arc::new(config), NAME);
+        establish(&mut handshaker(), &mut client, TOKEN).unwrap();
+        assert_eq!(client.alpn_protocol(), agreed);
+    }
+}
+
+#[test]
+fn a_session_is_resumed_by_ticket_in_both_versions() {
+    for version in [&TLS13, &TLS12] {
+        let (config, mut handshaker) = (client_of(version), handshaker());
+        for (serial, is_resumed) in [(1, false), (2, true), (3, true)] {
+            let token = TlsToken { index: 0, serial };
+            let mut client = connect(&config, NAME);
+            let streaming = establish(&mut handshaker, &mut client, token).unwrap();
+            assert_eq!(streaming.is_resumed, is_resumed, "{version:?} {serial}");
+            streaming.talk(&mut client);
+            handshaker.handle(TlsPlan::Forget { token });
+        }
+    }
+}
+
+#[test]
+fn two_tickets_are_given_after_a_handshake() {
+    let (config, mut handshaker) = (client_of(&TLS13), handshaker());
+    let mut client = connect(&config, NAME);
+    establish(&mut handshaker, &mut client, TOKEN).unwrap();
+    assert_eq!(client.tls13_tickets_received(), 2);
+}
+
+#[test]
+fn without_the_tickets_keys_a_session_begins_anew() {
+    let config = client_of(&TLS13);
+    for _ in 0..2 {
+        let mut client = connect(&config, NAME);
+        let streaming = establish(&mut handshaker(), &mut client, TOKEN).unwrap();
+        assert!(!streaming.is_resumed);
+    }
+}
+
+#[test]
+fn a_new_configuration_is_for_handshakes_that_begin_after_it() {
+    let (config, mut handshaker) = (client_of(&TLS13), handshaker());
+    let mut before = connect(&config, NAME);
+    let hello = records_of(&mut before).remove(0);
+    let TlsAnswer::Continue { flight } = handshake(&mut handshaker, TOKEN, hello) else {
+        panic!("half a handshake goes on");
+    };
+    handshaker.set_config(config_with(&RSA_KEY));
+    give(&mut before, &flight).unwrap();
+    establish(&mut handshaker, &mut before, TOKEN).unwrap();
+    let mut after = connect(&config, NAME);
+    let token = TlsToken {
+        index: 1,
+        serial: 1,
+    };
+    establish(&mut handshaker, &mut after, token).unwrap();
+    let certificate = |client: &ClientConnection| client.peer_certificates().unwrap()[0].clone();
+    assert_ne!(certificate(&before), certificate(&after));
+    assert!(handshaker.counters().contains(&("tls_reload_count", 1)));
+}
+
+#[test]
+fn a_client_gets_the_certificate_of_the_name_it_asks_for() {
+    let names = [NAME, "other.example"];
+    let pairs = names.map(|name| certified(&[name], &ECDSA_KEY)).to_vec();
+    let chains = [&pairs[0].cert.clone(), &pairs[1].cert.clone()];
+    let config = Arc::new(server_config(Arc::new(Certificates::new(pairs))).unwrap());
+    for (name, chain) in names.iter().zip(chains) {
+        for version in [&TLS13, &TLS12] {
+            let mut handshaker = Handshaker::new(Arc::clone(&config), 1);
+            let mut client = connect(&client_of(version), name);
+            establish(&mut handshaker, &mut client, TOKEN).unwrap();
+            assert_eq!(client.peer_certificates(), Some(&chain[..]));
+        }
+    }
+}
+
+#[test]
+fn a_hello_in_fragments_is_put_together() {
+    for fragment_bytes in [1, 7, 100] {
+        let (config, mut handshaker) = (client_of(&TLS13), handshaker());
+        let mut client = connect(&config, NAME);
+        let hello = records_of(&mut client).remove(0);
+        let fragments: Vec<_> = hello[5..].chunks(fragment_bytes).collect();
+        let (last, before) = fragments.split_last().unwrap();
+        for fragment in before {
+            let answer = handshake(&mut handshaker, TOKEN, handshake_record(fragment));
+            let TlsAnswer::Continue { flight } = answer else {
+                panic!("a fragment is waited with: {answer:?}");
+            };
+            assert!(flight.is_empty());
+        }
+        let answer = handshake(&mut handshaker, TOKEN, handshake_record(last));
+        let TlsAnswer::Continue { flight } = answer else {
+            panic!("a whole hello is answered: {answer:?}");
+        };
+        give(&mut client, &flight).unwrap();
+        establish(&mut handshaker, &mut client, TOKEN)
+            .unwrap()
+            .talk(&mut client);
+    }
+}
+
+/// `content` as an unprotected record of handshake messages.
+pub(super) fn handshake_record(content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&[22, 3, 3], &length[..], content].concat()
+}
+
+#[test]
+fn a_second_hello_is_asked_for_when_the_first_has_no_share_we_take() {
+    let mut config = client_config(&TLS13, &TLS13_SUITES);
+    let mut provider = (**config.crypto_provider()).clone();
+    provider.kx_groups = vec![
+        aws_lc_rs::kx_group::X25519MLKEM768,
+        aws_lc_rs::kx_group::SECP384R1,
+    ];
+    config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_root_certificates(super::roots())
+        .with_no_client_auth();
+    let mut server = (*config_with(&ECDSA_KEY)).clone();
+    let mut ours = (**server.crypto_provider()).clone();
+    ours.kx_groups = vec![aws_lc_rs::kx_group::SECP384R1];
+    server = rustls::ServerConfig::builder_with_provider(Arc::new(ours))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::clone(&server.cert_resolver));
+    server.enable_secret_extraction = true;
+    let mut handshaker = Handshaker::new(Arc::new(server), 1);
+    let mut client = connect(&Arc::new(config), NAME);
+    let streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
+    assert_eq!(
+        client.handshake_kind(),
+        Some(rustls::HandshakeKind::FullWithHelloRetryRequest)
+    );
+    streaming.talk(&mut client);
+}
+
+#[test]
+fn what_comes_behind_the_clients_finished_is_the_sessions() {
+    for version in [&TLS13, &TLS12] {
+        let mut handshaker = handshaker();
+        let mut client = connect(&client_of(version), NAME);
+        // Buffered until the handshake is done, then sent in one go with Finished if that is last.
+        client
+            .writer()
+            .write_all(b"GET / HTTP/1.1\r\n\r\n")
+            .unwrap();
+        let mut streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
+        client.send_close_notify();
+        streaming.rest.extend(records_of(&mut client));
+        streaming.assert_receives(b"GET / HTTP/1.1\r\n\r\n");
+        streaming.assert_closed();
+    }
+}
+
+#[test]
+fn early_data_is_thrown_away_and_the_handshake_goes_on() {
+    // Another server of that name, which takes early data, has given the client a ticket.
+    let certificates = Certificates::new(vec![certified(&[NAME], &ECDSA_KEY)]);
+    let mut other = server_config(Arc::new(certificates)).unwrap();
+    other.max_early_data_size = 1_000;
+    other.session_storage = rustls::server::ServerSessionMemoryCache::new(8);
+    let mut other = ServerConnection::new(Arc::new(other)).unwrap();
+    let mut config = (*client_of(&TLS13)).clone();
+    config.enable_early_data = true;
+    let config = Arc::new(config);
+    let mut client = connect(&config, NAME);
+    while client.is_handshaking() || other.is_handshaking() || other.wants_write() {
+        let mut bytes = records_of(&mut client).concat();
+        other.read_tls(&mut &bytes[..]).unwrap();
+        other.process_new_packets().unwrap();
+        bytes.clear();
+        while other.wants_write() {
+            other.write_tls(&mut bytes).unwrap();
+        }
+        give(&mut client, &bytes).unwrap();
+    }
+    let mut client = connect(&config, NAME);
+    let early = client.early_data();
+    early
+        .expect("the ticket allows it")
+        .write_all(b"GET /early")
+        .unwrap();
+    let mut handshaker = handshaker();
+    let streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
+    assert!(!client.is_early_data_accepted() && !streaming.is_resumed);
+    assert_eq!(client.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+    streaming.talk(&mut client);
+}
+
+#[test]
+fn a_client_that_goes_away_half_way_leaves_nothing() {
+    let mut handshaker = handshaker();
+    let shaking = |handshaker: &Handshaker| handshaker.counters()[1];
+    let mut client = connect(&client_of(&TLS13), NAME);
+    let hello = records_of(&mut client).remove(0);
+    handshake(&mut handshaker, TOKEN, hello);
+    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 1));
+    // Somebody else of the same place: that is not this one.
+    let other = TlsToken {
+        serial: TOKEN.serial + 1,
+        ..TOKEN
+    };
+    assert!(
+        handshaker
+            .handle(TlsPlan::Forget { token: other })
+            .is_none()
+    );
+    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 1));
+    assert!(
+        handshaker
+            .handle(TlsPlan::Forget { token: TOKEN })
+            .is_none()
+    );
+    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 0));
+    let mut next = connect(&client_of(&TLS13), NAME);
+    establish(&mut handshaker, &mut next, other)
+        .unwrap()
+        .talk(&mut next);
+    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 0));
+}
+
+#[test]
+fn who_takes_the_place_of_one_that_is_gone_begins_anew() {
+    let mut handshaker = handshaker();
+    let mut client = connect(&client_of(&TLS13), NAME);
+    let hello = records_of(&mut client).remove(0);
+    handshake(&mut handshaker, TOKEN, hello);
+    let other = TlsToken {
+        serial: TOKEN.serial + 1,
+        ..TOKEN
+    };
+    let mut next = connect(&client_of(&TLS13), NAME);
+    establish(&mut handshaker, &mut next, other)
+        .unwrap()
+        .talk(&mut next);
+    assert_eq!(handshaker.counters()[1], ("tls_shaking_connections", 0));
+}
+
+#[test]
+fn a_flight_is_whole_records() {
+    let mut client = connect(&client_of(&TLS13), NAME);
+    let hello = records_of(&mut client).remove(0);
+    let TlsAnswer::Continue { flight } = handshake(&mut handshaker(), TOKEN, hello) else {
+        panic!("a hello is answered");
+    };
+    assert!(split(&flight).len() >= 2);
+}

@@ -1,0 +1,172 @@
+//! The same over TLS, asked by OpenSSL (curl), and without TLS's protocol (`atlas emulate`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::KeyPair;
+use tempfile::TempDir;
+
+use crate::lab::{Atlas, Lab};
+use crate::{FILE_BYTES, directory};
+
+/// The names of the two certificates.
+const NAMES: [&str; 2] = ["a.example", "b.example"];
+
+/// Certificates in a directory of their own, each vouched for by itself alone.
+struct Certificates(TempDir);
+
+impl Certificates {
+    fn new() -> Self {
+        let certificates = Self(TempDir::new().unwrap());
+        certificates.renew(NAMES[0], &KeyPair::generate().unwrap());
+        let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+        certificates.renew(NAMES[1], &rsa);
+        certificates
+    }
+
+    fn path(&self, name: &str, end: &str) -> PathBuf {
+        self.0.path().join(format!("{name}.{end}"))
+    }
+
+    /// Writes another certificate of that name with that key.
+    fn renew(&self, name: &str, key: &KeyPair) {
+        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.self_signed(key).unwrap();
+        fs::write(self.path(name, "cert"), certificate.pem()).unwrap();
+        fs::write(self.path(name, "key"), key.serialize_pem()).unwrap();
+    }
+
+    /// `--https 443` with both.
+    fn words(&self) -> Vec<String> {
+        let mut words = vec!["--https".into(), "443".into()];
+        for name in NAMES {
+            for (flag, end) in [("--cert", "cert"), ("--key", "key")] {
+                words.push(flag.into());
+                words.push(text(&self.path(name, end)));
+            }
+        }
+        words
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+fn start(lab: &Lab, directory: &Path, words: &[String]) -> Atlas {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Atlas::start(lab, directory, &words)
+}
+
+/// How curl asks that name, believing that certificate and no other.
+fn ask(name: &str, certificate: &Path) -> [String; 5] {
+    [
+        "--resolve".into(),
+        format!("{name}:443:10.77.0.2"),
+        "--cacert".into(),
+        text(certificate),
+        format!("https://{name}/film.bin"),
+    ]
+}
+
+fn curl(lab: &Lab, words: &[String], more: &[&str]) -> Vec<u8> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    lab.curl(&[more, &words].concat())
+}
+
+#[test]
+fn files_are_served_over_both_versions_beside_plain_http() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let certificates = Certificates::new();
+    let mut atlas = start(&lab, directory.path(), &certificates.words());
+    assert_eq!(atlas.ready(), "ready http://10.77.0.2/ https://10.77.0.2/");
+    for name in NAMES {
+        let words = ask(name, &certificates.path(name, "cert"));
+        for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
+            let got = curl(&lab, &words, version);
+            assert!(got == bytes, "{name} {version:?}: not the file's bytes");
+            let range = [version, &["--range", "15359-77777"]].concat();
+            let got = curl(&lab, &words, &range);
+            assert!(got == bytes[15_359..=77_777], "{name}: not the range's");
+        }
+    }
+    assert!(lab.curl(&["http://10.77.0.2/film.bin"]) == bytes);
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    let summary = end.json("summary ");
+    assert!(summary["tls_handshake_records"].as_u64().unwrap() >= 16);
+    assert_eq!(summary["tls_shaking_connections"], 0);
+    assert_eq!(summary["memory_free_slots"], summary["memory_all_slots"]);
+}
+
+#[test]
+fn without_plain_http_its_port_is_closed() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let certificates = Certificates::new();
+    let mut words = certificates.words();
+    words.extend(["--http", "off"].map(String::from));
+    let mut atlas = start(&lab, directory.path(), &words);
+    assert_eq!(atlas.ready(), "ready https://10.77.0.2/");
+    let words = ask(NAMES[0], &certificates.path(NAMES[0], "cert"));
+    assert!(curl(&lab, &words, &[]) == bytes, "not the file's bytes");
+    let refused = lab.try_curl(&["http://10.77.0.2/film.bin"]);
+    const COULD_NOT_CONNECT: i32 = 7;
+    assert_eq!(refused.status.code(), Some(COULD_NOT_CONNECT));
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
+fn sighup_reads_certificates_again_and_bad_ones_change_nothing() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let certificates = Certificates::new();
+    let mut atlas = start(&lab, directory.path(), &certificates.words());
+    atlas.ready();
+    let file = certificates.path(NAMES[0], "cert");
+    let old = certificates.0.path().join("old");
+    fs::copy(&file, &old).unwrap();
+    certificates.renew(NAMES[0], &KeyPair::generate().unwrap());
+    assert!(curl(&lab, &ask(NAMES[0], &old), &[]) == bytes);
+    atlas.signal(libc::SIGHUP);
+    atlas.stderr_line("the certificates are read again");
+    assert!(curl(&lab, &ask(NAMES[0], &file), &[]) == bytes);
+    let words = ask(NAMES[0], &old);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert!(
+        !lab.try_curl(&words).status.success(),
+        "the old one is gone"
+    );
+    fs::remove_file(certificates.path(NAMES[1], "key")).unwrap();
+    atlas.signal(libc::SIGHUP);
+    let line = atlas.stderr_line("the old certificates stay");
+    assert!(
+        line.contains("ERROR") && line.contains("b.example.key: No such file"),
+        "{line}"
+    );
+    assert!(line.contains("; name a PEM file"), "{line}");
+    assert!(curl(&lab, &ask(NAMES[0], &file), &[]) == bytes);
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert_eq!(end.json("summary ")["tls_reload_count"], 1);
+}
+
+#[test]
+fn emulated_sealing_is_said_aloud_and_keeps_lengths() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let mut atlas = Atlas::emulate(&lab, directory.path());
+    assert_eq!(atlas.ready(), "ready http://10.77.0.2/");
+    let got = lab.curl(&["http://10.77.0.2/film.bin"]);
+    assert_eq!(got.len(), FILE_BYTES);
+    let same = got.iter().zip(&bytes).filter(|(a, b)| a == b).count();
+    assert!(same < FILE_BYTES / 100, "{same} bytes are not sealed");
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(end.stderr.contains("WARN emulating TLS"), "{}", end.stderr);
+}
