@@ -85,6 +85,11 @@ impl Tls {
         std::mem::take(&mut self.owes_farewell)
     }
 
+    /// Whether the client was told that nothing more comes, or will be by what is queued.
+    pub(crate) const fn has_said_farewell(&self) -> bool {
+        self.is_open() && !self.owes_farewell
+    }
+
     /// Whether keys are in use.
     pub(crate) const fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open(_))

@@ -130,7 +130,7 @@ impl Conductor {
                     inbound.rekey(key);
                 }
             }
-            Some(Direction::Send) if !client.tcp.has_sent_fin() => {
+            Some(Direction::Send) if !client.has_parted() => {
                 let claimed = client.tcp.claimed();
                 let sealer = Rc::new(Sealer::new(key));
                 let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
@@ -287,6 +287,7 @@ impl Conductor {
     /// Tells the client what was wrong, as early as it still can be, and ends the connection.
     fn send_alert(&mut self, now: Instant, index: u32, alert: Alert) {
         self.counters.tls_alert_count += 1;
+        let has_parted = self.clients.entry(index).is_some_and(Client::has_parted);
         self.end_tls(index);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
@@ -294,7 +295,7 @@ impl Conductor {
         // A look-up under way will find that nobody waits for it.
         client.lookup = None;
         client.stop_taking_requests();
-        if client.tcp.has_sent_fin() {
+        if has_parted {
             return;
         }
         let claimed = client.tcp.claimed();
@@ -408,6 +409,17 @@ impl Client {
         };
         tls.sealed.drain(..length);
         opened
+    }
+
+    /// Whether the last word is said, a FIN or the `close_notify` before it: nothing may follow.
+    fn has_parted(&self) -> bool {
+        let is_all_claimed = self.tcp.claimed() == self.stream.end();
+        let is_farewell_claimed = is_all_claimed
+            && self
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.has_said_farewell());
+        is_farewell_claimed || self.tcp.has_sent_fin()
     }
 
     /// Queues records that were made by whoever shakes hands.
