@@ -245,7 +245,7 @@ pub static KEYS: [Key; 20] = [
         kind: Kind::Other {
             unit: "array of tables",
             default: "none",
-            range: "1 to 64 of `cert` and `key`, PEM files",
+            range: "1 to 16 of `cert` and `key`, PEM files",
         },
         about: "Certificate chain, the server's own first, and its private key. A client gets the \
                 first one made for the name it asks for (SNI) with a kind of key it knows, else \

@@ -262,10 +262,10 @@ fn certificates_come_in_pairs_and_not_too_many() {
         })
         .map(|settings| settings.https.map_or(0, |https| https.pairs.len()))
     };
-    assert_eq!(with(64, 64), Ok(64));
+    assert_eq!(with(16, 16), Ok(16));
     assert_eq!(
-        with(65, 65).unwrap_err(),
-        "--cert: 65 certificates; give at most 64"
+        with(17, 17).unwrap_err(),
+        "--cert: 17 certificates; give at most 16"
     );
     assert_eq!(
         with(1, 0).unwrap_err(),

@@ -25,4 +25,4 @@ pub use handshaker::Handshaker;
 pub use shaking::HANDSHAKE_BYTES_MAX;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

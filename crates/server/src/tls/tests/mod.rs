@@ -23,7 +23,7 @@ use session::{TlsAnswer, TlsPlan, TlsToken};
 use super::{Certificates, Handshaker, server_config};
 
 /// The name of every server here, but where a test is about names.
-const NAME: &str = "video.example";
+pub(crate) const NAME: &str = "video.example";
 
 /// The first client of a handshaker.
 const TOKEN: TlsToken = TlsToken {
@@ -76,6 +76,11 @@ fn config_with(key: &KeyPair) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
+/// The same with a certificate of its own.
+pub(crate) fn config() -> Arc<ServerConfig> {
+    config_with(&ECDSA_KEY)
+}
+
 fn handshaker() -> Handshaker {
     Handshaker::new(config_with(&ECDSA_KEY), 2)
 }
@@ -106,12 +111,12 @@ fn client_config(
 }
 
 /// A client of that version with every suite.
-fn client_of(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+pub(crate) fn client_of(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let suites = aws_lc_rs::default_provider().cipher_suites;
     Arc::new(client_config(version, &suites))
 }
 
-fn connect(config: &Arc<ClientConfig>, name: &str) -> ClientConnection {
+pub(crate) fn connect(config: &Arc<ClientConfig>, name: &str) -> ClientConnection {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     ClientConnection::new(Arc::clone(config), name).unwrap()
 }

@@ -1,6 +1,8 @@
 //! The worker over a simulated link and disk, with one client whose TCP is a few lines: it takes
 //! what comes in order and acknowledges it. Loss, reordering and crowds are the simulator's.
 
+mod tls;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
 
@@ -17,12 +19,18 @@ use wire::{
 };
 
 use super::{RECEIVE_FRAMES_MAX, Worker, WorkerError};
+use crate::tls::Handshaker;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x99]);
 /// Of the client's first connection.
 const CLIENT_PORT: u16 = 50_000;
+/// Of the server: plain, and TLS.
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 4;
 /// Bytes of the file served.
 const FILE_BYTES: u64 = 300_000;
 /// Every read takes this long.
@@ -35,6 +43,7 @@ struct Setup {
     /// How many files `/0`, `/1`, ... there are.
     files: u32,
     answers_later: bool,
+    tls: Option<Handshaker>,
 }
 
 impl Default for Setup {
@@ -49,6 +58,7 @@ impl Default for Setup {
             disk,
             files: 1,
             answers_later: false,
+            tls: None,
         }
     }
 }
@@ -64,6 +74,7 @@ struct World {
 struct Client {
     port: SimPort,
     source_port: u16,
+    server_port: u16,
     next: SeqNumber,
     expected: SeqNumber,
     received: Vec<u8>,
@@ -121,11 +132,11 @@ fn conductor(capabilities: Capabilities) -> Conductor {
         mtu_bytes: capabilities.mtu_bytes,
         segmentation_bytes_max: capabilities.segmentation_bytes_max,
         checksum_offload: capabilities.checksum_offload,
-        http_port: Some(80),
-        https_port: None,
+        http_port: Some(HTTP_PORT),
+        https_port: Some(HTTPS_PORT),
         key_records_max: u64::MAX,
         is_sealing_emulated: false,
-        connections_max: 4,
+        connections_max: CONNECTIONS_MAX,
         seed: [7; 32],
         cors: false,
         unix_seconds_at_start: 1_700_000_000,
@@ -151,10 +162,11 @@ impl World {
             assert_eq!(disk.add_file(content(file)), file);
         }
         let (store, conductor) = (store(&setup), conductor(link.capabilities()));
-        let worker = Worker::new(link, disk, store, conductor, arena(), None);
+        let worker = Worker::new(link, disk, store, conductor, arena(), setup.tls);
         let client = Client {
             port,
             source_port: CLIENT_PORT,
+            server_port: HTTP_PORT,
             next: SeqNumber(1_000),
             expected: SeqNumber(0),
             received: Vec::new(),
@@ -341,7 +353,7 @@ impl Client {
         };
         let segment = TcpRepr {
             source_port: self.source_port,
-            destination_port: 80,
+            destination_port: self.server_port,
             sequence: self.next,
             acknowledgment: self.expected,
             flags,

@@ -1,0 +1,153 @@
+//! The worker with clients that speak TLS.
+
+use std::io::{Read as _, Write as _};
+
+use rustls::client::ClientConnection;
+use rustls::version::TLS13;
+use wire::TcpFlags;
+
+use super::{CONNECTIONS_MAX, HTTPS_PORT, Setup, World, bytes, content, find_head_end};
+use crate::tls::Handshaker;
+use crate::tls::tests::{NAME, client_of, config, connect};
+use crate::worker::HANDSHAKES_MAX;
+
+fn with_tls() -> Setup {
+    Setup {
+        tls: Some(Handshaker::new(config(), CONNECTIONS_MAX)),
+        ..Setup::default()
+    }
+}
+
+/// A world whose client speaks to the port of TLS.
+fn world(setup: Setup) -> World {
+    let mut world = World::new(setup);
+    world.client.server_port = HTTPS_PORT;
+    world.connect();
+    world
+}
+
+fn new_client() -> ClientConnection {
+    connect(&client_of(&TLS13), NAME)
+}
+
+impl World {
+    /// Sends what the client has to say.
+    fn send_sealed(&mut self, client: &mut ClientConnection) {
+        let mut sealed = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut sealed).unwrap();
+        }
+        for segment in sealed.chunks(1_460) {
+            self.client.send_flags(self.now, TcpFlags::ACK, segment);
+        }
+    }
+
+    /// Lets time pass until something came for the client, and opens it.
+    fn receive_sealed(&mut self, client: &mut ClientConnection) -> Vec<u8> {
+        self.run_until(|client| !client.received.is_empty());
+        let sealed = std::mem::take(&mut self.client.received);
+        let (mut rest, mut opened) = (&sealed[..], Vec::new());
+        while !rest.is_empty() {
+            client.read_tls(&mut rest).unwrap();
+            let state = client.process_new_packets().unwrap();
+            let before = opened.len();
+            opened.resize(before + state.plaintext_bytes_to_read(), 0);
+            client.reader().read_exact(&mut opened[before..]).unwrap();
+        }
+        opened
+    }
+
+    fn shake_hands(&mut self, client: &mut ClientConnection) {
+        while client.is_handshaking() {
+            self.send_sealed(client);
+            if client.is_handshaking() {
+                self.receive_sealed(client);
+            }
+        }
+        self.send_sealed(client);
+    }
+}
+
+#[test]
+fn a_file_comes_whole_over_tls() {
+    let mut world = world(with_tls());
+    let mut client = new_client();
+    world.shake_hands(&mut client);
+    let expected = bytes(&content(0));
+    for _ in 0..2 {
+        client
+            .writer()
+            .write_all(b"GET /0 HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        world.send_sealed(&mut client);
+        let mut reply = Vec::new();
+        while reply.is_empty() {
+            reply = world.receive_sealed(&mut client);
+        }
+        let head_bytes = find_head_end(&reply);
+        while reply.len() < head_bytes + expected.len() {
+            reply.extend(world.receive_sealed(&mut client));
+        }
+        assert!(reply[head_bytes..] == expected, "not the file's bytes");
+    }
+    world.assert_quiet();
+    assert!(world.counter("tls_handshake_records") >= 2);
+    assert_eq!(world.counter("tls_shaking_connections"), 0);
+}
+
+#[test]
+fn a_round_shakes_no_more_hands_than_its_bound() {
+    let mut world = world(with_tls());
+    // Three connections that are there; each sends its hello in the same moment.
+    let mut connections = Vec::new();
+    for _ in 0..=HANDSHAKES_MAX {
+        let client = &world.client;
+        connections.push((client.source_port, client.next, client.expected));
+        world.reconnect();
+    }
+    let before = world.counter("tls_handshake_records");
+    for connection in connections {
+        let client = &mut world.client;
+        (client.source_port, client.next, client.expected) = connection;
+        world.send_sealed(&mut new_client());
+    }
+    let bound = u64::try_from(HANDSHAKES_MAX).unwrap();
+    assert!(world.step().progressed);
+    assert_eq!(world.counter("tls_handshake_records"), before + bound);
+    assert!(world.step().progressed);
+    assert_eq!(world.counter("tls_handshake_records"), before + bound + 1);
+}
+
+#[test]
+fn a_client_that_goes_away_is_forgotten() {
+    let mut world = world(with_tls());
+    world.send_sealed(&mut new_client());
+    world.settle();
+    assert_eq!(world.counter("tls_shaking_connections"), 1);
+    world.client.receive(world.now);
+    world.client.send_flags(world.now, TcpFlags::RST, b"");
+    world.settle();
+    assert_eq!(world.counter("tls_shaking_connections"), 0);
+}
+
+#[test]
+fn where_nobody_shakes_hands_the_client_is_reset() {
+    let mut world = world(Setup::default());
+    world.send_sealed(&mut new_client());
+    world.run_until(|client| client.is_reset);
+    world.assert_quiet();
+}
+
+#[test]
+fn new_certificates_are_for_the_next_who_comes() {
+    let mut world = world(with_tls());
+    let mut before = new_client();
+    world.shake_hands(&mut before);
+    world.worker.set_tls(config());
+    world.reconnect();
+    world.client.received.clear();
+    let mut after = new_client();
+    world.shake_hands(&mut after);
+    assert_ne!(before.peer_certificates(), after.peer_certificates());
+    assert_eq!(world.counter("tls_reload_count"), 1);
+}
