@@ -10,9 +10,8 @@
 use core::fmt;
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
-use zeroize::Zeroize;
 
-use crate::scheme::{self, EXPLICIT_NONCE_BYTES, NONCE_BYTES, SALT_BYTES, Scheme};
+use crate::scheme::{self, EXPLICIT_NONCE_BYTES, Iv, NONCE_BYTES, SALT_BYTES, Scheme};
 use crate::{
     Alert, AlertDescription, CONTENT_BYTES_MAX, ContentType, TAG_BYTES, TrafficKey, Version,
 };
@@ -74,7 +73,7 @@ pub enum Event<'a> {
 /// Key and IV are wiped on drop and on [`Inbound::rekey`], and `Debug` says neither.
 pub struct Inbound {
     key: LessSafeKey,
-    iv: [u8; NONCE_BYTES],
+    iv: Iv,
     scheme: Scheme,
     /// The next record's.
     number: u64,
@@ -117,7 +116,7 @@ impl Inbound {
     pub fn new(key: &TrafficKey, number: u64) -> Self {
         Self {
             key: scheme::expand(key),
-            iv: key.iv(),
+            iv: Iv::new(key.iv()),
             scheme: Scheme::of(key.version(), key.algorithm()),
             number,
             state: State::Open,
@@ -142,9 +141,8 @@ impl Inbound {
             State::AwaitsKey,
             "a key changes on KeyUpdate only"
         );
-        assert_eq!(
-            self.scheme,
-            Scheme::of(key.version(), key.algorithm()),
+        assert!(
+            self.version() == key.version() && self.key.algorithm() == key.algorithm().aead(),
             "a key changes, the suite does not"
         );
         *self = Self::new(key, 0);
@@ -211,7 +209,7 @@ impl Inbound {
         if body.len() > CONTENT_BYTES_MAX + 1 + TAG_BYTES {
             return Err(AlertDescription::RecordOverflow);
         }
-        let nonce = scheme::nonce(&self.iv, self.number);
+        let nonce = self.iv.nonce(self.number);
         let inner = self.open_body(nonce, &header, body)?;
         // s5.4: "scans the field from the end toward the beginning until it finds a non-zero
         // octet."
@@ -235,7 +233,7 @@ impl Inbound {
         if [major, minor] != scheme::RECORD_VERSION {
             return Err(AlertDescription::ProtocolVersion);
         }
-        let mut nonce = scheme::nonce(&self.iv, self.number);
+        let mut nonce = self.iv.nonce(self.number);
         let sealed = if self.scheme == Scheme::Tls12ExplicitNonce {
             let (explicit, sealed) = body
                 .split_first_chunk_mut::<EXPLICIT_NONCE_BYTES>()
@@ -373,12 +371,6 @@ impl Inbound {
             self.state = State::Closed;
         }
         Ok(event)
-    }
-}
-
-impl Drop for Inbound {
-    fn drop(&mut self) {
-        self.iv.zeroize();
     }
 }
 

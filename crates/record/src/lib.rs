@@ -20,6 +20,8 @@ mod inbound;
 mod key;
 mod scheme;
 mod sealer;
+#[cfg(test)]
+mod tests;
 
 pub use alert::{Alert, AlertDescription};
 pub use inbound::{Event, HEADER_BYTES, Inbound, RECORD_BYTES_MAX, peek_record};

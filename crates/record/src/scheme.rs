@@ -2,6 +2,7 @@
 //! authenticated besides the content.
 
 use aws_lc_rs::aead::{LessSafeKey, UnboundKey};
+use zeroize::Zeroize;
 
 use crate::{Algorithm, ContentType, Framing, HEADER_BYTES, TrafficKey, Version};
 
@@ -65,15 +66,43 @@ pub(crate) fn expand(key: &TrafficKey) -> LessSafeKey {
     LessSafeKey::new(unbound)
 }
 
+/// The IV of a direction, which with a record's number gives the record's nonce. Wiped on drop.
+///
 /// RFC 8446 s5.3: "The padded sequence number is XORed with either the static client_write_iv or
 /// server_write_iv". RFC 7905 s2 is the same for TLS 1.2. For RFC 5288, which wants any explicit
 /// nonce that does not repeat, it gives the counter from a secret start that rustls uses too.
-pub(crate) fn nonce(iv: &[u8; NONCE_BYTES], number: u64) -> [u8; NONCE_BYTES] {
-    let mut nonce = *iv;
-    for (byte, number_byte) in nonce[SALT_BYTES..].iter_mut().zip(number.to_be_bytes()) {
-        *byte ^= number_byte;
+///
+/// Kept as two numbers of the lengths that a nonce is copied in, eight bytes and four: writing it
+/// in other pieces delays the copy, by one or two in a hundred of a 4 KiB record's sealing.
+pub(crate) struct Iv {
+    head: u64,
+    tail: u32,
+}
+
+impl Iv {
+    pub(crate) const fn new([a, b, c, d, e, f, g, h, i, j, k, l]: [u8; NONCE_BYTES]) -> Self {
+        Self {
+            head: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            tail: u32::from_be_bytes([i, j, k, l]),
+        }
     }
-    nonce
+
+    pub(crate) fn nonce(&self, number: u64) -> [u8; NONCE_BYTES] {
+        let head = (self.head ^ (number >> 32)).to_be_bytes();
+        let [.., a, b, c, d] = number.to_be_bytes();
+        let tail = (self.tail ^ u32::from_be_bytes([a, b, c, d])).to_be_bytes();
+        let mut nonce = [0; NONCE_BYTES];
+        nonce[..8].copy_from_slice(&head);
+        nonce[8..].copy_from_slice(&tail);
+        nonce
+    }
+}
+
+impl Drop for Iv {
+    fn drop(&mut self) {
+        self.head.zeroize();
+        self.tail.zeroize();
+    }
 }
 
 /// RFC 5246 s6.2.3.3: "additional_data = seq_num + TLSCompressed.type + TLSCompressed.version +

@@ -2,14 +2,13 @@
 //!
 //! In a slot the content of the next record follows at once, so nothing may be written behind the
 //! content, not even for a moment: the content type that TLS 1.3 seals with the content lives in
-//! the trailer only (`seal_in_place_scatter`).
+//! the trailer only (`seal_in_place_scatter`, which also writes the tag where it belongs).
 
 use core::fmt;
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
-use zeroize::Zeroize;
 
-use crate::scheme::{self, NONCE_BYTES, SALT_BYTES, Scheme};
+use crate::scheme::{self, Iv, NONCE_BYTES, SALT_BYTES, Scheme};
 use crate::{Algorithm, CONTENT_BYTES_MAX, ContentType, HEADER_BYTES, TrafficKey, Version};
 
 /// Bytes of an authentication tag, the same for every AEAD here.
@@ -52,7 +51,7 @@ impl Framing {
 /// Key and IV are wiped on drop, and `Debug` says neither.
 pub struct Sealer {
     key: LessSafeKey,
-    iv: [u8; NONCE_BYTES],
+    iv: Iv,
     form: Form,
 }
 
@@ -87,7 +86,7 @@ impl Sealer {
     fn with_form(key: &TrafficKey, form: Form) -> Self {
         Self {
             key: scheme::expand(key),
-            iv: key.iv(),
+            iv: Iv::new(key.iv()),
             form,
         }
     }
@@ -136,7 +135,7 @@ impl Sealer {
                 let (header, explicit_nonce) = header
                     .split_at_mut_checked(HEADER_BYTES)
                     .expect("invariant: the header is as long as the framing says");
-                explicit_nonce.copy_from_slice(&self.nonce(number)[SALT_BYTES..]);
+                explicit_nonce.copy_from_slice(&self.iv.nonce(number)[SALT_BYTES..]);
                 self.seal_tls12(number, content_type, content, header, trailer)
             }
             Form::Record(Scheme::Tls12) => {
@@ -148,7 +147,7 @@ impl Sealer {
                     "an emulated record has no framing"
                 );
                 let data = scheme::header(content_type, content.len());
-                self.seal_content(number, &data, content)
+                self.seal_content(number, &data, content, &[], &mut [0; TAG_BYTES])
             }
         }
     }
@@ -166,17 +165,7 @@ impl Sealer {
         let following_bytes = content.len() + trailer.len();
         let outside = scheme::header(ContentType::ApplicationData, following_bytes);
         header.copy_from_slice(&outside);
-        self.key
-            .seal_in_place_scatter(
-                Nonce::assume_unique_for_key(self.nonce(number)),
-                Aad::from(outside),
-                content,
-                &[content_type.code()],
-                trailer,
-            )
-            .expect("invariant: the trailer is as long as the framing says");
-        let tag = trailer.last_chunk();
-        Tag(*tag.expect("invariant: a trailer has room for the tag"))
+        self.seal_content(number, &outside, content, &[content_type.code()], trailer)
     }
 
     /// RFC 5246 s6.2.3.3, but for the explicit nonce.
@@ -192,29 +181,25 @@ impl Sealer {
         let following_bytes = content.len() + overhead_bytes;
         header.copy_from_slice(&scheme::header(content_type, following_bytes));
         let data = scheme::tls12_associated_data(number, content_type.code(), content.len());
-        let tag = self.seal_content(number, &data, content);
-        trailer.copy_from_slice(&tag.0);
-        tag
+        self.seal_content(number, &data, content, &[], trailer)
     }
 
-    fn seal_content(&self, number: u64, associated_data: &[u8], content: &mut [u8]) -> Tag {
-        let nonce = Nonce::assume_unique_for_key(self.nonce(number));
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(nonce, Aad::from(associated_data), content)
-            .expect("invariant: no AEAD refuses a record's length");
-        let tag = tag.as_ref().first_chunk();
-        Tag(*tag.expect("invariant: every AEAD's tag has 16 bytes"))
-    }
-
-    fn nonce(&self, number: u64) -> [u8; NONCE_BYTES] {
-        scheme::nonce(&self.iv, number)
-    }
-}
-
-impl Drop for Sealer {
-    fn drop(&mut self) {
-        self.iv.zeroize();
+    /// Seals content in place, and `content_type` behind it into the trailer, where the tag goes.
+    fn seal_content(
+        &self,
+        number: u64,
+        associated_data: &[u8],
+        content: &mut [u8],
+        content_type: &[u8],
+        trailer: &mut [u8],
+    ) -> Tag {
+        let nonce = Nonce::assume_unique_for_key(self.iv.nonce(number));
+        let data = Aad::from(associated_data);
+        self.key
+            .seal_in_place_scatter(nonce, data, content, content_type, trailer)
+            .expect("invariant: the trailer is as long as the framing says");
+        let tag = trailer.last_chunk();
+        Tag(*tag.expect("invariant: a trailer has room for the tag"))
     }
 }
 

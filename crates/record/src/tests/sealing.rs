@@ -1,0 +1,204 @@
+//! Sealed records are the RFCs'.
+
+use proptest::prelude::*;
+
+use super::{ALERT, DATA, HANDSHAKE, SUITES, Suite, TLS13, content, seal};
+use crate::{CONTENT_BYTES_MAX, ContentType, Framing, HEADER_BYTES, Sealer, Tag};
+
+const TYPES: [(ContentType, u8); 3] = [
+    (ContentType::Alert, ALERT),
+    (ContentType::Handshake, HANDSHAKE),
+    (ContentType::ApplicationData, DATA),
+];
+
+#[test]
+fn every_suite_seals_as_the_oracle_does() {
+    for suite in SUITES {
+        let sealer = suite.sealer();
+        for (content_type, code) in TYPES {
+            for bytes in [
+                0,
+                1,
+                15,
+                16,
+                17,
+                63,
+                64,
+                65,
+                4096,
+                15_360,
+                CONTENT_BYTES_MAX,
+            ] {
+                let content = content(bytes);
+                assert_eq!(
+                    seal(&sealer, 7, content_type, &content),
+                    suite.record(7, code, &content),
+                    "{suite:?} {content_type:?} {bytes}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn framing_is_as_long_as_what_is_written() {
+    for suite in SUITES {
+        let framing = suite.sealer().framing();
+        let whole = suite.record(0, DATA, b"").len();
+        assert_eq!(framing.overhead_bytes() as usize, whole, "{suite:?}");
+        assert!(framing.header_bytes as usize <= Framing::HEADER_BYTES_MAX);
+        assert!(framing.trailer_bytes as usize <= Framing::TRAILER_BYTES_MAX);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_record_is_sealed_as_the_oracle_does(
+        choice in 0..SUITES.len(),
+        (content_type, code) in prop::sample::select(TYPES.as_slice()),
+        number: u64,
+        key: [u8; 32],
+        iv: [u8; 12],
+        content in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let suite = Suite { key, iv, ..SUITES[choice] };
+        let sealed = seal(&suite.sealer(), number, content_type, &content);
+        prop_assert_eq!(sealed, suite.record(number, code, &content));
+    }
+}
+
+#[test]
+fn sealing_again_gives_the_same_record() {
+    for suite in SUITES {
+        let sealer = suite.sealer();
+        let first = seal(&sealer, 3, ContentType::ApplicationData, &content(1000));
+        let _other = seal(&sealer, 4, ContentType::ApplicationData, &content(999));
+        let again = seal(&sealer, 3, ContentType::ApplicationData, &content(1000));
+        assert_eq!(first, again, "{suite:?}");
+        let elsewhere = seal(
+            &suite.sealer(),
+            3,
+            ContentType::ApplicationData,
+            &content(1000),
+        );
+        assert_eq!(first, elsewhere, "{suite:?}");
+    }
+}
+
+fn tag(sealer: &Sealer, content: &mut [u8]) -> Tag {
+    let framing = sealer.framing();
+    let mut around = [0; Framing::HEADER_BYTES_MAX + Framing::TRAILER_BYTES_MAX];
+    let (header, rest) = around.split_at_mut(framing.header_bytes as usize);
+    let trailer = &mut rest[..framing.trailer_bytes as usize];
+    sealer.seal(3, ContentType::ApplicationData, content, header, trailer)
+}
+
+#[test]
+fn one_changed_bit_anywhere_changes_the_tag() {
+    let sealers = SUITES.map(|suite| suite.sealer());
+    for sealer in sealers.iter().chain([&Sealer::emulated()]) {
+        let kept = tag(sealer, &mut content(100));
+        for index in 0..100 {
+            let mut changed = content(100);
+            changed[index] ^= 1 << (index % 8);
+            assert_ne!(tag(sealer, &mut changed), kept, "{sealer:?} {index}");
+        }
+    }
+}
+
+/// In a slot, other records' bytes lie on both sides of everything that is written.
+#[test]
+fn nothing_is_written_beside_the_record() {
+    const GUARD: u8 = 0xee;
+    for suite in SUITES {
+        let sealer = suite.sealer();
+        let framing = sealer.framing();
+        for bytes in [0, 1, 16, 4096, 15_360] {
+            let mut slot = vec![GUARD; bytes + 2];
+            slot[1..=bytes].copy_from_slice(&content(bytes));
+            let mut header = [GUARD; Framing::HEADER_BYTES_MAX + 2];
+            let mut trailer = [GUARD; Framing::TRAILER_BYTES_MAX + 2];
+            sealer.seal(
+                0,
+                ContentType::ApplicationData,
+                &mut slot[1..=bytes],
+                &mut header[1..=framing.header_bytes as usize],
+                &mut trailer[1..=framing.trailer_bytes as usize],
+            );
+            assert_eq!((slot[0], slot[bytes + 1]), (GUARD, GUARD), "{suite:?}");
+            for (around, written) in [
+                (header.as_slice(), framing.header_bytes as usize),
+                (trailer.as_slice(), framing.trailer_bytes as usize),
+            ] {
+                assert_eq!(around[0], GUARD, "{suite:?}");
+                assert!(around[written + 1..].iter().all(|&byte| byte == GUARD));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_emulated_record_costs_what_a_record_costs_and_has_no_framing() {
+    let sealer = Sealer::emulated();
+    assert_eq!(sealer.framing(), Framing::NONE);
+    let mut sealed = content(4096);
+    let kept = tag(&sealer, &mut sealed);
+    let suite = Suite {
+        iv: [0; 12],
+        key: *b"everybody knows!................",
+        ..TLS13
+    };
+    let expected = suite.seal(suite.xored(3), &[23, 3, 3, 16, 0], &content(4096));
+    assert_eq!([sealed.as_slice(), &kept.0].concat(), expected);
+}
+
+#[test]
+#[should_panic(expected = "16385 bytes of content are too many")]
+fn content_of_more_than_16_kib_is_refused() {
+    seal(
+        &TLS13.sealer(),
+        0,
+        ContentType::ApplicationData,
+        &content(CONTENT_BYTES_MAX + 1),
+    );
+}
+
+#[test]
+fn framing_of_another_length_is_refused() {
+    for suite in SUITES {
+        let sealer = suite.sealer();
+        let header_bytes = sealer.framing().header_bytes as usize;
+        let trailer_bytes = sealer.framing().trailer_bytes as usize;
+        for (header, trailer) in [
+            (header_bytes - 1, trailer_bytes),
+            (header_bytes + 1, trailer_bytes),
+            (header_bytes, trailer_bytes - 1),
+            (header_bytes, trailer_bytes + 1),
+            (HEADER_BYTES - 1, trailer_bytes),
+        ] {
+            let sealed = std::panic::catch_unwind(|| {
+                let (mut header, mut trailer) = (vec![0; header], vec![0; trailer]);
+                sealer.seal(
+                    0,
+                    ContentType::Alert,
+                    &mut [1, 0],
+                    &mut header,
+                    &mut trailer,
+                )
+            });
+            assert!(sealed.is_err(), "{suite:?} {header} {trailer}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "an emulated record has no framing")]
+fn framing_of_an_emulated_record_is_refused() {
+    Sealer::emulated().seal(
+        0,
+        ContentType::ApplicationData,
+        &mut [0],
+        &mut [0; 5],
+        &mut [],
+    );
+}
