@@ -86,8 +86,10 @@ impl BenchDisk {
         );
         fs::create_dir(&memory)?;
         fs::create_dir(&root)?;
+        let top = directory.path().to_path_buf();
         // The directory goes last of all, when nothing is mounted below it any more.
         undo.add("remove the mount points", move || Ok(directory.close()?));
+        share_mounts(&mut undo, &top)?;
         confine_workqueues(&mut undo, core)?;
         let image = mount_memory(&mut undo, &memory, image_bytes(objects))?;
         let device = attach_loop(&mut undo, &image)?;
@@ -123,6 +125,14 @@ fn image_bytes(objects: Objects) -> u64 {
 
 fn confine_workqueues(undo: &mut Undo, core: usize) -> Result<()> {
     undo.set(Path::new(WORKQUEUE_MASK), &format!("{:x}", 1_u64 << core))
+}
+
+/// What is unmounted below `at` is unmounted in every mount namespace copied from ours meanwhile,
+/// such as `ip netns exec` makes for each command: one that outlived us would keep the disk.
+fn share_mounts(undo: &mut Undo, at: &Path) -> Result<()> {
+    run(Command::new("mount").arg("--bind").args([at, at]))?;
+    unmount_later(undo, at);
+    run(Command::new("mount").arg("--make-shared").arg(at)).map(drop)
 }
 
 fn mount_memory(undo: &mut Undo, at: &Path, bytes: u64) -> Result<PathBuf> {
