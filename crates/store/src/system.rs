@@ -1,9 +1,10 @@
-//! The three system calls that the standard library does not have: `openat2`, `statx`, `eventfd`.
+//! The system calls that the standard library does not have: `openat2`, `statx`, `eventfd`,
+//! `sched_setscheduler`.
 //!
 //! Each is wrapped so that callers cannot misuse it: C strings and descriptors go in, owned
 //! descriptors and plain numbers come out. Numbers that come back are checked, not trusted.
 
-#![allow(unsafe_code, reason = "UNSAFETY: three system calls")]
+#![allow(unsafe_code, reason = "UNSAFETY: four system calls")]
 
 use std::ffi::CStr;
 use std::io;
@@ -48,6 +49,14 @@ pub(crate) fn openat2(
     let raw = raw.ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// From now on the calling thread preempts no other when it wakes (`SCHED_BATCH`, sched(7)). Where
+/// that is refused, things go on as they were, with more switches between threads.
+pub(crate) fn give_way() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and the kernel only reads the parameters.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
 }
 
 /// The kind of a file.

@@ -1,33 +1,118 @@
 //! The threads that wait for the disk so that the worker need not.
 //!
-//! Questions and answers go through two bounded channels; an `eventfd` wakes the worker. Nothing
-//! here blocks the worker: no more look-ups are under way than either channel holds. Threads end
-//! when the worker drops its ends; they are not waited for, since one may be stuck in a disk.
+//! Questions wait in a bounded queue, answers in a bounded channel; an `eventfd` wakes the worker,
+//! which itself never waits but for the queue's lock, held for the moment of a push or a take.
+//! Threads end when the worker drops its side; they are not waited for, since one may be stuck in a
+//! disk.
+//!
+//! Threads often share the worker's core, and there switching to one and back costs more than
+//! opening a file. So one is woken only if none is on its way to the queue already, it takes what
+//! has gathered there, and it does not preempt the worker (`SCHED_BATCH`, sched(7)). One that is
+//! stuck is on its way to nowhere, and another is woken for what comes next.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::Answer;
 use crate::directory::Root;
 use crate::system;
 
-/// Most questions a thread takes at once. Threads share the worker's core more often than not, and
-/// a wake-up of thread and worker for each path costs more than opening it. Four paths one after
-/// the other on a cold disk still take below a millisecond.
+/// Most questions a thread takes at once. Four paths one after the other on a cold disk still take
+/// below a millisecond.
 const QUESTIONS_TAKEN_MAX: usize = 4;
 
+#[derive(Debug)]
 struct Question {
     token: u64,
     name: String,
 }
 
+/// Where threads get their questions.
+#[derive(Debug)]
+struct Queue {
+    state: Mutex<QueueState>,
+    has_news: Condvar,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    questions: VecDeque<Question>,
+    /// Threads asleep for want of questions.
+    asleep: usize,
+    /// Of them, those that were woken and have not yet looked.
+    coming: usize,
+    /// Nobody will ask any more.
+    is_closed: bool,
+}
+
+impl Queue {
+    fn new(capacity: usize) -> Self {
+        Self {
+            state: Mutex::new(QueueState {
+                questions: VecDeque::with_capacity(capacity),
+                asleep: 0,
+                coming: 0,
+                is_closed: false,
+            }),
+            has_news: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, question: Question) {
+        let mut state = self.lock();
+        state.questions.push_back(question);
+        state.wake_if_due(&self.has_news);
+    }
+
+    /// Waits for questions and takes some; `false` once nobody can ask any more.
+    fn take(&self, taken: &mut Vec<Question>) -> bool {
+        let mut state = self.lock();
+        while state.questions.is_empty() {
+            if state.is_closed {
+                return false;
+            }
+            state.asleep += 1;
+            state = self
+                .has_news
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.asleep -= 1;
+            state.coming = state.coming.saturating_sub(1);
+        }
+        let count = state.questions.len().min(QUESTIONS_TAKEN_MAX);
+        taken.extend(state.questions.drain(..count));
+        state.wake_if_due(&self.has_news);
+        true
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.has_news.notify_all();
+    }
+}
+
+impl QueueState {
+    /// Wakes a thread if questions wait, one sleeps, and none is coming.
+    fn wake_if_due(&mut self, has_news: &Condvar) {
+        if !self.questions.is_empty() && self.coming == 0 && self.asleep > 0 {
+            self.coming = 1;
+            has_news.notify_one();
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Threads {
-    questions: SyncSender<Question>,
+    questions: Arc<Queue>,
     answers: Receiver<Answer>,
     /// Counts one for each answer, written after it and those taken with it were sent.
     signal: Arc<File>,
@@ -44,14 +129,13 @@ impl Threads {
             count > 0 && pending_max > 0,
             "{count} threads for {pending_max} look-ups"
         );
-        let (questions, questions_out) = sync_channel(pending_max);
+        let questions = Arc::new(Queue::new(pending_max));
         let (answers_in, answers) = sync_channel(pending_max);
-        let questions_out = Arc::new(Mutex::new(questions_out));
         let signal = Arc::new(File::from(system::event_counter()?));
         for index in 0..count {
             let thread = Thread {
                 root: Arc::clone(root),
-                questions: Arc::clone(&questions_out),
+                questions: Arc::clone(&questions),
                 answers: answers_in.clone(),
                 signal: Arc::clone(&signal),
             };
@@ -75,15 +159,8 @@ impl Threads {
         if self.pending_count == self.pending_max {
             return false;
         }
-        let question = Question {
-            token,
-            name: name.to_owned(),
-        };
-        let sent = self.questions.try_send(question);
-        assert!(
-            sent.is_ok(),
-            "the channel holds every question under way, and a thread lives"
-        );
+        let name = name.to_owned();
+        self.questions.push(Question { token, name });
         self.pending_count += 1;
         true
     }
@@ -128,18 +205,25 @@ impl Threads {
     }
 }
 
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.questions.close();
+    }
+}
+
 struct Thread {
     root: Arc<Root>,
-    questions: Arc<Mutex<Receiver<Question>>>,
+    questions: Arc<Queue>,
     answers: SyncSender<Answer>,
     signal: Arc<File>,
 }
 
 impl Thread {
     fn run(self) {
+        system::give_way();
         let mut scratch = Vec::new();
         let mut questions = Vec::with_capacity(QUESTIONS_TAKEN_MAX);
-        while self.take_questions(&mut questions) {
+        while self.questions.take(&mut questions) {
             let mut answered: u64 = 0;
             for Question { token, name } in questions.drain(..) {
                 let result = self.root.open_object_waiting(&mut scratch, &name);
@@ -156,20 +240,5 @@ impl Thread {
             // It fails only when the counter is full, and then it is readable anyway.
             let _ = (&*self.signal).write(&answered.to_ne_bytes());
         }
-    }
-
-    /// Waits its turn, then for a question, and takes a few more that are there already; `false`
-    /// once nobody can ask any more.
-    fn take_questions(&self, questions: &mut Vec<Question>) -> bool {
-        let source = self
-            .questions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Ok(first) = source.recv() else {
-            return false;
-        };
-        questions.push(first);
-        questions.extend(source.try_iter().take(QUESTIONS_TAKEN_MAX - 1));
-        true
     }
 }
