@@ -335,6 +335,26 @@ fn certificates_and_keys_are_refused_with_what_is_wrong() {
 }
 
 #[test]
+fn a_key_that_may_not_be_read_is_refused() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root can become a user that may not read a file");
+        return;
+    }
+    let directory = directory();
+    let path = text(directory.path());
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    let (cert, key) = pair(directory.path());
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let words = ["serve", path, "--https", "443", "--cert", &cert, "--key"];
+    let mut command = command(&words);
+    command.arg(&key).uid(NOBODY).gid(NOBODY);
+    match command.output() {
+        Ok(output) => assert_refused(&output, &["--key", &key, "Permission denied", "can read"]),
+        Err(error) => eprintln!("SKIPPED: nobody may not run the binary: {error}"),
+    }
+}
+
+#[test]
 fn secrets_are_logged_to_a_named_file_or_not_at_all() {
     const VARIABLE: &str = "SSLKEYLOGFILE";
     let directory = directory();

@@ -1,9 +1,15 @@
 //! The same over TLS, asked by OpenSSL (curl), and without TLS's protocol (`atlas emulate`).
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rcgen::KeyPair;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
 use crate::lab::{Atlas, Lab};
@@ -153,6 +159,73 @@ fn sighup_reads_certificates_again_and_bad_ones_change_nothing() {
     let end = atlas.end();
     assert_eq!(end.code, Some(0), "{}", end.stderr);
     assert_eq!(end.json("summary ")["tls_reload_count"], 1);
+}
+
+/// A client of the server's that is not through yet: it has asked, and read one byte.
+fn begun(lab: &Lab, certificate: &Path) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(certificate).unwrap();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(NAMES[0]).unwrap();
+    let client = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(client, lab.connect("10.77.0.2:443"));
+    let request = b"GET /film.bin HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    stream
+}
+
+#[test]
+fn nobody_is_dropped_by_sighup() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let certificates = Certificates::new();
+    let mut atlas = start(&lab, directory.path(), &certificates.words());
+    atlas.ready();
+    let mut client = begun(&lab, &certificates.path(NAMES[0], "cert"));
+    certificates.renew(NAMES[0], &KeyPair::generate().unwrap());
+    atlas.signal(libc::SIGHUP);
+    atlas.stderr_line("the certificates are read again");
+    let mut reply = Vec::new();
+    client.read_to_end(&mut reply).unwrap();
+    assert!(reply.ends_with(&bytes), "{} bytes came", reply.len());
+    drop(client);
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+}
+
+#[test]
+fn secrets_are_written_only_when_asked_for() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let certificates = Certificates::new();
+    let secrets = certificates.0.path().join("secrets");
+    let prepare = format!("export SSLKEYLOGFILE={}", text(&secrets));
+    for is_asked_for in [false, true] {
+        let mut words = certificates.words();
+        if is_asked_for {
+            words.push("--log-tls-secrets".into());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut atlas = Atlas::start_after(&lab, &prepare, directory.path(), &words);
+        atlas.ready();
+        let words = ask(NAMES[0], &certificates.path(NAMES[0], "cert"));
+        assert!(curl(&lab, &words, &["--tlsv1.3"]) == bytes);
+        atlas.signal(libc::SIGTERM);
+        let end = atlas.end();
+        assert_eq!(end.code, Some(0), "{}", end.stderr);
+        assert_eq!(end.stderr.contains("TLS secrets go to"), is_asked_for);
+        let written = fs::read_to_string(&secrets).unwrap_or_default();
+        assert_eq!(written.contains("SERVER_TRAFFIC_SECRET_0 "), is_asked_for);
+        assert_eq!(secrets.exists(), is_asked_for);
+    }
 }
 
 #[test]
