@@ -3,7 +3,7 @@
 //! It refuses to shake hands: whole records go out in plans, and keys come back. Bounds:
 //! [`crate::client::INPUT_BYTES_MAX`] bytes not yet opened, [`HANDSHAKES_MAX`] handshakes at once.
 
-use record::{AlertDescription, Inbound, KEY_UPDATE, Version};
+use record::{AlertDescription, CONTENT_BYTES_MAX, HEADER_BYTES, Inbound, KEY_UPDATE, Version};
 
 use crate::stream_map::RECORDS_PER_FETCH_MAX;
 use crate::{Direction, TlsPlan, TlsToken};
@@ -11,6 +11,12 @@ use crate::{Direction, TlsPlan, TlsToken};
 /// Handshakes under way, of all clients. With one more, the one that began first is given up: a
 /// flood of 10,000 a second that never finish leaves each client a round trip of 100 ms.
 pub(crate) const HANDSHAKES_MAX: usize = 1024;
+
+/// Content type `application_data(23)`.
+const TYPE_APPLICATION_DATA: u8 = 23;
+
+/// Most bytes of a record that is not sealed, header included.
+const PLAIN_RECORD_BYTES_MAX: usize = HEADER_BYTES + CONTENT_BYTES_MAX;
 
 /// More records than one fetch claims: text, one record a run, and a slot of an object's.
 const KEY_MARGIN_RECORDS: u64 = 2 * RECORDS_PER_FETCH_MAX as u64;
@@ -123,8 +129,18 @@ impl Tls {
     /// # Errors
     /// What the client is to be told of its header.
     pub(crate) fn has_record(&self) -> Result<bool, AlertDescription> {
-        let length = record::peek_record(&self.sealed)?;
-        Ok(length.is_some_and(|length| length <= self.sealed.len()))
+        let Some(length) = record::peek_record(&self.sealed)? else {
+            return Ok(false);
+        };
+        // RFC 8446 s5.1: "The length MUST NOT exceed 2^14 bytes. An endpoint that receives a
+        // record that exceeds this length MUST terminate the connection with a "record_overflow"
+        // alert." What is sealed may be longer: of TLS 1.3 it has the type of application data;
+        // of TLS 1.2 it is a Finished, some 40 bytes.
+        let is_sealed = self.sealed.first() == Some(&TYPE_APPLICATION_DATA);
+        if self.is_shaking() && !is_sealed && length > PLAIN_RECORD_BYTES_MAX {
+            return Err(AlertDescription::RecordOverflow);
+        }
+        Ok(length <= self.sealed.len())
     }
 
     /// What is wanted of whoever shakes hands, if nothing is out. The client's key comes before

@@ -424,6 +424,25 @@ fn what_is_no_handshake_is_told_so() {
 }
 
 #[test]
+fn a_handshakes_record_in_the_clear_has_at_most_16_384_bytes_of_content() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut overflowing = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    overflowing.send(&mut bench, TcpFlags::ACK, &[22, 3, 1, 0x40, 1]);
+    bench.turn();
+    overflowing.drain(&mut bench);
+    assert_eq!(overflowing.received, [21, 3, 3, 0, 2, 2, 22]);
+    assert!(overflowing.finished);
+    // As long as can be; and longer, but sealed.
+    for (port, header) in [(1001, [22, 3, 1, 0x40, 0]), (1002, [23, 3, 3, 0x41, 0])] {
+        let mut peer = Peer::connect_to(&mut bench, TLS_PORT, port);
+        peer.send(&mut bench, TcpFlags::ACK, &header);
+        bench.turn();
+        peer.drain(&mut bench);
+        assert!(peer.received.is_empty() && !peer.finished);
+    }
+}
+
+#[test]
 fn a_handshake_that_does_not_end_is_closed() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
