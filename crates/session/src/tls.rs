@@ -37,6 +37,8 @@ pub(crate) struct Tls {
     key_records_max: u64,
     /// The client is to be told when nothing more comes.
     owes_farewell: bool,
+    /// A second handshake was asked for, and refused.
+    pub(crate) has_refused_renegotiation: bool,
 }
 
 /// How far the client came.
@@ -69,6 +71,7 @@ impl Tls {
             wants_send_key: false,
             key_records_max: 0,
             owes_farewell: false,
+            has_refused_renegotiation: false,
         }
     }
 

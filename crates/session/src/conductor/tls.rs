@@ -189,6 +189,7 @@ impl Conductor {
                 Opened::Nothing => {}
                 Opened::Incomplete => return false,
                 Opened::KeyUpdate => self.ask_for_keys(index),
+                Opened::Renegotiation => self.refuse_renegotiation(now, index),
                 Opened::Ended => {
                     self.counters.tls_peer_alert_count += 1;
                     let serial = client.serial;
@@ -304,6 +305,26 @@ impl Conductor {
         client.push_record(now, ContentType::Alert, &alert.to_bytes());
     }
 
+    /// Tells a client of TLS 1.2 that there is no second handshake. Once, the connection goes on:
+    /// RFC 5246 s7.2.2: "the original requester can decide whether to proceed".
+    fn refuse_renegotiation(&mut self, now: Instant, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let Some(tls) = client.tls.as_mut() else {
+            return;
+        };
+        let alert = Alert {
+            is_fatal: false,
+            description: AlertDescription::NoRenegotiation,
+        };
+        if std::mem::replace(&mut tls.has_refused_renegotiation, true) {
+            self.send_alert(now, index, alert);
+        } else if !tls.has_said_farewell() {
+            client.push_record(now, ContentType::Alert, &alert.to_bytes());
+        }
+    }
+
     /// Asks for the keys that a client needs.
     pub(super) fn ask_for_keys(&mut self, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
@@ -359,6 +380,8 @@ enum Opened {
     Incomplete,
     /// Keys are wanted.
     KeyUpdate,
+    /// A second handshake is wanted.
+    Renegotiation,
     /// The client gave up.
     Ended,
     /// The client is to be told this.
@@ -400,10 +423,7 @@ impl Client {
                 self.is_half_closed = true;
                 Opened::Nothing
             }
-            Ok(Event::Renegotiation) => Opened::Wrong(Alert {
-                is_fatal: false,
-                description: AlertDescription::NoRenegotiation,
-            }),
+            Ok(Event::Renegotiation) => Opened::Renegotiation,
             Ok(Event::Aborted(_)) => Opened::Ended,
             Err(alert) => Opened::Wrong(alert),
         };
@@ -414,11 +434,8 @@ impl Client {
     /// Whether the last word is said, a FIN or the `close_notify` before it: nothing may follow.
     fn has_parted(&self) -> bool {
         let is_all_claimed = self.tcp.claimed() == self.stream.end();
-        let is_farewell_claimed = is_all_claimed
-            && self
-                .tls
-                .as_ref()
-                .is_some_and(|tls| tls.has_said_farewell());
+        let is_farewell_claimed =
+            is_all_claimed && self.tls.as_ref().is_some_and(|tls| tls.has_said_farewell());
         is_farewell_claimed || self.tcp.has_sent_fin()
     }
 

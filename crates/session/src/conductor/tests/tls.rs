@@ -70,6 +70,8 @@ struct TlsPeer {
     is_aborted: Option<u8>,
     /// Our key updates seen.
     updates: u8,
+    /// TLS 1.2: how many times a second handshake was refused.
+    refusals: u8,
 }
 
 impl TlsPeer {
@@ -92,6 +94,7 @@ impl TlsPeer {
             is_notified: false,
             is_aborted: None,
             updates: 0,
+            refusals: 0,
         }
     }
 
@@ -129,6 +132,8 @@ impl TlsPeer {
             let mut record = record.to_vec();
             self.opened += length;
             match self.inbound.open(&mut record).unwrap() {
+                // A warning is nothing to the record room.
+                Event::Nothing => self.refusals += 1,
                 Event::Data(text) => self.text.extend_from_slice(text),
                 Event::CloseNotify => self.is_notified = true,
                 Event::Aborted(number) => self.is_aborted = Some(number),
@@ -396,15 +401,42 @@ fn an_alert_of_the_clients_ends_the_connection_at_once() {
 }
 
 #[test]
-fn renegotiation_is_refused() {
+fn renegotiation_is_refused_once_and_the_connection_goes_on() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls12);
+    client.get(&mut bench);
+    client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
+    client.drain(&mut bench);
+    client.assert_has_object();
+    assert_eq!(client.refusals, 1);
+    assert!(!client.peer.finished);
+    client.text.clear();
+    client.get(&mut bench);
+    client.drain(&mut bench);
+    client.assert_has_object();
     client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
     bench.turn();
-    client.peer.drain(&mut bench);
-    let alert = client.peer.received[client.opened..].to_vec();
-    assert_eq!(alert.first(), Some(&21));
+    client.drain(&mut bench);
+    assert_eq!(client.refusals, 2);
     assert!(client.peer.finished);
+    client.peer.close(&mut bench);
+    bench.assert_quiet();
+}
+
+#[test]
+fn renegotiation_behind_the_last_word_is_not_answered() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls12);
+    let request = b"GET /object HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    client.say(&mut bench, ContentType::ApplicationData, request);
+    bench.turn();
+    client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
+    client.drain(&mut bench);
+    client.assert_has_object();
+    assert!(client.is_notified && client.peer.finished);
+    assert_eq!(client.refusals, 0);
+    client.peer.close(&mut bench);
+    bench.assert_quiet();
 }
 
 #[test]
