@@ -1,7 +1,8 @@
 //! `cargo xtask demo`: a film is made, served by Atlas over a TAP, and played from the wire.
 //!
 //! The film is synthetic (ffmpeg's test picture and a tone), cut into HLS segments. ffmpeg plays it
-//! twice, from the disk and over HTTP through Atlas, and every decoded frame must be the same.
+//! three times: from the disk, over HTTP and over HTTPS through Atlas; every decoded frame must be
+//! the same. The certificate is made for the demo, and nobody vouches for it.
 //! With `--once` all of it happens in a network namespace; otherwise the TAP is the host's and the
 //! film stays up until Ctrl-C.
 
@@ -12,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
+use crate::harness::certificate::{Identity, IdentityFiles};
+use crate::harness::film::{self, FRAME_RATE};
 use crate::harness::namespace::Namespace;
-use crate::harness::process::output;
 use crate::harness::server::{Server, atlas_binary};
 use crate::harness::{interrupt, is_root, own_program, scratch_directory};
 use crate::packages::{self, privileged};
@@ -24,14 +26,11 @@ const FILM_SECONDS: u32 = 20;
 /// The length of a segment, seconds.
 const SEGMENT_SECONDS: u32 = 4;
 
-/// Pictures a second.
-const FRAME_RATE: u32 = 25;
-
 /// The playlist's name.
 const PLAYLIST: &str = "index.m3u8";
 
-/// Making or playing the film takes seconds.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Where Atlas answers when it is not told otherwise.
+const ADDRESS: &str = "10.77.0.2";
 
 /// Options of `demo`.
 #[derive(Args, Clone, Debug)]
@@ -79,34 +78,28 @@ fn show(once: bool, atlas: &Path) -> Result<()> {
         Some(namespace) => namespace.command(program),
         None => Command::new(program),
     };
-    let server = Server::atlas(inside("env").arg(atlas).arg("serve").arg(film.path()))?;
-    let url = server
-        .ready
-        .split_whitespace()
-        .nth(1)
-        .context("the ready line has no URL")?;
-    let url = format!("{}/{PLAYLIST}", url.trim_end_matches('/'));
-    println!("atlas serves {url}");
+    let papers = scratch_directory("certificate")?;
+    let identity = Identity::self_signed(&[ADDRESS])?.write(papers.path(), "demo")?;
+    let mut command = inside("env");
+    command.arg(atlas).arg("serve").arg(film.path());
+    command
+        .args(["--https", "443", "--cert"])
+        .arg(&identity.certificate);
+    command.arg("--key").arg(&identity.key);
+    let server = Server::atlas(&mut command)?;
+    let url = |scheme| url_of(&server.ready, scheme);
+    let (http, https) = (url("http")?, url("https")?);
+    println!("atlas serves {http} and {https}");
 
-    let expected = play(
-        Command::new("ffmpeg"),
-        &film.path().join(PLAYLIST).to_string_lossy(),
-    )?;
-    let start = Instant::now();
-    let received = play(inside("ffmpeg"), &url)?;
-    println!(
-        "played over the wire in {:.1} s: {} frames of picture and sound",
-        start.elapsed().as_secs_f64(),
-        frames(&received)
-    );
-    ensure!(frames(&expected) > 0, "the film has no frames");
-    ensure!(
-        received == expected,
-        "what came over the wire is not what is on the disk"
-    );
+    let playlist = film.path().join(PLAYLIST);
+    let expected = film::play(Command::new("ffmpeg"), &[], &playlist.to_string_lossy())?;
+    compare(&expected, inside("ffmpeg"), &http, &[])?;
+    let certificate = identity.certificate.to_string_lossy();
+    let trust = ["-tls_verify", "1", "-ca_file", &certificate];
+    compare(&expected, inside("ffmpeg"), &https, &trust)?;
     println!("every decoded frame is the same as from the disk");
     if !once {
-        println!("\nopen it in a player until Ctrl-C:\n  ffplay {url}\n  curl -O {url}");
+        invite(&http, &https, &identity);
         while !interrupt::is_set() {
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -114,78 +107,49 @@ fn show(once: bool, atlas: &Path) -> Result<()> {
     report(server)
 }
 
-/// Makes a playlist and its segments in `folder`.
-fn make_film(folder: &Path) -> Result<()> {
-    let picture = format!("testsrc2=size=1280x720:rate={FRAME_RATE}:duration={FILM_SECONDS}");
-    let sound = format!("sine=frequency=440:sample_rate=48000:duration={FILM_SECONDS}");
-    // A key frame at the start of each segment, and nowhere else.
-    let group = (FRAME_RATE * SEGMENT_SECONDS).to_string();
-    let mut command = Command::new("ffmpeg");
-    command.args([
-        "-v", "error", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &sound,
-    ]);
-    command.args([
-        "-c:v",
-        "libx264",
-        "-preset",
-        "ultrafast",
-        "-pix_fmt",
-        "yuv420p",
-    ]);
-    command.args([
-        "-g",
-        &group,
-        "-keyint_min",
-        &group,
-        "-sc_threshold",
-        "0",
-        "-b:v",
-        "4M",
-    ]);
-    command.args([
-        "-c:a",
-        "aac",
-        "-b:a",
-        "128k",
-        "-f",
-        "hls",
-        "-hls_playlist_type",
-        "vod",
-    ]);
-    command
-        .args(["-hls_time", &SEGMENT_SECONDS.to_string()])
-        .arg(folder.join(PLAYLIST));
-    let output = output(&mut command, LIMIT)?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
+/// The playlist's URL, made of the one of this scheme in the server's `ready` line.
+fn url_of(ready: &str, scheme: &str) -> Result<String> {
+    let root = ready
+        .split_whitespace()
+        .find(|word| word.split_once("://").is_some_and(|(it, _)| it == scheme))
+        .with_context(|| format!("the ready line has no URL of {scheme}: {ready}"))?;
+    Ok(format!("{}/{PLAYLIST}", root.trim_end_matches('/')))
+}
+
+/// Plays the film over the wire; each frame must be the expected one.
+fn compare(expected: &str, player: Command, url: &str, options: &[&str]) -> Result<()> {
+    let start = Instant::now();
+    let received = film::play(player, options, url)?;
+    println!(
+        "played {url} in {:.1} s: {} frames of picture and sound",
+        start.elapsed().as_secs_f64(),
+        film::frames(&received)
+    );
     ensure!(
-        output.status.success(),
-        "ffmpeg made no film: {}",
-        complaint.trim()
+        received == expected,
+        "what came over the wire is not what is on the disk"
     );
     Ok(())
 }
 
-/// Decodes a film and returns the MD5 of each of its frames, one line each.
-fn play(mut player: Command, source: &str) -> Result<String> {
-    player.args([
-        "-v", "error", "-i", source, "-map", "0", "-f", "framemd5", "-",
-    ]);
-    let output = output(&mut player, LIMIT)?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "ffmpeg cannot play {source}: {}",
-        complaint.trim()
-    );
-    String::from_utf8(output.stdout).context("framemd5 is text")
+/// Says how to see it.
+fn invite(http: &str, https: &str, identity: &IdentityFiles) {
+    let certificate = identity.certificate.display();
+    println!("\nopen it in a player until Ctrl-C:");
+    println!("  ffplay {http}\n  ffplay {https}\n  curl -O {http}");
+    println!("  curl --cacert {certificate} -O {https}");
+    println!("Nobody vouches for the certificate: curl -k goes on without, a browser asks first.");
 }
 
-/// Frames in a framemd5 listing; its comments begin with `#`.
-fn frames(listing: &str) -> usize {
-    listing
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .count()
+/// Makes a playlist and its segments in `folder`.
+fn make_film(folder: &Path) -> Result<()> {
+    // A key frame at the start of each segment, and nowhere else.
+    let group = (FRAME_RATE * SEGMENT_SECONDS).to_string();
+    let segment = SEGMENT_SECONDS.to_string();
+    let mut options = vec!["-g", &group, "-keyint_min", &group, "-sc_threshold", "0"];
+    options.extend(["-b:v", "4M", "-f", "hls", "-hls_playlist_type", "vod"]);
+    options.extend(["-hls_time", &segment]);
+    film::make(&folder.join(PLAYLIST), FILM_SECONDS, "1280x720", &options)
 }
 
 /// Ends the server and prints what it counted.
@@ -201,6 +165,7 @@ fn report(server: Server) -> Result<()> {
     println!("what the server counted:");
     for (what, name) in [
         ("replies", "http_reply_count"),
+        ("TLS handshakes", "tls_handshake_count"),
         ("reads from the disk", "session_read_count"),
         ("bytes read", "disk_read_bytes"),
         ("bytes sent", "tcp_send_bytes"),
@@ -215,13 +180,14 @@ fn report(server: Server) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::frames;
+    use super::url_of;
 
     #[test]
-    fn comments_are_not_frames() {
-        assert_eq!(
-            frames("#format: frame checksums\n#hash: MD5\n0, 0, 0, 1, 9, abc\n"),
-            1
-        );
+    fn the_ready_line_has_a_url_of_each_scheme_or_none() {
+        let ready = "ready http://10.77.0.2/ https://10.77.0.2:8443/ link=tap:atlas0";
+        let url = |scheme| url_of(ready, scheme).expect("a URL");
+        assert_eq!(url("http"), "http://10.77.0.2/index.m3u8");
+        assert_eq!(url("https"), "https://10.77.0.2:8443/index.m3u8");
+        assert!(url_of("ready http://10.77.0.2/", "https").is_err());
     }
 }

@@ -23,13 +23,19 @@ const fn package(program: &'static str, package: &'static str) -> Package {
 }
 
 /// What `test` uses. Without one of them a check is skipped, and says so.
-pub(crate) const FOR_TESTS: [Package; 5] = [
+pub(crate) const FOR_TESTS: [Package; 7] = [
     package("ip", "iproute2"),
     package("curl", "curl"),
     package("iptables", "iptables"),
     package("nginx", "nginx-light"),
     package("setpriv", "util-linux"),
+    package("openssl", "openssl"),
+    package("ffmpeg", "ffmpeg"),
 ];
+
+/// A browser for `test`. Apart, because not every distribution has it as a package (Ubuntu does
+/// not): what cannot be found would keep apt-get from installing the rest.
+pub(crate) const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 
 /// What `demo` uses.
 pub(crate) const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg", "ffmpeg")];

@@ -29,9 +29,11 @@ pub(crate) struct TestOptions {
 /// Runs every step; fails if one does.
 pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let mut suite = Suite::default();
-    if let Err(error) = packages::ensure_installed(&packages::FOR_TESTS) {
-        // Every check that misses a program says so itself.
-        println!("not everything could be installed: {error:#}");
+    for wanted in [&packages::FOR_TESTS[..], &packages::BROWSER] {
+        if let Err(error) = packages::ensure_installed(wanted) {
+            // Every check that misses a program says so itself.
+            println!("not everything could be installed: {error:#}");
+        }
     }
     suite.run("cargo fmt", || cargo(&["fmt", "--all", "--check"]));
     let clippy = [

@@ -84,15 +84,6 @@ impl Head {
     }
 }
 
-/// How a body that may be cut short ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyEnd {
-    /// Every byte arrived.
-    Whole,
-    /// The connection was reset or closed after this many bytes.
-    Cut(u64),
-}
-
 impl Client {
     /// Connects from inside `namespace`.
     pub(crate) fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
@@ -182,36 +173,6 @@ impl Client {
         })
     }
 
-    /// Like [`Self::read_checked`], but a reset or a close is an answer and not an error.
-    /// A wrong byte is always an error.
-    pub(crate) fn read_until_cut(
-        &mut self,
-        content: Content,
-        offset: u64,
-        count: u64,
-    ) -> Result<BodyEnd> {
-        let mut at = offset;
-        let mut piece = vec![0; 64 * 1024];
-        let mut ahead = std::mem::take(&mut self.ahead);
-        content.check(at, &ahead)?;
-        at += ahead.len() as u64;
-        ahead.clear();
-        while at < offset + count {
-            match self.stream.read(&mut piece) {
-                Ok(0) => return Ok(BodyEnd::Cut(at - offset)),
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
-                    return Ok(BodyEnd::Cut(at - offset));
-                }
-                Ok(bytes) => {
-                    content.check(at, &piece[..bytes])?;
-                    at += bytes as u64;
-                }
-                Err(error) => return Err(error).context("reading a body"),
-            }
-        }
-        Ok(BodyEnd::Whole)
-    }
-
     /// Waits up to `limit` for anything to read, the end of the stream included.
     pub(crate) fn has_input(&self, limit: Duration) -> Result<bool> {
         let limit = Timespec::try_from(limit).context("a short duration")?;
@@ -226,6 +187,16 @@ impl Client {
             Ok(0) => Ok(true),
             Ok(_) => Ok(false),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(true),
+            Err(error) => Err(error).context("waiting for the end"),
+        }
+    }
+
+    /// Reads whatever comes until the server closes or resets the connection.
+    pub(crate) fn read_to_end(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut self.ahead);
+        match self.stream.read_to_end(&mut bytes) {
+            Ok(_) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(bytes),
             Err(error) => Err(error).context("waiting for the end"),
         }
     }

@@ -6,10 +6,14 @@
 //! It refuses to touch anything it did not make, bar a few kernel settings that are read first
 //! and written back ([`undo::Undo::set`]). Bounded by: every wait takes a limit.
 
+pub(crate) mod certificate;
 pub(crate) mod client;
 pub(crate) mod content;
+pub(crate) mod curl;
+pub(crate) mod film;
 pub(crate) mod interrupt;
 pub(crate) mod namespace;
+pub(crate) mod openssl;
 pub(crate) mod process;
 pub(crate) mod server;
 pub(crate) mod suite;

@@ -30,6 +30,8 @@ pub(crate) struct Server {
     /// The line it printed when ready, empty for nginx.
     pub(crate) ready: String,
     stderr: Receiver<String>,
+    /// Lines of stderr looked at before the end.
+    seen: String,
     /// nginx's directory, removed after its end.
     _config: Option<NginxConfig>,
 }
@@ -90,6 +92,7 @@ impl Server {
                         process,
                         ready: line,
                         stderr,
+                        seen: String::new(),
                         _config: None,
                     });
                 }
@@ -142,6 +145,7 @@ impl Server {
             process,
             ready: String::new(),
             stderr,
+            seen: String::new(),
             _config: Some(config),
         })
     }
@@ -156,10 +160,30 @@ impl Server {
         self.process.signal(signal)
     }
 
+    /// Waits for a line of its log that holds `words`, in either case; lines of before a former
+    /// wait do not count.
+    pub(crate) fn await_log(&mut self, words: &str) -> Result<()> {
+        /// Lines are written at once.
+        const LIMIT: Duration = Duration::from_secs(10);
+        let deadline = Instant::now() + LIMIT;
+        let before = self.seen.len();
+        while Instant::now() < deadline {
+            interrupt::check()?;
+            if let Ok(line) = self.stderr.recv_timeout(Duration::from_millis(100)) {
+                let _ = writeln!(self.seen, "{line}");
+                if line.to_lowercase().contains(&words.to_lowercase()) {
+                    return Ok(());
+                }
+            }
+        }
+        let said = self.seen.get(before..).unwrap_or_default().trim();
+        bail!("its log does not say {words:?}: {said}");
+    }
+
     /// Waits for the end after a signal was sent.
     pub(crate) fn wait(mut self) -> Result<Stopped> {
         let status = self.process.wait_out(STOP_LIMIT)?;
-        let stderr = drain(&self.stderr);
+        let stderr = self.seen + &drain(&self.stderr);
         Ok(Stopped { status, stderr })
     }
 
@@ -325,6 +349,17 @@ impl NginxConfig {
         );
         fs::write(directory.path().join("nginx.conf"), config)?;
         Ok(Self { directory, address })
+    }
+
+    /// Adds directives to the `http` block, such as further servers.
+    pub(crate) fn add(&self, directives: &str) -> Result<()> {
+        let file = self.directory.path().join("nginx.conf");
+        let text = fs::read_to_string(&file)?;
+        let block = text
+            .trim_end()
+            .strip_suffix('}')
+            .context("the http block comes last")?;
+        Ok(fs::write(file, format!("{block}{directives}\n}}\n"))?)
     }
 
     /// The arguments that make nginx use it, and nothing else.

@@ -1,19 +1,33 @@
 //! Whole files fetched by curl: every byte right, over both links and both protocols, with and
 //! without loss.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 
+use super::identities::Identities;
 use super::stage::{Family, Stage};
 use crate::harness::content::Content;
-use crate::harness::process::{Process, await_readable};
+use crate::harness::curl::Curl;
 use crate::harness::suite::{Outcome, Suite};
 
-/// Sizes on both sides of a block, nothing, and a chunk of a film.
-const SIZES_BYTES: [u64; 7] = [0, 1, 4095, 4096, 4097, 300_000, 8 << 20];
+/// Nothing; sizes on both sides of a block, of a record of 15 blocks, and of the largest record
+/// there may be; a chunk of a film.
+const SIZES_BYTES: [u64; 13] = [
+    0,
+    1,
+    4095,
+    4096,
+    4097,
+    15_359,
+    15_360,
+    15_361,
+    16_383,
+    16_384,
+    16_385,
+    300_000,
+    8 << 20,
+];
 
 /// The file the slow and interrupted transfers use: far more than sockets and windows hold.
 pub(crate) const LARGE_BYTES: u64 = 64 << 20;
@@ -21,8 +35,41 @@ pub(crate) const LARGE_BYTES: u64 = 64 << 20;
 /// The file that is fetched once whole.
 const HUGE_BYTES: u64 = 1_000_000_000;
 
-/// Seconds curl may take for one file.
-const FETCH_SECONDS_MAX: u64 = 60;
+/// The way curl goes to the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Access<'a> {
+    /// HTTP as it is.
+    Http,
+    /// HTTP over TLS, certificates checked.
+    Https(&'a Identities),
+}
+
+impl Access<'_> {
+    /// The scheme in URLs and check names.
+    pub(crate) fn scheme(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https(_) => "https",
+        }
+    }
+
+    /// Where a path is.
+    pub(crate) fn url(self, stage: &Stage, family: Family, path: &str) -> Result<String> {
+        let address = match self {
+            Self::Http => stage.address(family)?,
+            Self::Https(_) => stage.https_address(family)?,
+        };
+        Ok(format!("{}://{address}{path}", self.scheme()))
+    }
+
+    /// What curl must be told to trust the server.
+    pub(crate) fn options(self) -> Vec<String> {
+        match self {
+            Self::Http => Vec::new(),
+            Self::Https(identities) => identities.curl_options(),
+        }
+    }
+}
 
 /// The files on the disk.
 #[derive(Debug)]
@@ -70,23 +117,37 @@ pub(crate) fn name(size_bytes: u64) -> String {
 }
 
 /// All checks of whole files on one stage.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library, with_huge: bool) {
+pub(crate) fn run(
+    suite: &mut Suite,
+    stage: &Stage,
+    library: &Library,
+    access: Access<'_>,
+    with_huge: bool,
+) {
+    let scheme = access.scheme();
     for family in Family::BOTH {
-        let label = format!("{} {} files bit-exact by curl", stage.name(), family.name());
+        let label = format!(
+            "{} {} {scheme} files bit-exact by curl",
+            stage.name(),
+            family.name()
+        );
         suite.run(&label, || {
             for size in SIZES_BYTES {
-                fetch(stage, family, size)?;
+                fetch(stage, access, family, size)?;
             }
             Ok(Outcome::Passed)
         });
     }
     if with_huge {
-        let label = format!("{} 1 GB bit-exact by curl, IPv4 and IPv6", stage.name());
+        let label = format!(
+            "{} {scheme} 1 GB bit-exact by curl, IPv4 and IPv6",
+            stage.name()
+        );
         suite.run(&label, || {
             library.add(HUGE_BYTES)?;
             let fetched = Family::BOTH
                 .into_iter()
-                .try_for_each(|family| fetch(stage, family, HUGE_BYTES));
+                .try_for_each(|family| fetch(stage, access, family, HUGE_BYTES));
             std::fs::remove_file(library.path(HUGE_BYTES))?;
             fetched.map(|()| Outcome::Passed)
         });
@@ -94,19 +155,20 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library, with_huge
 }
 
 /// The small files and many chunks under loss.
-pub(crate) fn run_lossy(suite: &mut Suite, stage: &Stage) {
+pub(crate) fn run_lossy(suite: &mut Suite, stage: &Stage, access: Access<'_>) {
     for family in Family::BOTH {
         let label = format!(
-            "{} {} files bit-exact under 2 % loss",
+            "{} {} {} files bit-exact under 2 % loss",
             stage.name(),
-            family.name()
+            family.name(),
+            access.scheme()
         );
-        suite.run(&label, || lossy(stage, family));
+        suite.run(&label, || lossy(stage, access, family));
     }
 }
 
 /// The small files again, and many chunks, while packets are dropped in both directions.
-fn lossy(stage: &Stage, family: Family) -> Result<Outcome> {
+fn lossy(stage: &Stage, access: Access<'_>, family: Family) -> Result<Outcome> {
     /// Enough packets that some of them are lost.
     const CHUNKS: usize = 20;
     let _loss = match stage.lose_packets() {
@@ -114,54 +176,33 @@ fn lossy(stage: &Stage, family: Family) -> Result<Outcome> {
         Err(reason) => return Ok(Outcome::Skipped(reason)),
     };
     for size in SIZES_BYTES.into_iter().chain([300_000; CHUNKS]) {
-        fetch(stage, family, size)?;
+        fetch(stage, access, family, size)?;
     }
     Ok(Outcome::Passed)
 }
 
+/// Starts curl on one file, with further options.
+pub(crate) fn begin(
+    stage: &Stage,
+    access: Access<'_>,
+    family: Family,
+    size_bytes: u64,
+    options: &[&str],
+) -> Result<Curl> {
+    let mut arguments = access.options();
+    arguments.extend(options.iter().map(|&option| option.to_owned()));
+    arguments.push(access.url(stage, family, &name(size_bytes))?);
+    Curl::start(stage.client(), &arguments)
+}
+
 /// Fetches one file with curl and compares every byte as it arrives.
-pub(crate) fn fetch(stage: &Stage, family: Family, size_bytes: u64) -> Result<()> {
-    let url = format!("http://{}{}", stage.address(family)?, name(size_bytes));
-    let mut command = stage.client().command("curl");
-    command.args(["--silent", "--show-error", "--fail", "--max-time"]);
-    command.args([&FETCH_SECONDS_MAX.to_string(), &url]);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut curl = Process::spawn("curl", &mut command)?;
-    let mut stdout = curl
-        .child()
-        .stdout
-        .take()
-        .context("curl's stdout is piped")?;
-    let content = content(size_bytes);
-    let mut piece = vec![0; 1 << 20];
-    let mut at = 0;
-    loop {
-        await_readable(&stdout)?;
-        let count = stdout.read(&mut piece).context("reading from curl")?;
-        if count == 0 {
-            break;
-        }
-        content
-            .check(at, &piece[..count])
-            .with_context(|| url.clone())?;
-        at += count as u64;
-    }
-    let status = curl.wait(std::time::Duration::from_secs(FETCH_SECONDS_MAX))?;
-    let mut complaint = String::new();
-    if let Some(mut stderr) = curl.child().stderr.take() {
-        stderr.read_to_string(&mut complaint)?;
-    }
-    ensure!(
-        status.success(),
-        "{url}: {} ({at} bytes, {status})",
-        complaint.trim()
-    );
-    ensure!(
-        at == size_bytes,
-        "{url}: {at} bytes instead of {size_bytes}"
-    );
-    Ok(())
+pub(crate) fn fetch(
+    stage: &Stage,
+    access: Access<'_>,
+    family: Family,
+    size_bytes: u64,
+) -> Result<()> {
+    let mut curl = begin(stage, access, family, size_bytes, &[])?;
+    curl.read_checked(content(size_bytes), 0, size_bytes)?;
+    curl.finish().map(drop)
 }

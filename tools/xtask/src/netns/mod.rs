@@ -4,6 +4,8 @@
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
 mod files;
+mod https;
+mod identities;
 mod refusals;
 mod stage;
 mod start;
@@ -18,7 +20,9 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
-use self::files::Library;
+use self::files::{Access, Library};
+use self::https::Scene;
+use self::identities::Identities;
 use self::stage::{Stage, Subject};
 use crate::harness::namespace::Namespace;
 use crate::harness::server::{Server, atlas_binary};
@@ -120,89 +124,250 @@ fn can_run() -> std::result::Result<(), String> {
 fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let library = Library::new().context("writing the files to serve")?;
     let scratch = scratch_directory("config")?;
-    let config = scratch.path().join("atlas.toml");
-    let seconds = refusals::HEAD_TIMEOUT_SECONDS;
-    // The grace must outlast the large file, whatever else the machine is doing.
-    let text = format!("head_timeout_seconds = {seconds}\nshutdown_grace_seconds = 60\n");
-    fs::write(&config, text)?;
-
+    let identities = Identities::new()?;
+    let show = |suite: &mut Suite, stage: &Stage, subject: &Subject| {
+        let scene = Scene {
+            stage,
+            library: &library,
+            identities: &identities,
+        };
+        Show {
+            scene,
+            subject,
+            scratch: scratch.path(),
+            with_huge: !options.quick,
+        }
+        .play(suite);
+    };
     if options.self_check {
-        let stage = Stage::packet(&Subject::Nginx)?;
-        let server = stage.start(library.root(), None)?;
-        files::run(suite, &stage, &library, !options.quick);
-        files::run_lossy(suite, &stage);
-        table::run(suite, &stage, &library);
-        return server.stop().map(drop);
+        show(suite, &Stage::packet(&Subject::Nginx)?, &Subject::Nginx);
+        return Ok(());
     }
     let atlas = atlas_binary(options.atlas.as_deref())?;
     let subject = Subject::Atlas(atlas.clone());
     let packet = Stage::packet(&subject)?;
-    play(suite, &packet, &library, &config, !options.quick);
-    start::run(suite, &packet, &atlas, library.root());
+    show(suite, &packet, &subject);
+    start::run(suite, &packet, &atlas, library.root(), &identities);
     drop(packet);
     if !Path::new("/dev/net/tun").exists() {
         suite.skip("tap", "no /dev/net/tun");
         return Ok(());
     }
-    play(
-        suite,
-        &Stage::tap(&subject)?,
-        &library,
-        &config,
-        !options.quick,
-    );
+    show(suite, &Stage::tap(&subject)?, &subject);
     Ok(())
 }
 
-/// A group of checks that share a server.
-type Group<'a> = (&'static str, &'a dyn Fn(&mut Suite));
+/// All that is shown on one link.
+struct Show<'a> {
+    scene: Scene<'a>,
+    subject: &'a Subject,
+    /// Where configurations are.
+    scratch: &'a Path,
+    with_huge: bool,
+}
 
-/// All checks of one link: groups that share a server, then those that end theirs.
-fn play(suite: &mut Suite, stage: &Stage, library: &Library, config: &Path, with_huge: bool) {
-    let groups: [Group<'_>; 5] = [
-        ("files", &|suite| {
-            files::run(suite, stage, library, with_huge)
-        }),
-        ("loss", &|suite| files::run_lossy(suite, stage)),
-        ("tables", &|suite| {
-            table::run(suite, stage, library);
-            table::run_by_the_rfc(suite, stage);
-        }),
-        ("refusals", &|suite| refusals::run(suite, stage)),
-        ("trouble", &|suite| trouble::run(suite, stage, library)),
-    ];
-    for (name, group) in groups {
-        let label = format!("{} {name}: the server ends well", stage.name());
-        // A client whose SYN was lost waits 3 s before it repeats a lost request (RFC 6298 s5.7):
-        // under loss the server needs its ordinary patience.
-        let config = (name != "loss").then_some(config);
-        match stage.start(library.root(), config) {
+/// How the server of a group is configured.
+#[derive(Clone, Copy, Debug)]
+enum Settings {
+    /// A client whose SYN was lost waits 3 s before it repeats a lost request (RFC 6298 s5.7):
+    /// under loss the server needs its ordinary patience.
+    Ordinary,
+    /// Little patience with slow heads, much with transfers at its end.
+    Impatient,
+    /// Keys change as often as a key may.
+    ManyKeys,
+}
+
+/// A group of checks that share a server.
+struct Group {
+    name: &'static str,
+    checks: fn(&mut Suite, &Show<'_>),
+    settings: Settings,
+    is_https: bool,
+    /// Whether nginx can pass, too.
+    is_for_nginx: bool,
+    /// What the server must have counted beside replies and reads.
+    moved: &'static [&'static str],
+}
+
+const GROUPS: [Group; 9] = [
+    Group {
+        name: "files",
+        checks: |suite, show| {
+            let Scene { stage, library, .. } = show.scene;
+            files::run(suite, stage, library, Access::Http, show.with_huge);
+        },
+        settings: Settings::Impatient,
+        is_https: false,
+        is_for_nginx: true,
+        moved: &[],
+    },
+    Group {
+        name: "loss",
+        checks: |suite, show| files::run_lossy(suite, show.scene.stage, Access::Http),
+        settings: Settings::Ordinary,
+        is_https: false,
+        is_for_nginx: true,
+        moved: &["tcp_retransmit_segments"],
+    },
+    Group {
+        name: "tables",
+        checks: |suite, show| {
+            table::run(suite, show.scene.stage, show.scene.library);
+            if show.scene.stage.is_atlas() {
+                table::run_by_the_rfc(suite, show.scene.stage);
+            }
+        },
+        settings: Settings::Impatient,
+        is_https: false,
+        is_for_nginx: true,
+        moved: &[],
+    },
+    Group {
+        name: "refusals",
+        checks: |suite, show| refusals::run(suite, show.scene.stage),
+        settings: Settings::Impatient,
+        is_https: false,
+        is_for_nginx: false,
+        moved: &[],
+    },
+    Group {
+        name: "trouble",
+        checks: |suite, show| trouble::run(suite, show.scene, Access::Http),
+        settings: Settings::Impatient,
+        is_https: false,
+        is_for_nginx: false,
+        moved: &[],
+    },
+    Group {
+        name: "https",
+        checks: |suite, show| {
+            let scene = show.scene;
+            let (stage, library) = (scene.stage, scene.library);
+            files::run(suite, stage, library, scene.access(), show.with_huge);
+            https::run(suite, scene);
+        },
+        settings: Settings::Impatient,
+        is_https: true,
+        is_for_nginx: true,
+        moved: &[
+            "tls_handshake_count",
+            "tls_resumed_count",
+            "tls_handshake_refused_count",
+            "tls_handshake_timeout_count",
+            "record_seal_count",
+        ],
+    },
+    Group {
+        name: "https loss",
+        checks: |suite, show| files::run_lossy(suite, show.scene.stage, show.scene.access()),
+        settings: Settings::Ordinary,
+        is_https: true,
+        is_for_nginx: true,
+        moved: &["tcp_retransmit_segments", "record_reseal_count"],
+    },
+    Group {
+        name: "https trouble",
+        checks: |suite, show| trouble::run(suite, show.scene, show.scene.access()),
+        settings: Settings::Impatient,
+        is_https: true,
+        is_for_nginx: false,
+        moved: &["record_seal_count"],
+    },
+    Group {
+        name: "https keys",
+        checks: |suite, show| https::run_many_keys(suite, show.scene),
+        settings: Settings::ManyKeys,
+        is_https: true,
+        is_for_nginx: false,
+        moved: &["tls_key_update_count"],
+    },
+];
+
+impl Show<'_> {
+    /// Groups that share a server, then checks that end theirs.
+    fn play(&self, suite: &mut Suite) {
+        let stage = self.scene.stage;
+        for group in &GROUPS {
+            if stage.is_atlas() || group.is_for_nginx {
+                self.play_group(suite, group);
+            }
+        }
+        https::run_reloads(suite, self.scene, self.subject);
+        if !stage.is_atlas() {
+            return;
+        }
+        for access in [Access::Http, self.scene.access()] {
+            let label = format!(
+                "{} {} SIGTERM in mid-transfer",
+                stage.name(),
+                access.scheme()
+            );
+            suite.run(&label, || {
+                let config = self.config(Settings::Impatient)?;
+                trouble::terminate(self.scene, access, config.as_deref())
+            });
+        }
+        suite.run(&format!("{} idle uses no CPU", stage.name()), || {
+            trouble::idle(stage, self.scene.library)
+        });
+    }
+
+    fn play_group(&self, suite: &mut Suite, group: &Group) {
+        let Scene {
+            stage,
+            library,
+            identities,
+        } = self.scene;
+        let label = format!("{} {}: the server ends well", stage.name(), group.name);
+        let server = self.config(group.settings).and_then(|config| {
+            let identities = group.is_https.then_some(identities);
+            stage.start(library.root(), config.as_deref(), identities)
+        });
+        match server {
             Ok(server) => {
-                group(suite);
-                suite.run(&label, || ended_well(server, name));
+                (group.checks)(suite, self);
+                suite.run(&label, || ended_well(server, stage, group.moved));
             }
             Err(error) => suite.fail(&label, &format!("{error:#}")),
         }
     }
-    suite.run(&format!("{} SIGTERM in mid-transfer", stage.name()), || {
-        trouble::terminate(stage, library, config)
-    });
-    suite.run(&format!("{} idle uses no CPU", stage.name()), || {
-        trouble::idle(stage, library)
-    });
+
+    /// The configuration file of a group, written anew; `None`: the defaults.
+    fn config(&self, settings: Settings) -> Result<Option<PathBuf>> {
+        let seconds = refusals::HEAD_TIMEOUT_SECONDS;
+        let text = match settings {
+            Settings::Ordinary => return Ok(None),
+            // The grace must outlast the large file, whatever else the machine is doing.
+            Settings::Impatient => {
+                format!("head_timeout_seconds = {seconds}\nshutdown_grace_seconds = 60\n")
+            }
+            Settings::ManyKeys => format!("tls_key_records_max = {}\n", https::KEY_RECORDS_MAX),
+        };
+        let file = self.scratch.join(format!("{settings:?}.toml"));
+        fs::write(&file, text)?;
+        Ok(Some(file))
+    }
 }
 
 /// Ends the server of a group: it must be alive, and have counted what it went through.
-fn ended_well(server: Server, group: &str) -> Result<Outcome> {
+fn ended_well(server: Server, stage: &Stage, moved: &[&str]) -> Result<Outcome> {
     let stopped = server.stop()?;
     if stopped.status.code() != Some(0) {
         bail!("{}: {}", stopped.status, stopped.last_words());
     }
-    let mut moved = vec!["http_reply_count", "session_read_count"];
-    if group == "loss" && find_program("iptables").is_some() {
-        moved.push("tcp_retransmit_segments");
+    if !stage.is_atlas() {
+        return Ok(Outcome::Passed);
     }
-    for counter in moved {
+    for counter in ["http_reply_count", "session_read_count"]
+        .iter()
+        .chain(moved)
+    {
+        // Without iptables nothing was lost, and its check says so.
+        let needs_loss = matches!(*counter, "tcp_retransmit_segments" | "record_reseal_count");
+        if needs_loss && find_program("iptables").is_none() {
+            continue;
+        }
         ensure!(
             stopped.counter(counter)? > 0,
             "{counter} is 0 after all this"

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use super::identities::Identities;
 use crate::harness::client::Client;
 use crate::harness::find_program;
 use crate::harness::namespace::{Cable, Namespace};
@@ -14,6 +16,9 @@ use crate::harness::undo::Undo;
 
 /// Port of Atlas on its own address.
 const PORT: u16 = 80;
+
+/// Port of Atlas for HTTP over TLS.
+pub(crate) const HTTPS_PORT: u16 = 443;
 
 /// Where the reference runs: loopback of the client's namespace, never on the link under test.
 pub(crate) const REFERENCE: &str = "127.0.0.1:8080";
@@ -136,26 +141,62 @@ impl Stage {
         Ok(SocketAddr::new(family.address()?, PORT))
     }
 
-    /// Starts the server.
-    pub(crate) fn start(&self, root: &Path, config: Option<&Path>) -> Result<Server> {
-        let program = match &self.subject {
-            Subject::Atlas(program) => program,
-            Subject::Nginx => return self.start_nginx(root),
-        };
-        let mut command = self.server().command(path_text(program)?);
-        command.arg("serve").arg(root).arg("--link");
+    /// Where Atlas listens for TLS.
+    pub(crate) fn https_address(&self, family: Family) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(family.address()?, HTTPS_PORT))
+    }
+
+    /// Whether Atlas is tried here, and not what its answers are compared with.
+    pub(crate) fn is_atlas(&self) -> bool {
+        matches!(self.subject, Subject::Atlas(_))
+    }
+
+    /// Starts the server, on the port of TLS too if it has identities.
+    pub(crate) fn start(
+        &self,
+        root: &Path,
+        config: Option<&Path>,
+        identities: Option<&Identities>,
+    ) -> Result<Server> {
+        match &self.subject {
+            Subject::Atlas(program) => {
+                Server::atlas(&mut self.atlas_command(program, root, config, identities))
+            }
+            Subject::Nginx => self.start_nginx(root, config.is_some(), identities),
+        }
+    }
+
+    /// The command that starts this Atlas on this link.
+    pub(crate) fn atlas_command(
+        &self,
+        program: &Path,
+        root: &Path,
+        config: Option<&Path>,
+        identities: Option<&Identities>,
+    ) -> Command {
+        let mut command = self.server().command("env");
+        command.arg(program).arg("serve").arg(root).arg("--link");
         command.arg(format!("{}:{}", self.name(), self.interface()));
         command.args(["--address", &format!("{}/24", Cable::ATLAS_V4)]);
         command.args(["--address", &format!("{}/64", Cable::ATLAS_V6)]);
         command.args(["--http", &PORT.to_string()]);
+        if let Some(identities) = identities {
+            command.args(["--https", &HTTPS_PORT.to_string()]);
+            command.args(identities.atlas_options());
+        }
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
-        Server::atlas(&mut command)
+        command
     }
 
     /// Gives the kernel the addresses of Atlas and lets nginx listen there.
-    fn start_nginx(&self, root: &Path) -> Result<Server> {
+    fn start_nginx(
+        &self,
+        root: &Path,
+        is_impatient: bool,
+        identities: Option<&Identities>,
+    ) -> Result<Server> {
         for address in [
             format!("{}/24", Cable::ATLAS_V4),
             format!("{}/64", Cable::ATLAS_V6),
@@ -165,7 +206,11 @@ impl Stage {
                 .ip(&format!("addr replace {address} dev {interface} nodad"))?;
         }
         let address = SocketAddr::new("::".parse()?, PORT);
-        Server::nginx(self.server(), None, NginxConfig::new(MODE, root, address)?)
+        let config = NginxConfig::new(MODE, root, address)?;
+        if let Some(identities) = identities {
+            config.add(&identities.nginx_directives(root, is_impatient))?;
+        }
+        Server::nginx(self.server(), None, config)
     }
 
     /// A connection to Atlas.
@@ -214,10 +259,4 @@ impl Stage {
             Wiring::Tap(_) => TAP,
         }
     }
-}
-
-/// A path as text; ours have no odd bytes.
-fn path_text(path: &Path) -> Result<&str> {
-    path.to_str()
-        .with_context(|| format!("{} is not UTF-8", path.display()))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::identities::Identities;
 use super::stage::Stage;
 use crate::harness::process::output;
 use crate::harness::suite::{Outcome, Suite};
@@ -18,7 +19,13 @@ const EXIT_REFUSED: i32 = 2;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// All start errors, tried in the server's namespace of a packet stage.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage, atlas: &Path, root: &Path) {
+pub(crate) fn run(
+    suite: &mut Suite,
+    stage: &Stage,
+    atlas: &Path,
+    root: &Path,
+    identities: &Identities,
+) {
     let link = format!("packet:{}", stage.interface());
     let own = ["--link", &link, "--address", "10.77.0.2/24"];
     let cases: [(&str, &str, Vec<&str>); 9] = [
@@ -81,6 +88,40 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, atlas: &Path, root: &Path) {
     suite.run("start refused: without rights", || {
         unprivileged(stage, atlas, root, &own)
     });
+    for (what, certificate, key) in bad_identities(identities) {
+        suite.run(&format!("start refused: {what}"), || {
+            let mut command = stage.server().command("env");
+            command.arg(atlas).arg("serve").arg(root).args(own);
+            command.args(["--https", "443"]);
+            for (flag, file) in [("--cert", certificate), ("--key", key)] {
+                if let Some(file) = file {
+                    command.arg(flag).arg(file);
+                }
+            }
+            expect_refusal(&mut command)
+        });
+    }
+}
+
+/// What no server can prove itself with: a certificate, and a key.
+fn bad_identities(identities: &Identities) -> [(&'static str, Option<&Path>, Option<&Path>); 5] {
+    let certificate: &Path = &identities.first().certificate;
+    let missing = Path::new("/nonexistent.pem");
+    [
+        ("HTTPS without a certificate", None, None),
+        ("certificate without a key", Some(certificate), None),
+        ("missing key", Some(certificate), Some(missing)),
+        (
+            "the key of another certificate",
+            Some(certificate),
+            Some(identities.stray_key()),
+        ),
+        (
+            "a certificate for a key",
+            Some(certificate),
+            Some(certificate),
+        ),
+    ]
 }
 
 /// Runs the server as a user who may open no packet socket.

@@ -5,17 +5,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 
-use super::files::{self, LARGE_BYTES, Library, name};
+use super::files::{self, Access, LARGE_BYTES, Library, name};
+use super::https::Scene;
 use super::stage::{Family, Stage};
-use crate::harness::client::{BodyEnd, Client};
 use crate::harness::content::Content;
-use crate::harness::process::{Process, await_readable};
+use crate::harness::curl::{BodyEnd, Curl};
 use crate::harness::suite::{Outcome, Suite};
 
 /// Taken before the trouble begins: the transfer is well under way, and the rest is far more than
@@ -94,50 +93,56 @@ fn overwrite(file: &File, other: Content) -> Result<()> {
 }
 
 /// Checks that share one server.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
+pub(crate) fn run(suite: &mut Suite, scene: Scene<'_>, access: Access<'_>) {
+    let label = |what: &str| format!("{} {} {what}", scene.stage.name(), access.scheme());
     for change in Change::ALL {
-        let label = format!("{} file {} in mid-transfer", stage.name(), change.label());
-        suite.run(&label, || change_under_transfer(stage, library, change));
+        let what = format!("file {} in mid-transfer", change.label());
+        suite.run(&label(&what), || {
+            change_under_transfer(scene, access, change)
+        });
     }
-    suite.run(
-        &format!("{} client stops reading, then goes on", stage.name()),
-        || stall(stage),
-    );
-    suite.run(
-        &format!("{} client killed in mid-transfer", stage.name()),
-        || killed_client(stage),
-    );
-    suite.run(
-        &format!("{} interface down and up in mid-transfer", stage.name()),
-        || interface_down(stage),
-    );
+    suite.run(&label("client stops reading, then goes on"), || {
+        stall(scene.stage, access)
+    });
+    suite.run(&label("client killed in mid-transfer"), || {
+        killed_client(scene.stage, access)
+    });
+    suite.run(&label("interface down and up in mid-transfer"), || {
+        interface_down(scene.stage, access)
+    });
 }
 
-/// Asks for the large file, or `path`, and takes the first of it.
-fn begin(stage: &Stage, path: &str) -> Result<(Client, Content)> {
-    let content = files::content(LARGE_BYTES);
-    let mut client = stage.connect(Family::V4)?;
-    client.ask("GET", path, "")?;
-    let head = client.read_head()?;
-    ensure!(head.status == 200, "{}", head.status);
-    client.read_checked(content, 0, FIRST_BYTES)?;
-    Ok((client, content))
+/// Asks for the large file and takes the first of it.
+fn begin(stage: &Stage, access: Access<'_>) -> Result<Curl> {
+    let mut curl = files::begin(stage, access, Family::V4, LARGE_BYTES, &[])?;
+    curl.read_checked(files::content(LARGE_BYTES), 0, FIRST_BYTES)?;
+    Ok(curl)
 }
 
 /// Takes the rest of a transfer begun.
-fn finish(mut client: Client, content: Content) -> Result<()> {
-    client.read_checked(content, FIRST_BYTES, LARGE_BYTES - FIRST_BYTES)
+fn finish(mut curl: Curl) -> Result<()> {
+    let rest = LARGE_BYTES - FIRST_BYTES;
+    curl.read_checked(files::content(LARGE_BYTES), FIRST_BYTES, rest)?;
+    curl.finish().map(drop)
 }
 
-fn change_under_transfer(stage: &Stage, library: &Library, change: Change) -> Result<Outcome> {
+fn change_under_transfer(scene: Scene<'_>, access: Access<'_>, change: Change) -> Result<Outcome> {
+    let stage = scene.stage;
     // A name for each: what the server remembers of one must not touch the next.
-    let name = format!("{}.mp4", change.label().replace(' ', "-"));
-    let path = library.root().join(&name);
-    files::content(LARGE_BYTES).write(&path)?;
-    let (mut client, content) = begin(stage, &format!("/{name}"))?;
+    let name = format!(
+        "{}-{}.mp4",
+        access.scheme(),
+        change.label().replace(' ', "-")
+    );
+    let path = scene.library.root().join(&name);
+    let content = files::content(LARGE_BYTES);
+    content.write(&path)?;
+    let mut arguments = access.options();
+    arguments.push(access.url(stage, Family::V4, &format!("/{name}"))?);
+    let mut curl = Curl::start(stage.client(), &arguments)?;
+    curl.read_checked(content, 0, FIRST_BYTES)?;
     change.make(&path)?;
-    let rest = LARGE_BYTES - FIRST_BYTES;
-    let end = client.read_until_cut(content, FIRST_BYTES, rest)?;
+    let end = curl.read_until_cut(content, FIRST_BYTES, LARGE_BYTES - FIRST_BYTES)?;
     match end {
         BodyEnd::Cut(bytes) if change.must_go_on() => {
             bail!("cut after {bytes} bytes though nothing was lost")
@@ -148,26 +153,26 @@ fn change_under_transfer(stage: &Stage, library: &Library, change: Change) -> Re
         _ => {}
     }
     if matches!(change, Change::RenameOver) {
-        await_content(stage, &format!("/{name}"), other_content())?;
+        await_content(stage, &arguments, other_content())?;
     }
     for extension in ["mp4", "moved"] {
         let _ = fs::remove_file(path.with_extension(extension));
     }
-    files::fetch(stage, Family::V4, 4097).context("afterwards")?;
+    files::fetch(stage, access, Family::V4, 4097).context("afterwards")?;
     Ok(Outcome::Passed)
 }
 
 /// A file that replaced another is served before long, and from its first byte.
-fn await_content(stage: &Stage, path: &str, content: Content) -> Result<()> {
+fn await_content(stage: &Stage, arguments: &[String], content: Content) -> Result<()> {
     /// The server may believe for a second or two that it knows the file.
     const LIMIT: Duration = Duration::from_secs(10);
+    let first = ["--range", "0-4095"].map(str::to_owned);
+    let arguments = [&first[..], arguments].concat();
     let deadline = Instant::now() + LIMIT;
     loop {
-        let mut client = stage.connect(Family::V4)?;
-        let (head, first) = client.exchange("GET", path, "Range: bytes=0-4095\r\n")?;
-        ensure!(head.status == 206, "{}", head.status);
-        if content.check(0, &first).is_ok() {
-            return Ok(());
+        let mut curl = Curl::start(stage.client(), &arguments)?;
+        if curl.read_checked(content, 0, 4096).is_ok() {
+            return curl.finish().map(drop);
         }
         ensure!(
             Instant::now() < deadline,
@@ -183,56 +188,46 @@ fn other_content() -> Content {
 }
 
 /// A client that takes nothing for a while closes its window; what follows must still be right.
-fn stall(stage: &Stage) -> Result<Outcome> {
+fn stall(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
     /// Long enough for the window to close and be probed a few times.
     const STALL: Duration = Duration::from_secs(3);
-    let (client, content) = begin(stage, &name(LARGE_BYTES))?;
+    let curl = begin(stage, access)?;
     std::thread::sleep(STALL);
-    finish(client, content)?;
+    finish(curl)?;
     Ok(Outcome::Passed)
 }
 
-fn killed_client(stage: &Stage) -> Result<Outcome> {
-    let url = format!("http://{}{}", stage.address(Family::V4)?, name(LARGE_BYTES));
-    let mut command = stage.client().command("curl");
-    command
-        .args(["--silent", &url])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut curl = Process::spawn("curl", &mut command)?;
-    let mut stdout = curl
-        .child()
-        .stdout
-        .take()
-        .context("curl's stdout is piped")?;
-    await_readable(&stdout)?;
-    // Some of the body has arrived: the transfer is under way, and the pipe now holds it up.
-    std::io::Read::read_exact(&mut stdout, &mut [0; 4096])?;
-    curl.signal(Signal::KILL)?;
-    curl.wait(Duration::from_secs(10))?;
-    files::fetch(stage, Family::V4, 300_000).context("afterwards")?;
+fn killed_client(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
+    // The transfer is under way, and the pipe now holds it up.
+    begin(stage, access)?.kill()?;
+    files::fetch(stage, access, Family::V4, 300_000).context("afterwards")?;
     Ok(Outcome::Passed)
 }
 
-fn interface_down(stage: &Stage) -> Result<Outcome> {
-    let (client, content) = begin(stage, &name(LARGE_BYTES))?;
+fn interface_down(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
+    let curl = begin(stage, access)?;
     stage
         .server()
         .ip(&format!("link set {} down", stage.interface()))?;
     stage
         .server()
         .ip(&format!("link set {} up", stage.interface()))?;
-    finish(client, content)?;
-    files::fetch(stage, Family::V4, 4097).context("afterwards")?;
+    finish(curl)?;
+    files::fetch(stage, access, Family::V4, 4097).context("afterwards")?;
     Ok(Outcome::Passed)
 }
 
 /// SIGTERM in mid-transfer: the reply is finished, then the server ends well and leaves nothing.
-pub(crate) fn terminate(stage: &Stage, library: &Library, config: &Path) -> Result<Outcome> {
-    let server = stage.start(library.root(), Some(config))?;
-    let (client, content) = begin(stage, &name(LARGE_BYTES))?;
+pub(crate) fn terminate(
+    scene: Scene<'_>,
+    access: Access<'_>,
+    config: Option<&Path>,
+) -> Result<Outcome> {
+    let stage = scene.stage;
+    let server = stage.start(scene.library.root(), config, Some(scene.identities))?;
+    let curl = begin(stage, access)?;
     server.signal(Signal::TERM)?;
-    finish(client, content)?;
+    finish(curl)?;
     let stopped = server.wait()?;
     ensure!(
         stopped.status.code() == Some(0),
@@ -261,7 +256,7 @@ pub(crate) fn idle(stage: &Stage, library: &Library) -> Result<Outcome> {
     const WATCH: Duration = Duration::from_secs(5);
     /// Clock ticks of 10 ms it may use meanwhile.
     const TICKS_MAX: u64 = 2;
-    let server = stage.start(library.root(), None)?;
+    let server = stage.start(library.root(), None, None)?;
     let mut client = stage.connect(Family::V4)?;
     let (head, _) = client.exchange("GET", &name(300_000), "")?;
     ensure!(head.status == 200, "{}", head.status);

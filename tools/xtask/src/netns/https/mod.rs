@@ -1,0 +1,64 @@
+//! HTTP over TLS as real programs see it: curl and openssl (OpenSSL), ffmpeg (GnuTLS), Chromium
+//! (BoringSSL).
+//!
+//! What they fetch is compared byte by byte; what they refuse, and how they are refused, by what
+//! they say. nginx passes the same checks, but for those of what only Atlas has.
+
+mod handshakes;
+mod hostile;
+mod players;
+mod reload;
+mod transfers;
+
+use anyhow::{Context as _, Result};
+
+use super::files::{self, Access, Library, name};
+use super::identities::Identities;
+use super::stage::{Family, Stage};
+use crate::harness::suite::{Outcome, Suite};
+
+pub(crate) use self::reload::run as run_reloads;
+pub(crate) use self::transfers::{KEY_RECORDS_MAX, run_many_keys};
+
+/// Where the checks play, and what is served there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) stage: &'a Stage,
+    pub(crate) library: &'a Library,
+    pub(crate) identities: &'a Identities,
+}
+
+impl<'a> Scene<'a> {
+    /// How a check is called here.
+    fn label(&self, what: &str) -> String {
+        format!("{} https {what}", self.stage.name())
+    }
+
+    pub(crate) fn access(&self) -> Access<'a> {
+        Access::Https(self.identities)
+    }
+
+    /// Where a file is by the name of a certificate, and how curl finds its way there.
+    fn named(&self, host: &str, size_bytes: u64) -> Result<[String; 3]> {
+        let address = self.stage.https_address(Family::V4)?;
+        Ok([
+            "--resolve".to_owned(),
+            format!("{host}:{}:{}", address.port(), address.ip()),
+            format!("https://{host}:{}{}", address.port(), name(size_bytes)),
+        ])
+    }
+
+    /// Whatever happened before, a stranger is served.
+    fn serves_on(&self) -> Result<Outcome> {
+        files::fetch(self.stage, self.access(), Family::V4, 4097).context("afterwards")?;
+        Ok(Outcome::Passed)
+    }
+}
+
+/// All checks that share a server.
+pub(crate) fn run(suite: &mut Suite, scene: Scene<'_>) {
+    transfers::run(suite, scene);
+    handshakes::run(suite, scene);
+    hostile::run(suite, scene);
+    players::run(suite, scene);
+}

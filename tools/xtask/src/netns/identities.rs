@@ -1,0 +1,130 @@
+//! What the server under test proves itself with, and how each program is told of it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::refusals::HEAD_TIMEOUT_SECONDS;
+use super::stage::HTTPS_PORT;
+use crate::harness::certificate::{Authority, Identity, IdentityFiles, KeyKind};
+use crate::harness::namespace::Cable;
+use crate::harness::scratch_directory;
+
+/// Two certificates of an authority of our own, in a directory that goes with this.
+#[derive(Debug)]
+pub(crate) struct Identities {
+    directory: tempfile::TempDir,
+    authority: Authority,
+    first: IdentityFiles,
+    second: IdentityFiles,
+    stray: IdentityFiles,
+}
+
+impl Identities {
+    /// What clients get who name nobody, or nobody known; an ECDSA key, and the addresses too.
+    pub(crate) const FIRST: &str = "first.test";
+    /// The other name; an RSA key.
+    pub(crate) const SECOND: &str = "second.test";
+    /// Only in what [`Self::renew`] makes.
+    pub(crate) const RENEWED: &str = "renewed.test";
+
+    /// Makes both.
+    pub(crate) fn new() -> Result<Self> {
+        let directory = scratch_directory("identities")?;
+        let authority = Authority::new()?;
+        fs::write(directory.path().join("authority.pem"), authority.pem())
+            .context("writing the authority's certificate")?;
+        let first = first_of(&authority, &[])?.write(directory.path(), "first")?;
+        let second = authority
+            .issue(KeyKind::Rsa, &[Self::SECOND])?
+            .write(directory.path(), "second")?;
+        let stray = first_of(&authority, &[])?.write(directory.path(), "stray")?;
+        Ok(Self {
+            directory,
+            authority,
+            first,
+            second,
+            stray,
+        })
+    }
+
+    /// Puts a new certificate and key in the place of the first.
+    pub(crate) fn renew(&self) -> Result<()> {
+        first_of(&self.authority, &[Self::RENEWED])?
+            .write(self.directory.path(), "first")
+            .map(drop)
+    }
+
+    /// Where to write things that concern this run.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The default certificate.
+    pub(crate) fn first(&self) -> &IdentityFiles {
+        &self.first
+    }
+
+    /// A key of the same kind as the first one's, and not it.
+    pub(crate) fn stray_key(&self) -> &Path {
+        &self.stray.key
+    }
+
+    /// Whom clients trust, PEM.
+    pub(crate) fn authority_file(&self) -> PathBuf {
+        self.directory.path().join("authority.pem")
+    }
+
+    /// How curl is told whom to trust.
+    pub(crate) fn curl_options(&self) -> Vec<String> {
+        let authority = self.authority_file().to_string_lossy().into_owned();
+        vec!["--cacert".to_owned(), authority]
+    }
+
+    /// How Atlas is told of both.
+    pub(crate) fn atlas_options(&self) -> Vec<OsString> {
+        [&self.first, &self.second]
+            .into_iter()
+            .flat_map(|files| {
+                [
+                    "--cert".into(),
+                    files.certificate.clone().into(),
+                    "--key".into(),
+                    files.key.clone().into(),
+                ]
+            })
+            .collect()
+    }
+
+    /// How nginx is told of both; impatient: as the server under test is with slow heads.
+    pub(crate) fn nginx_directives(&self, root: &Path, is_impatient: bool) -> String {
+        let patience = if is_impatient {
+            format!("client_header_timeout {HEAD_TIMEOUT_SECONDS}s;")
+        } else {
+            String::new()
+        };
+        let server = |files: &IdentityFiles, name: &str, only: &str| {
+            format!(
+                "server {{ listen [::]:{HTTPS_PORT} ssl{only}; server_name {name};\n\
+                 ssl_certificate {}; ssl_certificate_key {}; root {}; }}\n",
+                files.certificate.display(),
+                files.key.display(),
+                root.display(),
+            )
+        };
+        format!(
+            "{patience} ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:tls:1m;\n\
+             ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20; ssl_ecdh_curve X25519:P-256:P-384;\n{}{}",
+            server(&self.first, Self::FIRST, " ipv6only=off default_server"),
+            server(&self.second, Self::SECOND, ""),
+        )
+    }
+}
+
+/// The first certificate; `further` are names beside its own.
+fn first_of(authority: &Authority, further: &[&str]) -> Result<Identity> {
+    let names = [Identities::FIRST, Cable::ATLAS_V4, Cable::ATLAS_V6];
+    authority.issue(KeyKind::Ecdsa, &[&names, further].concat())
+}
