@@ -1,6 +1,6 @@
 # Two commands for a newcomer; all logic is in tools/xtask (`cargo xtask --help`).
 #
-#   make demo          plays a film through Atlas and serves it until Ctrl-C
+#   make demo          plays a film through Atlas, over HTTP and HTTPS, and serves it until Ctrl-C
 #   make demo ONCE=1   the same in a network namespace; ends by itself, 0 only if bit-exact
 #   make test          everything the project checks about itself
 
