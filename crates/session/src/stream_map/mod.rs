@@ -90,6 +90,14 @@ impl Span {
         }
     }
 
+    /// What the run's records are sealed with; `None`: it has none.
+    fn sealer(&self) -> Option<&Rc<Sealer>> {
+        match &self.source {
+            Source::Text { seal, .. } => seal.as_ref().map(|seal| &seal.sealer),
+            Source::Object { records, .. } => records.as_ref().map(|records| &records.sealer),
+        }
+    }
+
     /// Cuts the run in two at `at`, a boundary within it.
     fn split_at(&mut self, at: StreamOffset) -> Self {
         let bytes = at.since(self.start);
@@ -316,12 +324,11 @@ impl StreamMap {
         }
     }
 
-    /// Whether the key changes behind the record that `offset` lies in.
+    /// Whether the key changes behind the record that `offset` lies in, or the first one behind what
+    /// the handshake left to be sent.
     pub(crate) fn is_rekeyed_behind(&self, offset: StreamOffset) -> bool {
-        let sealer = self.find(offset).and_then(|span| match &span.source {
-            Source::Text { seal, .. } => seal.as_ref().map(|seal| &seal.sealer),
-            Source::Object { records, .. } => records.as_ref().map(|records| &records.sealer),
-        });
+        let first = self.spans.partition_point(|span| span.end() <= offset);
+        let sealer = self.spans.iter().skip(first).find_map(Span::sealer);
         match (sealer, &self.sealing) {
             (Some(sealer), Some(sealing)) => !Rc::ptr_eq(sealer, &sealing.sealer),
             _ => false,
@@ -434,6 +441,13 @@ impl StreamMap {
     ) -> u64 {
         let index = self.split_at(claimed);
         let number = self.next_number_at(index);
+        // The key that a KeyUpdate among what is dropped would have brought was never in use.
+        let sealer = self
+            .spans
+            .iter()
+            .skip(index)
+            .find_map(Span::sealer)
+            .cloned();
         let text_end = as_index(self.text_position(index) - self.text_base);
         let end = self.spans.get(index).map_or(self.end, |span| span.start);
         let mut ends: VecDeque<_> = self
@@ -452,6 +466,7 @@ impl StreamMap {
         self.text.truncate(text_end);
         if let Some(sealing) = &mut self.sealing {
             sealing.next_number = number;
+            sealing.sealer = sealer.unwrap_or_else(|| Rc::clone(&sealing.sealer));
         }
         let dropped = self.end.since(end);
         self.end = end;

@@ -257,7 +257,10 @@ fn what_the_handshake_left_to_be_sent_keeps_its_place() {
         assert_eq!(map.text_bytes(range(0, 10)), b"flightmore");
         assert_eq!(map.find(StreamOffset(10)).unwrap().bytes, added);
 
+        assert!(map.is_rekeyed_behind(StreamOffset(claimed)));
+
         let mut map = handshaken();
+        assert!(!map.is_rekeyed_behind(StreamOffset(claimed)));
         map.truncate(StreamOffset(claimed), &mut Vec::new());
         assert_eq!(map.end(), StreamOffset(10), "claimed {claimed}");
         assert_eq!(map.text_bytes(range(0, 10)), b"flightmore");
@@ -283,6 +286,24 @@ fn what_is_dropped_ends_with_a_record_and_keeps_the_object_in_use() {
     map.release_all(&mut released);
     assert_eq!(released, [ObjectHandle(2), ObjectHandle(1)]);
     assert_eq!(map.replies(), 0);
+}
+
+#[test]
+fn a_key_update_that_is_dropped_changes_no_key() {
+    let mut map = sealed_map();
+    push(&mut map, b"head", 0, 2500, 1);
+    let claimed = StreamOffset(4 + OVERHEAD + 1);
+    let (old, new) = (Rc::clone(map.spans[0].sealer().unwrap()), sealer(2));
+    map.rekey(claimed, b"new", Rc::clone(&new));
+    assert!(map.is_rekeyed_behind(claimed));
+    let mut kept = map.end();
+    map.truncate(claimed, &mut Vec::new());
+    assert!(map.end() < kept);
+    kept = map.end();
+    map.push_text(ContentType::Alert, b"no");
+    let alert = map.find(kept).unwrap();
+    assert!(Rc::ptr_eq(alert.sealer().unwrap(), &old));
+    assert_eq!(numbers(&map), [0, 1, 2], "head, a record, the alert");
 }
 
 #[test]
