@@ -4,31 +4,33 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::client::Measured;
+use super::client::serve::Measured;
 
 /// Bits in a gigabit, bytes in a gigabyte: decimal, as networks count.
 const GIGA: f64 = 1e9;
 
 /// One run of one server.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Run {
+pub(super) struct Run {
     /// Rate of the bodies, Gb/s.
-    pub(crate) gbps: f64,
+    pub(super) gbps: f64,
     /// Busy seconds of the server's core for each GB of bodies.
-    pub(crate) core_seconds_per_gb: f64,
+    pub(super) core_seconds_per_gb: f64,
     /// Busy seconds of both cores for each GB of bodies: the client and the disk's copying, which
     /// are alike for all, and whatever a server gets done for it on the other core.
-    pub(crate) all_core_seconds_per_gb: f64,
+    pub(super) all_core_seconds_per_gb: f64,
     /// Busy part of the server's core, 0 to 1.
-    pub(crate) server_core_busy: f64,
+    pub(super) server_core_busy: f64,
     /// Busy part of the client's core, 0 to 1.
-    pub(crate) client_core_busy: f64,
+    pub(super) client_core_busy: f64,
     /// Seconds the hypervisor took from both cores.
-    pub(crate) steal_seconds: f64,
+    pub(super) steal_seconds: f64,
     /// Bytes read from the disk over bytes served: below 1, something was cached.
-    pub(crate) disk_read_ratio: f64,
+    pub(super) disk_read_ratio: f64,
+    /// Body bytes in a TLS record, in the mean; 0 without TLS.
+    pub(super) record_bytes_mean: f64,
     /// What it was computed from.
-    pub(crate) measured: Measured,
+    pub(super) measured: Measured,
 }
 
 impl Run {
@@ -36,9 +38,14 @@ impl Run {
         clippy::cast_precision_loss,
         reason = "bytes of one run are far below 2^52"
     )]
-    pub(crate) fn new(measured: Measured) -> Self {
-        let gigabytes = measured.body_bytes as f64 / GIGA;
+    pub(super) fn new(measured: Measured) -> Self {
+        let bytes = measured.body_bytes as f64;
+        let gigabytes = bytes / GIGA;
         let (server, client) = (measured.server_core, measured.client_core);
+        let record_bytes_mean = match measured.records {
+            0 => 0.0,
+            records => bytes / records as f64,
+        };
         Self {
             gbps: gigabytes * 8.0 / measured.seconds,
             core_seconds_per_gb: server.busy_seconds() / gigabytes,
@@ -46,7 +53,8 @@ impl Run {
             server_core_busy: server.busy_seconds() / measured.seconds,
             client_core_busy: client.busy_seconds() / measured.seconds,
             steal_seconds: server.steal_seconds() + client.steal_seconds(),
-            disk_read_ratio: measured.disk_read_bytes as f64 / measured.body_bytes as f64,
+            disk_read_ratio: measured.disk_read_bytes as f64 / bytes,
+            record_bytes_mean,
             measured,
         }
     }
@@ -54,64 +62,96 @@ impl Run {
 
 /// All runs of one server, in the order of the rounds.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Rival {
-    pub(crate) name: String,
-    pub(crate) runs: Vec<Run>,
+pub(super) struct Rival<R> {
+    pub(super) name: String,
+    /// Measured against the others, not one of them.
+    #[serde(skip)]
+    pub(super) is_ours: bool,
+    pub(super) runs: Vec<R>,
 }
 
-impl Rival {
+impl<R> Rival<R> {
+    pub(super) fn new(name: &str, is_ours: bool) -> Self {
+        Self {
+            name: name.to_owned(),
+            is_ours,
+            runs: Vec::new(),
+        }
+    }
+
+    /// The median of a figure of the rounds.
+    pub(super) fn middle(&self, of: fn(&R) -> f64) -> f64 {
+        median(&self.runs.iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// The least and the greatest of a figure, for people.
+    pub(super) fn spread(&self, of: fn(&R) -> f64, decimals: usize) -> String {
+        let least = self.runs.iter().map(of).fold(f64::INFINITY, f64::min);
+        let greatest = self.runs.iter().map(of).fold(0.0, f64::max);
+        format!("({least:.decimals$}-{greatest:.decimals$})")
+    }
+}
+
+impl Rival<Run> {
     /// Its line of the table.
     fn row(&self) -> String {
-        let column = |of: fn(&Run) -> f64| self.runs.iter().map(of).collect::<Vec<_>>();
-        let middle = |of| median(&column(of));
-        let gbps = column(|run| run.gbps);
-        let spread = format!(
-            "({:.1}-{:.1})",
-            gbps.iter().copied().fold(f64::INFINITY, f64::min),
-            gbps.iter().copied().fold(0.0, f64::max)
-        );
         // A run with fewer replies or a wrong byte has ended the bench: all runs did the same.
         let same_work = self.runs.first().map(|run| &run.measured);
         format!(
-            "{:<24} {:>6.2}  {spread:>13}  {:>9.3}  {:>9.3}  {:>5.0}%  {:>5.0}%  {:>7.2}  {:>8.0}%  \
-             {:>7}  {:>8}",
+            "{:<24} {:>6.2}  {:>13}  {:>9.3}  {:>9.3}  {:>5.0}%  {:>5.0}%  {:>7.2}  {:>8.0}%  \
+             {:>8.0}  {:>7}  {:>8}",
             self.name,
-            median(&gbps),
-            middle(|run| run.core_seconds_per_gb),
-            middle(|run| run.all_core_seconds_per_gb),
-            100.0 * middle(|run| run.server_core_busy),
-            100.0 * middle(|run| run.client_core_busy),
-            middle(|run| run.steal_seconds),
-            100.0 * middle(|run| run.disk_read_ratio),
+            self.middle(|run| run.gbps),
+            self.spread(|run| run.gbps, 1),
+            self.middle(|run| run.core_seconds_per_gb),
+            self.middle(|run| run.all_core_seconds_per_gb),
+            100.0 * self.middle(|run| run.server_core_busy),
+            100.0 * self.middle(|run| run.client_core_busy),
+            self.middle(|run| run.steal_seconds),
+            100.0 * self.middle(|run| run.disk_read_ratio),
+            self.middle(|run| run.record_bytes_mean),
             same_work.map_or(0, |measured| measured.replies),
             same_work.map_or(0, |measured| measured.verified),
         )
     }
 }
 
-/// Atlas against the best nginx of the same round.
+/// One of ours against the best of the others in the same round.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Ratios {
+pub(super) struct Ratios {
+    /// Which of ours.
+    pub(super) name: String,
     /// Gb/s over the highest of the rivals', one each round.
-    pub(crate) gbps: Vec<f64>,
+    pub(super) gbps: Vec<f64>,
     /// The rivals' lowest core-seconds per GB over ours, one each round.
-    pub(crate) work_per_core_second: Vec<f64>,
+    pub(super) work_per_core_second: Vec<f64>,
     /// The same, with the busy time of both cores.
-    pub(crate) work_per_second_of_all: Vec<f64>,
+    pub(super) work_per_second_of_all: Vec<f64>,
 }
 
 /// A whole bench.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
+pub(super) struct Report {
     /// What it ran on and with: `(name, value)`.
-    pub(crate) environment: Vec<(String, String)>,
-    pub(crate) rivals: Vec<Rival>,
-    pub(crate) ratios: Ratios,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) rivals: Vec<Rival<Run>>,
+    pub(super) ratios: Vec<Ratios>,
 }
 
 impl Report {
-    pub(crate) fn new(environment: Vec<(String, String)>, rivals: Vec<Rival>) -> Self {
-        let ratios = ratios(&rivals);
+    pub(super) fn new(environment: Vec<(String, String)>, rivals: Vec<Rival<Run>>) -> Self {
+        let ratios = rivals
+            .iter()
+            .filter(|rival| rival.is_ours)
+            .map(|ours| Ratios {
+                name: ours.name.clone(),
+                gbps: over_highest(ours, &rivals, |run| run.gbps),
+                work_per_core_second: lowest_over(ours, &rivals, |run| run.core_seconds_per_gb),
+                work_per_second_of_all: lowest_over(ours, &rivals, |run| {
+                    run.all_core_seconds_per_gb
+                }),
+            })
+            .collect();
         Self {
             environment,
             rivals,
@@ -120,14 +160,11 @@ impl Report {
     }
 
     /// The table.
-    pub(crate) fn text(&self) -> String {
-        let mut out = String::new();
-        for (name, value) in &self.environment {
-            let _ = writeln!(out, "{name:<12} {value}");
-        }
+    pub(super) fn text(&self) -> String {
+        let mut out = environment_text(&self.environment);
         let _ = writeln!(
             out,
-            "\n{:<24} {:>6}  {:>13}  {:>9}  {:>9}  {:>6}  {:>6}  {:>7}  {:>9}  {:>7}  {:>8}",
+            "\n{:<24} {:>6}  {:>13}  {:>9}  {:>9}  {:>6}  {:>6}  {:>7}  {:>9}  {:>8}  {:>7}  {:>8}",
             "median of rounds",
             "Gb/s",
             "(min-max)",
@@ -137,29 +174,44 @@ impl Report {
             "client",
             "steal s",
             "disk read",
+            "B/record",
             "replies",
             "verified"
         );
         for rival in &self.rivals {
             let _ = writeln!(out, "{}", rival.row());
         }
-        if !self.ratios.gbps.is_empty() {
+        for ratios in &self.ratios {
+            if ratios.gbps.is_empty() {
+                continue;
+            }
             let _ = writeln!(
                 out,
-                "\natlas / best nginx of the round, median of {} rounds: \
-                 {:.2} x the Gb/s, {:.2} x the work per core-second ({:.2} x with both cores counted)",
-                self.ratios.gbps.len(),
-                median(&self.ratios.gbps),
-                median(&self.ratios.work_per_core_second),
-                median(&self.ratios.work_per_second_of_all)
+                "\n{} / best nginx of the round, median of {} rounds: \
+                 {:.2} x the Gb/s, {:.2} x the work per core-second ({:.2} x with both cores \
+                 counted)",
+                ratios.name,
+                ratios.gbps.len(),
+                median(&ratios.gbps),
+                median(&ratios.work_per_core_second),
+                median(&ratios.work_per_second_of_all)
             );
         }
         out
     }
 }
 
+/// What a bench ran on and with, a line each.
+pub(super) fn environment_text(environment: &[(String, String)]) -> String {
+    let mut out = String::new();
+    for (name, value) in environment {
+        let _ = writeln!(out, "{name:<12} {value}");
+    }
+    out
+}
+
 /// The middle value; of an even number of values, the mean of the middle two. 0 for none.
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
@@ -170,30 +222,41 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Atlas over the best rival, round by round: noise that lasts a round hits both alike.
-fn ratios(rivals: &[Rival]) -> Ratios {
-    let mut ratios = Ratios::default();
-    let Some(atlas) = rivals.iter().find(|rival| rival.name == super::ATLAS) else {
-        return ratios;
-    };
-    for (round, run) in atlas.runs.iter().enumerate() {
+/// Our figure over the others' highest, round by round: noise that lasts a round hits all alike.
+pub(super) fn over_highest<R>(
+    ours: &Rival<R>,
+    rivals: &[Rival<R>],
+    figure: fn(&R) -> f64,
+) -> Vec<f64> {
+    rounds(ours, rivals, figure)
+        .filter_map(|(own, others)| Some(own / others.into_iter().reduce(f64::max)?))
+        .collect()
+}
+
+/// The others' lowest figure over ours, round by round.
+pub(super) fn lowest_over<R>(
+    ours: &Rival<R>,
+    rivals: &[Rival<R>],
+    figure: fn(&R) -> f64,
+) -> Vec<f64> {
+    rounds(ours, rivals, figure)
+        .filter_map(|(own, others)| Some(others.into_iter().reduce(f64::min)? / own))
+        .collect()
+}
+
+/// For each round our figure, and the figures of those that are not ours.
+fn rounds<'a, R>(
+    ours: &'a Rival<R>,
+    rivals: &'a [Rival<R>],
+    figure: fn(&R) -> f64,
+) -> impl Iterator<Item = (f64, Vec<f64>)> + 'a {
+    ours.runs.iter().enumerate().map(move |(round, run)| {
         let others = rivals
             .iter()
-            .filter(|rival| rival.name != super::ATLAS)
-            .filter_map(|rival| rival.runs.get(round));
-        let fastest = others.clone().map(|run| run.gbps).fold(0.0, f64::max);
-        let cheapest = |cost: fn(&Run) -> f64| {
-            others.clone().map(cost).fold(f64::INFINITY, f64::min) / cost(run)
-        };
-        if fastest > 0.0 {
-            ratios.gbps.push(run.gbps / fastest);
-            let server = cheapest(|run| run.core_seconds_per_gb);
-            ratios.work_per_core_second.push(server);
-            let all = cheapest(|run| run.all_core_seconds_per_gb);
-            ratios.work_per_second_of_all.push(all);
-        }
-    }
-    ratios
+            .filter(|rival| !rival.is_ours)
+            .filter_map(|rival| rival.runs.get(round).map(figure));
+        (figure(run), others.collect())
+    })
 }
 
 #[cfg(test)]
@@ -205,6 +268,7 @@ mod tests {
         Run::new(Measured {
             seconds: 2.0,
             body_bytes,
+            records: 0,
             disk_read_bytes: body_bytes,
             replies: 1,
             verified: 1,
@@ -229,20 +293,46 @@ mod tests {
         let atlas = run(4_000_000_000, 100);
         assert!((atlas.gbps - 16.0).abs() < 1e-9);
         assert!((atlas.core_seconds_per_gb - 0.25).abs() < 1e-9);
-        let rival = |name: &str, runs| Rival {
+        let rival = |name: &str, is_ours, runs| Rival {
             name: name.to_owned(),
+            is_ours,
             runs,
         };
-        let found = ratios(&[
-            rival(super::super::ATLAS, vec![atlas.clone(), atlas]),
-            rival("a", vec![run(1_000_000_000, 50), run(2_000_000_000, 100)]),
-            rival("b", vec![run(2_000_000_000, 200), run(1_000_000_000, 100)]),
-        ]);
-        for (ratio, expected) in found.gbps.iter().zip([2.0, 2.0]) {
-            assert!((ratio - expected).abs() < 1e-9, "{found:?}");
+        let report = Report::new(
+            Vec::new(),
+            vec![
+                rival("atlas", true, vec![atlas.clone(), atlas]),
+                // Faster than all, and no rival of the first: it is ours too.
+                rival("other", true, vec![run(8_000_000_000, 100); 2]),
+                rival(
+                    "a",
+                    false,
+                    vec![run(1_000_000_000, 50), run(2_000_000_000, 100)],
+                ),
+                rival(
+                    "b",
+                    false,
+                    vec![run(2_000_000_000, 200), run(1_000_000_000, 100)],
+                ),
+            ],
+        );
+        let names: Vec<_> = report.ratios.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["atlas", "other"]);
+        for (ratios, expected) in report.ratios.iter().zip([2.0, 4.0]) {
+            for found in [&ratios.gbps, &ratios.work_per_core_second] {
+                assert_eq!(found.len(), 2);
+                for ratio in found {
+                    assert!((ratio - expected).abs() < 1e-9, "{ratios:?}");
+                }
+            }
         }
-        for (ratio, expected) in found.work_per_core_second.iter().zip([2.0, 2.0]) {
-            assert!((ratio - expected).abs() < 1e-9, "{found:?}");
-        }
+    }
+
+    #[test]
+    fn without_rivals_there_are_no_ratios() {
+        let mut alone = Rival::new("atlas", true);
+        alone.runs.push(run(1, 1));
+        let report = Report::new(Vec::new(), vec![alone]);
+        assert!(report.ratios[0].gbps.is_empty());
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
 
+use super::certificate::IdentityFiles;
 use super::namespace::Namespace;
 use super::process::Process;
 use super::{find_program, interrupt, target_directory, workspace_root};
@@ -307,6 +308,34 @@ impl NginxMode {
     }
 }
 
+/// How nginx speaks TLS.
+#[derive(Clone, Debug)]
+pub(crate) struct NginxTls {
+    /// What it shakes hands with.
+    pub(crate) identity: IdentityFiles,
+    /// Seals in the kernel: only where the kernel can.
+    pub(crate) is_kernel_tls: bool,
+}
+
+impl NginxTls {
+    /// The directives of the `server` block: every version and suite the client may offer, tickets
+    /// and no cache of sessions, records of 16 KiB (nginx's default).
+    fn directives(&self) -> String {
+        let kernel = if self.is_kernel_tls {
+            "ssl_conf_command Options KTLS;"
+        } else {
+            ""
+        };
+        format!(
+            "ssl_certificate {}; ssl_certificate_key {};\n\
+             ssl_protocols TLSv1.2 TLSv1.3; ssl_session_tickets on; ssl_session_cache none;\n\
+             ssl_buffer_size 16k; {kernel}\n",
+            self.identity.certificate.display(),
+            self.identity.key.display(),
+        )
+    }
+}
+
 /// A configuration file of nginx, and the directory with all it may write.
 #[derive(Debug)]
 pub(crate) struct NginxConfig {
@@ -317,6 +346,16 @@ pub(crate) struct NginxConfig {
 impl NginxConfig {
     /// One worker that serves `root` on the port of `address`, tuned for long-lived connections.
     pub(crate) fn new(mode: NginxMode, root: &Path, address: SocketAddr) -> Result<Self> {
+        Self::with_tls(mode, root, address, None)
+    }
+
+    /// The same over TLS, if `tls` says how.
+    pub(crate) fn with_tls(
+        mode: NginxMode,
+        root: &Path,
+        address: SocketAddr,
+        tls: Option<&NginxTls>,
+    ) -> Result<Self> {
         let directory = super::scratch_directory("nginx")?;
         let types = if Path::new("/etc/nginx/mime.types").exists() {
             "include /etc/nginx/mime.types;"
@@ -334,6 +373,8 @@ impl NginxConfig {
             ""
         };
         let threads = if mode.threads { "aio threads;" } else { "" };
+        let ssl = if tls.is_some() { " ssl" } else { "" };
+        let tls = tls.map_or_else(String::new, NginxTls::directives);
         let config = format!(
             "user root; daemon off; worker_processes 1; worker_rlimit_nofile 65536;\n\
              pid {at}/pid; error_log stderr crit;\n\
@@ -343,7 +384,7 @@ impl NginxConfig {
              tcp_nopush on; tcp_nodelay on; {sending} {threads}\n\
              client_body_temp_path {at}/1; proxy_temp_path {at}/2; fastcgi_temp_path {at}/3;\n\
              uwsgi_temp_path {at}/4; scgi_temp_path {at}/5;\n\
-             server {{ listen {address} backlog=4096{dual}; root {root}; }}\n}}\n",
+             server {{ listen {address}{ssl} backlog=4096{dual}; {tls} root {root}; }}\n}}\n",
             at = directory.path().display(),
             root = root.display(),
         );

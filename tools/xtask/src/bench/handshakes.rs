@@ -1,0 +1,408 @@
+//! `cargo xtask bench handshakes`: TLS 1.3 handshakes, full or resumed, and what each costs.
+//!
+//! Both sides of a handshake have one core. The client's, in rustls, is often the one that is full
+//! (of a resumed session each side costs the same), and then handshakes a second are what this
+//! client could ask for: milliseconds of the server's core for each are the figure to go by. It
+//! refuses a run with a handshake of the wrong kind or a wrong byte.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::client::handshakes::Measured;
+use super::lab::{Contender, Lab, Steering, stop};
+use super::publish;
+use super::report::{Rival, environment_text, lowest_over, median, over_highest};
+use super::tls::{Credentials, Key};
+use crate::harness::interrupt;
+use crate::harness::server::NginxMode;
+
+/// Size of the object fetched after each handshake, bytes: one block of the disk.
+const OBJECT_BYTES: u64 = 4096;
+
+/// How many of them there are.
+const OBJECTS: u64 = 512;
+
+/// Length of the timed window, seconds.
+const WINDOW_SECONDS: u64 = 5;
+
+/// The same with `--quick`.
+const QUICK_WINDOW_SECONDS: u64 = 1;
+
+/// How much longer than its window a client may take: its warm-up has a deadline of its own.
+const SPARE_SECONDS: u64 = 30;
+
+/// Milliseconds in a second.
+const MILLI: f64 = 1e3;
+
+/// Options of `bench handshakes`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HandshakesOptions {
+    /// Shorter windows and one round: shows that everything works, proves nothing about speed
+    #[arg(long)]
+    quick: bool,
+    /// What the servers sign their handshakes with
+    #[arg(long, value_enum, default_value_t = Key::Ecdsa)]
+    key: Key,
+    /// Resumes a session each time (psk_dhe_ke), by a ticket of the visit before
+    #[arg(long)]
+    resume: bool,
+    /// Clients at once, each with one connection
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// How often each server takes its turn (default 5, with --quick 1)
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Servers to run, comma-separated (default: both)
+    #[arg(long, value_enum, value_delimiter = ',')]
+    servers: Vec<Name>,
+    /// Which core processes what each host receives
+    #[arg(long, value_enum, default_value_t = Steering::Sender)]
+    steering: Steering,
+    /// Writes the report here as JSON too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The server to measure (default: builds the release binary)
+    #[arg(long, value_name = "PATH")]
+    atlas: Option<PathBuf>,
+    /// Further arguments for `atlas serve`, separated by spaces
+    #[arg(
+        long,
+        value_name = "ARGUMENTS",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    atlas_arguments: String,
+}
+
+/// A server of this bench. How nginx sends a file of one block makes no difference.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Name {
+    /// Ours
+    Atlas,
+    /// One worker, tickets, no cache of sessions
+    Nginx,
+}
+
+impl Name {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Atlas => "atlas",
+            Self::Nginx => "nginx",
+        }
+    }
+
+    fn contender(self, options: &HandshakesOptions) -> Result<Contender> {
+        let mode = NginxMode {
+            directio: false,
+            threads: false,
+        };
+        let name = match self {
+            Self::Atlas => Contender::ATLAS,
+            Self::Nginx => mode.name(),
+        };
+        Contender::find(name, options.atlas.as_deref())?.context("both are known")
+    }
+}
+
+/// Runs the bench.
+pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
+    ensure!(options.connections > 0, "nobody to shake hands with");
+    // Before the cores are measured: this may compile.
+    let names = match options.servers.as_slice() {
+        [] => &[Name::Atlas, Name::Nginx],
+        names => names,
+    };
+    let contenders = names
+        .iter()
+        .map(|name| Ok((*name, name.contender(options)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let lab = Lab::new(OBJECTS * OBJECT_BYTES, OBJECT_BYTES, options.steering)?
+        .with_tls(Credentials::new(options.key)?, false);
+    // Thousands of connections a second from one address: their ports are needed again soon.
+    lab.cable.client.set("ipv4/tcp_tw_reuse", "1")?;
+    lab.cable
+        .client
+        .set("ipv4/ip_local_port_range", "1024 65535")?;
+    let bench = Handshakes {
+        options,
+        contenders,
+        lab,
+    };
+    let report = bench.run()?;
+    publish(&report.text(), &report, options.json.as_deref())
+}
+
+struct Handshakes<'a> {
+    options: &'a HandshakesOptions,
+    contenders: Vec<(Name, Contender)>,
+    lab: Lab,
+}
+
+impl Handshakes<'_> {
+    fn run(&self) -> Result<Report> {
+        let rounds = self
+            .options
+            .rounds
+            .unwrap_or(if self.options.quick { 1 } else { 5 });
+        let environment = self.environment()?;
+        let mut rivals: Vec<Rival<Run>> = self
+            .contenders
+            .iter()
+            .map(|(name, contender)| Rival::new(name.text(), contender.is_ours()))
+            .collect();
+        for round in 1..=rounds {
+            for ((_, contender), rival) in self.contenders.iter().zip(&mut rivals) {
+                interrupt::check()?;
+                let run = self
+                    .turn(contender)
+                    .with_context(|| format!("round {round}, {}", rival.name))?;
+                eprintln!(
+                    "round {round}/{rounds} {:<8} {:>7.0} handshakes/s {:>7.3} core-ms each",
+                    rival.name, run.handshakes_per_second, run.core_ms_per_handshake
+                );
+                rival.runs.push(run);
+            }
+        }
+        Ok(Report::new(environment, rivals))
+    }
+
+    /// One run of one server, from its start to its end.
+    fn turn(&self, contender: &Contender) -> Result<Run> {
+        let (server, address) = self.lab.start(contender, &self.options.atlas_arguments)?;
+        let seconds = if self.options.quick {
+            QUICK_WINDOW_SECONDS
+        } else {
+            WINDOW_SECONDS
+        };
+        let options = [
+            ("--connections", self.options.connections.to_string()),
+            ("--resume", self.options.resume.to_string()),
+            ("--seconds", seconds.to_string()),
+        ];
+        let limit = Duration::from_secs(seconds + SPARE_SECONDS);
+        let measured: Measured = self.lab.load("handshakes", address, &options, limit)?;
+        stop(server)?;
+        Ok(Run::new(measured))
+    }
+
+    fn environment(&self) -> Result<Vec<(String, String)>> {
+        let contenders: Vec<_> = self.contenders.iter().map(|(_, it)| it.clone()).collect();
+        let mut environment = self.lab.environment(&contenders)?;
+        let mut add = |name: &str, value| environment.push((name.to_owned(), value));
+        let kind = if self.options.resume {
+            "resumed by ticket (psk_dhe_ke)"
+        } else {
+            "full"
+        };
+        add(
+            "handshakes",
+            format!(
+                "TLS 1.3, AES-128-GCM, X25519, {}, {kind}; {} clients at once",
+                self.options.key, self.options.connections
+            ),
+        );
+        add(
+            "each",
+            format!(
+                "one GET of {OBJECT_BYTES} bytes, every byte compared; the client closes; its \
+                 handshake's kind is checked"
+            ),
+        );
+        Ok(environment)
+    }
+}
+
+/// One run of one server.
+#[derive(Clone, Debug, Serialize)]
+struct Run {
+    /// Bounded by whichever core is full.
+    handshakes_per_second: f64,
+    /// Busy milliseconds of the server's core for each.
+    core_ms_per_handshake: f64,
+    /// Busy milliseconds of both cores for each.
+    all_core_ms_per_handshake: f64,
+    /// Busy part of the server's core, 0 to 1.
+    server_core_busy: f64,
+    /// Busy part of the client's core, 0 to 1.
+    client_core_busy: f64,
+    /// Seconds the hypervisor took from both cores.
+    steal_seconds: f64,
+    /// Tickets the server made for each.
+    tickets_per_handshake: f64,
+    /// What it was computed from.
+    measured: Measured,
+}
+
+impl Run {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "handshakes of one run are far below 2^52"
+    )]
+    fn new(measured: Measured) -> Self {
+        let count = measured.handshakes as f64;
+        let (server, client) = (measured.server_core, measured.client_core);
+        let all = server.busy_seconds() + client.busy_seconds();
+        Self {
+            handshakes_per_second: count / measured.seconds,
+            core_ms_per_handshake: MILLI * server.busy_seconds() / count,
+            all_core_ms_per_handshake: MILLI * all / count,
+            server_core_busy: server.busy_seconds() / measured.seconds,
+            client_core_busy: client.busy_seconds() / measured.seconds,
+            steal_seconds: server.steal_seconds() + client.steal_seconds(),
+            tickets_per_handshake: measured.tickets as f64 / count,
+            measured,
+        }
+    }
+}
+
+impl Rival<Run> {
+    /// Its line of the table.
+    fn row(&self) -> String {
+        let sum = |of: fn(&Measured) -> u64| -> u64 {
+            self.runs.iter().map(|run| of(&run.measured)).sum()
+        };
+        format!(
+            "{:<18} {:>12.3}  {:>15}  {:>9.3}  {:>6.0}  {:>13}  {:>5.0}%  {:>5.0}%  {:>7.2}  \
+             {:>7.2}  {:>8}  {:>8}",
+            self.name,
+            self.middle(|run| run.core_ms_per_handshake),
+            self.spread(|run| run.core_ms_per_handshake, 3),
+            self.middle(|run| run.all_core_ms_per_handshake),
+            self.middle(|run| run.handshakes_per_second),
+            self.spread(|run| run.handshakes_per_second, 0),
+            100.0 * self.middle(|run| run.server_core_busy),
+            100.0 * self.middle(|run| run.client_core_busy),
+            self.middle(|run| run.steal_seconds),
+            self.middle(|run| run.tickets_per_handshake),
+            sum(|measured| measured.handshakes),
+            sum(|measured| measured.resumed),
+        )
+    }
+}
+
+/// Atlas against nginx, one figure each round.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Ratios {
+    /// nginx's core-milliseconds for each handshake over ours.
+    handshakes_per_core_second: Vec<f64>,
+    /// The same, with the busy time of both cores.
+    handshakes_per_second_of_all: Vec<f64>,
+    /// Ours over nginx's.
+    handshakes_per_second: Vec<f64>,
+}
+
+/// A whole bench.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    /// What it ran on and with: `(name, value)`.
+    environment: Vec<(String, String)>,
+    rivals: Vec<Rival<Run>>,
+    ratios: Ratios,
+}
+
+impl Report {
+    fn new(environment: Vec<(String, String)>, rivals: Vec<Rival<Run>>) -> Self {
+        let ours = rivals.iter().find(|rival| rival.is_ours);
+        let ratios = ours.map_or_else(Ratios::default, |ours| Ratios {
+            handshakes_per_core_second: lowest_over(ours, &rivals, |run| run.core_ms_per_handshake),
+            handshakes_per_second_of_all: lowest_over(ours, &rivals, |run| {
+                run.all_core_ms_per_handshake
+            }),
+            handshakes_per_second: over_highest(ours, &rivals, |run| run.handshakes_per_second),
+        });
+        Self {
+            environment,
+            rivals,
+            ratios,
+        }
+    }
+
+    /// The table.
+    fn text(&self) -> String {
+        let mut out = environment_text(&self.environment);
+        let _ = writeln!(
+            out,
+            "\n{:<18} {:>12}  {:>15}  {:>9}  {:>6}  {:>13}  {:>6}  {:>6}  {:>7}  {:>7}  {:>8}  \
+             {:>8}",
+            "median of rounds",
+            "core-ms each",
+            "(min-max)",
+            "all cores",
+            "/s",
+            "(min-max)",
+            "server",
+            "client",
+            "steal s",
+            "tickets",
+            "shaken",
+            "resumed"
+        );
+        for rival in &self.rivals {
+            let _ = writeln!(out, "{}", rival.row());
+        }
+        let ratios = &self.ratios;
+        if !ratios.handshakes_per_second.is_empty() {
+            let _ = writeln!(
+                out,
+                "\natlas / nginx, median of {} rounds: {:.2} x the handshakes per core-second \
+                 ({:.2} x with both cores counted), {:.2} x the handshakes a second",
+                ratios.handshakes_per_second.len(),
+                median(&ratios.handshakes_per_core_second),
+                median(&ratios.handshakes_per_second_of_all),
+                median(&ratios.handshakes_per_second)
+            );
+        }
+        out.push_str("Go by core-ms each: handshakes a second are bounded by either core.\n");
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cores::CoreTime;
+    use super::*;
+
+    fn run(handshakes: u64, busy: u64) -> Run {
+        Run::new(Measured {
+            seconds: 2.0,
+            handshakes,
+            resumed: 0,
+            tickets: 4000,
+            server_core: CoreTime {
+                busy,
+                idle: 0,
+                steal: 0,
+            },
+            client_core: CoreTime {
+                busy: 100,
+                idle: 0,
+                steal: 0,
+            },
+        })
+    }
+
+    #[test]
+    fn figures_are_for_each_handshake_and_more_is_better_in_every_ratio() {
+        let atlas = run(2000, 50);
+        assert!((atlas.handshakes_per_second - 1000.0).abs() < 1e-9);
+        assert!((atlas.core_ms_per_handshake - 0.25).abs() < 1e-9);
+        assert!((atlas.all_core_ms_per_handshake - 0.75).abs() < 1e-9);
+        assert!((atlas.tickets_per_handshake - 2.0).abs() < 1e-9);
+        let rival = |name: &str, is_ours, run| Rival {
+            name: name.to_owned(),
+            is_ours,
+            runs: vec![run],
+        };
+        let nginx = rival("nginx", false, run(1000, 100));
+        let report = Report::new(Vec::new(), vec![rival("atlas", true, atlas), nginx]);
+        let ratios = &report.ratios;
+        assert!((ratios.handshakes_per_core_second[0] - 4.0).abs() < 1e-9);
+        assert!((ratios.handshakes_per_second_of_all[0] - 2.0 / 0.75).abs() < 1e-9);
+        assert!((ratios.handshakes_per_second[0] - 2.0).abs() < 1e-9);
+    }
+}
