@@ -37,6 +37,9 @@ pub struct SendState {
     pub nxt: StreamOffset,
     /// Everything before it was handed out to be fetched.
     pub claimed: StreamOffset,
+    /// Everything before it was handed out once, and may be on its way here still, even if a
+    /// timeout has it handed out again.
+    pub claimed_once: StreamOffset,
     /// The end of what the session has to send.
     pub end: StreamOffset,
     /// Our FIN.
@@ -62,6 +65,7 @@ impl SendState {
             una: StreamOffset::ZERO,
             nxt: StreamOffset::ZERO,
             claimed: StreamOffset::ZERO,
+            claimed_once: StreamOffset::ZERO,
             end: StreamOffset::ZERO,
             fin: Fin::Unsaid,
             window,

@@ -22,7 +22,7 @@ impl Conductor {
             let Some(demand) = client.tcp.demand() else {
                 continue;
             };
-            if !demand.is_retransmission && !self.is_key_good(index) {
+            if !demand.is_retransmission && !self.is_key_good(index, demand.range.start) {
                 continue;
             }
             let Some(client) = self.clients.entry_mut(index) else {

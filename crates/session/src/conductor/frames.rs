@@ -133,7 +133,12 @@ impl Conductor {
         });
     }
 
-    fn handle_packet_too_big(&mut self, now: Instant, mtu_bytes: u32, original: &OriginalTcp) {
+    pub(super) fn handle_packet_too_big(
+        &mut self,
+        now: Instant,
+        mtu_bytes: u32,
+        original: &OriginalTcp,
+    ) {
         let tuple = FourTuple {
             local: SocketAddr::new(original.source, original.source_port),
             peer: SocketAddr::new(original.destination, original.destination_port),

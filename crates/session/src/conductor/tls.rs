@@ -6,6 +6,7 @@ use clock::Instant;
 use http::Status;
 use memory::Arena;
 use record::{Alert, AlertDescription, ContentType, Event, Inbound, Sealer, TrafficKey, Version};
+use tcp::StreamOffset;
 
 use super::Conductor;
 use crate::client::{Awaiting, Client};
@@ -131,7 +132,7 @@ impl Conductor {
                 }
             }
             Some(Direction::Send) if !client.has_parted() => {
-                let claimed = client.tcp.claimed();
+                let claimed = client.tcp.claimed_once();
                 let sealer = Rc::new(Sealer::new(key));
                 let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
                 client.tcp.append(now, added);
@@ -212,8 +213,12 @@ impl Conductor {
             return;
         };
         if tls.is_plain_http() {
+            // After a shutdown nobody is left to be told.
+            let has_parted = client.has_parted();
             self.end_tls(index);
-            self.refuse_with(now, index, Status::BadRequest);
+            if !has_parted {
+                self.refuse_with(now, index, Status::BadRequest);
+            }
             return;
         }
         match tls.has_record() {
@@ -299,7 +304,7 @@ impl Conductor {
         if has_parted {
             return;
         }
-        let claimed = client.tcp.claimed();
+        let claimed = client.tcp.claimed_once();
         let dropped = client.stream.truncate(claimed, &mut self.released);
         client.tcp.withdraw(dropped);
         client.push_record(now, ContentType::Alert, &alert.to_bytes());
@@ -334,15 +339,15 @@ impl Conductor {
             return;
         };
         // A KeyUpdate that waits to be sent is the answer to another one too (RFC 8446 s4.6.3).
-        tls.wants_send_key &= !client.stream.is_rekeyed_behind(client.tcp.claimed());
+        tls.wants_send_key &= !client.stream.is_rekeyed_behind(client.tcp.claimed_once());
         if tls.wants_receive_key || tls.wants_send_key {
             self.tls_turns.push(index);
         }
     }
 
-    /// Before new bytes are claimed: whether our key may seal them. If not, the next one is asked
-    /// for, or, in TLS 1.2, which has none, the connection ends.
-    pub(super) fn is_key_good(&mut self, index: u32) -> bool {
+    /// Before new bytes are claimed, from `next` on: whether our key may seal them. If not, the next
+    /// one is asked for, or, in TLS 1.2, which has none, the connection ends.
+    pub(super) fn is_key_good(&mut self, index: u32, next: StreamOffset) -> bool {
         let Some(client) = self.clients.entry_mut(index) else {
             return false;
         };
@@ -350,9 +355,8 @@ impl Conductor {
         let Some(tls) = client.tls.as_mut().filter(|tls| tls.is_open()) else {
             return true;
         };
-        let claimed = client.tcp.claimed();
-        let number = client.stream.record_number(claimed).unwrap_or(0);
-        let is_fresh = tls.may_seal(number) || client.stream.is_rekeyed_behind(claimed);
+        let number = client.stream.record_number(next).unwrap_or(0);
+        let is_fresh = tls.may_seal(number) || client.stream.is_rekeyed_behind(next);
         if is_fresh && !tls.wants_send_key {
             return true;
         }
@@ -433,7 +437,7 @@ impl Client {
 
     /// Whether the last word is said, a FIN or the `close_notify` before it: nothing may follow.
     fn has_parted(&self) -> bool {
-        let is_all_claimed = self.tcp.claimed() == self.stream.end();
+        let is_all_claimed = self.tcp.claimed_once() == self.stream.end();
         let is_farewell_claimed =
             is_all_claimed && self.tls.as_ref().is_some_and(|tls| tls.has_said_farewell());
         is_farewell_claimed || self.tcp.has_sent_fin()

@@ -194,19 +194,21 @@ impl Connection {
     /// The last `bytes` of what was appended shall not be sent after all.
     ///
     /// # Panics
-    /// If one of them was claimed.
+    /// If one of them was ever claimed.
     pub fn withdraw(&mut self, bytes: u64) {
         assert!(
-            bytes <= self.send.unclaimed_bytes(),
+            self.send.claimed_once + bytes <= self.send.end,
             "what was claimed may have left"
         );
         self.send.end = self.send.end - bytes;
     }
 
-    /// Everything before it was claimed.
+    /// Everything before it was claimed, if only once: what a timeout has claimed again may still
+    /// be fetched for the first claim, and leave as that has it. What comes before this offset
+    /// therefore stays what it is.
     #[must_use]
-    pub const fn claimed(&self) -> StreamOffset {
-        self.send.claimed
+    pub const fn claimed_once(&self) -> StreamOffset {
+        self.send.claimed_once
     }
 
     /// Whether our FIN left, and so nothing more can be appended.

@@ -116,6 +116,7 @@ impl Connection {
                 "new bytes are claimed in order"
             );
             self.send.claimed = range.end;
+            self.send.claimed_once = range.end.max(self.send.claimed_once);
             self.crumb_due = false;
         }
         if let Some(probe) = &mut self.tail_probe {

@@ -2,9 +2,9 @@
 
 use clock::Duration;
 use record::{Algorithm, ContentType, Event, HEADER_BYTES, Inbound, Sealer, TrafficKey, Version};
-use wire::TcpFlags;
+use wire::{OriginalTcp, TcpFlags};
 
-use super::{Bench, OBJECT_BYTES, Peer, assert_is_object, config};
+use super::{Bench, OBJECT_BYTES, OUR_ADDRESS, PEER_ADDRESS, Peer, assert_is_object, config};
 use crate::tls::HANDSHAKES_MAX;
 use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsToken};
 
@@ -151,6 +151,14 @@ impl TlsPeer {
     fn drain(&mut self, bench: &mut Bench) {
         self.peer.drain(bench);
         self.open();
+    }
+
+    /// What came out of order is not kept, so it takes timeouts.
+    fn drain_slowly(&mut self, bench: &mut Bench) {
+        for _ in 0..10 {
+            self.drain(bench);
+            bench.pass(Duration::from_secs(2));
+        }
     }
 
     fn body(&self) -> &[u8] {
@@ -367,6 +375,64 @@ fn the_clients_key_update_is_followed_and_answered() {
     client.assert_has_object();
 }
 
+/// Has a client in the middle of its object, with reads under way, and lets the path shrink: what
+/// was claimed and did not leave is to be claimed again, with the reads of before still to come.
+fn shrink_with_reads_under_way(bench: &mut Bench, client: &mut TlsPeer) {
+    client.get(bench);
+    bench.complete_reads();
+    // All but the last packet is acknowledged; the credit becomes reads.
+    client.peer.take(bench);
+    client.peer.expected = client.peer.expected.wrapping_add(u32::MAX - 999);
+    client
+        .peer
+        .received
+        .truncate(client.peer.received.len() - 1000);
+    client.peer.send(bench, TcpFlags::ACK, b"");
+    bench.turn();
+    assert!(!bench.reads.is_empty());
+    let original = OriginalTcp {
+        source: OUR_ADDRESS.into(),
+        destination: PEER_ADDRESS.into(),
+        source_port: TLS_PORT,
+        destination_port: client.peer.port,
+        sequence: client.peer.expected,
+    };
+    let (now, mtu_bytes) = (bench.now, 1400);
+    bench
+        .conductor
+        .handle_packet_too_big(now, mtu_bytes, &original);
+    assert_eq!(bench.conductor.counters().tcp_packet_too_big_count, 1);
+}
+
+#[test]
+fn a_key_update_comes_behind_reads_under_way_that_are_claimed_again() {
+    let mut bench = Bench::with(tls_config(), 16);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    shrink_with_reads_under_way(&mut bench, &mut client);
+    client.say(&mut bench, ContentType::Handshake, &[24, 0, 0, 1, 1]);
+    let plan = bench.conductor.poll_tls();
+    answer_with_key(&mut bench, plan, Direction::Receive, 102);
+    let plan = bench.conductor.poll_tls();
+    answer_with_key(&mut bench, plan, Direction::Send, 2);
+    bench.turn();
+    client.drain_slowly(&mut bench);
+    assert_eq!(client.updates, 1);
+    client.assert_has_object();
+}
+
+#[test]
+fn an_alert_comes_behind_reads_under_way_that_are_claimed_again() {
+    let mut bench = Bench::with(tls_config(), 16);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    shrink_with_reads_under_way(&mut bench, &mut client);
+    client.say(&mut bench, ContentType::Handshake, &[9]);
+    bench.turn();
+    client.drain_slowly(&mut bench);
+    assert_eq!(client.is_aborted, Some(10), "unexpected_message");
+    client.peer.close(&mut bench);
+    bench.assert_quiet();
+}
+
 #[test]
 fn a_record_that_cannot_be_opened_ends_the_connection_with_an_alert() {
     let mut bench = Bench::with(tls_config(), 8);
@@ -472,6 +538,20 @@ fn a_handshakes_record_in_the_clear_has_at_most_16_384_bytes_of_content() {
         peer.drain(&mut bench);
         assert!(peer.received.is_empty() && !peer.finished);
     }
+}
+
+#[test]
+fn plain_http_after_the_last_word_has_no_answer() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    bench.conductor.shut_down(bench.now);
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.finished);
+    peer.send(&mut bench, TcpFlags::ACK, b"GET / HTTP/1.1\r\n\r\n");
+    bench.turn();
+    peer.take(&mut bench);
+    assert!(peer.received.is_empty());
 }
 
 #[test]

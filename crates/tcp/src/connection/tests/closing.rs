@@ -4,7 +4,7 @@ use clock::Instant;
 use wire::TcpFlags;
 
 use super::Sent::{Ack, Again, Fin, New};
-use super::{Config, Driver, IRS, PEER, ack, millis, sequence};
+use super::{Config, Driver, IRS, PEER, ack, millis, range, sequence};
 use crate::connection::{Control, State};
 use crate::verdict::{CloseReason, Outcome};
 
@@ -73,7 +73,7 @@ fn what_is_withdrawn_is_not_sent() {
     let mut driver = Driver::new();
     driver.append(12_000);
     assert_eq!(driver.flush(), [New(0, 10_000)]);
-    assert_eq!(driver.connection.claimed().0, 10_000);
+    assert_eq!(driver.connection.claimed_once().0, 10_000);
     driver.connection.withdraw(2000);
     driver.append(100);
     driver.connection.finish();
@@ -88,6 +88,21 @@ fn what_was_claimed_cannot_be_withdrawn() {
     driver.append(12_000);
     let _ = driver.flush();
     driver.connection.withdraw(2001);
+}
+
+#[test]
+#[should_panic(expected = "what was claimed may have left")]
+fn what_was_claimed_before_a_timeout_cannot_be_withdrawn() {
+    let mut driver = Driver::new();
+    driver.append(12_000);
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(5000));
+    driver.connection.claim(range(10_000, 12_000), false);
+    driver.now += millis(100);
+    driver.connection.on_packet_too_big(driver.now, 900);
+    assert_eq!(driver.connection.send.unclaimed_bytes(), 2000);
+    assert_eq!(driver.connection.claimed_once().0, 12_000);
+    driver.connection.withdraw(1);
 }
 
 #[test]
