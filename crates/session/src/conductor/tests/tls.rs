@@ -84,12 +84,16 @@ impl TlsPeer {
         bench.turn();
         peer.take(bench);
         assert_eq!(peer.received, b"flight");
+        Self::established(peer, version)
+    }
+
+    fn established(peer: Peer, version: Version) -> Self {
         Self {
+            opened: peer.received.len(),
             peer,
             sealer: Sealer::new(&key(version, 101)),
             number: 0,
             inbound: Inbound::new(&key(version, 1), 2),
-            opened: b"flight".len(),
             text: Vec::new(),
             is_notified: false,
             is_aborted: None,
@@ -679,4 +683,29 @@ fn the_emulation_seals_objects_and_nothing_else() {
     );
     let counters = bench.conductor.counters();
     assert_eq!(counters.record_seal_bytes, OBJECT_BYTES);
+}
+
+#[test]
+fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    let flight = Vec::new();
+    answer(&mut bench, token, TlsAnswer::Continue { flight });
+    bench.pass(Duration::from_secs(21));
+    peer.take(&mut bench);
+    assert!(peer.finished);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    while let Some(plan) = bench.conductor.poll_tls() {
+        let (token, _) = handshake(Some(plan));
+        answer(&mut bench, token, established(Version::Tls12));
+    }
+    let mut client = TlsPeer::established(peer, Version::Tls12);
+    client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
+    bench.turn();
+    client.peer.close(&mut bench);
+    assert!(client.peer.received.is_empty());
+    assert_eq!(bench.conductor.counters().tls_handshake_count, 0);
+    bench.assert_quiet();
 }
