@@ -272,12 +272,16 @@ impl Conductor {
         self.settle(now, index);
     }
 
-    /// No further request is taken; a FIN follows the last reply.
+    /// No further request is taken; a FIN follows the last reply. A handshake goes no further.
     pub(super) fn close_when_replied(&mut self, now: Instant, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        client.stop_taking_requests();
+        if client.tls.as_ref().is_some_and(|tls| tls.is_shaking()) {
+            self.end_tls(index);
+        } else {
+            client.stop_taking_requests();
+        }
         self.settle(now, index);
     }
 

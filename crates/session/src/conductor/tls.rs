@@ -47,7 +47,14 @@ impl Conductor {
         let Some(client) = self.client_of(token) else {
             return;
         };
-        let asked = client.tls.as_mut().and_then(|tls| tls.take_answer());
+        let Some(tls) = client.tls.as_mut() else {
+            return;
+        };
+        let asked = tls.take_answer();
+        if asked.is_none() && !tls.is_shaking() {
+            // The handshake was given up meanwhile.
+            return;
+        }
         match answer {
             TlsAnswer::Continue { flight } => client.push_flight(now, &flight),
             TlsAnswer::Established {
@@ -279,7 +286,7 @@ impl Conductor {
     }
 
     /// Nothing more is opened; the connection ends after what is queued.
-    fn end_tls(&mut self, index: u32) {
+    pub(super) fn end_tls(&mut self, index: u32) {
         self.leave_handshake(index);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
@@ -325,7 +332,7 @@ impl Conductor {
         };
         if std::mem::replace(&mut tls.has_refused_renegotiation, true) {
             self.send_alert(now, index, alert);
-        } else if !tls.has_said_farewell() {
+        } else if !tls.has_said_farewell() && !client.tcp.has_sent_fin() {
             client.push_record(now, ContentType::Alert, &alert.to_bytes());
         }
     }
