@@ -168,9 +168,10 @@ impl Conductor {
         }
     }
 
-    /// Opens records until one had request bytes in it, which it says, or no more can be opened
-    /// now.
+    /// Opens the records that can be opened now; says whether one had request bytes in it. They
+    /// are looked at once for all, or a head cut into records of a byte would be parsed for each.
     fn open_records(&mut self, now: Instant, index: u32) -> bool {
+        let mut is_any = false;
         loop {
             let Some(client) = self.clients.entry_mut(index) else {
                 return false;
@@ -179,7 +180,7 @@ impl Conductor {
                 return false;
             };
             if tls.is_waiting() || client.input.len() >= http::HEAD_BYTES_MAX {
-                return false;
+                return is_any;
             }
             match tls.phase {
                 Phase::Over => {
@@ -193,9 +194,9 @@ impl Conductor {
                 Phase::Open(_) => {}
             }
             match client.open_record() {
-                Opened::Data => return true,
+                Opened::Data => is_any = true,
                 Opened::Nothing => {}
-                Opened::Incomplete => return false,
+                Opened::Incomplete => return is_any,
                 Opened::KeyUpdate => self.ask_for_keys(index),
                 Opened::Renegotiation => self.refuse_renegotiation(now, index),
                 Opened::Ended => {

@@ -458,6 +458,29 @@ fn a_record_that_cannot_be_opened_ends_the_connection_with_an_alert() {
 }
 
 #[test]
+fn what_came_at_once_is_opened_before_it_is_understood() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    let request = b"GET /object HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut records: Vec<u8> = Vec::new();
+    for byte in request {
+        records.extend(client.seal(ContentType::ApplicationData, &[*byte]));
+    }
+    client.peer.send(&mut bench, TcpFlags::ACK, &records);
+    bench.turn();
+    client.drain(&mut bench);
+    client.assert_has_object();
+    // A request is not looked at if the record behind it is bad.
+    let mut records = client.seal(ContentType::ApplicationData, request);
+    records.extend(client.seal(ContentType::Handshake, b""));
+    client.peer.send(&mut bench, TcpFlags::ACK, &records);
+    bench.turn();
+    client.drain(&mut bench);
+    assert_eq!(client.is_aborted, Some(10), "unexpected_message");
+    assert_eq!(bench.conductor.counters().http_request_count, 1);
+}
+
+#[test]
 fn an_alert_of_the_clients_ends_the_connection_at_once() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
