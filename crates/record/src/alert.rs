@@ -13,10 +13,10 @@ pub enum AlertDescription {
     BadRecordMac = 20,
     /// A record longer than allowed.
     RecordOverflow = 22,
-    /// A message that cannot be parsed.
-    DecodeError = 50,
     /// A field out of range.
     IllegalParameter = 47,
+    /// A message that cannot be parsed.
+    DecodeError = 50,
     /// A version we do not speak.
     ProtocolVersion = 70,
     /// Our own fault.

@@ -15,7 +15,9 @@ use crate::{Algorithm, CONTENT_BYTES_MAX, ContentType, HEADER_BYTES, TrafficKey,
 pub const TAG_BYTES: usize = 16;
 
 /// A record's authentication tag. Two sealings of one record number with one key are of the same
-/// content exactly if their tags are equal (but for chance, 2^-128).
+/// content exactly if their tags are equal, but for chance: 2^-93 for content of 2^14 bytes with
+/// Poly1305 (8 * 1027 blocks / 2^106, Bernstein, "The Poly1305-AES message-authentication code",
+/// 2005, s3), far less with GHASH (1027 / 2^128).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub [u8; TAG_BYTES]);
 
@@ -177,8 +179,8 @@ impl Sealer {
         header: &mut [u8],
         trailer: &mut [u8],
     ) -> Tag {
-        let overhead_bytes = self.framing().overhead_bytes() as usize - HEADER_BYTES;
-        let following_bytes = content.len() + overhead_bytes;
+        let behind_header_bytes = self.framing().overhead_bytes() as usize - HEADER_BYTES;
+        let following_bytes = content.len() + behind_header_bytes;
         header.copy_from_slice(&scheme::header(content_type, following_bytes));
         let data = scheme::tls12_associated_data(number, content_type.code(), content.len());
         self.seal_content(number, &data, content, &[], trailer)
