@@ -20,9 +20,9 @@
 //! tens of microseconds earlier, and the last-in-first-out arena keeps the slots in use few enough
 //! to stay in the cache.
 //!
-//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], [`HANDSHAKES_MAX`], [`LOOKUPS_MAX`],
-//! [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but
-//! for what `objects` and [`crate::tls`] say.
+//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], [`HANDSHAKES_MAX`], [`KEYS_MAX`],
+//! [`LOOKUPS_MAX`], [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here
+//! after start, but for what `objects` and [`crate::tls`] say.
 
 mod objects;
 
@@ -51,6 +51,9 @@ pub const COMPLETIONS_MAX: usize = 64;
 /// one is the ClientHello: 80 us with an ECDSA key, 340 us with RSA of 2048 bits (measured with
 /// opt-level 1).
 pub const HANDSHAKES_MAX: usize = 2;
+/// Most keys made in a round for clients that change theirs, for the same reason: a KeyUpdate of 27
+/// bytes costs some microseconds, and a client may send nothing else.
+pub const KEYS_MAX: usize = 32;
 /// Most lookups begun, and most answered, in a round.
 pub const LOOKUPS_MAX: usize = 64;
 /// Most reads enqueued in a round. The disk's queue and the slots bound them too.
@@ -240,16 +243,17 @@ impl<L: Link, D: Disk> Worker<L, D> {
         is_due
     }
 
-    /// Answers what the conductor asks of TLS. Stops behind a handshake's last record of the round:
-    /// what is planned behind it waits for the next.
+    /// Answers what the conductor asks of TLS. Stops behind the last record of a handshake, or the
+    /// last key, of the round: what is planned behind it waits for the next.
     fn shake_hands(&mut self, now: Instant) -> bool {
-        let (mut is_any, mut handshakes) = (false, 0);
-        while handshakes < HANDSHAKES_MAX {
+        let (mut is_any, mut handshakes, mut keys) = (false, 0, 0);
+        while handshakes < HANDSHAKES_MAX && keys < KEYS_MAX {
             let Some(plan) = self.conductor.poll_tls() else {
                 break;
             };
             is_any = true;
             handshakes += usize::from(matches!(plan, TlsPlan::Handshake { .. }));
+            keys += usize::from(matches!(plan, TlsPlan::NextKey { .. }));
             let answer = match &mut self.tls {
                 Some(tls) => tls.handle(plan),
                 None => fail(&plan),

@@ -9,7 +9,7 @@ use wire::TcpFlags;
 use super::{CONNECTIONS_MAX, HTTPS_PORT, Setup, World, bytes, content, find_head_end};
 use crate::tls::Handshaker;
 use crate::tls::tests::{NAME, client_of, config, connect};
-use crate::worker::HANDSHAKES_MAX;
+use crate::worker::{HANDSHAKES_MAX, KEYS_MAX};
 
 fn with_tls() -> Setup {
     Setup {
@@ -116,6 +116,27 @@ fn a_round_shakes_no_more_hands_than_its_bound() {
     assert_eq!(world.counter("tls_handshake_records"), before + bound);
     assert!(world.step().progressed);
     assert_eq!(world.counter("tls_handshake_records"), before + bound + 1);
+}
+
+#[test]
+fn a_round_makes_no_more_keys_than_its_bound() {
+    let mut world = world(with_tls());
+    let mut client = new_client();
+    world.shake_hands(&mut client);
+    world.settle();
+    for _ in 0..=KEYS_MAX {
+        client.refresh_traffic_keys().unwrap();
+    }
+    client
+        .writer()
+        .write_all(b"GET /0 HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    world.send_sealed(&mut client);
+    assert!(world.step().progressed);
+    assert_eq!(world.counter("http_request_count"), 0);
+    assert!(world.step().progressed);
+    assert_eq!(world.counter("http_request_count"), 1);
+    assert_eq!(world.counter("tls_key_update_count"), 1);
 }
 
 #[test]
