@@ -37,7 +37,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["record", "sim"]),
+    ("xtask", &["sim"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
