@@ -19,6 +19,7 @@ use wire::{
 fn main() -> io::Result<()> {
     write("wire_frame", &wire_frames())?;
     write("http_request", &http_requests())?;
+    write("record_inbound", &record_inbounds())?;
     write("stack_frames", &sim::strangers_seeds())
 }
 
@@ -251,4 +252,49 @@ fn http_requests() -> Vec<Vec<u8>> {
         }
     }
     seeds
+}
+
+/// Records of either version: one byte for the version, then per record whether it is sealed, its
+/// type, its length and its bytes, which in TLS 1.3 end in the type that counts.
+fn record_inbounds() -> Vec<Vec<u8>> {
+    const SEALED: u8 = 1;
+    let sealed = |type_code: u8, bytes: &[u8]| {
+        let length = u8::try_from(bytes.len()).expect("a short record");
+        [&[SEALED, type_code, length], bytes].concat()
+    };
+    let tls13: [&[&[u8]]; 5] = [
+        &[b"GET / HTTP/1.1\r\n\r\n\x17", b"\x17\0\0", b"\x01\0\x15"],
+        &[
+            &[24, 0, 0, 1, 1, 22],
+            b"GET\x17",
+            &[24, 0, 0, 1, 0, 22, 0],
+            &[2, 80, 21],
+        ],
+        &[
+            &[24, 0, 22],
+            &[0, 22],
+            &[1, 0, 22],
+            b"GET\x17",
+            &[1, 90, 21],
+            &[0; 9],
+        ],
+        &[&[24, 22], b"GET\x17"],
+        &[&[24, 0, 0, 1, 0, 24, 22]],
+    ];
+    let tls12: [&[(u8, &[u8])]; 3] = [
+        &[(23, b"GET / HTTP/1.1\r\n\r\n"), (23, b""), (21, &[1, 0])],
+        &[(22, &[1, 0, 0, 0]), (21, &[1, 100]), (21, &[2, 80])],
+        &[(20, &[1])],
+    ];
+    let of_tls13 = tls13.into_iter().map(|records| {
+        let records = records.iter().flat_map(|bytes| sealed(23, bytes));
+        std::iter::once(0).chain(records).collect()
+    });
+    let of_tls12 = tls12.into_iter().map(|records| {
+        let records = records.iter();
+        let records = records.flat_map(|&(type_code, bytes)| sealed(type_code, bytes));
+        std::iter::once(1).chain(records).collect()
+    });
+    let forged = [0, 0, 21, 2, 2, 80].to_vec();
+    of_tls13.chain(of_tls12).chain([forged]).collect()
 }
