@@ -336,6 +336,31 @@ fn our_key_is_replaced_before_its_limit() {
 }
 
 #[test]
+fn replies_without_objects_use_a_key_up_too() {
+    let config = Config {
+        key_records_max: 64,
+        ..tls_config()
+    };
+    let mut bench = Bench::with(config, 8);
+    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+    let request = b"HEAD /object HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut next = 2;
+    for _ in 0..200 {
+        client.say(&mut bench, ContentType::ApplicationData, request);
+        bench.turn();
+        if let Some(plan) = bench.conductor.poll_tls() {
+            answer_with_key(&mut bench, Some(plan), Direction::Send, next);
+            next += 1;
+        }
+        bench.turn();
+        client.drain(&mut bench);
+    }
+    assert_eq!(bench.conductor.counters().http_reply_count, 200);
+    assert_eq!(client.text.len() % 200, 0);
+    assert!(client.updates >= 3, "{} updates", client.updates);
+}
+
+#[test]
 fn tls_1_2_has_no_second_key_and_ends() {
     let config = Config {
         key_records_max: 64,
