@@ -10,34 +10,37 @@ use clock::{Duration, Instant};
 use diskmap::Disk;
 use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
 use link::Link;
-use link::sim::{CableConfig, SimConfig as LinkConfig, SimLink, SimPort};
+use link::sim::{CableConfig, SimConfig as LinkConfig, SimPort};
 use memory::{Arena, ArenaConfig, PageKind};
+use server::tls::Handshaker;
 use server::worker::Worker;
 use session::Conductor;
 use store::{Catalogue, CatalogueEntry, Facts, FileTime, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
 
-use crate::client::PORT_FIRST;
 use crate::client::plan::ObjectPlan;
+use crate::client::{PORT_FIRST, Violation};
 use crate::content::Content;
-use crate::scenario::{Happening, PORT, Path, SERVER_V4, SERVER_V6, Scenario};
-use crate::world::{Books, Cable, Server};
+use crate::credentials::{self, UNIX_SECONDS};
+use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
+use crate::witness::Witness;
+use crate::world::{Books, Cable, Canary, Server};
 
 /// The server's MAC address.
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
-/// Unix time at which every run begins.
-const UNIX_SECONDS: u64 = 1_800_000_000;
 /// Sequence numbers that are to wrap begin this close to the end, in bytes.
 const WRAP_BYTES: u32 = 60_000;
 /// Secrets tried for that: about one in 70,000 will do.
 const WRAP_TRIALS_MAX: u64 = 400_000;
+/// Counts what was sent again and compared with what was sent first.
+pub(crate) const REPEATED_BYTES: &str = "sim_repeated_bytes";
 /// Look-ups of the catalogue that may wait for their answers.
 const LOOKUPS_MAX: usize = 64;
 
 /// The server and what is done to it from outside.
 pub(crate) struct Atlas {
-    worker: Worker<SimLink, SimDisk>,
+    worker: Worker<Witness, SimDisk>,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
     revalidate_after: Duration,
@@ -49,6 +52,7 @@ pub(crate) struct Atlas {
 /// Makes the server of a scenario and the clients' end of its cable.
 pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
     let (link, port) = link::sim::pair(link_config(scenario), scenario.trouble_seed);
+    let link = Witness::new(link);
     let disk = make_disk(scenario);
     let store = make_store(scenario);
     let arena = Arena::new(ArenaConfig {
@@ -59,8 +63,12 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
     })
     .expect("invariant: scenarios have valid arenas, and memory for a few slots");
     let conductor = Conductor::new(conductor_config(scenario, &link));
+    let tls = Handshaker::new(
+        credentials::server_config(scenario.chain),
+        scenario.connections_max,
+    );
     let atlas = Atlas {
-        worker: Worker::new(link, disk, store, conductor, arena),
+        worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
         revalidate_after: scenario.revalidate_after,
@@ -121,7 +129,7 @@ fn make_disk(scenario: &Scenario) -> SimDisk {
         );
     }
     for (at, happening) in &scenario.agenda {
-        let Happening::Change { object } = happening else {
+        let (Happening::Change { object } | Happening::Alter { object }) = happening else {
             continue;
         };
         let object = &scenario.objects[*object];
@@ -129,8 +137,13 @@ fn make_disk(scenario: &Scenario) -> SimDisk {
             .later
             .expect("invariant: an object that changes has a later content");
         let file = u32::try_from(object.number).expect("invariant: few objects");
-        let content = pattern(later, object.size_bytes);
-        disk.change_file(file, *at, content, SimChange::Detected);
+        let content = pattern(later.content, object.size_bytes);
+        let kind = if later.is_noticed {
+            SimChange::Detected
+        } else {
+            SimChange::Silent
+        };
+        disk.change_file(file, *at, content, kind);
     }
     disk
 }
@@ -172,7 +185,7 @@ fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEnt
     }
 }
 
-fn conductor_config(scenario: &Scenario, link: &SimLink) -> session::Config {
+fn conductor_config(scenario: &Scenario, link: &Witness) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
         addresses: vec![IpAddr::from(SERVER_V4), IpAddr::from(SERVER_V6)],
@@ -181,8 +194,8 @@ fn conductor_config(scenario: &Scenario, link: &SimLink) -> session::Config {
         segmentation_bytes_max: capabilities.segmentation_bytes_max,
         checksum_offload: capabilities.checksum_offload,
         http_port: Some(PORT),
-        https_port: None,
-        key_records_max: u64::MAX,
+        https_port: Some(SECURE_PORT),
+        key_records_max: scenario.key_records_max,
         is_sealing_emulated: false,
         connections_max: scenario.connections_max,
         seed: server_seed(scenario),
@@ -207,7 +220,7 @@ fn server_seed(scenario: &Scenario) -> [u8; 32] {
         SERVER_V6.into()
     };
     let tuple = FourTuple {
-        local: (local, PORT).into(),
+        local: (local, first.port()).into(),
         peer: (first.address, PORT_FIRST).into(),
     };
     // Address resolution there and back, then the SYN.
@@ -245,11 +258,12 @@ impl Server for Atlas {
 
     fn handle_happening(&mut self, now: Instant, happening: Happening) {
         match happening {
-            Happening::Down => self.worker.link_mut().set_up(now, false),
-            Happening::Up => self.worker.link_mut().set_up(now, true),
+            Happening::Down => self.worker.link_mut().link_mut().set_up(now, false),
+            Happening::Up => self.worker.link_mut().link_mut().set_up(now, true),
             Happening::ShutDown => self.worker.shut_down(now),
             Happening::Abort => self.worker.abort_all(),
-            // The disk was told when it was made.
+            // The disk was told when it was made, and nobody else will ever hear of it.
+            Happening::Alter { .. } => {}
             Happening::Change { object } => {
                 let object = &self.objects[object];
                 let entry = entry(object, 1, self.answers_later);
@@ -296,8 +310,21 @@ impl Server for Atlas {
         self.failure.as_deref()
     }
 
+    fn violations(&self) -> &[Violation] {
+        self.worker.link().repeats().complaints()
+    }
+
+    fn plant(&mut self, canary: Canary) {
+        if canary == Canary::Repeat {
+            self.worker.link_mut().alter_repeats();
+        }
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.worker.counters()
+        let mut counters = self.worker.counters();
+        let repeated_bytes = self.worker.link().repeats().repeated_bytes();
+        counters.push((REPEATED_BYTES, repeated_bytes));
+        counters
     }
 }
 

@@ -11,6 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant as RealInstant;
 
+use crate::atlas::REPEATED_BYTES;
+use crate::client::Secured;
 use crate::scenario::{Scenario, THEMES, Theme};
 use crate::world::tape::Tape;
 use crate::world::{Canary, Outcome};
@@ -207,6 +209,7 @@ struct Totals {
     replies: u64,
     verified_bytes: u64,
     frames: u64,
+    secured: Secured,
     late: u64,
     broken: u64,
     refused: u64,
@@ -225,6 +228,7 @@ impl Totals {
         self.replies += outcome.replies;
         self.verified_bytes += outcome.verified_bytes;
         self.frames += outcome.frames;
+        self.secured.add(&outcome.secured);
         self.late += outcome.late;
         self.broken += outcome.broken;
         self.refused += outcome.refused;
@@ -348,6 +352,12 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
         "{} replies, {mebibytes} MiB compared, {} frames",
         totals.replies, totals.frames,
     )?;
+    let secured = totals.secured;
+    writeln!(
+        out,
+        "{} TLS handshakes, {} resumed, {} sent back; new keys asked for {} times",
+        secured.handshakes, secured.resumed, secured.sent_back, secured.refreshes,
+    )?;
     writeln!(
         out,
         "excused: {} late, {} broken, {} refused, {} busy, {} at the end; {} requests given up",
@@ -369,7 +379,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// What a summary says of trouble met: injected, and dealt with.
-const SUMMARY_COUNTERS: [&str; 18] = [
+const SUMMARY_COUNTERS: [&str; 28] = [
     "cable_carried_frames",
     "cable_lost_frames",
     "cable_queue_dropped_frames",
@@ -384,10 +394,20 @@ const SUMMARY_COUNTERS: [&str; 18] = [
     "disk_reissued_commands",
     "disk_queue_full_commands",
     "tcp_retransmit_segments",
+    REPEATED_BYTES,
     "tcp_packet_too_big_count",
     "tcp_drop_count",
     "tcp_reset_count",
     "tcp_abort_count",
+    "tls_handshake_refused_count",
+    "tls_handshake_timeout_count",
+    "tls_alert_count",
+    "tls_peer_alert_count",
+    "tls_key_update_count",
+    "tls_key_exhausted_count",
+    "record_seal_count",
+    "record_reseal_count",
+    "record_reseal_mismatch_count",
 ];
 
 fn once_failed(options: &Options) -> Result<Vec<(u64, &'static Theme)>, String> {

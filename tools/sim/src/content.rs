@@ -74,6 +74,22 @@ impl Content {
         None
     }
 
+    /// The offset within `bytes` of the first that belongs there neither in this version nor in
+    /// `other`.
+    pub(crate) fn first_of_neither(
+        self,
+        other: Self,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let (mut ours, mut theirs) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+        self.fill(offset_bytes, &mut ours);
+        other.fill(offset_bytes, &mut theirs);
+        let either = ours.iter().zip(&theirs);
+        let mut pairs = either.zip(bytes);
+        pairs.position(|((ours, theirs), byte)| ours != byte && theirs != byte)
+    }
+
     fn word(self, index: u64) -> u64 {
         mix(self
             .key

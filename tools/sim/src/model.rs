@@ -1,26 +1,36 @@
 //! A server that is not ours, and a cable that is not the product's: what the harness proves
 //! itself against. If clients, checkers or loop are wrong, they are wrong here, too.
 //!
-//! smoltcp below, a handful of listening sockets, the least HTTP that answers the scripts.
+//! smoltcp below, a handful of listening sockets, rustls where TLS is spoken, the least HTTP that
+//! answers the scripts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use clock::{Duration, Instant};
+use rustls::{ServerConfig, ServerConnection};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{self, State};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 
+use crate::atlas::REPEATED_BYTES;
 use crate::client::device::QueueDevice;
 use crate::client::plan::{ClientPlan, Expected, ExpectedBody, ObjectPlan};
-use crate::client::{our_instant, smoltcp_instant};
+use crate::client::{Violation, our_instant, smoltcp_instant};
+use crate::credentials::server_config;
 use crate::dice::Dice;
-use crate::scenario::{Happening, Path, SERVER_V4, SERVER_V6};
-use crate::world::{Books, Cable, Server};
+use crate::repeats::Repeats;
+use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6};
+use crate::world::{Books, Cable, Canary, Server, swap_payload_words};
 
+/// Listening sockets of each port, besides one for each client.
 const SOCKETS: usize = 24;
+/// Certificates of its flight.
+const CHAIN: usize = 2;
 const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 /// A connection that says nothing for so long is closed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -106,12 +116,15 @@ impl Cable for Rc<RefCell<ModelCable>> {
 }
 
 /// A conversation on one socket.
-#[derive(Default)]
 struct Talk {
+    port: u16,
+    secure: Option<ServerConnection>,
     asked: Vec<u8>,
+    /// Answers, sealed if that is spoken, and how much of them smoltcp took.
     answer: Vec<u8>,
     written: usize,
     closing: bool,
+    has_said_farewell: bool,
     heard_at: Option<Instant>,
 }
 
@@ -124,15 +137,16 @@ pub(crate) struct ModelServer {
     interface: Interface,
     sockets: SocketSet<'static>,
     talks: Vec<(SocketHandle, Talk)>,
-    port: u16,
+    tls: Arc<ServerConfig>,
     due: Option<Instant>,
+    repeats: Repeats,
+    alters_repeats: bool,
 }
 
 impl ModelServer {
     pub(crate) fn new(
         cable: Rc<RefCell<ModelCable>>,
         mtu_bytes: u16,
-        port: u16,
         clients: &[ClientPlan],
     ) -> Self {
         let connections = clients.iter().flat_map(|client| &client.connections);
@@ -152,7 +166,11 @@ impl ModelServer {
             }
         });
         let mut sockets = SocketSet::new(Vec::new());
-        let talks = (0..SOCKETS).map(|_| (sockets.add(listening(port)), Talk::default()));
+        let tls = server_config(CHAIN);
+        let count = SOCKETS + clients.len();
+        let ports = [PORT, SECURE_PORT].into_iter();
+        let ports = ports.flat_map(|port| core::iter::repeat_n(port, count));
+        let talks = ports.map(|port| (sockets.add(listening(port)), Talk::new(port, &tls)));
         let talks = talks.collect();
         Self {
             cable,
@@ -161,8 +179,10 @@ impl ModelServer {
             interface,
             sockets,
             talks,
-            port,
+            tls,
             due: None,
+            repeats: Repeats::default(),
+            alters_repeats: false,
         }
     }
 
@@ -170,8 +190,8 @@ impl ModelServer {
         for (handle, talk) in &mut self.talks {
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(*handle);
             if matches!(socket.state(), State::Closed | State::TimeWait) {
-                *talk = Talk::default();
-                *socket = listening(self.port);
+                *talk = Talk::new(talk.port, &self.tls);
+                *socket = listening(talk.port);
                 continue;
             }
             if socket.state() == State::Listen {
@@ -183,6 +203,20 @@ impl ModelServer {
 }
 
 impl Talk {
+    fn new(port: u16, tls: &Arc<ServerConfig>) -> Self {
+        let secure = (port == SECURE_PORT).then(|| ServerConnection::new(Arc::clone(tls)));
+        Self {
+            port,
+            secure: secure.map(|secure| secure.expect("a valid configuration")),
+            asked: Vec::new(),
+            answer: Vec::new(),
+            written: 0,
+            closing: false,
+            has_said_farewell: false,
+            heard_at: None,
+        }
+    }
+
     fn step(
         &mut self,
         now: Instant,
@@ -190,15 +224,12 @@ impl Talk {
         answers: &BTreeMap<Vec<u8>, Expected>,
     ) {
         while socket.can_recv() {
-            let asked = &mut self.asked;
-            let heard = socket.recv(|bytes| {
-                asked.extend_from_slice(bytes);
-                (bytes.len(), ())
-            });
-            heard.expect("can_recv said so");
+            let heard = socket.recv(|bytes| (bytes.len(), bytes.to_vec()));
+            self.hear(&heard.expect("can_recv said so"));
             self.heard_at = Some(now);
         }
         loop {
+            self.take_output();
             if self.written < self.answer.len() && socket.can_send() {
                 let rest = &self.answer[self.written..];
                 self.written += socket.send_slice(rest).unwrap_or_default();
@@ -212,16 +243,66 @@ impl Talk {
                 break;
             };
             let head: Vec<u8> = self.asked.drain(..end + 4).collect();
-            (self.answer, self.closing) = answer(&head, answers);
-            self.written = 0;
+            let (answer, closing) = answer(&head, answers);
+            self.closing = closing;
+            self.say(&answer);
         }
         let spoken = self.written == self.answer.len();
         let heard_at = *self.heard_at.get_or_insert(now);
         let impatient = now.since(heard_at) >= PATIENCE;
         if spoken && (self.closing || socket.state() == State::CloseWait) {
-            socket.close();
+            self.say_farewell();
+            if self.written == self.answer.len() {
+                socket.close();
+            }
         } else if spoken && impatient && socket.send_queue() == 0 {
             socket.abort();
+        }
+    }
+
+    fn hear(&mut self, mut bytes: &[u8]) {
+        let Some(secure) = &mut self.secure else {
+            self.asked.extend_from_slice(bytes);
+            return;
+        };
+        while !bytes.is_empty() && !self.closing {
+            let taken = secure.read_tls(&mut bytes).expect("taken out each time");
+            // Behind the client's farewell, or behind nonsense, nothing is heard.
+            self.closing = secure.process_new_packets().is_err() || taken == 0;
+            let mut text = [0; 4096];
+            while let Ok(count @ 1..) = secure.reader().read(&mut text) {
+                self.asked.extend_from_slice(&text[..count]);
+            }
+        }
+    }
+
+    fn say(&mut self, text: &[u8]) {
+        self.answer.clear();
+        self.written = 0;
+        match &mut self.secure {
+            None => self.answer.extend_from_slice(text),
+            Some(secure) => {
+                secure.set_buffer_limit(None);
+                secure.writer().write_all(text).expect("without a limit");
+            }
+        }
+        self.take_output();
+    }
+
+    fn say_farewell(&mut self) {
+        if let Some(secure) = &mut self.secure
+            && !core::mem::replace(&mut self.has_said_farewell, true)
+        {
+            secure.send_close_notify();
+            self.take_output();
+        }
+    }
+
+    fn take_output(&mut self) {
+        while let Some(secure) = self.secure.as_mut().filter(|secure| secure.wants_write()) {
+            secure
+                .write_tls(&mut self.answer)
+                .expect("a vector takes everything");
         }
     }
 }
@@ -313,7 +394,11 @@ impl Server for ModelServer {
         self.talk(now);
         self.interface
             .poll(moment, &mut self.device, &mut self.sockets);
-        while let Some(frame) = self.device.leaving.pop_front() {
+        while let Some(mut frame) = self.device.leaving.pop_front() {
+            if self.alters_repeats && self.repeats.is_repeat(&frame) {
+                swap_payload_words(&mut frame);
+            }
+            self.repeats.handle_frame(&frame);
             self.cable.borrow_mut().carry(now, &frame, false);
         }
         let tcp = self
@@ -362,7 +447,15 @@ impl Server for ModelServer {
         None
     }
 
+    fn violations(&self) -> &[Violation] {
+        self.repeats.complaints()
+    }
+
+    fn plant(&mut self, canary: Canary) {
+        self.alters_repeats = canary == Canary::Repeat;
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        vec![(REPEATED_BYTES, self.repeats.repeated_bytes())]
     }
 }

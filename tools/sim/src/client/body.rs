@@ -5,6 +5,7 @@
 
 use super::Violation;
 use super::plan::{ExpectedBody, ObjectPlan, PARTS_MAX};
+use crate::content::Content as ObjectContent;
 
 /// More first bytes than these are not the same in two versions by chance (one in 2^64).
 const CHANCE_BYTES: u64 = 8;
@@ -101,7 +102,29 @@ impl ObjectCheck {
 
     fn compare(&mut self, at: u64, bytes: &[u8]) -> Result<(), Violation> {
         let object = &self.object;
-        let content = match object.later {
+        let place = match object.later {
+            Some(later) if !later.is_noticed => {
+                object.content.first_of_neither(later.content, at, bytes)
+            }
+            _ => self.version_of(at, bytes)?.first_difference(at, bytes),
+        };
+        self.compared_bytes += bytes.len() as u64;
+        match place {
+            None => Ok(()),
+            Some(place) => Err(format!(
+                "wrong byte at offset {} of object {} ({} bytes)",
+                at + place as u64,
+                self.object.number,
+                self.object.size_bytes
+            )),
+        }
+    }
+
+    /// The version that this reply is of.
+    fn version_of(&mut self, at: u64, bytes: &[u8]) -> Result<ObjectContent, Violation> {
+        let object = &self.object;
+        let later = object.later.map(|later| later.content);
+        Ok(match later {
             Some(later) if self.is_later => later,
             Some(later) if object.content.first_difference(at, bytes).is_some() => {
                 // What came before was of the first version, unless it was so short that it may
@@ -116,17 +139,7 @@ impl ObjectCheck {
                 later
             }
             _ => object.content,
-        };
-        self.compared_bytes += bytes.len() as u64;
-        match content.first_difference(at, bytes) {
-            None => Ok(()),
-            Some(place) => Err(format!(
-                "wrong byte at offset {} of object {} ({} bytes)",
-                at + place as u64,
-                object.number,
-                object.size_bytes
-            )),
-        }
+        })
     }
 }
 
@@ -238,10 +251,14 @@ pub(super) fn content_range(object: &ObjectPlan, offset: u64, length: u64) -> St
 #[cfg(test)]
 mod tests {
     use super::{Body, ExpectedBody, ObjectPlan};
-    use crate::client::plan::PartList;
+    use crate::client::plan::{Later, PartList};
     use crate::content::Content;
 
     fn object(later: Option<Content>) -> ObjectPlan {
+        let later = later.map(|content| Later {
+            content,
+            is_noticed: true,
+        });
         ObjectPlan {
             number: 1,
             content: Content::new(9, 1, 0),
@@ -281,6 +298,29 @@ mod tests {
             assert_eq!(read(body, &new, step), Ok(1000));
             assert!(read(body, &mixed, step).is_err());
             assert!(read(body, &mixed_back, step).is_err());
+        }
+    }
+
+    #[test]
+    fn an_object_that_changed_unnoticed_is_delivered_in_bytes_of_both() {
+        let (first, later) = (object(None).content, Content::new(9, 1, 1));
+        let mut plan = object(Some(later));
+        if let Some(later) = &mut plan.later {
+            later.is_noticed = false;
+        }
+        let body = ExpectedBody::Part {
+            object: plan,
+            offset_bytes: 0,
+            length_bytes: 1000,
+        };
+        let (old, new) = (bytes(first, 0, 1000), bytes(later, 0, 1000));
+        let mixed = [&old[..300], &new[300..700], &old[700..]].concat();
+        let mut wrong = mixed.clone();
+        wrong[800] = !(old[800] & new[800]) & (old[800] ^ new[800] ^ 0xff);
+        assert!(wrong[800] != old[800] && wrong[800] != new[800]);
+        for step in [1, 100, 2000] {
+            assert_eq!(read(body, &mixed, step), Ok(1000));
+            assert!(read(body, &wrong, step).is_err());
         }
     }
 

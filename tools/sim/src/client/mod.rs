@@ -1,4 +1,5 @@
-//! A client of the simulated server: smoltcp below, a script above, a checker in between.
+//! A client of the simulated server: smoltcp below, a script above, a checker in between, and TLS
+//! between smoltcp and the checker if that is its plan.
 //!
 //! Each client is its own host: one MAC and one IP address, its own smoltcp interface, one
 //! connection at a time. It asks, reads, compares **every delivered byte** with the object's
@@ -7,23 +8,26 @@
 //! failed for a permitted reason are tried again at most [`ATTEMPTS_MAX`] times.
 
 mod body;
+mod connection;
 pub(crate) mod device;
 pub(crate) mod plan;
 mod reply;
+mod secure;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use clock::{Duration, Instant};
+use rustls::{ClientConfig, HandshakeKind};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{self, RecvError, State};
+use smoltcp::socket::tcp::{self, State};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
-use crate::content::Content;
+use connection::{Connection, Ending, Excuse};
 use device::QueueDevice;
-use plan::{ClientPlan, Conduct, ConnectionPlan, Expected, Permits};
-use reply::ReplyReader;
+use plan::{ClientPlan, ConnectionPlan, Permits, Version};
 
 /// Requests refused for a permitted reason are sent this often before they are given up.
 const ATTEMPTS_MAX: u32 = 12;
@@ -62,6 +66,8 @@ pub(crate) struct Report {
     pub(crate) verified_bytes: u64,
     /// Connections begun.
     pub(crate) connections: u64,
+    /// What became of TLS.
+    pub(crate) secured: Secured,
     /// Connections that ended early because the server's patience did.
     pub(crate) late: u64,
     /// Connections that ended early because a read failed or an object changed.
@@ -78,12 +84,37 @@ pub(crate) struct Report {
     pub(crate) violations: Vec<Violation>,
 }
 
+/// Of connections that spoke TLS.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Secured {
+    /// Handshakes that were completed.
+    pub(crate) handshakes: u64,
+    /// Of these, those that went on with a session of before.
+    pub(crate) resumed: u64,
+    /// Of these, those that were sent back once for another key exchange.
+    pub(crate) sent_back: u64,
+    /// Times new keys were asked for.
+    pub(crate) refreshes: u64,
+}
+
+impl Secured {
+    /// Sums up.
+    pub(crate) const fn add(&mut self, other: &Self) {
+        self.handshakes += other.handshakes;
+        self.resumed += other.resumed;
+        self.sent_back += other.sent_back;
+        self.refreshes += other.refreshes;
+    }
+}
+
 /// One client.
 pub(crate) struct Client {
     number: u8,
     server: (IpAddress, u16),
     plan: ClientPlan,
     permits: Permits,
+    /// How it speaks TLS, if it does.
+    secure: Option<Arc<ClientConfig>>,
     script: VecDeque<ConnectionPlan>,
     device: QueueDevice,
     interface: Interface,
@@ -105,47 +136,19 @@ enum Phase {
     Talking(Box<Connection>),
 }
 
-/// A connection under way.
-struct Connection {
-    socket: SocketHandle,
-    plan: ConnectionPlan,
-    /// Bytes to send and how many of them smoltcp took.
-    outbox: Vec<u8>,
-    sent: usize,
-    /// Requests written to the outbox.
-    asked: usize,
-    awaiting: VecDeque<Expected>,
-    reader: ReplyReader,
-    received_bytes: u64,
-    /// When the next request, or the next dribbled byte, is due.
-    next_request: Instant,
-    next_byte: Instant,
-    /// Nothing is read before this moment.
-    next_read: Instant,
-    /// When a byte last arrived, or the connection began.
-    heard_at: Instant,
-    /// When a misstep is due at the latest.
-    misstep_at: Option<Instant>,
-}
-
-/// What ended a connection.
-enum Ending {
-    /// Everything asked for was answered.
-    Complete,
-    /// Our own misconduct.
-    OurDoing,
-    /// We send nothing any more.
-    Vanished,
-    /// The server's FIN.
-    Closed,
-    /// The server's RST.
-    Reset,
-    /// Nothing at all: an RST is not sent again when it is lost.
-    Silence,
-    /// A reply that refuses what was asked, for a permitted reason.
-    Refused,
-    /// A broken promise.
-    Violation(Violation),
+impl Report {
+    fn count(&mut self, connection: &Connection) {
+        self.replies += connection.reader.replies;
+        self.verified_bytes += connection.reader.verified_bytes;
+        let kind = connection.handshake_kind();
+        let is = |wanted| u64::from(kind == Some(wanted));
+        self.secured.add(&Secured {
+            handshakes: u64::from(kind.is_some()),
+            resumed: is(HandshakeKind::Resumed),
+            sent_back: is(HandshakeKind::FullWithHelloRetryRequest),
+            refreshes: u64::from(connection.refreshes),
+        });
+    }
 }
 
 impl core::fmt::Debug for Client {
@@ -180,6 +183,7 @@ impl Client {
             number: plan.number,
             server: (server.0.into(), server.1),
             permits,
+            secure: plan.secure.as_ref().map(secure::client_config),
             script: plan.connections.iter().cloned().collect(),
             device,
             interface,
@@ -324,26 +328,37 @@ impl Client {
         self.port_next += 1;
         self.report.connections += 1;
         let socket = self.sockets.add(socket);
-        self.phase = Phase::Talking(Box::new(Connection::new(now, socket, plan)));
+        let keeps_keys = self
+            .plan
+            .secure
+            .is_some_and(|secure| secure.version == Version::Tls12);
+        let connection = Connection::new(now, socket, plan, self.secure.as_ref(), keeps_keys);
+        self.phase = Phase::Talking(Box::new(connection));
     }
 
     fn end_connection(&mut self, now: Instant, ending: Ending) {
         let phase = core::mem::replace(&mut self.phase, Phase::Between(now));
-        let Phase::Talking(connection) = phase else {
+        let Phase::Talking(mut connection) = phase else {
             unreachable!("only a connection ends");
         };
-        self.report.replies += connection.reader.replies;
-        self.report.verified_bytes += connection.reader.verified_bytes;
+        self.report.count(&connection);
         self.lingering.push((connection.socket, now + PATIENCE));
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         match &ending {
-            Ending::Complete | Ending::Closed => socket.close(),
+            Ending::Complete | Ending::Closed => {
+                connection.part(socket);
+                socket.close();
+            }
             _ => socket.abort(),
         }
         match ending {
             Ending::Complete => {}
             Ending::Vanished => self.vanished = true,
             Ending::Violation(violation) => self.accuse(&violation),
+            // Who is silent to somebody who misbehaves keeps what it holds for them.
+            Ending::Silence if !self.permits.lateness => {
+                self.accuse(&connection.complaint(now, &ending));
+            }
             _ if !connection.plan.conduct.is_proper() => {}
             ending => self.excuse_or_accuse(now, &connection, &ending),
         }
@@ -404,6 +419,8 @@ impl Client {
             let socket = sockets.get_mut::<tcp::Socket<'_>>(handle);
             // An aborted socket keeps its addresses until its RST has left.
             let over = socket.state() == State::Closed && socket.remote_endpoint().is_none();
+            // What is still sent to us is thrown away, so that the FIN behind it fits the window.
+            let _ = socket.recv(|bytes| (bytes.len(), ()));
             if over {
                 sockets.remove(handle);
             } else if until <= now {
@@ -429,303 +446,6 @@ impl Client {
         // An aborted socket that only waits for its RST to leave has nothing more to wait for.
         let lingering = lingering.filter(|until| *until > now);
         [tcp, script, lingering].into_iter().flatten().min()
-    }
-}
-
-/// Why a connection may end early.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Excuse {
-    Late,
-    Broken,
-    Refused,
-    Busy,
-    Closed,
-}
-
-impl Connection {
-    fn new(now: Instant, socket: SocketHandle, plan: ConnectionPlan) -> Self {
-        let misstep_at = match plan.conduct {
-            Conduct::Reset(misstep) | Conduct::Vanish(misstep) => Some(now + misstep.after),
-            _ => None,
-        };
-        Self {
-            socket,
-            plan,
-            outbox: Vec::new(),
-            sent: 0,
-            asked: 0,
-            awaiting: VecDeque::new(),
-            reader: ReplyReader::default(),
-            received_bytes: 0,
-            next_request: now,
-            next_byte: now,
-            next_read: now,
-            heard_at: now,
-            misstep_at,
-        }
-    }
-
-    /// Which of the permitted reasons explains this ending, if any.
-    fn excuse(&self, now: Instant, ending: &Ending, permits: Permits) -> Option<Excuse> {
-        let between = self.reader.is_between_replies();
-        let waited = now.since(self.heard_at) >= permits.lateness_min;
-        let late = (permits.lateness && waited && between).then_some(Excuse::Late);
-        let broken = permits.broken_replies.then_some(Excuse::Broken);
-        let refused = permits.refusals.then_some(Excuse::Refused);
-        let has_come = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
-        let closed = (has_come(permits.closes_at) && between).then_some(Excuse::Closed);
-        let aborted = has_come(permits.aborts_at).then_some(Excuse::Closed);
-        match ending {
-            Ending::Refused => match self.reader.refused {
-                // A late head is answered at once: we heard from the server just now.
-                Some(408) => permits.lateness.then_some(Excuse::Late),
-                Some(500) => broken,
-                _ => permits.busy.then_some(Excuse::Busy),
-            },
-            // In the middle of a reply a FIN says that the reply is whole: no excuse.
-            Ending::Closed => closed.or(late),
-            Ending::Reset if self.received_bytes == 0 => {
-                aborted.or(closed).or(late).or(refused).or(broken)
-            }
-            Ending::Reset => aborted.or(closed).or(late).or(broken),
-            // An RST that was lost.
-            Ending::Silence => aborted.or(broken).filter(|_| permits.lateness),
-            _ => unreachable!("an ending that needs no excuse"),
-        }
-    }
-
-    fn complaint(&self, now: Instant, ending: &Ending) -> String {
-        let what = match ending {
-            Ending::Refused => "refusal",
-            Ending::Closed => "FIN",
-            Ending::Reset => "RST",
-            _ => "silence",
-        };
-        let place = if self.reader.is_between_replies() {
-            "between replies"
-        } else {
-            "in a reply"
-        };
-        format!(
-            "{what} {place} with {} outstanding, {} of {} asked, {} bytes received, the last {} ms \
-             ago, {:?}",
-            self.awaiting.len(),
-            self.asked,
-            self.plan.requests.len(),
-            self.received_bytes,
-            now.since(self.heard_at).as_millis(),
-            self.plan.conduct,
-        )
-    }
-
-    /// Reads, asks and writes what is due; `Some` when the connection is over.
-    fn act(
-        &mut self,
-        now: Instant,
-        socket: &mut tcp::Socket<'_>,
-        permits: Permits,
-    ) -> Option<Ending> {
-        if self.misstep_at.is_some_and(|at| at <= now) {
-            return self.misstep();
-        }
-        if self.silence_ends_at() <= now {
-            return Some(Ending::Silence);
-        }
-        if let Some(ending) = self.read(now, socket, permits) {
-            return Some(ending);
-        }
-        self.ask(now);
-        self.write(now, socket);
-        if self.plan.conduct == Conduct::HalfClose && self.has_sent_all() && socket.may_send() {
-            socket.close();
-        }
-        None
-    }
-
-    /// Takes what arrived, up to `read_bytes_max`, and holds it against what was asked.
-    fn read(
-        &mut self,
-        now: Instant,
-        socket: &mut tcp::Socket<'_>,
-        permits: Permits,
-    ) -> Option<Ending> {
-        if now < self.next_read {
-            return None;
-        }
-        let mut left = self.plan.read_bytes_max;
-        let proper = !matches!(
-            self.plan.conduct,
-            Conduct::StallHead { .. } | Conduct::Garbage { .. }
-        );
-        while left > 0 {
-            let (reader, awaiting) = (&mut self.reader, &mut self.awaiting);
-            let taken = socket.recv(|bytes| {
-                let bytes = &bytes[..bytes.len().min(left)];
-                let judged = if proper {
-                    reader.handle_bytes(bytes, awaiting, permits)
-                } else {
-                    Ok(())
-                };
-                (bytes.len(), (bytes.len(), judged))
-            });
-            match taken {
-                Ok((_, Err(violation))) => return Some(Ending::Violation(violation)),
-                Ok((0, Ok(()))) => break,
-                Ok((count, Ok(()))) => {
-                    left -= count;
-                    self.received_bytes += count as u64;
-                    self.heard_at = now;
-                }
-                Err(RecvError::Finished) => return Some(self.ending_by_fin()),
-                // Before the handshake is over nothing can be read either.
-                Err(RecvError::InvalidState) if socket.is_open() => break,
-                Err(RecvError::InvalidState) => return Some(Ending::Reset),
-            }
-            if let Some(ending) = self.ending_by_progress(now) {
-                return Some(ending);
-            }
-        }
-        if left == 0 {
-            self.next_read = self.next_read.max(now + self.plan.read_interval);
-        }
-        None
-    }
-
-    /// The server's FIN, after everything it sent was read.
-    fn ending_by_fin(&self) -> Ending {
-        let conduct = self.plan.conduct;
-        match self.is_answered() || !conduct.is_proper() {
-            true => Ending::Complete,
-            false => Ending::Closed,
-        }
-    }
-
-    /// What the bytes read so far mean for the rest of the connection.
-    fn ending_by_progress(&mut self, now: Instant) -> Option<Ending> {
-        let read = self.received_bytes;
-        if let Some(pause) = self.plan.pause.filter(|pause| read >= pause.after_bytes) {
-            self.plan.pause = None;
-            self.next_read = now + pause.lasts;
-        }
-        match self.plan.conduct {
-            Conduct::Reset(misstep) | Conduct::Vanish(misstep) if read >= misstep.after_bytes => {
-                return self.misstep();
-            }
-            _ => {}
-        }
-        if !self.reader.is_between_replies() {
-            return None;
-        }
-        if self.reader.refused.is_some() {
-            return Some(Ending::Refused);
-        }
-        self.next_request = self.next_request.max(now + self.plan.think);
-        // Having asked for a close, we wait for the server's FIN.
-        let server_closes = self.reader.last_reply;
-        (self.is_answered() && !server_closes).then_some(Ending::Complete)
-    }
-
-    fn misstep(&self) -> Option<Ending> {
-        match self.plan.conduct {
-            Conduct::Reset(_) => Some(Ending::OurDoing),
-            Conduct::Vanish(_) => Some(Ending::Vanished),
-            _ => None,
-        }
-    }
-
-    /// Writes the requests that are due into the outbox.
-    fn ask(&mut self, now: Instant) {
-        if now < self.next_request {
-            return;
-        }
-        match self.plan.conduct {
-            Conduct::StallHead { sent_bytes } if self.asked == 0 => {
-                let head = self
-                    .plan
-                    .requests
-                    .first()
-                    .map(plan::RequestPlan::head_bytes);
-                let head = head.unwrap_or_default();
-                // The last byte, at least, is never sent.
-                let sent = sent_bytes.min(head.len().saturating_sub(1));
-                self.outbox.extend_from_slice(&head[..sent]);
-                self.asked = self.plan.requests.len();
-            }
-            Conduct::Garbage { length, key } if self.asked == 0 => {
-                self.outbox.resize(length, 0);
-                Content::new(key, 0, 0).fill(0, &mut self.outbox);
-                self.asked = self.plan.requests.len();
-            }
-            Conduct::StallHead { .. } | Conduct::Garbage { .. } => {}
-            _ => self.ask_properly(),
-        }
-    }
-
-    fn ask_properly(&mut self) {
-        while self.awaiting.len() < self.plan.pipeline && !self.reader.last_reply {
-            let Some(request) = self.plan.requests.get(self.asked) else {
-                break;
-            };
-            self.outbox.extend(request.head_bytes());
-            self.awaiting.push_back(request.expected());
-            self.asked += 1;
-        }
-    }
-
-    /// Gives smoltcp as much of the outbox as it takes and the script allows.
-    fn write(&mut self, now: Instant, socket: &mut tcp::Socket<'_>) {
-        if !socket.can_send() || self.sent == self.outbox.len() {
-            return;
-        }
-        let mut part = &self.outbox[self.sent..];
-        if let Conduct::Dribble { interval } = self.plan.conduct {
-            if now < self.next_byte {
-                return;
-            }
-            part = &part[..1];
-            self.next_byte = now + interval;
-        }
-        self.sent += socket.send_slice(part).unwrap_or_default();
-    }
-
-    /// A reader that looks away hears nothing and has no right to complain.
-    fn silence_ends_at(&self) -> Instant {
-        self.heard_at.max(self.next_read).max(self.next_request) + PATIENCE
-    }
-
-    fn is_answered(&self) -> bool {
-        self.asked == self.plan.requests.len()
-            && self.awaiting.is_empty()
-            && self.reader.is_between_replies()
-    }
-
-    fn has_sent_all(&self) -> bool {
-        self.asked == self.plan.requests.len() && self.sent == self.outbox.len()
-    }
-
-    /// When the script, apart from TCP, next has something to do.
-    fn next_due(&self, socket: &tcp::Socket<'_>) -> Option<Instant> {
-        let wants_to_write = socket.can_send() && self.sent < self.outbox.len();
-        let dribbles = matches!(self.plan.conduct, Conduct::Dribble { .. });
-        let write = (wants_to_write && dribbles).then_some(self.next_byte);
-        // A FIN or RST behind the bytes is seen by reading, too.
-        let shaking_hands = matches!(socket.state(), State::SynSent | State::SynReceived);
-        let ended = !socket.may_recv() && !shaking_hands;
-        let read = (socket.can_recv() || ended).then_some(self.next_read);
-        let may_ask = self.asked < self.plan.requests.len()
-            && self.awaiting.len() < self.plan.pipeline
-            && !self.reader.last_reply;
-        let ask = may_ask.then_some(self.next_request);
-        [
-            write,
-            read,
-            ask,
-            self.misstep_at,
-            Some(self.silence_ends_at()),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
     }
 }
 

@@ -9,6 +9,7 @@ use core::time::Duration;
 use clock::Instant;
 
 use crate::content::Content;
+use crate::scenario::{PORT, SECURE_PORT};
 
 /// An object as clients know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,10 +18,20 @@ pub(crate) struct ObjectPlan {
     pub(crate) number: usize,
     /// Its bytes.
     pub(crate) content: Content,
-    /// Its bytes after it has changed, if it ever does. A reply is of one version or the other.
-    pub(crate) later: Option<Content>,
+    /// What it becomes, if it ever changes.
+    pub(crate) later: Option<Later>,
     /// How many.
     pub(crate) size_bytes: u64,
+}
+
+/// An object after it has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Later {
+    /// Its bytes, as many as before.
+    pub(crate) content: Content,
+    /// Whether the file shows that it was changed. If so, a reply is of one version or the other;
+    /// if not, nobody can promise more than that each byte is of one of them.
+    pub(crate) is_noticed: bool,
 }
 
 impl ObjectPlan {
@@ -49,8 +60,67 @@ pub(crate) struct ClientPlan {
     pub(crate) timestamps: bool,
     /// Seed of its sequence numbers.
     pub(crate) seed: u64,
+    /// How it speaks TLS; `None`: it does not.
+    pub(crate) secure: Option<SecurePlan>,
     /// Its connections, one after the other.
     pub(crate) connections: Vec<ConnectionPlan>,
+}
+
+impl ClientPlan {
+    /// The server's port it connects to.
+    pub(crate) const fn port(&self) -> u16 {
+        if self.secure.is_some() {
+            SECURE_PORT
+        } else {
+            PORT
+        }
+    }
+}
+
+/// How a client speaks TLS. It offers nothing else, so that this is what is spoken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SecurePlan {
+    /// The version.
+    pub(crate) version: Version,
+    /// The suite's AEAD.
+    pub(crate) aead: Aead,
+    /// Whether it remembers sessions, and goes on with them.
+    pub(crate) resumes: bool,
+    /// Whether it first offers a key exchange that the server does not know.
+    pub(crate) is_sent_back: bool,
+    /// Largest record it sends, header included; its handshake is cut to that, too.
+    pub(crate) record_bytes_max: Option<usize>,
+}
+
+/// Protocol version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Version {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// AEAD of a suite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aead {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+/// How a client says that it will send nothing more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Farewell {
+    /// By its FIN alone, as without TLS.
+    Fin,
+    /// By a `close_notify` (RFC 8446 s6.1) with its FIN behind it.
+    NotifyAndFin,
+    /// By a `close_notify`; its FIN waits until everything is answered.
+    Notify,
 }
 
 /// One connection of a client.
@@ -72,6 +142,13 @@ pub(crate) struct ConnectionPlan {
     pub(crate) read_interval: Duration,
     /// How it behaves otherwise.
     pub(crate) conduct: Conduct,
+    /// Over TLS: how it says that it will send nothing more,
+    pub(crate) farewell: Farewell,
+    /// and when, if that is before all is answered ([`Conduct::HalfClose`]): once it has asked for
+    /// everything and this many bytes arrived.
+    pub(crate) farewell_after_bytes: u64,
+    /// Over TLS 1.3: goes on under new keys each time this many bytes arrived.
+    pub(crate) refresh_bytes: Option<u64>,
     /// How often the same requests were tried before.
     pub(crate) attempt: u32,
 }
@@ -94,7 +171,7 @@ pub(crate) struct Misstep {
     pub(crate) after: Duration,
 }
 
-/// How a client behaves.
+/// How a client behaves. Without TLS it has none of the conducts that need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Conduct {
     /// Sends whole requests, reads whole replies, closes.
@@ -121,6 +198,25 @@ pub(crate) enum Conduct {
         length: usize,
         /// Of which stream.
         key: u64,
+        /// Over TLS: shakes hands first, and seals them.
+        is_sealed: bool,
+    },
+    /// Asks without TLS where TLS is spoken.
+    Unsealed,
+    /// Over TLS: sends no more than the beginning of its handshake.
+    StallHandshake {
+        /// This much of it.
+        sent_bytes: usize,
+        /// With its FIN behind.
+        closes: bool,
+    },
+    /// Over TLS: one bit of one byte it sends is another, if it ever sends so many. From then on it
+    /// asks for nothing more.
+    Flip {
+        /// Which byte of its stream.
+        at_bytes: usize,
+        /// Which bit.
+        bit: u8,
     },
 }
 
@@ -128,6 +224,26 @@ impl Conduct {
     /// Whether such a client may claim complete replies.
     pub(crate) const fn is_proper(self) -> bool {
         matches!(self, Self::Proper | Self::HalfClose | Self::Dribble { .. })
+    }
+
+    /// Whether such a client never begins a handshake, where TLS is spoken.
+    pub(crate) const fn skips_handshake(self) -> bool {
+        let is_raw = matches!(
+            self,
+            Self::Garbage {
+                is_sealed: false,
+                ..
+            }
+        );
+        is_raw || matches!(self, Self::Unsealed)
+    }
+
+    /// Whether what such a client hears is held against what it asked.
+    pub(super) const fn is_judged(self) -> bool {
+        !matches!(
+            self,
+            Self::StallHead { .. } | Self::Garbage { .. } | Self::Unsealed
+        )
     }
 }
 
@@ -362,6 +478,8 @@ pub(crate) struct Permits {
     pub(crate) lateness: bool,
     /// That can only be if the client heard nothing for as long as this.
     pub(crate) lateness_min: Duration,
+    /// Keys wear out: a connection of TLS 1.2, which cannot change them, may be reset.
+    pub(crate) worn_keys: bool,
     /// From then on the server closes connections between replies and refuses new ones.
     pub(crate) closes_at: Option<Instant>,
     /// From then on the server resets connections.

@@ -11,8 +11,8 @@ use clock::Instant;
 use super::SIZE_SMALL_MAX;
 use super::theme::Swarm;
 use crate::client::plan::{
-    ClientPlan, Condition, Conduct, ConnectionPlan, Misstep, ObjectPlan, PARTS_MAX, PartList,
-    Pause, RangePlan, RequestPlan,
+    ClientPlan, Condition, Conduct, ConnectionPlan, Farewell, Misstep, ObjectPlan, PARTS_MAX,
+    PartList, Pause, RangePlan, RequestPlan,
 };
 use crate::dice::Dice;
 
@@ -65,6 +65,7 @@ pub(super) fn draw_clients(
                 delays_acks: dice.chance(500),
                 timestamps: dice.chance(500),
                 seed: dice.bits(),
+                secure: None,
                 connections,
             }
         })
@@ -117,6 +118,9 @@ fn draw_connection(
         },
         read_interval: dice.log_micros(50..=5_000),
         conduct: draw_conduct(dice, swarm, body_bytes),
+        farewell: Farewell::Fin,
+        farewell_after_bytes: 0,
+        refresh_bytes: None,
         attempt: 0,
     }
 }
@@ -212,6 +216,7 @@ fn draw_conduct(dice: &mut Dice, swarm: Swarm, body_bytes: u64) -> Conduct {
         _ => Conduct::Garbage {
             length: dice.size(1..=5000),
             key: dice.bits(),
+            is_sealed: false,
         },
     }
 }

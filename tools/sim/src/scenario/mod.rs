@@ -4,6 +4,7 @@
 //! of [`Scenario::permits`]. Bounded: see `clients`; rates of trouble stay below 5 %.
 
 mod clients;
+mod secure;
 mod theme;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -11,7 +12,7 @@ use core::time::Duration;
 
 use clock::Instant;
 
-use crate::client::plan::{ClientPlan, ObjectPlan, Permits};
+use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::dice::Dice;
 use clients::MTU_BYTES_MIN_V6;
@@ -33,6 +34,8 @@ const HANDLES_MAX: usize = 32;
 const SIZE_SMALL_MAX: u64 = 10_000_000;
 /// TCP port of the server.
 pub(crate) const PORT: u16 = 80;
+/// Its port of TLS.
+pub(crate) const SECURE_PORT: u16 = 443;
 /// Addresses of the server.
 pub(crate) const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// The same for IPv6.
@@ -96,6 +99,11 @@ pub(crate) enum Happening {
         /// Its number.
         object: usize,
     },
+    /// The same, but that nobody can see it: size and times stay what they were.
+    Alter {
+        /// Its number.
+        object: usize,
+    },
     /// The server is told to end: replies under way finish.
     ShutDown,
     /// It ends now: what is left is reset.
@@ -127,6 +135,10 @@ pub(crate) struct Scenario {
     pub(crate) slots: u32,
     /// Bytes of each.
     pub(crate) slot_bytes: u32,
+    /// Certificates of the server's flight.
+    pub(crate) chain: usize,
+    /// Records one key of the server's seals.
+    pub(crate) key_records_max: u64,
     /// Connection table.
     pub(crate) connections_max: usize,
     /// A connection without a request is closed after this.
@@ -165,7 +177,9 @@ impl Scenario {
     /// The scenario of `seed` under a theme.
     pub(crate) fn draw(seed: u64, theme: &Theme) -> Self {
         let mut dice = Dice::new(seed, 1);
-        let swarm = Swarm::draw(&mut dice, theme);
+        // Apart, so that what it draws moves nothing else.
+        let mut secure_dice = Dice::new(seed, 3);
+        let swarm = Swarm::draw(&mut dice, &mut secure_dice, theme);
         let mtu_bytes = Self::draw_mtu(&mut dice);
         let mut objects = Self::draw_objects(seed, &mut dice, swarm);
         let epoch = Self::draw_epoch(&mut dice);
@@ -173,7 +187,7 @@ impl Scenario {
         let clients = clients::draw_clients(&mut dice, swarm, epoch, mtu_bytes, &objects);
         let delay = dice.log_micros(100..=50_000);
         let slot_bytes = dice.pick(&[16_384, 32_768, 65_536]);
-        Self {
+        let mut scenario = Self {
             epoch,
             wraps: dice.chance(30),
             path_mtu_bytes: swarm.narrow_path.then(|| {
@@ -206,6 +220,8 @@ impl Scenario {
                 24
             },
             slot_bytes,
+            chain: 1,
+            key_records_max: u64::MAX,
             connections_max: if swarm.table_famine {
                 dice.size(1..=3)
             } else {
@@ -231,7 +247,17 @@ impl Scenario {
             server_seed: dice.key(),
             trouble_seed: dice.bits(),
         }
-        .consistent()
+        .consistent();
+        scenario.draw_secure(&mut secure_dice, swarm);
+        scenario
+    }
+
+    /// The same, but without the guard against files that change unnoticed: they do, and nobody
+    /// speaks TLS.
+    pub(crate) fn draw_unguarded(seed: u64, theme: &Theme) -> Self {
+        let mut scenario = Self::draw(seed, &theme.without_tls());
+        scenario.alter_objects(&mut Dice::new(seed, 4));
+        scenario
     }
 
     /// Which failures the troubles of this scenario explain.
@@ -240,6 +266,8 @@ impl Scenario {
     /// |--------------------------------|-------------------------------------------------------|
     /// | loss, corruption, outages      | a close or 408 because its request came too late      |
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
+    /// | unnoticed changes, TLS         | a reply cut by a reset                                |
+    /// | keys that wear out, TLS 1.2    | a reset                                               |
     /// | small connection table         | a reset before the first reply                        |
     /// | small table of open objects    | 503                                                   |
     /// | the server is told to end      | a close or reset between replies, none after it       |
@@ -250,15 +278,18 @@ impl Scenario {
             .agenda
             .iter()
             .any(|(_, happening)| *happening == Happening::Down);
-        let changes = self
-            .agenda
-            .iter()
-            .any(|(_, happening)| matches!(happening, Happening::Change { .. }));
+        let changes = self.agenda.iter().any(|(_, happening)| {
+            matches!(
+                happening,
+                Happening::Change { .. } | Happening::Alter { .. }
+            )
+        });
         let squeezed = |path: &Path| path.rate_bits > 0;
         Permits {
             broken_replies: self.disk.error_permille > 0 || changes,
             refusals: self.connections_max < self.connections_wanted(),
             busy: self.objects_max < HANDLES_MAX,
+            worn_keys: self.key_records_max < u64::MAX,
             closes_at: self.when(Happening::ShutDown),
             aborts_at: self.when(Happening::Abort),
             lateness: drops(&self.inbound)
@@ -395,7 +426,10 @@ impl Scenario {
         }
         if swarm.changes {
             let object = dice.size(0..=objects.len() - 1);
-            objects[object].later = Some(Content::new(dice.bits(), object as u64, 1));
+            objects[object].later = Some(Later {
+                content: Content::new(dice.bits(), object as u64, 1),
+                is_noticed: true,
+            });
             agenda.push((moment(dice, epoch), Happening::Change { object }));
         }
         if swarm.ending {
@@ -423,10 +457,22 @@ fn small(dice: &mut Dice, range: core::ops::RangeInclusive<u64>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::clients::{BODY_BYTES_MAX_LARGE, CLIENTS_MAX, MTU_BYTES_MIN_V6};
-    use super::{Scenario, THEMES};
+    use super::secure::FLOOD_MAX;
+    use super::{Happening, Scenario, THEMES};
 
     fn draw(seed: u64) -> Scenario {
         Scenario::draw(seed, &THEMES[0])
+    }
+
+    /// Without TLS nobody could tell the bytes of two versions apart.
+    #[test]
+    fn unnoticed_changes_are_met_over_tls_only() {
+        for scenario in (0..300).map(draw) {
+            let altered = |happening| matches!(happening, Happening::Alter { .. });
+            if scenario.agenda.iter().any(|(_, what)| altered(*what)) {
+                assert!(scenario.clients.iter().all(|c| c.secure.is_some()));
+            }
+        }
     }
 
     #[test]
@@ -439,7 +485,7 @@ mod tests {
     fn scenarios_keep_their_bounds_and_reach_both_sides_of_each_switch() {
         let scenarios: Vec<_> = (0..300).map(draw).collect();
         for scenario in &scenarios {
-            assert!((1..=CLIENTS_MAX).contains(&scenario.clients.len()));
+            assert!((1..=CLIENTS_MAX + FLOOD_MAX).contains(&scenario.clients.len()));
             let asked: u64 = scenario
                 .clients
                 .iter()
@@ -468,6 +514,14 @@ mod tests {
         assert!(both(&|s| s.permits().broken_replies));
         assert!(both(&|s| s.permits().refusals));
         assert!(both(&|s| s.permits().lateness));
+        assert!(both(&|s| s.permits().worn_keys));
+        assert!(both(&|s| s.clients.len() > CLIENTS_MAX));
+        assert!(both(&|s| s.clients.iter().all(|c| c.secure.is_some())));
+        assert!(both(&|s| s.clients.iter().all(|c| c.secure.is_none())));
+        assert!(both(&|s| {
+            let mut objects = s.objects.iter();
+            objects.any(|object| object.later.is_some_and(|later| !later.is_noticed))
+        }));
         assert!(both(&|s| s
             .clients
             .iter()

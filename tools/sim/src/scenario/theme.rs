@@ -40,6 +40,11 @@ pub(super) struct Swarm {
     pub(super) spoofing: bool,
     pub(super) misconduct: bool,
     pub(super) large: bool,
+    /// Some clients speak TLS; no trouble by itself.
+    pub(super) tls: bool,
+    pub(super) worn_keys: bool,
+    pub(super) unnoticed: bool,
+    pub(super) flood: bool,
 }
 
 const NO_TROUBLE: Swarm = Swarm {
@@ -63,6 +68,10 @@ const NO_TROUBLE: Swarm = Swarm {
     spoofing: false,
     misconduct: false,
     large: false,
+    tls: true,
+    worn_keys: false,
+    unnoticed: false,
+    flood: false,
 };
 
 const EVERY_TROUBLE: Swarm = Swarm {
@@ -86,6 +95,10 @@ const EVERY_TROUBLE: Swarm = Swarm {
     spoofing: true,
     misconduct: true,
     large: true,
+    tls: true,
+    worn_keys: true,
+    unnoticed: true,
+    flood: true,
 };
 
 /// Every theme; the first is the usual one.
@@ -155,6 +168,50 @@ pub(crate) const THEMES: &[Theme] = &[
         },
     },
     Theme {
+        name: "keys",
+        help: "keys that wear out after a few records, on a lossy cable",
+        allows: Swarm {
+            loss: true,
+            reorder: true,
+            worn_keys: true,
+            large: true,
+            ..NO_TROUBLE
+        },
+    },
+    Theme {
+        name: "reseal",
+        help: "TLS only, files that change unnoticed, and a lossy cable",
+        allows: Swarm {
+            loss: true,
+            reorder: true,
+            slot_famine: true,
+            unnoticed: true,
+            ..NO_TROUBLE
+        },
+    },
+    Theme {
+        name: "flood",
+        help: "handshakes that nobody finishes, while others are served",
+        allows: Swarm {
+            loss: true,
+            slot_famine: true,
+            misconduct: true,
+            flood: true,
+            ..NO_TROUBLE
+        },
+    },
+    Theme {
+        name: "plain",
+        help: "a random subset of all troubles that there are without TLS, and no TLS",
+        allows: Swarm {
+            tls: false,
+            worn_keys: false,
+            unnoticed: false,
+            flood: false,
+            ..EVERY_TROUBLE
+        },
+    },
+    Theme {
         name: "ending",
         help: "the server is told to end",
         allows: Swarm {
@@ -169,12 +226,25 @@ impl Theme {
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         THEMES.iter().find(|theme| theme.name == name)
     }
+
+    /// The same where nobody speaks TLS.
+    pub(super) const fn without_tls(mut self) -> Self {
+        self.allows.tls = false;
+        self
+    }
 }
 
 impl Swarm {
-    /// Draws every trouble, whether the theme allows it or not: themes share their dice.
-    pub(super) fn draw(dice: &mut Dice, theme: &Theme) -> Self {
+    /// Draws every trouble, whether the theme allows it or not: themes share their dice. What has
+    /// to do with TLS comes out of dice of its own.
+    pub(super) fn draw(dice: &mut Dice, secure_dice: &mut Dice, theme: &Theme) -> Self {
         let allows = theme.allows;
+        let mut secure = |allowed: bool, permille: u64| secure_dice.chance(permille) && allowed;
+        // What a theme is named for is always there.
+        let often = |name: &str, permille: u64| if theme.name == name { 1000 } else { permille };
+        let unnoticed = secure(allows.unnoticed, often("reseal", 60));
+        let worn_keys = secure(allows.worn_keys, often("keys", 200));
+        let flood = secure(allows.flood, often("flood", 20));
         let mut draw = |allowed: bool, permille: u64| dice.chance(permille) && allowed;
         Self {
             loss: draw(allows.loss, 500),
@@ -196,7 +266,12 @@ impl Swarm {
             ending: draw(allows.ending, 100),
             spoofing: draw(allows.spoofing, 200),
             misconduct: draw(allows.misconduct, 500),
-            large: draw(allows.large, 10),
+            // Keys wear out by much of it only.
+            large: draw(allows.large, if theme.name == "keys" { 300 } else { 10 }),
+            tls: allows.tls,
+            worn_keys,
+            unnoticed,
+            flood,
         }
     }
 }

@@ -12,7 +12,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use clock::{Duration, Instant};
 
-use crate::client::{Client, Violation, mac_of};
+use crate::client::{Client, Secured, Violation, mac_of};
 use crate::forge;
 use crate::scenario::{Happening, SERVER_V4, SERVER_V6};
 use spoofer::Spoofer;
@@ -47,6 +47,10 @@ pub(crate) trait Server {
     fn held_objects(&mut self, now: Instant) -> u64;
     /// Why it cannot go on, if it cannot.
     fn failure(&self) -> Option<&str>;
+    /// Promises it was seen to break by whoever watches its link.
+    fn violations(&self) -> &[Violation];
+    /// Makes a canary of it, where the deliberate bug is close to the server.
+    fn plant(&mut self, canary: Canary);
     /// Name and value of its counters.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
@@ -99,6 +103,10 @@ pub(crate) enum Canary {
     Slot,
     /// From some moment on, no frame arrives anywhere.
     Silence,
+    /// What is sent again is altered, under a checksum that holds.
+    Repeat,
+    /// Files change, and neither they nor TLS show it.
+    Unnoticed,
 }
 
 impl Canary {
@@ -116,6 +124,12 @@ impl Canary {
         ),
         ("slot", Self::Slot, "one slot is not given back"),
         ("silence", Self::Silence, "no frame arrives any more"),
+        ("repeat", Self::Repeat, "what is sent again is altered"),
+        (
+            "unnoticed",
+            Self::Unnoticed,
+            "files change, and neither they nor TLS show it",
+        ),
     ];
 }
 
@@ -136,6 +150,8 @@ pub(crate) struct Outcome {
     pub(crate) replies: u64,
     /// Body bytes compared with their objects.
     pub(crate) verified_bytes: u64,
+    /// What became of TLS.
+    pub(crate) secured: Secured,
     /// What the clients excused, by reason: see [`crate::client::Report`].
     pub(crate) late: u64,
     pub(crate) broken: u64,
@@ -149,8 +165,9 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Excuses are paid for by trouble: one failed read breaks one reply, one full table refuses
-    /// one connection. A reset before the first byte may be either.
+    /// Excuses are paid for by trouble: one failed read, one record that is no longer what it was,
+    /// or one worn key breaks one reply; one full table refuses one connection. A reset before the
+    /// first byte may be either.
     fn overdrawn_excuses(&self) -> Option<String> {
         let count = |wanted: &str| -> u64 {
             self.counters
@@ -159,15 +176,18 @@ impl Outcome {
                 .map(|(_, value)| value)
                 .sum()
         };
-        let failures = count("disk_failed_commands") + count("disk_changed_commands");
+        let failures = count("disk_failed_commands")
+            + count("disk_changed_commands")
+            + count("record_reseal_mismatch_count")
+            + count("tls_key_exhausted_count");
         let overflows = count("tcp_overflow_count");
         let together = self.broken + self.refused > failures + overflows;
         let overdrawn =
             together || self.broken > failures || (failures == 0 && self.refused > overflows);
         overdrawn.then(|| {
             format!(
-                "{} replies broken by {failures} failed reads, {} connections refused by \
-                 {overflows} full tables",
+                "{} replies broken by {failures} failed reads and keys, {} connections refused \
+                 by {overflows} full tables",
                 self.broken, self.refused
             )
         })
@@ -241,6 +261,7 @@ impl<S: Server, C: Cable> World<S, C> {
     /// Plants a deliberate bug.
     pub(crate) fn plant(&mut self, canary: Canary) {
         self.canary = Some(canary);
+        self.server.plant(canary);
     }
 
     /// Runs until quiet, or until that is not to be expected any more.
@@ -433,6 +454,7 @@ impl<S: Server, C: Cable> World<S, C> {
             let report = client.report();
             outcome.replies += report.replies;
             outcome.verified_bytes += report.verified_bytes;
+            outcome.secured.add(&report.secured);
             outcome.late += report.late;
             outcome.broken += report.broken;
             outcome.refused += report.refused;
@@ -441,6 +463,8 @@ impl<S: Server, C: Cable> World<S, C> {
             outcome.given_up += report.given_up;
             outcome.violations.extend(report.violations.iter().cloned());
         }
+        let seen = self.server.violations();
+        outcome.violations.extend(seen.iter().cloned());
         outcome.violations.extend(outcome.overdrawn_excuses());
         if let Some(failure) = self.server.failure() {
             outcome
@@ -476,7 +500,7 @@ const SILENCE_AFTER_FRAMES: u64 = 12;
 const CONTENT_FRAME_BYTES: usize = 1000;
 
 /// Swaps two 16-bit words near the end of a data frame: no Internet checksum notices.
-fn swap_payload_words(frame: &mut [u8]) -> bool {
+pub(crate) fn swap_payload_words(frame: &mut [u8]) -> bool {
     if frame.len() < CONTENT_FRAME_BYTES {
         return false;
     }

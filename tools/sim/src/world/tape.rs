@@ -1,5 +1,11 @@
 //! The record of a run: a digest of every frame, and on request a line or a capture of each.
 //!
+//! Two runs of one seed have the same record. Ciphertext would be the exception, since the keys of
+//! a handshake do not come out of the seed, so of what may be ciphertext only the **shape** is
+//! recorded: of a sound segment of TLS its headers (without the checksum) and its length, of a
+//! damaged frame or one that may quote another its Ethernet header and its length. Of plaintext
+//! every byte counts. The capture has all bytes of both.
+//!
 //! It refuses to influence the run: it only sees. Lines are in a stable format, so that two runs
 //! can be compared with `diff`. Bounded by the run; a capture is kept in memory until its end.
 
@@ -10,6 +16,8 @@ use smoltcp::wire::{
     ArpPacket, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet,
     TcpPacket,
 };
+
+use crate::scenario::SECURE_PORT;
 
 /// Which way a frame went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +52,7 @@ impl Tape {
         self.frames += 1;
         self.digest.add(now.as_nanos());
         self.digest.add(direction as u64);
-        self.digest.add_bytes(frame);
+        self.digest.add_frame(frame);
         if let Some(capture) = &mut self.capture {
             append_to_capture(capture, now, frame);
         }
@@ -118,6 +126,21 @@ impl Digest {
         self.0 ^= self.0 >> 32;
     }
 
+    /// Every byte of what must repeat, and the shape of what cannot.
+    fn add_frame(&mut self, frame: &[u8]) {
+        match sealed_part(frame) {
+            None => self.add_bytes(frame),
+            Some(Sealed { from, checksum }) => {
+                let mut open = frame[..from].to_vec();
+                if let Some(checksum) = checksum {
+                    open[checksum..checksum + 2].fill(0);
+                }
+                self.add_bytes(&open);
+                self.add(frame.len() as u64);
+            }
+        }
+    }
+
     fn add_bytes(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -127,6 +150,71 @@ impl Digest {
             self.add(u64::from(*byte));
         }
         self.add(bytes.len() as u64);
+    }
+}
+
+/// Bytes of an Ethernet header.
+const ETHERNET_BYTES: usize = 14;
+/// Where the checksum is in a TCP header (RFC 9293 s3.1).
+const CHECKSUM_AT: usize = 16;
+
+/// What of a frame may be ciphertext.
+#[derive(Debug, PartialEq, Eq)]
+struct Sealed {
+    /// Everything from here on.
+    from: usize,
+    /// And the two bytes from here on, which follow from it.
+    checksum: Option<usize>,
+}
+
+/// The part of `frame` that may be ciphertext; `None` if all of it is the seed's.
+fn sealed_part(frame: &[u8]) -> Option<Sealed> {
+    let unknown = Sealed {
+        from: ETHERNET_BYTES.min(frame.len()),
+        checksum: None,
+    };
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    if ethernet.ethertype() == EthernetProtocol::Arp {
+        return None;
+    }
+    let Some((source, destination, segment)) = sound_segment(&ethernet) else {
+        return Some(unknown);
+    };
+    let Ok(tcp) = TcpPacket::new_checked(segment) else {
+        return Some(unknown);
+    };
+    if !tcp.verify_checksum(&source, &destination) {
+        return Some(unknown);
+    }
+    if tcp.src_port() != SECURE_PORT && tcp.dst_port() != SECURE_PORT {
+        return None;
+    }
+    // Nothing follows an IP packet in our frames.
+    let header = frame.len() - segment.len();
+    Some(Sealed {
+        from: header + usize::from(tcp.header_len()),
+        checksum: Some(header + CHECKSUM_AT),
+    })
+}
+
+/// Ends and segment of a TCP packet whose IP header is sound.
+fn sound_segment<'a>(
+    ethernet: &EthernetFrame<&'a [u8]>,
+) -> Option<(IpAddress, IpAddress, &'a [u8])> {
+    match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+            let is_tcp = packet.verify_checksum() && packet.next_header() == IpProtocol::Tcp;
+            let ends = (packet.src_addr().into(), packet.dst_addr().into());
+            is_tcp.then(|| (ends.0, ends.1, packet.payload()))
+        }
+        EthernetProtocol::Ipv6 => {
+            let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+            let is_tcp = packet.next_header() == IpProtocol::Tcp;
+            let ends = (packet.src_addr().into(), packet.dst_addr().into());
+            is_tcp.then(|| (ends.0, ends.1, packet.payload()))
+        }
+        _ => None,
     }
 }
 
@@ -172,6 +260,9 @@ fn describe(frame: &[u8]) -> String {
             ArpPacket::new_checked(ethernet.payload()).map(|packet| format!("{packet}"))
         }
         EthernetProtocol::Ipv4 => Ipv4Packet::new_checked(ethernet.payload()).map(|packet| {
+            if !packet.verify_checksum() {
+                return format!("{} bytes DAMAGED", frame.len());
+            }
             let ends = (packet.src_addr().into(), packet.dst_addr().into());
             describe_ip(ends, packet.next_header(), packet.payload())
         }),
@@ -193,14 +284,14 @@ fn describe_ip(ends: (IpAddress, IpAddress), protocol: IpProtocol, payload: &[u8
             let (from, to) = (segment.src_port(), segment.dst_port());
             format!(
                 "{source}:{from} {destination}:{to} {}{damaged}",
-                describe_tcp(&segment)
+                describe_tcp(&segment, sound)
             )
         }
         _ => format!("{source} {destination} {protocol} {} bytes", payload.len()),
     }
 }
 
-fn describe_tcp(segment: &TcpPacket<&[u8]>) -> String {
+fn describe_tcp(segment: &TcpPacket<&[u8]>, is_sound: bool) -> String {
     let flags: String = [
         (segment.syn(), 'S'),
         (segment.fin(), 'F'),
@@ -220,7 +311,8 @@ fn describe_tcp(segment: &TcpPacket<&[u8]>) -> String {
         segment.window_len(),
         segment.payload().len()
     );
-    if let Ok(ranges) = segment.selective_ack_ranges() {
+    // In damaged segments payload may pass for options.
+    if is_sound && let Ok(ranges) = segment.selective_ack_ranges() {
         for (left, right) in ranges.into_iter().flatten() {
             line.push_str(&format!(" sack {left}-{right}"));
         }
@@ -230,7 +322,13 @@ fn describe_tcp(segment: &TcpPacket<&[u8]>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
+    use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
+
     use super::{Direction, Instant, Tape};
+    use crate::forge;
+    use crate::scenario::{PORT, SECURE_PORT};
 
     #[test]
     fn the_digest_sees_time_direction_content_and_length() {
@@ -247,6 +345,50 @@ mod tests {
         let mut changed = [1; 20];
         changed[3] = 2;
         assert_ne!(base, digest(1, Direction::ToServer, &changed));
+    }
+
+    fn segment(port: u16, window: u16, payload: &[u8]) -> Vec<u8> {
+        let route = Route {
+            source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
+            source: Ipv4Addr::new(10, 0, 0, 1).into(),
+            destination: Ipv4Addr::new(10, 0, 0, 2).into(),
+        };
+        let segment = TcpRepr {
+            source_port: port,
+            destination_port: 40_000,
+            sequence: SeqNumber(5),
+            acknowledgment: SeqNumber(1),
+            flags: TcpFlags::ACK,
+            window,
+            options: TcpOptions::default(),
+        };
+        forge::tcp(&route, &segment, payload)
+    }
+
+    fn digest(frame: &[u8]) -> u64 {
+        let mut tape = Tape::new(false, false);
+        tape.record(Instant::ZERO, Direction::ToClients, frame);
+        tape.digest()
+    }
+
+    #[test]
+    fn of_ciphertext_the_digest_sees_the_shape_alone() {
+        let plain = |payload: &[u8]| digest(&segment(PORT, 9, payload));
+        assert_ne!(plain(b"abc"), plain(b"abd"));
+        let sealed = |window, payload: &[u8]| digest(&segment(SECURE_PORT, window, payload));
+        assert_eq!(sealed(9, b"abc"), sealed(9, b"xyz"));
+        assert_ne!(sealed(9, b"abc"), sealed(9, b"abcd"));
+        assert_ne!(sealed(9, b"abc"), sealed(8, b"abc"));
+        // A damaged port is no sign of plaintext, and damaged lengths are none of headers.
+        for place in 14..segment(SECURE_PORT, 9, b"").len() {
+            let damaged = |payload| {
+                let mut frame = segment(SECURE_PORT, 9, payload);
+                frame[place] ^= 4;
+                digest(&frame)
+            };
+            assert_eq!(damaged(b"abc"), damaged(b"xyz"), "byte {place}");
+        }
     }
 
     #[test]

@@ -1,0 +1,166 @@
+//! A client's side of TLS: rustls over whatever the connection carries.
+//!
+//! It offers one version and one suite, so that the scenario decides what is spoken. It refuses to
+//! judge: it says what it heard, and who said it. Bounded by what rustls buffers, which the caller
+//! takes out after each piece.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::cipher_suite;
+use rustls::pki_types::ServerName;
+use rustls::{
+    AlertDescription, ClientConfig, ClientConnection, Error, HandshakeKind, SupportedCipherSuite,
+};
+
+use super::Violation;
+use super::plan::{Aead, SecurePlan, Version};
+use crate::credentials::{FixedTime, SERVER_NAME, Trust, client_provider};
+
+/// Sessions a client remembers.
+const SESSIONS: usize = 8;
+/// Plaintext is taken out of rustls in pieces of this.
+const PIECE_BYTES: usize = 16_384;
+
+/// TLS on one connection.
+#[derive(Debug)]
+pub(super) struct Secure {
+    tls: ClientConnection,
+    has_heard_farewell: bool,
+}
+
+/// Why nothing more can be heard.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// What was heard is not what must be.
+    Violation(Violation),
+    /// The server's fatal alert.
+    Alert(AlertDescription),
+    /// Bytes that rustls does not take for TLS.
+    Nonsense(Error),
+}
+
+/// What every connection of a client has in common; sessions are remembered in it.
+pub(super) fn client_config(plan: &SecurePlan) -> Arc<ClientConfig> {
+    let version = match plan.version {
+        Version::Tls12 => &rustls::version::TLS12,
+        Version::Tls13 => &rustls::version::TLS13,
+    };
+    let provider = client_provider(suite_of(plan), plan.is_sent_back);
+    let mut config = ClientConfig::builder_with_details(Arc::new(provider), Arc::new(FixedTime))
+        .with_protocol_versions(&[version])
+        .expect("invariant: a suite of that version")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Trust::new()))
+        .with_no_client_auth();
+    config.resumption = if plan.resumes {
+        Resumption::in_memory_sessions(SESSIONS)
+    } else {
+        Resumption::disabled()
+    };
+    config.max_fragment_size = plan.record_bytes_max;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+fn suite_of(plan: &SecurePlan) -> SupportedCipherSuite {
+    match (plan.version, plan.aead) {
+        (Version::Tls12, Aead::Aes128Gcm) => cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        (Version::Tls12, Aead::Aes256Gcm) => cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        (Version::Tls12, Aead::ChaCha20Poly1305) => {
+            cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+        (Version::Tls13, Aead::Aes128Gcm) => cipher_suite::TLS13_AES_128_GCM_SHA256,
+        (Version::Tls13, Aead::Aes256Gcm) => cipher_suite::TLS13_AES_256_GCM_SHA384,
+        (Version::Tls13, Aead::ChaCha20Poly1305) => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    }
+}
+
+impl Secure {
+    /// A new connection; its ClientHello waits in [`Secure::take_output`].
+    pub(super) fn new(config: &Arc<ClientConfig>) -> Self {
+        let name = ServerName::try_from(SERVER_NAME).expect("invariant: a name");
+        let tls = ClientConnection::new(Arc::clone(config), name);
+        Self {
+            tls: tls.expect("invariant: a valid configuration"),
+            has_heard_farewell: false,
+        }
+    }
+
+    /// Takes bytes off the wire and hands on what they say.
+    pub(super) fn handle_bytes(
+        &mut self,
+        mut bytes: &[u8],
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), Violation>,
+    ) -> Result<(), Trouble> {
+        let mut piece = [0; PIECE_BYTES];
+        while !bytes.is_empty() {
+            if self.has_heard_farewell {
+                // RFC 8446 s6.1: the sender will not send any more messages.
+                let more = format!("{} bytes behind close_notify", bytes.len());
+                return Err(Trouble::Violation(more));
+            }
+            let taken = self.tls.read_tls(&mut bytes);
+            let taken = taken.expect("invariant: what was heard is taken out each time");
+            assert!(taken > 0, "rustls takes bytes until the farewell");
+            // Where debug assertions are on, rustls itself panics at what cannot be opened behind
+            // our own farewell: that, too, fails the run.
+            let state = self.tls.process_new_packets();
+            // Records before a bad one were good.
+            while let Ok(count @ 1..) = self.tls.reader().read(&mut piece) {
+                sink(&piece[..count]).map_err(Trouble::Violation)?;
+            }
+            match state {
+                Ok(state) => self.has_heard_farewell = state.peer_has_closed(),
+                Err(Error::AlertReceived(alert)) => return Err(Trouble::Alert(alert)),
+                Err(error) => return Err(Trouble::Nonsense(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals `text`.
+    pub(super) fn write(&mut self, text: &[u8]) {
+        self.tls
+            .writer()
+            .write_all(text)
+            .expect("invariant: output is taken out each time");
+    }
+
+    /// Goes on under new keys, and asks the server to do the same (RFC 8446 s4.6.3).
+    pub(super) fn refresh(&mut self) {
+        self.tls
+            .refresh_traffic_keys()
+            .expect("invariant: TLS 1.3, and its handshake is over");
+    }
+
+    /// Says that nothing more will be said.
+    pub(super) fn say_farewell(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    /// Appends what is to be sent.
+    pub(super) fn take_output(&mut self, output: &mut Vec<u8>) {
+        while self.tls.wants_write() {
+            self.tls
+                .write_tls(output)
+                .expect("invariant: a vector takes everything");
+        }
+    }
+
+    /// Whether requests can be sent.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.tls.is_handshaking()
+    }
+
+    /// Whether the server said that it will say nothing more.
+    pub(super) const fn has_heard_farewell(&self) -> bool {
+        self.has_heard_farewell
+    }
+
+    /// Full, resumed, or sent back once, when it is known.
+    pub(super) fn handshake_kind(&self) -> Option<HandshakeKind> {
+        self.tls.handshake_kind()
+    }
+}

@@ -1,0 +1,182 @@
+//! What both ends of TLS know before they meet: the certificate of this process, and the time.
+//!
+//! Key material is the one thing in a run that its seed does not say: the shared secrets of a
+//! handshake come from the cryptographic library's own random numbers. Everything that could let
+//! them be seen in the *shape* of a run is kept out of it here: signatures have a fixed size
+//! (Ed25519; those of ECDSA vary by a few bytes), so has the certificate, and nobody asks what
+//! time it is outside.
+//!
+//! It refuses to trust anything but that one certificate.
+
+use std::sync::{Arc, OnceLock};
+
+use core::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    ActiveKeyExchange, CryptoProvider, SharedSecret, SupportedKxGroup, WebPkiSupportedAlgorithms,
+    aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::ProducesTickets;
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::TimeProvider;
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error, NamedGroup, ServerConfig, SignatureScheme,
+    SupportedCipherSuite,
+};
+use server::tls::Certificates;
+
+/// Unix time at which every run begins.
+pub(crate) const UNIX_SECONDS: u64 = 1_800_000_000;
+/// What the server is called.
+pub(crate) const SERVER_NAME: &str = "sim";
+
+/// The certificate of this process and its key.
+fn identity() -> &'static CertifiedKey {
+    static IDENTITY: OnceLock<CertifiedKey> = OnceLock::new();
+    IDENTITY.get_or_init(|| {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("invariant: a key");
+        let mut params = rcgen::CertificateParams::new(vec![SERVER_NAME.to_owned()])
+            .expect("invariant: a valid name");
+        // One that depends on the key may need a byte less.
+        params.serial_number = Some(1.into());
+        let certificate = params
+            .self_signed(&key)
+            .expect("invariant: valid parameters");
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = aws_lc_rs::default_provider();
+        CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider)
+            .expect("invariant: a key that fits its certificate")
+    })
+}
+
+/// What a server agrees to, as the product says it, with the certificate of this process `chain`
+/// times over, so that its flight has more than one size.
+pub(crate) fn server_config(chain: usize) -> Arc<ServerConfig> {
+    /// Keys of tickets are key material like any other: one set for the process will do.
+    static TICKETER: OnceLock<Arc<dyn ProducesTickets>> = OnceLock::new();
+    let identity = identity();
+    let pair = CertifiedKey {
+        cert: vec![identity.cert[0].clone(); chain],
+        ..identity.clone()
+    };
+    let certificates = Certificates::new(vec![pair]);
+    let mut config = server::tls::server_config(Arc::new(certificates))
+        .expect("invariant: the product's own configuration");
+    let ticketer = TICKETER
+        .get_or_init(|| aws_lc_rs::Ticketer::new().expect("invariant: random numbers are at hand"));
+    config.ticketer = Arc::clone(ticketer);
+    config.time_provider = Arc::new(FixedTime);
+    Arc::new(config)
+}
+
+/// A provider of one suite. `is_sent_back`: the first key exchange it offers is one that servers do
+/// not know, so that it has to come again with another (RFC 8446 s4.1.4).
+pub(crate) fn client_provider(suite: SupportedCipherSuite, is_sent_back: bool) -> CryptoProvider {
+    let mut kx_groups = vec![aws_lc_rs::kx_group::X25519];
+    if is_sent_back {
+        kx_groups.insert(0, &Stranger);
+    }
+    CryptoProvider {
+        cipher_suites: vec![suite],
+        kx_groups,
+        ..aws_lc_rs::default_provider()
+    }
+}
+
+/// A key exchange that exists (RFC 7748), and that rustls's servers do not know. It leads nowhere.
+#[derive(Debug)]
+struct Stranger;
+
+/// Bytes of its public key.
+const STRANGER_BYTES: usize = 56;
+
+impl SupportedKxGroup for Stranger {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        Ok(Box::new(Self))
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X448
+    }
+}
+
+impl ActiveKeyExchange for Stranger {
+    fn complete(self: Box<Self>, _peer: &[u8]) -> Result<SharedSecret, Error> {
+        Err(Error::General("nobody takes this key exchange".to_owned()))
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        &[9; STRANGER_BYTES]
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::X448
+    }
+}
+
+/// It is always the same time: tickets do not age.
+#[derive(Debug)]
+pub(crate) struct FixedTime;
+
+impl TimeProvider for FixedTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(
+            UNIX_SECONDS,
+        )))
+    }
+}
+
+/// Trusts the certificate of this process. Signatures are verified like any other's.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Trust {
+    pub(crate) fn new() -> Self {
+        Self {
+            algorithms: aws_lc_rs::default_provider().signature_verification_algorithms,
+        }
+    }
+}
+
+impl ServerCertVerifier for Trust {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if *end_entity == identity().cert[0] {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::UnknownIssuer.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,303 @@
+//! Every range that a server sends again is, byte for byte, what it was when it was first sent.
+//!
+//! TCP promises that much to a receiver that keeps parts of both; TLS turns it into a matter of
+//! life and death: other content under a record number that was used before gives the key away
+//! (`record`). So everything a server hands to its link is remembered, by connection and offset in
+//! its stream, and what is sent again is held against it. The clients cannot check this for us:
+//! they never see what was lost.
+//!
+//! It refuses to know what the bytes mean. Frames are read by smoltcp, so that a mistake of our
+//! `wire` room shows. Nothing is forgotten while a run lasts, which bounds the memory by what the
+//! run sends: a run of the simulator is short.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
+
+use crate::client::Violation;
+
+/// Complaints kept: one mistake is often made many times.
+const COMPLAINTS_MAX: usize = 4;
+
+/// Everything one server sent. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    streams: BTreeMap<Ends, Stream>,
+    repeated_bytes: u64,
+    complaints: Vec<Violation>,
+}
+
+/// A connection's name: server first.
+type Ends = ((IpAddr, u16), (IpAddr, u16));
+
+/// What was sent since the SYN of a connection.
+#[derive(Debug)]
+struct Stream {
+    /// Sequence number of the first byte of data.
+    first: u32,
+    /// Everything sent, from there on.
+    bytes: Vec<u8>,
+    /// The server has reset the connection.
+    is_reset: bool,
+}
+
+/// A segment, as far as it matters here.
+struct Segment<'a> {
+    ends: Ends,
+    sequence: u32,
+    is_syn: bool,
+    is_reset: bool,
+    payload: &'a [u8],
+}
+
+impl Repeats {
+    /// A frame of the server's: whole, or as large as its link cuts by itself.
+    pub(crate) fn handle_frame(&mut self, frame: &[u8]) {
+        let Some(segment) = Segment::parse(frame) else {
+            return;
+        };
+        let known = self.streams.get_mut(&segment.ends);
+        if segment.is_syn {
+            let first = segment.sequence.wrapping_add(1);
+            // The same numbers again are the same SYN again.
+            if known.is_none_or(|stream| stream.first != first || stream.is_reset) {
+                self.streams.insert(segment.ends, Stream::new(first));
+            }
+            return;
+        }
+        let judged = match known {
+            Some(stream) => stream.handle(&segment),
+            None if segment.payload.is_empty() => Ok(0),
+            None => Err("data on a connection that never began".to_owned()),
+        };
+        match judged {
+            Ok(repeated_bytes) => self.repeated_bytes += repeated_bytes,
+            Err(complaint) if self.complaints.len() < COMPLAINTS_MAX => {
+                let ((_, from), (to, port)) = segment.ends;
+                self.complaints
+                    .push(format!("port {from} to {to} port {port}: {complaint}"));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Whether some of the frame's data was sent before.
+    pub(crate) fn is_repeat(&self, frame: &[u8]) -> bool {
+        Segment::parse(frame).is_some_and(|segment| {
+            let known = self.streams.get(&segment.ends);
+            let sent = known.and_then(|stream| stream.sent_of(&segment));
+            sent.is_some_and(|sent| !sent.is_empty() && !segment.payload.is_empty())
+        })
+    }
+
+    /// Bytes that were sent again.
+    pub(crate) const fn repeated_bytes(&self) -> u64 {
+        self.repeated_bytes
+    }
+
+    /// Promises the server broke.
+    pub(crate) fn complaints(&self) -> &[Violation] {
+        &self.complaints
+    }
+}
+
+impl Stream {
+    const fn new(first: u32) -> Self {
+        Self {
+            first,
+            bytes: Vec::new(),
+            is_reset: false,
+        }
+    }
+
+    /// What was sent before from where the segment begins; `None` if that is behind its end.
+    fn sent_of(&self, segment: &Segment<'_>) -> Option<&[u8]> {
+        // Runs stay below 4 GiB a connection.
+        let offset = segment.sequence.wrapping_sub(self.first);
+        self.bytes.get(usize::try_from(offset).ok()?..)
+    }
+
+    /// How many of the bytes were sent before.
+    fn handle(&mut self, segment: &Segment<'_>) -> Result<u64, Violation> {
+        let sent = self.sent_of(segment);
+        if segment.is_reset {
+            // What ends a connection bears the number behind all data; one with another number
+            // answers somebody's false segment and ends nothing (RFC 9293 s3.10.7.4).
+            self.is_reset |= sent.is_some();
+            return Ok(0);
+        }
+        if segment.payload.is_empty() {
+            return Ok(0);
+        }
+        if self.is_reset {
+            return Err("data behind a reset".to_owned());
+        }
+        let Some(sent) = sent else {
+            return Err("a hole in the stream".to_owned());
+        };
+        let repeated = sent.len().min(segment.payload.len());
+        let (again, new) = segment.payload.split_at(repeated);
+        let differs = again.iter().zip(sent).position(|(now, then)| now != then);
+        if let Some(place) = differs {
+            let offset = self.bytes.len() - sent.len() + place;
+            return Err(format!(
+                "byte {offset} of the stream is not what was first sent"
+            ));
+        }
+        self.bytes.extend_from_slice(new);
+        Ok(repeated as u64)
+    }
+}
+
+impl<'a> Segment<'a> {
+    fn parse(frame: &'a [u8]) -> Option<Self> {
+        let ethernet = EthernetFrame::new_checked(frame).ok()?;
+        let (source, destination, packet): (IpAddr, IpAddr, _) = match ethernet.ethertype() {
+            EthernetProtocol::Ipv4 => {
+                let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+                (
+                    packet.src_addr().into(),
+                    packet.dst_addr().into(),
+                    packet.payload(),
+                )
+            }
+            EthernetProtocol::Ipv6 => {
+                let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+                (
+                    packet.src_addr().into(),
+                    packet.dst_addr().into(),
+                    packet.payload(),
+                )
+            }
+            _ => return None,
+        };
+        let segment = TcpPacket::new_checked(packet).ok()?;
+        Some(Self {
+            ends: (
+                (source, segment.src_port()),
+                (destination, segment.dst_port()),
+            ),
+            sequence: segment.seq_number().0.cast_unsigned(),
+            is_syn: segment.syn(),
+            is_reset: segment.rst(),
+            payload: segment.payload(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
+
+    use super::Repeats;
+    use crate::forge;
+
+    const ISS: u32 = u32::MAX - 3;
+
+    fn frame(flags: TcpFlags, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let route = Route {
+            source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
+            source: Ipv4Addr::new(10, 0, 0, 1).into(),
+            destination: Ipv4Addr::new(10, 0, 0, 2).into(),
+        };
+        let segment = TcpRepr {
+            source_port: 80,
+            destination_port: 40_000,
+            sequence: SeqNumber(sequence),
+            acknowledgment: SeqNumber(1),
+            flags,
+            window: 100,
+            options: TcpOptions::default(),
+        };
+        forge::tcp(&route, &segment, payload)
+    }
+
+    /// A SYN, then these segments: offset in the stream and payload.
+    fn sent(segments: &[(u32, &[u8])]) -> Repeats {
+        let mut repeats = Repeats::default();
+        repeats.handle_frame(&frame(TcpFlags::SYN.union(TcpFlags::ACK), ISS, b""));
+        for (offset, payload) in segments {
+            let sequence = ISS.wrapping_add(1 + offset);
+            repeats.handle_frame(&frame(TcpFlags::ACK, sequence, payload));
+        }
+        repeats
+    }
+
+    fn complaint(repeats: &Repeats) -> &str {
+        repeats.complaints().first().map_or("", String::as_str)
+    }
+
+    #[test]
+    fn the_same_bytes_again_are_counted_and_others_are_found() {
+        let first: &[(u32, &[u8])] = &[(0, b"abcdef"), (6, b"ghi")];
+        let with = |segment| sent(&[first, &[segment]].concat());
+        for (segment, repeated) in [
+            ((9, b"new".as_slice()), 0),
+            ((0, b"abc"), 3),
+            ((2, b"cdefghi"), 7),
+            ((8, b"ijk"), 1),
+            ((0, b"abcdefghijkl"), 9),
+        ] {
+            let repeats = with(segment);
+            assert_eq!(
+                (complaint(&repeats), repeats.repeated_bytes()),
+                ("", repeated)
+            );
+        }
+        for (segment, place) in [
+            ((0, b"abX".as_slice()), 2),
+            ((5, b"fgX"), 7),
+            ((8, b"Xjk"), 8),
+        ] {
+            let repeats = with(segment);
+            let wanted = format!("byte {place} of the stream is not");
+            assert!(complaint(&repeats).contains(&wanted), "{repeats:?}");
+        }
+        assert!(complaint(&with((10, b"x"))).contains("a hole"));
+    }
+
+    #[test]
+    fn what_repeats_is_known_before_it_is_sent() {
+        let repeats = sent(&[(0, b"abc")]);
+        let asked = |offset: u32, payload: &[u8]| {
+            repeats.is_repeat(&frame(TcpFlags::ACK, ISS.wrapping_add(1 + offset), payload))
+        };
+        assert!(asked(0, b"a") && asked(2, b"cd"));
+        assert!(!asked(3, b"d") && !asked(0, b"") && !asked(9, b"x"));
+    }
+
+    #[test]
+    fn a_new_syn_begins_a_new_stream_and_the_same_one_does_not() {
+        let syn = TcpFlags::SYN.union(TcpFlags::ACK);
+        let mut repeats = sent(&[(0, b"abc")]);
+        repeats.handle_frame(&frame(syn, ISS, b""));
+        repeats.handle_frame(&frame(TcpFlags::ACK, ISS.wrapping_add(1), b"abc"));
+        assert_eq!((complaint(&repeats), repeats.repeated_bytes()), ("", 3));
+        repeats.handle_frame(&frame(syn, 77, b""));
+        repeats.handle_frame(&frame(TcpFlags::ACK, 78, b"xyz"));
+        assert_eq!((complaint(&repeats), repeats.repeated_bytes()), ("", 3));
+        let mut stray = Repeats::default();
+        stray.handle_frame(&frame(TcpFlags::ACK, 5, b""));
+        assert_eq!(complaint(&stray), "");
+        stray.handle_frame(&frame(TcpFlags::ACK, 5, b"x"));
+        assert!(complaint(&stray).contains("never began"));
+    }
+
+    #[test]
+    fn nothing_follows_a_reset_but_a_new_connection() {
+        let reset = |sequence| frame(TcpFlags::RST, sequence, b"");
+        let more = frame(TcpFlags::ACK, ISS.wrapping_add(4), b"def");
+        let mut repeats = sent(&[(0, b"abc")]);
+        // It answers a segment that was none of the connection's.
+        repeats.handle_frame(&reset(ISS.wrapping_add(1 << 29)));
+        repeats.handle_frame(&more);
+        assert_eq!(complaint(&repeats), "");
+        repeats.handle_frame(&reset(ISS.wrapping_add(7)));
+        repeats.handle_frame(&more);
+        assert!(complaint(&repeats).contains("behind a reset"));
+    }
+}
