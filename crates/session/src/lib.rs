@@ -152,7 +152,7 @@ pub enum TlsPlan {
         /// Of which half.
         direction: Direction,
     },
-    /// The client is gone: nothing of it need be kept.
+    /// The client is gone, or has only its end to wait for: nothing of it need be kept.
     Forget {
         /// Who.
         token: TlsToken,

@@ -338,13 +338,10 @@ impl Conductor {
     fn remove_client(&mut self, arena: &mut Arena, index: u32) {
         self.timers.clear(index);
         self.leave_handshake(index);
+        self.forget_secrets(index);
         let Some(mut client) = self.clients.remove(index) else {
             return;
         };
-        if client.tls.is_some() {
-            let serial = client.serial;
-            self.forgotten.push(TlsToken { index, serial });
-        }
         self.table.remove(&client.tcp.tuple());
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {

@@ -74,7 +74,7 @@ pub struct Conductor {
     condemned: Vec<TlsToken>,
     /// Clients that want something of whoever shakes hands.
     tls_turns: RunQueue,
-    /// Clients that spoke TLS and are gone.
+    /// Clients that spoke TLS and no longer do.
     forgotten: Vec<TlsToken>,
     /// Handshakes in the order they began, and some that are over.
     handshakes: VecDeque<TlsToken>,

@@ -286,9 +286,23 @@ impl Conductor {
         }
     }
 
+    /// Whoever shakes hands is done with a client: told once, and as early as can be, since the
+    /// client may stay for minutes.
+    pub(super) fn forget_secrets(&mut self, index: u32) {
+        let Some(client) = self.clients.entry(index) else {
+            return;
+        };
+        let tls = client.tls.as_ref();
+        if tls.is_some_and(|tls| !matches!(tls.phase, Phase::Over)) {
+            let serial = client.serial;
+            self.forgotten.push(TlsToken { index, serial });
+        }
+    }
+
     /// Nothing more is opened; the connection ends after what is queued.
     pub(super) fn end_tls(&mut self, index: u32) {
         self.leave_handshake(index);
+        self.forget_secrets(index);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };

@@ -748,6 +748,9 @@ fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
         bench.pass(Duration::from_secs(21));
         peer.take(&mut bench);
         assert!(peer.finished);
+        // What shakes hands keeps nothing for a client that may stay a while.
+        let plan = bench.conductor.poll_tls();
+        assert!(matches!(plan, Some(TlsPlan::Forget { token: gone }) if gone == token));
         peer.send(&mut bench, TcpFlags::ACK, HELLO);
         assert!(bench.conductor.poll_tls().is_none());
         answer(&mut bench, token, established(Version::Tls12));
@@ -757,6 +760,7 @@ fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
         client.peer.close(&mut bench);
         assert!(client.peer.received.is_empty());
         assert_eq!(bench.conductor.counters().tls_handshake_count, 0);
+        assert!(bench.conductor.poll_tls().is_none(), "forgotten once");
         bench.assert_quiet();
     }
 }
