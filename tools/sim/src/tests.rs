@@ -106,8 +106,8 @@ fn the_product_meets_the_troubles_of_tls() {
         ),
         (
             "conduct",
-            0,
-            ["tls_alert_count", "tls_handshake_timeout_count"],
+            280,
+            ["tls_alert_count", "tls_handshake_refused_count"],
         ),
         (
             "flood",
