@@ -121,11 +121,18 @@ impl Client {
 
     /// When what is awaited is overdue, and what that is.
     pub(crate) fn patience(&self, config: &Config) -> Option<(Instant, Overdue)> {
-        if !self.tcp.is_idle() {
-            return Some((
-                self.tcp.progress_at() + config.send_timeout,
-                Overdue::Acknowledgment,
-            ));
+        let acknowledgment = (!self.tcp.is_idle()).then(|| {
+            let deadline = self.tcp.progress_at() + config.send_timeout;
+            (deadline, Overdue::Acknowledgment)
+        });
+        // Acknowledging it bit by bit does not make a handshake last longer.
+        let handshake = self.shaking_since().map(|since| {
+            let deadline = since + config.head_timeout;
+            (deadline, Overdue::Handshake)
+        });
+        if acknowledgment.is_some() || handshake.is_some() {
+            let overdue = [acknowledgment, handshake].into_iter().flatten();
+            return overdue.min_by_key(|(deadline, _)| *deadline);
         }
         let (since, time, overdue): (Instant, Duration, _) = match self.awaiting {
             Awaiting::Request {
@@ -141,6 +148,14 @@ impl Client {
         };
         Some((since + time, overdue))
     }
+
+    /// Since when the handshake of TLS is waited for, if it is.
+    fn shaking_since(&self) -> Option<Instant> {
+        match self.awaiting {
+            Awaiting::Request { since, .. } if self.tls.as_ref()?.is_shaking() => Some(since),
+            _ => None,
+        }
+    }
 }
 
 /// What did not come in time.
@@ -150,6 +165,8 @@ pub(crate) enum Overdue {
     Request,
     /// The rest of a head: 408.
     Head,
+    /// The end of the handshake: the connection is closed.
+    Handshake,
     /// Any acknowledgment of what we send: the connection is reset.
     Acknowledgment,
 }

@@ -5,7 +5,8 @@
 //! arena between its read and its frame, and nowhere else.
 //!
 //! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
-//! connection there are at most 17 KiB of what the client sent (and over TLS 24 KiB of it opened), eight replies' heads, sixteen fetches and the
+//! connection there are at most 17 KiB of what the client sent (over TLS 24 KiB of it opened;
+//! buffers grow by doubling), eight replies' heads, sixteen fetches and the
 //! log of [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
 //! when it first needs it; beyond that, a look-up takes its path, and queues of what the caller
 //! polls each round grow to the most that ever waited.

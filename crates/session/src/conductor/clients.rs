@@ -259,12 +259,12 @@ impl Conductor {
                 return;
             }
             Some((deadline, Overdue::Head)) if deadline <= now => self.time_out_head(now, index),
+            Some((deadline, Overdue::Handshake)) if deadline <= now => {
+                self.counters.tls_handshake_timeout_count += 1;
+                self.close_when_replied(now, index);
+            }
             Some((deadline, Overdue::Request)) if deadline <= now => {
-                if client.tls.as_ref().is_some_and(|tls| tls.is_shaking()) {
-                    self.counters.tls_handshake_timeout_count += 1;
-                } else {
-                    self.counters.http_idle_close_count += 1;
-                }
+                self.counters.http_idle_close_count += 1;
                 self.close_when_replied(now, index);
             }
             _ => {}

@@ -624,6 +624,23 @@ fn a_handshake_that_does_not_end_is_closed() {
 }
 
 #[test]
+fn a_handshake_acknowledged_bit_by_bit_is_closed_too() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    let flight = vec![b'f'; 1000];
+    answer(&mut bench, token, TlsAnswer::Continue { flight });
+    bench.turn();
+    for _ in 0..21 {
+        peer.expected = peer.expected.wrapping_add(1);
+        peer.send(&mut bench, TcpFlags::ACK, b"");
+        bench.pass(Duration::from_secs(1));
+    }
+    assert_eq!(bench.conductor.counters().tls_handshake_timeout_count, 1);
+}
+
+#[test]
 fn one_handshake_too_many_ends_the_eldest() {
     let config = Config {
         connections_max: HANDSHAKES_MAX + 2,
