@@ -2,7 +2,8 @@
 //!
 //! [`serve_strangers`] reads its input as a list of doings: raw frames, frames addressed to us,
 //! handshakes, requests, acknowledgments true and false, segments with any flags, resets, router's
-//! complaints, an interface that goes down, and time that passes. Whatever they are, the server
+//! complaints, hellos and records of TLS, an interface that goes down, and time that passes.
+//! Whatever they are, the server
 //! must not panic, and once the strangers are gone and its patience has ended, everything it
 //! lent must be back.
 //!
@@ -18,11 +19,13 @@ use wire::{MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRe
 
 use crate::atlas::{self, Atlas, MAC};
 use crate::forge;
-use crate::scenario::{Happening, PORT, Path, SERVER_V4, SERVER_V6, Scenario, Theme};
+use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
 use crate::world::Server;
 
 /// Doings read of one input.
 const DOINGS_MAX: usize = 400;
+/// In where a stranger's port comes from: the server's port is that of TLS.
+const SECURE_BIT: u16 = 1 << 15;
 /// Strangers; odd ones speak IPv6.
 const STRANGERS: usize = 4;
 /// Rounds of the worker at one moment.
@@ -39,6 +42,8 @@ const QUIET_AFTER: Duration = Duration::from_secs(2 * 3600);
 struct Stranger {
     number: u8,
     source_port: u16,
+    /// The server's port is that of TLS.
+    is_secure: bool,
     /// What it sends next.
     next: u32,
     /// What it heard of the server, without gaps.
@@ -138,7 +143,7 @@ impl Street {
     /// The next doing; `None` when the input is at its end.
     fn act(&mut self, input: &mut Input<'_>, path: &str) -> Option<()> {
         let (doing, who) = (input.byte()?, usize::from(input.byte()?) % STRANGERS);
-        match doing % 14 {
+        match doing % 16 {
             0 => self.send(input.some()?.to_vec()),
             1 => self.send_addressed(input)?,
             2 => self.knock(who, input)?,
@@ -154,6 +159,8 @@ impl Street {
                 let up = [Happening::Up, Happening::Down][usize::from(input.byte()? % 2)];
                 self.server.handle_happening(self.now, up);
             }
+            14 => self.greet(who, input)?,
+            15 => self.say_record(who, input)?,
             _ => self.now += Duration::from_micros(1 << (input.byte()? % 28)),
         }
         Some(())
@@ -170,7 +177,9 @@ impl Street {
     fn knock(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let (wishes, window) = (input.byte()?, input.short()?);
         let stranger = &mut self.strangers[who];
-        stranger.source_port = 1024 + input.short()? % 4;
+        let place = input.short()?;
+        stranger.source_port = 1024 + place % 4;
+        stranger.is_secure = place & SECURE_BIT != 0;
         stranger.next = u32::from(input.short()?) << 16 | 0xfff0;
         let wants = |bit: u8| wishes & bit != 0;
         let options = TcpOptions {
@@ -203,6 +212,31 @@ impl Street {
             u16::MAX,
             text.as_bytes(),
         );
+        Some(())
+    }
+
+    /// Begins TLS, perhaps with a byte that is another, perhaps not to the end.
+    fn greet(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let mut hello = client_hello();
+        let (place, flip, left) = (input.byte()?, input.byte()?, input.byte()?);
+        if let Some(byte) = hello.get_mut(usize::from(place)) {
+            *byte ^= flip;
+        }
+        hello.truncate(usize::from(left));
+        self.say(who, TcpFlags::PSH.union(TcpFlags::ACK), u16::MAX, &hello);
+        Some(())
+    }
+
+    /// A record of TLS, its length as true as the input wants.
+    fn say_record(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+        let (kind, length) = (20 + input.byte()? % 6, input.delta()?);
+        let content = input.some()?;
+        let told = u32::try_from(content.len())
+            .expect("invariant: a short content")
+            .wrapping_add(length);
+        let [_, _, high, low] = told.to_be_bytes();
+        let record = [&[kind, 3, 3, high, low], content].concat();
+        self.say(who, TcpFlags::PSH.union(TcpFlags::ACK), u16::MAX, &record);
         Some(())
     }
 
@@ -287,7 +321,11 @@ impl Street {
         let stranger = self.strangers[who];
         let segment = TcpRepr {
             source_port: stranger.source_port,
-            destination_port: PORT,
+            destination_port: if stranger.is_secure {
+                SECURE_PORT
+            } else {
+                PORT
+            },
             sequence: SeqNumber(stranger.next),
             acknowledgment: SeqNumber(stranger.heard),
             flags,
@@ -402,6 +440,28 @@ impl Street {
     }
 }
 
+/// A hello that is understood (RFC 8446 s4.1.2): both versions, what every server knows.
+fn client_hello() -> Vec<u8> {
+    let extensions: [&[u8]; 4] = [
+        // supported_versions
+        &[0, 43, 0, 5, 4, 3, 4, 3, 3],
+        // supported_groups: x25519
+        &[0, 10, 0, 4, 0, 2, 0, 29],
+        // signature_algorithms: Ed25519
+        &[0, 13, 0, 4, 0, 2, 8, 7],
+        // key_share: one of x25519
+        &[[0, 51, 0, 38, 0, 36, 0, 29, 0, 32].as_slice(), &[9; 32]].concat(),
+    ];
+    let extensions = extensions.concat();
+    let short = |bytes: usize| u8::try_from(bytes).expect("invariant: a short hello");
+    // No session; AES-128-GCM of both versions; no compression.
+    let suites = [0, 0, 4, 0x13, 0x01, 0xc0, 0x2b, 1, 0];
+    let head = [&[3, 3], [7; 32].as_slice(), &suites].concat();
+    let body = [&head[..], &[0, short(extensions.len())], &extensions].concat();
+    let message = [&[1, 0, 0, short(body.len())], &body[..]].concat();
+    [&[22, 3, 1, 0, short(message.len())], &message[..]].concat()
+}
+
 /// Inputs that reach deep, made by the code that reads them: a seed corpus.
 #[must_use]
 pub fn strangers_seeds() -> Vec<Vec<u8>> {
@@ -413,7 +473,7 @@ fn seeds_of(server: u8) -> Vec<Vec<u8>> {
     let knock = [2, 0, 0x75, 0xff, 0xff, 0, 1, 0, 9];
     let established = [&[server][..], &knock, &[3, 0]].concat();
     let tick = [13, 0, 16];
-    let doings: [&[u8]; 7] = [
+    let doings: [&[u8]; 9] = [
         &[4, 0, 6],
         &[4, 0, 3],
         &[9, 0],
@@ -421,6 +481,8 @@ fn seeds_of(server: u8) -> Vec<Vec<u8>> {
         &[6, 0, 0, 9],
         &[7, 0, 0xff, 0xff, 0, 0, 1, 0x20, 0, 0x08, 0],
         &[11, 0, 3, 0, 200, 0],
+        &[14, 0, 0, 0, 255],
+        &[15, 0, 3, 0, 0, 2, 1, 0],
     ];
     let mut seeds = vec![vec![server, 0, 0, 4, 1, 2, 3, 4], established.clone()];
     for first in doings {
@@ -428,6 +490,13 @@ fn seeds_of(server: u8) -> Vec<Vec<u8>> {
         seeds.push([&asked[..], &[6, 0, 0xff, 0xff], &tick, &[9, 0]].concat());
         seeds.push(asked);
     }
+    let secure = [2, 0, 0x75, 0xff, 0xff, 0x80, 1, 0, 9];
+    let greeted = [&[server][..], &secure, &[3, 0, 14, 0, 0, 0, 255], &tick].concat();
+    let acknowledged = [&greeted[..], &[3, 0], &tick].concat();
+    for first in doings {
+        seeds.push([&acknowledged[..], first, &tick, &[9, 0]].concat());
+    }
+    seeds.push(greeted);
     seeds
 }
 
@@ -437,6 +506,21 @@ mod tests {
 
     use super::{act_all, serve_strangers, strangers_seeds};
     use crate::dice::Dice;
+
+    #[test]
+    fn a_strangers_hello_is_understood() {
+        let knock = [0, 2, 0, 0x75, 0xff, 0xff, 0x80, 1, 0, 9];
+        let greeted = [
+            &knock[..],
+            &[3, 0, 14, 0, 0, 0, 255, 13, 0, 16, 3, 0, 13, 0, 16],
+        ]
+        .concat();
+        let counters: BTreeMap<_, _> = act_all(&greeted).into_iter().collect();
+        assert_eq!(counters["tls_handshake_records"], 1);
+        // It waits for a Finished that never comes.
+        assert_eq!(counters["tls_handshake_refused_count"], 0);
+        assert_eq!(counters["tls_handshake_timeout_count"], 1);
+    }
 
     #[test]
     fn strangers_of_many_kinds_leave_nothing_behind() {
@@ -469,6 +553,9 @@ mod tests {
             "tcp_timeout_count",
             "tcp_retransmit_segments",
             "tcp_packet_too_big_count",
+            "tls_handshake_records",
+            "tls_handshake_refused_count",
+            "tls_handshake_timeout_count",
         ] {
             assert!(reached[name] > 0, "{name} was not moved: {reached:?}");
         }
