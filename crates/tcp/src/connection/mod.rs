@@ -50,9 +50,10 @@ pub struct Config {
     pub keep_alive_idle: Duration,
     /// Time between keep-alive probes.
     pub keep_alive_interval: Duration,
-    /// Unanswered probes, of keep-alive or of a zero window, before the connection is given up.
+    /// Unanswered probes of keep-alive before the connection is given up.
     pub probes_max: u32,
-    /// Retransmission timeouts in a row before the connection is given up (RFC 9293 s3.8.3, R2).
+    /// Retransmission timeouts in a row, or unanswered probes of a zero window, before the
+    /// connection is given up (RFC 9293 s3.8.3, R2).
     pub timeouts_max: u32,
     /// How long FIN-WAIT-2 waits for the peer's FIN.
     pub fin_wait_2: Duration,

@@ -99,7 +99,7 @@ impl Connection {
         if self
             .keep_alive_deadline()
             .is_some_and(|deadline| deadline <= now)
-            && !self.probe()
+            && !self.probe(self.config.probes_max)
         {
             return timed_out;
         }
@@ -151,7 +151,8 @@ impl Connection {
                 }
                 self.rtt.on_timeout();
                 self.restart_retransmit(now);
-                return self.probe();
+                // RFC 1122 s4.2.2.17 wants no less patience here than with data.
+                return self.probe(self.config.timeouts_max);
             }
         }
         true
@@ -229,11 +230,11 @@ impl Connection {
                 || (admitted.end < self.send.end && self.is_crumb(admitted.bytes())))
     }
 
-    /// Sends a probe; `false` if too many went unanswered.
-    fn probe(&mut self) -> bool {
+    /// Sends a probe; `false` if `most` went unanswered already.
+    fn probe(&mut self, most: u32) -> bool {
         self.probes += 1;
         self.probe_due = true;
-        self.probes <= self.config.probes_max
+        self.probes <= most
     }
 
     fn keep_alive_deadline(&self) -> Option<Instant> {

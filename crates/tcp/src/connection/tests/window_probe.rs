@@ -12,7 +12,7 @@ fn a_shut_window_is_probed_ever_more_slowly_while_it_is_answered() {
     driver.append(5000);
     assert_eq!(driver.flush(), []);
     let mut wait = RTO;
-    // More often than `probes_max`: a peer that answers is never given up.
+    // More often than `timeouts_max`: a peer that answers is never given up.
     for _ in 0..20 {
         assert_eq!(driver.wait(), wait);
         assert_eq!(driver.fire(), Outcome::Open);
@@ -28,7 +28,7 @@ fn a_shut_window_is_probed_ever_more_slowly_while_it_is_answered() {
 fn a_peer_that_answers_no_probe_is_given_up() {
     let mut driver = Driver::with(SHUT);
     driver.append(5000);
-    for _ in 0..Config::default().probes_max {
+    for _ in 0..Config::default().timeouts_max {
         assert_eq!(driver.fire(), Outcome::Open);
         assert_eq!(driver.flush(), [Probe]);
     }
