@@ -174,9 +174,12 @@ impl Tls {
         Some(plan)
     }
 
-    /// Takes the first whole record out.
+    /// Takes the first whole record out, or, if there can be none, all that there is.
     fn take_record(&mut self) -> Option<Vec<u8>> {
-        let length = record::peek_record(&self.sealed).ok()??;
+        let Ok(length) = record::peek_record(&self.sealed) else {
+            return Some(std::mem::take(&mut self.sealed));
+        };
+        let length = length?;
         if self.sealed.len() < length {
             return None;
         }

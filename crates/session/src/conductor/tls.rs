@@ -239,6 +239,10 @@ impl Conductor {
                     self.enter_handshake(TlsToken { index, serial });
                 }
             }
+            // There may be keys already: whoever has them says what is wrong.
+            Err(_) if matches!(tls.phase, Phase::Shaking { is_first: false }) => {
+                self.tls_turns.push(index);
+            }
             Err(description) => {
                 client.push_flight(now, &plain_alert(description));
                 self.counters.tls_handshake_refused_count += 1;

@@ -607,6 +607,24 @@ fn plain_http_after_the_last_word_has_no_answer() {
 }
 
 #[test]
+fn a_bad_header_amid_the_handshake_is_the_handshakers_to_refuse() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    let flight = Vec::new();
+    answer(&mut bench, token, TlsAnswer::Continue { flight });
+    peer.send(&mut bench, TcpFlags::ACK, b"no record");
+    let (_, record) = handshake(bench.conductor.poll_tls());
+    assert_eq!(record, b"no record");
+    let flight = b"sealed alert".to_vec();
+    answer(&mut bench, token, TlsAnswer::Refused { flight });
+    bench.turn();
+    peer.drain(&mut bench);
+    assert!(peer.finished && peer.received == b"sealed alert");
+}
+
+#[test]
 fn a_handshake_that_does_not_end_is_closed() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
