@@ -277,7 +277,14 @@ impl fmt::Display for Way {
             "  lateness  p50 {} us, p99 {} us, p99.9 {} us, max {} us",
             late.p50_us, late.p99_us, late.p99_9_us, late.max_us
         )?;
-        for band in &self.bands {
+        let used = || self.bands.iter().filter(|band| band.frames > 0);
+        write!(
+            to,
+            "\n  bands     {} of {} used",
+            used().count(),
+            self.bands.len()
+        )?;
+        for band in used() {
             write!(
                 to,
                 "\n  {:>8.3} ms {} frames, at most {} bytes",
