@@ -31,8 +31,9 @@ static SUITES: [SupportedCipherSuite; 9] = [
     suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
 
-/// The protocol spoken inside (RFC 7301). Clients that name none are served as well.
-const PROTOCOL: &[u8] = b"http/1.1";
+/// The protocols spoken inside, the preferred one first (RFC 7301; `http/1.0` is what `curl -0`
+/// asks for). Clients that name none are served as well.
+const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"http/1.0"];
 /// Tickets of TLS 1.3 after a handshake. A ticket is used once (RFC 8446 appendix C.4), and
 /// players open two connections at a time, for pictures and for sound.
 const TICKETS: usize = 2;
@@ -55,7 +56,7 @@ pub fn server_config(
         .with_no_client_auth()
         .with_cert_resolver(certificates);
     config.enable_secret_extraction = true;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.send_tls13_tickets = TICKETS;
     // A request sent as early data can be played back by whoever saw it (RFC 8446 s8).
     config.max_early_data_size = 0;

@@ -10,7 +10,7 @@ use record::{Alert, AlertDescription};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{ExtractedSecrets, HandshakeKind, ServerConfig};
+use rustls::{Error, ExtractedSecrets, HandshakeKind, ServerConfig};
 use tracing::debug;
 
 /// Most bytes a client may send before its handshake is complete: a ClientHello, another after a
@@ -83,7 +83,7 @@ impl Shaking {
         self.received_bytes = self.received_bytes.saturating_add(record.len());
         if self.received_bytes > HANDSHAKE_BYTES_MAX {
             debug!("a handshake is refused: more than {HANDSHAKE_BYTES_MAX} bytes");
-            return Shaken::Refused(self.alert());
+            return Shaken::Refused(self.alert(AlertDescription::IllegalParameter));
         }
         if self.pending.is_empty() {
             self.pending = record;
@@ -103,7 +103,7 @@ impl Shaking {
                 Ok(state) => heed(state, &mut flight),
                 Err(error) => {
                     debug!("a handshake is refused: {error}");
-                    return self.refuse(flight);
+                    return self.refuse(flight, &error);
                 }
             };
             self.pending.drain(..discard);
@@ -119,13 +119,22 @@ impl Shaking {
     /// After an error rustls still gives what it has queued: the flight it was working on, and the
     /// alert. It is called just as long as there is something, because then it does not look at
     /// the client's bytes, and to look at them again is what it must not do.
-    fn refuse(mut self: Box<Self>, mut flight: Vec<u8>) -> Shaken {
+    ///
+    /// For a few errors it queues no alert; then the client is told by one of ours.
+    fn refuse(mut self: Box<Self>, mut flight: Vec<u8>, error: &Error) -> Shaken {
         while self.connection.wants_write() {
             let UnbufferedStatus { state, .. } =
                 self.connection.process_tls_records(&mut self.pending);
             if !state.is_ok_and(|state| heed(state, &mut flight) == Wish::Call) {
                 break;
             }
+        }
+        if flight.is_empty() {
+            flight = match error {
+                Error::InvalidMessage(_) => self.alert(AlertDescription::DecodeError),
+                Error::PeerMisbehaved(_) => self.alert(AlertDescription::UnexpectedMessage),
+                _ => flight,
+            };
         }
         Shaken::Refused(flight)
     }
@@ -149,13 +158,13 @@ impl Shaking {
         }
     }
 
-    /// The alert for the limit that is ours. Once there are keys only rustls could seal it, and
-    /// it cannot be asked to; then the connection ends without.
-    fn alert(&self) -> Vec<u8> {
+    /// An alert of ours. Once there are keys only rustls could seal it, and it cannot be asked to;
+    /// then the connection ends without.
+    fn alert(&self, description: AlertDescription) -> Vec<u8> {
         if self.connection.protocol_version().is_some() {
             return Vec::new();
         }
-        let alert = Alert::fatal(AlertDescription::IllegalParameter).to_bytes();
+        let alert = Alert::fatal(description).to_bytes();
         [&PLAIN_ALERT_HEADER[..], &alert].concat()
     }
 }

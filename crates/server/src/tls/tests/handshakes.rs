@@ -72,6 +72,8 @@ fn a_client_that_names_no_protocol_or_more_than_one_is_served() {
     for (named, agreed) in [
         (&[][..], None),
         (&["h2", "http/1.1"], Some(&b"http/1.1"[..])),
+        (&["http/1.0", "http/1.1"], Some(&b"http/1.1"[..])),
+        (&["http/1.0"], Some(&b"http/1.0"[..])),
     ] {
         let mut config = (*client_of(&TLS13)).clone();
         config.alpn_protocols = named.iter().map(|name| name.as_bytes().to_vec()).collect();

@@ -75,6 +75,18 @@ fn garbage_gets_an_alert() {
     assert_first_record(vec![23, 3, 3, 0, 1, 0], UNEXPECTED_MESSAGE);
 }
 
+/// rustls queues no alert for this one.
+#[test]
+fn another_record_between_the_parts_of_a_message_gets_an_alert() {
+    const UNEXPECTED_MESSAGE: u8 = 10;
+    let mut handshaker = handshaker();
+    let half = handshake(&mut handshaker, TOKEN, handshake_record(&[1, 0, 0, 9, 3]));
+    assert!(matches!(half, TlsAnswer::Continue { .. }));
+    let warning = vec![21, 3, 3, 0, 2, 1, 90];
+    let answer = handshake(&mut handshaker, TOKEN, warning);
+    assert_refused(&answer, &plain_alert(UNEXPECTED_MESSAGE));
+}
+
 #[test]
 fn no_record_of_random_bytes_hurts() {
     let mut state = 1u64;
