@@ -96,6 +96,8 @@ pub enum Command {
     /// Everything is as with serve, but for what is sent: see the end.
     #[command(hide = true)]
     Emulate(EmulateArgs),
+    /// Hold what clients send for a constant time per flow, between two interfaces
+    Delay(delay::DelayArgs),
 }
 
 /// `atlas serve`, as typed.

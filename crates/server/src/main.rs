@@ -1,5 +1,5 @@
-//! `atlas`: parses the command line, sets the log up, serves, and turns the outcome into an exit
-//! code.
+//! `atlas`: parses the command line, sets the log up, serves or runs a tool, and turns the outcome
+//! into an exit code.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -10,11 +10,14 @@ use server::failure::{EXIT_OK, Failure};
 use server::settings::Settings;
 
 fn main() -> ExitCode {
-    let settings = match Cli::parse().command {
-        Command::Serve(args) => Settings::resolve(args),
-        Command::Emulate(args) => Settings::resolve_emulated(args),
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => Settings::resolve(args).and_then(|settings| serve(&settings)),
+        Command::Emulate(args) => {
+            Settings::resolve_emulated(args).and_then(|settings| serve(&settings))
+        }
+        Command::Delay(args) => delay::run(&args).map_err(broken),
     };
-    match settings.and_then(|settings| serve(&settings)) {
+    match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(failure) => {
             // Not through the log: the reason must be told at every level.
@@ -34,4 +37,9 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
         .log_internal_errors(false)
         .init();
     server::start::serve(settings)
+}
+
+/// A tool says itself what to do about its errors.
+fn broken(error: anyhow::Error) -> Failure {
+    Failure::Broken(format!("{error:#}"))
 }

@@ -9,7 +9,7 @@ use super::{SourceFile, Tree};
 const CODE_LINES_MAX: usize = 800;
 
 /// The rooms, and which rooms each may depend on. A room not named here may not exist.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
@@ -26,10 +26,11 @@ const ARROWS: [(&str, &[&str]); 13] = [
     (
         "server",
         &[
-            "clock", "diskmap", "http", "link", "memory", "record", "session", "store", "tcp",
-            "wire",
+            "clock", "delay", "diskmap", "http", "link", "memory", "record", "session", "store",
+            "tcp", "wire",
         ],
     ),
+    ("delay", &["clock"]),
     (
         "sim",
         &[
