@@ -1,0 +1,709 @@
+//! The loop: epoll, in batches, with a pause between two sweeps.
+//!
+//! Sockets are watched edge-triggered and registered once: a connection is read until nothing
+//! waits or its turn is over ([`READS_MAX`]), and then it is looked at again when something comes.
+//! While the loop sleeps between two sweeps the kernel only notes which sockets are ready, and
+//! nobody is woken.
+//!
+//! It refuses to wait without end: a run to which nothing comes for long gives up. Bounded by: the
+//! plan's connections; [`EVENTS_MAX`] at a time.
+
+mod connection;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::args::Plan;
+use crate::channel::COPY_BYTES_MAX;
+use crate::fault::{Fault, FaultKind};
+use crate::reply::{Expectation, Outcome};
+use crate::schedule::{Random, Schedule, back_off};
+use crate::socket::{self, Buffers};
+use crate::stats::{Ending, Faults, Frame, Report, Stats, float};
+use crate::tls::Agreed;
+use connection::{Line, Open, Phase, Progress, Shaking};
+
+/// Events taken from the kernel at a time.
+const EVENTS_MAX: usize = 1024;
+
+/// Between two lines of progress, and two looks for what has timed out.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A server that was told to close gets so long before this side does.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// A run to which nothing comes gives up after its timeout, twice over, and this.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// One connection of the plan, whether it stands or not.
+#[derive(Debug)]
+struct Connection {
+    phase: Phase,
+    /// Which server it leads to.
+    server: usize,
+    /// When to look at it again, if not before: another moment in the heap is void.
+    wakes: Option<Duration>,
+    /// Failures in a row.
+    failures: u32,
+    /// Its first attempt has ended, well or not.
+    is_tried: bool,
+}
+
+/// A run.
+pub(crate) struct Engine<'a> {
+    plan: &'a Plan,
+    epoll: OwnedFd,
+    clock: Instant,
+    connections: Vec<Connection>,
+    /// Those to be looked at again although no event will tell.
+    again: Vec<u32>,
+    /// Those that wait for their turn to be opened.
+    to_open: VecDeque<u32>,
+    /// Those being opened.
+    opening: usize,
+    /// Those whose first attempt has not ended.
+    untried: usize,
+    wakes: BinaryHeap<Reverse<(Duration, u32)>>,
+    schedule: Schedule,
+    random: Random,
+    buffers: Buffers,
+    stats: Stats,
+    faults: Faults,
+    agreed: Option<Agreed>,
+    /// When the first request could be sent; none before all connections stand.
+    begun: Option<Duration>,
+    /// When the window began, and what this process had spent by then.
+    window: Option<(Duration, Duration)>,
+    open_requests: u64,
+    /// When something last came.
+    last_byte: Duration,
+}
+
+impl std::fmt::Debug for Engine<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Engine<'a> {
+    /// Makes all that a run needs; opens nothing yet.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn new(plan: &'a Plan) -> Result<Self> {
+        let connections = (0..plan.connections).map(|index| Connection {
+            phase: Phase::Waiting,
+            server: index % plan.servers.len(),
+            wakes: None,
+            failures: 0,
+            is_tried: false,
+        });
+        let schedule = Schedule::new(plan.urls_of_servers(), plan.amount, plan.seed);
+        Ok(Self {
+            plan,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?,
+            clock: Instant::now(),
+            connections: connections.collect(),
+            again: Vec::new(),
+            to_open: VecDeque::new(),
+            opening: 0,
+            untried: plan.connections,
+            wakes: BinaryHeap::new(),
+            schedule,
+            random: Random::new(plan.seed.rotate_left(32) ^ 1),
+            buffers: Buffers::new(COPY_BYTES_MAX),
+            stats: Stats::new(),
+            faults: Faults::default(),
+            agreed: None,
+            begun: None,
+            window: None,
+            open_requests: 0,
+            last_byte: Duration::ZERO,
+        })
+    }
+
+    /// Runs to its end; `tell` gets a line of progress each second.
+    ///
+    /// # Errors
+    /// The kernel's, where going on makes no sense.
+    pub(crate) fn run(
+        &mut self,
+        is_stopped: &AtomicBool,
+        mut tell: impl FnMut(&str),
+    ) -> Result<Report> {
+        self.clock = Instant::now();
+        self.line_up()?;
+        let mut tick = TICK;
+        let mut told = (Duration::ZERO, 0);
+        let ending = loop {
+            let now = self.clock.elapsed();
+            self.begin_if_due(now)?;
+            self.wake(now);
+            self.open_more(now);
+            if let Some(ending) = self.ending(now, is_stopped.load(Ordering::Relaxed)) {
+                break ending;
+            }
+            if now >= tick {
+                self.time_out(now);
+                tell(&self.progress(now, told));
+                told = (now, self.stats.body_bytes);
+                tick = now + TICK;
+            }
+            let is_busy = self.sweep(tick.saturating_sub(now))?;
+            if is_busy && !self.plan.sweep_pause.is_zero() {
+                std::thread::sleep(self.plan.sweep_pause);
+            }
+        };
+        self.report(ending)
+    }
+
+    /// Puts each connection where it begins: in line, or at its moment of the ramp.
+    fn line_up(&mut self) -> Result<()> {
+        let count = u32::try_from(self.connections.len()).context("too many connections")?;
+        if self.plan.ramp_up.is_zero() {
+            self.to_open.extend(0..count);
+        } else {
+            for index in 0..count {
+                let moment = self
+                    .plan
+                    .ramp_up
+                    .mul_f64(f64::from(index) / f64::from(count));
+                self.wake_at(index, moment);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to ask, if all connections stand or need not; begins the window, if warm.
+    fn begin_if_due(&mut self, now: Duration) -> Result<()> {
+        let is_at_once = !self.plan.ramp_up.is_zero() || self.plan.closes;
+        if self.begun.is_none() && (is_at_once || self.untried == 0) {
+            self.begun = Some(now);
+            self.last_byte = now;
+            let count = u32::try_from(self.connections.len()).context("too many connections")?;
+            for index in 0..count {
+                self.pace_first(index, now);
+            }
+        }
+        if self.warm_up_end().is_some_and(|end| now >= end) {
+            if !self.plan.warm_up.is_zero() {
+                self.stats = Stats::new();
+            }
+            self.window = Some((now, spent()));
+        }
+        Ok(())
+    }
+
+    /// When the window is to begin, if it has not and that is known.
+    fn warm_up_end(&self) -> Option<Duration> {
+        let begun = self.begun.filter(|_| self.window.is_none())?;
+        Some(begun + self.plan.warm_up)
+    }
+
+    /// When the window ends, if time ends it and it has begun.
+    fn end(&self) -> Option<Duration> {
+        Some(self.window?.0 + self.plan.window?)
+    }
+
+    fn ending(&self, now: Duration, is_stopped: bool) -> Option<Ending> {
+        if is_stopped {
+            return Some(Ending::Interrupted);
+        }
+        if self.end().is_some_and(|end| now >= end) {
+            return Some(Ending::Time);
+        }
+        if self.begun.is_some() && self.schedule.is_over() && self.open_requests == 0 {
+            return Some(Ending::Done);
+        }
+        let pace = self.plan.pace.map_or(Duration::ZERO, |pace| pace.every);
+        let patience = GIVE_UP + 2 * self.plan.timeout + self.plan.ramp_up + 2 * pace;
+        (now.saturating_sub(self.last_byte) > patience).then_some(Ending::GaveUp)
+    }
+
+    /// Takes all that is ready now; whether anything was. Waits for at most `wait`.
+    fn sweep(&mut self, wait: Duration) -> Result<bool> {
+        let now = self.clock.elapsed();
+        let is_idle = self.again.is_empty();
+        for index in std::mem::take(&mut self.again) {
+            // What an event told of an end is not told twice: better one read too many.
+            self.handle_event(index, epoll::EventFlags::RDHUP, now);
+        }
+        let wake = self.wakes.peek().map(|Reverse((moment, _))| *moment);
+        let moments = [wake, self.end(), self.warm_up_end()];
+        let waits = moments.iter().flatten().map(|it| it.saturating_sub(now));
+        let mut wait = if is_idle {
+            waits.fold(wait, Duration::min)
+        } else {
+            Duration::ZERO
+        };
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let mut is_busy = !is_idle;
+        loop {
+            events.clear();
+            let timeout = Timespec::try_from(wait).context("a wait")?;
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, Some(&timeout)) {
+                Ok(_) => {}
+                // A signal: the run looks whether it was told to stop.
+                Err(Errno::INTR) => return Ok(is_busy),
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            for event in &events {
+                let Ok(index) = u32::try_from(event.data.u64()) else {
+                    continue;
+                };
+                self.handle_event(index, event.flags, self.clock.elapsed());
+            }
+            is_busy |= !events.is_empty();
+            if events.len() < EVENTS_MAX {
+                return Ok(is_busy);
+            }
+            wait = Duration::ZERO;
+        }
+    }
+
+    fn handle_event(&mut self, index: u32, flags: epoll::EventFlags, now: Duration) {
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        let outcome = match &mut connection.phase {
+            Phase::Waiting => Ok(()),
+            Phase::Connecting(_) => self.connected(index, now),
+            Phase::Shaking(_) => self.shake(index, now),
+            Phase::Open(_) => {
+                let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP;
+                let is_ending = flags.intersects(ends | epoll::EventFlags::ERR);
+                self.exchange(index, is_ending, now)
+            }
+        };
+        if let Err(fault) = outcome {
+            self.fail(index, &fault, now);
+        }
+    }
+
+    /// TCP has decided.
+    fn connected(&mut self, index: u32, now: Duration) -> Result<(), Fault> {
+        let plan = self.plan;
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return Ok(());
+        };
+        let Some(server) = plan.servers.get(connection.server) else {
+            return Ok(());
+        };
+        let Phase::Connecting(line) = &connection.phase else {
+            return Ok(());
+        };
+        socket::connected(&line.socket, server.address)?;
+        let Phase::Connecting(line) = std::mem::take(&mut connection.phase) else {
+            return Ok(());
+        };
+        if let (Some(name), Some(config)) = (&server.tls, &plan.tls) {
+            let shaking = Shaking::new(line, config, name.clone())?;
+            connection.phase = Phase::Shaking(Box::new(shaking));
+            return self.shake(index, now);
+        }
+        connection.phase = Phase::Open(Open::plain(line));
+        self.stand(index, now);
+        Ok(())
+    }
+
+    fn shake(&mut self, index: u32, now: Duration) -> Result<(), Fault> {
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return Ok(());
+        };
+        let Phase::Shaking(shaking) = &mut connection.phase else {
+            return Ok(());
+        };
+        if !shaking.advance(&mut self.buffers)? {
+            return Ok(());
+        }
+        let Phase::Shaking(shaking) = std::mem::take(&mut connection.phase) else {
+            return Ok(());
+        };
+        let (open, agreed, is_resumed) = shaking.finish()?;
+        connection.phase = Phase::Open(open);
+        self.agreed.get_or_insert(agreed);
+        self.stats.handshakes += 1;
+        self.stats.resumed += u64::from(is_resumed);
+        self.stand(index, now);
+        Ok(())
+    }
+
+    /// A connection is ready to ask.
+    fn stand(&mut self, index: u32, now: Duration) {
+        self.last_byte = now;
+        self.opening -= 1;
+        self.stats.connects += 1;
+        let is_first = self.tried(index);
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        let Phase::Open(open) = &connection.phase else {
+            return;
+        };
+        self.stats
+            .connect
+            .record(now.saturating_sub(open.line.since));
+        // Before the run has begun all wait for the last; what came with the handshake is read.
+        self.again.push(index);
+        match self.begun {
+            Some(_) if is_first => self.pace_first(index, now),
+            Some(_) => self.ask(index, now, now),
+            None => {}
+        }
+    }
+
+    /// Notes that an attempt has ended; whether it was the connection's first.
+    fn tried(&mut self, index: u32) -> bool {
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return false;
+        };
+        let is_first = !std::mem::replace(&mut connection.is_tried, true);
+        self.untried -= usize::from(is_first);
+        is_first
+    }
+
+    /// The first request of a connection: at once, or at a random moment of the first interval.
+    fn pace_first(&mut self, index: u32, now: Duration) {
+        match self.plan.pace {
+            Some(pace) => {
+                let moment = now + self.random.up_to(pace.every);
+                if let Some(one) = connection(&mut self.connections, index)
+                    && matches!(one.phase, Phase::Open(_))
+                {
+                    self.wake_at(index, moment);
+                }
+            }
+            None => self.ask(index, now, now),
+        }
+    }
+
+    /// Sends the next request, if there is one; `due` is the moment its pace counts from.
+    fn ask(&mut self, index: u32, due: Duration, now: Duration) {
+        let plan = self.plan;
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        let Phase::Open(open) = &mut connection.phase else {
+            return;
+        };
+        let Some(url) = self.schedule.next(connection.server) else {
+            return;
+        };
+        let at = usize::try_from(url).unwrap_or(usize::MAX);
+        let Some(((_, path), server)) = plan
+            .urls
+            .paths
+            .get(at)
+            .zip(plan.servers.get(connection.server))
+        else {
+            return;
+        };
+        let connection_line = if plan.closes {
+            "Connection: close\r\n"
+        } else {
+            ""
+        };
+        let authority = &server.authority;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\n{connection_line}\r\n");
+        self.stats.requests += 1;
+        self.open_requests += 1;
+        let expected = expectation(plan, url, path);
+        let asked = expected.and_then(|it| open.ask(url, &request, it, due, now));
+        if let Err(fault) = asked {
+            open.url = Some(url);
+            self.fail(index, &fault, now);
+        }
+    }
+
+    /// Sends and receives what can be.
+    fn exchange(&mut self, index: u32, is_ending: bool, now: Duration) -> Result<(), Fault> {
+        loop {
+            let Some(connection) = connection(&mut self.connections, index) else {
+                return Ok(());
+            };
+            let Phase::Open(open) = &mut connection.phase else {
+                return Ok(());
+            };
+            let progress = open.advance(&mut self.buffers, is_ending, now, &mut self.stats);
+            self.last_byte = self.last_byte.max(open.last_byte);
+            let progress = match progress {
+                // A server may be rude after its last reply.
+                Err(_) if open.is_over => Progress::Closed,
+                other => other?,
+            };
+            match progress {
+                Progress::Drained => return Ok(()),
+                Progress::TurnOver => {
+                    self.again.push(index);
+                    return Ok(());
+                }
+                Progress::Closed => {
+                    self.closed(index);
+                    return Ok(());
+                }
+                Progress::Replied { outcome, due, url } => {
+                    connection.failures = 0;
+                    self.replied(index, outcome, due, url, now);
+                }
+            }
+        }
+    }
+
+    /// A reply is complete: notes how it was, asks again when it is time.
+    fn replied(&mut self, index: u32, outcome: Outcome, due: Duration, url: u32, now: Duration) {
+        self.open_requests -= 1;
+        self.stats.replies += 1;
+        if outcome.is_verified {
+            self.stats.verified += 1;
+            self.stats.verified_bytes += outcome.body_bytes;
+        }
+        if let Some(fault) = &outcome.fault {
+            self.faults.add(fault, &self.plan.urls.show(url));
+        }
+        let is_last = self.plan.closes || !outcome.is_kept;
+        if let Some(one) = connection(&mut self.connections, index)
+            && let Phase::Open(open) = &mut one.phase
+        {
+            open.is_over = is_last;
+        }
+        if is_last {
+            // The server closes first, so that its side and not ours keeps the port busy.
+            self.wake_at(index, now + CLOSE_WAIT);
+            return;
+        }
+        let Some(pace) = self.plan.pace else {
+            return self.ask(index, now, now);
+        };
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        if let Phase::Open(open) = &connection.phase
+            && let Some(late) = pace.lateness(now.saturating_sub(open.asked))
+        {
+            self.stats.late += 1;
+            self.stats.lateness += late;
+        }
+        let next = pace.next_due(due, now);
+        if next <= now {
+            self.ask(index, next, now);
+        } else {
+            self.wake_at(index, next);
+        }
+    }
+
+    /// The server has closed where it may: opened anew if there is anything left to ask.
+    fn closed(&mut self, index: u32) {
+        self.stats.closed_by_server += 1;
+        self.drop_line(index);
+        self.reopen(index);
+    }
+
+    /// A connection has failed: counted, dropped, and opened anew after a while.
+    fn fail(&mut self, index: u32, fault: &Fault, now: Duration) {
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        connection.failures = connection.failures.saturating_add(1);
+        let failures = connection.failures;
+        let about = match &connection.phase {
+            Phase::Open(Open { url: Some(url), .. }) => self.plan.urls.show(*url),
+            _ => {
+                let origin = self.plan.urls.origins.get(connection.server);
+                origin.map_or_else(String::new, ToString::to_string)
+            }
+        };
+        self.faults.add(fault, &about);
+        self.drop_line(index);
+        let wait = back_off(failures, &mut self.random);
+        self.wake_at(index, now + wait);
+    }
+
+    /// Forgets the socket, and what was open on it.
+    fn drop_line(&mut self, index: u32) {
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        connection.wakes = None;
+        match std::mem::take(&mut connection.phase) {
+            // A handshake that could not even begin has left no phase behind.
+            Phase::Waiting | Phase::Connecting(_) | Phase::Shaking(_) => {
+                self.opening -= 1;
+                self.tried(index);
+            }
+            Phase::Open(open) => self.open_requests -= u64::from(open.url.is_some()),
+        }
+    }
+
+    /// Puts a connection in line to be opened, unless its server has nothing left to be asked.
+    fn reopen(&mut self, index: u32) {
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return;
+        };
+        if !self.schedule.is_exhausted(connection.server) {
+            self.to_open.push_back(index);
+        }
+    }
+
+    /// Opens those in line, as many at once as the plan has it.
+    fn open_more(&mut self, now: Duration) {
+        // Those that fail at once come back later: a pass over the line ends.
+        while self.opening < self.plan.connect_at_once
+            && let Some(index) = self.to_open.pop_front()
+        {
+            self.opening += 1;
+            if let Err(fault) = self.open(index, now) {
+                self.fail(index, &fault, now);
+            }
+        }
+    }
+
+    fn open(&mut self, index: u32, now: Duration) -> Result<(), Fault> {
+        let plan = self.plan;
+        let Some(connection) = connection(&mut self.connections, index) else {
+            return Ok(());
+        };
+        let Some(server) = plan.servers.get(connection.server) else {
+            return Ok(());
+        };
+        let turn = usize::try_from(index).unwrap_or(0) % plan.sources.len().max(1);
+        let source = plan.sources.get(turn).copied();
+        let socket = socket::open(server.address, source, plan.receive_buffer_bytes)?;
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(u64::from(index));
+        epoll::add(&self.epoll, &socket, data, flags)
+            .map_err(|error| Fault::of_socket("watching a socket", error))?;
+        connection.phase = Phase::Connecting(Line::new(socket, now));
+        Ok(())
+    }
+
+    fn wake_at(&mut self, index: u32, moment: Duration) {
+        if let Some(connection) = connection(&mut self.connections, index) {
+            connection.wakes = Some(moment);
+            self.wakes.push(Reverse((moment, index)));
+        }
+    }
+
+    /// Does what is due.
+    fn wake(&mut self, now: Duration) {
+        while let Some(Reverse((moment, index))) = self.wakes.peek().copied()
+            && moment <= now
+        {
+            self.wakes.pop();
+            let Some(connection) = connection(&mut self.connections, index) else {
+                continue;
+            };
+            if connection.wakes != Some(moment) {
+                continue;
+            }
+            connection.wakes = None;
+            match &connection.phase {
+                Phase::Waiting => self.reopen(index),
+                Phase::Open(open) if open.is_over => {
+                    self.drop_line(index);
+                    self.reopen(index);
+                }
+                Phase::Open(_) => self.ask(index, moment, now),
+                Phase::Connecting(_) | Phase::Shaking(_) => {}
+            }
+        }
+    }
+
+    /// Gives up on what has waited too long.
+    fn time_out(&mut self, now: Duration) {
+        let timeout = self.plan.timeout;
+        for at in 0..self.connections.len() {
+            let Some(connection) = self.connections.get(at) else {
+                continue;
+            };
+            let (since, doing) = match &connection.phase {
+                Phase::Waiting => continue,
+                Phase::Connecting(line) => (line.since, "connecting"),
+                Phase::Shaking(shaking) => (shaking.line.since, "shaking hands"),
+                Phase::Open(open) if open.url.is_some() => (open.last_byte, "a reply"),
+                Phase::Open(_) => continue,
+            };
+            if now.saturating_sub(since) > timeout {
+                let text = format!("{doing}: nothing for {timeout:?}");
+                let fault = Fault::new(FaultKind::TimedOut, text);
+                self.fail(u32::try_from(at).unwrap_or(u32::MAX), &fault, now);
+            }
+        }
+    }
+
+    fn open_connections(&self) -> usize {
+        let is_open = |one: &&Connection| matches!(one.phase, Phase::Open(_));
+        self.connections.iter().filter(is_open).count()
+    }
+
+    fn progress(&self, now: Duration, told: (Duration, u64)) -> String {
+        let (then, bytes_then) = told;
+        let bytes = self.stats.body_bytes.saturating_sub(bytes_then);
+        let seconds = now.saturating_sub(then).as_secs_f64();
+        format!(
+            "{:>6.1} s  {:>6} open  {:>7.3} Gb/s  {:>9} replies  {} errors{}",
+            now.as_secs_f64(),
+            self.open_connections(),
+            float(bytes) * 8e-9 / seconds,
+            self.stats.replies,
+            self.faults.all(),
+            if self.window.is_some() {
+                ""
+            } else {
+                "  (not counted yet)"
+            }
+        )
+    }
+
+    fn report(&self, ending: Ending) -> Result<Report> {
+        let (start, spent_before) = self.window.unwrap_or((self.clock.elapsed(), spent()));
+        let frame = Frame {
+            connections: self.connections.len(),
+            open: self.open_connections(),
+            unfinished: self.open_requests,
+            window: self.clock.elapsed().saturating_sub(start),
+            cpu: spent().saturating_sub(spent_before),
+            ending,
+            agreed: self.agreed.clone(),
+        };
+        Ok(Report::new(frame, &self.stats, &self.faults))
+    }
+}
+
+fn connection(all: &mut [Connection], index: u32) -> Option<&mut Connection> {
+    all.get_mut(usize::try_from(index).ok()?)
+}
+
+/// What the reply to that URL is to be.
+fn expectation(plan: &Plan, url: u32, path: &str) -> Result<Expectation, Fault> {
+    let urls = plan.urls.paths.len();
+    let check = match &plan.verification {
+        Some(it) if it.covers(url, urls) => Some(it.reference.open(path, it.likeness)),
+        _ => None,
+    };
+    let check = check
+        .transpose()
+        .map_err(|error| Fault::new(FaultKind::Bytes, format!("no reference: {error:#}")))?;
+    Ok(Expectation {
+        body_bytes: plan.body_bytes,
+        check: check.map(Box::new),
+    })
+}
+
+/// Time of one core this process has taken, all of it.
+fn spent() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}

@@ -1,0 +1,234 @@
+//! What is asked next, and when: a seeded shuffle of the URLs, and a player's pace.
+//!
+//! No clock and no I/O: moments come in as arguments. It refuses to ask for the same URL twice
+//! in a pass. Bounded by: four bytes for each URL.
+
+use std::time::Duration;
+
+use crate::content::{GOLDEN, mix};
+
+/// A seeded generator (`SplitMix64`): the same seed asks in the same order.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// A number below `bound` (above 0); the bias of at most `bound / 2^64` does not matter here.
+    fn below(&mut self, bound: u64) -> u64 {
+        let wide = u128::from(self.next()) * u128::from(bound);
+        u64::try_from(wide >> 64).unwrap_or(0)
+    }
+
+    /// A moment between nothing and `most`.
+    pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
+        let nanoseconds = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.below(nanoseconds.max(1)))
+    }
+}
+
+/// How much is to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Amount {
+    /// Without end: time ends the run.
+    Endless,
+    /// So many requests.
+    Requests(u64),
+    /// Each URL once.
+    Once,
+}
+
+/// The order URLs are asked in, apart for each server: a connection leads to one.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    orders: Vec<Order>,
+    amount: Amount,
+    random: Random,
+}
+
+#[derive(Debug)]
+struct Order {
+    urls: Vec<u32>,
+    next: usize,
+}
+
+impl Schedule {
+    /// Shuffles the URLs of each server.
+    pub(crate) fn new(servers: Vec<Vec<u32>>, amount: Amount, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let orders = servers
+            .into_iter()
+            .map(|mut urls| {
+                shuffle(&mut urls, &mut random);
+                Order { urls, next: 0 }
+            })
+            .collect();
+        Self {
+            orders,
+            amount,
+            random,
+        }
+    }
+
+    /// The URL to ask that server for next; none when all has been asked.
+    pub(crate) fn next(&mut self, server: usize) -> Option<u32> {
+        let order = self.orders.get_mut(server)?;
+        if order.next == order.urls.len() {
+            if self.amount == Amount::Once {
+                return None;
+            }
+            shuffle(&mut order.urls, &mut self.random);
+            order.next = 0;
+        }
+        let url = *order.urls.get(order.next)?;
+        if let Amount::Requests(left) = &mut self.amount {
+            *left = left.checked_sub(1)?;
+        }
+        order.next += 1;
+        Some(url)
+    }
+
+    /// Whether that server is not to be asked any more.
+    pub(crate) fn is_exhausted(&self, server: usize) -> bool {
+        match self.amount {
+            Amount::Endless => false,
+            Amount::Requests(left) => left == 0,
+            Amount::Once => self
+                .orders
+                .get(server)
+                .is_none_or(|order| order.next == order.urls.len()),
+        }
+    }
+
+    /// Whether nobody is to be asked any more.
+    pub(crate) fn is_over(&self) -> bool {
+        (0..self.orders.len()).all(|server| self.is_exhausted(server))
+    }
+}
+
+/// Fisher and Yates.
+fn shuffle(urls: &mut [u32], random: &mut Random) {
+    for last in (1..urls.len()).rev() {
+        let other = random.below(last as u64 + 1);
+        urls.swap(last, usize::try_from(other).unwrap_or(last));
+    }
+}
+
+/// A player's pace: a chunk each `every`. What comes later than that has let the player run dry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) every: Duration,
+}
+
+impl Pace {
+    /// When to ask for the next chunk, after one that was due to be asked at `due` and was
+    /// complete at `now`.
+    pub(crate) fn next_due(self, due: Duration, now: Duration) -> Duration {
+        let next = due + self.every;
+        // A player that ran dry starts counting anew: it does not ask for all it missed at once.
+        next.max(now)
+    }
+
+    /// By how much a chunk that took so long was late; none when it was in time.
+    pub(crate) fn lateness(self, took: Duration) -> Option<Duration> {
+        took.checked_sub(self.every).filter(|late| !late.is_zero())
+    }
+}
+
+/// Least wait before a connection that failed is tried again.
+const BACK_OFF_MIN: Duration = Duration::from_millis(20);
+
+/// Doublings of it: the longest wait is 64 times as long.
+const BACK_OFF_DOUBLINGS_MAX: u32 = 6;
+
+/// The wait after so many failures (above 0) in a row: doubled each time, and half of it random,
+/// so that connections reset together do not come back together.
+pub(crate) fn back_off(failures: u32, random: &mut Random) -> Duration {
+    let doublings = failures.saturating_sub(1).min(BACK_OFF_DOUBLINGS_MAX);
+    let whole = BACK_OFF_MIN * 2_u32.pow(doublings);
+    whole / 2 + random.up_to(whole / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(schedule: &mut Schedule, count: usize) -> Vec<u32> {
+        (0..count).filter_map(|_| schedule.next(0)).collect()
+    }
+
+    #[test]
+    fn once_asks_each_url_once_and_each_server_for_its_own() {
+        let mut schedule = Schedule::new(vec![(0..100).collect(), vec![100]], Amount::Once, 1);
+        assert_eq!(schedule.next(1), Some(100));
+        assert_eq!(schedule.next(1), None);
+        assert!(schedule.is_exhausted(1) && !schedule.is_over());
+        let mut asked = pass(&mut schedule, 200);
+        assert_ne!(asked, (0..100).collect::<Vec<_>>(), "shuffled");
+        asked.sort_unstable();
+        assert_eq!(asked, (0..100).collect::<Vec<_>>());
+        assert!(schedule.is_over());
+        assert_eq!(schedule.next(2), None, "no such server");
+    }
+
+    #[test]
+    fn a_seed_names_an_order_and_each_pass_has_its_own() {
+        let new = |seed| Schedule::new(vec![(0..50).collect()], Amount::Endless, seed);
+        let (mut one, mut same, mut other) = (new(1), new(1), new(2));
+        let first = pass(&mut one, 50);
+        assert_eq!(first, pass(&mut same, 50));
+        assert_ne!(first, pass(&mut other, 50));
+        let mut second = pass(&mut one, 50);
+        assert_ne!(first, second);
+        second.sort_unstable();
+        assert_eq!(second, (0..50).collect::<Vec<_>>());
+        assert!(!one.is_over());
+    }
+
+    #[test]
+    fn requests_end_at_their_number() {
+        let mut schedule = Schedule::new(vec![vec![7]], Amount::Requests(3), 1);
+        assert_eq!(pass(&mut schedule, 10), [7, 7, 7]);
+        assert!(schedule.is_over());
+    }
+
+    #[test]
+    fn a_pace_is_kept_and_a_late_chunk_is_not_caught_up_with() {
+        let second = Duration::from_secs(1);
+        let pace = Pace { every: 4 * second };
+        assert_eq!(pace.next_due(10 * second, 11 * second), 14 * second);
+        assert_eq!(pace.next_due(10 * second, 14 * second), 14 * second);
+        assert_eq!(pace.next_due(10 * second, 23 * second), 23 * second);
+        assert_eq!(pace.lateness(4 * second), None);
+        let late = 4 * second + Duration::from_nanos(1);
+        assert_eq!(pace.lateness(late), Some(Duration::from_nanos(1)));
+    }
+
+    #[test]
+    fn back_off_doubles_up_to_its_limit() {
+        let mut random = Random::new(1);
+        for (failures, doublings) in [(1, 0), (2, 1), (7, 6), (8, 6), (u32::MAX, 6)] {
+            let whole = BACK_OFF_MIN * 2_u32.pow(doublings);
+            let wait = back_off(failures, &mut random);
+            assert!(wait >= whole / 2 && wait <= whole, "{failures}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn random_numbers_reach_all_below_their_bound_and_no_further() {
+        let mut random = Random::new(3);
+        let mut seen = [false; 3];
+        for _ in 0..100 {
+            seen[usize::try_from(random.below(3)).expect("small")] = true;
+        }
+        assert_eq!(seen, [true; 3]);
+        assert_eq!(random.up_to(Duration::ZERO), Duration::ZERO);
+    }
+}

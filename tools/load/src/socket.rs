@@ -1,0 +1,199 @@
+//! Sockets: made, tied to a source address, connected, read and written without ever waiting.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send,
+    socket_with, sockopt,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::fault::{Fault, FaultKind};
+
+/// Descriptors of a process besides its connections.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// The most a single discarding read may take: more than a socket ever holds.
+const DISCARD_BYTES: usize = 16 << 20;
+
+/// Makes sure that so many sockets may be open.
+///
+/// # Errors
+/// The limit cannot be raised; the error says how an operator can.
+pub(crate) fn raise_descriptor_limit(connections: usize, has_files: bool) -> Result<()> {
+    // A connection whose reply is compared with a file has it open beside its socket.
+    let each = 1 + u64::from(has_files);
+    let needed = connections as u64 * each + OTHER_DESCRIPTORS;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let maximum = limit.maximum.map(|maximum| maximum.max(needed));
+    let current = Some(needed);
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).with_context(|| {
+        let hard = limit.maximum.unwrap_or(u64::MAX);
+        format!(
+            "{connections} connections need {needed} file descriptors and {hard} are allowed: \
+             run `ulimit -Hn {needed}` as root first, or raise fs.nr_open and LimitNOFILE"
+        )
+    })
+}
+
+/// Begins to connect.
+///
+/// # Errors
+/// No socket, no port, no route.
+pub(crate) fn open(
+    server: SocketAddr,
+    source: Option<IpAddr>,
+    receive_buffer_bytes: Option<usize>,
+) -> Result<OwnedFd, Fault> {
+    begin(server, source, receive_buffer_bytes).map_err(|error| {
+        let why = match error {
+            Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => {
+                ": no port is free; give more addresses of this host with --source, or widen \
+                 net.ipv4.ip_local_port_range"
+            }
+            Errno::MFILE | Errno::NFILE => ": too many files open, see ulimit -n",
+            _ => "",
+        };
+        Fault::new(
+            FaultKind::Connect,
+            format!("connecting to {server}: {error}{why}"),
+        )
+    })
+}
+
+fn begin(
+    server: SocketAddr,
+    source: Option<IpAddr>,
+    receive_buffer_bytes: Option<usize>,
+) -> Result<OwnedFd, Errno> {
+    let family = if server.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    if let Some(bytes) = receive_buffer_bytes {
+        sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+    }
+    if let Some(source) = source {
+        bind(&socket, &SocketAddr::new(source, 0))?;
+    }
+    match connect(&socket, &server) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a connection that was begun stands; an event must have told that it is decided.
+///
+/// # Errors
+/// It failed.
+pub(crate) fn connected(socket: &OwnedFd, server: SocketAddr) -> Result<(), Fault> {
+    let outcome = sockopt::socket_error(socket).and_then(|it| it);
+    outcome.map_err(|error| {
+        Fault::new(
+            FaultKind::Connect,
+            format!("connecting to {server}: {error}"),
+        )
+    })
+}
+
+/// The addresses of this host to connect from, one after another.
+///
+/// # Errors
+/// None of them can reach such a server.
+pub(crate) fn check_sources(sources: &[IpAddr], server: SocketAddr) -> Result<()> {
+    let fits = |source: &IpAddr| source.is_ipv4() == server.is_ipv4();
+    if let Some(source) = sources.iter().find(|source| !fits(source)) {
+        bail!("--source {source} is not of the kind of {server}");
+    }
+    Ok(())
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    Bytes(usize),
+    /// Nothing waits.
+    Nothing,
+    /// Nothing will come any more.
+    End,
+}
+
+/// What reads go to: shared by all connections.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// Bytes to be seen.
+    pub(crate) copy: Vec<u8>,
+    /// Never written: `MSG_TRUNC` on TCP throws the bytes away in the kernel. Never touched, so it
+    /// takes no memory either.
+    discard: Vec<u8>,
+}
+
+impl Buffers {
+    pub(crate) fn new(copy_bytes: usize) -> Self {
+        Self {
+            copy: vec![0; copy_bytes],
+            discard: vec![0; DISCARD_BYTES],
+        }
+    }
+
+    /// Takes at most so many bytes to the front of `copy`.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) fn receive(&mut self, socket: &OwnedFd, bytes: usize) -> Result<Received, Fault> {
+        let bytes = bytes.min(self.copy.len());
+        let into = self.copy.get_mut(..bytes).unwrap_or_default();
+        receive(socket, into, RecvFlags::empty())
+    }
+
+    /// Throws away at most so many bytes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) fn discard(&mut self, socket: &OwnedFd, bytes: u64) -> Result<Received, Fault> {
+        let bytes = usize::try_from(bytes).map_or(DISCARD_BYTES, |it| it.min(DISCARD_BYTES));
+        let into = self.discard.get_mut(..bytes).unwrap_or_default();
+        receive(socket, into, RecvFlags::TRUNC)
+    }
+}
+
+fn receive(socket: &OwnedFd, into: &mut [u8], flags: RecvFlags) -> Result<Received, Fault> {
+    debug_assert!(!into.is_empty(), "a read of nothing looks like the end");
+    loop {
+        return match recv(socket, &mut *into, flags) {
+            Ok((_, 0)) => Ok(Received::End),
+            Ok((_, bytes)) => Ok(Received::Bytes(bytes)),
+            Err(Errno::AGAIN) => Ok(Received::Nothing),
+            Err(Errno::INTR) => continue,
+            Err(error) => Err(Fault::of_socket("receiving", error)),
+        };
+    }
+}
+
+/// Sends what it can of `unsent` and keeps the rest.
+///
+/// # Errors
+/// The socket's.
+pub(crate) fn flush(socket: &OwnedFd, unsent: &mut Vec<u8>) -> Result<(), Fault> {
+    while !unsent.is_empty() {
+        match send(socket, unsent, SendFlags::NOSIGNAL) {
+            Ok(bytes) => drop(unsent.drain(..bytes)),
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Fault::of_socket("sending", error)),
+        }
+    }
+    // Sixty thousand connections are not to keep a request each.
+    unsent.shrink_to(0);
+    Ok(())
+}
