@@ -98,6 +98,8 @@ pub enum Command {
     Emulate(EmulateArgs),
     /// Hold what clients send for a constant time per flow, between two interfaces
     Delay(delay::DelayArgs),
+    /// Ask a server with thousands of connections, and count what comes
+    Load(load::LoadArgs),
 }
 
 /// `atlas serve`, as typed.

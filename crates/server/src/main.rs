@@ -16,6 +16,7 @@ fn main() -> ExitCode {
             Settings::resolve_emulated(args).and_then(|settings| serve(&settings))
         }
         Command::Delay(args) => delay::run(&args).map_err(broken),
+        Command::Load(args) => load::run(&args).map_err(broken),
     };
     match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),

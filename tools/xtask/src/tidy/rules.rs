@@ -9,7 +9,7 @@ use super::{SourceFile, Tree};
 const CODE_LINES_MAX: usize = 800;
 
 /// The rooms, and which rooms each may depend on. A room not named here may not exist.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
@@ -26,11 +26,12 @@ const ARROWS: [(&str, &[&str]); 14] = [
     (
         "server",
         &[
-            "clock", "delay", "diskmap", "http", "link", "memory", "record", "session", "store",
-            "tcp", "wire",
+            "clock", "delay", "diskmap", "http", "link", "load", "memory", "record", "session",
+            "store", "tcp", "wire",
         ],
     ),
     ("delay", &["clock"]),
+    ("load", &[]),
     (
         "sim",
         &[
