@@ -142,6 +142,9 @@ pub struct LoadArgs {
     #[arg(long, value_name = "BYTES")]
     pub expect_bytes: Option<u64>,
 
+    /// Reports what these cores did meanwhile: a server's on the same machine
+    #[arg(long, value_name = "CORE", value_delimiter = ',')]
+    pub watch_core: Vec<usize>,
     /// Prints the report as JSON
     #[arg(long)]
     pub json: bool,
@@ -180,8 +183,12 @@ pub(crate) struct Plan {
     pub(crate) receive_buffer_bytes: Option<usize>,
     pub(crate) sweep_pause: Duration,
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Each connection keeps tickets and resumes its sessions.
+    pub(crate) resumes: bool,
     pub(crate) verification: Option<Verification>,
     pub(crate) body_bytes: Option<u64>,
+    /// Cores whose time is reported.
+    pub(crate) cores: Vec<usize>,
 }
 
 /// Which bodies are compared, and with what.
@@ -258,12 +265,13 @@ impl Plan {
                         suite: args.suite,
                         authorities: args.ca.as_deref(),
                         is_insecure: args.insecure,
-                        resumes: args.resume,
                     })
                 })
                 .transpose()?,
+            resumes: args.resume,
             verification: verification(args),
             body_bytes: args.expect_bytes,
+            cores: args.watch_core.clone(),
             urls,
         })
     }

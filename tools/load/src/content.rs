@@ -4,7 +4,7 @@
 //! eight-byte word is a mix of the seed and the word's index, and a byte from the wrong object,
 //! the wrong offset or the wrong version differs with near certainty.
 //! It refuses to guess: a body is compared or it is not, and what differs is named by its offset.
-//! Bounded by: [`PIECE_BYTES`] of memory for a comparison.
+//! Bounded by: 64 KiB of memory for a comparison.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,13 +1,13 @@
 //! The load generator: thousands of long-lived connections from one thread.
 //!
 //! ```text
-//! urls ──> schedule ──> engine (epoll) ──> channel ──> reply ──> stats ──> report
-//!                         │                 plain or TLS records
-//!                         └ socket: recv with MSG_TRUNC, nothing is copied
+//! urls -> schedule -> engine (epoll) -> channel -> reply -> stats -> report
+//!                        |              plain, or TLS records
+//!                     socket: recv with MSG_TRUNC, nothing is copied
 //! ```
 //!
-//! What thinks ([`urls`], [`schedule`], [`channel`], [`reply`], [`tls`], [`stats`]) does no I/O
-//! and reads no clock; [`engine`] and [`socket`] do. The client is to be far cheaper than any
+//! What thinks (`urls`, `schedule`, `channel`, `reply`, `tls`, `stats`) does no I/O
+//! and reads no clock; `engine` and `socket` do. The client is to be far cheaper than any
 //! server it measures: bodies are thrown away inside the kernel, over TLS after a look at each
 //! record's header, and between two sweeps over its connections it sleeps, since a client woken by
 //! each segment slows a server on the same machine.
@@ -22,6 +22,7 @@
 mod args;
 mod channel;
 pub mod content;
+mod cores;
 mod engine;
 mod fault;
 mod reply;

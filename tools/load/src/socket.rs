@@ -37,7 +37,8 @@ pub(crate) fn raise_descriptor_limit(connections: usize, has_files: bool) -> Res
         let hard = limit.maximum.unwrap_or(u64::MAX);
         format!(
             "{connections} connections need {needed} file descriptors and {hard} are allowed: \
-             run `ulimit -Hn {needed}` as root first, or raise fs.nr_open and LimitNOFILE"
+             run `ulimit -Hn {needed}` as root first (fs.nr_open may have to be raised), or \
+             run several loads at once"
         )
     })
 }

@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::channel::RecordCounts;
+use crate::cores::CoreSeconds;
 use crate::fault::{Fault, FaultKind};
 use crate::tls::Agreed;
 
@@ -51,7 +52,7 @@ impl Latency {
     }
 }
 
-/// Counters of a run, from the end of its warm-up on.
+/// Counters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
     pub(crate) requests: u64,
@@ -90,6 +91,16 @@ impl Stats {
             first_byte: Latency::new(),
             whole: Latency::new(),
         }
+    }
+
+    /// Begins to count: only what is told of the making of connections is kept, since almost all
+    /// are made before.
+    pub(crate) fn forget_warm_up(&mut self) {
+        let all = std::mem::replace(self, Self::new());
+        self.connects = all.connects;
+        self.handshakes = all.handshakes;
+        self.resumed = all.resumed;
+        self.connect = all.connect;
     }
 
     pub(crate) fn add_records(&mut self, counts: RecordCounts) {
@@ -159,12 +170,15 @@ pub(crate) struct Frame {
     pub(crate) window: Duration,
     /// What this process spent in it.
     pub(crate) cpu: Duration,
+    /// What the watched cores did in it.
+    pub(crate) cores: Vec<CoreSeconds>,
     pub(crate) ending: Ending,
     pub(crate) agreed: Option<Agreed>,
 }
 
-/// A run's findings: with `--json`, this is printed. All but `errors`, `wrong_replies` and
-/// `first_errors` is of the window after the warm-up.
+/// A run's findings: with `--json`, this is printed. Of the whole run are `connects`,
+/// `handshakes`, `resumed`, `latency.connect`, `errors`, `wrong_replies` and `first_errors`;
+/// all else is of the window after the warm-up.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Version of this schema: 1.
@@ -198,6 +212,8 @@ pub struct Report {
     /// What this process spent, of one core; and for each 10^9 bytes of body.
     pub(crate) client_core_seconds: f64,
     pub(crate) client_core_seconds_per_gigabyte: f64,
+    /// What the cores of `--watch-core` did, seconds: all of it, by whomever.
+    pub(crate) cores: Vec<CoreSeconds>,
     /// Connections the server closed between replies, as it may.
     pub(crate) closed_by_server: u64,
     /// TLS records after handshakes, and what some of them were.
@@ -268,6 +284,7 @@ impl Report {
             replies_per_second: ratio(float(stats.replies), seconds),
             client_core_seconds: core_seconds,
             client_core_seconds_per_gigabyte: ratio(core_seconds, gigabytes),
+            cores: frame.cores,
             closed_by_server: stats.closed_by_server,
             records: stats.records.records,
             tickets: stats.records.tickets,
@@ -353,6 +370,13 @@ impl Report {
             "client       {:.2} core-s, {:.4} core-s/GB",
             self.client_core_seconds, self.client_core_seconds_per_gigabyte
         )?;
+        for it in &self.cores {
+            writeln!(
+                out,
+                "core {:<8}{:.2} s busy, {:.2} s idle, {:.2} s stolen",
+                it.core, it.busy, it.idle, it.steal
+            )?;
+        }
         let header = ["p50", "p90", "p99", "p99.9", "max"];
         write!(out, "{:<13}", "microseconds")?;
         header
@@ -446,6 +470,12 @@ mod tests {
             unfinished: 1,
             window: Duration::from_secs(2),
             cpu: Duration::from_millis(500),
+            cores: vec![CoreSeconds {
+                core: 1,
+                busy: 1.5,
+                idle: 0.5,
+                steal: 0.0,
+            }],
             ending: Ending::Time,
             agreed: None,
         };
@@ -463,7 +493,23 @@ mod tests {
         assert_eq!(json["ended"], "time");
         let text = report.text();
         assert!(text.starts_with("10.00 Gb/s"), "{text}");
+        assert!(text.contains("core 1       1.50 s busy"), "{text}");
         assert!(text.contains("http://a:80/b: status: 404"), "{text}");
+    }
+
+    #[test]
+    fn a_warm_up_is_forgotten_but_for_the_making_of_connections() {
+        let mut stats = Stats::new();
+        (stats.connects, stats.handshakes, stats.resumed) = (3, 2, 1);
+        (stats.requests, stats.replies, stats.body_bytes, stats.late) = (9, 9, 9, 9);
+        stats.connect.record(Duration::from_micros(5));
+        stats.whole.record(Duration::from_micros(5));
+        stats.forget_warm_up();
+        assert_eq!((stats.connects, stats.handshakes, stats.resumed), (3, 2, 1));
+        assert_eq!((stats.requests, stats.replies), (0, 0));
+        assert_eq!((stats.body_bytes, stats.late), (0, 0));
+        assert_eq!(stats.connect.summary().count, 1);
+        assert_eq!(stats.whole.summary().count, 0);
     }
 
     #[test]

@@ -171,7 +171,7 @@ fn only_error(report: &Report) -> (String, u64) {
 #[test]
 fn once_asks_for_each_url_once_and_compares_every_byte() {
     let server = Server::start(None);
-    let report = server.run("-c 7 --once --verify http://HOST/ok/{0..49}");
+    let report = server.run("-c 7 --once --verify --watch-core 0 http://HOST/ok/{0..49}");
     report.check().expect("all right");
     let json = json(&report);
     let bytes: u64 = (0..50).map(object_bytes).sum();
@@ -187,6 +187,7 @@ fn once_asks_for_each_url_once_and_compares_every_byte() {
     ] {
         assert_eq!(json[field], value, "{field}");
     }
+    assert_eq!(json["cores"][0]["core"], 0);
     assert_eq!(json["ended"], "done");
     for latency in ["first_byte", "whole"] {
         assert_eq!(json["latency"][latency]["count"], 50, "{latency}");
@@ -363,8 +364,10 @@ fn a_ramp_opens_all_in_the_end_and_a_warm_up_does_not_count() {
     assert_eq!(json(&report)["connections_open"], 8);
     let report = server.run("-c 2 --warm-up 0.2 --seconds 0.1 http://HOST/ok/1");
     let json = json(&report);
-    assert_eq!(json["connects"], 0, "they were made before");
-    assert!(json["replies"].as_u64().expect("a number") > 0);
+    assert_eq!(json["connects"], 2, "though they were made before");
+    let replies = json["replies"].as_u64().expect("a number");
+    assert!(replies > 0);
+    assert!(replies < server.requests() as u64, "some came before");
 }
 
 #[test]
@@ -451,14 +454,15 @@ fn sessions_are_resumed_when_they_are_to_be() {
     let server = Server::start(Some(tls_config()));
     for version in ["1.2", "1.3"] {
         let line =
-            format!("--insecure --tls-version {version} -c 1 -n 5 --close https://HOST/ok/1");
+            format!("--insecure --tls-version {version} -c 20 -n 100 --close https://HOST/ok/1");
         assert_eq!(json(&server.run(&line))["resumed"], 0);
         let report = server.run(&format!("{line} --resume"));
         report.check().expect("all right");
         let json = json(&report);
-        assert_eq!(
-            (&json["handshakes"], &json["resumed"]),
-            (&5.into(), &4.into())
-        );
+        let count = |field: &str| json[field].as_u64().expect("a count");
+        // Only the first of each connection has no session yet.
+        let full = count("handshakes") - count("resumed");
+        assert!((1..=20).contains(&full), "{full}");
+        assert!(count("resumed") >= 80);
     }
 }

@@ -1,7 +1,7 @@
 //! The loop: epoll, in batches, with a pause between two sweeps.
 //!
 //! Sockets are watched edge-triggered and registered once: a connection is read until nothing
-//! waits or its turn is over ([`READS_MAX`]), and then it is looked at again when something comes.
+//! waits or its turn is over ([`connection::READS_MAX`]), and then it is looked at again when something comes.
 //! While the loop sleeps between two sweeps the kernel only notes which sockets are ready, and
 //! nobody is woken.
 //!
@@ -13,6 +13,7 @@ mod connection;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,15 +21,17 @@ use anyhow::{Context as _, Result};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use rustls::ClientConfig;
 
 use crate::args::Plan;
 use crate::channel::COPY_BYTES_MAX;
+use crate::cores::CoreTime;
 use crate::fault::{Fault, FaultKind};
 use crate::reply::{Expectation, Outcome};
 use crate::schedule::{Random, Schedule, back_off};
 use crate::socket::{self, Buffers};
 use crate::stats::{Ending, Faults, Frame, Report, Stats, float};
-use crate::tls::Agreed;
+use crate::tls::{Agreed, with_sessions};
 use connection::{Line, Open, Phase, Progress, Shaking};
 
 /// Events taken from the kernel at a time.
@@ -55,6 +58,8 @@ struct Connection {
     failures: u32,
     /// Its first attempt has ended, well or not.
     is_tried: bool,
+    /// Its TLS, with its sessions if it resumes them.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 /// A run.
@@ -80,8 +85,7 @@ pub(crate) struct Engine<'a> {
     agreed: Option<Agreed>,
     /// When the first request could be sent; none before all connections stand.
     begun: Option<Duration>,
-    /// When the window began, and what this process had spent by then.
-    window: Option<(Duration, Duration)>,
+    window: Option<Window>,
     open_requests: u64,
     /// When something last came.
     last_byte: Duration,
@@ -107,6 +111,10 @@ impl<'a> Engine<'a> {
             wakes: None,
             failures: 0,
             is_tried: false,
+            tls: match &plan.tls {
+                Some(config) if plan.resumes => Some(with_sessions(config)),
+                other => other.clone(),
+            },
         });
         let schedule = Schedule::new(plan.urls_of_servers(), plan.amount, plan.seed);
         Ok(Self {
@@ -197,9 +205,9 @@ impl<'a> Engine<'a> {
         }
         if self.warm_up_end().is_some_and(|end| now >= end) {
             if !self.plan.warm_up.is_zero() {
-                self.stats = Stats::new();
+                self.stats.forget_warm_up();
             }
-            self.window = Some((now, spent()));
+            self.window = Some(Window::begin(now, &self.plan.cores)?);
         }
         Ok(())
     }
@@ -212,7 +220,7 @@ impl<'a> Engine<'a> {
 
     /// When the window ends, if time ends it and it has begun.
     fn end(&self) -> Option<Duration> {
-        Some(self.window?.0 + self.plan.window?)
+        Some(self.window.as_ref()?.start + self.plan.window?)
     }
 
     fn ending(&self, now: Duration, is_stopped: bool) -> Option<Ending> {
@@ -307,7 +315,7 @@ impl<'a> Engine<'a> {
         let Phase::Connecting(line) = std::mem::take(&mut connection.phase) else {
             return Ok(());
         };
-        if let (Some(name), Some(config)) = (&server.tls, &plan.tls) {
+        if let (Some(name), Some(config)) = (&server.tls, &connection.tls) {
             let shaking = Shaking::new(line, config, name.clone())?;
             connection.phase = Phase::Shaking(Box::new(shaking));
             return self.shake(index, now);
@@ -669,17 +677,41 @@ impl<'a> Engine<'a> {
     }
 
     fn report(&self, ending: Ending) -> Result<Report> {
-        let (start, spent_before) = self.window.unwrap_or((self.clock.elapsed(), spent()));
+        let now = self.clock.elapsed();
+        // A run that ended before it began has a window of no length.
+        let nothing = Window::begin(now, &self.plan.cores)?;
+        let window = self.window.as_ref().unwrap_or(&nothing);
+        let cores = nothing.cores.iter().zip(&window.cores);
         let frame = Frame {
             connections: self.connections.len(),
             open: self.open_connections(),
             unfinished: self.open_requests,
-            window: self.clock.elapsed().saturating_sub(start),
-            cpu: spent().saturating_sub(spent_before),
+            window: now.saturating_sub(window.start),
+            cpu: nothing.spent.saturating_sub(window.spent),
+            cores: cores.map(|(now, then)| now.since(*then)).collect(),
             ending,
             agreed: self.agreed.clone(),
         };
         Ok(Report::new(frame, &self.stats, &self.faults))
+    }
+}
+
+/// What stood when the window began.
+#[derive(Debug)]
+struct Window {
+    start: Duration,
+    /// What this process had spent by then.
+    spent: Duration,
+    cores: Vec<CoreTime>,
+}
+
+impl Window {
+    fn begin(start: Duration, cores: &[usize]) -> Result<Self> {
+        Ok(Self {
+            start,
+            spent: spent(),
+            cores: CoreTime::now(cores)?,
+        })
     }
 }
 

@@ -18,8 +18,8 @@ use rustls::{
 };
 use serde::Serialize;
 
-/// Sessions kept for resumption, of each server name.
-const SESSIONS_MAX: usize = 256;
+/// Sessions a connection keeps for its next handshake: a server gives one or two each time.
+const SESSIONS_MAX: usize = 8;
 
 /// A protocol version.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +80,6 @@ pub(crate) struct ClientOptions<'a> {
     pub(crate) authorities: Option<&'a Path>,
     /// Trusts whoever answers.
     pub(crate) is_insecure: bool,
-    /// Takes tickets and resumes sessions.
-    pub(crate) resumes: bool,
 }
 
 /// What both ends agreed on, as rustls names it.
@@ -122,13 +120,17 @@ pub(crate) fn client_config(options: ClientOptions<'_>) -> Result<Arc<ClientConf
         None => bail!("https:// needs --ca FILE or --insecure"),
     };
     let mut config = builder.with_no_client_auth();
-    config.resumption = if options.resumes {
-        Resumption::in_memory_sessions(SESSIONS_MAX)
-    } else {
-        Resumption::disabled()
-    };
+    config.resumption = Resumption::disabled();
     config.enable_secret_extraction = true;
     Ok(Arc::new(config))
+}
+
+/// The same client, with a memory of its own for sessions to resume. Each connection needs one:
+/// rustls keeps so few tickets for a server that thousands of connections would have none left.
+pub(crate) fn with_sessions(config: &ClientConfig) -> Arc<ClientConfig> {
+    let mut config = config.clone();
+    config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+    Arc::new(config)
 }
 
 fn authorities(file: &Path) -> Result<RootCertStore> {

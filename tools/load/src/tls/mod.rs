@@ -6,7 +6,7 @@ mod sealed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use config::{Agreed, ClientOptions, client_config};
+pub(crate) use config::{Agreed, ClientOptions, client_config, with_sessions};
 pub use config::{Suite, Version};
 pub(crate) use handshake::{Handshake, Shaken};
 pub(crate) use sealed::Sealed;

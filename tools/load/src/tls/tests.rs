@@ -166,7 +166,6 @@ const TLS13: ClientOptions<'_> = ClientOptions {
     suite: None,
     authorities: None,
     is_insecure: true,
-    resumes: false,
 };
 
 const TLS12: ClientOptions<'_> = ClientOptions {

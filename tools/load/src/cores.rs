@@ -1,0 +1,114 @@
+//! Busy time of cores, from `/proc/stat`: what a server on the same machine spent in the window.
+//!
+//! Bounded by: a hundredth of a second, the kernel's own unit.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+/// Ticks a second of the figures in `/proc/stat` (`USER_HZ`, fixed by the kernel's interface).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Time of one core since boot or over a window, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CoreTime {
+    core: usize,
+    /// user + nice + system + irq + softirq.
+    busy: u64,
+    /// Waiting for work or a disk.
+    idle: u64,
+    /// Taken by the hypervisor: neither ours nor idle.
+    steal: u64,
+}
+
+/// The same in seconds, as it is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct CoreSeconds {
+    pub(crate) core: usize,
+    pub(crate) busy: f64,
+    pub(crate) idle: f64,
+    pub(crate) steal: f64,
+}
+
+impl CoreTime {
+    /// Reads the figures of some cores.
+    ///
+    /// # Errors
+    /// A core this machine does not have.
+    pub(crate) fn now(cores: &[usize]) -> Result<Vec<Self>> {
+        if cores.is_empty() {
+            return Ok(Vec::new());
+        }
+        let stat = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        let time = |core: &usize| {
+            Self::parse(&stat, *core).with_context(|| format!("no cpu{core} in /proc/stat"))
+        };
+        cores.iter().map(time).collect()
+    }
+
+    fn parse(stat: &str, core: usize) -> Option<Self> {
+        let name = format!("cpu{core}");
+        let mut words = stat.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next()? == name).then_some(words)
+        })?;
+        let mut next = || words.next()?.parse::<u64>().ok();
+        let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
+        let (iowait, irq, softirq, steal) = (next()?, next()?, next()?, next()?);
+        Some(Self {
+            core,
+            busy: user + nice + system + irq + softirq,
+            idle: idle + iowait,
+            steal,
+        })
+    }
+
+    /// What has passed since `before`.
+    pub(crate) fn since(self, before: Self) -> CoreSeconds {
+        let seconds = |after: u64, before: u64| {
+            crate::stats::float(after.saturating_sub(before)) / TICKS_PER_SECOND
+        };
+        CoreSeconds {
+            core: self.core,
+            busy: seconds(self.busy, before.busy),
+            idle: seconds(self.idle, before.idle),
+            steal: seconds(self.steal, before.steal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  9 9 9 9 9 9 9 9 9 9\n\
+                        cpu0 1 2 3 4 5 6 7 8 0 0\n\
+                        cpu1 0 0 0 1 0 0 0 0 0 0\n";
+
+    #[test]
+    fn a_core_is_found_and_its_columns_are_sorted() {
+        let time = CoreTime::parse(STAT, 0).expect("cpu0");
+        assert_eq!(
+            (time.busy, time.idle, time.steal),
+            (1 + 2 + 3 + 6 + 7, 9, 8)
+        );
+        assert_eq!(CoreTime::parse(STAT, 1).expect("cpu1").idle, 1);
+        assert_eq!(CoreTime::parse(STAT, 2), None);
+    }
+
+    #[test]
+    fn a_window_is_in_seconds() {
+        let (before, after) = (CoreTime::parse(STAT, 1), CoreTime::parse(STAT, 0));
+        let seconds = after.expect("cpu0").since(before.expect("cpu1"));
+        assert!((seconds.busy - 0.19).abs() < 1e-9, "{seconds:?}");
+        assert!((seconds.idle - 0.08).abs() < 1e-9, "{seconds:?}");
+    }
+
+    #[test]
+    fn only_cores_there_are_can_be_watched() {
+        assert_eq!(CoreTime::now(&[]).expect("nothing").len(), 0);
+        assert_eq!(CoreTime::now(&[0]).expect("the first").len(), 1);
+        assert!(CoreTime::now(&[usize::MAX]).is_err());
+    }
+}
