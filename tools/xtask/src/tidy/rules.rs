@@ -15,6 +15,8 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("http", &[]),
     ("memory", &[]),
     ("record", &[]),
+    ("load", &[]),
+    ("delay", &["clock"]),
     ("store", &["clock"]),
     ("tcp", &["clock", "wire"]),
     ("link", &["clock", "wire"]),
@@ -30,8 +32,6 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "store", "tcp", "wire",
         ],
     ),
-    ("delay", &["clock"]),
-    ("load", &[]),
     (
         "sim",
         &[
