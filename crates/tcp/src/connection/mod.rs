@@ -182,9 +182,11 @@ impl Connection {
         let was_idle = self.flight.is_empty() && self.send.unclaimed_bytes() == 0;
         if was_idle {
             self.progress_at = now;
-            if now.since(self.sent_at) > self.rtt.timeout() {
-                self.congestion.on_idle();
-            }
+            let idle = now.since(self.sent_at).as_nanos();
+            // Longer than the timeout, RFC 5681 says, not as long.
+            let timeouts = idle.saturating_sub(1) / self.rtt.timeout().as_nanos().max(1);
+            self.congestion
+                .on_idle(u64::try_from(timeouts).unwrap_or(u64::MAX));
         }
         self.send.end += bytes;
         if self.retransmit.is_none() {

@@ -117,12 +117,19 @@ impl Cubic {
         self.window = bytes.clamp(self.segment_bytes, WINDOW_BYTES_MAX);
     }
 
-    /// Nothing was sent for longer than an RTO: what the window said of the path is stale
-    /// (RFC 5681 s4.1).
-    pub fn on_idle(&mut self) {
-        self.window = self
-            .window
-            .min(INITIAL_WINDOW_SEGMENTS * self.segment_bytes);
+    /// Nothing was sent for so many RTOs: what the window said of the path grows stale. It is
+    /// halved for each, but not below the initial window (RFC 2861 s3.2; RFC 5681 s4.1 would drop
+    /// it to that at once, which costs three round trips of slow start after every pause of a
+    /// player). What it was is remembered as the threshold, so slow start leads back to it.
+    pub fn on_idle(&mut self, timeouts: u64) {
+        let restart = INITIAL_WINDOW_SEGMENTS * self.segment_bytes;
+        if timeouts == 0 || self.window <= restart {
+            return;
+        }
+        self.threshold = self.threshold.max(self.window - self.window / 4);
+        let halvings = u32::try_from(timeouts).unwrap_or(u32::MAX);
+        let halved = self.window.checked_shr(halvings).unwrap_or(0);
+        self.window = halved.max(restart);
         self.epoch = None;
     }
 

@@ -108,12 +108,27 @@ fn the_window_has_a_greatest_size() {
 }
 
 #[test]
-fn idleness_returns_to_the_initial_window_but_never_raises_it() {
+fn idleness_halves_the_window_for_each_timeout_down_to_the_initial_one() {
     let mut cubic = Cubic::new(SEGMENT);
     cubic.set_window(5000);
-    cubic.on_idle();
-    assert_eq!(cubic.window(), 5000);
+    cubic.on_idle(100);
+    assert_eq!(cubic.window(), 5000, "it is never raised");
     cubic.set_window(50_000);
-    cubic.on_idle();
-    assert_eq!(cubic.window(), 10_000);
+    cubic.on_idle(0);
+    assert_eq!(cubic.window(), 50_000);
+    for (timeouts, window) in [(1, 25_000), (2, 12_500), (3, 10_000), (u64::MAX, 10_000)] {
+        cubic.set_window(50_000);
+        cubic.on_idle(timeouts);
+        assert_eq!(cubic.window(), window, "after {timeouts}");
+    }
+}
+
+#[test]
+fn after_idleness_slow_start_leads_back_to_where_the_window_was() {
+    let mut cubic = Cubic::new(SEGMENT);
+    cubic.on_loss();
+    cubic.set_window(80_000);
+    cubic.on_idle(1);
+    assert_eq!((cubic.window(), cubic.threshold()), (40_000, 60_000));
+    assert!(cubic.is_slow_start());
 }
