@@ -45,6 +45,9 @@ use objects::Objects;
 
 /// Most frames received in a round.
 pub const RECEIVE_FRAMES_MAX: usize = 64;
+/// Most rounds that due timers wait for frames that have arrived: in a flood of a thousand frames
+/// they are as late as the flood is long, in one that does not end they fire all the same.
+pub const TIMER_DELAY_ROUNDS_MAX: u32 = 16;
 /// Most completions taken in a round.
 pub const COMPLETIONS_MAX: usize = 64;
 /// Most records of clients' handshakes taken in a round, so that streams go on meanwhile. The dear
@@ -95,6 +98,8 @@ pub struct Worker<L: Link, D: Disk> {
     arena: Arena,
     /// `None`: nothing is served over TLS.
     tls: Option<Handshaker>,
+    /// Rounds in a row in which due timers waited.
+    timer_delay_rounds: u32,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     counters: Counters,
@@ -128,6 +133,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             disk,
             objects: Objects::new(store),
             conductor,
+            timer_delay_rounds: 0,
             reading: vec![None; arena.slot_count()],
             arena,
             tls,
@@ -140,10 +146,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// # Errors
     /// The interface is gone, or the disk takes no more reads. Nothing more can be served then.
     pub fn step(&mut self, now: Instant) -> Result<Step, WorkerError> {
-        let mut progressed = self.receive(now)?;
+        let received = self.receive(now)?;
+        let mut progressed = received > 0;
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
-        progressed |= self.fire_timers(now);
+        progressed |= self.fire_timers(now, received == RECEIVE_FRAMES_MAX);
         progressed |= self.shake_hands(now);
         // Handles given up by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
@@ -185,7 +192,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.conductor.connection_count()
     }
 
-    fn receive(&mut self, now: Instant) -> Result<bool, WorkerError> {
+    fn receive(&mut self, now: Instant) -> Result<usize, WorkerError> {
         let Self {
             link,
             conductor,
@@ -198,7 +205,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let count = link
             .receive(now, RECEIVE_FRAMES_MAX, &mut sink)
             .map_err(WorkerError::Link)?;
-        Ok(count > 0)
+        Ok(count)
     }
 
     /// Look-ups that the store could not answer at once.
@@ -235,8 +242,15 @@ impl<L: Link, D: Disk> Worker<L, D> {
         disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink) > 0
     }
 
-    fn fire_timers(&mut self, now: Instant) -> bool {
+    /// Timers wait while frames do, for [`TIMER_DELAY_ROUNDS_MAX`] rounds: the acknowledgment that
+    /// a retransmission timer misses may be among them.
+    fn fire_timers(&mut self, now: Instant, more_frames: bool) -> bool {
         let is_due = self.conductor.poll_timeout().is_some_and(|due| due <= now);
+        if is_due && more_frames && self.timer_delay_rounds < TIMER_DELAY_ROUNDS_MAX {
+            self.timer_delay_rounds += 1;
+            return false;
+        }
+        self.timer_delay_rounds = 0;
         if is_due {
             self.conductor.handle_timeouts(now, &mut self.arena);
         }
