@@ -100,6 +100,8 @@ pub enum Command {
     Delay(delay::DelayArgs),
     /// Ask a server with thousands of connections, and count what comes
     Load(load::LoadArgs),
+    /// Measure a disk: latency, throughput and CPU time by window, read size and way to read
+    Disk(disk::DiskArgs),
 }
 
 /// `atlas serve`, as typed.

@@ -9,7 +9,7 @@ use super::{SourceFile, Tree};
 const CODE_LINES_MAX: usize = 800;
 
 /// The rooms, and which rooms each may depend on. A room not named here may not exist.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
@@ -21,6 +21,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("tcp", &["clock", "wire"]),
     ("link", &["clock", "wire"]),
     ("diskmap", &["clock", "memory"]),
+    ("disk", &["clock", "diskmap", "memory"]),
     (
         "session",
         &["clock", "http", "memory", "record", "tcp", "wire"],
@@ -28,8 +29,8 @@ const ARROWS: [(&str, &[&str]); 15] = [
     (
         "server",
         &[
-            "clock", "delay", "diskmap", "http", "link", "load", "memory", "record", "session",
-            "store", "tcp", "wire",
+            "clock", "delay", "disk", "diskmap", "http", "link", "load", "memory", "record",
+            "session", "store", "tcp", "wire",
         ],
     ),
     (

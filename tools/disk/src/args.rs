@@ -1,0 +1,164 @@
+//! The command line.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use crate::plan::{BackendKind, Series};
+
+const EXAMPLES: &str = "\
+Examples:
+  both series over a file made for it, results for a program:
+    atlas disk --make /srv/test.bin --bytes 4G --json > disk.json
+  throughput and latency against the window, on a whole disk (only read):
+    atlas disk --series window /dev/nvme0n1
+  what a read costs by pread and by diskmap, fio beside:
+    atlas disk --series size --backends diskmap,pread --fio /srv/test.bin
+
+CPU seconds are those of this process. Interrupts and the kernel's own threads are not in them;
+\"busy\" is the time of all cores that were not idle, whoever kept them.";
+
+/// Measures a disk: latency, throughput and CPU time by window, read size and way to read.
+///
+/// Random O_DIRECT reads of one file or block device, which is never written to.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct DiskArgs {
+    /// The file or block device to read
+    #[arg(
+        value_name = "PATH",
+        required_unless_present = "make",
+        conflicts_with = "make"
+    )]
+    pub path: Option<PathBuf>,
+    /// Make this file first, and read it; it stays. One made so before, of the same size, will do
+    #[arg(long, value_name = "FILE")]
+    pub make: Option<PathBuf>,
+    /// Size of the file to make: bytes, or with K, M or G
+    #[arg(long, value_name = "N", default_value = "1G", value_parser = parse_bytes)]
+    pub bytes: u64,
+    /// What to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["window", "size"])]
+    pub series: Vec<Series>,
+    /// Reads in flight of the window series
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    )]
+    pub windows: Vec<u32>,
+    /// Read sizes of the window series
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "16K,64K",
+        value_parser = parse_bytes
+    )]
+    pub window_sizes: Vec<u64>,
+    /// Read sizes of the size series
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "4K,8K,16K,32K,64K,128K,256K",
+        value_parser = parse_bytes
+    )]
+    pub sizes: Vec<u64>,
+    /// Reads in flight of the size series
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 128])]
+    pub size_windows: Vec<u32>,
+    /// Ways to read of the size series
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values = ["diskmap", "uring", "aio", "pread"]
+    )]
+    pub backends: Vec<BackendKind>,
+    /// Length of each measurement
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// How often each measurement is taken; the report has medians
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub rounds: u32,
+    /// Compare every byte with what --make writes; costs CPU time, which the report then shows
+    #[arg(long)]
+    pub verify: bool,
+    /// Run fio beside each measurement: the same reads
+    #[arg(long)]
+    pub fio: bool,
+    /// Print the report as one line of JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Show progress on standard error even if that is no terminal
+    #[arg(long)]
+    pub progress: bool,
+}
+
+impl DiskArgs {
+    /// What is to be read.
+    pub(crate) fn target(&self) -> Result<&Path> {
+        let path = self.make.as_deref().or(self.path.as_deref());
+        path.context("name a file or block device to read, or make one with --make FILE")
+    }
+}
+
+/// `4096`, `64K`, `16M`, `4G`: powers of two.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("{text}: not a number of bytes; write 65536, 64K, 16M or 4G"))?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("{text}: too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: DiskArgs,
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("64K"), Ok(65_536));
+        assert_eq!(parse_bytes("1m"), Ok(1 << 20));
+        assert_eq!(parse_bytes("4G"), Ok(4 << 30));
+        for wrong in ["", "K", "-1", "1.5G", "64KB", "99999999999G", "é"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_the_papers_figures() {
+        let args = Cli::parse_from(["disk", "/dev/null"]).args;
+        assert_eq!(args.windows.len(), 10);
+        assert_eq!(args.window_sizes, [16_384, 65_536]);
+        assert_eq!((args.sizes[0], args.sizes[6]), (4096, 262_144));
+        assert_eq!(args.backends.len(), 4);
+        assert_eq!(args.series.len(), 2);
+    }
+
+    #[test]
+    fn a_target_is_named_or_made_but_not_both() {
+        assert!(Cli::try_parse_from(["disk"]).is_err());
+        assert!(Cli::try_parse_from(["disk", "--make", "a", "b"]).is_err());
+        let made = Cli::parse_from(["disk", "--make", "a"]).args;
+        assert_eq!(made.target().unwrap(), Path::new("a"));
+    }
+}

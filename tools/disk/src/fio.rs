@@ -1,0 +1,156 @@
+//! fio beside us: the same reads, its own figures. Opens for reading only (`--readonly`).
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::plan::{BackendKind, Job};
+
+/// What fio measured.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct PeerSample {
+    pub(crate) gigabits_per_second: f64,
+    pub(crate) latency_p50_us: f64,
+    pub(crate) latency_p99_us: f64,
+    pub(crate) cpu_seconds_per_gb: f64,
+}
+
+/// Refuses a machine without fio before anything is measured.
+pub(crate) fn check() -> Result<()> {
+    let output = Command::new("fio").arg("--version").output();
+    let output = output.context("running fio: install it, or leave out --fio")?;
+    ensure!(output.status.success(), "fio --version: {}", output.status);
+    Ok(())
+}
+
+/// Runs fio for `time`.
+pub(crate) fn measure(path: &Path, job: &Job, time: Duration) -> Result<PeerSample> {
+    let path = path.to_str().context("fio takes no such file name")?;
+    let output = Command::new("fio")
+        .args(arguments(path, job, time))
+        .output()
+        .context("running fio")?;
+    ensure!(
+        output.status.success(),
+        "fio: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    parse(&output.stdout).context("reading what fio printed")
+}
+
+fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
+    let (engine, depth, threads) = match job.backend {
+        BackendKind::Diskmap | BackendKind::Uring => ("io_uring", job.window, 1),
+        BackendKind::Aio => ("libaio", job.window, 1),
+        BackendKind::Pread => ("psync", 1, job.window),
+    };
+    let mut arguments = vec![
+        "--name=atlas".to_owned(),
+        // fio takes a colon for the end of a name.
+        format!("--filename={}", path.replace(':', "\\:")),
+        "--readonly".to_owned(),
+        "--rw=randread".to_owned(),
+        "--direct=1".to_owned(),
+        "--norandommap".to_owned(),
+        "--randrepeat=0".to_owned(),
+        format!("--ioengine={engine}"),
+        format!("--bs={}", job.read_bytes),
+        format!("--iodepth={depth}"),
+        format!("--numjobs={threads}"),
+        "--thread".to_owned(),
+        "--group_reporting".to_owned(),
+        "--time_based".to_owned(),
+        format!("--runtime={}us", time.as_micros()),
+        "--output-format=json".to_owned(),
+    ];
+    if job.backend == BackendKind::Diskmap {
+        arguments.push("--fixedbufs=1".to_owned());
+        arguments.push("--registerfiles=1".to_owned());
+    }
+    arguments
+}
+
+fn parse(output: &[u8]) -> Result<PeerSample> {
+    // fio may print notes before the object.
+    let start = output.iter().position(|byte| *byte == b'{');
+    let text = output.get(start.context("no JSON")?..).unwrap_or_default();
+    let value: Value = serde_json::from_slice(text)?;
+    let job = &value["jobs"][0];
+    let number = |pointer: &str| {
+        job.pointer(pointer)
+            .and_then(Value::as_f64)
+            .with_context(|| format!("no {pointer}"))
+    };
+    let bytes = number("/read/io_bytes")?;
+    let runtime_seconds = number("/read/runtime")? / 1e3;
+    ensure!(bytes > 0.0, "it read nothing");
+    // Percents of the running times of all threads, which `job_runtime` adds up.
+    let cpu_percent = number("/usr_cpu")? + number("/sys_cpu")?;
+    let thread_seconds = number("/job_runtime")? / 1e3;
+    Ok(PeerSample {
+        gigabits_per_second: bytes * 8.0 / 1e9 / runtime_seconds,
+        latency_p50_us: number("/read/clat_ns/percentile/50.000000")? / 1e3,
+        latency_p99_us: number("/read/clat_ns/percentile/99.000000")? / 1e3,
+        cpu_seconds_per_gb: cpu_percent / 100.0 * thread_seconds * 1e9 / bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Series;
+
+    #[test]
+    fn fio_is_asked_for_the_same_reads_and_never_writes() {
+        let mut job = Job {
+            series: Series::Size,
+            backend: BackendKind::Diskmap,
+            read_bytes: 16_384,
+            window: 32,
+        };
+        let text = arguments("/a:b", &job, Duration::from_secs(1)).join(" ");
+        for part in [
+            "--filename=/a\\:b ",
+            "--readonly",
+            "--rw=randread",
+            "--direct=1",
+            "--bs=16384",
+            "--iodepth=32",
+            "--numjobs=1",
+            "--runtime=1000000us",
+            "--fixedbufs=1",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        job.backend = BackendKind::Pread;
+        let text = arguments("/a", &job, Duration::from_secs(1)).join(" ");
+        assert!(text.contains("--ioengine=psync"), "{text}");
+        assert!(text.contains("--numjobs=32"), "{text}");
+        assert!(!text.contains("fixedbufs"), "{text}");
+    }
+
+    #[test]
+    fn what_fio_prints_is_read_in_our_units() {
+        let text = br#"note: both iodepth >= 1 and synchronous I/O engine are selected
+            {"jobs":[{"job_runtime":2000,"usr_cpu":10.0,"sys_cpu":40.0,"read":{
+            "io_bytes":1000000000,"runtime":1000,"clat_ns":{"percentile":
+            {"50.000000":80000,"99.000000":900000}}}}]}"#;
+        let sample = parse(text).unwrap();
+        assert_eq!(sample.gigabits_per_second, 8.0);
+        assert_eq!(sample.latency_p50_us, 80.0);
+        assert_eq!(sample.latency_p99_us, 900.0);
+        assert_eq!(sample.cpu_seconds_per_gb, 1.0);
+        for wrong in [
+            &b""[..],
+            b"{",
+            b"{}",
+            br#"{"jobs":[{"read":{"io_bytes":0}}]}"#,
+        ] {
+            assert!(parse(wrong).is_err());
+        }
+    }
+}
