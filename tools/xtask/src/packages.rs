@@ -40,6 +40,22 @@ pub(crate) const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 /// What `demo` uses.
 pub(crate) const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg", "ffmpeg")];
 
+/// What `bench figures` uses besides: rivals, one of them with its TLS, and what draws the plots.
+/// A library is known by a file of it.
+pub(crate) const FOR_FIGURES: [Package; 8] = [
+    package("ip", "iproute2"),
+    package("tc", "iproute2"),
+    package("nginx", "nginx-light"),
+    package("h2o", "h2o"),
+    package("lighttpd", "lighttpd"),
+    package("/usr/lib/lighttpd/mod_openssl.so", "lighttpd-mod-openssl"),
+    package("/usr/bin/python3", "python3"),
+    package(
+        "/usr/lib/python3/dist-packages/matplotlib/__init__.py",
+        "python3-matplotlib",
+    ),
+];
+
 /// Debian's question whether a service may start after its installation; exit code 101: no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use super::disk::BenchDisk;
 use super::tls::Credentials;
 use crate::harness::namespace::Cable;
+use crate::harness::peer::Peer;
 use crate::harness::process::{output, run};
 use crate::harness::server::{
     NginxConfig, NginxMode, NginxTls, Server, Stopped, atlas_binary, nginx_program,
@@ -46,6 +47,9 @@ pub(super) enum Steering {
     Own,
     /// The kernel's default on a veth: the sender's
     Sender,
+    /// The server's host's on the server's core, the client's as by default: what a middlebox in
+    /// the client's namespace needs (its thread would otherwise do the server's TCP)
+    Server,
 }
 
 /// A server that takes its turn.
@@ -57,6 +61,8 @@ pub(super) enum Contender {
     AtlasEmulated(PathBuf),
     /// nginx, sending files in one of its ways.
     Nginx(NginxMode),
+    /// Another server of our day.
+    Peer(Peer),
 }
 
 impl Contender {
@@ -71,12 +77,13 @@ impl Contender {
             Self::Atlas(_) => Self::ATLAS,
             Self::AtlasEmulated(_) => Self::ATLAS_EMULATED,
             Self::Nginx(mode) => mode.name(),
+            Self::Peer(peer) => peer.name(),
         }
     }
 
     /// Whether it is measured against the others.
     pub(super) fn is_ours(&self) -> bool {
-        !matches!(self, Self::Nginx(_))
+        matches!(self, Self::Atlas(_) | Self::AtlasEmulated(_))
     }
 
     /// The server of a name, Atlas built first unless `atlas` is where it is; `None`: no such name.
@@ -106,6 +113,14 @@ pub(super) struct Lab {
 }
 
 impl Lab {
+    /// The servers speak plain HTTP again.
+    pub(super) fn without_tls(self) -> Self {
+        Self {
+            credentials: None,
+            ..self
+        }
+    }
+
     /// Builds it, with up to `total_bytes` of objects of `object_bytes` each.
     pub(super) fn new(total_bytes: u64, object_bytes: u64, steering: Steering) -> Result<Self> {
         let load_before = fs::read_to_string("/proc/loadavg").context("reading the load")?;
@@ -113,9 +128,7 @@ impl Lab {
         let mut undo = Undo::default();
         let cable = Cable::new()?;
         use_cubic(&mut undo, &cable)?;
-        if steering == Steering::Own {
-            steer(&cable)?;
-        }
+        steer(&cable, steering)?;
         eprintln!("making the bench disk");
         let disk = BenchDisk::new(total_bytes, object_bytes, CLIENT_CORE)?;
         Ok(Self {
@@ -157,7 +170,28 @@ impl Lab {
                 let server = Server::nginx(&self.cable.server, Some(SERVER_CORE), config)?;
                 Ok((server, address))
             }
+            Contender::Peer(peer) => {
+                let address = SocketAddr::new(Cable::KERNEL_V4.parse()?, self.port());
+                let identity = self
+                    .credentials
+                    .as_ref()
+                    .map(|credentials| &credentials.identity);
+                let server = peer.start(
+                    &self.cable.server,
+                    Some(SERVER_CORE),
+                    &self.disk.root,
+                    address,
+                    identity,
+                )?;
+                Ok((server, address))
+            }
         }
+    }
+
+    /// What the client is to trust, if the servers speak TLS.
+    pub(super) fn authority(&self) -> Option<&Path> {
+        let credentials = self.credentials.as_ref()?;
+        Some(&credentials.authority)
     }
 
     fn start_atlas(
@@ -259,7 +293,7 @@ impl Lab {
         ];
         let atlas = contenders.iter().find_map(|contender| match contender {
             Contender::Atlas(binary) | Contender::AtlasEmulated(binary) => Some(binary),
-            Contender::Nginx(_) => None,
+            Contender::Nginx(_) | Contender::Peer(_) => None,
         });
         if let Some(binary) = atlas {
             environment.push(("atlas", text(Command::new(binary).arg("--version"))));
@@ -274,6 +308,11 @@ impl Lab {
             });
             environment.push(("nginx", lines.collect::<Vec<_>>().join(", ")));
         }
+        let peers = contenders.iter().filter_map(|contender| match contender {
+            Contender::Peer(peer) => Some(*peer),
+            _ => None,
+        });
+        environment.extend(peers.map(|peer| (peer.name(), peer.version())));
         Ok(environment
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
@@ -316,12 +355,18 @@ pub(super) fn stop(server: Server) -> Result<Stopped> {
     Ok(stopped)
 }
 
-/// Each host's packets are processed on its own core. Undone with the namespaces.
-fn steer(cable: &Cable) -> Result<()> {
+/// The hosts steered have their packets processed on their own core. Undone with the namespaces.
+fn steer(cable: &Cable, steering: Steering) -> Result<()> {
     let ends = [
         (&cable.server, Cable::SERVER_INTERFACE, SERVER_CORE),
         (&cable.client, Cable::CLIENT_INTERFACE, CLIENT_CORE),
     ];
+    let steered = match steering {
+        Steering::Sender => 0,
+        Steering::Server => 1,
+        Steering::Own => ends.len(),
+    };
+    let ends = ends.into_iter().take(steered);
     for (namespace, interface, core) in ends {
         let mask = format!("{:x}", 1 << core);
         let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");

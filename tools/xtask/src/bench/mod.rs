@@ -8,6 +8,7 @@
 pub(crate) mod client;
 mod cores;
 mod disk;
+mod figures;
 mod handshakes;
 mod lab;
 mod report;
@@ -31,6 +32,8 @@ pub(crate) enum Bench {
     Serve(serve::ServeOptions),
     /// TLS 1.3 handshakes, full or resumed, against nginx (needs root)
     Handshakes(handshakes::HandshakesOptions),
+    /// The paper's figures: by cache and connections, beside several servers (needs root)
+    Figures(figures::FiguresOptions),
 }
 
 /// Runs a bench.
@@ -47,6 +50,7 @@ pub(crate) fn run_command(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Serve(options) => serve::run_command(options),
         Bench::Handshakes(options) => handshakes::run_command(options),
+        Bench::Figures(options) => figures::run_command(options),
     }
 }
 

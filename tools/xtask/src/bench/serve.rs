@@ -155,7 +155,7 @@ impl<'a> Serve<'a> {
         drop_caches()?;
         let expect = match contender {
             Contender::AtlasEmulated(_) => Expect::Sealed,
-            Contender::Atlas(_) | Contender::Nginx(_) => Expect::Object,
+            _ => Expect::Object,
         };
         let mut options = vec![
             ("--connections", self.options.connections.to_string()),

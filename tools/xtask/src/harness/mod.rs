@@ -14,6 +14,7 @@ pub(crate) mod film;
 pub(crate) mod interrupt;
 pub(crate) mod namespace;
 pub(crate) mod openssl;
+pub(crate) mod peer;
 pub(crate) mod process;
 pub(crate) mod server;
 pub(crate) mod suite;

@@ -28,13 +28,13 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
-    /// The line it printed when ready, empty for nginx.
+    /// The line it printed when ready, empty for rivals.
     pub(crate) ready: String,
     stderr: Receiver<String>,
     /// Lines of stderr looked at before the end.
     seen: String,
-    /// nginx's directory, removed after its end.
-    _config: Option<NginxConfig>,
+    /// The directory of its configuration, removed after its end.
+    _directory: Option<tempfile::TempDir>,
 }
 
 /// How a server ended.
@@ -94,7 +94,7 @@ impl Server {
                         ready: line,
                         stderr,
                         seen: String::new(),
-                        _config: None,
+                        _directory: None,
                     });
                 }
                 Ok(_) => {}
@@ -115,31 +115,42 @@ impl Server {
         config: NginxConfig,
     ) -> Result<Self> {
         let program = nginx_program().context("nginx is not installed")?;
+        let arguments = config.arguments();
+        let NginxConfig { directory, address } = config;
+        let program = (program.as_path(), arguments.as_slice());
+        Self::listening("nginx", namespace, core, program, (directory, address))
+    }
+
+    /// Starts a server that says nothing when it is ready, and waits until it accepts on an
+    /// address; the directory with its configuration goes when it has ended.
+    pub(crate) fn listening(
+        name: &str,
+        namespace: &Namespace,
+        core: Option<usize>,
+        (program, arguments): (&Path, &[OsString]),
+        (directory, address): (tempfile::TempDir, SocketAddr),
+    ) -> Result<Self> {
         let mut command = namespace.command("taskset");
         let cores = core.map_or("0-1023".to_owned(), |core| core.to_string());
-        command
-            .args(["-c", &cores])
-            .arg(program)
-            .args(config.arguments());
+        command.args(["-c", &cores]).arg(program).args(arguments);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut process = Process::spawn("nginx", &mut command)?;
+        let mut process = Process::spawn(name, &mut command)?;
         let stderr = lines(process.child().stderr.take());
         let deadline = Instant::now() + READY_LIMIT;
-        // nginx says nothing when it listens, so it is asked until it answers.
-        let address = config.address;
+        // It says nothing when it listens, so it is asked until it answers.
         while namespace.enter(|| Ok(TcpStream::connect(address).is_err()))? {
             interrupt::check()?;
             if Instant::now() > deadline {
                 bail!(
-                    "nginx does not accept on {address}: {}",
+                    "{name} does not accept on {address}: {}",
                     drain(&stderr).trim()
                 );
             }
             if let Ok(status) = process.wait(Duration::from_millis(20)) {
-                bail!("nginx ended ({status}): {}", drain(&stderr).trim());
+                bail!("{name} ended ({status}): {}", drain(&stderr).trim());
             }
         }
         Ok(Self {
@@ -147,7 +158,7 @@ impl Server {
             ready: String::new(),
             stderr,
             seen: String::new(),
-            _config: Some(config),
+            _directory: Some(directory),
         })
     }
 
