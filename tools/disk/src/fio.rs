@@ -1,4 +1,7 @@
 //! fio beside us: the same reads, its own figures. Opens for reading only (`--readonly`).
+//!
+//! Its latency runs from the end of a submission, ours from before it; and left to itself it
+//! submits each read by a call of its own, where we submit what there is.
 
 use std::path::Path;
 use std::process::Command;

@@ -67,7 +67,7 @@ pub(crate) fn open_direct(path: &Path) -> Result<File> {
         let path = path.display();
         let is_refused = error.raw_os_error() == Some(libc::EINVAL);
         let context = if is_refused {
-            format!("{path}: its file system refuses O_DIRECT; choose a file on a disk")
+            format!("{path} refuses O_DIRECT: name a block device, or a file on a disk")
         } else {
             format!("opening {path} for reading")
         };
@@ -157,7 +157,8 @@ mod tests {
     fn what_cannot_be_read_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         assert!(Target::open(&directory.path().join("none")).is_err());
-        assert!(Target::open(Path::new("/dev/null")).is_err());
+        let refusal = Target::open(Path::new("/dev/null")).unwrap_err();
+        assert!(refusal.to_string().contains("O_DIRECT"), "{refusal:#}");
         assert!(make(&directory.path().join("no/such"), 10).is_err());
     }
 }
