@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use self::plan::{Cell, OBJECT_BYTES, Security};
@@ -31,6 +32,9 @@ use crate::harness::process::output;
 use crate::harness::server::{NginxMode, atlas_binary};
 use crate::harness::{interrupt, scratch_directory, workspace_root};
 use crate::packages;
+
+/// Descriptors servers may have: a rival needs two for each connection, socket and file.
+const DESCRIPTORS: u64 = 65_536;
 
 /// Draws the figures out of the report's JSON.
 const PLOTTER: &str = "bench/plot.py";
@@ -146,7 +150,7 @@ fn measure(
     );
     middlebox::lay_spare_cable(&lab.cable.client)?;
     let mut environment = lab.environment(contenders)?;
-    environment.extend(settings(rounds));
+    environment.extend(settings(rounds, raise_descriptors()));
     let mut points = Vec::new();
     for security in [Security::Plain, Security::Tls] {
         lab = match security {
@@ -215,8 +219,24 @@ fn visit(
     Ok(part.into_iter().map(|(_, point)| point).collect())
 }
 
+/// Raises the limit of descriptors for all that is started from here, if it may: the limit then.
+fn raise_descriptors() -> u64 {
+    let current = getrlimit(Resource::Nofile);
+    let hard = current.maximum.unwrap_or(u64::MAX);
+    let wanted = Some(hard.max(DESCRIPTORS));
+    let raised = Rlimit {
+        current: wanted,
+        maximum: wanted,
+    };
+    // It takes CAP_SYS_RESOURCE, which root in a container may lack; the report says what was.
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => hard.max(DESCRIPTORS),
+        Err(_) => hard,
+    }
+}
+
 /// What a report says of how it was measured.
-fn settings(rounds: usize) -> Vec<(String, String)> {
+fn settings(rounds: usize, descriptors: u64) -> Vec<(String, String)> {
     let kernel_tls = if is_kernel_tls_available() {
         "available: nginx is told to use it"
     } else {
@@ -224,6 +244,10 @@ fn settings(rounds: usize) -> Vec<(String, String)> {
     };
     [
         ("rounds", rounds.to_string()),
+        (
+            "descriptors",
+            format!("{descriptors} at most; a rival needs two for each connection"),
+        ),
         (
             "steering",
             "the server's host's packets on the server's core, for every server".to_owned(),
