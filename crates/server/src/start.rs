@@ -36,9 +36,6 @@ use crate::worker::Worker;
 /// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
 /// Objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`]) are among it.
 const DESCRIPTORS_RESERVED: u64 = 128;
-/// Look-ups that may wait for the disk at once. Four threads answer 20,000 a second `[guess]`, so
-/// the last one waits 0.2 s; more are refused with 503.
-const LOOKUPS_UNDER_WAY_MAX: usize = 4_096;
 
 /// The worker's start, on the two clocks that tell of it.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +136,10 @@ fn assemble<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), F
     let Begun { zero, signals, tls } = begun;
     let limits = &settings.limits;
     let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
+    let is_chosen = limits.objects_max.is_some();
+    if let Some(warning) = objects_are_few(objects_max, is_chosen, limits.connections_max) {
+        warn!("{warning}");
+    }
     let store = open_store(settings, objects_max)?;
     let arena = make_arena(limits.slots)?;
     let disk = make_disk(limits.disk_queue_depth, store.handles_max(), &arena)?;
@@ -312,6 +313,27 @@ fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failu
     })
 }
 
+/// What to say if there cannot be an object for each connection.
+fn objects_are_few(objects_max: u32, is_chosen: bool, connections_max: usize) -> Option<String> {
+    let connections_max = u64::try_from(connections_max).unwrap_or(u64::MAX);
+    if u64::from(objects_max) >= connections_max {
+        return None;
+    }
+    let most = *config::OBJECTS_MAX.range.end();
+    let descriptors = connections_max.min(most) + DESCRIPTORS_RESERVED;
+    let remedy = match (u64::from(objects_max) == most, is_chosen) {
+        (true, _) => "no server opens more: use a smaller connections_max".into(),
+        (false, true) => "raise objects_max".into(),
+        (false, false) => {
+            format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) to {descriptors}")
+        }
+    };
+    Some(format!(
+        "only {objects_max} files may be open, and there may be {connections_max} connections: if \
+         each asks for another, requests wait for a place, and get 503 if that takes long; {remedy}"
+    ))
+}
+
 fn widen(count: u32) -> usize {
     usize::try_from(count).expect("invariant: a usize has at least 32 bits")
 }
@@ -320,7 +342,6 @@ fn open_store(settings: &Settings, objects_max: u32) -> Result<Store, Failure> {
     let path = settings.path.display();
     let config = StoreConfig {
         objects_max: widen(objects_max),
-        lookups_max: settings.limits.connections_max.min(LOOKUPS_UNDER_WAY_MAX),
         direct: if settings.buffered {
             Direct::Preferred
         } else {
@@ -385,7 +406,7 @@ fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring,
 
 #[cfg(test)]
 mod tests {
-    use super::{DESCRIPTORS_RESERVED, host_ends, objects_max};
+    use super::{DESCRIPTORS_RESERVED, host_ends, objects_are_few, objects_max};
     use crate::cidr::Cidr;
 
     fn ends(texts: &[&str]) -> Vec<String> {
@@ -430,5 +451,24 @@ mod tests {
         assert_eq!(objects_max(None, 1 << 40), Ok(65_000));
         assert!(objects_max(None, DESCRIPTORS_RESERVED).is_err());
         assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 1), Ok(1));
+    }
+
+    #[test]
+    fn too_few_objects_for_the_connections_are_warned_of() {
+        for is_chosen in [false, true] {
+            assert_eq!(objects_are_few(100, is_chosen, 100), None);
+        }
+        let warning = |objects, is_chosen, connections| {
+            objects_are_few(objects, is_chosen, connections).expect("a warning")
+        };
+        let few = warning(100, false, 101);
+        assert!(few.starts_with("only 100 files may be open"), "{few}");
+        assert!(few.ends_with("LimitNOFILE=) to 229"), "{few}");
+        let chosen = warning(100, true, 101);
+        assert!(chosen.ends_with("raise objects_max"), "{chosen}");
+        let most = warning(65_000, false, 65_001);
+        assert!(most.ends_with("a smaller connections_max"), "{most}");
+        let descriptors = warning(100, false, 1 << 20);
+        assert!(descriptors.ends_with("to 65128"), "{descriptors}");
     }
 }

@@ -53,17 +53,19 @@ impl Catalogue {
         name.is_some_and(|name| self.entries.remove(name).is_some())
     }
 
-    pub(crate) fn open_object(&mut self, token: u64, name: &str) -> Opening {
+    pub(crate) fn open_object(&self, name: &str) -> Opening {
         match self.entries.get(name) {
-            Some(entry) if entry.answers_later && self.asked.len() >= self.lookups_max => {
-                Opening::Done(Err(StoreRefusal::Busy))
-            }
-            Some(entry) if entry.answers_later => {
-                self.asked.push_back((token, name.to_owned()));
-                Opening::Later
-            }
+            Some(entry) if entry.answers_later => Opening::Waits,
             _ => Opening::Done(self.answer(name)),
         }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.asked.len() < self.lookups_max
+    }
+
+    pub(crate) fn submit(&mut self, token: u64, name: &str) {
+        self.asked.push_back((token, name.to_owned()));
     }
 
     /// Answers in the order of asking, each with what is there by then.

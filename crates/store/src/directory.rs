@@ -79,20 +79,24 @@ impl Directory {
         })
     }
 
-    pub(crate) fn open_object(&mut self, token: u64, name: &str) -> Opening {
-        if self.cached_lookups {
-            let name = c_string(&mut self.scratch, name);
-            match self.root.open_object(name, Patience::Cached) {
-                Ok(opened) => return Opening::Done(Ok(opened)),
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                Err(error) => return Opening::Done(Err(refusal_of(&error))),
-            }
+    pub(crate) fn open_object(&mut self, name: &str) -> Opening {
+        if !self.cached_lookups {
+            return Opening::Waits;
         }
-        if self.threads.submit(token, name) {
-            Opening::Later
-        } else {
-            Opening::Done(Err(StoreRefusal::Busy))
+        let name = c_string(&mut self.scratch, name);
+        match self.root.open_object(name, Patience::Cached) {
+            Ok(opened) => Opening::Done(Ok(opened)),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Opening::Waits,
+            Err(error) => Opening::Done(Err(refusal_of(&error))),
         }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.threads.has_room()
+    }
+
+    pub(crate) fn submit(&mut self, token: u64, name: &str) {
+        self.threads.submit(token, name);
     }
 
     pub(crate) fn poll_answer(&mut self) -> Option<Answer> {

@@ -16,6 +16,11 @@
 //! path that is new costs its own length once for each place in the table, and once more when it
 //! goes through the threads.
 //!
+//! A look-up in the threads holds the place its object will have, so that files being opened count
+//! like files that are open. A look-up that finds no room is [`StoreRefusal::Full`], and worth
+//! asking again as soon as [`Store::has_room`]. Nothing else need be done about objects that nobody
+//! uses: they make room when it is needed.
+//!
 //! The life of an object:
 //!
 //! ```text
@@ -48,15 +53,16 @@ use directory::Directory;
 use table::Table;
 
 /// Handles beyond [`StoreConfig::objects_max`] that may wait to be taken from
-/// [`Store::poll_closed`]. When all do, new objects are refused as [`StoreRefusal::Busy`].
+/// [`Store::poll_closed`]. When all do, new objects are refused as [`StoreRefusal::Full`].
 pub const CLOSED_HANDLES_MAX: usize = 64;
 
 /// What a store may use, and how it opens files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreConfig {
-    /// Most objects open at once, each a descriptor; `1..=OBJECTS_MAX`.
+    /// Most objects open or being opened at once, each a descriptor; `1..=OBJECTS_MAX`.
     pub objects_max: usize,
-    /// Most look-ups under way in the threads; at least 1.
+    /// Most look-ups under way in the threads; at least 1. Enough to keep the threads at work from
+    /// one round of the worker to the next.
     pub lookups_max: usize,
     /// Threads that open what the kernel has not cached; at least 1.
     pub threads: usize,
@@ -205,9 +211,12 @@ pub enum StoreRefusal {
     /// not a regular file.
     #[error("not to be served")]
     Forbidden,
-    /// Every place for an open object is in use, or too many look-ups are under way, or the
-    /// process or system is out of descriptors or memory. It may succeed later.
+    /// Every place for an open object is in use, or too many look-ups are under way. To be asked
+    /// again when [`Store::has_room`]; no answer of [`Store::poll_answer`].
     #[error("too much open at once")]
+    Full,
+    /// The process or system is out of descriptors or memory. It may succeed later.
+    #[error("out of descriptors or memory")]
     Busy,
     /// The file cannot be read without the page cache, and must ([`Direct::Required`]).
     #[error("the file system refuses O_DIRECT")]
@@ -273,7 +282,8 @@ struct Opened {
 #[derive(Debug)]
 enum Opening {
     Done(Result<Opened, StoreRefusal>),
-    Later,
+    /// It takes the disk, for which the caller may not wait: to be submitted.
+    Waits,
 }
 
 /// A backend's later answer.
@@ -293,8 +303,10 @@ pub struct Counters {
     pub store_inline_lookups: u64,
     /// Look-ups left to the threads.
     pub store_threaded_lookups: u64,
-    /// Look-ups refused, whatever the reason.
+    /// Look-ups refused, whatever the reason, but for want of room.
     pub store_refused_lookups: u64,
+    /// Look-ups that found no room.
+    pub store_full_lookups: u64,
     /// Objects opened.
     pub store_opened_objects: u64,
     /// Objects closed, for whatever reason.
@@ -306,12 +318,13 @@ pub struct Counters {
 impl Counters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 7] {
+    pub fn as_pairs(&self) -> [(&'static str, u64); 8] {
         [
             ("store_shared_lookups", self.store_shared_lookups),
             ("store_inline_lookups", self.store_inline_lookups),
             ("store_threaded_lookups", self.store_threaded_lookups),
             ("store_refused_lookups", self.store_refused_lookups),
+            ("store_full_lookups", self.store_full_lookups),
             ("store_opened_objects", self.store_opened_objects),
             ("store_closed_objects", self.store_closed_objects),
             ("store_replaced_objects", self.store_replaced_objects),
@@ -362,26 +375,28 @@ impl Store {
         let Some(name) = path::name_of(path) else {
             return self.refuse(StoreRefusal::NotFound);
         };
-        if let Some(handle) = self.table.find(name)
-            && now.since(self.table.checked_at(handle)) < self.revalidate_after
-        {
-            self.counters.store_shared_lookups += 1;
-            return LookUp::Ready(self.share(handle));
+        match self.table.find(name) {
+            Some(handle) if now.since(self.table.checked_at(handle)) < self.revalidate_after => {
+                self.counters.store_shared_lookups += 1;
+                return LookUp::Ready(self.share(handle));
+            }
+            // What is open and to be checked needs no place if it is still the same.
+            Some(_) => {}
+            None if self.table.has_room() => {}
+            None => return self.refuse(StoreRefusal::Full),
         }
-        let opening = match &mut self.backend {
-            Backend::Directory(directory) => directory.open_object(token, name),
-            Backend::Catalogue(catalogue) => catalogue.open_object(token, name),
-        };
-        match opening {
-            Opening::Later => {
+        match self.backend.open_object(name) {
+            Opening::Waits if self.backend.has_room() && self.table.reserve() => {
+                self.backend.submit(token, name);
                 self.counters.store_threaded_lookups += 1;
                 LookUp::Pending
             }
+            Opening::Waits => self.refuse(StoreRefusal::Full),
             Opening::Done(result) => {
                 self.counters.store_inline_lookups += 1;
-                match self.admit(now, name, result) {
+                match self.admit(now, name, result, false) {
                     Ok(found) => LookUp::Ready(found),
-                    Err(refusal) => LookUp::Refused(refusal),
+                    Err(refusal) => self.refuse(refusal),
                 }
             }
         }
@@ -394,11 +409,16 @@ impl Store {
             token,
             name,
             result,
-        } = match &mut self.backend {
-            Backend::Directory(directory) => directory.poll_answer()?,
-            Backend::Catalogue(catalogue) => catalogue.poll_answer()?,
-        };
-        Some((token, self.admit(now, &name, result)))
+        } = self.backend.poll_answer()?;
+        let admitted = self.admit(now, &name, result, true);
+        Some((token, admitted.inspect_err(|refusal| self.count(*refusal))))
+    }
+
+    /// Whether a look-up of any path would get an answer, now or later: worth asking before one
+    /// that was [`StoreRefusal::Full`] is tried again.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.table.has_room() && self.backend.has_room()
     }
 
     /// Ends one use of an object.
@@ -465,13 +485,19 @@ impl Store {
         &self.counters
     }
 
-    /// Gives the file just opened its place, or finds that it is open already.
+    /// Gives the file just opened its place, which may be reserved for it already, or finds that
+    /// it is open.
     fn admit(
         &mut self,
         now: Instant,
         name: &str,
         result: Result<Opened, StoreRefusal>,
+        is_reserved: bool,
     ) -> Result<Found, StoreRefusal> {
+        if is_reserved {
+            // For as long as it takes to see whether it is needed.
+            self.table.cancel();
+        }
         let known = self.table.find(name);
         let opened = match result {
             Ok(opened) => opened,
@@ -482,7 +508,6 @@ impl Store {
                 {
                     self.replace(handle);
                 }
-                self.counters.store_refused_lookups += 1;
                 return Err(refusal);
             }
         };
@@ -493,10 +518,11 @@ impl Store {
             }
             self.replace(handle);
         }
-        let Some(handle) = self.table.insert(name, opened.facts, now) else {
-            self.counters.store_refused_lookups += 1;
-            return Err(StoreRefusal::Busy);
-        };
+        if !self.table.reserve() {
+            assert!(!is_reserved, "a place given back can be taken again");
+            return Err(StoreRefusal::Full);
+        }
+        let handle = self.table.insert(name, opened.facts, now);
         self.counters.store_opened_objects += 1;
         Ok(Found {
             handle,
@@ -520,7 +546,46 @@ impl Store {
     }
 
     fn refuse(&mut self, refusal: StoreRefusal) -> LookUp {
-        self.counters.store_refused_lookups += 1;
+        self.count(refusal);
         LookUp::Refused(refusal)
+    }
+
+    fn count(&mut self, refusal: StoreRefusal) {
+        match refusal {
+            StoreRefusal::Full => self.counters.store_full_lookups += 1,
+            _ => self.counters.store_refused_lookups += 1,
+        }
+    }
+}
+
+impl Backend {
+    fn open_object(&mut self, name: &str) -> Opening {
+        match self {
+            Self::Directory(directory) => directory.open_object(name),
+            Self::Catalogue(catalogue) => catalogue.open_object(name),
+        }
+    }
+
+    /// Whether one more may be submitted.
+    fn has_room(&self) -> bool {
+        match self {
+            Self::Directory(directory) => directory.has_room(),
+            Self::Catalogue(catalogue) => catalogue.has_room(),
+        }
+    }
+
+    /// Has a name opened by whoever may wait for the disk.
+    fn submit(&mut self, token: u64, name: &str) {
+        match self {
+            Self::Directory(directory) => directory.submit(token, name),
+            Self::Catalogue(catalogue) => catalogue.submit(token, name),
+        }
+    }
+
+    fn poll_answer(&mut self) -> Option<Answer> {
+        match self {
+            Self::Directory(directory) => directory.poll_answer(),
+            Self::Catalogue(catalogue) => catalogue.poll_answer(),
+        }
     }
 }

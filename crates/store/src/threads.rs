@@ -154,15 +154,16 @@ impl Threads {
         })
     }
 
-    /// Whether the question was taken: no, if too many are under way.
-    pub(crate) fn submit(&mut self, token: u64, name: &str) -> bool {
-        if self.pending_count == self.pending_max {
-            return false;
-        }
+    /// Whether another question may be submitted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pending_count < self.pending_max
+    }
+
+    pub(crate) fn submit(&mut self, token: u64, name: &str) {
+        assert!(self.has_room(), "more than {} questions", self.pending_max);
         let name = name.to_owned();
         self.questions.push(Question { token, name });
         self.pending_count += 1;
-        true
     }
 
     /// The next answer. Makes no system call unless an answer was received since the last `None`.

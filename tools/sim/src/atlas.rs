@@ -35,7 +35,7 @@ const WRAP_BYTES: u32 = 60_000;
 const WRAP_TRIALS_MAX: u64 = 400_000;
 /// Counts what was sent again and compared with what was sent first.
 pub(crate) const REPEATED_BYTES: &str = "sim_repeated_bytes";
-/// Look-ups of the catalogue that may wait for their answers.
+/// Look-ups of the catalogue that may wait for their answers; fewer where objects are few.
 const LOOKUPS_MAX: usize = 64;
 
 /// The server and what is done to it from outside.
@@ -156,13 +156,14 @@ fn pattern(content: Content, size_bytes: u64) -> SimContent {
 }
 
 fn make_store(scenario: &Scenario) -> Store {
-    let mut catalogue = Catalogue::new(LOOKUPS_MAX);
+    let lookups_max = LOOKUPS_MAX.min(scenario.objects_max);
+    let mut catalogue = Catalogue::new(lookups_max);
     for object in &scenario.objects {
         catalogue.insert(&object.path(), entry(object, 0, scenario.answers_later));
     }
     let config = StoreConfig {
         objects_max: scenario.objects_max,
-        lookups_max: LOOKUPS_MAX,
+        lookups_max,
         revalidate_after: scenario.revalidate_after,
         ..StoreConfig::default()
     };

@@ -308,7 +308,7 @@ pub static KEYS: [Key; 20] = [
         &OBJECTS_MAX,
         "",
         "Files held open at once, one descriptor each; by default as many as `RLIMIT_NOFILE` \
-         allows. When all are in use, requests for others get 503.",
+         allows. When all are in use, requests for others wait, and get 503 after ten seconds.",
     ),
     Key::number(
         &TLS_KEY_RECORDS_MAX,
@@ -384,7 +384,8 @@ each of `connections_max`. The slots come from huge pages when enough are reserv
 vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
 
 `objects_max` is, when not given, what the hard limit of open descriptors leaves after 128 are put
-aside, and at most 65000; the soft limit is raised to the hard one at start.
+aside, and at most 65000; the soft limit is raised to the hard one at start. There should be one for
+each of `connections_max`, since each may ask for another; the log warns if there is not.
 ";
 
 /// The configuration file as it was written. Numbers are wide and signed, so that a value out of

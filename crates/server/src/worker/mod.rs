@@ -57,7 +57,8 @@ pub const HANDSHAKES_MAX: usize = 2;
 /// Most keys made in a round for clients that change theirs, for the same reason: a KeyUpdate of 27
 /// bytes costs some microseconds, and a client may send nothing else.
 pub const KEYS_MAX: usize = 32;
-/// Most lookups begun, and most answered, in a round.
+/// Most lookups begun, most answered later, and most begun again after they waited for room in the
+/// store, in a round.
 pub const LOOKUPS_MAX: usize = 64;
 /// Most reads enqueued in a round. The disk's queue and the slots bound them too.
 pub const READS_MAX: usize = 256;
@@ -131,7 +132,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
         Self {
             link,
             disk,
-            objects: Objects::new(store),
+            // A client has one look-up at a time.
+            objects: Objects::new(store, conductor.connections_max()),
             conductor,
             timer_delay_rounds: 0,
             reading: vec![None; arena.slot_count()],
@@ -280,8 +282,19 @@ impl<L: Link, D: Disk> Worker<L, D> {
         is_any
     }
 
+    /// Looks up what waited for room in the store, then what is asked now.
     fn look_up(&mut self, now: Instant) -> bool {
         let mut is_any = false;
+        for _ in 0..LOOKUPS_MAX {
+            let Some(question) = self.objects.poll_waiting(now) else {
+                break;
+            };
+            if let Some((token, answer)) = self.objects.ask(now, &mut self.disk, question) {
+                self.conductor.handle_lookup(now, token, answer);
+            }
+            is_any = true;
+        }
+        self.objects.close_unused(&mut self.disk);
         for _ in 0..LOOKUPS_MAX {
             let Some(plan) = self.conductor.poll_lookup() else {
                 break;
@@ -395,7 +408,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
 
     fn next_timeout(&self, now: Instant, blocked_on_link: bool) -> Option<Instant> {
         let retry = blocked_on_link.then(|| now + link::FULL_RETRY_AFTER);
-        [self.conductor.poll_timeout(), retry]
+        let overdue = self.objects.poll_timeout();
+        [self.conductor.poll_timeout(), overdue, retry]
             .into_iter()
             .flatten()
             .min()
@@ -462,6 +476,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
             ("server_step_rounds", rounds),
             ("server_empty_rounds", empty_rounds),
             ("server_blocked_rounds", blocked_rounds),
+            ("server_waiting_lookups", self.objects.counters().waits),
+            ("server_overdue_lookups", self.objects.counters().overdue),
             ("memory_free_slots", as_count(self.arena.free_count())),
             ("memory_all_slots", as_count(self.arena.slot_count())),
         ];

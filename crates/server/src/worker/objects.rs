@@ -2,16 +2,28 @@
 //!
 //! The store finds a file and names it by a handle; the disk opens it and says its limits; the
 //! conductor gets both as one [`Object`] under the same handle. This remembers which handle is
-//! which file of the disk, and which question a late answer belongs to.
+//! which file of the disk, and which question a late answer belongs to. A question that the store
+//! has no room for waits here until it has: what is in use is given up sooner or later, and a client
+//! that is told to come back comes back to the same full store.
 //!
-//! Bounds: [`Store::handles_max`] handles, allocated at start; as many late answers as the store
-//! takes look-ups, allocated when first needed. Each answer allocates its entity tag, which goes
-//! to the conductor.
+//! It refuses (503) what has waited for [`LOOKUP_WAIT_MAX`], and what finds as many waiting as there
+//! may be connections.
+//!
+//! Bounds: [`Store::handles_max`] handles and the questions that wait, allocated at start; as many
+//! late answers as the store takes look-ups, allocated when first needed. Each answer allocates its
+//! entity tag, which goes to the conductor.
 
-use clock::Instant;
+use std::collections::VecDeque;
+
+use clock::{Duration, Instant};
 use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource};
 use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
 use store::{Facts, Found, LookUp, Source, Store, StoreRefusal};
+
+/// Longest wait for room in the store. Players give a request up after 10 s or more `[guess]`:
+/// earlier, a 503 would come too soon for a store that is about to have room, and later too late
+/// for anybody.
+pub(super) const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// An answer to a look-up, as the conductor takes it.
 pub(super) type LookupAnswer = Result<Object, LookupError>;
@@ -23,9 +35,29 @@ pub(super) struct Objects {
     /// By handle.
     opened: Vec<Option<Opened>>,
     /// Look-ups whose answers are to come, by the token that the store knows them under.
-    pending: Vec<Option<LookupPlan>>,
+    pending: Vec<Option<Question>>,
     /// Places of `pending` that are empty.
     vacant: Vec<usize>,
+    /// Look-ups that the store had no room for, the eldest first.
+    waiting: VecDeque<Question>,
+    waiting_max: usize,
+    counters: Counters,
+}
+
+/// A look-up on its way to its answer.
+#[derive(Debug)]
+pub(super) struct Question {
+    plan: LookupPlan,
+    asked_at: Instant,
+}
+
+/// What became of look-ups, since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counters {
+    /// Look-ups that waited for room in the store. One may wait more than once.
+    pub(super) waits: u64,
+    /// Look-ups refused because there was no room for too long, or for too many.
+    pub(super) overdue: u64,
 }
 
 /// A file of the disk.
@@ -38,14 +70,22 @@ struct Opened {
 }
 
 impl Objects {
-    pub(super) fn new(store: Store) -> Self {
+    /// At most `waiting_max` look-ups wait for room.
+    pub(super) fn new(store: Store, waiting_max: usize) -> Self {
         let opened = vec![None; store.handles_max()];
         Self {
             store,
             opened,
             pending: Vec::new(),
             vacant: Vec::new(),
+            waiting: VecDeque::with_capacity(waiting_max),
+            waiting_max,
+            counters: Counters::default(),
         }
+    }
+
+    pub(super) const fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     pub(super) const fn store(&self) -> &Store {
@@ -56,13 +96,42 @@ impl Objects {
         &mut self.store
     }
 
-    /// Asks the store; `None` if the answer will come out of [`Objects::poll_answer`].
+    /// Asks the store; `None` if the answer will come out of [`Objects::poll_answer`], perhaps
+    /// after the question came out of [`Objects::poll_waiting`].
     pub(super) fn look_up<D: Disk>(
         &mut self,
         now: Instant,
         disk: &mut D,
         plan: LookupPlan,
     ) -> Option<(LookupToken, LookupAnswer)> {
+        let asked_at = now;
+        self.ask(now, disk, Question { plan, asked_at })
+    }
+
+    /// The question that has waited longest, if there is room for it or its time is up: to be
+    /// asked again.
+    pub(super) fn poll_waiting(&mut self, now: Instant) -> Option<Question> {
+        let is_due = self.waiting.front()?.is_overdue(now) || self.store.has_room();
+        is_due.then(|| self.waiting.pop_front()).flatten()
+    }
+
+    /// When [`Objects::poll_waiting`] has something even if no room is made.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.waiting.front()?.deadline())
+    }
+
+    /// Asks the store, or refuses what is overdue.
+    pub(super) fn ask<D: Disk>(
+        &mut self,
+        now: Instant,
+        disk: &mut D,
+        question: Question,
+    ) -> Option<(LookupToken, LookupAnswer)> {
+        let Question { plan, .. } = &question;
+        if question.is_overdue(now) {
+            self.counters.overdue += 1;
+            return Some((plan.token, Err(LookupError::Busy)));
+        }
         let place = self.vacant.last().copied().unwrap_or(self.pending.len());
         let mut answer = self.store.look_up(now, name_of(place), &plan.path);
         if let LookUp::Ready(found) = &answer
@@ -73,13 +142,30 @@ impl Objects {
         }
         let answer = match answer {
             LookUp::Ready(found) => self.admit(disk, found, &plan.path),
+            LookUp::Refused(StoreRefusal::Full) => return self.put_off(question),
             LookUp::Refused(refusal) => Err(lookup_error(refusal)),
             LookUp::Pending => {
-                self.remember(place, plan);
+                self.remember(place, question);
                 return None;
             }
         };
         Some((plan.token, answer))
+    }
+
+    /// Lets a question wait for room, in the order of asking.
+    fn put_off(&mut self, question: Question) -> Option<(LookupToken, LookupAnswer)> {
+        if self.waiting.len() == self.waiting_max {
+            self.counters.overdue += 1;
+            return Some((question.plan.token, Err(LookupError::Busy)));
+        }
+        self.counters.waits += 1;
+        let first = self.waiting.front();
+        if first.is_some_and(|first| question.asked_at < first.asked_at) {
+            self.waiting.push_front(question);
+        } else {
+            self.waiting.push_back(question);
+        }
+        None
     }
 
     /// The next late answer, and whose it is.
@@ -92,11 +178,12 @@ impl Objects {
         // by a spoilt object again: it is opened anew.
         loop {
             let (name, result) = self.store.poll_answer(now)?;
-            let plan = self.recall(name);
+            let question = self.recall(name);
+            let Question { plan, .. } = &question;
             let answer = match result {
                 Ok(found) if self.is_spoilt(&found) => {
                     self.give_up(found.handle);
-                    match self.look_up(now, disk, plan) {
+                    match self.ask(now, disk, question) {
                         Some(answer) => return Some(answer),
                         None => continue,
                     }
@@ -201,7 +288,7 @@ impl Objects {
             .expect("invariant: handles are below the store's handles_max")
     }
 
-    fn remember(&mut self, place: usize, plan: LookupPlan) {
+    fn remember(&mut self, place: usize, question: Question) {
         if self.vacant.pop().is_none() {
             self.pending.push(None);
         }
@@ -209,14 +296,24 @@ impl Objects {
             self.pending[place].is_none(),
             "look-up {place} is under way already"
         );
-        self.pending[place] = Some(plan);
+        self.pending[place] = Some(question);
     }
 
-    fn recall(&mut self, name: u64) -> LookupPlan {
+    fn recall(&mut self, name: u64) -> Question {
         let place = usize::try_from(name).expect("invariant: we made the name from a usize");
-        let plan = self.pending.get_mut(place).and_then(Option::take);
+        let question = self.pending.get_mut(place).and_then(Option::take);
         self.vacant.push(place);
-        plan.expect("invariant: the store answers each look-up once")
+        question.expect("invariant: the store answers each look-up once")
+    }
+}
+
+impl Question {
+    fn deadline(&self) -> Instant {
+        self.asked_at + LOOKUP_WAIT_MAX
+    }
+
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline() <= now
     }
 }
 
@@ -254,7 +351,7 @@ fn lookup_error(refusal: StoreRefusal) -> LookupError {
     match refusal {
         StoreRefusal::NotFound => LookupError::NotFound,
         StoreRefusal::Forbidden => LookupError::Forbidden,
-        StoreRefusal::Busy => LookupError::Busy,
+        StoreRefusal::Full | StoreRefusal::Busy => LookupError::Busy,
         _ => LookupError::Failed,
     }
 }

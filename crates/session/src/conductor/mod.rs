@@ -192,6 +192,12 @@ impl Conductor {
         self.clients.len() + self.knocks.len()
     }
 
+    /// Most connections at once.
+    #[must_use]
+    pub const fn connections_max(&self) -> usize {
+        self.config.connections_max
+    }
+
     /// Counters so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

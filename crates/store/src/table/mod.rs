@@ -1,12 +1,15 @@
 //! The open objects: a fixed number of places, found by name, kept in the order of last use.
 //!
+//! A place is reserved before the file is opened, so that no more files are open than there are
+//! places, however long an opening takes; `insert` fills it, `cancel` gives it back.
+//!
 //! It knows nothing of files. Every operation is O(1); nothing is allocated after start but names
 //! longer than any before them in their place. A place goes round like this:
 //!
 //! ```text
-//!             insert                    release, last use
+//!        reserve, insert                release, last use
 //!   Free ───────────────▶ Shared (used) ◀─────────────────▶ Shared (unused, in the LRU list)
-//!    ▲                      │ retire           acquire        │ retire, or evicted by insert
+//!    ▲                      │ retire           acquire        │ retire, or evicted by reserve
 //!    │ poll_closed          ▼                                 ▼
 //!   Closed ◀──────────── Retired (used) ──────────────────▶ Closed
 //!            release, last use
@@ -33,6 +36,9 @@ pub(crate) struct Table {
     closed: VecDeque<u32>,
     /// Objects open for the user: shared or retired.
     open_count: usize,
+    /// Places put aside for objects that are being opened. `open_count + reserved_count` is at
+    /// most `open_max`, and `reserved_count` at most `free.len()`.
+    reserved_count: usize,
     open_max: usize,
     /// Unused objects, from the least to the most recently used.
     oldest: u32,
@@ -84,6 +90,7 @@ impl Table {
             free: (0..count).rev().collect(),
             closed: VecDeque::with_capacity(open_max + closed_max),
             open_count: 0,
+            reserved_count: 0,
             open_max,
             oldest: NONE,
             newest: NONE,
@@ -115,20 +122,39 @@ impl Table {
         self.place_mut(handle).checked_at = now;
     }
 
-    /// A new object under a name not in the table, with one use. `None` if every object is in
-    /// use, or too many closed ones were not taken.
-    pub(crate) fn insert(&mut self, name: &str, facts: Facts, now: Instant) -> Option<u32> {
-        debug_assert!(self.find(name).is_none(), "{name} is in the table");
-        if self.free.is_empty() {
-            return None;
+    /// Whether [`Table::reserve`] has a place: one is free, or an object is unused.
+    pub(crate) fn has_room(&self) -> bool {
+        let is_full = self.open_count + self.reserved_count == self.open_max;
+        self.reserved_count < self.free.len() && !(is_full && self.oldest == NONE)
+    }
+
+    /// Puts a place aside for an object about to be opened; the least recently used one that is
+    /// unused makes room if it must. `false` if every object is in use, or too many closed ones
+    /// were not taken.
+    #[must_use]
+    pub(crate) fn reserve(&mut self) -> bool {
+        if !self.has_room() {
+            return false;
         }
-        if self.open_count == self.open_max {
-            if self.oldest == NONE {
-                return None;
-            }
+        if self.open_count + self.reserved_count == self.open_max {
             self.retire(self.oldest);
         }
-        let handle = self.free.pop().expect("invariant: looked at above");
+        self.reserved_count += 1;
+        true
+    }
+
+    /// Gives a reserved place back: the object was not opened, or is open already.
+    pub(crate) fn cancel(&mut self) {
+        assert!(self.reserved_count > 0, "no place was reserved");
+        self.reserved_count -= 1;
+    }
+
+    /// A new object in a reserved place, under a name not in the table, with one use.
+    pub(crate) fn insert(&mut self, name: &str, facts: Facts, now: Instant) -> u32 {
+        debug_assert!(self.find(name).is_none(), "{name} is in the table");
+        self.cancel();
+        let handle = self.free.pop();
+        let handle = handle.expect("invariant: as many places are free as are reserved");
         let hash = self.hasher.hash_one(name);
         let place = self.place_mut(handle);
         assert_eq!(
@@ -147,7 +173,7 @@ impl Table {
         self.by_name
             .insert_unique(hash, handle, |&handle| places[handle as usize].hash);
         self.open_count += 1;
-        Some(handle)
+        handle
     }
 
     /// One more use of an object that was just found.

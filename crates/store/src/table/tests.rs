@@ -14,7 +14,7 @@ fn facts(size_bytes: u64) -> Facts {
 }
 
 fn insert(table: &mut Table, name: &str) -> Option<u32> {
-    table.insert(name, facts(1), NOW)
+    table.reserve().then(|| table.insert(name, facts(1), NOW))
 }
 
 #[test]
@@ -93,6 +93,28 @@ fn an_unused_object_closes_when_retired() {
 }
 
 #[test]
+fn a_reserved_place_is_nobody_elses() {
+    let mut table = Table::new(2, 1);
+    let a = insert(&mut table, "a").unwrap();
+    assert!(table.reserve());
+    assert!(!table.has_room() && !table.reserve());
+    table.release(a);
+    assert!(table.has_room() && table.reserve(), "`a` makes room");
+    assert_eq!((table.find("a"), table.poll_closed()), (None, Some(a)));
+    table.cancel();
+    let b = table.insert("b", facts(1), NOW);
+    let c = insert(&mut table, "c").unwrap();
+    assert_ne!(b, c);
+    assert!(!table.has_room());
+}
+
+#[test]
+#[should_panic(expected = "no place was reserved")]
+fn a_place_is_reserved_before_it_is_filled() {
+    Table::new(1, 1).insert("a", facts(1), NOW);
+}
+
+#[test]
 #[should_panic(expected = "released more often")]
 fn a_use_ends_once() {
     let mut table = Table::new(1, 1);
@@ -118,6 +140,9 @@ enum Step {
     Release(usize),
     /// Retire what is under the name, if anything.
     Retire(u8),
+    Reserve,
+    /// Give a reserved place back, if there is one.
+    Cancel,
     PollClosed,
 }
 
@@ -126,6 +151,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0..8_u8).prop_map(Step::Use),
         3 => any::<usize>().prop_map(Step::Release),
         1 => (0..8_u8).prop_map(Step::Retire),
+        1 => Just(Step::Reserve),
+        1 => Just(Step::Cancel),
         2 => Just(Step::PollClosed),
     ]
 }
@@ -136,6 +163,7 @@ struct Twin {
     /// Open objects: handle, name unless retired, uses; unused ones in the order of release.
     open: Vec<(u32, Option<String>, u32)>,
     closed: VecDeque<u32>,
+    reserved: usize,
 }
 
 impl Twin {
@@ -174,10 +202,10 @@ impl Twin {
 
     /// Whether there is room, made by giving up the oldest unused one.
     fn make_room(&mut self, open_max: usize, closed_max: usize) -> bool {
-        if self.open.len() + self.closed.len() == open_max + closed_max {
+        if self.open.len() + self.closed.len() + self.reserved == open_max + closed_max {
             return false;
         }
-        if self.open.len() == open_max {
+        if self.open.len() + self.reserved == open_max {
             let unused = self.open.iter().find(|&&(_, _, uses)| uses == 0);
             let Some(&(handle, ..)) = unused else {
                 return false;
@@ -228,6 +256,18 @@ proptest! {
                         twin.retire(handle);
                     }
                 }
+                Step::Reserve => {
+                    let has_room = table.has_room();
+                    let is_reserved = table.reserve();
+                    prop_assert_eq!(is_reserved, has_room);
+                    prop_assert_eq!(is_reserved, twin.make_room(open_max, closed_max));
+                    twin.reserved += usize::from(is_reserved);
+                }
+                Step::Cancel if twin.reserved > 0 => {
+                    table.cancel();
+                    twin.reserved -= 1;
+                }
+                Step::Cancel => {}
                 Step::PollClosed => prop_assert_eq!(table.poll_closed(), twin.closed.pop_front()),
             }
         }

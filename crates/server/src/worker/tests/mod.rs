@@ -1,6 +1,7 @@
 //! The worker over a simulated link and disk, with one client whose TCP is a few lines: it takes
 //! what comes in order and acknowledges it. Loss, reordering and crowds are the simulator's.
 
+mod objects;
 mod tls;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -43,6 +44,8 @@ struct Setup {
     /// How many files `/0`, `/1`, ... there are.
     files: u32,
     answers_later: bool,
+    /// Objects open at once.
+    objects_max: usize,
     tls: Option<Handshaker>,
 }
 
@@ -58,6 +61,7 @@ impl Default for Setup {
             disk,
             files: 1,
             answers_later: false,
+            objects_max: 8,
             tls: None,
         }
     }
@@ -119,7 +123,7 @@ fn store(setup: &Setup) -> Store {
     Store::catalogue(
         catalogue,
         StoreConfig {
-            objects_max: 8,
+            objects_max: setup.objects_max,
             ..StoreConfig::default()
         },
     )

@@ -1,0 +1,235 @@
+//! Crowds at a small store: who waits, who is refused, and when.
+
+use clock::{Duration, Instant};
+use diskmap::sim::SimDisk;
+use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
+use store::{Catalogue, CatalogueEntry, Facts, Store, StoreConfig};
+
+use super::super::objects::{LOOKUP_WAIT_MAX, Objects};
+use super::{FILE_BYTES, Setup, World, content, find_head_end};
+use wire::{SeqNumber, TcpFlags};
+
+const NOW: Instant = Instant::from_millis(1);
+
+/// Objects that connections use, one each.
+struct Crowd {
+    objects: Objects,
+    disk: SimDisk,
+    /// What a connection is being sent.
+    used: Vec<Option<ObjectHandle>>,
+    next_file: u32,
+}
+
+impl Crowd {
+    /// Room for `objects_max` objects and `lookups_max` look-ups under way.
+    fn new(
+        connections: usize,
+        objects_max: usize,
+        lookups_max: usize,
+        answers_later: bool,
+    ) -> Self {
+        let setup = Setup::default();
+        let mut disk = SimDisk::new(setup.disk);
+        let mut catalogue = Catalogue::new(lookups_max);
+        for file in 0..200 {
+            let source = disk.add_file(content(file));
+            let facts = Facts {
+                size_bytes: FILE_BYTES,
+                inode: file.into(),
+                ..Facts::default()
+            };
+            let entry = CatalogueEntry {
+                source,
+                facts,
+                answers_later,
+            };
+            catalogue.insert(&format!("/{file}"), entry);
+        }
+        let config = StoreConfig {
+            objects_max,
+            lookups_max,
+            ..StoreConfig::default()
+        };
+        Self {
+            objects: Objects::new(Store::catalogue(catalogue, config), connections),
+            disk,
+            used: vec![None; connections],
+            next_file: 0,
+        }
+    }
+
+    /// A connection asks for a file that nobody asked for before.
+    fn ask(&mut self, now: Instant, connection: usize) {
+        assert_eq!(self.used[connection], None, "one request at a time");
+        let plan = LookupPlan {
+            token: LookupToken(u64::try_from(connection).unwrap()),
+            path: format!("/{}", self.next_file),
+        };
+        self.next_file += 1;
+        let answer = self.objects.look_up(now, &mut self.disk, plan);
+        self.take(answer.into_iter().collect());
+    }
+
+    fn take(&mut self, answers: Vec<(LookupToken, Result<Object, LookupError>)>) {
+        for (LookupToken(connection), answer) in answers {
+            let object = answer.unwrap_or_else(|error| panic!("{connection} is told {error:?}"));
+            self.used[usize::try_from(connection).unwrap()] = Some(object.handle);
+        }
+    }
+
+    /// The worker's round, without requests.
+    fn round(&mut self, now: Instant) {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.objects.poll_answer(now, &mut self.disk) {
+            answers.push(answer);
+        }
+        self.objects.close_unused(&mut self.disk);
+        while let Some(question) = self.objects.poll_waiting(now) {
+            answers.extend(self.objects.ask(now, &mut self.disk, question));
+        }
+        self.objects.close_unused(&mut self.disk);
+        self.take(answers);
+    }
+
+    /// The reply is over.
+    fn finish(&mut self, connection: usize) {
+        let object = self.used[connection].take().expect("it was answered");
+        self.objects.release(object);
+    }
+}
+
+/// Every connection asks for a new file as soon as it has the last. There is a place for each, so
+/// none is refused, however few look-ups may be under way.
+#[test]
+fn a_place_for_each_connection_is_enough() {
+    const CONNECTIONS: usize = 7;
+    for objects_max in [CONNECTIONS, CONNECTIONS + 1] {
+        for (lookups_max, answers_later) in [(1, true), (2, true), (64, true), (2, false)] {
+            let mut crowd = Crowd::new(CONNECTIONS, objects_max, lookups_max, answers_later);
+            for connection in 0..CONNECTIONS {
+                crowd.ask(NOW, connection);
+            }
+            let mut replies = 0;
+            while crowd.next_file < 200 {
+                crowd.round(NOW);
+                for connection in 0..CONNECTIONS {
+                    if crowd.used[connection].is_some() && crowd.next_file < 200 {
+                        crowd.finish(connection);
+                        crowd.ask(NOW, connection);
+                        replies += 1;
+                    }
+                }
+            }
+            assert_eq!(replies, 200 - CONNECTIONS);
+            assert_eq!(crowd.objects.counters().overdue, 0);
+            assert_eq!(crowd.objects.store().counters().store_refused_lookups, 0);
+        }
+    }
+}
+
+#[test]
+fn who_waits_is_served_in_the_order_of_asking() {
+    let mut crowd = Crowd::new(4, 1, 1, true);
+    for connection in 0..4 {
+        crowd.ask(NOW, connection);
+    }
+    for connection in 0..4 {
+        crowd.round(NOW);
+        let served: Vec<bool> = crowd.used.iter().map(Option::is_some).collect();
+        let expected: Vec<bool> = (0..4).map(|other| other == connection).collect();
+        assert_eq!(served, expected);
+        crowd.finish(connection);
+        // Room at last; the catalogue answers in the round after.
+        crowd.round(NOW);
+    }
+    assert_eq!(crowd.objects.counters().waits, 3);
+}
+
+#[test]
+fn waiting_ends_with_a_refusal_at_its_limit_and_not_before() {
+    let mut crowd = Crowd::new(2, 1, 1, false);
+    crowd.ask(NOW, 0);
+    crowd.ask(NOW, 1);
+    let deadline = NOW + LOOKUP_WAIT_MAX;
+    assert_eq!(crowd.objects.poll_timeout(), Some(deadline));
+    crowd.round(NOW + (LOOKUP_WAIT_MAX - Duration::from_nanos(1)));
+    assert_eq!(crowd.used[1], None, "still waiting");
+    let question = crowd
+        .objects
+        .poll_waiting(deadline)
+        .expect("its time is up");
+    let answer = crowd.objects.ask(deadline, &mut crowd.disk, question);
+    assert!(
+        matches!(answer, Some((LookupToken(1), Err(LookupError::Busy)))),
+        "{answer:?}"
+    );
+    assert_eq!(crowd.objects.counters().overdue, 1);
+    assert_eq!(crowd.objects.poll_timeout(), None);
+}
+
+#[test]
+fn as_many_wait_as_there_may_be_connections() {
+    let mut crowd = Crowd::new(3, 1, 1, false);
+    for connection in 0..3 {
+        crowd.ask(NOW, connection);
+    }
+    // Somebody left and another came in its place.
+    crowd.ask(NOW, 1);
+    let plan = LookupPlan {
+        token: LookupToken(2),
+        path: "/100".into(),
+    };
+    let answer = crowd.objects.look_up(NOW, &mut crowd.disk, plan);
+    assert!(
+        matches!(answer, Some((LookupToken(2), Err(LookupError::Busy)))),
+        "{answer:?}"
+    );
+    assert_eq!(crowd.objects.counters().overdue, 1);
+}
+
+/// One connection is being sent the only object there may be and acknowledges nothing, another
+/// waits. With the world, the first one's port and next sequence number.
+fn world_with_its_only_object_in_use() -> (World, (u16, SeqNumber)) {
+    let mut world = World::connected(Setup {
+        files: 2,
+        objects_max: 1,
+        ..Setup::default()
+    });
+    world.ask(0);
+    world.settle();
+    let first = (world.client.source_port, world.client.next);
+    world.reconnect();
+    world.ask(1);
+    world.settle();
+    assert_eq!(world.counter("server_waiting_lookups"), 1);
+    (world, first)
+}
+
+#[test]
+fn a_request_waits_for_an_object_to_come_free() {
+    let (mut world, first) = world_with_its_only_object_in_use();
+    let before = world.client.received.len();
+    // The end of the first connection is all it takes.
+    let second = (world.client.source_port, world.client.next);
+    (world.client.source_port, world.client.next) = first;
+    world.client.send_flags(world.now, TcpFlags::RST, b"");
+    (world.client.source_port, world.client.next) = second;
+    world.receive(before + 1);
+    let head = before + find_head_end(&world.client.received[before..]);
+    world.receive(head + super::bytes(&content(1)).len());
+    assert!(world.client.received[before..].starts_with(b"HTTP/1.1 200"));
+    assert_eq!(world.counter("server_overdue_lookups"), 0);
+}
+
+#[test]
+fn a_request_that_waits_too_long_is_told_to_come_back() {
+    let (mut world, _) = world_with_its_only_object_in_use();
+    let asked_at = world.now;
+    let before = world.client.received.len();
+    world.receive(before + 1);
+    let reply = String::from_utf8_lossy(&world.client.received[before..]).to_lowercase();
+    assert!(reply.starts_with("http/1.1 503"), "{reply}");
+    assert!(reply.contains("retry-after:"), "{reply}");
+    assert!(world.now >= asked_at + LOOKUP_WAIT_MAX);
+    assert_eq!(world.counter("server_overdue_lookups"), 1);
+}
