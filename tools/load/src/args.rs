@@ -66,8 +66,8 @@ pub struct LoadArgs {
     /// Ends after so many requests
     #[arg(short = 'n', long, value_name = "N", group = "end")]
     pub requests: Option<u64>,
-    /// Asks for each URL once
-    #[arg(long, group = "end")]
+    /// Asks for each URL once; with --seconds not longer than that
+    #[arg(long, conflicts_with = "requests")]
     pub once: bool,
     /// Leaves the first seconds out of all figures
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
@@ -341,7 +341,12 @@ fn length(args: &LoadArgs) -> Result<(Amount, Option<Duration>)> {
     };
     let window = seconds("--seconds", window)?;
     ensure!(!window.is_zero(), "--seconds is above 0");
-    Ok((Amount::Endless, Some(window)))
+    let amount = if args.once {
+        Amount::Once
+    } else {
+        Amount::Endless
+    };
+    Ok((amount, Some(window)))
 }
 
 fn verification(args: &LoadArgs) -> Option<Verification> {
@@ -401,6 +406,11 @@ mod tests {
         let it = plan("http://127.0.0.1/ --once --verify").expect("a plan");
         assert_eq!((it.amount, it.window), (Amount::Once, None));
         assert!(it.verification.is_some());
+        let it = plan("http://127.0.0.1/ --once --seconds 1").expect("a plan");
+        assert_eq!(
+            (it.amount, it.window),
+            (Amount::Once, Some(Duration::from_secs(1)))
+        );
         let it = plan("http://127.0.0.1/ -n 7").expect("a plan");
         assert_eq!(it.amount, Amount::Requests(7));
     }
@@ -415,7 +425,8 @@ mod tests {
             "http://127.0.0.1/ --seconds 0",
             "http://127.0.0.1/ --seconds -1",
             "http://127.0.0.1/ --seconds nan",
-            "http://127.0.0.1/ --seconds 1 --once",
+            "http://127.0.0.1/ --requests 1 --once",
+            "http://127.0.0.1/ --requests 1 --seconds 1",
             "http://127.0.0.1/ -n 0",
             "http://127.0.0.1/ --chunk-every 0",
             "http://127.0.0.1/ --timeout 0",

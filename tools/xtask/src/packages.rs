@@ -42,9 +42,10 @@ pub(crate) const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("f
 
 /// What `bench figures` uses besides: rivals, one of them with its TLS, and what draws the plots.
 /// A library is known by a file of it.
-pub(crate) const FOR_FIGURES: [Package; 8] = [
+pub(crate) const FOR_FIGURES: [Package; 9] = [
     package("ip", "iproute2"),
     package("tc", "iproute2"),
+    package("ethtool", "ethtool"),
     package("nginx", "nginx-light"),
     package("h2o", "h2o"),
     package("lighttpd", "lighttpd"),

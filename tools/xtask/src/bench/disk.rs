@@ -209,6 +209,16 @@ pub(crate) fn drop_caches() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches")
 }
 
+/// How often anyone has had the page cache forgotten since the machine started.
+pub(crate) fn cache_drops() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat").context("reading /proc/vmstat")?;
+    let count = text
+        .lines()
+        .find_map(|line| line.strip_prefix("drop_pagecache "))
+        .and_then(|number| number.parse().ok());
+    count.context("no drop_pagecache in /proc/vmstat")
+}
+
 /// Bytes read from a block device since it was made: proof that a run was cold.
 pub(crate) fn read_bytes(device: &str) -> Result<u64> {
     /// The unit of the statistics, whatever the device's block size.

@@ -1,28 +1,30 @@
 //! `cargo xtask bench figures`: throughput and cost by cache and connections, drawn like the
 //! paper's figures 1, 2, 11a, 11b, 13a and 13b.
 //!
-//! Servers take turns, round after round, at each cell of the plan ([`plan`]). What a server
+//! Servers take turns, round after round, at the cells of the plan ([`plan`]). What a server
 //! cannot do is told, not left out. It refuses to report a run in which anything was wrong.
 //! Bounded by: the plan, and the deadline of each turn.
 
+mod aims;
 mod middlebox;
 mod page;
 mod plan;
+mod settings;
 mod summary;
 mod turn;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-use self::plan::{Cell, OBJECT_BYTES, Security};
-use self::summary::{Comparison, Point};
+use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes};
+use self::summary::{Ceiling, Comparison, Point};
 use self::turn::Turns;
 use super::lab::{Contender, Lab, Steering};
 use super::publish;
@@ -46,26 +48,21 @@ const PYTHON: &str = "/usr/bin/python3";
 /// Longest time the drawing may take.
 const PLOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Rounds of the full run.
-const ROUNDS: usize = 3;
-
-/// Length of a warm window, seconds; and with `--quick`.
-const WARM_SECONDS: u64 = 4;
-const WARM_SECONDS_QUICK: u64 = 2;
-
 /// Options of `bench figures`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FiguresOptions {
-    /// 64 and 1,000 connections, one round: minutes instead of hours
+    /// 64 and 1,000 connections, one round: minutes instead of an hour
     #[arg(long)]
     quick: bool,
-    /// How often each server takes its turn at each point (default 3, with --quick 1)
+    /// How often each server takes its turn at each point (default 3 where it counts, elsewhere 2;
+    /// with --quick 1)
     #[arg(long)]
     rounds: Option<usize>,
     /// Numbers of connections, comma-separated (default: 64 to 16,000, with --quick 64 and 1,000)
     #[arg(long, value_delimiter = ',')]
     connections: Vec<u64>,
-    /// Servers to run, comma-separated (default: all)
+    /// Servers to run, comma-separated; each goes everywhere it can (default: all, and between
+    /// 1,000 and 16,000 connections those that can be the best)
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
     /// Writes the report here as JSON; the page (.md) and the plots are put beside it
@@ -81,8 +78,10 @@ pub(crate) struct FiguresOptions {
 struct Report {
     /// What it ran on and with: `(name, value)`.
     environment: Vec<(String, String)>,
-    /// Atlas beside the best rival, at each cell.
+    /// Atlas beside the best rival of each round, at each cell.
     comparisons: Vec<Comparison>,
+    /// What the stages permit, if they were measured.
+    ceiling: Option<Ceiling>,
     points: Vec<Point>,
 }
 
@@ -95,12 +94,19 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
     }
     let atlas = atlas_binary(options.atlas.as_deref())?;
     let contenders = contenders(&options.servers, &atlas)?;
-    let cells = plan::cells(options.quick, &options.connections);
+    let wishes = Wishes {
+        is_quick: options.quick,
+        rounds: options.rounds,
+        connections: &options.connections,
+        is_chosen: !options.servers.is_empty(),
+    };
     ensure!(
-        cells.iter().all(|cell| cell.connections > 0),
+        options.connections.iter().all(|number| *number > 0),
         "no connections, no figures"
     );
-    let report = measure(options, &atlas, &contenders, &cells)?;
+    let plan = Plan::new(wishes, &contenders);
+    eprintln!("this will take some {}", minutes(plan.estimate()));
+    let report = measure(&plan, &atlas, &contenders)?;
     publish(&page::text(&report), &report, options.json.as_deref())?;
     match &options.json {
         Some(json) => illustrate(json, &report),
@@ -131,17 +137,9 @@ fn contenders(names: &[String], atlas: &Path) -> Result<Vec<Contender>> {
     Ok(all.into_iter().filter(is_wanted).collect())
 }
 
-fn measure(
-    options: &FiguresOptions,
-    atlas: &Path,
-    contenders: &[Contender],
-    cells: &[Cell],
-) -> Result<Report> {
-    let rounds = options
-        .rounds
-        .unwrap_or(if options.quick { 1 } else { ROUNDS });
+fn measure(plan: &Plan, atlas: &Path, contenders: &[Contender]) -> Result<Report> {
     let directory = scratch_directory("figures")?;
-    let wanted = plan::objects_max(cells);
+    let wanted = plan.objects();
     let mut lab = Lab::new(wanted * OBJECT_BYTES, OBJECT_BYTES, Steering::Server)?;
     let found = lab.disk.objects.count;
     ensure!(
@@ -150,73 +148,95 @@ fn measure(
     );
     middlebox::lay_spare_cable(&lab.cable.client)?;
     let mut environment = lab.environment(contenders)?;
-    environment.extend(settings(rounds, raise_descriptors()));
-    let mut points = Vec::new();
-    for security in [Security::Plain, Security::Tls] {
-        lab = match security {
-            Security::Plain => lab.without_tls(),
-            Security::Tls => {
-                let credentials = Credentials::new(Key::Ecdsa)?;
-                lab.with_tls(credentials, is_kernel_tls_available())
-            }
-        };
-        let turns = Turns {
-            lab: &lab,
-            atlas,
-            directory: directory.path(),
-            warm_seconds: if options.quick {
-                WARM_SECONDS_QUICK
-            } else {
-                WARM_SECONDS
-            },
-        };
-        for cell in cells.iter().filter(|cell| cell.security == security) {
-            points.extend(visit(&turns, contenders, cell, rounds)?);
+    environment.extend(settings::settings(&lab, raise_descriptors())?);
+    let mut series = Series::new(plan);
+    for round in 1..=plan.rounds() {
+        for security in [Security::Plain, Security::Tls] {
+            lab = match security {
+                Security::Plain => lab.without_tls(),
+                Security::Tls => {
+                    let credentials = Credentials::new(Key::Ecdsa)?;
+                    lab.with_tls(credentials, is_kernel_tls_available())
+                }
+            };
+            let turns = Turns {
+                lab: &lab,
+                atlas,
+                directory: directory.path(),
+            };
+            series.run(&turns, security, round)?;
         }
     }
+    let mut points = series.points.into_iter().flatten().collect::<Vec<_>>();
+    summary::pool(&mut points);
     Ok(Report {
         environment,
         comparisons: summary::compare(&points, Contender::ATLAS),
+        ceiling: None,
         points,
     })
 }
 
-/// All rounds at one cell.
-fn visit(
-    turns: &Turns<'_>,
-    contenders: &[Contender],
-    cell: &Cell,
-    rounds: usize,
-) -> Result<Vec<Point>> {
-    let mut part: Vec<(&Contender, Point)> = contenders
-        .iter()
-        .filter(|contender| plan::takes_part(contender, cell))
-        .map(|it| (it, Point::new(*cell, it.name(), it.is_ours())))
-        .collect();
-    for round in 1..=rounds {
-        for (contender, point) in &mut part {
-            interrupt::check()?;
-            let run = turns.run(contender, cell);
-            // What an interrupt broke off is no failure of the server.
-            interrupt::check()?;
-            let said = match &run {
-                Ok(run) => format!(
-                    "{:>6.2} Gb/s {:>7.3} core-s/GB",
-                    run.gbps, run.core_seconds_per_gb
-                ),
-                Err(error) => format!("{error:#}"),
-            };
-            eprintln!(
-                "{:<5} {} {:>6} connections, round {round}/{rounds}, {:<24} {said}",
-                cell.security.name(),
-                cell.cache.name(),
-                cell.connections,
-                point.server
-            );
-            point.add(run.map_err(|error| format!("round {round}: {error:#}")));
+/// The plan being carried out.
+struct Series<'a> {
+    plan: &'a Plan,
+    /// For each visit those of its contenders.
+    points: Vec<Vec<Point>>,
+    progress: Progress,
+    begun: Instant,
+}
+
+impl<'a> Series<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let points = |visit: &Visit| {
+            let contenders = visit.contenders.iter();
+            contenders
+                .map(|it| Point::new(visit.cell, it.name(), it.is_ours()))
+                .collect()
+        };
+        Self {
+            plan,
+            points: plan.visits.iter().map(points).collect(),
+            progress: Progress::new(plan),
+            begun: Instant::now(),
         }
     }
-    Ok(part.into_iter().map(|(_, point)| point).collect())
+
+    /// One round at all cells of a kind.
+    fn run(&mut self, turns: &Turns<'_>, security: Security, round: usize) -> Result<()> {
+        let visits = self.plan.visits.iter().zip(&mut self.points);
+        let visits =
+            visits.filter(|(visit, _)| visit.cell.security == security && visit.rounds >= round);
+        for (visit, points) in visits {
+            for (contender, point) in visit.contenders.iter().zip(points) {
+                interrupt::check()?;
+                let run = turns.run(contender, &visit.cell);
+                // What an interrupt broke off is no failure of the server.
+                interrupt::check()?;
+                let said = match &run {
+                    Ok(run) => format!(
+                        "{:>6.2} Gb/s {:>7.3} core-s/GB",
+                        run.gbps, run.core_seconds_per_gb
+                    ),
+                    Err(error) => format!("{error:#}"),
+                };
+                point.add(round, run.map_err(|error| format!("{error:#}")));
+                self.progress.on_turn(&visit.cell);
+                eprintln!(
+                    "{:>7} left, round {round}: {:<32} {:<24} {said}",
+                    minutes(self.progress.left(self.begun.elapsed())),
+                    visit.cell.to_string(),
+                    point.server
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A time as people say it, rounded up.
+fn minutes(time: Duration) -> String {
+    format!("{} min", time.as_secs().div_ceil(60))
 }
 
 /// Raises the limit of descriptors for all that is started from here, if it may: the limit then.
@@ -233,47 +253,6 @@ fn raise_descriptors() -> u64 {
         Ok(()) => hard.max(DESCRIPTORS),
         Err(_) => hard,
     }
-}
-
-/// What a report says of how it was measured.
-fn settings(rounds: usize, descriptors: u64) -> Vec<(String, String)> {
-    let kernel_tls = if is_kernel_tls_available() {
-        "available: nginx is told to use it"
-    } else {
-        "not in this kernel: rivals read, copy and seal in user space"
-    };
-    [
-        ("rounds", rounds.to_string()),
-        (
-            "descriptors",
-            format!("{descriptors} at most; a rival needs two for each connection"),
-        ),
-        (
-            "steering",
-            "the server's host's packets on the server's core, for every server".to_owned(),
-        ),
-        (
-            "distance",
-            "from 1,000 connections on: what clients send is held 10 to 40 ms, by flow".to_owned(),
-        ),
-        ("TLS", "1.3, AES-128-GCM, ECDSA P-256".to_owned()),
-        ("kernel TLS", kernel_tls.to_owned()),
-        (
-            "cold",
-            "0 % BC: caches dropped, each object asked once; what the disk read is checked"
-                .to_owned(),
-        ),
-        (
-            "warm",
-            "100 % BC: all objects in the page cache; Atlas has none and reads the disk".to_owned(),
-        ),
-        (
-            "same work",
-            "every reply's status and length; 64 objects byte by byte after each run".to_owned(),
-        ),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
 }
 
 /// The page and the plots, beside the JSON.

@@ -3,13 +3,11 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::plan::{Cache, Security};
+use super::aims::{self, LEAD_MIN, MANY, cold_over_warm_by_connections, thousands, times};
+use super::plan::{Cache, OBJECT_BYTES, Security};
 use super::summary::{Comparison, Point, Spread};
 use crate::bench::lab::Contender;
 use crate::bench::report::environment_text;
-
-/// Worth less than this much more than ours, a rival's lead is called none: runs differ by more.
-const LEAD_MIN: f64 = 0.02;
 
 /// The plots, as `bench/plot.py` names them, and the figures of the paper they stand beside.
 const PLOTS: [(&str, &str); 6] = [
@@ -77,11 +75,13 @@ fn none() -> String {
 
 /// The comparison with the highest ratio of Gb/s.
 fn best(report: &Report, security: Security, cache: Cache) -> String {
-    let best = of(report, security, cache).max_by(|a, b| a.gbps.total_cmp(&b.gbps));
+    let best = of(report, security, cache).max_by(|a, b| a.gbps.median.total_cmp(&b.gbps.median));
     best.map_or_else(none, |it| {
         format!(
             "Atlas {:.2} x {} at {} connections",
-            it.gbps, it.fastest_rival, it.cell.connections
+            it.gbps.median,
+            it.fastest_rival,
+            thousands(it.cell.connections)
         )
     })
 }
@@ -92,8 +92,10 @@ fn range(report: &Report, security: Security, cache: Cache) -> String {
         let values: Vec<f64> = of(report, security, cache).map(figure).collect();
         (!values.is_empty()).then(|| Spread::new(&values))
     };
-    let (Some(gbps), Some(work)) = (spread(|it| it.gbps), spread(|it| it.work_per_core_second))
-    else {
+    let (Some(gbps), Some(work)) = (
+        spread(|it| it.gbps.median),
+        spread(|it| it.work_per_core_second.median),
+    ) else {
         return none();
     };
     format!(
@@ -138,9 +140,13 @@ fn highest(sweep: &[(u64, f64)]) -> Option<f64> {
 fn few_over_many(report: &Report, security: Security) -> String {
     let (few, many): (Vec<_>, Vec<_>) = sweep(report, security)
         .into_iter()
-        .partition(|(connections, _)| *connections < 4_000);
+        .partition(|(connections, _)| *connections < MANY);
     match (highest(&few), highest(&many)) {
-        (Some(few), Some(many)) => format!("{:.2} x of the best from 4,000 on", few / many),
+        (Some(few), Some(many)) => format!(
+            "{:.2} x of the best from {} on",
+            few / many,
+            thousands(MANY)
+        ),
         _ => none(),
     }
 }
@@ -149,7 +155,8 @@ fn last_over_best(report: &Report, security: Security) -> String {
     let sweep = sweep(report, security);
     match (sweep.last(), highest(&sweep)) {
         (Some((connections, last)), Some(best)) if sweep.len() > 1 => format!(
-            "at {connections} connections {:.0} % of its best",
+            "at {} connections {:.0} % of its best",
+            thousands(*connections),
             100.0 * last / best
         ),
         _ => none(),
@@ -160,38 +167,95 @@ fn last_over_best(report: &Report, security: Security) -> String {
 fn slower(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for it in &report.comparisons {
-        let place = format!(
-            "{}, {}, {} connections",
-            it.cell.security.name(),
-            it.cell.cache.name(),
-            it.cell.connections
-        );
-        if it.gbps < 1.0 - LEAD_MIN {
-            lines.push(format!(
-                "{place}: {:.2} x the Gb/s of {}",
-                it.gbps, it.fastest_rival
-            ));
-        }
-        if it.work_per_core_second < 1.0 - LEAD_MIN {
-            lines.push(format!(
-                "{place}: {:.2} x the work per core-second of {}",
-                it.work_per_core_second, it.thriftiest_rival
-            ));
+        let figures = [
+            ("Gb/s", &it.gbps, &it.fastest_rival),
+            (
+                "work per core-second",
+                &it.work_per_core_second,
+                &it.thriftiest_rival,
+            ),
+        ];
+        for (what, ratio, rival) in figures {
+            if ratio.median < 1.0 - LEAD_MIN {
+                lines.push(format!(
+                    "{}: {} the {what} of {rival}",
+                    it.cell,
+                    times(ratio)
+                ));
+            }
         }
     }
     let ours = report.points.iter().filter(|it| it.is_ours);
     lines.extend(ours.flat_map(|it| {
-        it.failures.iter().map(move |failure| {
-            format!(
-                "{} failed: {}, {}, {} connections: {failure}",
-                it.server,
-                it.cell.security.name(),
-                it.cell.cache.name(),
-                it.cell.connections
-            )
-        })
+        let failures = it.failures.iter();
+        failures.map(move |failure| format!("{} failed: {}, {failure}", it.server, it.cell))
     }));
     lines
+}
+
+/// What was run, in two sentences.
+fn summary(report: &Report) -> String {
+    let mut rivals = Vec::new();
+    let mut connections = Vec::new();
+    let mut turns = 0;
+    for point in &report.points {
+        if !point.is_ours && !rivals.contains(&point.server.as_str()) {
+            rivals.push(point.server.as_str());
+        }
+        connections.push(point.cell.connections);
+        turns += point.runs.len() + point.failures.len();
+    }
+    let least = connections.iter().copied().min().unwrap_or(0);
+    let most = connections.iter().copied().max().unwrap_or(0);
+    format!(
+        "Atlas and {} rivals ({}) served objects of {} bytes to {} to {} connections, in plaintext \
+         and over TLS, each from one core. They took turns, {turns} in all: from a cold disk and, \
+         for rivals, out of the page cache; every ratio below is the median of the rounds' own \
+         ratios, with the least and the greatest.\n",
+        rivals.len(),
+        rivals.join(", "),
+        thousands(OBJECT_BYTES),
+        thousands(least),
+        thousands(most)
+    )
+}
+
+/// Atlas beside the best rivals over the sweep, in Markdown.
+fn sweep_table(report: &Report, security: Security) -> String {
+    let mut out = format!(
+        "### {}, by connections\n\
+         | Connections | Atlas from disk, Gb/s | core-s/GB | x the Gb/s of the best rival from \
+         disk | x its work per core-second | x the Gb/s of the best rival from the page cache \
+         |\n|---:|---:|---:|---|---|---|\n",
+        security.title()
+    );
+    let warm = cold_over_warm_by_connections(report, security);
+    let ours = report.points.iter().filter(|it| {
+        it.server == Contender::ATLAS
+            && it.cell.security == security
+            && it.cell.cache == Cache::Cold
+            && !it.runs.is_empty()
+    });
+    for own in ours {
+        let connections = own.cell.connections;
+        let cold = of(report, security, Cache::Cold).find(|it| it.cell == own.cell);
+        let beside = |ratio: Option<(&Spread, &String)>| {
+            ratio.map_or_else(none, |(ratio, rival)| format!("{} {rival}", times(ratio)))
+        };
+        let warm = warm.iter().find(|(at, _, _)| *at == connections);
+        let _ = writeln!(
+            out,
+            "| {}{} | {:.2} | {:.3} | {} | {} | {} |",
+            thousands(connections),
+            if own.cell.is_distant { ", distant" } else { "" },
+            own.gbps.median,
+            own.core_seconds_per_gb.median,
+            beside(cold.map(|it| (&it.gbps, &it.fastest_rival))),
+            beside(cold.map(|it| (&it.work_per_core_second, &it.thriftiest_rival))),
+            beside(warm.map(|(_, ratio, rival)| (ratio, rival)))
+        );
+    }
+    out
 }
 
 /// The table, a line for each server at each cell.
@@ -244,14 +308,12 @@ pub(super) fn text(report: &Report) -> String {
     for it in &report.comparisons {
         let _ = writeln!(
             out,
-            "atlas / best rival, {} {} {:>6} connections: {:.2} x the Gb/s ({}), {:.2} x the work \
-             per core-second ({})",
-            it.cell.security.name(),
-            it.cell.cache.name(),
-            it.cell.connections,
-            it.gbps,
+            "atlas / best rival of the round, {}: {} the Gb/s ({}), {} the work per core-second \
+             ({})",
+            it.cell,
+            times(&it.gbps),
             it.fastest_rival,
-            it.work_per_core_second,
+            times(&it.work_per_core_second),
             it.thriftiest_rival
         );
     }
@@ -260,7 +322,10 @@ pub(super) fn text(report: &Report) -> String {
 
 /// What is kept, in Markdown; plots are in the folder `plots` beside it.
 pub(super) fn page(report: &Report, plots: &str) -> String {
-    let mut out = String::from("# `cargo xtask bench figures`\n\n## Where Atlas is slower\n");
+    let mut out = format!(
+        "# `cargo xtask bench figures`\n\n{}\n## Where Atlas is slower, or failed\n",
+        summary(report)
+    );
     let slower = slower(report);
     if slower.is_empty() {
         out += "Nowhere in this run, beyond 2 %.\n";
@@ -268,7 +333,14 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     for line in slower {
         let _ = writeln!(out, "* {line}");
     }
-    out += "\n## The paper said, we measured\n\
+    let _ = writeln!(out, "\n## The aims\n{}\n## Figures", aims::table(report));
+    for security in [Security::Plain, Security::Tls] {
+        let _ = writeln!(out, "{}", sweep_table(report, security));
+    }
+    for (file, title) in PLOTS {
+        let _ = writeln!(out, "### {title}\n![{title}]({plots}/{file}.svg)\n");
+    }
+    out += "## The paper said, we measured\n\
             Its machine had 8 cores and 80 Gb/s; here one core serves. Shares and ratios compare, \
             Gb/s do not.\n\n\
             | Figure | The paper said | We measured |\n|---|---|---|\n";
@@ -280,29 +352,19 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     {
         let _ = writeln!(out, "| {figure} | {said} | {} |", measured(report));
     }
-    out += "\n## Figures\n";
-    for (file, title) in PLOTS {
-        let _ = writeln!(out, "### {title}\n![{title}]({plots}/{file}.svg)\n");
-    }
     let _ = writeln!(
         out,
-        "## Machine, versions, settings\n```text\n{}```\n\n## All points\n\
+        "\n## How it was measured\n```text\n{}```\n\n## All points\n\
          `core-s/GB` is the busy time of the server's core, whoever made it busy, for each GB of \
-         bodies;\n`+-95 %` is half the confidence interval of the mean.\n\n```text\n{}```",
+         bodies;\n`+-95 %` is half the confidence interval of the mean, by the relative scatter \
+         of a server over its sweep.\n\n```text\n{}```",
         environment_text(&report.environment),
         table(&report.points)
     );
     let failures = report.points.iter().filter(|it| !it.failures.is_empty());
     for point in failures {
-        let _ = writeln!(
-            out,
-            "\n{} at {} {} {}: {}",
-            point.server,
-            point.cell.security.name(),
-            point.cell.cache.name(),
-            point.cell.connections,
-            point.failures.join("; ")
-        );
+        let failures = point.failures.join("; ");
+        let _ = writeln!(out, "\n{}, {}: {failures}", point.server, point.cell);
     }
     out
 }
@@ -317,30 +379,45 @@ mod tests {
         Report {
             environment: vec![("kernel".to_owned(), "Linux".to_owned())],
             comparisons: compare(&points, Contender::ATLAS),
+            ceiling: None,
             points,
         }
     }
 
     #[test]
     fn the_first_heading_tells_of_each_figure_that_is_worse_and_of_failures() {
-        let mut ours = point("atlas", true, 10.0, 0.5);
-        ours.add(Err("round 2: fell over".to_owned()));
-        let report = report(vec![ours, point("h2o", false, 20.0, 0.4)]);
+        let mut ours = point("atlas", 10.0, 0.5);
+        ours.add(2, Err("fell over".to_owned()));
+        let report = report(vec![ours, point("h2o", 20.0, 0.4)]);
         let lines = slower(&report);
         assert_eq!(lines.len(), 3, "{lines:?}");
-        assert!(lines[0].contains("0.50 x the Gb/s of h2o"), "{lines:?}");
-        assert!(lines[1].contains("0.80 x the work"), "{lines:?}");
+        assert!(
+            lines[0].contains("0.50 x (0.50-0.50) the Gb/s of h2o"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].contains("0.80 x (0.80-0.80) the work"),
+            "{lines:?}"
+        );
         assert!(lines[2].contains("fell over"), "{lines:?}");
         let page = page(&report, "figures");
-        assert!(page.find("0.50 x the Gb/s") < page.find("The paper said"));
+        let order = [
+            "served objects",
+            "0.50 x (0.50-0.50)",
+            "## The aims",
+            "by connections",
+            "figure-1.svg",
+            "## The paper said",
+            "## How it was measured",
+            "## All points",
+        ];
+        let places = order.map(|words| page.find(words).expect(words));
+        assert!(places.is_sorted(), "{places:?}");
     }
 
     #[test]
     fn a_lead_within_the_noise_is_none() {
-        let report = report(vec![
-            point("atlas", true, 10.0, 0.5),
-            point("h2o", false, 10.1, 0.495),
-        ]);
+        let report = report(vec![point("atlas", 10.0, 0.5), point("h2o", 10.1, 0.495)]);
         assert!(slower(&report).is_empty());
         assert!(page(&report, "figures").contains("Nowhere"));
     }
@@ -355,10 +432,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_for_each_point() {
-        let points = [
-            point("atlas", true, 12.34, 0.5),
-            point("h2o", false, 1.0, 0.5),
-        ];
+        let points = [point("atlas", 12.34, 0.5), point("h2o", 1.0, 0.5)];
         let table = table(&points);
         assert_eq!(table.lines().count(), 3);
         assert!(table.contains("12.34") && table.contains("h2o"), "{table}");

@@ -1,10 +1,14 @@
-//! What is measured: pure, so that its size can be tested.
+//! What is measured, by whom, how often, and how long it will take: pure, so that it can be tested.
 //!
-//! Bounded by: [`CONNECTIONS`], and twice as many objects as connections.
+//! Bounded by: [`CONNECTIONS`], and a time the tests know.
+
+use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::bench::lab::Contender;
+use crate::harness::peer::Peer;
 use crate::harness::server::NginxMode;
 
 /// The sweep over connections of the full run.
@@ -12,6 +16,19 @@ pub(super) const CONNECTIONS: [u64; 6] = [64, 1_000, 2_000, 4_000, 8_000, 16_000
 
 /// The sweep of the quick run.
 const CONNECTIONS_QUICK: [u64; 2] = [64, 1_000];
+
+/// Where every server takes part; in between only those that can be the best.
+const WHOLE_FIELD: [u64; 3] = [64, 1_000, 16_000];
+
+/// Where Atlas emulates TLS too, as the paper did; in the quick run everywhere.
+const EMULATED: [u64; 3] = [64, 4_000, 16_000];
+
+/// Where each server takes one more turn, if cold: what most aims go by.
+const COUNTS: [u64; 3] = [64, 4_000, 16_000];
+
+/// Rounds where it counts, and elsewhere.
+const ROUNDS: usize = 3;
+const ROUNDS_ELSEWHERE: usize = 2;
 
 /// From so many connections on clients have a distance: fewer could not fill the cable with it.
 const DISTANT_CONNECTIONS_MIN: u64 = 1_000;
@@ -22,9 +39,36 @@ pub(super) const OBJECT_BYTES: u64 = 307_200;
 /// Objects of a warm run: a gigabyte, so that no processor's cache holds them.
 const WARM_OBJECTS: u64 = 3_400;
 
-/// Fewest objects of a cold run of the full plan, and of the quick one.
-const COLD_OBJECTS_MIN: u64 = 8_000;
-const COLD_OBJECTS_MIN_QUICK: u64 = 3_400;
+/// Objects of a cold run, none asked twice; and of the quick one. The fast are done with them.
+const COLD_OBJECTS: u64 = 32_000;
+const COLD_OBJECTS_QUICK: u64 = 3_400;
+
+/// Longest window of a cold run, seconds: the slow are broken off. It is longer where connections
+/// are many, so that each gets one object whole from a server of 2.5 Gb/s.
+const COLD_SECONDS: u64 = 6;
+const COLD_SECONDS_QUICK: u64 = 4;
+const CONNECTIONS_PER_COLD_SECOND: u64 = 1_000;
+
+/// Length of a warm window, seconds; and with `--quick`.
+const WARM_SECONDS: u64 = 3;
+const WARM_SECONDS_QUICK: u64 = 2;
+
+/// Left out of the figures at the start of a warm run, seconds.
+pub(super) const WARM_UP_SECONDS: u64 = 1;
+
+// What the estimate goes by, seconds: seen on two cores of a noisy virtual machine.
+
+/// A turn without its window: the server's start and end, caches dropped, the comparison.
+const TURN_SECONDS: f64 = 1.5;
+/// Reading the warm objects until they stay in the page cache.
+const WARMING_SECONDS: f64 = 1.5;
+/// The middlebox's start and end.
+const MIDDLEBOX_SECONDS: f64 = 0.5;
+/// Opening a connection, plain and with a handshake.
+const CONNECT_SECONDS: f64 = 0.000_1;
+const HANDSHAKE_SECONDS: f64 = 0.000_5;
+/// Making an object on the bench disk.
+const OBJECT_SECONDS: f64 = 0.001;
 
 /// What is between the server and its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -42,6 +86,14 @@ impl Security {
         match self {
             Self::Plain => "plain",
             Self::Tls => "tls",
+        }
+    }
+
+    /// As sentences have it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Plain => "plaintext",
+            Self::Tls => "TLS",
         }
     }
 }
@@ -66,7 +118,7 @@ impl Cache {
     }
 }
 
-/// One point of the figures: all servers take their turns at it.
+/// One point of the figures: servers take their turns at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Cell {
     pub(super) security: Security,
@@ -74,104 +126,388 @@ pub(super) struct Cell {
     pub(super) connections: u64,
     /// Clients are 10 to 40 ms away.
     pub(super) is_distant: bool,
-    /// Objects that are asked for: all once, or over and over.
+    /// Objects that are asked for: none twice, or over and over.
     pub(super) objects: u64,
+    /// Length of the window; a cold one ends before if all objects have been asked for.
+    pub(super) window_seconds: u64,
 }
 
-/// All cells: for each kind of security and cache, the sweep over connections.
-pub(super) fn cells(is_quick: bool, only: &[u64]) -> Vec<Cell> {
-    let (sweep, cold_min) = if is_quick {
-        (&CONNECTIONS_QUICK[..], COLD_OBJECTS_MIN_QUICK)
-    } else {
-        (&CONNECTIONS[..], COLD_OBJECTS_MIN)
-    };
-    let sweep = if only.is_empty() { sweep } else { only };
-    let mut cells = Vec::new();
-    for security in [Security::Plain, Security::Tls] {
-        for cache in [Cache::Cold, Cache::Warm] {
-            for &connections in sweep {
-                let objects = match cache {
-                    // Two for each connection, or the run were nothing but its ends.
-                    Cache::Cold => cold_min.max(2 * connections),
-                    Cache::Warm => WARM_OBJECTS,
-                };
-                cells.push(Cell {
-                    security,
-                    cache,
-                    connections,
-                    is_distant: connections >= DISTANT_CONNECTIONS_MIN,
-                    objects,
-                });
-            }
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (security, cache) = (self.security.name(), self.cache.name());
+        write!(f, "{security}, {cache}, {} connections", self.connections)
+    }
+}
+
+impl Cell {
+    fn new(security: Security, cache: Cache, connections: u64, is_quick: bool) -> Self {
+        let (cold_objects, cold_seconds, warm_seconds) = if is_quick {
+            (COLD_OBJECTS_QUICK, COLD_SECONDS_QUICK, WARM_SECONDS_QUICK)
+        } else {
+            (COLD_OBJECTS, COLD_SECONDS, WARM_SECONDS)
+        };
+        let (objects, window_seconds) = match cache {
+            // Two for each connection, or the run were nothing but its ends.
+            Cache::Cold => (
+                cold_objects.max(2 * connections),
+                cold_seconds.max(connections.div_ceil(CONNECTIONS_PER_COLD_SECOND)),
+            ),
+            Cache::Warm => (WARM_OBJECTS, warm_seconds),
+        };
+        Self {
+            security,
+            cache,
+            connections,
+            is_distant: connections >= DISTANT_CONNECTIONS_MIN,
+            objects,
+            window_seconds,
         }
     }
-    cells
+
+    /// What one turn takes at most, if nothing goes wrong.
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn turn_seconds(&self) -> f64 {
+        let handshake = match self.security {
+            Security::Plain => 0.0,
+            Security::Tls => HANDSHAKE_SECONDS,
+        };
+        let before = match self.cache {
+            Cache::Cold => 0.0,
+            Cache::Warm => WARMING_SECONDS + WARM_UP_SECONDS as f64,
+        };
+        let middlebox = if self.is_distant {
+            MIDDLEBOX_SECONDS
+        } else {
+            0.0
+        };
+        TURN_SECONDS
+            + before
+            + middlebox
+            + self.connections as f64 * (CONNECT_SECONDS + handshake)
+            + self.window_seconds as f64
+    }
 }
 
-/// Objects the disk must hold for all cells.
-pub(super) fn objects_max(cells: &[Cell]) -> u64 {
-    cells.iter().map(|cell| cell.objects).max().unwrap_or(0)
+/// A cell, and who visits it how often.
+#[derive(Clone, Debug)]
+pub(super) struct Visit {
+    pub(super) cell: Cell,
+    pub(super) rounds: usize,
+    pub(super) contenders: Vec<Contender>,
+}
+
+/// What is asked of a plan.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Wishes<'a> {
+    pub(super) is_quick: bool,
+    /// So many rounds everywhere.
+    pub(super) rounds: Option<usize>,
+    /// Instead of the sweep.
+    pub(super) connections: &'a [u64],
+    /// The servers were chosen, and all of them go everywhere they can.
+    pub(super) is_chosen: bool,
+}
+
+/// All visits. A round goes through all of them before the next begins: what the machine does for
+/// some minutes then falls on one round of many cells, and not on all rounds of one.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) visits: Vec<Visit>,
+}
+
+impl Plan {
+    /// For each kind of security the sweep over connections, cold beside warm.
+    pub(super) fn new(wishes: Wishes<'_>, contenders: &[Contender]) -> Self {
+        let is_full = !wishes.is_quick && wishes.connections.is_empty();
+        let sweep = match (wishes.connections, wishes.is_quick) {
+            ([], true) => &CONNECTIONS_QUICK,
+            ([], false) => &CONNECTIONS[..],
+            (chosen, _) => chosen,
+        };
+        let takes_part = |contender: &Contender, cell: &Cell| {
+            let is_thinned = is_full && !wishes.is_chosen;
+            is_able(contender, cell) && (!is_thinned || is_worth_it(contender, cell))
+        };
+        let rounds = |cell: &Cell| match wishes.rounds {
+            Some(rounds) => rounds,
+            None if wishes.is_quick => 1,
+            None if cell.cache == Cache::Cold && COUNTS.contains(&cell.connections) => ROUNDS,
+            None => ROUNDS_ELSEWHERE,
+        };
+        let mut visits = Vec::new();
+        for security in [Security::Plain, Security::Tls] {
+            for &connections in sweep {
+                for cache in [Cache::Cold, Cache::Warm] {
+                    let cell = Cell::new(security, cache, connections, wishes.is_quick);
+                    let part = contenders.iter().filter(|it| takes_part(it, &cell));
+                    visits.push(Visit {
+                        cell,
+                        rounds: rounds(&cell),
+                        contenders: part.cloned().collect(),
+                    });
+                }
+            }
+        }
+        Self { visits }
+    }
+
+    /// Rounds of the cells that have most.
+    pub(super) fn rounds(&self) -> usize {
+        self.visits.iter().map(|it| it.rounds).max().unwrap_or(0)
+    }
+
+    /// Objects the disk must hold.
+    pub(super) fn objects(&self) -> u64 {
+        let objects = self.visits.iter().map(|it| it.cell.objects);
+        objects.max().unwrap_or(0)
+    }
+
+    /// All turns of all rounds.
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn turns_seconds(&self) -> f64 {
+        let turns = |it: &Visit| (it.rounds * it.contenders.len()) as f64;
+        let all = self.visits.iter();
+        all.map(|it| turns(it) * it.cell.turn_seconds()).sum()
+    }
+
+    /// How long it will take, the bench disk's making included.
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    pub(super) fn estimate(&self) -> Duration {
+        let disk = self.objects() as f64 * OBJECT_SECONDS;
+        Duration::from_secs_f64(disk + self.turns_seconds())
+    }
+}
+
+/// Time left of an estimate, where `done` of it took `spent`: the rest goes on as it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    all_seconds: f64,
+    done_seconds: f64,
+}
+
+impl Progress {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            all_seconds: plan.turns_seconds(),
+            done_seconds: 0.0,
+        }
+    }
+
+    /// One more turn is done.
+    pub(super) fn on_turn(&mut self, cell: &Cell) {
+        self.done_seconds += cell.turn_seconds();
+    }
+
+    /// What is left, `spent` after the first turn's start.
+    pub(super) fn left(&self, spent: Duration) -> Duration {
+        let pace = if self.done_seconds > 0.0 {
+            spent.as_secs_f64() / self.done_seconds
+        } else {
+            1.0
+        };
+        Duration::from_secs_f64(pace * (self.all_seconds - self.done_seconds).max(0.0))
+    }
 }
 
 /// Whether a server has anything to say at a cell.
-pub(super) fn takes_part(contender: &Contender, cell: &Cell) -> bool {
+fn is_able(contender: &Contender, cell: &Cell) -> bool {
     match contender {
-        // Stands for TLS, and shows its price beside plaintext.
-        Contender::AtlasEmulated(_) => cell.security == Security::Plain,
+        // Stands for TLS from disk, and shows its price beside plaintext.
+        Contender::AtlasEmulated(_) => {
+            cell.security == Security::Plain && cell.cache == Cache::Cold
+        }
         // Direct reads do not see a warm cache.
         Contender::Nginx(NginxMode { directio: true, .. }) => cell.cache == Cache::Cold,
         Contender::Atlas(_) | Contender::Nginx(_) | Contender::Peer(_) => true,
     }
 }
 
+/// Whether a server takes part at a cell of the full sweep.
+fn is_worth_it(contender: &Contender, cell: &Cell) -> bool {
+    match contender {
+        Contender::Atlas(_) => true,
+        Contender::AtlasEmulated(_) => EMULATED.contains(&cell.connections),
+        rival => WHOLE_FIELD.contains(&cell.connections) || can_be_best(rival, cell.security),
+    }
+}
+
+/// Whether a rival has been the best of its kind with many distant connections: nginx with
+/// threads, whichever way it reads, and of the others the better one.
+fn can_be_best(rival: &Contender, security: Security) -> bool {
+    match rival {
+        Contender::Nginx(mode) => mode.threads,
+        Contender::Peer(Peer::Lighttpd) => security == Security::Plain,
+        Contender::Peer(Peer::H2o) => security == Security::Tls,
+        Contender::Atlas(_) | Contender::AtlasEmulated(_) => false,
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
+    /// Others of the bench's parts need ten minutes of the hour the whole may take.
+    const FULL_SECONDS_MAX: u64 = (65 - 10) * 60;
+    const QUICK_SECONDS_MAX: u64 = 7 * 60;
+
+    pub(in super::super) fn cells(security: Security, cache: Cache) -> Vec<Cell> {
+        let cell = |connections| Cell::new(security, cache, connections, false);
+        CONNECTIONS.map(cell).into()
+    }
+
+    fn all() -> Vec<Contender> {
+        let ours = [
+            Contender::Atlas("atlas".into()),
+            Contender::AtlasEmulated("atlas".into()),
+        ];
+        let rivals = NginxMode::ALL.map(Contender::Nginx);
+        let peers = Peer::ALL.map(Contender::Peer);
+        ours.into_iter().chain(rivals).chain(peers).collect()
+    }
+
+    fn plan(wishes: Wishes<'_>) -> Plan {
+        Plan::new(wishes, &all())
+    }
+
+    fn quick() -> Wishes<'static> {
+        Wishes {
+            is_quick: true,
+            ..Wishes::default()
+        }
+    }
+
+    /// Who is where, at the numbers of connections at which `is_at`.
+    fn names(plan: &Plan, security: Security, cache: Cache, connections: u64) -> Vec<&'static str> {
+        let visit = plan.visits.iter().find(|it| {
+            it.cell.security == security
+                && it.cell.cache == cache
+                && it.cell.connections == connections
+        });
+        let visit = visit.expect("a visit");
+        visit.contenders.iter().map(Contender::name).collect()
+    }
+
     #[test]
-    fn the_full_plan_is_the_sweep_in_four_kinds() {
-        let cells = cells(false, &[]);
-        assert_eq!(cells.len(), 4 * CONNECTIONS.len());
-        assert!(
-            cells
-                .iter()
-                .filter(|cell| cell.cache == Cache::Cold)
-                .all(|cell| cell.objects >= 2 * cell.connections)
+    fn the_full_plan_and_the_quick_one_keep_their_time() {
+        let (full, quick) = (plan(Wishes::default()).estimate(), plan(quick()).estimate());
+        assert!(full.as_secs() <= FULL_SECONDS_MAX, "{full:?}");
+        assert!(quick.as_secs() <= QUICK_SECONDS_MAX, "{quick:?}");
+        // An estimate that forgot the windows would keep any time.
+        assert!(full.as_secs() > FULL_SECONDS_MAX / 2, "{full:?}");
+        assert!(quick.as_secs() > QUICK_SECONDS_MAX / 4, "{quick:?}");
+    }
+
+    #[test]
+    fn the_full_plan_is_the_sweep_in_four_kinds_and_most_rounds_where_it_counts() {
+        let plan = plan(Wishes::default());
+        assert_eq!(plan.visits.len(), 4 * CONNECTIONS.len());
+        for visit in &plan.visits {
+            let cell = visit.cell;
+            assert!(cell.cache == Cache::Warm || cell.objects >= 2 * cell.connections);
+            let counts =
+                cell.cache == Cache::Cold && [64, 4_000, 16_000].contains(&cell.connections);
+            assert_eq!(visit.rounds, if counts { 3 } else { 2 }, "{cell:?}");
+        }
+        assert_eq!((plan.rounds(), plan.objects()), (3, 32_000));
+    }
+
+    #[test]
+    fn atlas_is_everywhere_and_all_rivals_are_where_the_aims_compare_them() {
+        let plan = plan(Wishes::default());
+        for visit in &plan.visits {
+            assert_eq!(visit.contenders[0].name(), Contender::ATLAS);
+        }
+        for connections in [64, 1_000, 16_000] {
+            let rivals = |security| {
+                let mut names = names(&plan, security, Cache::Cold, connections);
+                names.retain(|name| !name.starts_with("atlas"));
+                names.len()
+            };
+            assert_eq!((rivals(Security::Plain), rivals(Security::Tls)), (6, 6));
+        }
+        let between = |security, cache| names(&plan, security, cache, 8_000);
+        assert_eq!(
+            between(Security::Plain, Cache::Cold),
+            [
+                "atlas",
+                "nginx-sendfile-threads",
+                "nginx-directio-threads",
+                "lighttpd"
+            ]
         );
-        assert_eq!(objects_max(&cells), 32_000);
+        assert_eq!(
+            between(Security::Tls, Cache::Warm),
+            ["atlas", "nginx-sendfile-threads", "h2o"]
+        );
+    }
+
+    #[test]
+    fn direct_reads_stay_away_from_warm_caches_and_emulation_from_tls_and_caches() {
+        let plan = plan(quick());
+        let is_at = |name: &str, security, cache| {
+            let is_at = [64, 1_000].map(|it| names(&plan, security, cache, it).contains(&name));
+            assert_eq!(is_at[0], is_at[1], "{name}");
+            is_at[0]
+        };
+        let of = |name: &str| {
+            [
+                is_at(name, Security::Plain, Cache::Cold),
+                is_at(name, Security::Plain, Cache::Warm),
+                is_at(name, Security::Tls, Cache::Cold),
+                is_at(name, Security::Tls, Cache::Warm),
+            ]
+        };
+        assert_eq!(of("nginx-directio"), [true, false, true, false]);
+        assert_eq!(of("atlas-emulated"), [true, false, false, false]);
+        assert_eq!(of("atlas"), [true; 4]);
+        assert_eq!(of("h2o"), [true; 4]);
     }
 
     #[test]
     fn the_quick_plan_is_small_and_a_choice_wins() {
-        assert_eq!(objects_max(&cells(true, &[])), COLD_OBJECTS_MIN_QUICK);
-        let chosen = cells(true, &[999, 1_000]);
-        assert_eq!(chosen.len(), 8);
-        assert!(!chosen[0].is_distant && chosen[1].is_distant);
+        let small = plan(quick());
+        assert_eq!((small.rounds(), small.objects()), (1, COLD_OBJECTS_QUICK));
+        let chosen = plan(Wishes {
+            rounds: Some(5),
+            connections: &[999, 2_000],
+            ..Wishes::default()
+        });
+        assert_eq!((chosen.visits.len(), chosen.rounds()), (8, 5));
+        let is_distant = |connections: u64| {
+            let mut all = chosen.visits.iter();
+            all.any(|it| it.cell.connections == connections && it.cell.is_distant)
+        };
+        assert!(!is_distant(999) && is_distant(2_000));
+        let cold = (Security::Plain, Cache::Cold);
+        assert_eq!(names(&chosen, cold.0, cold.1, 2_000).len(), all().len());
+        let servers = Wishes {
+            is_chosen: true,
+            ..Wishes::default()
+        };
+        assert_eq!(
+            names(&plan(servers), cold.0, cold.1, 2_000).len(),
+            all().len()
+        );
     }
 
     #[test]
-    fn direct_reads_stay_away_from_warm_caches_and_emulation_from_tls() {
-        let cells = cells(true, &[64]);
-        let of = |contender: &Contender| {
-            let part = cells.iter().filter(|cell| takes_part(contender, cell));
-            part.map(|cell| (cell.security, cell.cache))
-                .collect::<Vec<_>>()
-        };
-        let direct = NginxMode::ALL
-            .into_iter()
-            .find(|mode| mode.directio)
-            .expect("there is one");
-        assert_eq!(
-            of(&Contender::Nginx(direct)),
-            [(Security::Plain, Cache::Cold), (Security::Tls, Cache::Cold)]
-        );
-        assert_eq!(
-            of(&Contender::AtlasEmulated("atlas".into())),
-            [
-                (Security::Plain, Cache::Cold),
-                (Security::Plain, Cache::Warm)
-            ]
-        );
-        assert_eq!(of(&Contender::Atlas("atlas".into())).len(), 4);
+    fn time_left_goes_by_how_long_turns_took_and_ends_at_nothing() {
+        let plan = plan(quick());
+        let mut progress = Progress::new(&plan);
+        let all = progress.left(Duration::ZERO);
+        assert!((all.as_secs_f64() - plan.turns_seconds()).abs() < 1e-6);
+        let mut spent = 0.0;
+        for visit in &plan.visits {
+            for _ in &visit.contenders {
+                progress.on_turn(&visit.cell);
+                spent += 2.0 * visit.cell.turn_seconds();
+            }
+            let left = progress.left(Duration::from_secs_f64(spent));
+            let expected = 2.0 * (plan.turns_seconds() - spent / 2.0);
+            assert!((left.as_secs_f64() - expected).abs() < 1e-3, "{left:?}");
+        }
+        // More turns than were planned leave no less than nothing.
+        progress.on_turn(&plan.visits[0].cell);
+        assert_eq!(progress.left(Duration::from_secs(9)), Duration::ZERO);
     }
 }

@@ -1,4 +1,4 @@
-//! Figures of several rounds: medians, spreads, confidence, ratios. Pure.
+//! Figures of several rounds: medians, spreads, confidence, ratios round by round. Pure.
 
 use serde::Serialize;
 
@@ -13,6 +13,8 @@ const STUDENT_95: [f64; 9] = [
 /// One run of one server at one cell.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
+    /// Which round, from 1.
+    pub(super) round: usize,
     /// Rate of the bodies, Gb/s.
     pub(super) gbps: f64,
     /// Busy seconds of the server's core for each GB of bodies.
@@ -32,39 +34,45 @@ pub(super) struct Run {
     pub(super) delay: Option<serde_json::Value>,
 }
 
-/// A figure over the rounds.
+/// A figure, or a ratio of two, over the rounds.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
-    /// The mean plus and minus this holds the true mean at 95 %, if rounds are independent and
-    /// normal; none for one round.
+    pub(super) mean: f64,
+    /// The mean plus and minus this holds the true mean at 95 % ([`pool`]).
     pub(super) confidence_95: Option<f64>,
 }
 
 impl Spread {
     #[expect(clippy::cast_precision_loss, reason = "a handful of rounds")]
     pub(super) fn new(values: &[f64]) -> Self {
-        let count = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let confidence_95 = (values.len() > 1).then(|| {
-            let student = STUDENT_95
-                .get(values.len() - 2)
-                .or(STUDENT_95.last())
-                .copied()
-                .unwrap_or(f64::INFINITY);
-            student * (squares / (count - 1.0)).sqrt() / count.sqrt()
-        });
         Self {
             median: median(values),
             min: values.iter().copied().reduce(f64::min).unwrap_or(0.0),
             max: values.iter().copied().reduce(f64::max).unwrap_or(0.0),
-            confidence_95,
+            mean: values.iter().sum::<f64>() / values.len().max(1) as f64,
+            confidence_95: None,
         }
     }
 }
+
+/// A figure of a run, and where a point keeps its spread.
+type Figure = (fn(&Run) -> f64, fn(&mut Point) -> &mut Spread);
+
+/// The figures that are plotted.
+const FIGURES: [Figure; 3] = [
+    (|run| run.gbps, |point| &mut point.gbps),
+    (
+        |run| run.core_seconds_per_gb,
+        |point| &mut point.core_seconds_per_gb,
+    ),
+    (
+        |run| run.server_core_busy,
+        |point| &mut point.server_core_busy,
+    ),
+];
 
 /// All rounds of one server at one cell.
 #[derive(Clone, Debug, Serialize)]
@@ -96,66 +104,157 @@ impl Point {
         }
     }
 
-    /// One more round, done or not.
-    pub(super) fn add(&mut self, run: Result<Run, String>) {
+    /// A round, done or not.
+    pub(super) fn add(&mut self, round: usize, run: Result<Run, String>) {
         match run {
-            Ok(run) => self.runs.push(run),
-            Err(why) => return self.failures.push(why),
+            Ok(run) => self.runs.push(Run { round, ..run }),
+            Err(why) => self.failures.push(format!("round {round}: {why}")),
         }
-        let spread =
-            |of: fn(&Run) -> f64| Spread::new(&self.runs.iter().map(of).collect::<Vec<_>>());
-        self.gbps = spread(|run| run.gbps);
-        self.core_seconds_per_gb = spread(|run| run.core_seconds_per_gb);
-        self.server_core_busy = spread(|run| run.server_core_busy);
+        for (figure, spread) in FIGURES {
+            let values: Vec<f64> = self.runs.iter().map(figure).collect();
+            *spread(self) = Spread::new(&values);
+        }
     }
 }
 
-/// Atlas beside the best rival at one cell, by medians. Best at each figure may be another one.
+/// Fills in the confidence. Two or three rounds know little of their own scatter; so the relative
+/// scatter of a server is taken as one over a sweep (same security, same cache), and its degrees
+/// of freedom are summed. Rounds count as independent and normal.
+pub(super) fn pool(points: &mut [Point]) {
+    let kind = |point: &Point| (point.cell.security, point.cell.cache, point.server.clone());
+    for (figure, spread) in FIGURES {
+        let halves: Vec<Option<f64>> = points
+            .iter()
+            .map(|point| {
+                let sweep = points.iter().filter(|it| kind(it) == kind(point));
+                half_interval(point, sweep, figure)
+            })
+            .collect();
+        for (point, half) in points.iter_mut().zip(halves) {
+            spread(point).confidence_95 = half;
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of rounds")]
+fn half_interval<'a>(
+    point: &Point,
+    sweep: impl Iterator<Item = &'a Point>,
+    figure: fn(&Run) -> f64,
+) -> Option<f64> {
+    let mean = |point: &Point| {
+        let count = point.runs.len();
+        (count > 0).then(|| point.runs.iter().map(figure).sum::<f64>() / count as f64)
+    };
+    let (mut squares, mut freedom) = (0.0, 0);
+    for each in sweep {
+        let Some(middle) = mean(each).filter(|middle| *middle > 0.0) else {
+            continue;
+        };
+        let deviations = each.runs.iter().map(|run| figure(run) / middle - 1.0);
+        squares += deviations.map(|it| it * it).sum::<f64>();
+        freedom += each.runs.len() - 1;
+    }
+    let student = STUDENT_95
+        .get(freedom.checked_sub(1)?)
+        .or(STUDENT_95.last())?;
+    let scatter = (squares / freedom as f64).sqrt();
+    Some(student * scatter * mean(point)? / (point.runs.len() as f64).sqrt())
+}
+
+/// Atlas beside the best rival of each round at one cell. Best at each figure may be another one.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Comparison {
     #[serde(flatten)]
     pub(super) cell: Cell,
-    /// Our Gb/s over the rival's, and which.
-    pub(super) gbps: f64,
+    /// Our Gb/s over the rival's, and which it was most often.
+    pub(super) gbps: Spread,
     pub(super) fastest_rival: String,
     /// The rival's core-seconds per GB over ours, and which.
-    pub(super) work_per_core_second: f64,
+    pub(super) work_per_core_second: Spread,
     pub(super) thriftiest_rival: String,
+    /// Rivals that failed here in all rounds.
+    pub(super) failed_rivals: Vec<String>,
+}
+
+/// Our Gb/s over theirs.
+pub(super) fn rate(ours: &Run, theirs: &Run) -> f64 {
+    ours.gbps / theirs.gbps
+}
+
+/// Their core-seconds per GB over ours.
+pub(super) fn work(ours: &Run, theirs: &Run) -> f64 {
+    theirs.core_seconds_per_gb / ours.core_seconds_per_gb
+}
+
+/// A ratio to the best of the others in each round, and who that was most often; none if they have
+/// no round in common. What disturbs the machine for a round disturbs both sides.
+pub(super) fn paired<'a>(
+    own: &Point,
+    others: &[&'a Point],
+    ratio: fn(&Run, &Run) -> f64,
+) -> Option<(Spread, &'a Point)> {
+    let (mut ratios, mut wins) = (Vec::new(), vec![0; others.len()]);
+    for run in &own.runs {
+        let best = others
+            .iter()
+            .enumerate()
+            .filter_map(|(index, other)| {
+                let theirs = other.runs.iter().find(|it| it.round == run.round)?;
+                Some((index, ratio(run, theirs)))
+            })
+            .min_by(|(_, a), (_, b)| a.total_cmp(b));
+        if let Some((index, ratio)) = best {
+            ratios.push(ratio);
+            wins[index] += 1;
+        }
+    }
+    let most = wins.iter().max()?;
+    let best = others.get(wins.iter().position(|it| it == most)?)?;
+    (!ratios.is_empty()).then(|| (Spread::new(&ratios), *best))
 }
 
 /// One comparison for each cell where `ours` and some rival have been measured.
 pub(super) fn compare(points: &[Point], ours: &str) -> Vec<Comparison> {
-    let measured = || points.iter().filter(|point| !point.runs.is_empty());
-    measured()
-        .filter(|point| point.server == ours)
-        .filter_map(|own| {
-            let rivals = || measured().filter(|point| !point.is_ours && point.cell == own.cell);
-            let fastest = rivals().max_by(|a, b| a.gbps.median.total_cmp(&b.gbps.median))?;
-            let cost = |point: &Point| point.core_seconds_per_gb.median;
-            let thriftiest = rivals().min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
-            Some(Comparison {
-                cell: own.cell,
-                gbps: own.gbps.median / fastest.gbps.median,
-                fastest_rival: fastest.server.clone(),
-                work_per_core_second: cost(thriftiest) / cost(own),
-                thriftiest_rival: thriftiest.server.clone(),
-            })
+    let compare = |own: &Point| {
+        let here = points.iter().filter(|it| it.cell == own.cell);
+        let rivals: Vec<&Point> = here.filter(|it| !it.is_ours).collect();
+        let (gbps, fastest) = paired(own, &rivals, rate)?;
+        let (work_per_core_second, thriftiest) = paired(own, &rivals, work)?;
+        let failed = rivals.iter().filter(|it| it.runs.is_empty());
+        Some(Comparison {
+            cell: own.cell,
+            gbps,
+            fastest_rival: fastest.server.clone(),
+            work_per_core_second,
+            thriftiest_rival: thriftiest.server.clone(),
+            failed_rivals: failed.map(|it| it.server.clone()).collect(),
         })
-        .collect()
+    };
+    let own = points.iter().filter(|point| point.server == ours);
+    own.filter_map(compare).collect()
+}
+
+/// What the stages of Atlas' path permit one core, each measured alone.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Ceiling {
+    pub(super) plain_gbps: f64,
+    pub(super) tls_gbps: f64,
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::plan::{Cell, cells};
+    use super::super::plan::tests::cells;
+    use super::super::plan::{Cache, Cell, Security};
     use super::*;
 
     pub(in super::super) fn cell() -> Cell {
-        *cells(true, &[64]).first().expect("a cell")
+        cells(Security::Plain, Cache::Cold)[0]
     }
 
-    pub(in super::super) fn point(server: &str, is_ours: bool, gbps: f64, cost: f64) -> Point {
-        let mut point = Point::new(cell(), server, is_ours);
-        point.add(Ok(Run {
+    pub(in super::super) fn run(gbps: f64, cost: f64) -> Run {
+        Run {
+            round: 0,
             gbps,
             core_seconds_per_gb: cost,
             all_core_seconds_per_gb: cost,
@@ -165,8 +264,20 @@ pub(super) mod tests {
             verified: 64,
             load: serde_json::Value::Null,
             delay: None,
-        }));
+        }
+    }
+
+    /// A point of so many rounds, with their Gb/s and core-s/GB.
+    pub(in super::super) fn point_at(cell: Cell, server: &str, rounds: &[(f64, f64)]) -> Point {
+        let mut point = Point::new(cell, server, server.starts_with("atlas"));
+        for (index, (gbps, cost)) in rounds.iter().enumerate() {
+            point.add(index + 1, Ok(run(*gbps, *cost)));
+        }
         point
+    }
+
+    pub(in super::super) fn point(server: &str, gbps: f64, cost: f64) -> Point {
+        point_at(cell(), server, &[(gbps, cost)])
     }
 
     fn about(found: f64, expected: f64) {
@@ -174,50 +285,122 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_spread_has_a_middle_and_two_ends() {
+        let three = Spread::new(&[1.0, 6.0, 2.0]);
+        for (found, expected) in [
+            (three.median, 2.0),
+            (three.mean, 3.0),
+            (three.min, 1.0),
+            (three.max, 6.0),
+        ] {
+            about(found, expected);
+        }
+    }
+
+    #[test]
     fn one_round_has_no_confidence_and_three_have_students() {
-        let one = Spread::new(&[5.0]);
-        assert_eq!(one.confidence_95, None);
-        about(one.median, 5.0);
-        let three = Spread::new(&[1.0, 2.0, 3.0]);
+        let mut points = [point("h2o", 5.0, 1.0)];
+        pool(&mut points);
+        assert_eq!(points[0].gbps.confidence_95, None);
+        let mut points = [point_at(
+            cell(),
+            "h2o",
+            &[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)],
+        )];
+        pool(&mut points);
+        let half = points[0].gbps.confidence_95.expect("three rounds");
+        about(half, 4.303 / 3_f64.sqrt());
+        let half = points[0].core_seconds_per_gb.confidence_95;
+        about(half.expect("three rounds"), 0.0);
+    }
+
+    #[test]
+    fn the_scatter_of_a_sweep_is_one_and_another_servers_is_another() {
+        let sweep = cells(Security::Plain, Cache::Cold);
+        let warm = cells(Security::Plain, Cache::Warm)[0];
+        // Each scatters by 10 % around its mean: the sum of squares is 0.02, twice.
+        let mut points = [
+            point_at(sweep[0], "h2o", &[(9.0, 1.0), (11.0, 1.0)]),
+            point_at(sweep[1], "h2o", &[(18.0, 1.0), (22.0, 1.0)]),
+            point_at(sweep[2], "h2o", &[(10.0, 1.0)]),
+            point_at(warm, "h2o", &[(1.0, 1.0), (9.0, 1.0)]),
+            point_at(sweep[0], "lighttpd", &[(1.0, 1.0), (9.0, 1.0)]),
+            Point::new(sweep[3], "h2o", false),
+        ];
+        pool(&mut points);
+        let half = |index: usize| points[index].gbps.confidence_95;
+        let scatter = (0.04_f64 / 2.0).sqrt();
         about(
-            three.confidence_95.expect("three rounds"),
-            4.303 / 3_f64.sqrt(),
+            half(0).expect("pooled"),
+            4.303 * scatter * 10.0 / 2_f64.sqrt(),
         );
-        about(three.min, 1.0);
-        about(three.max, 3.0);
-        // More rounds than the table has: its last value.
-        let many = Spread::new(&[1.0, 2.0].repeat(10));
-        assert!(many.confidence_95.expect("many rounds") < 0.3);
+        about(
+            half(1).expect("pooled"),
+            4.303 * scatter * 20.0 / 2_f64.sqrt(),
+        );
+        about(half(2).expect("by the others"), 4.303 * scatter * 10.0);
+        about(half(3).expect("alone"), 12.706 * 4.0);
+        assert_eq!(half(5), None, "nothing was measured");
     }
 
     #[test]
     fn a_failed_round_is_told_and_not_counted() {
-        let mut point = point("atlas", true, 10.0, 0.5);
-        point.add(Err("fell over".to_owned()));
-        assert_eq!(point.failures, ["fell over"]);
+        let mut point = point("atlas", 10.0, 0.5);
+        point.add(2, Err("fell over".to_owned()));
+        assert_eq!(point.failures, ["round 2: fell over"]);
         assert_eq!(point.runs.len(), 1);
         about(point.gbps.median, 10.0);
     }
 
     #[test]
-    fn the_best_rival_of_each_figure_counts_and_one_that_failed_does_not() {
+    fn ratios_are_of_each_round_and_not_of_medians() {
+        // The machine halves its speed from round to round: the ratio of medians would say 2.
+        let own = point_at(cell(), "atlas", &[(40.0, 0.1), (20.0, 0.2), (10.0, 0.4)]);
+        let slow = point_at(cell(), "slow", &[(10.0, 0.4), (5.0, 0.8), (2.5, 1.6)]);
+        let (ratio, best) = paired(&own, &[&slow], rate).expect("paired");
+        assert_eq!((ratio.min, ratio.max), (4.0, 4.0));
+        assert_eq!(best.server, "slow");
+        let (ratio, _) = paired(&own, &[&slow], work).expect("paired");
+        about(ratio.median, 4.0);
+    }
+
+    #[test]
+    fn the_best_of_each_round_counts_and_rounds_that_one_side_lacks_do_not() {
+        let own = point_at(cell(), "atlas", &[(10.0, 1.0), (10.0, 1.0), (10.0, 1.0)]);
+        let mut often = Point::new(cell(), "often", false);
+        let mut once = Point::new(cell(), "once", false);
+        often.add(1, Ok(run(5.0, 1.0)));
+        often.add(2, Err("fell over".to_owned()));
+        once.add(1, Ok(run(20.0, 1.0)));
+        often.add(4, Ok(run(100.0, 1.0)));
+        let (ratio, best) = paired(&own, &[&often, &once], rate).expect("one round");
+        assert_eq!((ratio.min, ratio.max), (0.5, 0.5));
+        assert_eq!(best.server, "once");
+        assert!(paired(&own, &[], rate).is_none());
+        let failed = Point::new(cell(), "failed", false);
+        assert!(paired(&own, &[&failed], rate).is_none());
+    }
+
+    #[test]
+    fn the_best_rival_of_each_figure_counts_and_one_that_failed_is_named() {
         let points = [
-            point("atlas", true, 10.0, 0.2),
-            point("other-of-ours", true, 99.0, 0.01),
-            point("fast", false, 5.0, 1.0),
-            point("thrifty", false, 4.0, 0.4),
+            point("atlas", 10.0, 0.2),
+            point("atlas-emulated", 99.0, 0.01),
+            point("fast", 5.0, 1.0),
+            point("thrifty", 4.0, 0.4),
             Point::new(cell(), "failed", false),
         ];
         let found = compare(&points, "atlas");
         assert_eq!(found.len(), 1);
-        about(found[0].gbps, 2.0);
-        about(found[0].work_per_core_second, 2.0);
+        about(found[0].gbps.median, 2.0);
+        about(found[0].work_per_core_second.median, 2.0);
         assert_eq!(found[0].fastest_rival, "fast");
         assert_eq!(found[0].thriftiest_rival, "thrifty");
+        assert_eq!(found[0].failed_rivals, ["failed"]);
     }
 
     #[test]
     fn without_rivals_nothing_is_compared() {
-        assert!(compare(&[point("atlas", true, 1.0, 1.0)], "atlas").is_empty());
+        assert!(compare(&[point("atlas", 1.0, 1.0)], "atlas").is_empty());
     }
 }
