@@ -102,6 +102,9 @@ pub enum Command {
     Load(load::LoadArgs),
     /// Measure a disk: latency, throughput and CPU time by window, read size and way to read
     Disk(disk::DiskArgs),
+    /// Bench only: one stage of the pipeline alone
+    #[command(hide = true)]
+    Stages(stages::StagesArgs),
 }
 
 /// `atlas serve`, as typed.

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Command::Delay(args) => delay::run(&args).map_err(broken),
         Command::Load(args) => load::run(&args).map_err(broken),
         Command::Disk(args) => disk::run(&args).map_err(broken),
+        Command::Stages(args) => stages::run(&args).map_err(broken),
     };
     match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),

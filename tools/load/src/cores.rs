@@ -12,7 +12,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Time of one core since boot or over a window, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CoreTime {
+pub struct CoreTime {
     core: usize,
     /// user + nice + system + irq + softirq.
     busy: u64,
@@ -24,11 +24,15 @@ pub(crate) struct CoreTime {
 
 /// The same in seconds, as it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct CoreSeconds {
-    pub(crate) core: usize,
-    pub(crate) busy: f64,
-    pub(crate) idle: f64,
-    pub(crate) steal: f64,
+pub struct CoreSeconds {
+    /// Which.
+    pub core: usize,
+    /// user + nice + system + irq + softirq.
+    pub busy: f64,
+    /// Waiting for work or a disk.
+    pub idle: f64,
+    /// Taken by the hypervisor: neither ours nor idle.
+    pub steal: f64,
 }
 
 impl CoreTime {
@@ -36,7 +40,7 @@ impl CoreTime {
     ///
     /// # Errors
     /// A core this machine does not have.
-    pub(crate) fn now(cores: &[usize]) -> Result<Vec<Self>> {
+    pub fn now(cores: &[usize]) -> Result<Vec<Self>> {
         if cores.is_empty() {
             return Ok(Vec::new());
         }
@@ -65,7 +69,8 @@ impl CoreTime {
     }
 
     /// What has passed since `before`.
-    pub(crate) fn since(self, before: Self) -> CoreSeconds {
+    #[must_use]
+    pub fn since(self, before: Self) -> CoreSeconds {
         let seconds = |after: u64, before: u64| {
             crate::stats::float(after.saturating_sub(before)) / TICKS_PER_SECOND
         };

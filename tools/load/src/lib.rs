@@ -22,7 +22,7 @@
 mod args;
 mod channel;
 pub mod content;
-mod cores;
+pub mod cores;
 mod engine;
 mod fault;
 mod reply;

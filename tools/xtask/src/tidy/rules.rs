@@ -9,7 +9,7 @@ use super::{SourceFile, Tree};
 const CODE_LINES_MAX: usize = 800;
 
 /// The rooms, and which rooms each may depend on. A room not named here may not exist.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
@@ -30,7 +30,13 @@ const ARROWS: [(&str, &[&str]); 16] = [
         "server",
         &[
             "clock", "delay", "disk", "diskmap", "http", "link", "load", "memory", "record",
-            "session", "store", "tcp", "wire",
+            "session", "stages", "store", "tcp", "wire",
+        ],
+    ),
+    (
+        "stages",
+        &[
+            "clock", "diskmap", "link", "load", "memory", "record", "wire",
         ],
     ),
     (

@@ -1,0 +1,185 @@
+//! The command line.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use record::Algorithm;
+
+use crate::FETCH_BYTES;
+
+/// Most slots of a stage: those of the server's default.
+const SLOTS_MAX: i64 = 512;
+
+/// Most reads in flight.
+const WINDOW_MAX: i64 = 1024;
+
+/// Most files read from, and most connections: descriptors.
+const DESCRIPTORS_MAX: i64 = 32_000;
+
+const EXAMPLES: &str = "\
+Examples:
+  what the core this runs on can seal:
+    taskset -c 0 atlas stages seal
+  what two cores do while files are read on one of them:
+    taskset -c 0 atlas stages read /srv/video --watch-core 0,1 --json
+  what frames to nobody cost:
+    taskset -c 0 atlas stages write veth0 --address 10.0.0.9 --watch-core 0
+  what a client's core has to do (in two terminals):
+    taskset -c 0 atlas stages send 10.0.0.1:4000
+    taskset -c 1 atlas stages receive 10.0.0.1:4000 --watch-core 0,1";
+
+/// Measures one stage of the pipeline alone.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct StagesArgs {
+    /// Which
+    #[command(subcommand)]
+    pub stage: Stage,
+    /// Length of the window
+    #[arg(long, value_name = "S", default_value_t = 1.0, global = true)]
+    pub seconds: f64,
+    /// Reports what these cores did meanwhile
+    #[arg(long, value_name = "CORE", value_delimiter = ',', global = true)]
+    pub watch_core: Vec<usize>,
+    /// Prints the report as one line of JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The stages.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Stage {
+    /// Direct reads of whole files, a window of them at once
+    Read(ReadArgs),
+    /// Records of TLS 1.3, sealed in place
+    Seal(SealArgs),
+    /// Large frames to a station that is not there
+    Write(WriteArgs),
+    /// Bytes of kernel TCP connections thrown away
+    Receive(ReceiveArgs),
+    /// The other end of `receive`: writes to whoever connects, until it is ended
+    Send(SendArgs),
+}
+
+/// `read`.
+#[derive(Args, Clone, Debug)]
+pub struct ReadArgs {
+    /// The directory whose files are read, those below it included
+    pub directory: PathBuf,
+    /// Reads in flight
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    pub window: u32,
+    /// Bytes of a read, a multiple of the device's block; the last one of a file is shorter
+    #[arg(long, value_name = "N", default_value_t = FETCH_BYTES,
+        value_parser = clap::value_parser!(u32).range(4096..=i64::from(memory::SLOT_BYTES_MAX)))]
+    pub read_bytes: u32,
+    /// Most files read from
+    #[arg(long, value_name = "N", default_value_t = 3_400,
+        value_parser = clap::value_parser!(u32).range(1..=DESCRIPTORS_MAX))]
+    pub files: u32,
+}
+
+/// `seal`.
+#[derive(Args, Clone, Debug)]
+pub struct SealArgs {
+    /// What with
+    #[arg(long, value_enum, default_value_t = Cipher::Aes128Gcm)]
+    pub cipher: Cipher,
+    /// Slots in turn: those that are in flight at a time
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
+    pub slots: u32,
+}
+
+/// `write`.
+#[derive(Args, Clone, Debug)]
+pub struct WriteArgs {
+    /// The interface, as in `atlas serve --link packet:INTERFACE`
+    pub interface: String,
+    /// An address there that nobody has
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Ipv4Addr,
+    /// Slots in turn: those that are in flight at a time
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
+    pub slots: u32,
+}
+
+/// `receive`.
+#[derive(Args, Clone, Debug)]
+pub struct ReceiveArgs {
+    /// Where `send` listens
+    pub address: SocketAddr,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=DESCRIPTORS_MAX))]
+    pub connections: u32,
+}
+
+/// `send`.
+#[derive(Args, Clone, Debug)]
+pub struct SendArgs {
+    /// Where to listen
+    pub address: SocketAddr,
+}
+
+/// An AEAD of TLS 1.3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Cipher {
+    /// `AES-128-GCM`
+    Aes128Gcm,
+    /// `AES-256-GCM`
+    Aes256Gcm,
+    /// `ChaCha20-Poly1305`
+    Chacha20,
+}
+
+impl Cipher {
+    /// As the record room calls it.
+    pub(crate) const fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Aes128Gcm => Algorithm::Aes128Gcm,
+            Self::Aes256Gcm => Algorithm::Aes256Gcm,
+            Self::Chacha20 => Algorithm::ChaCha20Poly1305,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: StagesArgs,
+    }
+
+    #[test]
+    fn options_of_all_stages_may_follow_the_stage() {
+        let words = ["stages", "read", "/srv", "--watch-core", "0,1", "--json"];
+        let args = Cli::parse_from(words).args;
+        assert_eq!(args.watch_core, [0, 1]);
+        let Stage::Read(read) = args.stage else {
+            panic!("read was typed");
+        };
+        assert_eq!((read.window, read.read_bytes), (64, 61_440));
+    }
+
+    #[test]
+    fn windows_and_slots_have_limits() {
+        for (option, limits) in [("--window", [1, 1024]), ("--files", [1, 32_000])] {
+            let typed = |value: i64| {
+                Cli::try_parse_from(["stages", "read", "/", option, &value.to_string()])
+            };
+            assert!(limits.into_iter().all(|limit| typed(limit).is_ok()));
+            assert!(typed(limits[0] - 1).is_err(), "{option}");
+            assert!(typed(limits[1] + 1).is_err(), "{option}");
+        }
+        assert!(Cli::try_parse_from(["stages", "seal", "--slots", "512"]).is_ok());
+        assert!(Cli::try_parse_from(["stages", "seal", "--slots", "513"]).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! Each stage of the pipeline alone, in the product's own rooms: what no server built of them can
+//! do better than, and what the bench's ceilings are made of.
+//!
+//! ```text
+//! read     diskmap: a window of direct reads from many files into slots
+//! seal     record: the records of a fetch, in place in a slot
+//! write    link: the frames of a fetch, out of slots to nobody
+//! receive  the client's side: a kernel TCP connection's bytes thrown away; `send` is its other end
+//! ```
+//!
+//! A stage takes steps of one batch for as long as it is told (`timing`), on the core it was
+//! started on; nothing is shared between stages. Each file says what its stage includes and what
+//! it leaves out. It refuses to judge: a report is bytes, seconds and busy seconds. Bounded by the
+//! limits of `args`; all memory is taken before the clock runs.
+
+mod args;
+mod read;
+mod receive;
+mod seal;
+mod send;
+mod timing;
+mod write;
+
+use std::io::{Write as _, stdout};
+
+use anyhow::{Context as _, Result};
+
+pub use args::{Cipher, Stage, StagesArgs};
+pub use timing::Report;
+
+use timing::{Step, Timing};
+
+/// Payload bytes of a read, of the records sealed together and of a frame: what a full fetch of the
+/// server is (docs/decisions/0003-read-size.md).
+const FETCH_BYTES: u32 = 61_440;
+
+/// Runs a stage and prints its report. `send` never returns but in error.
+///
+/// # Errors
+/// What cannot be opened, read or sent, and what to do.
+pub fn run(args: &StagesArgs) -> Result<()> {
+    let report = measure(args)?;
+    let text = if args.json {
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        report.text()
+    };
+    stdout()
+        .write_all(text.as_bytes())
+        .context("printing the report")
+}
+
+fn measure(args: &StagesArgs) -> Result<Report> {
+    let timing = Timing::new(args)?;
+    let (name, mut step): (_, Box<dyn Step>) = match &args.stage {
+        Stage::Read(args) => ("read", Box::new(read::Reader::new(args)?)),
+        Stage::Seal(args) => ("seal", Box::new(seal::Seal::new(args)?)),
+        Stage::Write(args) => ("write", Box::new(write::Writer::new(args)?)),
+        Stage::Receive(args) => ("receive", Box::new(receive::Receiver::new(args)?)),
+        Stage::Send(args) => return Err(send::serve(args)),
+    };
+    timing.run(name, step.as_mut())
+}

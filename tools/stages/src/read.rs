@@ -1,0 +1,335 @@
+//! Reading alone: `diskmap` over `io_uring`, a window of direct reads into registered slots.
+//!
+//! Each place of the window reads one file after another from its start to its end, as a
+//! connection has its objects read. Included: submitting and reaping, the kernel's file system and
+//! block layer, the check for changed files, a sleep where nothing has completed; and whatever the
+//! device costs, on whichever core. Left out: looking files up; they are open before. It refuses a
+//! directory without files.
+
+use std::fs::{File, OpenOptions, read_dir};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clock::Instant;
+use diskmap::uring::{Uring, UringConfig};
+use diskmap::{Disk as _, FileIndex, FileSource, Read};
+use memory::{Arena, ArenaConfig};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::args::ReadArgs;
+use crate::timing::Step;
+
+/// Deepest directory below the one named.
+const DEPTH_MAX: u32 = 8;
+
+pub(crate) struct Reader {
+    disk: Uring,
+    arena: Arena,
+    files: Files,
+    /// By place: the reads of its file that are still to come.
+    places: Vec<Rest>,
+    /// Places whose reads have completed.
+    done: Vec<u64>,
+    read_bytes: u32,
+}
+
+/// The files, handed to places in turn.
+#[derive(Debug)]
+struct Files {
+    files: Vec<Rest>,
+    next: usize,
+}
+
+impl Files {
+    fn take(&mut self) -> Rest {
+        let rest = self.files[self.next];
+        self.next = (self.next + 1) % self.files.len();
+        rest
+    }
+}
+
+/// What is left of a file to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rest {
+    file: FileIndex,
+    offset_bytes: u64,
+    size_bytes: u64,
+    block_bytes: u32,
+}
+
+impl Rest {
+    /// The next read, whole blocks: offset and length; `None` at the end.
+    fn take(&mut self, read_bytes: u32) -> Option<(u64, u32)> {
+        let left_bytes = self.size_bytes.saturating_sub(self.offset_bytes);
+        let whole_bytes = left_bytes.next_multiple_of(self.block_bytes.into());
+        let length_bytes = u32::try_from(whole_bytes).map_or(read_bytes, |it| it.min(read_bytes));
+        let offset_bytes = self.offset_bytes;
+        self.offset_bytes += u64::from(length_bytes);
+        (length_bytes > 0).then_some((offset_bytes, length_bytes))
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(args: &ReadArgs) -> Result<Self> {
+        let config = ArenaConfig {
+            slot_bytes: args
+                .read_bytes
+                .next_multiple_of(memory::SLOT_ALIGNMENT_BYTES),
+            ..ArenaConfig::new(args.window)
+        };
+        let arena = Arena::new(config)?;
+        let config = UringConfig {
+            queue_depth: args.window,
+            files_max: args.files,
+            fixed_buffers: true,
+        };
+        let mut disk = Uring::new(config, &arena)?;
+        let mut paths = Vec::new();
+        collect(&args.directory, args.files as usize, DEPTH_MAX, &mut paths)?;
+        let files = paths
+            .iter()
+            .map(|path| {
+                let opened = open_direct(path)?;
+                let (file, limits) = disk
+                    .open(FileSource::Descriptor(opened.into()))
+                    .with_context(|| format!("asking about {}", path.display()))?;
+                ensure!(
+                    args.read_bytes.is_multiple_of(limits.block_bytes),
+                    "--read-bytes {}: choose a multiple of the block, {} bytes",
+                    args.read_bytes,
+                    limits.block_bytes
+                );
+                Ok(Rest {
+                    file,
+                    offset_bytes: 0,
+                    size_bytes: limits.size_bytes,
+                    block_bytes: limits.block_bytes,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let Some(&first) = files.first() else {
+            bail!("{}: no files to read", args.directory.display());
+        };
+        let ended = Rest {
+            size_bytes: 0,
+            ..first
+        };
+        let mut reader = Self {
+            disk,
+            arena,
+            files: Files { files, next: 0 },
+            places: vec![ended; args.window as usize],
+            done: Vec::with_capacity(args.window as usize),
+            read_bytes: args.read_bytes,
+        };
+        for place in 0..u64::from(args.window) {
+            reader.enqueue(place)?;
+        }
+        Ok(reader)
+    }
+
+    fn enqueue(&mut self, token: u64) -> Result<()> {
+        let rest = &mut self.places[usize::try_from(token)?];
+        let read = rest.take(self.read_bytes).or_else(|| {
+            *rest = self.files.take();
+            rest.take(self.read_bytes)
+        });
+        let (offset_bytes, length_bytes) = read.context("invariant: no file is empty")?;
+        let read = Read {
+            file: rest.file,
+            offset_bytes,
+            length_bytes,
+            slot: self.arena.reserve().context("invariant: a slot a place")?,
+            token,
+        };
+        if let Err(read) = self.disk.read(&mut self.arena, read) {
+            self.arena.release(read.slot);
+            bail!("invariant: the queue is as deep as the window");
+        }
+        Ok(())
+    }
+
+    /// Takes what has completed: the bytes; the places are in `done`.
+    fn consume(&mut self) -> Result<u64> {
+        let (mut bytes, mut failure) = (0, None);
+        let Self {
+            disk, arena, done, ..
+        } = self;
+        done.clear();
+        disk.consume_completions(
+            Instant::ZERO,
+            arena,
+            self.places.len(),
+            &mut |arena, completion| {
+                done.push(completion.token);
+                match completion.result {
+                    Ok(slot) => {
+                        bytes += u64::from(slot.filled_bytes());
+                        arena.release(slot.into_free());
+                    }
+                    Err((slot, error)) => {
+                        failure = Some(error);
+                        arena.release(slot);
+                    }
+                }
+            },
+        );
+        match failure {
+            Some(error) => Err(error).context("reading"),
+            None => Ok(bytes),
+        }
+    }
+}
+
+/// Files with something in them, at most `files_max`, in the order of their names.
+fn collect(directory: &Path, files_max: usize, depth: u32, paths: &mut Vec<PathBuf>) -> Result<()> {
+    let shown = directory.display();
+    ensure!(depth > 0, "{shown}: too deep; name a directory below");
+    let entries = read_dir(directory).with_context(|| format!("reading {shown}"))?;
+    let mut entries = entries.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        if paths.len() == files_max {
+            break;
+        }
+        let kind = entry.file_type()?;
+        if kind.is_dir() && is_readable(&entry.path()) {
+            collect(&entry.path(), files_max, depth - 1, paths)?;
+        } else if kind.is_file() && entry.metadata()?.len() > 0 {
+            paths.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// A file system's own directories (`lost+found`) are for root only.
+fn is_readable(directory: &Path) -> bool {
+    read_dir(directory).is_ok()
+}
+
+fn open_direct(path: &Path) -> Result<File> {
+    let direct = i32::try_from(OFlags::DIRECT.bits())?;
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(direct)
+        .open(path);
+    opened.with_context(|| {
+        format!(
+            "opening {} past the page cache: it must be on a disk, and `ulimit -n` above --files",
+            path.display()
+        )
+    })
+}
+
+impl Step for Reader {
+    fn step(&mut self) -> Result<u64> {
+        self.disk.sqsync(Instant::ZERO)?;
+        loop {
+            let bytes = self.consume()?;
+            if !self.done.is_empty() {
+                for index in 0..self.done.len() {
+                    self.enqueue(self.done[index])?;
+                }
+                return Ok(bytes);
+            }
+            let descriptor = self.disk.poll_fd();
+            let descriptor = descriptor.context("a real disk has a descriptor")?;
+            match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for a read"),
+            }
+        }
+    }
+
+    fn fallback_reason(&self) -> Option<String> {
+        self.disk.fallback_reason().map(str::to_owned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_once_from_start_to_end_in_whole_blocks() {
+        let mut rest = Rest {
+            file: FileIndex(0),
+            offset_bytes: 0,
+            size_bytes: 10_000,
+            block_bytes: 4096,
+        };
+        assert_eq!(rest.take(8192), Some((0, 8192)));
+        assert_eq!(rest.take(8192), Some((8192, 4096)));
+        assert_eq!(rest.take(8192), None);
+        let mut exact = Rest {
+            size_bytes: 8192,
+            offset_bytes: 0,
+            ..rest
+        };
+        assert_eq!(exact.take(8192), Some((0, 8192)));
+        assert_eq!(exact.take(8192), None);
+    }
+
+    #[test]
+    fn files_are_found_below_up_to_a_number_and_empty_ones_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        std::fs::create_dir(root.join("b")).unwrap();
+        for (name, content) in [("a", "1"), ("b/c", "2"), ("b/empty", ""), ("d", "3")] {
+            std::fs::write(root.join(name), content).unwrap();
+        }
+        let found = |files_max| {
+            let mut paths = Vec::new();
+            collect(root, files_max, DEPTH_MAX, &mut paths).unwrap();
+            paths
+        };
+        assert_eq!(found(9), ["a", "b/c", "d"].map(|name| root.join(name)));
+        assert_eq!(found(2), ["a", "b/c"].map(|name| root.join(name)));
+        let mut paths = Vec::new();
+        assert!(collect(root, 9, 1, &mut paths).is_err(), "b is too deep");
+    }
+
+    #[test]
+    fn all_files_are_read_again_and_again() {
+        // Beside this program, since `/tmp` may be memory.
+        let program = std::env::current_exe().unwrap();
+        let directory = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        for name in ["a", "b", "c"] {
+            let path = directory.path().join(name);
+            std::fs::write(&path, [7; 10_000]).unwrap();
+            if let Err(error) = open_direct(&path) {
+                eprintln!("SKIPPED: {error:#}");
+                return;
+            }
+        }
+        let args = ReadArgs {
+            directory: directory.path().to_owned(),
+            window: 4,
+            read_bytes: 8192,
+            files: 9,
+        };
+        let mut reader = Reader::new(&args).unwrap();
+        let mut bytes = 0;
+        while bytes < 100_000 {
+            bytes += reader.step().unwrap();
+        }
+        // In flight still: every place has its read.
+        assert_eq!(reader.disk.in_flight(), 4);
+    }
+
+    #[test]
+    fn a_directory_without_files_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let args = ReadArgs {
+            directory: directory.path().to_owned(),
+            window: 1,
+            read_bytes: 4096,
+            files: 1,
+        };
+        let refusal = Reader::new(&args).err().map(|error| error.to_string());
+        assert!(refusal.is_some_and(|it| it.contains("no files")));
+    }
+}

@@ -1,0 +1,158 @@
+//! Writing alone: frames of a fetch through `link`'s packet socket, out of slots in turn.
+//!
+//! They go to a MAC address nobody has, so the kernel at the other end of a cable drops each as
+//! another host's as soon as it looks. Included: the headers, the system call, the kernel's copy of
+//! the frame, the device. Left out: deciding what to send, and, on a virtual cable between
+//! namespaces of one machine, the receiver's TCP, which the kernel runs on the sender's core.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clock::Instant;
+use link::{Link as _, Packet, PacketConfig, TransmitError};
+use memory::{Arena, FilledSlot};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wire::{
+    HEADERS_BYTES_MAX, MacAddress, Offload, Outgoing, Route, Segmentation, SeqNumber, TcpChecksum,
+    TcpFlags, TcpOptions, TcpRepr, Timestamps,
+};
+
+use crate::FETCH_BYTES;
+use crate::args::WriteArgs;
+use crate::seal::filled_slots;
+use crate::timing::Step;
+
+/// A locally administered address that nobody has: the server's derive from a hash.
+const NOBODY: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x99]);
+
+/// Of the documentation's network (RFC 5737): never routed.
+const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Bytes of IPv4 and TCP headers with timestamps.
+const HEADERS_BYTES: u16 = 20 + 32;
+
+/// Longest wait for room: then the link has failed.
+const ROOM_TIME_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) struct Writer {
+    link: Packet,
+    arena: Arena,
+    slots: Vec<FilledSlot>,
+    route: Route,
+    segment: TcpRepr,
+    segment_bytes: u16,
+    identification: u16,
+}
+
+impl Writer {
+    pub(crate) fn new(args: &WriteArgs) -> Result<Self> {
+        let source = IpAddr::V4(args.address);
+        let link = Packet::open(&PacketConfig::new(&args.interface, &[source]))?;
+        let (arena, slots) = filled_slots(args.slots)?;
+        let capabilities = link.capabilities();
+        let segment_bytes = capabilities.mtu_bytes.saturating_sub(HEADERS_BYTES);
+        let frame_bytes = FETCH_BYTES + u32::from(HEADERS_BYTES);
+        if capabilities.segmentation_bytes_max < frame_bytes || segment_bytes == 0 {
+            let interface = &args.interface;
+            bail!("{interface} takes no frames of {frame_bytes} bytes: use another interface");
+        }
+        Ok(Self {
+            arena,
+            slots,
+            route: Route {
+                source_mac: capabilities.mac,
+                destination_mac: NOBODY,
+                source,
+                destination: NOBODY_V4.into(),
+            },
+            link,
+            segment: segment(),
+            segment_bytes,
+            identification: 0,
+        })
+    }
+
+    /// One slot's frame; waits for room.
+    fn send(&mut self, slot: usize) -> Result<()> {
+        let payload = [self.arena.payload(&self.slots[slot])];
+        self.identification = self.identification.wrapping_add(1);
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let length = wire::emit_tcp(
+            &mut headers,
+            &self.route,
+            &self.segment,
+            &payload,
+            TcpChecksum::Partial,
+            self.identification,
+        );
+        let frame = Outgoing {
+            headers: &headers[..length],
+            payload: &payload,
+            offload: Offload {
+                checksum: Some(self.route.partial_checksum()),
+                segmentation: Some(Segmentation {
+                    kind: self.route.segmentation_kind(),
+                    segment_bytes: self.segment_bytes,
+                }),
+            },
+        };
+        let start = std::time::Instant::now();
+        while let Err(error) = self.link.transmit(Instant::ZERO, &frame) {
+            let waited = start.elapsed();
+            if error != TransmitError::Full || waited > ROOM_TIME_MAX {
+                return Err(error).context("sending a frame");
+            }
+            // Writable it may be all the time: see `link::FULL_RETRY_AFTER`.
+            let pause = Timespec::try_from(link::FULL_RETRY_AFTER)?;
+            let room = self
+                .link
+                .room_fd()
+                .context("a real link has a descriptor")?;
+            poll(&mut [PollFd::new(&room, PollFlags::OUT)], Some(&pause))?;
+        }
+        self.segment.sequence = self.segment.sequence.wrapping_add(FETCH_BYTES);
+        Ok(())
+    }
+}
+
+/// The header of a segment of data, as `tcp` has them.
+fn segment() -> TcpRepr {
+    TcpRepr {
+        source_port: 80,
+        destination_port: 40_000,
+        sequence: SeqNumber(1),
+        acknowledgment: SeqNumber(1),
+        flags: TcpFlags::ACK.union(TcpFlags::PSH),
+        window: 1024,
+        options: TcpOptions {
+            timestamps: Some(Timestamps { value: 1, echo: 1 }),
+            ..TcpOptions::default()
+        },
+    }
+}
+
+impl Step for Writer {
+    fn step(&mut self) -> Result<u64> {
+        for slot in 0..self.slots.len() {
+            self.send(slot)?;
+        }
+        Ok(self.slots.len() as u64 * u64::from(FETCH_BYTES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_as_long_as_counted() {
+        assert_eq!(20 + segment().header_bytes(), usize::from(HEADERS_BYTES));
+    }
+
+    #[test]
+    fn nobody_is_one_locally_administered_station() {
+        let [first, ..] = NOBODY.0;
+        assert_eq!(first & 0b11, 0b10, "local, and no group");
+    }
+}
