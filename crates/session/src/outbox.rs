@@ -7,8 +7,8 @@ use wire::{Offload, Outgoing};
 
 use crate::{TransmitProgress, Transmitted};
 
-/// Most frames waiting.
-pub(crate) const FRAMES_MAX: usize = 256;
+/// Most frames waiting: an answer for each frame of a full receive ring.
+pub(crate) const FRAMES_MAX: usize = 2_048;
 /// Longest frame: an echo reply of a full Ethernet packet.
 pub(crate) const FRAME_BYTES_MAX: usize = 1514;
 
@@ -78,6 +78,8 @@ impl Outbox {
             self.first = (self.first + 1) % FRAMES_MAX;
             self.count -= 1;
         }
+        // The next ones go where the cache is warm.
+        self.first = 0;
         TransmitProgress::Done
     }
 }

@@ -43,11 +43,12 @@ use crate::tls::Handshaker;
 
 use objects::Objects;
 
-/// Most frames received in a round.
-pub const RECEIVE_FRAMES_MAX: usize = 64;
-/// Most rounds that due timers wait for frames that have arrived: in a flood of a thousand frames
-/// they are as late as the flood is long, in one that does not end they fire all the same.
-pub const TIMER_DELAY_ROUNDS_MAX: u32 = 16;
+/// Most frames received in a round: as many as the packet link's ring holds, so that each round
+/// begins with nothing left unread. Clients send up to two dozen acknowledgments for each frame of
+/// 64 KiB; a bound near [`COMPLETIONS_MAX`] let the ring run over with thousands of busy clients,
+/// and each acknowledgment lost there cost a tail loss probe. At a microsecond a frame, a flood
+/// leaves half of the core to what is being served.
+pub const RECEIVE_FRAMES_MAX: usize = 2_048;
 /// Most completions taken in a round.
 pub const COMPLETIONS_MAX: usize = 64;
 /// Most records of clients' handshakes taken in a round, so that streams go on meanwhile. The dear
@@ -63,7 +64,7 @@ pub const LOOKUPS_MAX: usize = 64;
 /// Most reads enqueued in a round. The disk's queue and the slots bound them too.
 pub const READS_MAX: usize = 256;
 /// Most frames sent in a round: an answer for each frame received, and a frame for each completion.
-/// At 64 KiB a frame this is below a millisecond of one core.
+/// Those of 64 KiB are the latter: a millisecond or two of one core.
 pub const TRANSMIT_FRAMES_MAX: usize = RECEIVE_FRAMES_MAX + COMPLETIONS_MAX;
 
 /// What a round came to.
@@ -100,7 +101,6 @@ pub struct Worker<L: Link, D: Disk> {
     /// `None`: nothing is served over TLS.
     tls: Option<Handshaker>,
     /// Rounds in a row in which due timers waited.
-    timer_delay_rounds: u32,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     counters: Counters,
@@ -135,7 +135,6 @@ impl<L: Link, D: Disk> Worker<L, D> {
             // A client has one look-up at a time.
             objects: Objects::new(store, conductor.connections_max()),
             conductor,
-            timer_delay_rounds: 0,
             reading: vec![None; arena.slot_count()],
             arena,
             tls,
@@ -152,7 +151,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let mut progressed = received > 0;
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
-        progressed |= self.fire_timers(now, received == RECEIVE_FRAMES_MAX);
+        progressed |= self.fire_timers(now);
         progressed |= self.shake_hands(now);
         // Handles given up by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
@@ -244,15 +243,10 @@ impl<L: Link, D: Disk> Worker<L, D> {
         disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink) > 0
     }
 
-    /// Timers wait while frames do, for [`TIMER_DELAY_ROUNDS_MAX`] rounds: the acknowledgment that
-    /// a retransmission timer misses may be among them.
-    fn fire_timers(&mut self, now: Instant, more_frames: bool) -> bool {
+    /// Comes behind [`Worker::receive`]: the acknowledgment that a retransmission timer misses may
+    /// have been waiting.
+    fn fire_timers(&mut self, now: Instant) -> bool {
         let is_due = self.conductor.poll_timeout().is_some_and(|due| due <= now);
-        if is_due && more_frames && self.timer_delay_rounds < TIMER_DELAY_ROUNDS_MAX {
-            self.timer_delay_rounds += 1;
-            return false;
-        }
-        self.timer_delay_rounds = 0;
         if is_due {
             self.conductor.handle_timeouts(now, &mut self.arena);
         }
