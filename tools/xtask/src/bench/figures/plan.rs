@@ -67,6 +67,8 @@ const MIDDLEBOX_SECONDS: f64 = 0.5;
 /// Opening a connection, plain and with a handshake.
 const CONNECT_SECONDS: f64 = 0.000_1;
 const HANDSHAKE_SECONDS: f64 = 0.000_5;
+/// So much of the estimate is believed against what turns really took: the first say little.
+const TRUST_SECONDS: f64 = 60.0;
 /// Making an object on the bench disk.
 const OBJECT_SECONDS: f64 = 0.001;
 
@@ -300,11 +302,7 @@ impl Progress {
 
     /// What is left, `spent` after the first turn's start.
     pub(super) fn left(&self, spent: Duration) -> Duration {
-        let pace = if self.done_seconds > 0.0 {
-            spent.as_secs_f64() / self.done_seconds
-        } else {
-            1.0
-        };
+        let pace = (spent.as_secs_f64() + TRUST_SECONDS) / (self.done_seconds + TRUST_SECONDS);
         Duration::from_secs_f64(pace * (self.all_seconds - self.done_seconds).max(0.0))
     }
 }
@@ -503,7 +501,8 @@ pub(super) mod tests {
                 spent += 2.0 * visit.cell.turn_seconds();
             }
             let left = progress.left(Duration::from_secs_f64(spent));
-            let expected = 2.0 * (plan.turns_seconds() - spent / 2.0);
+            let pace = (spent + TRUST_SECONDS) / (spent / 2.0 + TRUST_SECONDS);
+            let expected = pace * (plan.turns_seconds() - spent / 2.0);
             assert!((left.as_secs_f64() - expected).abs() < 1e-3, "{left:?}");
         }
         // More turns than were planned leave no less than nothing.
