@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
@@ -84,9 +84,17 @@ pub struct LoadArgs {
     /// chunk that takes longer is late
     #[arg(long, value_name = "SECONDS")]
     pub chunk_every: Option<f64>,
-    /// A connection for each request
-    #[arg(long)]
-    pub close: bool,
+    /// A connection for each request. Who closes it first keeps its port busy for a while: the
+    /// server, which is asked to, or --close=client
+    #[arg(
+        long,
+        value_name = "WHO",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "server"
+    )]
+    pub close: Option<Close>,
     /// Longest wait for a connection, or for the next byte of a reply
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     pub timeout: f64,
@@ -153,6 +161,15 @@ pub struct LoadArgs {
     pub progress: bool,
 }
 
+/// Who closes a connection first.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Close {
+    /// The server, asked to by `Connection: close`
+    Server,
+    /// The client, when it has its reply
+    Client,
+}
+
 /// A server of a run, resolved.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -176,7 +193,7 @@ pub(crate) struct Plan {
     pub(crate) ramp_up: Duration,
     pub(crate) seed: u64,
     pub(crate) pace: Option<Pace>,
-    pub(crate) closes: bool,
+    pub(crate) close: Option<Close>,
     pub(crate) timeout: Duration,
     pub(crate) connect_at_once: usize,
     pub(crate) sources: Vec<IpAddr>,
@@ -252,7 +269,7 @@ impl Plan {
             ramp_up: seconds("--ramp-up", args.ramp_up)?,
             seed: args.seed,
             pace: pace.map(|every| Pace { every }),
-            closes: args.close,
+            close: args.close,
             timeout,
             connect_at_once: args.connect_at_once,
             sources: args.source.clone(),

@@ -88,6 +88,17 @@ impl Channel {
         }
     }
 
+    /// Appends to `out` what TLS says before a connection is closed.
+    ///
+    /// # Errors
+    /// What cannot be sealed.
+    pub(crate) fn take_leave(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+        if let Self::Sealed(sealed) = self {
+            out.extend_from_slice(&sealed.close_notify()?);
+        }
+        Ok(())
+    }
+
     /// Whether the server has said in TLS that nothing follows.
     pub(crate) fn is_closed(&self) -> bool {
         match self {

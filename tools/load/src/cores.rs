@@ -5,7 +5,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Ticks a second of the figures in `/proc/stat` (`USER_HZ`, fixed by the kernel's interface).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -23,9 +23,9 @@ pub struct CoreTime {
 }
 
 /// The same in seconds, as it is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CoreSeconds {
-    /// Which.
+    /// Which core.
     pub core: usize,
     /// user + nice + system + irq + softirq.
     pub busy: f64,

@@ -39,9 +39,9 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context as _, Result, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-pub use args::LoadArgs;
-pub use stats::Report;
-pub use tls::{Suite, Version};
+pub use args::{Close, LoadArgs};
+pub use stats::{Ending, Latencies, LatencySummary, Report, SCHEMA};
+pub use tls::{Agreed, Kind, Suite, Version};
 
 use args::Plan;
 use engine::Engine;

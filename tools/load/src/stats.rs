@@ -7,12 +7,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::channel::RecordCounts;
 use crate::cores::CoreSeconds;
 use crate::fault::{Fault, FaultKind};
-use crate::tls::Agreed;
+use crate::tls::{Agreed, Agreement, Kind};
+
+/// Version of the report's schema: 2 tells of all handshakes what they agreed on, 1 of the first.
+pub const SCHEMA: u32 = 2;
 
 /// Errors told in full; the rest are counted.
 const FIRST_ERRORS: usize = 5;
@@ -61,8 +64,8 @@ pub(crate) struct Stats {
     pub(crate) verified: u64,
     pub(crate) verified_bytes: u64,
     pub(crate) connects: u64,
-    pub(crate) handshakes: u64,
-    pub(crate) resumed: u64,
+    /// How many handshakes agreed on what: there are few things to agree on.
+    pub(crate) handshakes: Vec<(Agreement, u64)>,
     pub(crate) closed_by_server: u64,
     pub(crate) records: RecordCounts,
     pub(crate) late: u64,
@@ -81,8 +84,7 @@ impl Stats {
             verified: 0,
             verified_bytes: 0,
             connects: 0,
-            handshakes: 0,
-            resumed: 0,
+            handshakes: Vec::new(),
             closed_by_server: 0,
             records: RecordCounts::default(),
             late: 0,
@@ -93,14 +95,23 @@ impl Stats {
         }
     }
 
-    /// Begins to count: only what is told of the making of connections is kept, since almost all
-    /// are made before.
-    pub(crate) fn forget_warm_up(&mut self) {
+    /// Begins to count. What is told of the making of connections is kept where they last: almost
+    /// all have been made by now.
+    pub(crate) fn forget_warm_up(&mut self, connections_last: bool) {
         let all = std::mem::replace(self, Self::new());
-        self.connects = all.connects;
-        self.handshakes = all.handshakes;
-        self.resumed = all.resumed;
-        self.connect = all.connect;
+        if connections_last {
+            self.connects = all.connects;
+            self.handshakes = all.handshakes;
+            self.connect = all.connect;
+        }
+    }
+
+    /// One more handshake.
+    pub(crate) fn add_handshake(&mut self, agreed: Agreement) {
+        match self.handshakes.iter_mut().find(|(it, _)| *it == agreed) {
+            Some((_, count)) => *count += 1,
+            None => self.handshakes.push((agreed, 1)),
+        }
     }
 
     pub(crate) fn add_records(&mut self, counts: RecordCounts) {
@@ -145,10 +156,11 @@ impl Faults {
 }
 
 /// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Ending {
+pub enum Ending {
     /// All was asked and answered.
+    #[default]
     Done,
     /// Its time was over.
     Time,
@@ -173,89 +185,99 @@ pub(crate) struct Frame {
     /// What the watched cores did in it.
     pub(crate) cores: Vec<CoreSeconds>,
     pub(crate) ending: Ending,
-    pub(crate) agreed: Option<Agreed>,
 }
 
-/// A run's findings: with `--json`, this is printed. Of the whole run are `connects`,
-/// `handshakes`, `resumed`, `latency.connect`, `errors`, `wrong_replies` and `first_errors`;
-/// all else is of the window after the warm-up.
-#[derive(Clone, Debug, Serialize)]
+/// A run's findings: with `--json`, this is printed. Of the whole run are `errors`,
+/// `wrong_replies`, `first_errors` and, unless each request has its connection, `connects`,
+/// `handshakes`, `resumed`, `tls` and `latency.connect`; all else is of the window after the
+/// warm-up.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of this schema: 1.
-    pub(crate) schema: u32,
+    /// Version of this schema: [`SCHEMA`].
+    pub schema: u32,
     /// Why the run ended: `done`, `time`, `interrupted`, `gave_up`.
-    pub(crate) ended: Ending,
+    pub ended: Ending,
     /// Length of the window, seconds: from the first request or the warm-up's end on.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Connections asked for.
-    pub(crate) connections: usize,
+    pub connections: usize,
     /// Connections that stood at the end.
-    pub(crate) connections_open: usize,
+    pub connections_open: usize,
     /// Connections made.
-    pub(crate) connects: u64,
-    /// TLS handshakes, and how many of them resumed a session.
-    pub(crate) handshakes: u64,
-    pub(crate) resumed: u64,
-    /// Requests sent; replies that were complete, right or wrong.
-    pub(crate) requests: u64,
-    pub(crate) replies: u64,
+    pub connects: u64,
+    /// TLS handshakes.
+    pub handshakes: u64,
+    /// How many of them resumed a session.
+    pub resumed: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Replies that were complete, right or wrong.
+    pub replies: u64,
     /// Requests open at the end.
-    pub(crate) unfinished: u64,
+    pub unfinished: u64,
     /// Bytes of bodies, those of unfinished replies too; over TLS, before they were sealed.
-    pub(crate) body_bytes: u64,
-    /// Replies whose every byte was compared and right, and the bytes of them.
-    pub(crate) verified_replies: u64,
-    pub(crate) verified_bytes: u64,
+    pub body_bytes: u64,
+    /// Replies whose every byte was compared and right.
+    pub verified_replies: u64,
+    /// The bytes of them.
+    pub verified_bytes: u64,
     /// Of bodies, in 10^9 bits.
-    pub(crate) gigabits_per_second: f64,
-    pub(crate) replies_per_second: f64,
-    /// What this process spent, of one core; and for each 10^9 bytes of body.
-    pub(crate) client_core_seconds: f64,
-    pub(crate) client_core_seconds_per_gigabyte: f64,
+    pub gigabits_per_second: f64,
+    /// Replies for each second of the window.
+    pub replies_per_second: f64,
+    /// What this process spent, of one core.
+    pub client_core_seconds: f64,
+    /// The same for each 10^9 bytes of body.
+    pub client_core_seconds_per_gigabyte: f64,
     /// What the cores of `--watch-core` did, seconds: all of it, by whomever.
-    pub(crate) cores: Vec<CoreSeconds>,
+    pub cores: Vec<CoreSeconds>,
     /// Connections the server closed between replies, as it may.
-    pub(crate) closed_by_server: u64,
-    /// TLS records after handshakes, and what some of them were.
-    pub(crate) records: u64,
-    pub(crate) tickets: u64,
-    pub(crate) key_updates: u64,
-    /// With a pace: chunks that took longer than it, and by how much in sum, seconds.
-    pub(crate) late_chunks: u64,
-    pub(crate) late_seconds: f64,
+    pub closed_by_server: u64,
+    /// TLS records after handshakes.
+    pub records: u64,
+    /// Tickets among them.
+    pub tickets: u64,
+    /// Changes of the server's key among them.
+    pub key_updates: u64,
+    /// With a pace: chunks that took longer than it.
+    pub late_chunks: u64,
+    /// By how much in sum, seconds.
+    pub late_seconds: f64,
     /// Of each kind, kinds without any left out.
-    pub(crate) errors: BTreeMap<&'static str, u64>,
+    pub errors: BTreeMap<String, u64>,
     /// Errors that were answers: `status`, `length`, `bytes`, `head`, `records`.
-    pub(crate) wrong_replies: u64,
-    pub(crate) first_errors: Vec<String>,
+    pub wrong_replies: u64,
+    /// A few errors in full, wrong replies before others.
+    pub first_errors: Vec<String>,
     /// Delays, microseconds.
-    pub(crate) latency: Latencies,
-    /// What the first handshake agreed on.
-    pub(crate) tls: Option<Agreed>,
+    pub latency: Latencies,
+    /// What handshakes agreed on, each once, in the order it was first met.
+    pub tls: Vec<Agreed>,
 }
 
 /// Delays, microseconds.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Latencies {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Latencies {
     /// From `connect` to the end of the handshake, or of TCP's where there is no TLS.
-    pub(crate) connect: LatencySummary,
+    pub connect: LatencySummary,
     /// From the request to the first byte of its reply.
-    pub(crate) first_byte: LatencySummary,
+    pub first_byte: LatencySummary,
     /// From the request to the last byte of its reply.
-    pub(crate) whole: LatencySummary,
+    pub whole: LatencySummary,
 }
 
 /// One histogram.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct LatencySummary {
-    pub(crate) count: u64,
-    pub(crate) mean: f64,
-    pub(crate) p50: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct LatencySummary {
+    pub count: u64,
+    pub mean: f64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
     #[serde(rename = "p99.9")]
-    pub(crate) p99_9: u64,
-    pub(crate) max: u64,
+    pub p99_9: u64,
+    pub max: u64,
 }
 
 impl Report {
@@ -264,16 +286,20 @@ impl Report {
         let core_seconds = frame.cpu.as_secs_f64();
         let gigabytes = float(stats.body_bytes) / 1e9;
         let counts = &faults.counts;
-        let named = |kind: &FaultKind| Some((kind.name(), *counts.get(kind)?));
+        let named = |kind: &FaultKind| Some((kind.name().to_owned(), *counts.get(kind)?));
+        let handshakes = |is_counted: fn(Kind) -> bool| {
+            let of = |(it, count): &(Agreement, u64)| is_counted(it.kind).then_some(*count);
+            stats.handshakes.iter().filter_map(of).sum()
+        };
         Self {
-            schema: 1,
+            schema: SCHEMA,
             ended: frame.ending,
             seconds,
             connections: frame.connections,
             connections_open: frame.open,
             connects: stats.connects,
-            handshakes: stats.handshakes,
-            resumed: stats.resumed,
+            handshakes: handshakes(|_| true),
+            resumed: handshakes(|kind| kind == Kind::Resumed),
             requests: stats.requests,
             replies: stats.replies,
             unfinished: frame.unfinished,
@@ -299,7 +325,11 @@ impl Report {
                 first_byte: stats.first_byte.summary(),
                 whole: stats.whole.summary(),
             },
-            tls: frame.agreed,
+            tls: stats
+                .handshakes
+                .iter()
+                .map(|(it, count)| Agreed::new(*it, *count))
+                .collect(),
         }
     }
 
@@ -331,19 +361,26 @@ impl Report {
             "connections  {} of {} open; {} made, {} closed by the server",
             self.connections_open, self.connections, self.connects, self.closed_by_server
         )?;
-        if let Some(tls) = &self.tls {
+        for it in &self.tls {
             writeln!(
                 out,
-                "TLS          {} {} {}; {} handshakes, {} resumed; {} records, {} tickets, \
-                 {} key updates",
-                tls.version,
-                tls.suite,
-                tls.group,
-                self.handshakes,
-                self.resumed,
-                self.records,
-                self.tickets,
-                self.key_updates
+                "TLS          {} {} {} {}: {} handshakes",
+                it.version,
+                it.suite,
+                it.group,
+                match it.kind {
+                    Kind::Full => "full",
+                    Kind::Retried => "retried",
+                    Kind::Resumed => "resumed",
+                },
+                it.handshakes
+            )?;
+        }
+        if self.records > 0 {
+            writeln!(
+                out,
+                "records      {}; {} tickets, {} key updates",
+                self.records, self.tickets, self.key_updates
             )?;
         }
         writeln!(
@@ -464,7 +501,11 @@ mod tests {
         stats.verified = 100;
         let mut faults = Faults::default();
         faults.add(&Fault::new(FaultKind::Status, "404"), "http://a:80/b");
-        let frame = Frame {
+        Report::new(report_frame(), &stats, &faults)
+    }
+
+    fn report_frame() -> Frame {
+        Frame {
             connections: 2,
             open: 1,
             unfinished: 1,
@@ -477,9 +518,7 @@ mod tests {
                 steal: 0.0,
             }],
             ending: Ending::Time,
-            agreed: None,
-        };
-        Report::new(frame, &stats, &faults)
+        }
     }
 
     #[test]
@@ -491,6 +530,8 @@ mod tests {
         assert_eq!(json["errors"]["status"], 1);
         assert_eq!(json["latency"]["whole"]["p99.9"], 0);
         assert_eq!(json["ended"], "time");
+        let read: Report = serde_json::from_value(json.clone()).expect("its own JSON");
+        assert_eq!(serde_json::to_value(&read).expect("JSON"), json);
         let text = report.text();
         assert!(text.starts_with("10.00 Gb/s"), "{text}");
         assert!(text.contains("core 1       1.50 s busy"), "{text}");
@@ -498,18 +539,45 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_is_forgotten_but_for_the_making_of_connections() {
+    fn a_warm_up_is_forgotten_but_for_the_making_of_connections_that_last() {
+        for (connections_last, kept) in [(true, 1), (false, 0)] {
+            let mut stats = Stats::new();
+            stats.connects = 1;
+            stats.add_handshake(agreement(Kind::Full));
+            (stats.requests, stats.replies, stats.body_bytes, stats.late) = (9, 9, 9, 9);
+            stats.connect.record(Duration::from_micros(5));
+            stats.whole.record(Duration::from_micros(5));
+            stats.forget_warm_up(connections_last);
+            assert_eq!(stats.connects, kept);
+            assert_eq!(stats.handshakes.is_empty(), !connections_last);
+            assert_eq!((stats.requests, stats.replies), (0, 0));
+            assert_eq!((stats.body_bytes, stats.late), (0, 0));
+            assert_eq!(stats.connect.summary().count, kept);
+            assert_eq!(stats.whole.summary().count, 0);
+        }
+    }
+
+    fn agreement(kind: Kind) -> Agreement {
+        Agreement {
+            version: None,
+            suite: None,
+            group: None,
+            kind,
+        }
+    }
+
+    #[test]
+    fn handshakes_are_counted_by_what_they_agreed_on() {
         let mut stats = Stats::new();
-        (stats.connects, stats.handshakes, stats.resumed) = (3, 2, 1);
-        (stats.requests, stats.replies, stats.body_bytes, stats.late) = (9, 9, 9, 9);
-        stats.connect.record(Duration::from_micros(5));
-        stats.whole.record(Duration::from_micros(5));
-        stats.forget_warm_up();
-        assert_eq!((stats.connects, stats.handshakes, stats.resumed), (3, 2, 1));
-        assert_eq!((stats.requests, stats.replies), (0, 0));
-        assert_eq!((stats.body_bytes, stats.late), (0, 0));
-        assert_eq!(stats.connect.summary().count, 1);
-        assert_eq!(stats.whole.summary().count, 0);
+        for kind in [Kind::Full, Kind::Resumed, Kind::Retried, Kind::Resumed] {
+            stats.add_handshake(agreement(kind));
+        }
+        let frame = report_frame();
+        let report = Report::new(frame, &stats, &Faults::default());
+        assert_eq!((report.handshakes, report.resumed), (4, 2));
+        let found = report.tls.iter().map(|it| (it.kind, it.handshakes));
+        let expected = [(Kind::Full, 1), (Kind::Resumed, 2), (Kind::Retried, 1)];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use clap::Parser as _;
 use load::content::{Content, OBJECT_SEED};
-use load::{LoadArgs, Report};
+use load::{Kind, LoadArgs, Report};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
@@ -302,6 +303,21 @@ fn a_connection_for_each_request() {
 }
 
 #[test]
+fn the_client_may_close_first() {
+    for (tls, scheme) in [(None, "http"), (Some(tls_config()), "https --insecure")] {
+        let (scheme, options) = scheme.split_once(' ').unwrap_or((scheme, ""));
+        let server = Server::start(tls);
+        let line =
+            format!("-c 3 -n 20 --close=client --verify {options} {scheme}://HOST/ok/{{0..4}}");
+        let report = server.run(&line);
+        report.check().expect("all right");
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
+        assert_eq!((report.verified_replies, report.closed_by_server), (20, 0));
+        assert!(server.connections() >= 20);
+    }
+}
+
+#[test]
 fn a_reset_is_an_error_of_its_own() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -401,10 +417,13 @@ fn ipv6_is_spoken() {
 }
 
 fn tls_config() -> ServerConfig {
+    tls_config_of(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn tls_config_of(provider: CryptoProvider) -> ServerConfig {
     let identity = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a key");
     let key = PrivateKeyDer::try_from(identity.signing_key.serialize_der()).expect("PKCS #8");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    ServerConfig::builder_with_provider(provider)
+    ServerConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_no_client_auth()
@@ -426,15 +445,32 @@ fn tls_is_counted_and_compared() {
             assert_eq!(json["handshakes"], 3);
             let bytes: u64 = (0..30).map(object_bytes).sum();
             assert_eq!(json["body_bytes"], bytes);
-            let version = version.replace("1.", "TLSv1_");
-            assert_eq!(json["tls"]["version"], version);
-            assert_eq!(json["tls"]["group"], "X25519");
+            let [agreed] = report.tls.as_slice() else {
+                panic!("one thing agreed on: {:?}", report.tls);
+            };
+            assert_eq!(agreed.version, version.replace("1.", "TLSv1_"));
+            assert_eq!((agreed.group.as_str(), agreed.kind), ("X25519", Kind::Full));
+            assert_eq!(agreed.handshakes, 3);
         }
     }
     let report = server.run("-c 1 --once --insecure --verify https://HOST/flipped/1");
     assert_eq!(only_error(&report), ("bytes".to_owned(), 1));
     let report = server.run("-c 1 --once --insecure https://HOST/cut/1");
     assert_eq!(only_error(&report), ("length".to_owned(), 1));
+}
+
+#[test]
+fn a_server_that_wants_another_group_is_told_of() {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.kx_groups = vec![rustls::crypto::aws_lc_rs::kx_group::SECP256R1];
+    let server = Server::start(Some(tls_config_of(provider)));
+    let report = server.run("-c 1 --once --insecure https://HOST/ok/1");
+    report.check().expect("all right");
+    let agreed = report.tls.first().expect("a handshake");
+    assert_eq!(
+        (agreed.group.as_str(), agreed.kind),
+        ("secp256r1", Kind::Retried)
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::reply::{Expectation, Outcome, Reply};
 use crate::socket::{Buffers, Received, flush};
 use crate::stats::Stats;
-use crate::tls::{Agreed, Handshake, Sealed};
+use crate::tls::{Agreement, Handshake, Sealed};
 
 /// Reads of one turn: then others are looked at. Some megabytes, or a few hundred TLS records.
 pub(super) const READS_MAX: usize = 512;
@@ -71,7 +71,8 @@ impl Shaking {
         Ok(Self { line, handshake })
     }
 
-    /// Sends and receives what can be; whether the handshake is over.
+    /// Sends and receives what can be; whether the handshake is over. Its last flight is left to
+    /// leave with the first request.
     pub(super) fn advance(&mut self, buffers: &mut Buffers) -> Result<bool, Fault> {
         loop {
             self.line.flush()?;
@@ -85,17 +86,16 @@ impl Shaking {
                 }
             };
             if self.handshake.take(bytes, &mut self.line.unsent)? {
-                self.line.flush()?;
                 return Ok(true);
             }
         }
     }
 
-    pub(super) fn finish(self) -> Result<(Open, Agreed, bool), Fault> {
+    pub(super) fn finish(self) -> Result<(Open, Agreement), Fault> {
         let shaken = self.handshake.finish()?;
-        let (agreed, is_resumed) = (shaken.agreed.clone(), shaken.is_resumed);
+        let agreed = shaken.agreed;
         let channel = Channel::Sealed(Box::new(Sealed::new(shaken)?));
-        Ok((Open::new(self.line, channel), agreed, is_resumed))
+        Ok((Open::new(self.line, channel), agreed))
     }
 }
 
@@ -166,6 +166,13 @@ impl Open {
         self.has_begun = false;
         self.channel
             .ask(request.as_bytes(), expected, &mut self.line.unsent)?;
+        self.line.flush()
+    }
+
+    /// Says that nothing follows; the socket closes when it is dropped.
+    pub(super) fn take_leave(&mut self) -> Result<(), Fault> {
+        self.channel.take_leave(&mut self.line.unsent)?;
+        // A few bytes behind a request that was answered: there is room for them.
         self.line.flush()
     }
 

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use rustls::ClientConfig;
 
-use crate::args::Plan;
+use crate::args::{Close, Plan};
 use crate::channel::COPY_BYTES_MAX;
 use crate::cores::CoreTime;
 use crate::fault::{Fault, FaultKind};
@@ -31,7 +31,7 @@ use crate::reply::{Expectation, Outcome};
 use crate::schedule::{Random, Schedule, back_off};
 use crate::socket::{self, Buffers};
 use crate::stats::{Ending, Faults, Frame, Report, Stats, float};
-use crate::tls::{Agreed, with_sessions};
+use crate::tls::with_sessions;
 use connection::{Line, Open, Phase, Progress, Shaking};
 
 /// Events taken from the kernel at a time.
@@ -82,7 +82,6 @@ pub(crate) struct Engine<'a> {
     buffers: Buffers,
     stats: Stats,
     faults: Faults,
-    agreed: Option<Agreed>,
     /// When the first request could be sent; none before all connections stand.
     begun: Option<Duration>,
     window: Option<Window>,
@@ -132,7 +131,6 @@ impl<'a> Engine<'a> {
             buffers: Buffers::new(COPY_BYTES_MAX),
             stats: Stats::new(),
             faults: Faults::default(),
-            agreed: None,
             begun: None,
             window: None,
             open_requests: 0,
@@ -194,7 +192,7 @@ impl<'a> Engine<'a> {
 
     /// Begins to ask, if all connections stand or need not; begins the window, if warm.
     fn begin_if_due(&mut self, now: Duration) -> Result<()> {
-        let is_at_once = !self.plan.ramp_up.is_zero() || self.plan.closes;
+        let is_at_once = !self.plan.ramp_up.is_zero() || self.plan.close.is_some();
         if self.begun.is_none() && (is_at_once || self.untried == 0) {
             self.begun = Some(now);
             self.last_byte = now;
@@ -205,7 +203,7 @@ impl<'a> Engine<'a> {
         }
         if self.warm_up_end().is_some_and(|end| now >= end) {
             if !self.plan.warm_up.is_zero() {
-                self.stats.forget_warm_up();
+                self.stats.forget_warm_up(self.plan.close.is_none());
             }
             self.window = Some(Window::begin(now, &self.plan.cores)?);
         }
@@ -286,6 +284,8 @@ impl<'a> Engine<'a> {
         };
         let outcome = match &mut connection.phase {
             Phase::Waiting => Ok(()),
+            // What made it be looked at again may have been its last connection's.
+            Phase::Connecting(_) if !flags.intersects(decided()) => Ok(()),
             Phase::Connecting(_) => self.connected(index, now),
             Phase::Shaking(_) => self.shake(index, now),
             Phase::Open(_) => {
@@ -338,11 +338,9 @@ impl<'a> Engine<'a> {
         let Phase::Shaking(shaking) = std::mem::take(&mut connection.phase) else {
             return Ok(());
         };
-        let (open, agreed, is_resumed) = shaking.finish()?;
+        let (open, agreed) = shaking.finish()?;
         connection.phase = Phase::Open(open);
-        self.agreed.get_or_insert(agreed);
-        self.stats.handshakes += 1;
-        self.stats.resumed += u64::from(is_resumed);
+        self.stats.add_handshake(agreed);
         self.stand(index, now);
         Ok(())
     }
@@ -362,7 +360,8 @@ impl<'a> Engine<'a> {
         self.stats
             .connect
             .record(now.saturating_sub(open.line.since));
-        // Before the run has begun all wait for the last; what came with the handshake is read.
+        // Before the run has begun all wait for the last; what came with the handshake is read,
+        // and its last flight is sent.
         self.again.push(index);
         match self.begun {
             Some(_) if is_first => self.pace_first(index, now),
@@ -417,10 +416,9 @@ impl<'a> Engine<'a> {
         else {
             return;
         };
-        let connection_line = if plan.closes {
-            "Connection: close\r\n"
-        } else {
-            ""
+        let connection_line = match plan.close {
+            Some(Close::Server) => "Connection: close\r\n",
+            Some(Close::Client) | None => "",
         };
         let authority = &server.authority;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\n{connection_line}\r\n");
@@ -479,11 +477,17 @@ impl<'a> Engine<'a> {
         if let Some(fault) = &outcome.fault {
             self.faults.add(fault, &self.plan.urls.show(url));
         }
-        let is_last = self.plan.closes || !outcome.is_kept;
+        let is_last = self.plan.close.is_some() || !outcome.is_kept;
         if let Some(one) = connection(&mut self.connections, index)
             && let Phase::Open(open) = &mut one.phase
         {
             open.is_over = is_last;
+            if self.plan.close == Some(Close::Client) {
+                // The reply was complete: a server that is gone by now has done its work.
+                let _ = open.take_leave();
+                self.drop_line(index);
+                return self.reopen(index);
+            }
         }
         if is_last {
             // The server closes first, so that its side and not ours keeps the port busy.
@@ -690,7 +694,6 @@ impl<'a> Engine<'a> {
             cpu: nothing.spent.saturating_sub(window.spent),
             cores: cores.map(|(now, then)| now.since(*then)).collect(),
             ending,
-            agreed: self.agreed.clone(),
         };
         Ok(Report::new(frame, &self.stats, &self.faults))
     }
@@ -713,6 +716,11 @@ impl Window {
             cores: CoreTime::now(cores)?,
         })
     }
+}
+
+/// What an event says of a connection that was begun, once TCP has decided.
+fn decided() -> epoll::EventFlags {
+    epoll::EventFlags::OUT | epoll::EventFlags::ERR | epoll::EventFlags::HUP
 }
 
 fn connection(all: &mut [Connection], index: u32) -> Option<&mut Connection> {

@@ -13,10 +13,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    SupportedProtocolVersion,
+    CipherSuite, ClientConfig, DigitallySignedStruct, NamedGroup, ProtocolVersion, RootCertStore,
+    SignatureScheme, SupportedProtocolVersion,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Sessions a connection keeps for its next handshake: a server gives one or two each time.
 const SESSIONS_MAX: usize = 8;
@@ -46,11 +46,30 @@ pub enum Suite {
     ChaCha20,
 }
 
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls13 => "TLS 1.3",
+            Self::Tls12 => "TLS 1.2",
+        })
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aes128Gcm => "AES-128-GCM",
+            Self::Aes256Gcm => "AES-256-GCM",
+            Self::ChaCha20 => "ChaCha20-Poly1305",
+        })
+    }
+}
+
 impl Suite {
-    /// Whether a suite of any version uses it.
-    fn is_of(self, suite: CipherSuite) -> bool {
+    /// The suites of any version that use it.
+    fn suites(self) -> [CipherSuite; 3] {
         use CipherSuite as S;
-        let suites = match self {
+        match self {
             Self::Aes128Gcm => [
                 S::TLS13_AES_128_GCM_SHA256,
                 S::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
@@ -66,8 +85,7 @@ impl Suite {
                 S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
                 S::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
             ],
-        };
-        suites.contains(&suite)
+        }
     }
 }
 
@@ -82,12 +100,67 @@ pub(crate) struct ClientOptions<'a> {
     pub(crate) is_insecure: bool,
 }
 
-/// What both ends agreed on, as rustls names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Agreed {
-    pub(crate) version: String,
-    pub(crate) suite: String,
-    pub(crate) group: String,
+/// How a handshake went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// All of it.
+    Full,
+    /// All of it, after the server had asked for another key share.
+    Retried,
+    /// A session went on.
+    Resumed,
+}
+
+/// What the ends of one handshake agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub(crate) version: Option<ProtocolVersion>,
+    pub(crate) suite: Option<CipherSuite>,
+    /// None where no keys were exchanged.
+    pub(crate) group: Option<NamedGroup>,
+    pub(crate) kind: Kind,
+}
+
+/// Handshakes that agreed on the same, and how many they were. Names are those of rustls, empty
+/// for what was not agreed on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Agreed {
+    pub version: String,
+    pub suite: String,
+    pub group: String,
+    pub kind: Kind,
+    pub handshakes: u64,
+}
+
+impl Agreed {
+    pub(crate) fn new(agreement: Agreement, handshakes: u64) -> Self {
+        Self {
+            version: shown(agreement.version),
+            suite: shown(agreement.suite),
+            group: shown(agreement.group),
+            kind: agreement.kind,
+            handshakes,
+        }
+    }
+
+    /// Whether it is that version and that AEAD, with keys exchanged over X25519.
+    #[must_use]
+    pub fn is(&self, version: Version, suite: Suite) -> bool {
+        let version = match version {
+            Version::Tls13 => ProtocolVersion::TLSv1_3,
+            Version::Tls12 => ProtocolVersion::TLSv1_2,
+        };
+        let suites = suite.suites().map(|it| shown(Some(it)));
+        self.version == shown(Some(version))
+            && suites.contains(&self.suite)
+            && self.group == shown(Some(NamedGroup::X25519))
+    }
+}
+
+fn shown(value: Option<impl fmt::Debug>) -> String {
+    value.map_or_else(String::new, |value| format!("{value:?}"))
 }
 
 /// A client of these options. It offers X25519 first and P-256 beside it, so that every server
@@ -100,7 +173,7 @@ pub(crate) fn client_config(options: ClientOptions<'_>) -> Result<Arc<ClientConf
     if let Some(suite) = options.suite {
         provider
             .cipher_suites
-            .retain(|offered| suite.is_of(offered.suite()));
+            .retain(|offered| suite.suites().contains(&offered.suite()));
     }
     provider.kx_groups = vec![aws_lc_rs::kx_group::X25519, aws_lc_rs::kx_group::SECP256R1];
     let provider = Arc::new(provider);
@@ -190,5 +263,28 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_suite_or_group_is_not_what_was_wanted() {
+        let agreement = Agreement {
+            version: Some(ProtocolVersion::TLSv1_3),
+            suite: Some(CipherSuite::TLS13_AES_128_GCM_SHA256),
+            group: Some(NamedGroup::X25519),
+            kind: Kind::Full,
+        };
+        let is = |agreement, version, suite| Agreed::new(agreement, 1).is(version, suite);
+        assert!(is(agreement, Version::Tls13, Suite::Aes128Gcm));
+        assert!(!is(agreement, Version::Tls12, Suite::Aes128Gcm));
+        assert!(!is(agreement, Version::Tls13, Suite::Aes256Gcm));
+        for group in [None, Some(NamedGroup::secp256r1)] {
+            let other = Agreement { group, ..agreement };
+            assert!(!is(other, Version::Tls13, Suite::Aes128Gcm), "{group:?}");
+        }
     }
 }

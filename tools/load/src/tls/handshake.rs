@@ -11,7 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ClientConfig, ExtractedSecrets, HandshakeKind};
 
-use super::{Agreed, CONTENT_BYTES_MAX, HEADER_BYTES};
+use super::{Agreement, CONTENT_BYTES_MAX, HEADER_BYTES, Kind};
 use crate::fault::{Fault, FaultKind};
 
 /// Longest record (RFC 5246 s6.2.3: content and 2,048 bytes), its header with it.
@@ -42,8 +42,7 @@ pub(crate) struct Shaken {
     pub(crate) secrets: ExtractedSecrets,
     /// Knows how keys change and what tickets are worth.
     pub(crate) keys: KernelConnection<ClientConnectionData>,
-    pub(crate) agreed: Agreed,
-    pub(crate) is_resumed: bool,
+    pub(crate) agreed: Agreement,
 }
 
 impl std::fmt::Debug for Shaken {
@@ -105,18 +104,21 @@ impl Handshake {
     pub(crate) fn finish(self) -> Result<Shaken, Fault> {
         let group = self.tls.negotiated_key_exchange_group();
         let suite = self.tls.negotiated_cipher_suite();
-        let agreed = Agreed {
-            version: shown(self.tls.protocol_version()),
-            suite: shown(suite.map(|suite| suite.suite())),
-            group: shown(group.map(|group| group.name())),
+        let agreed = Agreement {
+            version: self.tls.protocol_version(),
+            suite: suite.map(|suite| suite.suite()),
+            group: group.map(|group| group.name()),
+            kind: match self.tls.handshake_kind() {
+                Some(HandshakeKind::Resumed) => Kind::Resumed,
+                Some(HandshakeKind::FullWithHelloRetryRequest) => Kind::Retried,
+                Some(HandshakeKind::Full) | None => Kind::Full,
+            },
         };
-        let is_resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let (secrets, keys) = self.tls.dangerous_into_kernel_connection().map_err(fault)?;
         Ok(Shaken {
             secrets,
             keys,
             agreed,
-            is_resumed,
         })
     }
 
@@ -183,10 +185,6 @@ fn encode(
         }
         Err(error) => Err(Fault::new(FaultKind::Handshake, error.to_string())),
     }
-}
-
-fn shown(value: Option<impl std::fmt::Debug>) -> String {
-    value.map_or_else(String::new, |value| format!("{value:?}"))
 }
 
 #[expect(

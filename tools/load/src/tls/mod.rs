@@ -6,8 +6,8 @@ mod sealed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use config::{Agreed, ClientOptions, client_config, with_sessions};
-pub use config::{Suite, Version};
+pub use config::{Agreed, Kind, Suite, Version};
+pub(crate) use config::{Agreement, ClientOptions, client_config, with_sessions};
 pub(crate) use handshake::{Handshake, Shaken};
 pub(crate) use sealed::Sealed;
 

@@ -60,6 +60,9 @@ const KEY_UPDATE_ANSWER: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 /// The alert that ends a connection as it should end (RFC 8446 s6.1).
 const CLOSE_NOTIFY: u8 = 0;
 
+/// The level of that alert where levels still matter (RFC 5246 s7.2).
+const WARNING: u8 = 1;
+
 /// The version every record says, 1.2, and 1.3 too (RFC 8446 s5.1).
 const RECORD_VERSION: [u8; 2] = [3, 3];
 
@@ -312,6 +315,12 @@ impl Sealed {
     /// The record to send for a request.
     pub(crate) fn seal(&mut self, request: &[u8]) -> Result<Vec<u8>, Fault> {
         self.protection.seal(ContentType::ApplicationData, request)
+    }
+
+    /// The record that says that nothing follows.
+    pub(crate) fn close_notify(&mut self) -> Result<Vec<u8>, Fault> {
+        self.protection
+            .seal(ContentType::Alert, &[WARNING, CLOSE_NOTIFY])
     }
 
     /// Whether the server has said that nothing follows.
