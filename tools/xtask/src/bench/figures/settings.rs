@@ -113,6 +113,8 @@ fn tcp(namespace: &Namespace) -> String {
     let setting = |path: &str| {
         let file = format!("/proc/sys/net/{path}");
         let value = namespace.enter(|| Ok(fs::read_to_string(&file)?));
+        // Some are the whole machine's, and cannot be seen from inside.
+        let value = value.or_else(|_| fs::read_to_string(&file));
         let value = first_line(value.ok());
         let name = path.rsplit('/').next().unwrap_or(path);
         format!(
