@@ -27,16 +27,16 @@ const ARROWS: [(&str, &[&str]); 17] = [
         &["clock", "http", "memory", "record", "tcp", "wire"],
     ),
     (
+        "stages",
+        &[
+            "clock", "diskmap", "link", "load", "memory", "record", "wire",
+        ],
+    ),
+    (
         "server",
         &[
             "clock", "delay", "disk", "diskmap", "http", "link", "load", "memory", "record",
             "session", "stages", "store", "tcp", "wire",
-        ],
-    ),
-    (
-        "stages",
-        &[
-            "clock", "diskmap", "link", "load", "memory", "record", "wire",
         ],
     ),
     (
