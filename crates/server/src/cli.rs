@@ -101,6 +101,8 @@ pub enum Command {
     /// Ask a server with thousands of connections, and count what comes
     Load(load::LoadArgs),
     /// Measure a disk: latency, throughput and CPU time by window, read size and way to read
+    ///
+    /// Random O_DIRECT reads of one file or block device, which is never written to.
     Disk(disk::DiskArgs),
     /// Bench only: one stage of the pipeline alone
     #[command(hide = true)]

@@ -19,6 +19,10 @@ Examples:
 CPU seconds are those of this process. Interrupts and the kernel's own threads are not in them;
 \"busy\" is the time of all cores that were not idle, whoever kept them.";
 
+/// Headings of the options of one series.
+const WINDOW_SERIES: &str = "Window series";
+const SIZE_SERIES: &str = "Size series";
+
 /// Measures a disk: latency, throughput and CPU time by window, read size and way to read.
 ///
 /// Random O_DIRECT reads of one file or block device, which is never written to.
@@ -39,46 +43,63 @@ pub struct DiskArgs {
     #[arg(long, value_name = "N", default_value = "1G", value_parser = parse_bytes)]
     pub bytes: u64,
     /// What to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["window", "size"])]
+    #[arg(
+        long,
+        value_name = "NAME,NAME",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "window,size"
+    )]
     pub series: Vec<Series>,
-    /// Reads in flight of the window series
+    /// Reads in flight
     #[arg(
         long,
         value_name = "N,N",
         value_delimiter = ',',
-        default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+        default_value = "1,2,4,8,16,32,64,128,256,512",
+        help_heading = WINDOW_SERIES
     )]
     pub windows: Vec<u32>,
-    /// Read sizes of the window series
+    /// Bytes of a read, or with K or M
     #[arg(
         long,
         value_name = "N,N",
         value_delimiter = ',',
         default_value = "16K,64K",
-        value_parser = parse_bytes
+        value_parser = parse_bytes,
+        help_heading = WINDOW_SERIES
     )]
     pub window_sizes: Vec<u64>,
-    /// Read sizes of the size series
+    /// Bytes of a read, or with K or M
     #[arg(
         long,
         value_name = "N,N",
         value_delimiter = ',',
         default_value = "4K,8K,16K,32K,64K,128K,256K",
-        value_parser = parse_bytes
+        value_parser = parse_bytes,
+        help_heading = SIZE_SERIES
     )]
     pub sizes: Vec<u64>,
-    /// Reads in flight of the size series
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 128])]
-    pub size_windows: Vec<u32>,
-    /// Ways to read of the size series
+    /// Reads in flight
     #[arg(
         long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "1,128",
+        help_heading = SIZE_SERIES
+    )]
+    pub size_windows: Vec<u32>,
+    /// Ways to read
+    #[arg(
+        long,
+        value_name = "NAME,NAME",
         value_enum,
         value_delimiter = ',',
-        default_values = ["diskmap", "uring", "aio", "pread"]
+        default_value = "diskmap,uring,aio,pread",
+        help_heading = SIZE_SERIES
     )]
     pub backends: Vec<BackendKind>,
-    /// Length of each measurement
+    /// Length of each measurement, seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub seconds: f64,
     /// How often each measurement is taken; the report has medians
@@ -150,6 +171,7 @@ mod tests {
         assert_eq!(args.windows.len(), 10);
         assert_eq!(args.window_sizes, [16_384, 65_536]);
         assert_eq!((args.sizes[0], args.sizes[6]), (4096, 262_144));
+        assert_eq!(args.size_windows, [1, 128]);
         assert_eq!(args.backends.len(), 4);
         assert_eq!(args.series.len(), 2);
     }

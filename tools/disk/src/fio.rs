@@ -1,7 +1,8 @@
 //! fio beside us: the same reads, its own figures. Opens for reading only (`--readonly`).
 //!
 //! Its latency runs from the end of a submission, ours from before it; and left to itself it
-//! submits each read by a call of its own, where we submit what there is.
+//! submits each read by a call of its own, where we submit what there is. It counts the CPU time of
+//! each thread in whole milliseconds: of many threads that ran a little each, little is left.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,8 +19,16 @@ pub(crate) struct PeerSample {
     pub(crate) gigabits_per_second: f64,
     pub(crate) latency_p50_us: f64,
     pub(crate) latency_p99_us: f64,
-    pub(crate) cpu_seconds_per_gb: f64,
+    /// `None` where it ran too short for its own clock.
+    pub(crate) cpu_seconds_per_gb: Option<f64>,
 }
+
+/// What fio may leave out of a thread's CPU time: up to a millisecond of the user's, as much of the
+/// system's.
+const CPU_ERROR_SECONDS: f64 = 2e-3;
+
+/// The part that may be left out of a figure that is to be told.
+const CPU_ERROR_MAX: f64 = 0.1;
 
 /// Refuses a machine without fio before anything is measured.
 pub(crate) fn check() -> Result<()> {
@@ -42,15 +51,21 @@ pub(crate) fn measure(path: &Path, job: &Job, time: Duration) -> Result<PeerSamp
         output.status,
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    parse(&output.stdout).context("reading what fio printed")
+    let (_, _, threads) = means(job);
+    parse(&output.stdout, threads).context("reading what fio printed")
 }
 
-fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
-    let (engine, depth, threads) = match job.backend {
+/// fio's engine for a job, the reads in flight of each thread, and how many threads.
+fn means(job: &Job) -> (&'static str, u32, u32) {
+    match job.backend {
         BackendKind::Diskmap | BackendKind::Uring => ("io_uring", job.window, 1),
         BackendKind::Aio => ("libaio", job.window, 1),
         BackendKind::Pread => ("psync", 1, job.window),
-    };
+    }
+}
+
+fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
+    let (engine, depth, threads) = means(job);
     let mut arguments = vec![
         "--name=atlas".to_owned(),
         // fio takes a colon for the end of a name.
@@ -77,7 +92,7 @@ fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
     arguments
 }
 
-fn parse(output: &[u8]) -> Result<PeerSample> {
+fn parse(output: &[u8], threads: u32) -> Result<PeerSample> {
     // fio may print notes before the object.
     let start = output.iter().position(|byte| *byte == b'{');
     let text = output.get(start.context("no JSON")?..).unwrap_or_default();
@@ -93,12 +108,14 @@ fn parse(output: &[u8]) -> Result<PeerSample> {
     ensure!(bytes > 0.0, "it read nothing");
     // Percents of the running times of all threads, which `job_runtime` adds up.
     let cpu_percent = number("/usr_cpu")? + number("/sys_cpu")?;
-    let thread_seconds = number("/job_runtime")? / 1e3;
+    let cpu_seconds = cpu_percent / 100.0 * number("/job_runtime")? / 1e3;
+    let error_seconds = f64::from(threads) * CPU_ERROR_SECONDS;
+    let is_told = error_seconds <= CPU_ERROR_MAX * cpu_seconds;
     Ok(PeerSample {
         gigabits_per_second: bytes * 8.0 / 1e9 / runtime_seconds,
         latency_p50_us: number("/read/clat_ns/percentile/50.000000")? / 1e3,
         latency_p99_us: number("/read/clat_ns/percentile/99.000000")? / 1e3,
-        cpu_seconds_per_gb: cpu_percent / 100.0 * thread_seconds * 1e9 / bytes,
+        cpu_seconds_per_gb: is_told.then_some(cpu_seconds * 1e9 / bytes),
     })
 }
 
@@ -142,18 +159,21 @@ mod tests {
             {"jobs":[{"job_runtime":2000,"usr_cpu":10.0,"sys_cpu":40.0,"read":{
             "io_bytes":1000000000,"runtime":1000,"clat_ns":{"percentile":
             {"50.000000":80000,"99.000000":900000}}}}]}"#;
-        let sample = parse(text).unwrap();
+        let sample = parse(text, 2).unwrap();
         assert_eq!(sample.gigabits_per_second, 8.0);
         assert_eq!(sample.latency_p50_us, 80.0);
         assert_eq!(sample.latency_p99_us, 900.0);
-        assert_eq!(sample.cpu_seconds_per_gb, 1.0);
+        assert_eq!(sample.cpu_seconds_per_gb, Some(1.0));
+        // 50 threads may have lost a tenth of that second, 51 more.
+        assert_eq!(parse(text, 50).unwrap().cpu_seconds_per_gb, Some(1.0));
+        assert_eq!(parse(text, 51).unwrap().cpu_seconds_per_gb, None);
         for wrong in [
             &b""[..],
             b"{",
             b"{}",
             br#"{"jobs":[{"read":{"io_bytes":0}}]}"#,
         ] {
-            assert!(parse(wrong).is_err());
+            assert!(parse(wrong, 1).is_err());
         }
     }
 }

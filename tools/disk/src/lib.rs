@@ -18,7 +18,8 @@
 //! by: `--seconds` for each measurement, the limits of `plan` for windows and sizes, the memory
 //! of one window of reads.
 //!
-//! With `--json` the [`Report`] is printed as one line; its fields say what they are.
+//! With `--json` the [`Report`] is printed as one line; its fields say what they are, and it can be
+//! read back.
 
 mod args;
 mod backends;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::DiskArgs;
 
@@ -26,22 +26,23 @@ const SECONDS_MAX: f64 = 3600.0;
 const ROUNDS_MAX: u32 = 1000;
 
 /// A way to read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
-    /// The product's own: `io_uring`, registered memory and files, a check for changed files
+    /// The product's own: io_uring, registered memory and files, a check for changed files
     Diskmap,
-    /// Plain `io_uring`: no registered memory, no registered file
+    /// Plain io_uring: no registered memory, no registered file
     Uring,
-    /// Linux native AIO: `io_submit`, `io_getevents`
+    /// Linux native AIO: io_submit, io_getevents
     Aio,
-    /// `pread` in as many threads as the window
+    /// One pread at a time, in as many threads as reads in flight
     Pread,
 }
 
 impl BackendKind {
     /// As on the command line and in reports.
-    pub(crate) const fn name(self) -> &'static str {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Diskmap => "diskmap",
             Self::Uring => "uring",
@@ -52,17 +53,17 @@ impl BackendKind {
 }
 
 /// What a measurement belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Series {
-    /// Throughput and latency against reads in flight (the paper's figure 6)
+    /// Throughput and latency by reads in flight (the paper's figure 6)
     Window,
-    /// Throughput, latency and CPU time of each way to read against read size (figures 8 to 10)
+    /// Throughput, latency and CPU time of each way to read by size (figures 8 to 10)
     Size,
 }
 
 /// One measurement.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// What it belongs to.
     pub series: Series,

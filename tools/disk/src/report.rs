@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fio::PeerSample;
 use crate::plan::{Job, Plan, Series, Turn};
@@ -10,7 +10,7 @@ use crate::stats::{Median, Sample, Summary};
 use crate::target::Target;
 
 /// What was read, how, and what came of it.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What was read.
     pub path: String,
@@ -22,7 +22,7 @@ pub struct Report {
     pub read_bytes_max: u32,
     /// Kernel.
     pub kernel: String,
-    /// Cores there are.
+    /// Cores this process may run on.
     pub cores: usize,
     /// Length of each measurement.
     pub seconds: f64,
@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 /// One measurement.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What was measured.
     #[serde(flatten)]
@@ -50,7 +50,7 @@ pub struct Row {
 }
 
 /// What fio measured of the same reads.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Peer {
     /// Payload, 10^9 bits a second.
     pub gigabits_per_second: Median,
@@ -58,18 +58,21 @@ pub struct Peer {
     pub latency_p50_us: Median,
     /// All but one in a hundred took less.
     pub latency_p99_us: Median,
-    /// CPU seconds of fio for 10^9 bytes.
-    pub cpu_seconds_per_gb: Median,
+    /// CPU seconds of fio for 10^9 bytes; `None` where it had too many threads for too short a time
+    /// to tell.
+    pub cpu_seconds_per_gb: Option<Median>,
 }
 
 impl Peer {
     fn of(samples: &[PeerSample]) -> Option<Self> {
         let over = |value: fn(&PeerSample) -> f64| Median::of(samples.iter().map(value));
+        let cpu = samples.iter().map(|sample| sample.cpu_seconds_per_gb);
+        let cpu: Option<Vec<f64>> = cpu.collect();
         Some(Self {
             gigabits_per_second: over(|sample| sample.gigabits_per_second)?,
             latency_p50_us: over(|sample| sample.latency_p50_us)?,
             latency_p99_us: over(|sample| sample.latency_p99_us)?,
-            cpu_seconds_per_gb: over(|sample| sample.cpu_seconds_per_gb)?,
+            cpu_seconds_per_gb: cpu.and_then(Median::of),
         })
     }
 }
@@ -132,8 +135,8 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{}: {} bytes, blocks of {}, at most {} at once\nLinux {}, {} cores; medians of {} \
-             rounds of {} s each\n",
+            "{}: {} bytes, blocks of {}, at most {} at once\nLinux {}, cores: {}; medians of {} x \
+             {} s each\n",
             self.path,
             self.size_bytes,
             self.block_bytes,
@@ -211,12 +214,111 @@ fn add_row(text: &mut String, Row { job, summary, fio }: &Row) {
     if let Some(fio) = fio {
         let _ = write!(
             text,
-            " |{:>8.2}{:>9.0}{:>9.0}{:>8.3}",
+            " |{:>8.2}{:>9.0}{:>9.0}{:>8}",
             fio.gigabits_per_second.median,
             fio.latency_p50_us.median,
             fio.latency_p99_us.median,
-            fio.cpu_seconds_per_gb.median
+            fio.cpu_seconds_per_gb
+                .map_or_else(|| "-".to_owned(), |cpu| format!("{:.3}", cpu.median))
         );
     }
     text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::BackendKind;
+
+    fn report() -> Report {
+        let median = |median| Median {
+            median,
+            min: median,
+            max: median,
+        };
+        let summary = Summary {
+            reads: 8,
+            gigabits_per_second: median(12.5),
+            reads_per_second: median(1000.0),
+            latency_mean_us: median(1.0),
+            latency_p50_us: median(2.0),
+            latency_p90_us: median(3.0),
+            latency_p99_us: median(4.0),
+            latency_p99_9_us: median(5.0),
+            latency_max_us: median(6.0),
+            cpu_seconds_per_gb: median(0.25),
+            busy_seconds_per_gb: median(0.5),
+            system_calls_per_read: median(3.0),
+            in_flight_min: 4,
+        };
+        let row = |series, fio| Row {
+            job: Job {
+                series,
+                backend: BackendKind::Diskmap,
+                read_bytes: 16_384,
+                window: 4,
+            },
+            summary: summary.clone(),
+            fio,
+        };
+        let peer = Peer {
+            gigabits_per_second: median(7.5),
+            latency_p50_us: median(1.0),
+            latency_p99_us: median(1.0),
+            cpu_seconds_per_gb: Some(median(1.0)),
+        };
+        Report {
+            path: "/a".to_owned(),
+            size_bytes: 1 << 20,
+            block_bytes: 512,
+            read_bytes_max: 65_536,
+            kernel: "6".to_owned(),
+            cores: 1,
+            seconds: 1.0,
+            rounds: 3,
+            verified: false,
+            fallback_reason: None,
+            rows: vec![row(Series::Window, None), row(Series::Size, Some(peer))],
+        }
+    }
+
+    #[test]
+    fn what_is_printed_as_json_can_be_read_back() {
+        let text = serde_json::to_string(&report()).unwrap();
+        assert!(!text.contains('\n'));
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
+        assert!(serde_json::from_str::<Report>("{}").is_err());
+    }
+
+    #[test]
+    fn one_round_without_cpu_time_of_fio_leaves_it_out() {
+        let sample = |cpu_seconds_per_gb| PeerSample {
+            gigabits_per_second: 1.0,
+            latency_p50_us: 1.0,
+            latency_p99_us: 1.0,
+            cpu_seconds_per_gb,
+        };
+        let cpu = |samples: &[PeerSample]| {
+            let peer = Peer::of(samples).unwrap();
+            peer.cpu_seconds_per_gb.map(|cpu| cpu.median)
+        };
+        assert_eq!(cpu(&[sample(Some(1.0)), sample(Some(3.0))]), Some(2.0));
+        assert_eq!(cpu(&[sample(Some(1.0)), sample(None)]), None);
+    }
+
+    #[test]
+    fn each_series_has_a_table_and_fio_stands_beside_where_it_ran() {
+        let text = report().text();
+        let (window, size) = text.split_once("Ways to read").unwrap();
+        assert!(
+            window.contains("12.50") && !window.contains("fio"),
+            "{text}"
+        );
+        assert!(size.contains("12.50") && size.contains("7.50"), "{text}");
+        let empty = Report {
+            rows: Vec::new(),
+            ..report()
+        };
+        assert!(!empty.text().contains("backend"));
+    }
 }

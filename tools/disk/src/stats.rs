@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Longest latency told apart, nanoseconds: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -57,7 +57,7 @@ pub(crate) struct Sample {
 }
 
 /// Middle, least and most over the rounds.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Median {
     /// The middle one; of two the mean.
     pub median: f64,
@@ -84,7 +84,7 @@ impl Median {
 }
 
 /// One measurement over all rounds.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// Reads of all rounds.
     pub reads: u64,
