@@ -39,11 +39,27 @@ CACHES = [("cold", "0 % BC (from disk)"), ("warm", "100 % BC (from cache)")]
 PAPER = {
     "figure-1": "Paper (8 cores, 2 x 40 GbE): from SSD stock 39, Netflix 72 Gb/s",
     "figure-2": "Paper: Netflix 47 Gb/s at 0 % BC, ~68 at 100 % BC, CPU full",
+    "figure-6": "Paper (NVMe): full throughput at a window of ~128 with < 1 ms, 3 ms at 512",
+    "figure-8": "Paper: diskmap is faster than aio and pread",
+    "figure-9": "Paper: diskmap is faster than aio and pread",
+    "figure-10": "Paper: batching amortises the system call",
     "figure-11a": "Paper: Atlas ~73 Gb/s on 4 cores, Netflix up to the same on 8",
     "figure-11b": "Paper: Atlas' 4 cores against Netflix' 8",
     "figure-13a": "Paper: Atlas ~72 Gb/s on 4 cores, Netflix 47 (0 % BC) on 8",
     "figure-13b": "Paper: Atlas' 4 cores against Netflix' 8",
 }
+
+# Ways to read, as the tool calls them: ours as above, the others as people know them, each with
+# what fio calls it.
+BACKENDS = {
+    "diskmap": ("diskmap", "#c0392b", "o", "fio, diskmap's way"),
+    "uring": ("io_uring", "#1f4e79", "s", "fio io_uring"),
+    "aio": ("native aio", "#117a65", "v", "fio libaio"),
+    "pread": ("pread, threads", "#7d6608", "^", "fio psync"),
+}
+
+# Reads in flight where latency is looked at, and where throughput and cost are.
+ALONE, FULL = 1, 128
 
 
 def look(server):
@@ -172,8 +188,105 @@ def finish(figure, axes, title, name, directory):
     plt.close(figure)
 
 
+def extremes(points, figure, scale):
+    """Medians, and how far the least and the greatest round are from them."""
+    values = [point[figure] for point in points]
+    medians = [scale * it["median"] for it in values]
+    below = [scale * (it["median"] - it["min"]) for it in values]
+    above = [scale * (it["max"] - it["median"]) for it in values]
+    return medians, [below, above]
+
+
+def log_ticks(axes, ticks, label):
+    """An axis that doubles, with a mark for each value measured."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{n:,}" for n in ticks], fontsize=7)
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+
+
+def by_window(disks, directory):
+    """Figure 6: a panel for each disk; latency on the left, throughput on the right."""
+    figure, panels = plt.subplots(1, len(disks), figsize=(5.5 * len(disks), 3.8), squeeze=False)
+    for axes, disk in zip(panels[0], disks):
+        axes.set_title(disk["name"], fontsize=10)
+        rows = [row for row in disk["rows"] if row["series"] == "window"]
+        if not rows:
+            continue
+        windows = [row["window"] for row in rows]
+        right = axes.twinx()
+        blue, red = "#1f4e79", "#c0392b"
+        beside = [row["fio"] for row in rows if row["fio"]]
+        lines = [
+            (axes, rows, "latency_p50_us", 1e-3, blue, "-", "latency, median"),
+            (axes, rows, "latency_p99_us", 1e-3, blue, ":", "latency, 99 %"),
+            (right, rows, "gigabits_per_second", 1.0, red, "-", "throughput"),
+            (right, beside, "gigabits_per_second", 1.0, "#e59866", "--", "throughput, fio"),
+        ]
+        for on, own, name, scale, color, dash, label in lines:
+            if len(own) < len(rows):
+                continue
+            medians, errors = extremes(own, name, scale)
+            line = {"color": color, "linestyle": dash, "marker": "o", "markersize": 3}
+            on.errorbar(windows, medians, yerr=errors, elinewidth=0.8, capsize=2, **line)
+            # The legend asks the left side only.
+            axes.plot([], [], label=label, **line)
+        log_ticks(axes, windows, "reads in flight (I/O window)")
+        axes.set_ylabel("latency, ms", color=blue)
+        right.set_ylabel("throughput, Gb/s", color=red)
+        right.set_ylim(bottom=0)
+    title = "diskmap: 16 KiB reads by I/O window"
+    finish(figure, list(panels[0]), title, "figure-6", directory)
+
+
+def ways_to_read(axes, disk, window, name, scale, label, fio):
+    """A line for each way to read by read size; what fio found is dashed."""
+    rows = [r for r in disk["rows"] if r["series"] == "size" and r["window"] == window]
+    axes.set_title(f"{disk['name']}, {window} in flight", fontsize=10)
+    axes.set_ylabel(label)
+    for backend, (title, color, marker, fio_title) in BACKENDS.items():
+        own = [row for row in rows if row["backend"] == backend]
+        beside = [{**row["fio"], "read_bytes": row["read_bytes"]} for row in own if row["fio"]]
+        # fio does not know everything.
+        beside = [point for point in beside if point[name]]
+        ours = {"linestyle": "-", "marker": marker, "label": title}
+        theirs = {"linestyle": "--", "linewidth": 0.8, "marker": marker, "fillstyle": "none"}
+        sets = [(own, ours), (beside if fio else [], {**theirs, "label": fio_title})]
+        for points, style in sets:
+            if not points:
+                continue
+            medians, errors = extremes(points, name, scale)
+            sizes = [p["read_bytes"] >> 10 for p in points]
+            axes.errorbar(
+                sizes, medians, yerr=errors, capsize=2, color=color, markersize=4, **style
+            )
+    if rows:
+        log_ticks(axes, sorted({r["read_bytes"] >> 10 for r in rows}), "read size, KiB")
+
+
+def by_read_size(disks, directory):
+    """Figures 8 to 10: a panel for each disk; latency alone and among many."""
+    many = [
+        ("figure-8", "throughput", [FULL], ("gigabits_per_second", 1.0, "throughput, Gb/s")),
+        ("figure-9", "median latency", [ALONE, FULL], ("latency_p50_us", 1.0, "latency, µs")),
+        ("figure-10", "CPU time", [FULL], ("cpu_seconds_per_gb", 1.0, "CPU seconds per GB")),
+    ]
+    for name, title, windows, what in many:
+        size = (5 * len(disks), 3.4 * len(windows))
+        figure, panels = plt.subplots(len(windows), len(disks), figsize=size, squeeze=False)
+        for row, window in zip(panels, windows):
+            for axes, disk in zip(row, disks):
+                ways_to_read(axes, disk, window, *what, fio=len(windows) == 1)
+        title = f"Ways to read: {title} by read size"
+        finish(figure, list(panels.flat), title, name, directory)
+
+
 def draw(report, directory):
-    """All six."""
+    """All ten."""
+    disks = report["disks"]
+    if disks:
+        by_window(disks, directory)
+        by_read_size(disks, directory)
     measured = [point for point in report["points"] if point["runs"]]
     kinds = {
         security: [p for p in measured if p["security"] == security] for security in ("plain", "tls")

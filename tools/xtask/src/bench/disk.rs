@@ -23,6 +23,10 @@ use crate::harness::undo::Undo;
 /// Memory that must stay free for the page cache of the rivals and for everybody else.
 const FREE_BYTES_MIN: u64 = 8 << 30;
 
+/// Room beside the objects, for a file to measure the disk itself by. It is memory only while it is
+/// written.
+const SPARE_BYTES: u64 = (1 << 30) + (64 << 20);
+
 /// Objects in one directory: no server is measured on its directory look-ups.
 const DIRECTORY_OBJECTS: u64 = 512;
 
@@ -35,7 +39,7 @@ const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(10);
 /// The file work on each object is seeded by; any constant will do.
 const SEED: u64 = 0x0061_746C_6173;
 
-/// The objects on the bench disk, as both the maker and the client know them.
+/// The objects on a disk, as both the maker and the client know them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objects {
     /// How many.
@@ -56,13 +60,41 @@ impl Objects {
     }
 }
 
-/// The mounted disk with its objects, unmounted and forgotten when dropped.
-pub(crate) struct BenchDisk {
+/// A directory of objects, and what it is on.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectDirectory {
     /// The directory to serve.
     pub(crate) root: PathBuf,
     pub(crate) objects: Objects,
-    /// The loop device's name, without `/dev/`.
+    /// The name of the disk's block device, without `/dev/`.
     pub(crate) device: String,
+}
+
+impl ObjectDirectory {
+    /// Makes the objects in an empty directory.
+    pub(crate) fn fill(root: PathBuf, objects: Objects, device: String) -> Result<Self> {
+        let mut bytes = vec![0; usize::try_from(objects.bytes)?];
+        for index in 0..objects.count {
+            interrupt::check()?;
+            let path = root.join(&Objects::path(index)[1..]);
+            if index % DIRECTORY_OBJECTS == 0 {
+                fs::create_dir(path.parent().context("an object's path has a directory")?)?;
+            }
+            objects.content(index).fill(0, &mut bytes);
+            fs::write(&path, &bytes).with_context(|| format!("writing {path:?}"))?;
+        }
+        rustix::fs::sync();
+        Ok(Self {
+            root,
+            objects,
+            device,
+        })
+    }
+}
+
+/// The mounted disk with its objects, unmounted and forgotten when dropped.
+pub(crate) struct BenchDisk {
+    pub(crate) directory: ObjectDirectory,
     _undo: Undo,
 }
 
@@ -94,14 +126,16 @@ impl BenchDisk {
         let image = mount_memory(&mut undo, &memory, image_bytes(objects))?;
         let device = attach_loop(&mut undo, &image)?;
         mount_disk(&mut undo, &device, &root)?;
-        fill(&root, objects)?;
         let device = device.trim_start_matches("/dev/").to_owned();
         Ok(Self {
-            root,
-            objects,
-            device,
+            directory: ObjectDirectory::fill(root, objects, device)?,
             _undo: undo,
         })
+    }
+
+    /// Gives back the memory of what was removed.
+    pub(crate) fn trim(&self) -> Result<()> {
+        run(Command::new("fstrim").arg(&self.directory.root)).map(drop)
     }
 }
 
@@ -117,10 +151,11 @@ fn spare_bytes() -> Result<u64> {
     Ok((kibibytes * 1024).saturating_sub(FREE_BYTES_MIN))
 }
 
-/// Size of the image: objects in whole blocks, a sixteenth for inodes and the like, the journal.
+/// Size of the image: objects in whole blocks, a sixteenth for inodes and the like, the journal,
+/// and what is to spare.
 fn image_bytes(objects: Objects) -> u64 {
     let data = objects.count * objects.bytes.next_multiple_of(4096);
-    (data + data / 16 + (256 << 20)).next_multiple_of(2 << 20)
+    (data + data / 16 + (256 << 20) + SPARE_BYTES).next_multiple_of(2 << 20)
 }
 
 fn confine_workqueues(undo: &mut Undo, core: usize) -> Result<()> {
@@ -186,21 +221,6 @@ fn unmount(at: &Path) -> Result<()> {
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
-}
-
-fn fill(root: &Path, objects: Objects) -> Result<()> {
-    let mut bytes = vec![0; usize::try_from(objects.bytes)?];
-    for index in 0..objects.count {
-        interrupt::check()?;
-        let path = root.join(&Objects::path(index)[1..]);
-        if index % DIRECTORY_OBJECTS == 0 {
-            fs::create_dir(path.parent().context("an object's path has a directory")?)?;
-        }
-        objects.content(index).fill(0, &mut bytes);
-        fs::write(&path, &bytes).with_context(|| format!("writing {path:?}"))?;
-    }
-    rustix::fs::sync();
-    Ok(())
 }
 
 /// Forgets everything cached, so that each run reads each object from the disk.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 
-use super::disk::BenchDisk;
+use super::disk::{BenchDisk, ObjectDirectory};
 use super::tls::Credentials;
 use crate::harness::namespace::Cable;
 use crate::harness::peer::Peer;
@@ -102,7 +102,9 @@ impl Contender {
 /// Everything set up for the runs. Fields are undone in the order they stand here.
 pub(super) struct Lab {
     pub(super) cable: Cable,
-    pub(super) disk: BenchDisk,
+    /// What is served, and from which disk.
+    pub(super) disk: ObjectDirectory,
+    bench_disk: BenchDisk,
     /// What the servers shake hands with, if they do.
     credentials: Option<Credentials>,
     /// Whether nginx seals in the kernel.
@@ -130,15 +132,26 @@ impl Lab {
         use_cubic(&mut undo, &cable)?;
         steer(&cable, steering)?;
         eprintln!("making the bench disk");
-        let disk = BenchDisk::new(total_bytes, object_bytes, CLIENT_CORE)?;
+        let bench_disk = BenchDisk::new(total_bytes, object_bytes, CLIENT_CORE)?;
         Ok(Self {
             cable,
-            disk,
+            disk: bench_disk.directory.clone(),
+            bench_disk,
             credentials: None,
             is_kernel_tls: false,
             load_before,
             _undo: undo,
         })
+    }
+
+    /// The servers serve another directory.
+    pub(super) fn on(self, disk: ObjectDirectory) -> Self {
+        Self { disk, ..self }
+    }
+
+    /// The disk in memory.
+    pub(super) fn bench_disk(&self) -> &BenchDisk {
+        &self.bench_disk
     }
 
     /// The servers speak TLS; nginx seals in the kernel if told so.

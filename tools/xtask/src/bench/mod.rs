@@ -11,6 +11,7 @@ mod disk;
 mod figures;
 mod handshakes;
 mod lab;
+mod real_disk;
 mod report;
 mod serve;
 mod tls;

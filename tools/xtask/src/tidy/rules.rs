@@ -46,7 +46,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["sim"]),
+    ("xtask", &["disk", "sim"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.

@@ -302,6 +302,8 @@ mod tests {
             comparisons: compare(&points, Contender::ATLAS),
             ceiling: None,
             points,
+            disks: Vec::new(),
+            real_disk: crate::bench::figures::real::Figures::default(),
         }
     }
 

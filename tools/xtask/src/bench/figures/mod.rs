@@ -1,14 +1,17 @@
 //! `cargo xtask bench figures`: throughput and cost by cache and connections, drawn like the
-//! paper's figures 1, 2, 11a, 11b, 13a and 13b.
+//! paper's figures 1, 2, 11a, 11b, 13a and 13b; the disks by themselves, as in its figures 6 and
+//! 8 to 10; and serving from the machine's own disk.
 //!
 //! Servers take turns, round after round, at the cells of the plan ([`plan`]). What a server
 //! cannot do is told, not left out. It refuses to report a run in which anything was wrong.
 //! Bounded by: the plan, and the deadline of each turn.
 
 mod aims;
+mod disks;
 mod middlebox;
 mod page;
 mod plan;
+mod real;
 mod settings;
 mod summary;
 mod turn;
@@ -28,6 +31,7 @@ use self::summary::{Ceiling, Comparison, Point};
 use self::turn::Turns;
 use super::lab::{Contender, Lab, Steering};
 use super::publish;
+use super::real_disk::RealDisk;
 use super::tls::{Credentials, Key, is_kernel_tls_available};
 use crate::harness::peer::Peer;
 use crate::harness::process::output;
@@ -83,6 +87,10 @@ struct Report {
     /// What the stages permit, if they were measured.
     ceiling: Option<Ceiling>,
     points: Vec<Point>,
+    /// The disks by themselves.
+    disks: Vec<disks::Figures>,
+    /// Serving from the machine's own disk.
+    real_disk: real::Figures,
 }
 
 /// Runs the bench.
@@ -105,8 +113,10 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
         "no connections, no figures"
     );
     let plan = Plan::new(wishes, &contenders);
-    eprintln!("this will take some {}", minutes(plan.estimate()));
-    let report = measure(&plan, &atlas, &contenders)?;
+    let real_plan = real::plan(&plan, options.quick, &contenders);
+    let estimate = plan.estimate() + disks::estimate(options.quick) + real_plan.estimate();
+    eprintln!("this will take some {}", minutes(estimate));
+    let report = measure(&plan, &real_plan, &atlas, &contenders, options.quick)?;
     publish(&page::text(&report), &report, options.json.as_deref())?;
     match &options.json {
         Some(json) => illustrate(json, &report),
@@ -137,10 +147,16 @@ fn contenders(names: &[String], atlas: &Path) -> Result<Vec<Contender>> {
     Ok(all.into_iter().filter(is_wanted).collect())
 }
 
-fn measure(plan: &Plan, atlas: &Path, contenders: &[Contender]) -> Result<Report> {
+fn measure(
+    plan: &Plan,
+    real_plan: &Plan,
+    atlas: &Path,
+    contenders: &[Contender],
+    is_quick: bool,
+) -> Result<Report> {
     let directory = scratch_directory("figures")?;
     let wanted = plan.objects();
-    let mut lab = Lab::new(wanted * OBJECT_BYTES, OBJECT_BYTES, Steering::Server)?;
+    let lab = Lab::new(wanted * OBJECT_BYTES, OBJECT_BYTES, Steering::Server)?;
     let found = lab.disk.objects.count;
     ensure!(
         found >= wanted,
@@ -149,6 +165,34 @@ fn measure(plan: &Plan, atlas: &Path, contenders: &[Contender]) -> Result<Report
     middlebox::lay_spare_cable(&lab.cable.client)?;
     let mut environment = lab.environment(contenders)?;
     environment.extend(settings::settings(&lab, raise_descriptors())?);
+    let real = RealDisk::find();
+    let disks = disks::measure(&lab, atlas, &real, is_quick)?;
+    let (lab, points) = carry_out(plan, lab, atlas, directory.path())?;
+    let real_disk = match real::fill(&real, real_plan.objects())? {
+        Ok(disk) => {
+            let device = disk.device.clone();
+            let (_, points) = carry_out(real_plan, lab.on(disk), atlas, directory.path())?;
+            real::Figures::new(&device, points)
+        }
+        Err(why) => real::Figures::refused(why),
+    };
+    Ok(Report {
+        environment,
+        comparisons: summary::compare(&points, Contender::ATLAS),
+        ceiling: None,
+        points,
+        disks,
+        real_disk,
+    })
+}
+
+/// All rounds of a plan, on whatever disk the laboratory serves from.
+fn carry_out(
+    plan: &Plan,
+    mut lab: Lab,
+    atlas: &Path,
+    directory: &Path,
+) -> Result<(Lab, Vec<Point>)> {
     let mut series = Series::new(plan);
     for round in 1..=plan.rounds() {
         for security in [Security::Plain, Security::Tls] {
@@ -162,19 +206,14 @@ fn measure(plan: &Plan, atlas: &Path, contenders: &[Contender]) -> Result<Report
             let turns = Turns {
                 lab: &lab,
                 atlas,
-                directory: directory.path(),
+                directory,
             };
             series.run(&turns, security, round)?;
         }
     }
     let mut points = series.points.into_iter().flatten().collect::<Vec<_>>();
     summary::pool(&mut points);
-    Ok(Report {
-        environment,
-        comparisons: summary::compare(&points, Contender::ATLAS),
-        ceiling: None,
-        points,
-    })
+    Ok((lab, points))
 }
 
 /// The plan being carried out.

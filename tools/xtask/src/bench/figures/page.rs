@@ -2,17 +2,21 @@
 
 use std::fmt::Write as _;
 
-use super::Report;
 use super::aims::{self, LEAD_MIN, MANY, cold_over_warm_by_connections, thousands, times};
 use super::plan::{Cache, OBJECT_BYTES, Security};
 use super::summary::{Comparison, Point, Spread};
+use super::{Report, disks, real};
 use crate::bench::lab::Contender;
 use crate::bench::report::environment_text;
 
 /// The plots, as `bench/plot.py` names them, and the figures of the paper they stand beside.
-const PLOTS: [(&str, &str); 6] = [
+const PLOTS: [(&str, &str); 10] = [
     ("figure-1", "1: plaintext by cache"),
     ("figure-2", "2: TLS by cache"),
+    ("figure-6", "6: 16 KiB reads by reads in flight"),
+    ("figure-8", "8: ways to read, Gb/s by read size"),
+    ("figure-9", "9: ways to read, latency by read size"),
+    ("figure-10", "10: ways to read, CPU time by read size"),
     ("figure-11a", "11a: plaintext, Gb/s by connections"),
     (
         "figure-11b",
@@ -166,7 +170,9 @@ fn last_over_best(report: &Report, security: Security) -> String {
 /// Where a rival did better than we, a line each.
 fn slower(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
-    for it in &report.comparisons {
+    let real = report.real_disk.comparisons.iter();
+    let all = report.comparisons.iter().map(|it| ("", it));
+    for (place, it) in all.chain(real.map(|it| ("from the machine's own disk, ", it))) {
         let figures = [
             ("Gb/s", &it.gbps, &it.fastest_rival),
             (
@@ -178,14 +184,15 @@ fn slower(report: &Report) -> Vec<String> {
         for (what, ratio, rival) in figures {
             if ratio.median < 1.0 - LEAD_MIN {
                 lines.push(format!(
-                    "{}: {} the {what} of {rival}",
+                    "{place}{}: {} the {what} of {rival}",
                     it.cell,
                     times(ratio)
                 ));
             }
         }
     }
-    let ours = report.points.iter().filter(|it| it.is_ours);
+    let all = report.points.iter().chain(&report.real_disk.points);
+    let ours = all.filter(|it| it.is_ours);
     lines.extend(ours.flat_map(|it| {
         let failures = it.failures.iter();
         failures.map(move |failure| format!("{} failed: {}, {failure}", it.server, it.cell))
@@ -259,7 +266,7 @@ fn sweep_table(report: &Report, security: Security) -> String {
 }
 
 /// The table, a line for each server at each cell.
-fn table(points: &[Point]) -> String {
+pub(super) fn table(points: &[Point]) -> String {
     let mut out = format!(
         "{:<5} {:<4} {:>6}  {:<24} {:>6} {:>13} {:>7}  {:>9} {:>13}  {:>6}  failures\n",
         "",
@@ -352,6 +359,8 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     {
         let _ = writeln!(out, "| {figure} | {said} | {} |", measured(report));
     }
+    out += &disks::page::section(&report.disks);
+    out += &real::section(&report.real_disk, disks::real_gbps_max(&report.disks));
     let _ = writeln!(
         out,
         "\n## How it was measured\n```text\n{}```\n\n## All points\n\
@@ -361,7 +370,8 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
         environment_text(&report.environment),
         table(&report.points)
     );
-    let failures = report.points.iter().filter(|it| !it.failures.is_empty());
+    let all = report.points.iter().chain(&report.real_disk.points);
+    let failures = all.filter(|it| !it.failures.is_empty());
     for point in failures {
         let failures = point.failures.join("; ");
         let _ = writeln!(out, "\n{}, {}: {failures}", point.server, point.cell);
@@ -381,6 +391,8 @@ mod tests {
             comparisons: compare(&points, Contender::ATLAS),
             ceiling: None,
             points,
+            disks: Vec::new(),
+            real_disk: real::Figures::default(),
         }
     }
 
