@@ -40,9 +40,10 @@ pub(crate) const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 /// What `demo` uses.
 pub(crate) const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg", "ffmpeg")];
 
-/// What `bench figures` uses besides: rivals, one of them with its TLS, and what draws the plots.
+/// What `bench figures` uses besides: rivals, one of them with its TLS, the speed test of their
+/// cryptography, and what draws the plots.
 /// A library is known by a file of it.
-pub(crate) const FOR_FIGURES: [Package; 9] = [
+pub(crate) const FOR_FIGURES: [Package; 10] = [
     package("ip", "iproute2"),
     package("tc", "iproute2"),
     package("ethtool", "ethtool"),
@@ -50,6 +51,7 @@ pub(crate) const FOR_FIGURES: [Package; 9] = [
     package("h2o", "h2o"),
     package("lighttpd", "lighttpd"),
     package("/usr/lib/lighttpd/mod_openssl.so", "lighttpd-mod-openssl"),
+    package("openssl", "openssl"),
     package("/usr/bin/python3", "python3"),
     package(
         "/usr/lib/python3/dist-packages/matplotlib/__init__.py",

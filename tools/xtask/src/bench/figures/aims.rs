@@ -30,7 +30,7 @@ pub(super) const MANY: u64 = 4_000;
 pub(super) const LEAD_MIN: f64 = 0.02;
 
 /// What of the ceiling its stages set the whole must reach.
-const CEILING_SHARE_MIN: f64 = 0.8;
+pub(super) const CEILING_SHARE_MIN: f64 = 0.8;
 
 /// How an aim stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +105,7 @@ fn aims(report: &Report) -> Vec<Aim> {
     }
     for security in [Security::Plain, Security::Tls] {
         let text = format!(
-            "{}, cold: {:.0} % of what its stages permit one core",
+            "{}, cold: {:.0} % of what its stages permit two cores",
             security.title(),
             100.0 * CEILING_SHARE_MIN
         );
@@ -256,11 +256,7 @@ fn over_connections(report: &Report, security: Security) -> [Aim; 2] {
 }
 
 fn below_ceiling(report: &Report, security: Security) -> Option<(String, bool)> {
-    let ceiling = report.ceiling?;
-    let ceiling = match security {
-        Security::Plain => ceiling.plain_gbps,
-        Security::Tls => ceiling.tls_gbps,
-    };
+    let ceiling = report.accounts.as_ref()?.ceiling_gbps(security);
     let own = ours(report, security);
     let best = own
         .iter()
@@ -290,17 +286,18 @@ pub(super) fn thousands(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::accounts::tests::accounts;
     use super::super::plan::Cell;
     use super::super::plan::tests::cells;
+    use super::super::summary::compare;
     use super::super::summary::tests::point_at;
-    use super::super::summary::{Ceiling, compare};
     use super::*;
 
     fn report(points: Vec<Point>) -> Report {
         Report {
             environment: Vec::new(),
             comparisons: compare(&points, Contender::ATLAS),
-            ceiling: None,
+            accounts: None,
             points,
             disks: Vec::new(),
             real_disk: crate::bench::figures::real::Figures::default(),
@@ -430,10 +427,7 @@ mod tests {
         let words = ["TLS", "stages permit"];
         assert_eq!(verdicts(&report, &words), [Verdict::NotMeasured]);
         for (tls_gbps, expected) in [(10.0, Verdict::Met), (10.1, Verdict::Missed)] {
-            report.ceiling = Some(Ceiling {
-                plain_gbps: 1.0,
-                tls_gbps,
-            });
+            report.accounts = Some(accounts(11.0, tls_gbps));
             assert_eq!(verdicts(&report, &words), [expected]);
         }
         assert_eq!(

@@ -6,6 +6,7 @@
 //! cannot do is told, not left out. It refuses to report a run in which anything was wrong.
 //! Bounded by: the plan, and the deadline of each turn.
 
+mod accounts;
 mod aims;
 mod disks;
 mod middlebox;
@@ -26,8 +27,9 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
+use self::accounts::{Accounts, stages};
 use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes};
-use self::summary::{Ceiling, Comparison, Point};
+use self::summary::{Comparison, Point};
 use self::turn::Turns;
 use super::lab::{Contender, Lab, Steering};
 use super::publish;
@@ -84,8 +86,8 @@ struct Report {
     environment: Vec<(String, String)>,
     /// Atlas beside the best rival of each round, at each cell.
     comparisons: Vec<Comparison>,
-    /// What the stages permit, if they were measured.
-    ceiling: Option<Ceiling>,
+    /// What the stages cost alone, and what follows, if they were measured.
+    accounts: Option<Accounts>,
     points: Vec<Point>,
     /// The disks by themselves.
     disks: Vec<disks::Figures>,
@@ -165,6 +167,7 @@ fn measure(
     middlebox::lay_spare_cable(&lab.cable.client)?;
     let mut environment = lab.environment(contenders)?;
     environment.extend(settings::settings(&lab, raise_descriptors())?);
+    let stages = stages::measure(&lab, atlas, is_quick)?;
     let real = RealDisk::find();
     let disks = disks::measure(&lab, atlas, &real, is_quick)?;
     let (lab, points) = carry_out(plan, lab, atlas, directory.path())?;
@@ -179,7 +182,7 @@ fn measure(
     Ok(Report {
         environment,
         comparisons: summary::compare(&points, Contender::ATLAS),
-        ceiling: None,
+        accounts: Some(Accounts::new(stages, &points, is_kernel_tls_available())),
         points,
         disks,
         real_disk,

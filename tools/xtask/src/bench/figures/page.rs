@@ -347,6 +347,9 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     for (file, title) in PLOTS {
         let _ = writeln!(out, "### {title}\n![{title}]({plots}/{file}.svg)\n");
     }
+    if let Some(accounts) = &report.accounts {
+        out += &accounts.section();
+    }
     out += "## The paper said, we measured\n\
             Its machine had 8 cores and 80 Gb/s; here one core serves. Shares and ratios compare, \
             Gb/s do not.\n\n\
@@ -389,7 +392,7 @@ mod tests {
         Report {
             environment: vec![("kernel".to_owned(), "Linux".to_owned())],
             comparisons: compare(&points, Contender::ATLAS),
-            ceiling: None,
+            accounts: None,
             points,
             disks: Vec::new(),
             real_disk: real::Figures::default(),

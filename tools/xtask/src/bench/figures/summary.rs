@@ -235,13 +235,6 @@ pub(super) fn compare(points: &[Point], ours: &str) -> Vec<Comparison> {
     own.filter_map(compare).collect()
 }
 
-/// What the stages of Atlas' path permit one core, each measured alone.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Ceiling {
-    pub(super) plain_gbps: f64,
-    pub(super) tls_gbps: f64,
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::plan::tests::cells;
