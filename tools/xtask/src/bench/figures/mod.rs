@@ -116,7 +116,8 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
     );
     let plan = Plan::new(wishes, &contenders);
     let real_plan = real::plan(&plan, options.quick, &contenders);
-    let estimate = plan.estimate() + disks::estimate(options.quick) + real_plan.estimate();
+    let parts = disks::estimate(options.quick) + stages::estimate(options.quick);
+    let estimate = plan.estimate() + parts + real_plan.estimate();
     eprintln!("this will take some {}", minutes(estimate));
     let report = measure(&plan, &real_plan, &atlas, &contenders, options.quick)?;
     publish(&page::text(&report), &report, options.json.as_deref())?;

@@ -22,10 +22,13 @@ use crate::harness::process::{Process, output};
 const STAGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often each is measured, and for how long, seconds; and with `--quick`.
-const REPETITIONS: usize = 3;
+const REPETITIONS: u32 = 3;
 const SECONDS: f64 = 1.0;
-const REPETITIONS_QUICK: usize = 1;
+const REPETITIONS_QUICK: u32 = 1;
 const SECONDS_QUICK: f64 = 0.5;
+
+/// What a stage takes besides.
+const START_TIME: Duration = Duration::from_millis(500);
 
 /// OpenSSL's test takes whole seconds.
 const OPENSSL_SECONDS: &str = "1";
@@ -94,13 +97,25 @@ impl Stages {
     }
 }
 
-/// Measures all stages.
-pub(in super::super) fn measure(lab: &Lab, atlas: &Path, is_quick: bool) -> Result<Stages> {
-    let (count, seconds) = if is_quick {
+/// How often, and for how many seconds each.
+fn extent(is_quick: bool) -> (u32, f64) {
+    if is_quick {
         (REPETITIONS_QUICK, SECONDS_QUICK)
     } else {
         (REPETITIONS, SECONDS)
-    };
+    }
+}
+
+/// How long it will take, about.
+pub(in super::super) fn estimate(is_quick: bool) -> Duration {
+    let (count, seconds) = extent(is_quick);
+    // Four stages and OpenSSL's test, each with its start and its warm-up.
+    5 * count * (Duration::from_secs_f64(seconds) + START_TIME)
+}
+
+/// Measures all stages.
+pub(in super::super) fn measure(lab: &Lab, atlas: &Path, is_quick: bool) -> Result<Stages> {
+    let (count, seconds) = extent(is_quick);
     let bench = Bench {
         lab,
         atlas,
