@@ -36,9 +36,6 @@ enum Command {
     /// Measures Atlas beside its rivals
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// The load of a bench, run inside the client's namespace
-    #[command(hide = true, subcommand)]
-    BenchClient(bench::client::Client),
     /// Plays a film over the wire and compares every frame (needs root)
     Demo(demo::DemoOptions),
     /// Runs the whole server on a virtual clock, seeded
@@ -59,7 +56,6 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = harness::interrupt::catch().and_then(|()| match &arguments.command {
         Command::Bench(bench) => bench::run_command(bench),
-        Command::BenchClient(client) => bench::client::run(client),
         Command::Netns(options) => netns::run_command(options),
         Command::Demo(options) => demo::run_command(options),
         Command::Sim { arguments } => simulate::run_command(arguments),

@@ -3,23 +3,23 @@
 //! Both sides of a handshake have one core. The client's, in rustls, is often the one that is full
 //! (of a resumed session each side costs the same), and then handshakes a second are what this
 //! client could ask for: milliseconds of the server's core for each are the figure to go by. It
-//! refuses a run with a handshake of the wrong kind or a wrong byte.
+//! refuses a run with a handshake of the wrong kind or a wrong byte. Bounded by: its window.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
+use ::load::{Kind, Report as LoadReport, Suite, Version};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::client::handshakes::Measured;
 use super::lab::{Contender, Lab, Steering, stop};
+use super::load::{CoreSeconds, Load, cores};
 use super::publish;
 use super::report::{Rival, environment_text, lowest_over, median, over_highest};
 use super::tls::{Credentials, Key};
-use crate::harness::interrupt;
-use crate::harness::server::NginxMode;
+use crate::harness::server::{NginxMode, atlas_binary};
+use crate::harness::{interrupt, scratch_directory};
 
 /// Size of the object fetched after each handshake, bytes: one block of the disk.
 const OBJECT_BYTES: u64 = 4096;
@@ -33,8 +33,12 @@ const WINDOW_SECONDS: u64 = 5;
 /// The same with `--quick`.
 const QUICK_WINDOW_SECONDS: u64 = 1;
 
-/// How much longer than its window a client may take: its warm-up has a deadline of its own.
-const SPARE_SECONDS: u64 = 30;
+/// Before the window, seconds: each client gets its first ticket.
+const WARM_UP_SECONDS: u64 = 1;
+
+/// Pause between two sweeps of the client, milliseconds. There is little to be done for a handshake
+/// at each end before the other must act: with a long pause both would be waiting for its end.
+const SWEEP_PAUSE_MS: &str = "0.1";
 
 /// Milliseconds in a second.
 const MILLI: f64 = 1e3;
@@ -53,7 +57,7 @@ pub(crate) struct HandshakesOptions {
     resume: bool,
     /// Clients at once, each with one connection
     #[arg(long, default_value_t = 64)]
-    connections: usize,
+    connections: u64,
     /// How often each server takes its turn (default 5, with --quick 1)
     #[arg(long)]
     rounds: Option<usize>,
@@ -66,7 +70,7 @@ pub(crate) struct HandshakesOptions {
     /// Writes the report here as JSON too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The server to measure (default: builds the release binary)
+    /// The binary to measure and to measure with (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
     /// Further arguments for `atlas serve`, separated by spaces
@@ -96,7 +100,7 @@ impl Name {
         }
     }
 
-    fn contender(self, options: &HandshakesOptions) -> Result<Contender> {
+    fn contender(self, atlas: &Path) -> Result<Contender> {
         let mode = NginxMode {
             directio: false,
             threads: false,
@@ -105,7 +109,7 @@ impl Name {
             Self::Atlas => Contender::ATLAS,
             Self::Nginx => mode.name(),
         };
-        Contender::find(name, options.atlas.as_deref())?.context("both are known")
+        Contender::find(name, Some(atlas))?.context("both are known")
     }
 }
 
@@ -113,13 +117,14 @@ impl Name {
 pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
     ensure!(options.connections > 0, "nobody to shake hands with");
     // Before the cores are measured: this may compile.
+    let atlas = atlas_binary(options.atlas.as_deref())?;
     let names = match options.servers.as_slice() {
         [] => &[Name::Atlas, Name::Nginx],
         names => names,
     };
     let contenders = names
         .iter()
-        .map(|name| Ok((*name, name.contender(options)?)))
+        .map(|name| Ok((*name, name.contender(&atlas)?)))
         .collect::<Result<Vec<_>>>()?;
     let lab = Lab::new(OBJECTS * OBJECT_BYTES, OBJECT_BYTES, options.steering)?
         .with_tls(Credentials::new(options.key)?, false);
@@ -130,8 +135,10 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
         .set("ipv4/ip_local_port_range", "1024 65535")?;
     let bench = Handshakes {
         options,
+        atlas,
         contenders,
         lab,
+        directory: scratch_directory("handshakes")?,
     };
     let report = bench.run()?;
     publish(&report.text(), &report, options.json.as_deref())
@@ -139,8 +146,12 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
 
 struct Handshakes<'a> {
     options: &'a HandshakesOptions,
+    /// The binary with `load`.
+    atlas: PathBuf,
     contenders: Vec<(Name, Contender)>,
     lab: Lab,
+    /// Where lists of URLs are written.
+    directory: tempfile::TempDir,
 }
 
 impl Handshakes<'_> {
@@ -179,15 +190,34 @@ impl Handshakes<'_> {
         } else {
             WINDOW_SECONDS
         };
-        let options = [
-            ("--connections", self.options.connections.to_string()),
-            ("--resume", self.options.resume.to_string()),
-            ("--seconds", seconds.to_string()),
+        let load = Load {
+            lab: &self.lab,
+            atlas: &self.atlas,
+            directory: self.directory.path(),
+            server: address,
+            objects: OBJECTS,
+            connections: self.options.connections,
+            // AES-128-GCM: what both ends would choose.
+            tls: Some((Version::Tls13, Suite::Aes128Gcm)),
+        };
+        let (seconds, warm_up) = (seconds.to_string(), WARM_UP_SECONDS.to_string());
+        let mut arguments = vec![
+            "--close=client",
+            "--verify",
+            "--sweep-pause",
+            SWEEP_PAUSE_MS,
         ];
-        let limit = Duration::from_secs(seconds + SPARE_SECONDS);
-        let measured: Measured = self.lab.load("handshakes", address, &options, limit)?;
+        arguments.extend(["--warm-up", &warm_up, "--seconds", &seconds]);
+        let kind = if self.options.resume {
+            arguments.push("--resume");
+            Kind::Resumed
+        } else {
+            Kind::Full
+        };
+        let report = load.run(arguments)?.report;
         stop(server)?;
-        Ok(Run::new(measured))
+        check(&report, kind)?;
+        Run::new(&report)
     }
 
     fn environment(&self) -> Result<Vec<(String, String)>> {
@@ -217,6 +247,39 @@ impl Handshakes<'_> {
     }
 }
 
+/// Refuses a window with a handshake that is not of the kind to be measured, or a reply that was
+/// not compared.
+fn check(report: &LoadReport, kind: Kind) -> Result<()> {
+    let other = report.tls.iter().find(|it| it.kind != kind);
+    ensure!(
+        other.is_none(),
+        "not all handshakes were {kind:?}: {other:?}"
+    );
+    ensure!(report.handshakes > 0, "no handshake");
+    ensure!(
+        report.verified_replies == report.replies,
+        "only {} of {} replies were compared",
+        report.verified_replies,
+        report.replies
+    );
+    Ok(())
+}
+
+/// What one run found.
+#[derive(Clone, Debug, Serialize)]
+struct Measured {
+    /// Of the timed window.
+    seconds: f64,
+    /// Handshakes that were over in it, all of one kind.
+    handshakes: u64,
+    /// How many of them resumed a session: all or none.
+    resumed: u64,
+    /// Tickets they were given: each costs a server a sealing.
+    tickets: u64,
+    server_core_seconds: CoreSeconds,
+    client_core_seconds: CoreSeconds,
+}
+
 /// One run of one server.
 #[derive(Clone, Debug, Serialize)]
 struct Run {
@@ -243,20 +306,26 @@ impl Run {
         clippy::cast_precision_loss,
         reason = "handshakes of one run are far below 2^52"
     )]
-    fn new(measured: Measured) -> Self {
-        let count = measured.handshakes as f64;
-        let (server, client) = (measured.server_core, measured.client_core);
-        let all = server.busy_seconds() + client.busy_seconds();
-        Self {
-            handshakes_per_second: count / measured.seconds,
-            core_ms_per_handshake: MILLI * server.busy_seconds() / count,
-            all_core_ms_per_handshake: MILLI * all / count,
-            server_core_busy: server.busy_seconds() / measured.seconds,
-            client_core_busy: client.busy_seconds() / measured.seconds,
-            steal_seconds: server.steal_seconds() + client.steal_seconds(),
-            tickets_per_handshake: measured.tickets as f64 / count,
-            measured,
-        }
+    fn new(report: &LoadReport) -> Result<Self> {
+        let count = report.handshakes as f64;
+        let (server, client) = cores(report)?;
+        Ok(Self {
+            handshakes_per_second: count / report.seconds,
+            core_ms_per_handshake: MILLI * server.busy / count,
+            all_core_ms_per_handshake: MILLI * (server.busy + client.busy) / count,
+            server_core_busy: server.busy / report.seconds,
+            client_core_busy: client.busy / report.seconds,
+            steal_seconds: server.steal + client.steal,
+            tickets_per_handshake: report.tickets as f64 / count,
+            measured: Measured {
+                seconds: report.seconds,
+                handshakes: report.handshakes,
+                resumed: report.resumed,
+                tickets: report.tickets,
+                server_core_seconds: server,
+                client_core_seconds: client,
+            },
+        })
     }
 }
 
@@ -364,31 +433,58 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cores::CoreTime;
+    use ::load::Agreed;
+
+    use super::super::load::tests::report;
     use super::*;
 
-    fn run(handshakes: u64, busy: u64) -> Run {
-        Run::new(Measured {
-            seconds: 2.0,
+    fn run(handshakes: u64, busy: f64) -> Run {
+        let report = LoadReport {
             handshakes,
-            resumed: 0,
             tickets: 4000,
-            server_core: CoreTime {
-                busy,
-                idle: 0,
-                steal: 0,
-            },
-            client_core: CoreTime {
-                busy: 100,
-                idle: 0,
-                steal: 0,
-            },
-        })
+            ..report(2.0, 0, [busy, 1.0])
+        };
+        Run::new(&report).expect("a whole report")
+    }
+
+    #[test]
+    fn only_the_expected_kind_counts_and_every_reply_is_compared() {
+        let of = |kinds: &[Kind]| LoadReport {
+            handshakes: 1,
+            tls: kinds
+                .iter()
+                .map(|kind| Agreed {
+                    version: String::new(),
+                    suite: String::new(),
+                    group: String::new(),
+                    kind: *kind,
+                    handshakes: 1,
+                })
+                .collect(),
+            ..LoadReport::default()
+        };
+        use Kind::{Full, Resumed, Retried};
+        check(&of(&[Full]), Full).expect("full");
+        check(&of(&[Resumed]), Resumed).expect("resumed");
+        for (kinds, wanted) in [
+            (&[Full][..], Resumed),
+            (&[Resumed], Full),
+            (&[Retried], Full),
+            (&[Full, Resumed], Full),
+        ] {
+            check(&of(kinds), wanted).expect_err("a handshake of another kind");
+        }
+        let unseen = LoadReport {
+            replies: 1,
+            ..of(&[Full])
+        };
+        check(&unseen, Full).expect_err("a reply was not compared");
+        check(&LoadReport::default(), Full).expect_err("no handshake");
     }
 
     #[test]
     fn figures_are_for_each_handshake_and_more_is_better_in_every_ratio() {
-        let atlas = run(2000, 50);
+        let atlas = run(2000, 0.5);
         assert!((atlas.handshakes_per_second - 1000.0).abs() < 1e-9);
         assert!((atlas.core_ms_per_handshake - 0.25).abs() < 1e-9);
         assert!((atlas.all_core_ms_per_handshake - 0.75).abs() < 1e-9);
@@ -398,7 +494,7 @@ mod tests {
             is_ours,
             runs: vec![run],
         };
-        let nginx = rival("nginx", false, run(1000, 100));
+        let nginx = rival("nginx", false, run(1000, 1.0));
         let report = Report::new(Vec::new(), vec![rival("atlas", true, atlas), nginx]);
         let ratios = &report.ratios;
         assert!((ratios.handshakes_per_core_second[0] - 4.0).abs() < 1e-9);

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
-use serde::de::DeserializeOwned;
 
 use super::disk::{BenchDisk, ObjectDirectory};
 use super::tls::Credentials;
@@ -22,7 +21,7 @@ use crate::harness::server::{
     NginxConfig, NginxMode, NginxTls, Server, Stopped, atlas_binary, nginx_program,
 };
 use crate::harness::undo::Undo;
-use crate::harness::{own_program, workspace_root};
+use crate::harness::workspace_root;
 
 /// The core servers are pinned to.
 pub(super) const SERVER_CORE: usize = 0;
@@ -239,41 +238,6 @@ impl Lab {
         } else {
             HTTP_PORT
         }
-    }
-
-    /// Runs a load in the client's namespace, on the client's core; what both loads are told is
-    /// added here. `limit` is for one that hangs.
-    pub(super) fn load<T: DeserializeOwned>(
-        &self,
-        load: &str,
-        server: SocketAddr,
-        options: &[(&str, String)],
-        limit: Duration,
-    ) -> Result<T> {
-        let mut command = self.cable.client.command("taskset");
-        command.args(["-c", &CLIENT_CORE.to_string()]);
-        command.arg(own_program()?).args(["bench-client", load]);
-        let told = [
-            ("--server", server.to_string()),
-            ("--objects", self.disk.objects.count.to_string()),
-            ("--object-bytes", self.disk.objects.bytes.to_string()),
-            ("--server-core", SERVER_CORE.to_string()),
-            ("--client-core", CLIENT_CORE.to_string()),
-        ];
-        for (name, value) in told.iter().chain(options) {
-            command.args([name, value.as_str()]);
-        }
-        if let Some(credentials) = &self.credentials {
-            command.arg("--authority").arg(&credentials.authority);
-        }
-        let output = output(&mut command, limit)?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "the client failed: {}",
-            stderr.trim()
-        );
-        serde_json::from_slice(&output.stdout).context("reading the client's figures")
     }
 
     /// What a report says of the machine and of what ran on it.

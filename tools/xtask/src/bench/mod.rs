@@ -5,12 +5,11 @@
 //! medians are reported, and the median of each round's ratio of Atlas to the best nginx of that
 //! round. A run in which any reply or any byte of the sample is wrong ends the bench.
 
-pub(crate) mod client;
-mod cores;
 mod disk;
 mod figures;
 mod handshakes;
 mod lab;
+mod load;
 mod real_disk;
 mod report;
 mod serve;

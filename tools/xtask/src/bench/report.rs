@@ -2,27 +2,17 @@
 
 use std::fmt::Write as _;
 
+use ::load::Latencies;
+use anyhow::Result;
 use serde::Serialize;
 
-use super::client::serve::Measured;
-
-/// Bits in a gigabit, bytes in a gigabyte: decimal, as networks count.
-const GIGA: f64 = 1e9;
+use super::load::{CoreSeconds, Cost, Window, cores};
 
 /// One run of one server.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
-    /// Rate of the bodies, Gb/s.
-    pub(super) gbps: f64,
-    /// Busy seconds of the server's core for each GB of bodies.
-    pub(super) core_seconds_per_gb: f64,
-    /// Busy seconds of both cores for each GB of bodies: the client and the disk's copying, which
-    /// are alike for all, and whatever a server gets done for it on the other core.
-    pub(super) all_core_seconds_per_gb: f64,
-    /// Busy part of the server's core, 0 to 1.
-    pub(super) server_core_busy: f64,
-    /// Busy part of the client's core, 0 to 1.
-    pub(super) client_core_busy: f64,
+    #[serde(flatten)]
+    pub(super) cost: Cost,
     /// Seconds the hypervisor took from both cores.
     pub(super) steal_seconds: f64,
     /// Bytes read from the disk over bytes served: below 1, something was cached.
@@ -33,30 +23,59 @@ pub(super) struct Run {
     pub(super) measured: Measured,
 }
 
+/// What one run found.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measured {
+    /// From the first request to the last byte, seconds.
+    pub(super) seconds: f64,
+    /// Body bytes received in that time; over TLS, before they were sealed.
+    pub(super) body_bytes: u64,
+    /// TLS records they came in, heads and tickets included; 0 without TLS.
+    pub(super) records: u64,
+    /// Bytes read from the objects' disk in that time.
+    pub(super) disk_read_bytes: u64,
+    /// Complete replies with status 200 and the right length. Anything else ends the bench.
+    pub(super) replies: u64,
+    /// Objects fetched again afterwards and found right, byte by byte.
+    pub(super) verified: u64,
+    pub(super) server_core_seconds: CoreSeconds,
+    pub(super) client_core_seconds: CoreSeconds,
+    /// Delays of the connections and the replies, microseconds.
+    pub(super) latency: Latencies,
+}
+
 impl Run {
     #[expect(
         clippy::cast_precision_loss,
         reason = "bytes of one run are far below 2^52"
     )]
-    pub(super) fn new(measured: Measured) -> Self {
-        let bytes = measured.body_bytes as f64;
-        let gigabytes = bytes / GIGA;
-        let (server, client) = (measured.server_core, measured.client_core);
-        let record_bytes_mean = match measured.records {
-            0 => 0.0,
-            records => bytes / records as f64,
-        };
-        Self {
-            gbps: gigabytes * 8.0 / measured.seconds,
-            core_seconds_per_gb: server.busy_seconds() / gigabytes,
-            all_core_seconds_per_gb: (server.busy_seconds() + client.busy_seconds()) / gigabytes,
-            server_core_busy: server.busy_seconds() / measured.seconds,
-            client_core_busy: client.busy_seconds() / measured.seconds,
-            steal_seconds: server.steal_seconds() + client.steal_seconds(),
-            disk_read_ratio: measured.disk_read_bytes as f64 / bytes,
-            record_bytes_mean,
-            measured,
-        }
+    pub(super) fn new(window: Window, verified: u64) -> Result<Self> {
+        let Window {
+            report,
+            disk_read_bytes,
+        } = window;
+        let bytes = report.body_bytes as f64;
+        let (server, client) = cores(&report)?;
+        Ok(Self {
+            cost: Cost::new(&report)?,
+            steal_seconds: server.steal + client.steal,
+            disk_read_ratio: disk_read_bytes as f64 / bytes,
+            record_bytes_mean: match report.records {
+                0 => 0.0,
+                records => bytes / records as f64,
+            },
+            measured: Measured {
+                seconds: report.seconds,
+                body_bytes: report.body_bytes,
+                records: report.records,
+                disk_read_bytes,
+                replies: report.replies,
+                verified,
+                server_core_seconds: server,
+                client_core_seconds: client,
+                latency: report.latency,
+            },
+        })
     }
 }
 
@@ -101,12 +120,12 @@ impl Rival<Run> {
             "{:<24} {:>6.2}  {:>13}  {:>9.3}  {:>9.3}  {:>5.0}%  {:>5.0}%  {:>7.2}  {:>8.0}%  \
              {:>8.0}  {:>7}  {:>8}",
             self.name,
-            self.middle(|run| run.gbps),
-            self.spread(|run| run.gbps, 1),
-            self.middle(|run| run.core_seconds_per_gb),
-            self.middle(|run| run.all_core_seconds_per_gb),
-            100.0 * self.middle(|run| run.server_core_busy),
-            100.0 * self.middle(|run| run.client_core_busy),
+            self.middle(|run| run.cost.gbps),
+            self.spread(|run| run.cost.gbps, 1),
+            self.middle(|run| run.cost.core_seconds_per_gb),
+            self.middle(|run| run.cost.all_core_seconds_per_gb),
+            100.0 * self.middle(|run| run.cost.server_core_busy),
+            100.0 * self.middle(|run| run.cost.client_core_busy),
             self.middle(|run| run.steal_seconds),
             100.0 * self.middle(|run| run.disk_read_ratio),
             self.middle(|run| run.record_bytes_mean),
@@ -145,10 +164,12 @@ impl Report {
             .filter(|rival| rival.is_ours)
             .map(|ours| Ratios {
                 name: ours.name.clone(),
-                gbps: over_highest(ours, &rivals, |run| run.gbps),
-                work_per_core_second: lowest_over(ours, &rivals, |run| run.core_seconds_per_gb),
+                gbps: over_highest(ours, &rivals, |run| run.cost.gbps),
+                work_per_core_second: lowest_over(ours, &rivals, |run| {
+                    run.cost.core_seconds_per_gb
+                }),
                 work_per_second_of_all: lowest_over(ours, &rivals, |run| {
-                    run.all_core_seconds_per_gb
+                    run.cost.all_core_seconds_per_gb
                 }),
             })
             .collect();
@@ -261,24 +282,15 @@ fn rounds<'a, R>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::cores::CoreTime;
+    use super::super::load::tests::report as load_report;
     use super::*;
 
-    fn run(body_bytes: u64, busy: u64) -> Run {
-        Run::new(Measured {
-            seconds: 2.0,
-            body_bytes,
-            records: 0,
+    fn run(body_bytes: u64, busy: f64) -> Run {
+        let window = Window {
+            report: load_report(2.0, body_bytes, [busy, 0.0]),
             disk_read_bytes: body_bytes,
-            replies: 1,
-            verified: 1,
-            server_core: CoreTime {
-                busy,
-                idle: 0,
-                steal: 0,
-            },
-            client_core: CoreTime::default(),
-        })
+        };
+        Run::new(window, 1).expect("a whole report")
     }
 
     #[test]
@@ -290,9 +302,9 @@ mod tests {
 
     #[test]
     fn figures_are_decimal_and_ratios_take_the_best_rival_of_each_round() {
-        let atlas = run(4_000_000_000, 100);
-        assert!((atlas.gbps - 16.0).abs() < 1e-9);
-        assert!((atlas.core_seconds_per_gb - 0.25).abs() < 1e-9);
+        let atlas = run(4_000_000_000, 1.0);
+        assert!((atlas.cost.gbps - 16.0).abs() < 1e-9);
+        assert!((atlas.cost.core_seconds_per_gb - 0.25).abs() < 1e-9);
         let rival = |name: &str, is_ours, runs| Rival {
             name: name.to_owned(),
             is_ours,
@@ -303,16 +315,16 @@ mod tests {
             vec![
                 rival("atlas", true, vec![atlas.clone(), atlas]),
                 // Faster than all, and no rival of the first: it is ours too.
-                rival("other", true, vec![run(8_000_000_000, 100); 2]),
+                rival("other", true, vec![run(8_000_000_000, 1.0); 2]),
                 rival(
                     "a",
                     false,
-                    vec![run(1_000_000_000, 50), run(2_000_000_000, 100)],
+                    vec![run(1_000_000_000, 0.5), run(2_000_000_000, 1.0)],
                 ),
                 rival(
                     "b",
                     false,
-                    vec![run(2_000_000_000, 200), run(1_000_000_000, 100)],
+                    vec![run(2_000_000_000, 2.0), run(1_000_000_000, 1.0)],
                 ),
             ],
         );
@@ -331,7 +343,7 @@ mod tests {
     #[test]
     fn without_rivals_there_are_no_ratios() {
         let mut alone = Rival::new("atlas", true);
-        alone.runs.push(run(1, 1));
+        alone.runs.push(run(1, 1.0));
         let report = Report::new(Vec::new(), vec![alone]);
         assert!(report.ratios[0].gbps.is_empty());
     }

@@ -2,26 +2,20 @@
 //!
 //! It refuses a run in which any reply or any byte of the sample is wrong, or a record too many.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
+use ::load::{Suite, Version};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
-use super::client::serve::{Expect, Measured};
 use super::disk::drop_caches;
 use super::lab::{Contender, Lab, Steering, stop};
+use super::load::{Likeness, Load};
 use super::publish;
 use super::report::{Report, Rival, Run};
-use super::tls::{Credentials, Key, Suite, Version, argument, is_kernel_tls_available};
-use crate::harness::interrupt;
-use crate::harness::server::NginxMode;
-
-/// Objects fetched whole and compared after each timed window.
-const SAMPLE_OBJECTS: u64 = 64;
-
-/// A run that takes longer is a failure: the slowest rival needs a tenth of it.
-const RUN_SECONDS_MAX: u64 = 120;
+use super::tls::{Credentials, Key, is_kernel_tls_available};
+use crate::harness::server::{NginxMode, atlas_binary};
+use crate::harness::{interrupt, scratch_directory};
 
 /// Bytes of all objects together.
 const TOTAL_BYTES: u64 = 4_000_000_000;
@@ -57,7 +51,7 @@ pub(crate) struct ServeOptions {
     emulated: bool,
     /// Connections the client keeps open
     #[arg(long, default_value_t = 64)]
-    connections: usize,
+    connections: u64,
     /// Size of each object, bytes
     #[arg(long, default_value_t = 307_200)]
     object_bytes: u64,
@@ -73,7 +67,7 @@ pub(crate) struct ServeOptions {
     /// Writes the report here as JSON too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The server to measure (default: builds the release binary)
+    /// The binary to measure and to measure with (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
     /// Further arguments for `atlas serve`, separated by spaces
@@ -98,14 +92,19 @@ pub(super) fn run_command(options: &ServeOptions) -> Result<()> {
 
 struct Serve<'a> {
     options: &'a ServeOptions,
+    /// The binary with `load`.
+    atlas: PathBuf,
     contenders: Vec<Contender>,
     lab: Lab,
+    /// Where lists of URLs are written.
+    directory: tempfile::TempDir,
 }
 
 impl<'a> Serve<'a> {
     fn new(options: &'a ServeOptions) -> Result<Self> {
         // Before the disk takes memory and the cores are measured: this may compile.
-        let contenders = contenders(options)?;
+        let atlas = atlas_binary(options.atlas.as_deref())?;
+        let contenders = contenders(options, &atlas)?;
         let total = if options.quick {
             QUICK_TOTAL_BYTES
         } else {
@@ -117,8 +116,10 @@ impl<'a> Serve<'a> {
         }
         Ok(Self {
             options,
+            atlas,
             contenders,
             lab,
+            directory: scratch_directory("serve")?,
         })
     }
 
@@ -141,7 +142,7 @@ impl<'a> Serve<'a> {
                     .with_context(|| format!("round {round}, {}", contender.name()))?;
                 eprintln!(
                     "round {round}/{rounds} {:<24} {:>6.2} Gb/s {:>7.3} core-s/GB",
-                    rival.name, run.gbps, run.core_seconds_per_gb
+                    rival.name, run.cost.gbps, run.cost.core_seconds_per_gb
                 );
                 rival.runs.push(run);
             }
@@ -153,33 +154,35 @@ impl<'a> Serve<'a> {
     fn turn(&self, contender: &Contender) -> Result<Run> {
         let (server, address) = self.lab.start(contender, &self.options.atlas_arguments)?;
         drop_caches()?;
-        let expect = match contender {
-            Contender::AtlasEmulated(_) => Expect::Sealed,
-            _ => Expect::Object,
+        let load = Load {
+            lab: &self.lab,
+            atlas: &self.atlas,
+            directory: self.directory.path(),
+            server: address,
+            objects: self.lab.disk.objects.count,
+            connections: self.options.connections,
+            tls: self
+                .options
+                .tls
+                .map(|version| (version, self.options.suite)),
         };
-        let mut options = vec![
-            ("--connections", self.options.connections.to_string()),
-            ("--sample", SAMPLE_OBJECTS.to_string()),
-            ("--expect", argument(expect)),
-            ("--device", self.lab.disk.device.clone()),
-            ("--limit-seconds", RUN_SECONDS_MAX.to_string()),
-        ];
-        if let Some(version) = self.options.tls {
-            options.push(("--tls", argument(version)));
-            options.push(("--suite", argument(self.options.suite)));
-        }
-        // The client has a deadline of its own.
-        let limit = Duration::from_secs(RUN_SECONDS_MAX + 30);
-        let measured: Measured = self.lab.load("serve", address, &options, limit)?;
+        let window = load.run(["--once"])?;
+        let replies = window.report.replies;
+        ensure!(replies == load.objects, "{replies} replies");
+        let likeness = match contender {
+            Contender::AtlasEmulated(_) => Likeness::Sealed,
+            _ => Likeness::Same,
+        };
+        let verified = load.verify(likeness)?;
         let stopped = stop(server)?;
-        if expect == Expect::Sealed {
+        if likeness == Likeness::Sealed {
             let sealed_bytes = stopped.counter("record_seal_bytes")?;
             ensure!(
-                sealed_bytes >= measured.body_bytes,
+                sealed_bytes >= window.report.body_bytes,
                 "only {sealed_bytes} bytes were sealed"
             );
         }
-        Ok(Run::new(measured))
+        Run::new(window, verified)
     }
 
     fn environment(&self) -> Result<Vec<(String, String)>> {
@@ -189,7 +192,7 @@ impl<'a> Serve<'a> {
         add(
             "objects",
             format!(
-                "{} of {} bytes, each asked once a round, {} connections",
+                "{} of {} bytes, each asked once a round, shuffled, {} connections",
                 objects.count, objects.bytes, options.connections
             ),
         );
@@ -230,8 +233,8 @@ fn kernel_tls() -> &'static str {
     }
 }
 
-/// The servers asked for, Atlas built if it is among them.
-fn contenders(options: &ServeOptions) -> Result<Vec<Contender>> {
+/// The servers asked for.
+fn contenders(options: &ServeOptions, atlas: &Path) -> Result<Vec<Contender>> {
     let ours = [Contender::ATLAS]
         .into_iter()
         .chain(options.emulated.then_some(Contender::ATLAS_EMULATED));
@@ -246,7 +249,7 @@ fn contenders(options: &ServeOptions) -> Result<Vec<Contender>> {
             if !all.contains(&name) {
                 bail!("no server is called {name}: choose from {}", all.join(", "));
             }
-            Contender::find(name, options.atlas.as_deref())?
+            Contender::find(name, Some(atlas))?
                 .with_context(|| format!("no server is called {name}"))
         })
         .collect()

@@ -46,7 +46,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["disk", "sim"]),
+    ("xtask", &["disk", "load", "sim"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.

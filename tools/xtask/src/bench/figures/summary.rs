@@ -29,7 +29,7 @@ pub(super) struct Run {
     /// Replies whose bytes were all compared, after the window.
     pub(super) verified: u64,
     /// The load's report, whole.
-    pub(super) load: serde_json::Value,
+    pub(super) load: load::Report,
     /// The middlebox's report, if there was one.
     pub(super) delay: Option<serde_json::Value>,
 }
@@ -255,7 +255,7 @@ pub(super) mod tests {
             client_core_busy: 0.5,
             disk_read_bytes: 0,
             verified: 64,
-            load: serde_json::Value::Null,
+            load: load::Report::default(),
             delay: None,
         }
     }
