@@ -14,6 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use load::content::OBJECT_SEED;
 
 use crate::harness::content::Content;
 use crate::harness::interrupt;
@@ -36,9 +37,6 @@ const WORKQUEUE_MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
 /// Longest wait for a mount point to be free.
 const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The file work on each object is seeded by; any constant will do.
-const SEED: u64 = 0x0061_746C_6173;
-
 /// The objects on a disk, as both the maker and the client know them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objects {
@@ -56,7 +54,7 @@ impl Objects {
 
     /// What an object holds.
     pub(crate) fn content(self, index: u64) -> Content {
-        Content::new(SEED + index, self.bytes)
+        Content::new(OBJECT_SEED + index, self.bytes)
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::identities::Identities;
 use super::stage::{Family, Stage};
-use crate::harness::content::Content;
+use crate::harness::content::{self, Content};
 use crate::harness::curl::Curl;
 use crate::harness::suite::{Outcome, Suite};
 
@@ -91,7 +91,7 @@ impl Library {
 
     fn add(&self, size_bytes: u64) -> Result<Content> {
         let content = content(size_bytes);
-        content.write(&self.path(size_bytes))?;
+        content::write(content, &self.path(size_bytes))?;
         Ok(content)
     }
 

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use super::files::{self, Access, LARGE_BYTES, Library, name};
 use super::https::Scene;
 use super::stage::{Family, Stage};
-use crate::harness::content::Content;
+use crate::harness::content::{self, Content};
 use crate::harness::curl::{BodyEnd, Curl};
 use crate::harness::suite::{Outcome, Suite};
 
@@ -72,7 +72,7 @@ impl Change {
             Self::RenameAway => fs::rename(path, path.with_extension("moved"))?,
             Self::RenameOver => {
                 let next = path.with_extension("next");
-                other_content().write(&next)?;
+                content::write(other_content(), &next)?;
                 fs::rename(next, path)?;
             }
         }
@@ -136,7 +136,7 @@ fn change_under_transfer(scene: Scene<'_>, access: Access<'_>, change: Change) -
     );
     let path = scene.library.root().join(&name);
     let content = files::content(LARGE_BYTES);
-    content.write(&path)?;
+    content::write(content, &path)?;
     let mut arguments = access.options();
     arguments.push(access.url(stage, Family::V4, &format!("/{name}"))?);
     let mut curl = Curl::start(stage.client(), &arguments)?;
