@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
+use super::accounts::Accounts;
 use super::plan::{Cache, Security};
 use super::summary::{Comparison, Point, Spread, paired, rate};
 use crate::bench::lab::Contender;
@@ -268,7 +269,7 @@ fn below_ceiling(report: &Report, security: Security) -> Option<(String, bool)> 
         best.gbps.median,
         thousands(best.cell.connections)
     );
-    Some((measured, share >= CEILING_SHARE_MIN))
+    Some((measured, Accounts::is_aim_met(share)?))
 }
 
 /// "16,000".
@@ -426,7 +427,12 @@ mod tests {
         let mut report = report(vec![point_at(cold, "atlas", &[(8.0, 1.0)])]);
         let words = ["TLS", "stages permit"];
         assert_eq!(verdicts(&report, &words), [Verdict::NotMeasured]);
-        for (tls_gbps, expected) in [(10.0, Verdict::Met), (10.1, Verdict::Missed)] {
+        for (tls_gbps, expected) in [
+            (10.0, Verdict::Met),
+            (10.1, Verdict::Missed),
+            // More than all: the stages were disturbed.
+            (7.0, Verdict::NotMeasured),
+        ] {
             report.accounts = Some(accounts(11.0, tls_gbps));
             assert_eq!(verdicts(&report, &words), [expected]);
         }

@@ -41,6 +41,11 @@ impl Accounts {
         Ceiling::new(&self.stages, security).gbps
     }
 
+    /// Whether a share of the ceiling is enough; none if the stages were disturbed.
+    pub(super) fn is_aim_met(share: f64) -> Option<bool> {
+        ceiling::is_aim_met(share)
+    }
+
     /// The page's part, in Markdown.
     pub(super) fn section(&self) -> String {
         ceiling::section(&self.stages, &self.ceilings)
