@@ -28,7 +28,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use self::accounts::{Accounts, stages};
-use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes};
+use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes, is_hopeless};
 use self::summary::{Comparison, Point};
 use self::turn::Turns;
 use super::lab::{Contender, Lab, Steering};
@@ -167,15 +167,17 @@ fn measure(
     );
     middlebox::lay_spare_cable(&lab.cable.client)?;
     let mut environment = lab.environment(contenders)?;
-    environment.extend(settings::settings(&lab, raise_descriptors())?);
+    let descriptors = raise_descriptors();
+    environment.extend(settings::settings(&lab, descriptors)?);
+    let directory = directory.path();
     let stages = stages::measure(&lab, atlas, is_quick)?;
     let real = RealDisk::find();
     let disks = disks::measure(&lab, atlas, &real, is_quick)?;
-    let (lab, points) = carry_out(plan, lab, atlas, directory.path())?;
+    let (lab, points) = carry_out(plan, lab, atlas, directory, descriptors)?;
     let real_disk = match real::fill(&real, real_plan.objects())? {
         Ok(disk) => {
             let device = disk.device.clone();
-            let (_, points) = carry_out(real_plan, lab.on(disk), atlas, directory.path())?;
+            let (_, points) = carry_out(real_plan, lab.on(disk), atlas, directory, descriptors)?;
             real::Figures::new(&device, points)
         }
         Err(why) => real::Figures::refused(why),
@@ -196,8 +198,9 @@ fn carry_out(
     mut lab: Lab,
     atlas: &Path,
     directory: &Path,
+    descriptors: u64,
 ) -> Result<(Lab, Vec<Point>)> {
-    let mut series = Series::new(plan);
+    let mut series = Series::new(plan, descriptors);
     for round in 1..=plan.rounds() {
         for security in [Security::Plain, Security::Tls] {
             lab = match security {
@@ -223,6 +226,8 @@ fn carry_out(
 /// The plan being carried out.
 struct Series<'a> {
     plan: &'a Plan,
+    /// What each server may have of them.
+    descriptors: u64,
     /// For each visit those of its contenders.
     points: Vec<Vec<Point>>,
     progress: Progress,
@@ -230,7 +235,7 @@ struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a Plan, descriptors: u64) -> Self {
         let points = |visit: &Visit| {
             let contenders = visit.contenders.iter();
             contenders
@@ -239,6 +244,7 @@ impl<'a> Series<'a> {
         };
         Self {
             plan,
+            descriptors,
             points: plan.visits.iter().map(points).collect(),
             progress: Progress::new(plan),
             begun: Instant::now(),
@@ -253,6 +259,11 @@ impl<'a> Series<'a> {
         for (visit, points) in visits {
             for (contender, point) in visit.contenders.iter().zip(points) {
                 interrupt::check()?;
+                let has_failed = !point.failures.is_empty();
+                if has_failed && is_hopeless(point.is_ours, &visit.cell, self.descriptors) {
+                    self.progress.on_turn(&visit.cell);
+                    continue;
+                }
                 let run = turns.run(contender, &visit.cell);
                 // What an interrupt broke off is no failure of the server.
                 interrupt::check()?;
