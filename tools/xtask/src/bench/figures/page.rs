@@ -337,8 +337,11 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     if slower.is_empty() {
         out += "Nowhere in this run, beyond 2 %.\n";
     }
-    for line in slower {
+    for line in &slower {
         let _ = writeln!(out, "* {line}");
+    }
+    if !slower.is_empty() {
+        out += "\nWhat the cable of the bench has to do with it: `docs/decisions/0008-comparing.md`.\n";
     }
     let _ = writeln!(out, "\n## The aims\n{}\n## Figures", aims::table(report));
     for security in [Security::Plain, Security::Tls] {
