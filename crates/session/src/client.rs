@@ -21,9 +21,9 @@ const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 /// What the client is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Awaiting {
-    /// A request's first byte, since then. The first request has the head's time, later ones the
-    /// idle time.
-    Request { since: Instant, is_first: bool },
+    /// A request's first byte, since then. A connection opened ahead of need is as idle as one
+    /// between two requests, and a request whose first segments were lost has come late.
+    Request(Instant),
     /// The rest of a head, since its first byte.
     Head(Instant),
     /// Nothing: a reply is due or under way, or no more requests are taken.
@@ -64,10 +64,7 @@ impl Client {
             tls: None,
             fetches: VecDeque::new(),
             lookup: None,
-            awaiting: Awaiting::Request {
-                since: now,
-                is_first: true,
-            },
+            awaiting: Awaiting::Request(now),
             is_closing: false,
             is_half_closed: false,
         }
@@ -135,14 +132,7 @@ impl Client {
             return overdue.min_by_key(|(deadline, _)| *deadline);
         }
         let (since, time, overdue): (Instant, Duration, _) = match self.awaiting {
-            Awaiting::Request {
-                since,
-                is_first: true,
-            } => (since, config.head_timeout, Overdue::Request),
-            Awaiting::Request {
-                since,
-                is_first: false,
-            } => (since, config.idle_timeout, Overdue::Request),
+            Awaiting::Request(since) => (since, config.idle_timeout, Overdue::Request),
             Awaiting::Head(since) => (since, config.head_timeout, Overdue::Head),
             Awaiting::Nothing => return None,
         };
@@ -152,7 +142,7 @@ impl Client {
     /// Since when the handshake of TLS is waited for, if it is.
     fn shaking_since(&self) -> Option<Instant> {
         match self.awaiting {
-            Awaiting::Request { since, .. } if self.tls.as_ref()?.is_shaking() => Some(since),
+            Awaiting::Request(since) if self.tls.as_ref()?.is_shaking() => Some(since),
             _ => None,
         }
     }

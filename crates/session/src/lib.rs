@@ -65,9 +65,9 @@ pub struct Config {
     pub cors: bool,
     /// Unix time at `Instant::ZERO`, seconds (the Date header).
     pub unix_seconds_at_start: u64,
-    /// A client has this long to finish a request head (408 after), and to begin its first one.
+    /// A client has this long to finish a request head (408 after), and to shake hands.
     pub head_timeout: Duration,
-    /// An idle persistent connection is closed after this.
+    /// A connection without a request is closed after this, whether it ever had one or not.
     pub idle_timeout: Duration,
     /// A client that acknowledges nothing of a reply for this long is reset.
     pub send_timeout: Duration,

@@ -319,12 +319,12 @@ pub static KEYS: [Key; 20] = [
     Key::number(
         &HEAD_TIMEOUT_SECONDS,
         "",
-        "A client has this long to finish a request head; after it, 408.",
+        "A client has this long to finish a request head (after it, 408), or the handshake of TLS.",
     ),
     Key::number(
         &IDLE_TIMEOUT_SECONDS,
         "",
-        "A persistent connection without a request is closed after this.",
+        "A connection without a request is closed after this, whether it ever had one or not.",
     ),
     Key::number(
         &SEND_TIMEOUT_SECONDS,

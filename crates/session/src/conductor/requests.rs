@@ -201,15 +201,8 @@ impl Client {
     /// The input holds no complete request.
     fn await_more(&mut self, now: Instant) {
         if self.input.is_empty() {
-            let is_first = match self.awaiting {
-                Awaiting::Request { is_first, .. } => is_first,
-                Awaiting::Head(_) | Awaiting::Nothing => false,
-            };
-            if !matches!(self.awaiting, Awaiting::Request { .. }) || self.stream.replies() > 0 {
-                self.awaiting = Awaiting::Request {
-                    since: now,
-                    is_first,
-                };
+            if !matches!(self.awaiting, Awaiting::Request(_)) || self.stream.replies() > 0 {
+                self.awaiting = Awaiting::Request(now);
             }
         } else if !matches!(self.awaiting, Awaiting::Head(_)) {
             self.awaiting = Awaiting::Head(now);

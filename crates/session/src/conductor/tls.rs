@@ -112,10 +112,7 @@ impl Conductor {
             Inbound::new(&receive.0, receive.1),
             limit.min(send.0.algorithm().records_max()),
         );
-        client.awaiting = Awaiting::Request {
-            since: now,
-            is_first: true,
-        };
+        client.awaiting = Awaiting::Request(now);
     }
 
     fn take_key(

@@ -145,7 +145,8 @@ fn conductor(capabilities: Capabilities) -> Conductor {
         cors: false,
         unix_seconds_at_start: 1_700_000_000,
         head_timeout: Duration::from_secs(20),
-        idle_timeout: Duration::from_secs(75),
+        // Below TCP's keep-alive: the first timer of a connection that asks for nothing.
+        idle_timeout: Duration::from_secs(50),
         send_timeout: Duration::from_secs(60),
     })
 }

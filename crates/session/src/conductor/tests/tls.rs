@@ -642,6 +642,30 @@ fn a_handshake_that_does_not_end_is_closed() {
 }
 
 #[test]
+fn after_its_handshake_a_client_has_the_idle_time_to_ask() {
+    let mut bench = Bench::with(tls_config(), 8);
+    let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
+    bench.pass(Duration::from_secs(10));
+    peer.send(&mut bench, TcpFlags::ACK, HELLO);
+    let (token, _) = handshake(bench.conductor.poll_tls());
+    answer(&mut bench, token, established(Version::Tls13));
+    let mut client = TlsPeer::established(peer, Version::Tls13);
+    client.opened = b"flight".len();
+    // Keep-alive probes are answered, as a living client does.
+    for _ in 0..74 {
+        bench.pass(Duration::from_secs(1));
+        client.drain(&mut bench);
+    }
+    bench.pass(Duration::from_millis(999));
+    client.drain(&mut bench);
+    assert!(!client.is_notified);
+    bench.pass(Duration::from_millis(1));
+    client.drain(&mut bench);
+    assert!(client.is_notified && client.peer.finished);
+    assert_eq!(bench.conductor.counters().http_idle_close_count, 1);
+}
+
+#[test]
 fn a_handshake_acknowledged_bit_by_bit_is_closed_too() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
