@@ -61,6 +61,8 @@ pub(crate) struct Stats {
     pub(crate) requests: u64,
     pub(crate) replies: u64,
     pub(crate) body_bytes: u64,
+    /// Those of the warm-up.
+    pub(crate) warm_up_body_bytes: u64,
     pub(crate) verified: u64,
     pub(crate) verified_bytes: u64,
     pub(crate) connects: u64,
@@ -81,6 +83,7 @@ impl Stats {
             requests: 0,
             replies: 0,
             body_bytes: 0,
+            warm_up_body_bytes: 0,
             verified: 0,
             verified_bytes: 0,
             connects: 0,
@@ -99,6 +102,7 @@ impl Stats {
     /// all have been made by now.
     pub(crate) fn forget_warm_up(&mut self, connections_last: bool) {
         let all = std::mem::replace(self, Self::new());
+        self.warm_up_body_bytes = all.body_bytes;
         if connections_last {
             self.connects = all.connects;
             self.handshakes = all.handshakes;
@@ -217,6 +221,8 @@ pub struct Report {
     pub unfinished: u64,
     /// Bytes of bodies, those of unfinished replies too; over TLS, before they were sealed.
     pub body_bytes: u64,
+    /// The same of the warm-up.
+    pub warm_up_body_bytes: u64,
     /// Replies whose every byte was compared and right.
     pub verified_replies: u64,
     /// The bytes of them.
@@ -304,6 +310,7 @@ impl Report {
             replies: stats.replies,
             unfinished: frame.unfinished,
             body_bytes: stats.body_bytes,
+            warm_up_body_bytes: stats.warm_up_body_bytes,
             verified_replies: stats.verified,
             verified_bytes: stats.verified_bytes,
             gigabits_per_second: ratio(gigabytes * 8.0, seconds),
@@ -552,6 +559,7 @@ mod tests {
             assert_eq!(stats.handshakes.is_empty(), !connections_last);
             assert_eq!((stats.requests, stats.replies), (0, 0));
             assert_eq!((stats.body_bytes, stats.late), (0, 0));
+            assert_eq!(stats.warm_up_body_bytes, 9);
             assert_eq!(stats.connect.summary().count, kept);
             assert_eq!(stats.whole.summary().count, 0);
         }

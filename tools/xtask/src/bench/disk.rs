@@ -11,10 +11,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use load::content::OBJECT_SEED;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::harness::content::Content;
 use crate::harness::interrupt;
@@ -30,6 +33,9 @@ const SPARE_BYTES: u64 = (1 << 30) + (64 << 20);
 
 /// Objects in one directory: no server is measured on its directory look-ups.
 const DIRECTORY_OBJECTS: u64 = 512;
+
+/// Where the kernel is told to forget what it has cached.
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// Where the kernel keeps the mask of cores its unbound work queues may use.
 const WORKQUEUE_MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
@@ -216,7 +222,7 @@ fn unmount(at: &Path) -> Result<()> {
         match run(Command::new("umount").arg(at)) {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() >= deadline => return Err(error),
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            Err(_) => thread::sleep(Duration::from_millis(50)),
         }
     }
 }
@@ -224,7 +230,53 @@ fn unmount(at: &Path) -> Result<()> {
 /// Forgets everything cached, so that each run reads each object from the disk.
 pub(crate) fn drop_caches() -> Result<()> {
     rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches")
+    fs::write(DROP_CACHES, "3").context("dropping caches")
+}
+
+/// How often it is looked whether there is enough to forget.
+const FORGET_LOOK_EACH: Duration = Duration::from_millis(50);
+
+/// Forgets everything cached again and again, so that what is asked for a second time is read from
+/// the disk again. Ends when dropped.
+pub(crate) struct Forgetting {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Forgetting {
+    /// Starts it on `core`, each time `bytes` have been read from `device`.
+    pub(crate) fn start(core: usize, device: &str, bytes: u64) -> Result<Self> {
+        let (stop, stopped) = channel();
+        let device = device.to_owned();
+        let mut read = read_bytes(&device)?;
+        let thread = thread::spawn(move || {
+            let mut cores = CpuSet::new();
+            cores.set(core);
+            // Elsewhere it would cost the server a little. What it failed to forget shows in what
+            // the disk read.
+            let _ = sched_setaffinity(None, &cores);
+            while stopped.recv_timeout(FORGET_LOOK_EACH) == Err(RecvTimeoutError::Timeout) {
+                let now = read_bytes(&device).unwrap_or(u64::MAX);
+                if now.saturating_sub(read) >= bytes {
+                    let _ = fs::write(DROP_CACHES, "3");
+                    read = now;
+                }
+            }
+        });
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// How often anyone has had the page cache forgotten since the machine started.

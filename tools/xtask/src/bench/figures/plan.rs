@@ -39,22 +39,26 @@ pub(super) const OBJECT_BYTES: u64 = 307_200;
 /// Objects of a warm run: a gigabyte, so that no processor's cache holds them.
 const WARM_OBJECTS: u64 = 3_400;
 
-/// Objects of a cold run, none asked twice; and of the quick one. The fast are done with them.
+/// Objects of a cold run, asked for one after the other; and of the quick one. They last longer than
+/// what is cached is remembered ([`FORGET_TIMES`]).
 const COLD_OBJECTS: u64 = 32_000;
-const COLD_OBJECTS_QUICK: u64 = 3_400;
+const COLD_OBJECTS_QUICK: u64 = 10_000;
 
-/// Longest window of a cold run, seconds: the slow are broken off. It is longer where connections
-/// are many, so that each gets one object whole from a server of 2.5 Gb/s.
-const COLD_SECONDS: u64 = 6;
-const COLD_SECONDS_QUICK: u64 = 4;
-const CONNECTIONS_PER_COLD_SECOND: u64 = 1_000;
+/// Caches are dropped so often while the objects of a cold run are read once.
+pub(super) const FORGET_TIMES: u64 = 4;
+
+/// Length of a cold window, seconds; and with `--quick`.
+const COLD_SECONDS: u64 = 4;
+const COLD_SECONDS_QUICK: u64 = 3;
 
 /// Length of a warm window, seconds; and with `--quick`.
 const WARM_SECONDS: u64 = 3;
 const WARM_SECONDS_QUICK: u64 = 2;
 
-/// Left out of the figures at the start of a warm run, seconds.
-pub(super) const WARM_UP_SECONDS: u64 = 1;
+/// Left out of the figures at the start of a run, seconds: long enough for congestion windows to open,
+/// which takes the longer the more connections take turns.
+const WARM_UP_SECONDS: u64 = 1;
+const CONNECTIONS_PER_WARM_UP_SECOND: u64 = 2_000;
 
 // What the estimate goes by, seconds: seen on two cores of a noisy virtual machine.
 
@@ -104,7 +108,7 @@ impl Security {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Cache {
-    /// 0 %: caches dropped, each object asked once.
+    /// 0 %: caches dropped again and again, no object asked for before all others.
     Cold,
     /// 100 %: all objects read before.
     Warm,
@@ -128,9 +132,11 @@ pub(super) struct Cell {
     pub(super) connections: u64,
     /// Clients are 10 to 40 ms away.
     pub(super) is_distant: bool,
-    /// Objects that are asked for: none twice, or over and over.
+    /// Objects that are asked for, each before any a second time.
     pub(super) objects: u64,
-    /// Length of the window; a cold one ends before if all objects have been asked for.
+    /// What is left out of the figures.
+    pub(super) warm_up_seconds: u64,
+    /// Length of the window.
     pub(super) window_seconds: u64,
 }
 
@@ -149,11 +155,7 @@ impl Cell {
             (COLD_OBJECTS, COLD_SECONDS, WARM_SECONDS)
         };
         let (objects, window_seconds) = match cache {
-            // Two for each connection, or the run were nothing but its ends.
-            Cache::Cold => (
-                cold_objects.max(2 * connections),
-                cold_seconds.max(connections.div_ceil(CONNECTIONS_PER_COLD_SECOND)),
-            ),
+            Cache::Cold => (cold_objects.max(2 * connections), cold_seconds),
             Cache::Warm => (WARM_OBJECTS, warm_seconds),
         };
         Self {
@@ -162,6 +164,7 @@ impl Cell {
             connections,
             is_distant: connections >= DISTANT_CONNECTIONS_MIN,
             objects,
+            warm_up_seconds: WARM_UP_SECONDS + connections / CONNECTIONS_PER_WARM_UP_SECOND,
             window_seconds,
         }
     }
@@ -175,7 +178,7 @@ impl Cell {
         };
         let before = match self.cache {
             Cache::Cold => 0.0,
-            Cache::Warm => WARMING_SECONDS + WARM_UP_SECONDS as f64,
+            Cache::Warm => WARMING_SECONDS,
         };
         let middlebox = if self.is_distant {
             MIDDLEBOX_SECONDS
@@ -186,7 +189,7 @@ impl Cell {
             + before
             + middlebox
             + self.connections as f64 * (CONNECT_SECONDS + handshake)
-            + self.window_seconds as f64
+            + (self.warm_up_seconds + self.window_seconds) as f64
     }
 }
 

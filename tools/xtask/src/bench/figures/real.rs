@@ -1,4 +1,4 @@
-//! Serving from the machine's own disk: few connections, each object asked once.
+//! Serving from the machine's own disk: few connections, a cold cache.
 //!
 //! Such a disk is slower than a core, so Gb/s tell of the disk, and the core-seconds each GB costs
 //! tell of the server. What cannot be measured is told. Bounded by: [`OBJECTS`].
@@ -22,9 +22,8 @@ use crate::harness::server::NginxMode;
 /// Clients, without distance.
 const CONNECTIONS: u64 = 64;
 
-/// Objects: 2 GB at most, and 1 GB for the quick run.
+/// Objects: 2 GB, which outlast what is cached of them.
 const OBJECTS: u64 = 6_500;
-const OBJECTS_QUICK: u64 = 3_200;
 
 /// From so much of a core on it is full.
 const FULL: f64 = 0.9;
@@ -63,7 +62,6 @@ impl Figures {
 
 /// Plain and over TLS, cold; as many rounds as `whole` has.
 pub(super) fn plan(whole: &Plan, is_quick: bool, all: &[Contender]) -> Plan {
-    let objects = if is_quick { OBJECTS_QUICK } else { OBJECTS };
     let wishes = Wishes {
         is_quick,
         rounds: Some(whole.rounds()),
@@ -73,7 +71,7 @@ pub(super) fn plan(whole: &Plan, is_quick: bool, all: &[Contender]) -> Plan {
     let mut plan = Plan::new(wishes, &contenders(all));
     plan.visits.retain(|it| it.cell.cache == Cache::Cold);
     for visit in &mut plan.visits {
-        visit.cell.objects = objects;
+        visit.cell.objects = OBJECTS;
     }
     plan
 }
@@ -116,7 +114,7 @@ pub(super) fn section(figures: &Figures, disk_gbps: Option<f64>) -> String {
     }
     let _ = writeln!(
         out,
-        "{}: cold, each object asked once, without distance. Where the disk bounds, Gb/s are its; \
+        "{}: cold, without distance. Where the disk bounds, Gb/s are its; \
          `core-s/GB` are the server's.\n\n```text\n{}```\n",
         figures.device,
         table(&figures.points)

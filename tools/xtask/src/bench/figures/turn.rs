@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::middlebox::Middlebox;
-use super::plan::{Cache, Cell, OBJECT_BYTES, Security, WARM_UP_SECONDS};
+use super::plan::{Cache, Cell, FORGET_TIMES, OBJECT_BYTES, Security};
 use super::summary::Run;
-use crate::bench::disk::{Objects, cache_drops, drop_caches, read_bytes};
-use crate::bench::lab::{Contender, Lab, stop};
+use crate::bench::disk::{Forgetting, Objects, cache_drops, drop_caches, read_bytes};
+use crate::bench::lab::{CLIENT_CORE, Contender, Lab, stop};
 use crate::bench::load::{Cost, Likeness, Load, Window};
 
 /// Passes over a warm set until one finds all of it cached: two, if nobody else wants memory.
@@ -26,6 +26,9 @@ const WARM_TURNS_MAX: u32 = 3;
 
 /// How often a turn empties the page cache itself.
 const OWN_CACHE_DROPS: u64 = 1;
+
+/// Objects that Atlas may have open in a cold run beside one for each connection.
+const SPARE_OBJECTS: u64 = 256;
 
 /// What the page cache may lack of a warm set: its files' metadata and stray evictions.
 const WARM_READ_SHARE_MAX: f64 = 0.02;
@@ -60,7 +63,7 @@ impl Turns<'_> {
     }
 
     fn turn(&self, contender: &Contender, cell: &Cell) -> Result<Run> {
-        let (server, address) = self.lab.start(contender, "")?;
+        let (server, address) = self.lab.start(contender, &self.arguments(cell)?)?;
         drop_caches()?;
         if cell.cache == Cache::Warm {
             self.warm(cell.objects)?;
@@ -70,7 +73,13 @@ impl Turns<'_> {
             .then(|| Middlebox::start(self.atlas, &self.lab.cable.client))
             .transpose()?;
         let load = self.load(cell, address);
+        let is_cold = cell.cache == Cache::Cold;
+        let forget_each = cell.objects * OBJECT_BYTES / FORGET_TIMES;
+        let forgetting = is_cold
+            .then(|| Forgetting::start(CLIENT_CORE, &self.lab.disk.device, forget_each))
+            .transpose()?;
         let window = load.run(amount(cell))?;
+        drop(forgetting);
         let delay = middlebox.map(Middlebox::stop).transpose()?;
         // Emulated sealing must change them all.
         let verified = load.verify(match contender {
@@ -86,6 +95,17 @@ impl Turns<'_> {
         let run = figures(window, verified, delay)?;
         check_reads(contender, cell, &run)?;
         Ok(run)
+    }
+
+    /// What Atlas is told: in a cold run it has no objects open but those being sent.
+    fn arguments(&self, cell: &Cell) -> Result<String> {
+        if cell.cache == Cache::Warm {
+            return Ok(String::new());
+        }
+        let file = self.directory.join("atlas.toml");
+        let objects = cell.connections + SPARE_OBJECTS;
+        fs::write(&file, format!("objects_max = {objects}\n"))?;
+        Ok(format!("--config {}", file.display()))
     }
 
     /// Reads the set into the page cache, and shows that it stayed there.
@@ -127,11 +147,10 @@ impl Turns<'_> {
 
 /// How much of it.
 fn amount(cell: &Cell) -> [String; 2] {
-    let way = match cell.cache {
-        Cache::Cold => "--once".to_owned(),
-        Cache::Warm => format!("--warm-up={WARM_UP_SECONDS}"),
-    };
-    [way, format!("--seconds={}", cell.window_seconds)]
+    [
+        format!("--warm-up={}", cell.warm_up_seconds),
+        format!("--seconds={}", cell.window_seconds),
+    ]
 }
 
 /// The figures of a window, and all else a run tells of.
@@ -157,11 +176,15 @@ fn figures(window: Window, verified: u64, delay: Option<Value>) -> Result<Run> {
     reason = "bytes of one run are far below 2^52"
 )]
 fn check_reads(contender: &Contender, cell: &Cell, run: &Run) -> Result<()> {
-    let share = run.disk_read_bytes as f64 / run.load.body_bytes as f64;
+    let served = run.load.warm_up_body_bytes + run.load.body_bytes;
+    let share = run.disk_read_bytes as f64 / served as f64;
     match cell.cache {
         Cache::Cold => ensure!(
             share >= 1.0 - WARM_READ_SHARE_MAX,
-            "only {share:.3} of what was served came from the disk"
+            "only {} of the {served} bytes served, {} in a window of {:.1} s, came from the disk",
+            run.disk_read_bytes,
+            run.load.body_bytes,
+            run.load.seconds
         ),
         Cache::Warm if contender.is_ours() => {}
         Cache::Warm => ensure!(
