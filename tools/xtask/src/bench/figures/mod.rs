@@ -27,7 +27,8 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-use self::accounts::{Accounts, stages};
+use self::accounts::Accounts;
+use self::accounts::stages::{self, Measuring};
 use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes, is_hopeless};
 use self::summary::{Comparison, Point};
 use self::turn::Turns;
@@ -116,7 +117,7 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
     );
     let plan = Plan::new(wishes, &contenders);
     let real_plan = real::plan(&plan, options.quick, &contenders);
-    let parts = disks::estimate(options.quick) + stages::estimate(options.quick);
+    let parts = disks::estimate(options.quick) + stages::estimate(plan.rounds(), options.quick);
     let estimate = plan.estimate() + parts + real_plan.estimate();
     eprintln!("this will take some {}", minutes(estimate));
     let report = measure(&plan, &real_plan, &atlas, &contenders, options.quick)?;
@@ -170,14 +171,19 @@ fn measure(
     let descriptors = raise_descriptors();
     environment.extend(settings::settings(&lab, descriptors)?);
     let directory = directory.path();
-    let stages = stages::measure(&lab, atlas, is_quick)?;
     let real = RealDisk::find();
     let disks = disks::measure(&lab, atlas, &real, is_quick)?;
-    let (lab, points) = carry_out(plan, lab, atlas, directory, descriptors)?;
+    let rounds = Rounds {
+        atlas,
+        directory,
+        descriptors,
+    };
+    let mut stages = Measuring::new(atlas, is_quick);
+    let (lab, points) = rounds.carry_out(plan, lab, |lab| stages.repeat(lab))?;
     let real_disk = match real::fill(&real, real_plan.objects())? {
         Ok(disk) => {
             let device = disk.device.clone();
-            let (_, points) = carry_out(real_plan, lab.on(disk), atlas, directory, descriptors)?;
+            let (_, points) = rounds.carry_out(real_plan, lab.on(disk), |_| Ok(()))?;
             real::Figures::new(&device, points)
         }
         Err(why) => real::Figures::refused(why),
@@ -185,42 +191,55 @@ fn measure(
     Ok(Report {
         environment,
         comparisons: summary::compare(&points, Contender::ATLAS),
-        accounts: Some(Accounts::new(stages, &points, is_kernel_tls_available())),
+        accounts: Some(Accounts::new(
+            stages.end()?,
+            &points,
+            is_kernel_tls_available(),
+        )),
         points,
         disks,
         real_disk,
     })
 }
 
-/// All rounds of a plan, on whatever disk the laboratory serves from.
-fn carry_out(
-    plan: &Plan,
-    mut lab: Lab,
-    atlas: &Path,
-    directory: &Path,
+/// What rounds have in common, on whatever disk.
+struct Rounds<'a> {
+    atlas: &'a Path,
+    directory: &'a Path,
     descriptors: u64,
-) -> Result<(Lab, Vec<Point>)> {
-    let mut series = Series::new(plan, descriptors);
-    for round in 1..=plan.rounds() {
-        for security in [Security::Plain, Security::Tls] {
-            lab = match security {
-                Security::Plain => lab.without_tls(),
-                Security::Tls => {
-                    let credentials = Credentials::new(Key::Ecdsa)?;
-                    lab.with_tls(credentials, is_kernel_tls_available())
-                }
-            };
-            let turns = Turns {
-                lab: &lab,
-                atlas,
-                directory,
-            };
-            series.run(&turns, security, round)?;
+}
+
+impl Rounds<'_> {
+    /// All rounds of a plan, on whatever disk the laboratory serves from.
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        mut lab: Lab,
+        mut before_round: impl FnMut(&Lab) -> Result<()>,
+    ) -> Result<(Lab, Vec<Point>)> {
+        let mut series = Series::new(plan, self.descriptors);
+        for round in 1..=plan.rounds() {
+            before_round(&lab)?;
+            for security in [Security::Plain, Security::Tls] {
+                lab = match security {
+                    Security::Plain => lab.without_tls(),
+                    Security::Tls => {
+                        let credentials = Credentials::new(Key::Ecdsa)?;
+                        lab.with_tls(credentials, is_kernel_tls_available())
+                    }
+                };
+                let turns = Turns {
+                    lab: &lab,
+                    atlas: self.atlas,
+                    directory: self.directory,
+                };
+                series.run(&turns, security, round)?;
+            }
         }
+        let mut points = series.points.into_iter().flatten().collect::<Vec<_>>();
+        summary::pool(&mut points);
+        Ok((lab, points))
     }
-    let mut points = series.points.into_iter().flatten().collect::<Vec<_>>();
-    summary::pool(&mut points);
-    Ok((lab, points))
 }
 
 /// The plan being carried out.

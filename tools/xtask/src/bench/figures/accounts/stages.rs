@@ -21,10 +21,8 @@ use crate::harness::process::{Process, output};
 /// A stage that takes longer is a failure.
 const STAGE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often each is measured, and for how long, seconds; and with `--quick`.
-const REPETITIONS: u32 = 3;
+/// How long each is measured, seconds; and with `--quick`.
 const SECONDS: f64 = 1.0;
-const REPETITIONS_QUICK: u32 = 1;
 const SECONDS_QUICK: f64 = 0.5;
 
 /// What a stage takes besides.
@@ -97,42 +95,59 @@ impl Stages {
     }
 }
 
-/// How often, and for how many seconds each.
-fn extent(is_quick: bool) -> (u32, f64) {
-    if is_quick {
-        (REPETITIONS_QUICK, SECONDS_QUICK)
-    } else {
-        (REPETITIONS, SECONDS)
-    }
+/// How long each is measured, seconds.
+fn seconds(is_quick: bool) -> f64 {
+    if is_quick { SECONDS_QUICK } else { SECONDS }
 }
 
-/// How long it will take, about.
-pub(in super::super) fn estimate(is_quick: bool) -> Duration {
-    let (count, seconds) = extent(is_quick);
+/// How long all rounds will take, about.
+pub(in super::super) fn estimate(rounds: usize, is_quick: bool) -> Duration {
+    let once = Duration::from_secs_f64(seconds(is_quick)) + START_TIME;
     // Four stages and OpenSSL's test, each with its start and its warm-up.
-    5 * count * (Duration::from_secs_f64(seconds) + START_TIME)
+    5 * once * u32::try_from(rounds).unwrap_or(u32::MAX)
 }
 
-/// Measures all stages.
-pub(in super::super) fn measure(lab: &Lab, atlas: &Path, is_quick: bool) -> Result<Stages> {
-    let (count, seconds) = extent(is_quick);
-    let bench = Bench {
-        lab,
-        atlas,
-        seconds,
-    };
-    let (mut repetitions, mut reports) = (Vec::new(), Vec::new());
-    for number in 1..=count {
-        eprintln!("the stages alone, {number}/{count}");
-        repetitions.push(bench.repetition(&mut reports)?);
+/// The stages, measured once before each round: what the machine does for some minutes then falls
+/// on them as on the servers.
+pub(in super::super) struct Measuring<'a> {
+    atlas: &'a Path,
+    seconds: f64,
+    repetitions: Vec<Repetition>,
+    reports: Vec<Value>,
+}
+
+impl<'a> Measuring<'a> {
+    pub(in super::super) fn new(atlas: &'a Path, is_quick: bool) -> Self {
+        Self {
+            atlas,
+            seconds: seconds(is_quick),
+            repetitions: Vec::new(),
+            reports: Vec::new(),
+        }
     }
-    let mut version = Command::new("openssl");
-    let version = output(version.arg("version"), STAGE_LIMIT)?;
-    let version = String::from_utf8_lossy(&version.stdout);
-    // The library's follows in brackets, and is the same.
-    let openssl = version.split(" (").next().unwrap_or_default();
-    let openssl = openssl.trim().to_owned();
-    Ok(Stages::new(&repetitions, openssl, reports))
+
+    /// Measures all stages once more.
+    pub(in super::super) fn repeat(&mut self, lab: &Lab) -> Result<()> {
+        eprintln!("the stages alone");
+        let bench = Bench {
+            lab,
+            atlas: self.atlas,
+            seconds: self.seconds,
+        };
+        self.repetitions.push(bench.repetition(&mut self.reports)?);
+        Ok(())
+    }
+
+    /// What they showed.
+    pub(in super::super) fn end(self) -> Result<Stages> {
+        let mut version = Command::new("openssl");
+        let version = output(version.arg("version"), STAGE_LIMIT)?;
+        let version = String::from_utf8_lossy(&version.stdout);
+        // The library's follows in brackets, and is the same.
+        let openssl = version.split(" (").next().unwrap_or_default();
+        let openssl = openssl.trim().to_owned();
+        Ok(Stages::new(&self.repetitions, openssl, self.reports))
+    }
 }
 
 struct Bench<'a> {
