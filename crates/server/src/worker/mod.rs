@@ -100,7 +100,6 @@ pub struct Worker<L: Link, D: Disk> {
     arena: Arena,
     /// `None`: nothing is served over TLS.
     tls: Option<Handshaker>,
-    /// Rounds in a row in which due timers waited.
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     counters: Counters,
