@@ -128,11 +128,6 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let lab = Lab::new(OBJECTS * OBJECT_BYTES, OBJECT_BYTES, options.steering)?
         .with_tls(Credentials::new(options.key)?, false);
-    // Thousands of connections a second from one address: their ports are needed again soon.
-    lab.cable.client.set("ipv4/tcp_tw_reuse", "1")?;
-    lab.cable
-        .client
-        .set("ipv4/ip_local_port_range", "1024 65535")?;
     let bench = Handshakes {
         options,
         atlas,
