@@ -11,12 +11,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use load::content::OBJECT_SEED;
+use rustix::fs::{Advice, fadvise};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::harness::content::Content;
@@ -236,30 +237,41 @@ pub(crate) fn drop_caches() -> Result<()> {
 /// How often it is looked whether there is enough to forget.
 const FORGET_LOOK_EACH: Duration = Duration::from_millis(50);
 
-/// Forgets everything cached again and again, so that what is asked for a second time is read from
-/// the disk again. Ends when dropped.
+/// Has the kernel forget what it has cached of the objects again and again, so that what is asked
+/// for a second time is read from the disk again. File by file: dropping all caches at once holds
+/// its core for as long as servers fill them. Names stay cached. Ends when dropped.
 pub(crate) struct Forgetting {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Forgetting {
-    /// Starts it on `core`, each time `bytes` have been read from `device`.
-    pub(crate) fn start(core: usize, device: &str, bytes: u64) -> Result<Self> {
+    /// Starts it on `core` for the first `count` objects, each time `bytes` have been read.
+    pub(crate) fn start(
+        core: usize,
+        objects: &ObjectDirectory,
+        count: u64,
+        bytes: u64,
+    ) -> Result<Self> {
         let (stop, stopped) = channel();
-        let device = device.to_owned();
+        let (root, device) = (objects.root.clone(), objects.device.clone());
         let mut read = read_bytes(&device)?;
         let thread = thread::spawn(move || {
             let mut cores = CpuSet::new();
             cores.set(core);
-            // Elsewhere it would cost the server a little. What it failed to forget shows in what
-            // the disk read.
+            // What it failed to do, here and below, shows in what the disk read.
             let _ = sched_setaffinity(None, &cores);
             while stopped.recv_timeout(FORGET_LOOK_EACH) == Err(RecvTimeoutError::Timeout) {
                 let now = read_bytes(&device).unwrap_or(u64::MAX);
-                if now.saturating_sub(read) >= bytes {
-                    let _ = fs::write(DROP_CACHES, "3");
-                    read = now;
+                if now.saturating_sub(read) < bytes {
+                    continue;
+                }
+                read = now;
+                let is_on = || stopped.try_recv() == Err(TryRecvError::Empty);
+                for index in (0..count).take_while(|_| is_on()) {
+                    if let Ok(file) = fs::File::open(root.join(&Objects::path(index)[1..])) {
+                        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+                    }
                 }
             }
         });

@@ -374,6 +374,8 @@ fn tune_kernel_tcp(undo: &mut Undo, cable: &Cable) -> Result<()> {
     for namespace in [&cable.server, &cable.client] {
         namespace.set("ipv4/tcp_congestion_control", "cubic")?;
         namespace.set("ipv4/tcp_slow_start_after_idle", "0")?;
+        // Or connections of one turn would begin with what those before them learnt.
+        namespace.set("ipv4/tcp_no_metrics_save", "1")?;
     }
     Ok(())
 }

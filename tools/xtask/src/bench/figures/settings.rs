@@ -68,7 +68,7 @@ pub(super) fn settings(lab: &Lab, descriptors: u64) -> Result<Vec<(String, Strin
         ("kernel TLS", kernel_tls.to_owned()),
         (
             "cold",
-            "0 % BC: caches dropped four times while all objects are read, no object asked for before all others; what the disk \
+            "0 % BC: the page cache forgets four times while all objects are read, no object asked for before all others; what the disk \
              read is checked"
                 .to_owned(),
         ),

@@ -76,7 +76,7 @@ impl Turns<'_> {
         let is_cold = cell.cache == Cache::Cold;
         let forget_each = cell.objects * OBJECT_BYTES / FORGET_TIMES;
         let forgetting = is_cold
-            .then(|| Forgetting::start(CLIENT_CORE, &self.lab.disk.device, forget_each))
+            .then(|| Forgetting::start(CLIENT_CORE, &self.lab.disk, cell.objects, forget_each))
             .transpose()?;
         let window = load.run(amount(cell))?;
         drop(forgetting);
