@@ -46,8 +46,9 @@ use objects::Objects;
 /// Most frames received in a round: as many as the packet link's ring holds, so that each round
 /// begins with nothing left unread. Clients send up to two dozen acknowledgments for each frame of
 /// 64 KiB; a bound near [`COMPLETIONS_MAX`] let the ring run over with thousands of busy clients,
-/// and each acknowledgment lost there cost a tail loss probe. At a microsecond a frame, a flood
-/// leaves half of the core to what is being served.
+/// and each acknowledgment lost there cost a tail loss probe. The price is paid in floods, where a
+/// full ring comes before the 64 completions of a round: of acknowledgments it leaves what is being
+/// served about half of the core, of SYN, each answered, about a fifth `[guess]`.
 pub const RECEIVE_FRAMES_MAX: usize = 2_048;
 /// Most completions taken in a round.
 pub const COMPLETIONS_MAX: usize = 64;

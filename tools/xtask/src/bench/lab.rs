@@ -362,8 +362,8 @@ fn command_line() -> String {
 }
 
 /// The same congestion control for every kernel TCP in the bench, whatever the host's default, and
-/// no slow start after a pause, as who serves video from a kernel's TCP sets it: with it nginx fell
-/// from 13.9 to 2.7 Gb/s at 4,000 connections, which pause while others have their turn.
+/// no slow start after a pause, as who serves video from a kernel's TCP sets it: thousands of
+/// connections pause while others have their turn (docs/decisions/0008-comparing.md).
 fn tune_kernel_tcp(undo: &mut Undo, cable: &Cable) -> Result<()> {
     // A namespace may only choose among what the host allows.
     let allowed = Path::new("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
