@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use load::content::OBJECT_SEED;
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, openat};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::harness::content::Content;
@@ -237,16 +237,22 @@ pub(crate) fn drop_caches() -> Result<()> {
 /// How often it is looked whether there is enough to forget.
 const FORGET_LOOK_EACH: Duration = Duration::from_millis(50);
 
+/// Bytes read for each byte that the page cache has grown by, above which there is nothing to forget:
+/// names and the like are cached for everybody.
+const FORGET_READ_PER_CACHED: u64 = 16;
+
 /// Has the kernel forget what it has cached of the objects again and again, so that what is asked
 /// for a second time is read from the disk again. File by file: dropping all caches at once holds
-/// its core for as long as servers fill them. Names stay cached. Ends when dropped.
+/// its core for as long as servers fill them. Names stay cached. It leaves its core to others while
+/// a server caches nothing. Ends when dropped.
 pub(crate) struct Forgetting {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Forgetting {
-    /// Starts it on `core` for the first `count` objects, each time `bytes` have been read.
+    /// Starts it on `core` for the first `count` objects, each time `bytes` have been read, if one in
+    /// [`FORGET_READ_PER_CACHED`] of them is in the page cache.
     pub(crate) fn start(
         core: usize,
         objects: &ObjectDirectory,
@@ -254,8 +260,9 @@ impl Forgetting {
         bytes: u64,
     ) -> Result<Self> {
         let (stop, stopped) = channel();
-        let (root, device) = (objects.root.clone(), objects.device.clone());
-        let mut read = read_bytes(&device)?;
+        let root = fs::File::open(&objects.root)?;
+        let device = objects.device.clone();
+        let (mut read, cached) = (read_bytes(&device)?, cached_bytes()?);
         let thread = thread::spawn(move || {
             let mut cores = CpuSet::new();
             cores.set(core);
@@ -267,9 +274,15 @@ impl Forgetting {
                     continue;
                 }
                 read = now;
+                let grown = cached_bytes().unwrap_or(u64::MAX).saturating_sub(cached);
+                if grown < bytes / FORGET_READ_PER_CACHED {
+                    continue;
+                }
                 let is_on = || stopped.try_recv() == Err(TryRecvError::Empty);
                 for index in (0..count).take_while(|_| is_on()) {
-                    if let Ok(file) = fs::File::open(root.join(&Objects::path(index)[1..])) {
+                    let path = Objects::path(index);
+                    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                    if let Ok(file) = openat(&root, &path[1..], flags, Mode::empty()) {
                         let _ = fadvise(&file, 0, None, Advice::DontNeed);
                     }
                 }
@@ -293,12 +306,22 @@ impl Drop for Forgetting {
 
 /// How often anyone has had the page cache forgotten since the machine started.
 pub(crate) fn cache_drops() -> Result<u64> {
+    vmstat("drop_pagecache")
+}
+
+/// Bytes in the page cache, without those of tmpfs, which are nowhere else.
+fn cached_bytes() -> Result<u64> {
+    let pages = vmstat("nr_file_pages")?.saturating_sub(vmstat("nr_shmem")?);
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+/// A number of `/proc/vmstat`.
+fn vmstat(name: &str) -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat").context("reading /proc/vmstat")?;
-    let count = text
-        .lines()
-        .find_map(|line| line.strip_prefix("drop_pagecache "))
-        .and_then(|number| number.parse().ok());
-    count.context("no drop_pagecache in /proc/vmstat")
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    let number = lines.find(|(its_name, _)| *its_name == name);
+    let number = number.and_then(|(_, number)| number.parse().ok());
+    number.with_context(|| format!("no {name} in /proc/vmstat"))
 }
 
 /// Bytes read from a block device since it was made: proof that a run was cold.

@@ -68,8 +68,8 @@ pub(super) fn settings(lab: &Lab, descriptors: u64) -> Result<Vec<(String, Strin
         ("kernel TLS", kernel_tls.to_owned()),
         (
             "cold",
-            "0 % BC: the page cache forgets four times while all objects are read, no object asked for before all others; what the disk \
-             read is checked"
+            "0 % BC: the page cache, where it is used, forgets four times while all objects are \
+             read, none is asked for again before all others; what the disk read is checked"
                 .to_owned(),
         ),
         (
