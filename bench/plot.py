@@ -69,13 +69,15 @@ def look(server):
 def spread(points, figure, scale):
     """Medians, and how far the ends of the confidence intervals are from them."""
     medians, below, above = [], [], []
+    # Nothing is busy for more than all the time.
+    most = 1.0 if figure == CPU[0] else float("inf")
     for point in points:
         it = point[figure]
         half = it["confidence_95"] or 0.0
         mean = it["mean"] if half else it["median"]
         medians.append(scale * it["median"])
         below.append(scale * max(0.0, it["median"] - (mean - half)))
-        above.append(scale * max(0.0, mean + half - it["median"]))
+        above.append(scale * max(0.0, min(mean + half, most) - it["median"]))
     return medians, [below, above]
 
 
