@@ -227,6 +227,21 @@ fn summary(report: &Report) -> String {
     )
 }
 
+/// Why nothing can be said beside our point: what rivals were tried there failed, or none was.
+fn missing(report: &Report, own: &Point, cache: Cache) -> String {
+    let mut rivals = report.points.iter().filter(|it| {
+        !it.is_ours
+            && it.cell.security == own.cell.security
+            && it.cell.connections == own.cell.connections
+            && it.cell.cache == cache
+    });
+    if rivals.any(|it| !it.failures.is_empty()) {
+        "rivals failed".to_owned()
+    } else {
+        none()
+    }
+}
+
 /// Atlas beside the best rivals over the sweep, in Markdown.
 fn sweep_table(report: &Report, security: Security) -> String {
     let mut out = format!(
@@ -246,8 +261,9 @@ fn sweep_table(report: &Report, security: Security) -> String {
     for own in ours {
         let connections = own.cell.connections;
         let cold = of(report, security, Cache::Cold).find(|it| it.cell == own.cell);
-        let beside = |ratio: Option<(&Spread, &String)>| {
-            ratio.map_or_else(none, |(ratio, rival)| format!("{} {rival}", times(ratio)))
+        let beside = |ratio: Option<(&Spread, &String)>, cache| match ratio {
+            Some((ratio, rival)) => format!("{} {rival}", times(ratio)),
+            None => missing(report, own, cache),
         };
         let warm = warm.iter().find(|(at, _, _)| *at == connections);
         let _ = writeln!(
@@ -257,9 +273,12 @@ fn sweep_table(report: &Report, security: Security) -> String {
             if own.cell.is_distant { ", distant" } else { "" },
             own.gbps.median,
             own.core_seconds_per_gb.median,
-            beside(cold.map(|it| (&it.gbps, &it.fastest_rival))),
-            beside(cold.map(|it| (&it.work_per_core_second, &it.thriftiest_rival))),
-            beside(warm.map(|(_, ratio, rival)| (ratio, rival)))
+            beside(cold.map(|it| (&it.gbps, &it.fastest_rival)), Cache::Cold),
+            beside(
+                cold.map(|it| (&it.work_per_core_second, &it.thriftiest_rival)),
+                Cache::Cold
+            ),
+            beside(warm.map(|(_, ratio, rival)| (ratio, rival)), Cache::Warm)
         );
     }
     out
@@ -438,6 +457,19 @@ mod tests {
         let report = report(vec![point("atlas", 10.0, 0.5), point("h2o", 10.1, 0.495)]);
         assert!(slower(&report).is_empty());
         assert!(page(&report, "figures").contains("Nowhere"));
+    }
+
+    #[test]
+    fn the_sweep_tells_rivals_that_failed_from_none() {
+        let mut failed = Point::new(point("h2o", 1.0, 1.0).cell, "h2o", false);
+        failed.add(1, Err("too many open files".to_owned()));
+        let report = report(vec![point("atlas", 10.0, 0.5), failed]);
+        let table = sweep_table(&report, Security::Plain);
+        let row = table.lines().last().expect("a row for our point");
+        assert!(
+            row.ends_with("| rivals failed | rivals failed | not measured |"),
+            "{row}"
+        );
     }
 
     #[test]
