@@ -45,8 +45,9 @@ const COLD_OBJECTS: u64 = 32_000;
 const COLD_OBJECTS_QUICK: u64 = 10_000;
 
 /// The page cache forgets all objects so often while a server that caches reads those of a cold run
-/// once. With three, one object in ten was found there when its turn came again: forgetting takes up
-/// to a second.
+/// once. Seldom enough to leave its clients their core; that it is often enough shows in what the disk
+/// read. (Three times, counted from the end of the forgetting before, was not: two quick turns of
+/// nginx read 7 and 15 % too little.)
 pub(super) const FORGET_TIMES: u64 = 4;
 
 /// Length of a cold window, seconds; and with `--quick`.
