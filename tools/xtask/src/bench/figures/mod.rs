@@ -90,6 +90,8 @@ struct Report {
     /// What the stages cost alone, and what follows, if they were measured.
     accounts: Option<Accounts>,
     points: Vec<Point>,
+    /// Atlas alone over connections, turn beside turn.
+    alone: Vec<Point>,
     /// The disks by themselves.
     disks: Vec<disks::Figures>,
     /// Serving from the machine's own disk.
@@ -116,11 +118,17 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
         "no connections, no figures"
     );
     let plan = Plan::new(wishes, &contenders);
-    let real_plan = real::plan(&plan, options.quick, &contenders);
-    let parts = disks::estimate(options.quick) + stages::estimate(plan.rounds(), options.quick);
-    let estimate = plan.estimate() + parts + real_plan.estimate();
+    let plans = Plans {
+        alone: plan.over_connections(wishes),
+        real: real::plan(&plan, options.quick, &contenders),
+        whole: plan,
+    };
+    let parts =
+        disks::estimate(options.quick) + stages::estimate(plans.whole.rounds(), options.quick);
+    let all = [&plans.whole, &plans.alone, &plans.real];
+    let estimate = parts + all.map(Plan::estimate).into_iter().sum::<Duration>();
     eprintln!("this will take some {}", minutes(estimate));
-    let report = measure(&plan, &real_plan, &atlas, &contenders, options.quick)?;
+    let report = measure(&plans, &atlas, &contenders, options.quick)?;
     publish(&page::text(&report), &report, options.json.as_deref())?;
     match &options.json {
         Some(json) => illustrate(json, &report),
@@ -151,15 +159,21 @@ fn contenders(names: &[String], atlas: &Path) -> Result<Vec<Contender>> {
     Ok(all.into_iter().filter(is_wanted).collect())
 }
 
+/// What is carried out, on one disk after the other.
+struct Plans {
+    whole: Plan,
+    alone: Plan,
+    real: Plan,
+}
+
 fn measure(
-    plan: &Plan,
-    real_plan: &Plan,
+    plans: &Plans,
     atlas: &Path,
     contenders: &[Contender],
     is_quick: bool,
 ) -> Result<Report> {
     let directory = scratch_directory("figures")?;
-    let wanted = plan.objects();
+    let wanted = plans.whole.objects();
     let lab = Lab::new(wanted * OBJECT_BYTES, OBJECT_BYTES, Steering::Server)?;
     let found = lab.disk.objects.count;
     ensure!(
@@ -179,11 +193,12 @@ fn measure(
         descriptors,
     };
     let mut stages = Measuring::new(atlas, is_quick);
-    let (lab, points) = rounds.carry_out(plan, lab, |lab| stages.repeat(lab))?;
-    let real_disk = match real::fill(&real, real_plan.objects())? {
+    let (lab, points) = rounds.carry_out(&plans.whole, lab, |lab| stages.repeat(lab))?;
+    let (lab, alone) = rounds.carry_out(&plans.alone, lab, |_| Ok(()))?;
+    let real_disk = match real::fill(&real, plans.real.objects())? {
         Ok(disk) => {
             let device = disk.device.clone();
-            let (_, points) = rounds.carry_out(real_plan, lab.on(disk), |_| Ok(()))?;
+            let (_, points) = rounds.carry_out(&plans.real, lab.on(disk), |_| Ok(()))?;
             real::Figures::new(&device, points)
         }
         Err(why) => real::Figures::refused(why),
@@ -197,6 +212,7 @@ fn measure(
             is_kernel_tls_available(),
         )),
         points,
+        alone,
         disks,
         real_disk,
     })
@@ -272,10 +288,8 @@ impl<'a> Series<'a> {
 
     /// One round at all cells of a kind.
     fn run(&mut self, turns: &Turns<'_>, security: Security, round: usize) -> Result<()> {
-        let visits = self.plan.visits.iter().zip(&mut self.points);
-        let visits =
-            visits.filter(|(visit, _)| visit.cell.security == security && visit.rounds >= round);
-        for (visit, points) in visits {
+        for index in self.plan.order(security, round) {
+            let (visit, points) = (&self.plan.visits[index], &mut self.points[index]);
             for (contender, point) in visit.contenders.iter().zip(points) {
                 interrupt::check()?;
                 let has_failed = !point.failures.is_empty();

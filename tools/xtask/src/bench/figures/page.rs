@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::aims::{self, LEAD_MIN, MANY, cold_over_warm_by_connections, thousands, times};
 use super::plan::{Cache, OBJECT_BYTES, Security};
-use super::summary::{Comparison, Point, Spread};
+use super::summary::{Comparison, Point, Run, Spread};
+use super::turn::STOLEN_SHARE_MAX;
 use super::{Report, disks, real};
 use crate::bench::lab::Contender;
 use crate::bench::report::environment_text;
@@ -53,7 +54,7 @@ const SAYINGS: [Saying; 6] = [
     Saying {
         figure: "11a",
         said: "below 4,000 connections 13 % are lost",
-        measured: |report| few_over_many(report, Security::Plain),
+        measured: few_over_many,
     },
     Saying {
         figure: "13a",
@@ -63,7 +64,7 @@ const SAYINGS: [Saying; 6] = [
     Saying {
         figure: "13a",
         said: "throughput falls only slightly with more connections",
-        measured: |report| last_over_best(report, Security::Tls),
+        measured: most_over_best,
     },
 ];
 
@@ -124,47 +125,31 @@ fn rivals_cold_over_warm(report: &Report, security: Security) -> String {
     }
 }
 
-/// Our cold sweep with distant clients, by connections.
-fn sweep(report: &Report, security: Security) -> Vec<(u64, f64)> {
-    let ours = report.points.iter().filter(|it| {
-        it.server == Contender::ATLAS
-            && it.cell.security == security
-            && it.cell.cache == Cache::Cold
-            && it.cell.is_distant
-            && !it.runs.is_empty()
-    });
-    ours.map(|it| (it.cell.connections, it.gbps.median))
-        .collect()
-}
-
-fn highest(sweep: &[(u64, f64)]) -> Option<f64> {
-    sweep.iter().map(|(_, gbps)| *gbps).reduce(f64::max)
-}
-
-fn few_over_many(report: &Report, security: Security) -> String {
-    let (few, many): (Vec<_>, Vec<_>) = sweep(report, security)
-        .into_iter()
-        .partition(|(connections, _)| *connections < MANY);
-    match (highest(&few), highest(&many)) {
-        (Some(few), Some(many)) => format!(
-            "{:.2} x of the best from {} on",
-            few / many,
-            thousands(MANY)
-        ),
-        _ => none(),
+fn few_over_many(report: &Report) -> String {
+    let each = aims::few_over_many(&aims::alone(report, Security::Plain));
+    let each: Vec<_> = each
+        .iter()
+        .map(|(connections, ratio)| format!("{} at {}", times(ratio), thousands(*connections)))
+        .collect();
+    if each.is_empty() {
+        return none();
     }
+    format!(
+        "{} of the mean from {} on",
+        each.join(", "),
+        thousands(MANY)
+    )
 }
 
-fn last_over_best(report: &Report, security: Security) -> String {
-    let sweep = sweep(report, security);
-    match (sweep.last(), highest(&sweep)) {
-        (Some((connections, last)), Some(best)) if sweep.len() > 1 => format!(
-            "at {} connections {:.0} % of its best",
-            thousands(*connections),
-            100.0 * last / best
-        ),
-        _ => none(),
-    }
+fn most_over_best(report: &Report) -> String {
+    let ratio = aims::most_over_best(&aims::alone(report, Security::Tls));
+    ratio.map_or_else(none, |ratio| format!("{} of its best", times(&ratio)))
+}
+
+/// All that was measured with servers.
+fn all_points(report: &Report) -> impl Iterator<Item = &Point> {
+    let cable = report.points.iter().chain(&report.alone);
+    cable.chain(&report.real_disk.points)
 }
 
 /// Where a rival did better than we, a line each.
@@ -191,8 +176,7 @@ fn slower(report: &Report) -> Vec<String> {
             }
         }
     }
-    let all = report.points.iter().chain(&report.real_disk.points);
-    let ours = all.filter(|it| it.is_ours);
+    let ours = all_points(report).filter(|it| it.is_ours);
     lines.extend(ours.flat_map(|it| {
         let failures = it.failures.iter();
         failures.map(move |failure| format!("{} failed: {}, {failure}", it.server, it.cell))
@@ -284,6 +268,71 @@ fn sweep_table(report: &Report, security: Security) -> String {
     out
 }
 
+/// Atlas alone over connections, in Markdown.
+fn alone_section(report: &Report) -> String {
+    if report.alone.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from(
+        "### Atlas alone, by connections, turn beside turn\n\
+         From disk, with distance; each round begins at another number of connections. A read is \
+         of as much as the peer's ACKs have made room for.\n\n\
+         | | Connections | Gb/s, median (min-max) | mean +- 95 % | core-s/GB | bytes a read | \
+         server's core | client's core |\n|---|---:|---|---|---:|---:|---:|---:|\n",
+    );
+    for security in [Security::Plain, Security::Tls] {
+        for point in aims::alone(report, security) {
+            let Spread {
+                median,
+                min,
+                max,
+                mean,
+                confidence_95,
+            } = point.gbps;
+            let half = confidence_95.map_or_else(|| "-".to_owned(), |half| format!("{half:.1}"));
+            let median_of = |figure: fn(&Run) -> f64| {
+                let all: Vec<f64> = point.runs.iter().map(figure).collect();
+                Spread::new(&all).median
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} | {median:.1} ({min:.1}-{max:.1}) | {mean:.1} +- {half} | {:.3} | {} | \
+                 {:.0} % | {:.0} % |",
+                security.title(),
+                thousands(point.cell.connections),
+                point.core_seconds_per_gb.median,
+                bytes_a_read(point).map_or_else(|| "-".to_owned(), thousands),
+                100.0 * point.server_core_busy.median,
+                100.0 * median_of(|run| run.client_core_busy),
+            );
+        }
+    }
+    out
+}
+
+/// Over all rounds, by the server's own counters.
+fn bytes_a_read(point: &Point) -> Option<u64> {
+    let sum = |name: &str| {
+        let counters = point.runs.iter().filter_map(|run| run.counters.as_ref());
+        let values = counters.map(|it| it.get(name).and_then(serde_json::Value::as_u64));
+        values.sum::<Option<u64>>()
+    };
+    sum("session_read_bytes")?.checked_div(sum("session_read_count")?)
+}
+
+/// What the hypervisor disturbed to the last.
+fn stolen(report: &Report) -> String {
+    let runs: Vec<&Run> = all_points(report).flat_map(|it| &it.runs).collect();
+    let is_stolen = |run: &&&Run| run.stolen_share > STOLEN_SHARE_MAX;
+    format!(
+        "A turn in which the hypervisor takes more than {:.0} % of a core is taken again, at most \
+         twice: in {} of {} turns it took so much at the last try too.\n",
+        100.0 * STOLEN_SHARE_MAX,
+        runs.iter().filter(is_stolen).count(),
+        runs.len()
+    )
+}
+
 /// The table, a line for each server at each cell.
 pub(super) fn table(points: &[Point]) -> String {
     let mut out = format!(
@@ -366,6 +415,7 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     for security in [Security::Plain, Security::Tls] {
         let _ = writeln!(out, "{}", sweep_table(report, security));
     }
+    let _ = writeln!(out, "{}", alone_section(report));
     for (file, title) in PLOTS {
         let _ = writeln!(out, "### {title}\n![{title}]({plots}/{file}.svg)\n");
     }
@@ -388,15 +438,15 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
     out += &real::section(&report.real_disk, disks::real_gbps_max(&report.disks));
     let _ = writeln!(
         out,
-        "\n## How it was measured\n```text\n{}```\n\n## All points\n\
+        "\n## How it was measured\n{}\n```text\n{}```\n\n## All points\n\
          `core-s/GB` is the busy time of the server's core, whoever made it busy, for each GB of \
          bodies;\n`+-95 %` is half the confidence interval of the mean, by the relative scatter \
          of a server over its sweep.\n\n```text\n{}```",
+        stolen(report),
         environment_text(&report.environment),
         table(&report.points)
     );
-    let all = report.points.iter().chain(&report.real_disk.points);
-    let failures = all.filter(|it| !it.failures.is_empty());
+    let failures = all_points(report).filter(|it| !it.failures.is_empty());
     for point in failures {
         let failures = point.failures.join("; ");
         let _ = writeln!(out, "\n{}, {}: {failures}", point.server, point.cell);
@@ -406,8 +456,9 @@ pub(super) fn page(report: &Report, plots: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::tests::cells;
     use super::super::summary::compare;
-    use super::super::summary::tests::point;
+    use super::super::summary::tests::{point, point_at};
     use super::*;
 
     fn report(points: Vec<Point>) -> Report {
@@ -416,6 +467,7 @@ mod tests {
             comparisons: compare(&points, Contender::ATLAS),
             accounts: None,
             points,
+            alone: Vec::new(),
             disks: Vec::new(),
             real_disk: real::Figures::default(),
         }
@@ -470,6 +522,40 @@ mod tests {
             row.ends_with("| rivals failed | rivals failed | not measured |"),
             "{row}"
         );
+    }
+
+    #[test]
+    fn atlas_alone_is_told_with_its_reads_and_its_failures() {
+        let distant = cells(Security::Plain, Cache::Cold)[1];
+        let mut alone = point_at(distant, "atlas", &[(10.0, 0.5), (12.0, 0.5)]);
+        for (run, bytes) in alone.runs.iter_mut().zip([300, 500]) {
+            run.counters = Some(serde_json::json!({
+                "session_read_bytes": bytes, "session_read_count": 4
+            }));
+        }
+        assert_eq!(bytes_a_read(&alone), Some(100));
+        alone.add(3, Err("fell over".to_owned()));
+        let told = Report {
+            alone: vec![alone.clone()],
+            ..report(Vec::new())
+        };
+        assert!(alone_section(&told).contains("| 1,000 | 11.0 (10.0-12.0) |"));
+        assert!(alone_section(&told).contains("| 100 |"));
+        assert!(slower(&told).iter().any(|line| line.contains("fell over")));
+        alone.runs[0].counters = None;
+        assert_eq!(bytes_a_read(&alone), Some(125), "of those that counted");
+        alone.runs.clear();
+        assert_eq!(bytes_a_read(&alone), None);
+        assert_eq!(alone_section(&report(Vec::new())), "");
+    }
+
+    #[test]
+    fn turns_the_hypervisor_disturbed_to_the_last_are_counted() {
+        let mut points = vec![point("atlas", 10.0, 0.5), point("h2o", 9.0, 0.5)];
+        points[0].runs[0].stolen_share = STOLEN_SHARE_MAX;
+        assert!(stolen(&report(points.clone())).contains("in 0 of 2 turns"));
+        points[0].runs[0].stolen_share = STOLEN_SHARE_MAX + 0.001;
+        assert!(stolen(&report(points)).contains("in 1 of 2 turns"));
     }
 
     #[test]

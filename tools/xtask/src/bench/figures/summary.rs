@@ -10,6 +10,12 @@ const STUDENT_95: [f64; 9] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
 ];
 
+/// None without a degree of freedom.
+fn student_95(freedom: usize) -> Option<f64> {
+    let index = freedom.checked_sub(1)?;
+    STUDENT_95.get(index).or(STUDENT_95.last()).copied()
+}
+
 /// One run of one server at one cell.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
@@ -24,6 +30,8 @@ pub(super) struct Run {
     /// Busy part of each core, 0 to 1.
     pub(super) server_core_busy: f64,
     pub(super) client_core_busy: f64,
+    /// What the hypervisor took of the core it took most of, 0 to 1.
+    pub(super) stolen_share: f64,
     /// Bytes read from the disk from the load's start to its end, warm-up included.
     pub(super) disk_read_bytes: u64,
     /// Replies whose bytes were all compared, after the window.
@@ -32,6 +40,8 @@ pub(super) struct Run {
     pub(super) load: load::Report,
     /// The middlebox's report, if there was one.
     pub(super) delay: Option<serde_json::Value>,
+    /// Atlas's own counters at its end, warm-up and sample included; rivals have none.
+    pub(super) counters: Option<serde_json::Value>,
 }
 
 /// A figure, or a ratio of two, over the rounds.
@@ -41,7 +51,8 @@ pub(super) struct Spread {
     pub(super) min: f64,
     pub(super) max: f64,
     pub(super) mean: f64,
-    /// The mean plus and minus this holds the true mean at 95 % ([`pool`]).
+    /// The mean plus and minus this holds the true mean at 95 %: of figures by the scatter of a
+    /// whole sweep ([`pool`]), of ratios by their own.
     pub(super) confidence_95: Option<f64>,
 }
 
@@ -54,6 +65,20 @@ impl Spread {
             max: values.iter().copied().reduce(f64::max).unwrap_or(0.0),
             mean: values.iter().sum::<f64>() / values.len().max(1) as f64,
             confidence_95: None,
+        }
+    }
+
+    /// A ratio, of which each round has its own.
+    #[expect(clippy::cast_precision_loss, reason = "a handful of rounds")]
+    fn of_ratios(ratios: &[f64]) -> Self {
+        let spread = Self::new(ratios);
+        let freedom = ratios.len().saturating_sub(1);
+        let squares = ratios.iter().map(|it| (it - spread.mean).powi(2));
+        let variance = squares.sum::<f64>() / freedom.max(1) as f64;
+        let half = |student| student * (variance / ratios.len() as f64).sqrt();
+        Self {
+            confidence_95: student_95(freedom).map(half),
+            ..spread
         }
     }
 }
@@ -155,9 +180,7 @@ fn half_interval<'a>(
         squares += deviations.map(|it| it * it).sum::<f64>();
         freedom += each.runs.len() - 1;
     }
-    let student = STUDENT_95
-        .get(freedom.checked_sub(1)?)
-        .or(STUDENT_95.last())?;
+    let student = student_95(freedom)?;
     let scatter = (squares / freedom as f64).sqrt();
     Some(student * scatter * mean(point)? / (point.runs.len() as f64).sqrt())
 }
@@ -211,7 +234,23 @@ pub(super) fn paired<'a>(
     }
     let most = wins.iter().max()?;
     let best = others.get(wins.iter().position(|it| it == most)?)?;
-    (!ratios.is_empty()).then(|| (Spread::new(&ratios), *best))
+    (!ratios.is_empty()).then(|| (Spread::of_ratios(&ratios), *best))
+}
+
+/// Our Gb/s of each round over the mean of the others' in it; none if no round has them all.
+#[expect(clippy::cast_precision_loss, reason = "a handful of points")]
+pub(super) fn rate_over_mean(own: &Point, others: &[&Point]) -> Option<Spread> {
+    let beside = |run: &Run| {
+        let in_round = |it: &&Point| {
+            let mut theirs = it.runs.iter();
+            theirs.find(|it| it.round == run.round).map(|it| it.gbps)
+        };
+        let all: Option<Vec<f64>> = others.iter().map(in_round).collect();
+        let all = all.filter(|it| !it.is_empty())?;
+        Some(run.gbps * all.len() as f64 / all.iter().sum::<f64>())
+    };
+    let ratios: Vec<f64> = own.runs.iter().filter_map(beside).collect();
+    (!ratios.is_empty()).then(|| Spread::of_ratios(&ratios))
 }
 
 /// One comparison for each cell where `ours` and some rival have been measured.
@@ -253,10 +292,12 @@ pub(super) mod tests {
             all_core_seconds_per_gb: cost,
             server_core_busy: 0.5,
             client_core_busy: 0.5,
+            stolen_share: 0.0,
             disk_read_bytes: 0,
             verified: 64,
             load: load::Report::default(),
             delay: None,
+            counters: None,
         }
     }
 
@@ -390,6 +431,32 @@ pub(super) mod tests {
         assert_eq!(found[0].fastest_rival, "fast");
         assert_eq!(found[0].thriftiest_rival, "thrifty");
         assert_eq!(found[0].failed_rivals, ["failed"]);
+    }
+
+    #[test]
+    fn ratios_have_a_confidence_of_their_own() {
+        let own = point_at(cell(), "atlas", &[(8.0, 1.0), (10.0, 1.0), (12.0, 1.0)]);
+        let even = point_at(cell(), "even", &[(10.0, 1.0), (10.0, 1.0), (10.0, 1.0)]);
+        let (ratio, _) = paired(&own, &[&even], rate).expect("paired");
+        about(
+            ratio.confidence_95.expect("three"),
+            4.303 * 0.2 / 3_f64.sqrt(),
+        );
+        let once = point_at(cell(), "once", &[(10.0, 1.0)]);
+        let (ratio, _) = paired(&own, &[&once], rate).expect("paired");
+        assert_eq!(ratio.confidence_95, None);
+    }
+
+    #[test]
+    fn the_mean_of_others_is_of_the_same_round_and_of_all_of_them() {
+        let own = point_at(cell(), "atlas", &[(10.0, 1.0), (9.0, 1.0), (99.0, 1.0)]);
+        let one = point_at(cell(), "one", &[(10.0, 1.0), (12.0, 1.0), (1.0, 1.0)]);
+        let other = point_at(cell(), "other", &[(30.0, 1.0), (6.0, 1.0)]);
+        let ratio = rate_over_mean(&own, &[&one, &other]).expect("two rounds");
+        assert_eq!((ratio.min, ratio.max), (0.5, 1.0));
+        assert!(rate_over_mean(&own, &[]).is_none());
+        let failed = Point::new(cell(), "failed", false);
+        assert!(rate_over_mean(&own, &[&one, &failed]).is_none());
     }
 
     #[test]
