@@ -68,6 +68,16 @@ pub(crate) const ETHERNET_BYTES: usize = 14;
 /// Most pieces of memory one frame is gathered from: virtio-net header, headers, payload parts.
 const GATHER_MAX: usize = 2 + Outgoing::PARTS_MAX;
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// From so many bytes on a payload part is worth aligning: a page. What stands before a body, a
+/// record's header or a reply's head, is less.
+const ALIGNED_PART_BYTES_MIN: usize = 4096;
+
+/// Most payload bytes before the part to align: the kernel allocates room for them in one piece.
+const LINEAR_PAYLOAD_BYTES_MAX: usize = 2048;
+
 /// What a link can do, asked once at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -161,6 +171,30 @@ fn gather<'a>(header: &'a [u8], frame: &Outgoing<'a>) -> ([IoSlice<'a>; GATHER_M
     (pieces, 2 + count, bytes)
 }
 
+/// Bytes from a frame's start that the kernel is to keep in one piece, before the pages it copies
+/// the rest into: the headers, and what stands before the first part worth aligning and before that
+/// part's first cache line.
+///
+/// The rest then lands as far from a line's start as it comes from. Else the five bytes of a TLS
+/// record's header put each body five bytes further on than it was read, and `rep movsb`, which the
+/// kernel copies with, takes ten times as long where the target is 1 to 15 bytes ahead of the source
+/// in a page: 0.31 instead of 0.03 s/GB on an AMD EPYC of family 25, model 17.
+fn linear_bytes(frame: &Outgoing<'_>) -> usize {
+    let headers = frame.headers.len();
+    let mut bytes = headers;
+    for part in frame.payload {
+        if part.len() >= ALIGNED_PART_BYTES_MIN {
+            let past_line = part.as_ptr().addr() % LINE_BYTES;
+            return bytes + (LINE_BYTES - past_line) % LINE_BYTES;
+        }
+        bytes += part.len();
+        if bytes > headers + LINEAR_PAYLOAD_BYTES_MAX {
+            break;
+        }
+    }
+    headers
+}
+
 /// The largest IP packet that a device takes in one piece, from the size at which the kernel
 /// starts to cut instead (`gso_max_size`, 65,536 on most devices; unknown: the same).
 ///
@@ -178,7 +212,55 @@ fn segmentation_bytes_max(gso_bytes_max: Option<u32>) -> u32 {
 mod tests {
     use wire::{Offload, Outgoing};
 
-    use super::{IP_PACKET_BYTES_MAX, gather, segmentation_bytes_max};
+    use super::{
+        ALIGNED_PART_BYTES_MIN, IP_PACKET_BYTES_MAX, LINE_BYTES, LINEAR_PAYLOAD_BYTES_MAX, gather,
+        linear_bytes, segmentation_bytes_max,
+    };
+
+    /// Begins with a line.
+    #[repr(align(64))]
+    struct Slot([u8; 2 * ALIGNED_PART_BYTES_MIN]);
+
+    const SLOT: Slot = Slot([0; 2 * ALIGNED_PART_BYTES_MIN]);
+
+    /// Of a frame with 54 bytes of headers, those of the payload that stay with them.
+    fn linear_payload(payload: &[&[u8]]) -> usize {
+        let headers = [0; 54];
+        let frame = Outgoing {
+            headers: &headers,
+            payload,
+            offload: Offload::default(),
+        };
+        linear_bytes(&frame) - headers.len()
+    }
+
+    #[test]
+    fn bodies_are_copied_to_a_line_s_start_from_one() {
+        let slot = SLOT;
+        let page = ALIGNED_PART_BYTES_MIN;
+        let body = |from: usize| &slot.0[from..from + page];
+        assert_eq!(linear_payload(&[body(0)]), 0);
+        assert_eq!(linear_payload(&[&[0; 5], body(0)]), 5, "a record's header");
+        assert_eq!(linear_payload(&[&[0; 300], &[0; 5], body(0)]), 305);
+        assert_eq!(linear_payload(&[body(0), &[0; 22], body(LINE_BYTES)]), 0);
+        // A record sent again from its middle.
+        assert_eq!(linear_payload(&[body(1)]), LINE_BYTES - 1);
+        assert_eq!(linear_payload(&[&[0; 5], body(LINE_BYTES - 1)]), 5 + 1);
+        assert_eq!(linear_payload(&[&[0; 5], body(LINE_BYTES)]), 5);
+    }
+
+    #[test]
+    fn what_is_less_than_a_page_or_behind_too_much_is_not_worth_aligning() {
+        let slot = SLOT;
+        let page = ALIGNED_PART_BYTES_MIN;
+        assert_eq!(linear_payload(&[]), 0);
+        assert_eq!(linear_payload(&[&[0; 300]]), 0);
+        assert_eq!(linear_payload(&[&[0; 5], &slot.0[1..page]]), 0);
+        assert_eq!(linear_payload(&[&[0; 5], &slot.0[..page]]), 5);
+        let (before, most) = ([0; LINEAR_PAYLOAD_BYTES_MAX + 1], LINEAR_PAYLOAD_BYTES_MAX);
+        assert_eq!(linear_payload(&[&before[..most], &slot.0]), most);
+        assert_eq!(linear_payload(&[&before, &slot.0]), 0);
+    }
 
     #[test]
     fn the_largest_packet_leaves_room_for_its_ethernet_header() {

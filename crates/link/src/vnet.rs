@@ -28,8 +28,9 @@ pub(crate) struct VnetHeader {
     flags: u8,
     /// `GSO_` kind, 0 for a frame that is not cut.
     gso_type: u8,
-    /// Bytes of Ethernet, IP and transport headers. The kernel keeps this much in one piece and
-    /// puts the payload into pages; 0 would make it allocate 64 KB in one piece.
+    /// Bytes of Ethernet, IP and transport headers, and as much payload as is to stay with them. The
+    /// kernel keeps this much in one piece and puts the rest into pages; 0 would make it allocate
+    /// 64 KB in one piece.
     hdr_len: u16,
     /// Payload bytes of each cut segment.
     gso_size: u16,
@@ -40,14 +41,15 @@ pub(crate) struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// The header that asks the kernel for `offload` on a frame with `header_bytes` of headers.
-    pub(crate) fn from_offload(offload: &Offload, header_bytes: usize) -> Self {
+    /// The header that asks the kernel for `offload` on a frame of which it is to keep
+    /// `linear_bytes` in one piece, the headers at least.
+    pub(crate) fn from_offload(offload: &Offload, linear_bytes: usize) -> Self {
         assert!(
             offload.segmentation.is_none() || offload.checksum.is_some(),
             "segmentation without a partial checksum: each cut segment needs its own"
         );
         let mut header = Self {
-            hdr_len: u16::try_from(header_bytes).expect("invariant: headers fit 64 KB"),
+            hdr_len: u16::try_from(linear_bytes).expect("invariant: headers fit 64 KB"),
             ..Self::default()
         };
         if let Some(checksum) = offload.checksum {

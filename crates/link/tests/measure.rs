@@ -193,3 +193,34 @@ fn transmitting() {
         }
     });
 }
+
+/// Bytes of a slot, a read's worth, and of a page.
+const SLOT_BYTES: usize = 61_440;
+const PAGE_BYTES: usize = 4096;
+
+/// A slot's bytes as they are, and as TLS records with what stands around them.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn transmitting_a_slot() {
+    in_namespace(|| {
+        let _peer = connect();
+        let mut link = Packet::open(&config()).unwrap();
+        let memory = vec![1; SLOT_BYTES + 2 * PAGE_BYTES];
+        let to_page = memory.as_ptr().align_offset(PAGE_BYTES);
+        let slot = &memory[to_page..to_page + SLOT_BYTES];
+        let (header, between, trailer) = ([2; 5], [2; 17 + 5], [2; 17]);
+        let mut records: Vec<&[u8]> = vec![&header];
+        for body in slot.chunks(16_384) {
+            records.extend([body, &between]);
+        }
+        *records.last_mut().unwrap() = &trailer;
+        eprintln!("\nns a slot of {SLOT_BYTES} bytes");
+        for (what, parts) in [("in one piece", &vec![slot]), ("in records", &records)] {
+            let bytes: usize = parts.iter().map(|part| part.len()).sum();
+            let segment = Segment::new(MacAddress([2; 6]), MacAddress([2; 6]), 40 + bytes);
+            let mut send = || segment.send_with(&mut link, parts).unwrap();
+            let nanos = best_nanos(32, || (0..32).for_each(|_| send()));
+            eprintln!("{what:14} {nanos:6}");
+        }
+    });
+}

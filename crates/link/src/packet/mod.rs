@@ -37,7 +37,7 @@ use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
-    Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather,
+    Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather, linear_bytes,
     segmentation_bytes_max,
 };
 
@@ -313,7 +313,7 @@ impl Link for Packet {
     }
 
     fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
-        let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
+        let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
         let (parts, count, bytes) = gather(&header, frame);
         let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
         let large = frame.offload.segmentation.is_some();

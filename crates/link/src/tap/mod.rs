@@ -24,7 +24,9 @@ use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceAddress;
 use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
-use crate::{Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather};
+use crate::{
+    Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather, linear_bytes,
+};
 
 mod device;
 
@@ -163,7 +165,7 @@ impl Link for Tap {
         if let Some(errno) = self.gone {
             return Err(self.refused(errno));
         }
-        let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
+        let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
         let (parts, count, bytes) = gather(&header, frame);
         let packet_bytes_max = self.device.capabilities().segmentation_bytes_max;
         if bytes > ETHERNET_BYTES + packet_bytes_max as usize {

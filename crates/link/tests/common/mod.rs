@@ -435,9 +435,18 @@ impl Segment {
     /// Sends it, its payload in two parts.
     pub(crate) fn send(&self, link: &mut impl Link) -> Result<(), TransmitError> {
         let (first, second) = self.payload.split_at(self.payload.len() / 3);
+        self.send_with(link, &[first, second])
+    }
+
+    /// Sends it with another payload, as long as its own; the checksum is what it was.
+    pub(crate) fn send_with(
+        &self,
+        link: &mut impl Link,
+        payload: &[&[u8]],
+    ) -> Result<(), TransmitError> {
         let frame = Outgoing {
             headers: &self.headers,
-            payload: &[first, second],
+            payload,
             offload: self.offload,
         };
         link.transmit(Instant::ZERO, &frame)
