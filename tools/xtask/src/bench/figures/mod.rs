@@ -17,6 +17,7 @@ mod settings;
 mod summary;
 mod turn;
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -234,6 +235,7 @@ impl Rounds<'_> {
         mut before_round: impl FnMut(&Lab) -> Result<()>,
     ) -> Result<(Lab, Vec<Point>)> {
         let mut series = Series::new(plan, self.descriptors);
+        let retakes = Cell::new(plan.retakes());
         for round in 1..=plan.rounds() {
             before_round(&lab)?;
             for security in [Security::Plain, Security::Tls] {
@@ -248,6 +250,7 @@ impl Rounds<'_> {
                     lab: &lab,
                     atlas: self.atlas,
                     directory: self.directory,
+                    retakes: &retakes,
                 };
                 series.run(&turns, security, round)?;
             }

@@ -326,7 +326,7 @@ fn stolen(report: &Report) -> String {
     let is_stolen = |run: &&&Run| run.stolen_share > STOLEN_SHARE_MAX;
     format!(
         "A turn in which the hypervisor takes more than {:.0} % of a core is taken again, at most \
-         twice: in {} of {} turns it took so much at the last try too.\n",
+         twice, and of ten turns one at most: in {} of {} turns it took so much at the last try too.\n",
         100.0 * STOLEN_SHARE_MAX,
         runs.iter().filter(is_stolen).count(),
         runs.len()

@@ -34,6 +34,9 @@ const ROUNDS_ELSEWHERE: usize = 2;
 /// aims there are about.
 const ROUNDS_ALONE: usize = 8;
 
+/// Turns of which one may be taken again.
+const TURNS_PER_RETAKE: usize = 10;
+
 /// From so many connections on clients have a distance: fewer could not fill the cable with it.
 const DISTANT_CONNECTIONS_MIN: u64 = 1_000;
 
@@ -56,7 +59,7 @@ pub(super) const FORGET_TIMES: u64 = 4;
 
 /// Length of a cold window, seconds; and with `--quick`.
 const COLD_SECONDS: u64 = 4;
-const COLD_SECONDS_QUICK: u64 = 3;
+const COLD_SECONDS_QUICK: u64 = 2;
 
 /// Length of a warm window, seconds; and with `--quick`.
 const WARM_SECONDS: u64 = 3;
@@ -314,7 +317,14 @@ impl Plan {
         objects.max().unwrap_or(0)
     }
 
-    /// All turns of all rounds.
+    /// Turns that may be taken again: one of ten, so that a machine whose owners are busy does not
+    /// make a bench of minutes one of half an hour.
+    pub(super) fn retakes(&self) -> usize {
+        let turns = self.visits.iter().map(|it| it.rounds * it.contenders.len());
+        turns.sum::<usize>().div_ceil(TURNS_PER_RETAKE)
+    }
+
+    /// What all turns of all rounds take.
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn turns_seconds(&self) -> f64 {
         let turns = |it: &Visit| (it.rounds * it.contenders.len()) as f64;
@@ -552,6 +562,24 @@ pub(super) mod tests {
         let mut third: Vec<_> = third.iter().map(|it| it.connections).collect();
         third.sort_unstable();
         assert_eq!(third, COUNTS);
+    }
+
+    #[test]
+    fn one_turn_of_ten_may_be_taken_again() {
+        let servers = [Contender::Peer(Peer::H2o)];
+        let retakes = |rounds, connections| {
+            let wishes = Wishes {
+                rounds: Some(rounds),
+                connections,
+                ..Wishes::default()
+            };
+            Plan::new(wishes, &servers).retakes()
+        };
+        // A number of connections has four cells.
+        assert_eq!(retakes(1, &[64]), 1);
+        assert_eq!(retakes(5, &[64]), 2);
+        assert_eq!(retakes(6, &[64]), 3);
+        assert_eq!(Plan { visits: Vec::new() }.retakes(), 0);
     }
 
     #[test]

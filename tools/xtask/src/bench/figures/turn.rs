@@ -2,8 +2,10 @@
 //!
 //! The turn fails if a reply is wrong, a connection breaks, a cold run reads less from the disk
 //! than it serves, a warm rival reads from it, or a byte of the sample differs. One that somebody
-//! else disturbed is taken again. Bounded by: [`TRIES_MAX`].
+//! else disturbed is taken again. Bounded by: [`RETAKES_MAX`],
+//! and what the plan has left of such turns.
 
+use std::cell::Cell as Shared;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,8 +23,8 @@ use crate::bench::load::{Cost, Likeness, Load, Window};
 /// Passes over a warm set until one finds all of it cached: two, if nobody else wants memory.
 const WARM_PASSES_MAX: u32 = 5;
 
-/// Tries at a turn that somebody else disturbs.
-const TRIES_MAX: u32 = 3;
+/// How often a turn is taken again that somebody else disturbs.
+const RETAKES_MAX: u32 = 2;
 
 /// What the hypervisor may take of a core in a window without disturbing it. While it finds memory
 /// for a bench disk just made, it took 2 to 7 % of a core in each of the first five windows, and Atlas
@@ -45,21 +47,29 @@ pub(super) struct Turns<'a> {
     pub(super) atlas: &'a Path,
     /// Where lists of URLs are written.
     pub(super) directory: &'a Path,
+    /// So many turns may still be taken again.
+    pub(super) retakes: &'a Shared<usize>,
 }
 
 impl Turns<'_> {
     /// One turn; another if somebody else disturbed it, whoever's it is.
     pub(super) fn run(&self, contender: &Contender, cell: &Cell) -> Result<Run> {
-        for _ in 1..TRIES_MAX {
+        let mut retaken = 0;
+        loop {
             let before = cache_drops()?;
             let run = self.turn(contender, cell);
             let drops = cache_drops()? - before;
             let Some(why) = disturbance(cell.cache, &run, drops) else {
                 return run;
             };
+            let left = self.retakes.get();
+            if retaken == RETAKES_MAX || left == 0 {
+                return run;
+            }
+            self.retakes.set(left - 1);
+            retaken += 1;
             eprintln!("{why}: {} again", contender.name());
         }
-        self.turn(contender, cell)
     }
 
     fn turn(&self, contender: &Contender, cell: &Cell) -> Result<Run> {
