@@ -10,6 +10,9 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_BROKEN: u8 = 1;
 /// The exit code when serving could not begin: usage, configuration, missing rights or devices.
 pub const EXIT_REFUSED: u8 = 2;
+/// What is added to a signal's number when a second one ended the server at once, as a shell does
+/// for a process that the signal killed.
+pub const EXIT_INTERRUPTED: u8 = 128;
 
 /// A reason to end, in one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +21,13 @@ pub enum Failure {
     Refused(String),
     /// Serving broke off.
     Broken(String),
+    /// A second SIGINT or SIGTERM broke off what was being finished.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+        /// Connections that were reset.
+        connections: usize,
+    },
 }
 
 impl Failure {
@@ -33,18 +43,27 @@ impl Failure {
 
     /// The process's exit code for it.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => EXIT_REFUSED,
             Self::Broken(_) => EXIT_BROKEN,
+            Self::Interrupted { signal, .. } => u8::try_from(*signal)
+                .map_or(EXIT_BROKEN, |signal| {
+                    EXIT_INTERRUPTED.saturating_add(signal)
+                }),
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Refused(text) | Self::Broken(text)) = self;
-        f.write_str(&one_line(text))
+        match self {
+            Self::Refused(text) | Self::Broken(text) => f.write_str(&one_line(text)),
+            Self::Interrupted { connections, .. } => write!(
+                f,
+                "a second signal ended the server at once: {connections} connections were reset"
+            ),
+        }
     }
 }
 
@@ -70,5 +89,10 @@ mod tests {
     fn only_a_refusal_exits_with_two() {
         assert_eq!(Failure::refused("a", "b").exit_code(), EXIT_REFUSED);
         assert_eq!(Failure::Broken("a".into()).exit_code(), EXIT_BROKEN);
+        let interrupted = Failure::Interrupted {
+            signal: libc::SIGTERM,
+            connections: 1,
+        };
+        assert_eq!(interrupted.exit_code(), 143);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! One thread. It refuses to spin: a round without progress is followed by a sleep until a
 //! descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most. The end is bounded too: after
-//! SIGINT or SIGTERM replies have the grace time, then what is left is reset.
+//! SIGINT or SIGTERM replies have the grace time, then what is left is reset. After a second signal,
+//! or when something broke, everything is reset at once: a client that is not told waits for minutes.
 
 use std::io::Write as _;
 use std::time;
@@ -25,7 +26,10 @@ pub const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Rounds that may carry the last resets out. Enough for every connection there can be, at
 /// [`crate::worker::TRANSMIT_FRAMES_MAX`] a round.
-const FAREWELL_ROUNDS_MAX: u32 = 16_384;
+const RESET_ROUNDS_MAX: u32 = 16_384;
+
+/// How long the last resets may take while the link is full.
+const RESET_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A worker being driven in real time.
 #[derive(Debug)]
@@ -78,6 +82,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
     pub fn run(mut self, urls: &str) -> Result<(), Failure> {
         announce(urls);
         let outcome = self.serve();
+        if outcome.is_err() {
+            self.reset_all();
+        }
         report::write(report::SUMMARY, self.counters());
         outcome
     }
@@ -85,13 +92,21 @@ impl<L: Link, D: Disk> Serving<L, D> {
     fn serve(&mut self) -> Result<(), Failure> {
         loop {
             let now = self.now();
-            self.heed_signals(now);
+            self.handle_signals(now);
+            if let Some(signal) = self.signals.wants_end_at_once() {
+                let connections = self.worker.connection_count();
+                return Err(Failure::Interrupted {
+                    signal,
+                    connections,
+                });
+            }
             let step = self.worker.step(now).map_err(broken)?;
             if self
                 .deadline
                 .is_some_and(|deadline| self.is_finished(deadline, now))
             {
-                return self.say_farewell();
+                self.finish();
+                return Ok(());
             }
             if step.progressed {
                 self.empty_rounds = 0;
@@ -105,7 +120,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    fn heed_signals(&mut self, now: Instant) {
+    fn handle_signals(&mut self, now: Instant) {
         if self.signals.take_report() {
             report::write(report::COUNTERS, self.counters());
         }
@@ -145,21 +160,35 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.worker.connection_count() == 0 || now >= deadline
     }
 
-    /// Resets what is left and lets the resets out.
-    fn say_farewell(&mut self) -> Result<(), Failure> {
+    /// Resets what the grace time did not suffice for.
+    fn finish(&mut self) {
         let connections = self.worker.connection_count();
         if connections > 0 {
             warn!(connections, "the grace time is over: resetting them");
-            self.worker.abort_all();
         }
-        for _ in 0..FAREWELL_ROUNDS_MAX {
-            let step = self.worker.step(self.now()).map_err(broken)?;
-            if !step.progressed {
-                break;
+        self.reset_all();
+        info!("ended");
+    }
+
+    /// Resets every connection and lets the resets out, for [`RESET_TIME_MAX`] at most.
+    fn reset_all(&mut self) {
+        self.worker.abort_all();
+        let give_up_at = self.now() + RESET_TIME_MAX;
+        for _ in 0..RESET_ROUNDS_MAX {
+            let now = self.now();
+            let step = self.worker.transmit_only(now);
+            if !step.blocked_on_link && !step.progressed {
+                return;
+            }
+            if step.blocked_on_link {
+                if now >= give_up_at {
+                    break;
+                }
+                // Its writability may mean nothing. An error is one more round that finds it full.
+                let _ = wait::wait(&[], Some(link::FULL_RETRY_AFTER));
             }
         }
-        info!("ended");
-        Ok(())
+        warn!("the link is full: some clients are not told that the server ended");
     }
 
     /// Sleeps until there is something to do.

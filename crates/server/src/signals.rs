@@ -1,27 +1,55 @@
 //! Signals, as questions the worker asks between two rounds.
 //!
 //! The handlers (signal-hook's) only set a flag and write one byte to a socket pair, which ends a
-//! sleep; what a signal means is decided in [`crate::run`]. A second SIGINT or SIGTERM does not
-//! wait for the worker: the handler itself ends the process, with the exit code a shell gives to a
-//! process that the signal killed.
+//! sleep; what a signal means is decided in [`crate::run`]. SIGINT and SIGTERM are counted: the first
+//! asks for an orderly end, the second for one at once. The third does not wait for the worker,
+//! which may hang: the handler itself ends the process, with the exit code a shell gives to a process
+//! that the signal killed.
+
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: a signal handler of ours, which counts and may end the process"
+)]
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::{flag, low_level::pipe};
+use signal_hook::{
+    flag,
+    low_level::{self, pipe},
+};
 
 /// What a shell adds to a signal's number to make an exit code.
 const KILLED_BY_SIGNAL: i32 = 128;
+/// SIGINTs and SIGTERMs after which the handler no longer leaves the end to the worker.
+const ENDS_MAX: u32 = 3;
+
+/// How many SIGINTs and SIGTERMs came, and which was the last.
+#[derive(Debug, Default)]
+struct Ends {
+    count: AtomicU32,
+    last: AtomicI32,
+}
+
+impl Ends {
+    /// Called by the handler: touches atomics only, and may not return.
+    fn count_one(&self, signal: i32) {
+        self.last.store(signal, Ordering::Relaxed);
+        if self.count.fetch_add(1, Ordering::Release) + 1 >= ENDS_MAX {
+            low_level::exit(KILLED_BY_SIGNAL + signal);
+        }
+    }
+}
 
 /// The handlers' side of each signal the server knows. SIGPIPE needs none: Rust's runtime ignores
 /// it before `main`.
 #[derive(Debug)]
 pub struct Signals {
-    terminate: Arc<AtomicBool>,
+    ends: Arc<Ends>,
     report: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
     wake: UnixStream,
@@ -36,17 +64,17 @@ impl Signals {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let signals = Self {
-            terminate: Arc::default(),
+            ends: Arc::default(),
             report: Arc::default(),
             hang_up: Arc::default(),
             wake,
         };
         for signal in [SIGINT, SIGTERM] {
-            // The order matters: the handler that ends the process looks at the flag before the
-            // one registered after it sets it, so only the second signal meets it set.
-            let code = KILLED_BY_SIGNAL + signal;
-            flag::register_conditional_shutdown(signal, code, Arc::clone(&signals.terminate))?;
-            flag::register(signal, Arc::clone(&signals.terminate))?;
+            let ends = Arc::clone(&signals.ends);
+            let handler = move || ends.count_one(signal);
+            // SAFETY: the handler does what signal-safety(7) allows: it touches atomics, and
+            // `_exit` is on the list. It allocates nothing, takes no lock and cannot panic.
+            unsafe { low_level::register(signal, handler) }?;
         }
         flag::register(SIGUSR1, Arc::clone(&signals.report))?;
         flag::register(SIGHUP, Arc::clone(&signals.hang_up))?;
@@ -59,7 +87,14 @@ impl Signals {
     /// Whether the server was asked to end. Stays so.
     #[must_use]
     pub fn wants_end(&self) -> bool {
-        self.terminate.load(Ordering::Relaxed)
+        self.ends.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// The signal that asked a second time: the server is to end at once. Stays so.
+    #[must_use]
+    pub fn wants_end_at_once(&self) -> Option<i32> {
+        let is_second = self.ends.count.load(Ordering::Acquire) > 1;
+        is_second.then(|| self.ends.last.load(Ordering::Relaxed))
     }
 
     /// Whether the counters were asked for since this was last called.
@@ -95,10 +130,11 @@ fn take(flag: &AtomicBool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Signals;
+    use super::{Ends, Signals};
     use crate::wait::{Source, wait};
-    use signal_hook::consts::{SIGHUP, SIGUSR1};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     use signal_hook::low_level::raise;
+    use std::sync::Arc;
     use std::time::Duration;
 
     #[test]
@@ -115,5 +151,21 @@ mod tests {
         assert!(signals.take_report() && !signals.take_report());
         assert!(signals.take_hang_up() && !signals.take_hang_up());
         assert!(!signals.wants_end());
+    }
+
+    #[test]
+    fn the_second_request_to_end_is_told_from_the_first() {
+        let ends = Ends::default();
+        let signals = Signals {
+            ends: Arc::new(ends),
+            ..Signals::install().unwrap()
+        };
+        let end = |signal| signals.ends.count_one(signal);
+        assert!(!signals.wants_end() && signals.wants_end_at_once().is_none());
+        end(SIGTERM);
+        assert!(signals.wants_end() && signals.wants_end_at_once().is_none());
+        end(SIGINT);
+        assert!(signals.wants_end());
+        assert_eq!(signals.wants_end_at_once(), Some(SIGINT));
     }
 }

@@ -163,6 +163,8 @@ pub struct SimDisk {
     free_commands: Vec<u32>,
     enqueued: Vec<u32>,
     submitted: BinaryHeap<Due>,
+    /// What `sqsync` answers instead of submitting.
+    refusal: Option<DiskError>,
     counters: Counters,
 }
 
@@ -187,6 +189,7 @@ impl SimDisk {
             commands: (0..depth).map(|_| None).collect(),
             free_commands: (0..config.queue_depth).rev().collect(),
             enqueued: Vec::with_capacity(depth),
+            refusal: None,
             submitted: BinaryHeap::with_capacity(depth),
             counters: Counters::default(),
         }
@@ -221,6 +224,11 @@ impl SimDisk {
                 kind,
             },
         );
+    }
+
+    /// From now on `sqsync` fails, as it does when the kernel takes no more reads.
+    pub const fn refuse_submits(&mut self, error: DiskError) {
+        self.refusal = Some(error);
     }
 
     /// Applies the changes due at `now`, as `sqsync` and `consume_completions` do. For whoever
@@ -424,6 +432,9 @@ impl Disk for SimDisk {
     }
 
     fn sqsync(&mut self, now: Instant) -> Result<(), DiskError> {
+        if let Some(error) = self.refusal {
+            return Err(error);
+        }
         self.advance(now);
         for at in 0..self.enqueued.len() {
             let place = self.enqueued[at];

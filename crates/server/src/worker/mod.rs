@@ -187,6 +187,17 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.conductor.abort_all();
     }
 
+    /// Sends what waits to be sent and does nothing else: lets the resets of
+    /// [`Worker::abort_all`] out when the disk or receiving has failed, or nobody waits for replies.
+    pub fn transmit_only(&mut self, now: Instant) -> Step {
+        let (progressed, blocked_on_link) = self.transmit(now);
+        Step {
+            progressed,
+            blocked_on_link,
+            next_timeout: blocked_on_link.then(|| now + link::FULL_RETRY_AFTER),
+        }
+    }
+
     /// Open connections, half-open ones included.
     #[must_use]
     pub fn connection_count(&self) -> usize {

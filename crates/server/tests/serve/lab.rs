@@ -74,6 +74,16 @@ impl Lab {
         assert!(status.success(), "ip {words:?}");
     }
 
+    /// What `ip` in the namespace wrote to stdout.
+    pub(crate) fn show(&self, words: &[&str]) -> String {
+        let output = Command::new("ip")
+            .args(["-n", &self.name])
+            .args(words)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// What curl, in the namespace, wrote to stdout.
     pub(crate) fn curl(&self, words: &[&str]) -> Vec<u8> {
         let output = self.try_curl(words);
@@ -153,19 +163,32 @@ impl Atlas {
 
     /// `atlas emulate` instead.
     pub(crate) fn emulate(lab: &Lab, directory: &Path) -> Self {
-        Self::spawn(lab, "true", "emulate", directory, &[])
+        Self::spawn(lab, "true", &[], "emulate", directory, &[])
     }
 
     /// Starts it after a shell has run `prepare` in a mount namespace that only they see.
     pub(crate) fn start_after(lab: &Lab, prepare: &str, directory: &Path, words: &[&str]) -> Self {
-        Self::spawn(lab, prepare, "serve", directory, words)
+        Self::spawn(lab, prepare, &[], "serve", directory, words)
     }
 
-    fn spawn(lab: &Lab, prepare: &str, name: &str, directory: &Path, words: &[&str]) -> Self {
+    /// Starts it by another program, which becomes it.
+    pub(crate) fn start_by(lab: &Lab, by: &[&str], directory: &Path, words: &[&str]) -> Self {
+        Self::spawn(lab, "true", by, "serve", directory, words)
+    }
+
+    fn spawn(
+        lab: &Lab,
+        prepare: &str,
+        by: &[&str],
+        name: &str,
+        directory: &Path,
+        words: &[&str],
+    ) -> Self {
         let mut command = lab.command("sh");
         // The shell becomes the server, so that signals reach it.
         command.args(["-c", &format!("{prepare} && exec \"$@\""), "sh"]);
         command
+            .args(by)
             .arg(env!("CARGO_BIN_EXE_atlas"))
             .arg(name)
             .arg(directory)
@@ -204,6 +227,11 @@ impl Atlas {
                 return line;
             }
         }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends it a signal.

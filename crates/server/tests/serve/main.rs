@@ -12,7 +12,10 @@
 mod lab;
 mod tls;
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use lab::{Atlas, Lab};
 use tempfile::TempDir;
@@ -20,12 +23,17 @@ use tempfile::TempDir;
 /// Bytes of the file served: several slots, an odd rest.
 const FILE_BYTES: usize = 3_000_017;
 
-/// A directory with `film.bin` in it, and what it holds.
+/// A directory with `film.bin` in it, which every user can read, and what it holds.
 fn directory() -> (TempDir, Vec<u8>) {
     let directory = TempDir::new().unwrap();
+    set_mode(directory.path(), 0o755);
     let bytes = content(FILE_BYTES);
     std::fs::write(directory.path().join("film.bin"), &bytes).unwrap();
     (directory, bytes)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 /// Bytes that differ from block to block.
@@ -142,7 +150,7 @@ fn a_reply_under_way_is_finished_before_the_end() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
+fn a_second_signal_resets_and_ends_at_once() {
     let Some(lab) = Lab::new() else { return };
     let (directory, _) = directory();
     let mut atlas = Atlas::start(&lab, directory.path(), &[]);
@@ -156,7 +164,17 @@ fn a_second_signal_ends_at_once() {
     atlas.signal(libc::SIGTERM);
     atlas.stderr_line("finishing");
     atlas.signal(libc::SIGTERM);
-    assert_eq!(atlas.end().code, Some(128 + libc::SIGTERM));
+    let end = atlas.end();
+    assert_eq!(end.code, Some(128 + libc::SIGTERM), "{}", end.stderr);
+    end.json("summary ");
+    assert!(
+        end.stderr.contains("1 connections were reset"),
+        "{}",
+        end.stderr
+    );
+    // It is told, and does not wait for minutes.
+    let error = client.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[test]
@@ -253,7 +271,9 @@ fn without_direct_reads_only_buffered_ones_are_served() {
 fn a_capture_has_what_passed() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
-    let file = directory.path().join("frames.pcap");
+    let captures = TempDir::new().unwrap();
+    set_mode(captures.path(), 0o777);
+    let file = captures.path().join("frames.pcap");
     let words = ["--pcap", file.to_str().unwrap()];
     let mut atlas = Atlas::start(&lab, directory.path(), &words);
     atlas.ready();

@@ -1,6 +1,7 @@
 //! The worker over a simulated link and disk, with one client whose TCP is a few lines: it takes
 //! what comes in order and acknowledges it. Loss, reordering and crowds are the simulator's.
 
+mod end;
 mod objects;
 mod tls;
 
@@ -84,6 +85,8 @@ struct Client {
     received: Vec<u8>,
     is_connected: bool,
     is_reset: bool,
+    /// Resets that came, of whichever connection.
+    resets: usize,
 }
 
 fn content(file: u32) -> SimContent {
@@ -177,6 +180,7 @@ impl World {
             received: Vec::new(),
             is_connected: false,
             is_reset: false,
+            resets: 0,
         };
         let mut world = Self {
             worker,
@@ -331,6 +335,7 @@ impl Client {
             };
             if segment.flags.contains(TcpFlags::RST) {
                 self.is_reset = true;
+                self.resets += 1;
                 continue;
             }
             if segment.flags.contains(TcpFlags::SYN) {
