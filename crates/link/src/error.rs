@@ -89,6 +89,18 @@ pub enum SetupError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A device node exists and this process may not open it.
+    #[error(
+        "{path} cannot be opened: {}; {}",
+        std::io::Error::from_raw_os_error(*.errno),
+        closed_node_remedy(*.errno)
+    )]
+    NodeClosed {
+        /// The node's path.
+        path: String,
+        /// `EACCES`: its mode; `EPERM`: a container's or service's list of devices.
+        errno: i32,
+    },
     /// A device node exists and is another interface's.
     #[error(
         "{path} belongs to an interface of another network namespace, not to {name:?}; make the \
@@ -140,4 +152,19 @@ pub enum SetupError {
         /// The kernel's answer.
         errno: i32,
     },
+}
+
+/// What to do about a device node that cannot be opened. No capability helps, short of those that
+/// pass over the modes of files.
+const fn closed_node_remedy(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM => {
+            "let the container or service have the device (`--device /dev/net/tun`, \
+             `DeviceAllow=/dev/net/tun rw`)"
+        }
+        _ => {
+            "run as root, or let this user open it (`chmod 0666 /dev/net/tun`: using it takes \
+             cap_net_admin besides)"
+        }
+    }
 }

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::tls::reader::ReaderArgs;
+
 /// What follows `atlas --help`.
 const EXAMPLES: &str = "\
 Examples:
@@ -33,15 +35,17 @@ For benches only:
 Exit codes:
   0  ended by SIGINT or SIGTERM
   1  serving broke off (interface gone, device failure)
-  2  serving could not begin: the one line on stderr names the remedy";
+  2  serving could not begin: the one line on stderr names the remedy
+  130, 143  a second SIGINT or SIGTERM reset the replies that were being finished";
 
 /// What follows `atlas serve --help`.
 const SERVE_NOTES: &str = "\
 Signals:
-  SIGINT, SIGTERM  finish the replies under way, then end; a second one ends at once
+  SIGINT, SIGTERM  finish the replies under way, then end; a second one resets them and ends
   SIGUSR1          print all counters to stderr, one line of JSON after 'counters '
   SIGHUP           read the certificates and keys of --https again; if one cannot be served with,
-                   the log says so and the old ones stay; no connection is dropped
+                   the log says so and the old ones stay; no connection is dropped. Nothing else
+                   is read again: other settings take a restart
 
 Output:
   stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...
@@ -51,6 +55,8 @@ Rights:
   tap:NAME      CAP_NET_ADMIN, and /dev/net/tun
   packet:IFACE  CAP_NET_RAW and CAP_NET_ADMIN
   Either run as root or: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
+  They are given up once everything is opened: see --user. Files that its user cannot read are
+  answered with 403; certificates and keys may belong to root.
 
 Examples:
   sudo atlas serve /srv/video
@@ -107,6 +113,9 @@ pub enum Command {
     /// Bench only: one stage of the pipeline alone
     #[command(hide = true)]
     Stages(stages::StagesArgs),
+    /// A part of serve: the process that reads certificates when the server no longer may
+    #[command(name = crate::tls::reader::COMMAND, hide = true)]
+    ReadCertificates(ReaderArgs),
 }
 
 /// `atlas serve`, as typed.
@@ -119,6 +128,13 @@ pub struct ServeArgs {
     /// What only serving over TLS takes.
     #[command(flatten)]
     pub tls: TlsArgs,
+
+    /// Look whether it could serve, then end: exit code 0 if so, 2 and the reason if not
+    ///
+    /// Reads flags, configuration file, certificates and keys, and looks for the user and at the
+    /// directory. Touches no interface, so it can run beside a server.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// `atlas emulate`, as typed.
@@ -191,6 +207,20 @@ pub struct CommonArgs {
     /// TCP port of plain HTTP, 1 to 65535, or off [default: 80]
     #[arg(long, value_name = "PORT")]
     pub http: Option<String>,
+
+    /// User to become once everything is opened: NAME or NAME:GROUP, or numbers
+    ///
+    /// Started as root, the server gives up everything root may do before the first frame is
+    /// read: it becomes this user, which must be able to read the files it serves, with no
+    /// capabilities and no other groups. Without the flag that is the user atlas if there is one,
+    /// else nobody. --user root keeps it root. Started as another user, it stays that one and
+    /// gives up its capabilities.
+    #[arg(long, value_name = "NAME[:GROUP]")]
+    pub user: Option<String>,
+
+    /// Allow core dumps and debuggers, which see keys and what is served [default: off]
+    #[arg(long)]
+    pub core_dumps: bool,
 
     /// Worker threads; only 1 is supported today [default: 1]
     #[arg(long, value_name = "N")]

@@ -9,11 +9,14 @@
     reason = "UNSAFETY: libc calls that fill structures of ours"
 )]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
+
+/// Bytes of a user's or group's entry, names of members included.
+const ACCOUNT_BYTES_MAX: usize = 64 << 10;
 
 /// An address this host has, and the interface it is on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -134,6 +137,66 @@ pub fn cpu_times() -> io::Result<CpuTimes> {
         user_us: micros(usage.ru_utime),
         system_us: micros(usage.ru_stime),
     })
+}
+
+/// The numbers of a user and of its group; `None`: there is no such user.
+///
+/// # Errors
+/// What the list of users answered.
+pub fn user_named(name: &str) -> io::Result<Option<(u32, u32)>> {
+    let Ok(name) = CString::new(name) else {
+        return Ok(None);
+    };
+    let mut text = [0; ACCOUNT_BYTES_MAX];
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut found: *mut libc::passwd = ptr::null_mut();
+    // SAFETY: the name is a C string; entry, text and found are ours, and text is as long as said.
+    let errno = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            text.as_mut_ptr(),
+            text.len(),
+            &raw mut found,
+        )
+    };
+    // SAFETY: null, or points to the entry, which the call has filled (getpwnam(3)).
+    let entry = unsafe { found.as_ref() };
+    check_lookup(errno, entry.map(|entry| (entry.pw_uid, entry.pw_gid)))
+}
+
+/// The number of a group; `None`: there is no such group.
+///
+/// # Errors
+/// What the list of groups answered.
+pub fn group_named(name: &str) -> io::Result<Option<u32>> {
+    let Ok(name) = CString::new(name) else {
+        return Ok(None);
+    };
+    let mut text = [0; ACCOUNT_BYTES_MAX];
+    let mut entry = MaybeUninit::<libc::group>::uninit();
+    let mut found: *mut libc::group = ptr::null_mut();
+    // SAFETY: the name is a C string; entry, text and found are ours, and text is as long as said.
+    let errno = unsafe {
+        libc::getgrnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            text.as_mut_ptr(),
+            text.len(),
+            &raw mut found,
+        )
+    };
+    // SAFETY: null, or points to the entry, which the call has filled (getgrnam(3)).
+    let entry = unsafe { found.as_ref() };
+    check_lookup(errno, entry.map(|entry| entry.gr_gid))
+}
+
+/// A missing name is no error, but some lists say it by one (getpwnam(3)).
+fn check_lookup<T>(errno: libc::c_int, found: Option<T>) -> io::Result<Option<T>> {
+    match errno {
+        0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => Ok(found),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 fn micros(time: libc::timeval) -> u64 {

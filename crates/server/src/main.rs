@@ -11,7 +11,10 @@ use server::settings::Settings;
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Serve(args) => Settings::resolve(args).and_then(|settings| serve(&settings)),
+        Command::Serve(args) => {
+            let action = if args.check { check } else { serve };
+            Settings::resolve(args).and_then(|settings| action(&settings))
+        }
         Command::Emulate(args) => {
             Settings::resolve_emulated(args).and_then(|settings| serve(&settings))
         }
@@ -19,6 +22,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args).map_err(broken),
         Command::Disk(args) => disk::run(&args).map_err(broken),
         Command::Stages(args) => stages::run(&args).map_err(broken),
+        Command::ReadCertificates(args) => server::tls::reader::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),
@@ -31,15 +35,26 @@ fn main() -> ExitCode {
 }
 
 fn serve(settings: &Settings) -> Result<(), Failure> {
+    start_log(settings);
+    server::start::serve(settings)
+}
+
+fn check(settings: &Settings) -> Result<(), Failure> {
+    start_log(settings);
+    server::start::check(settings)
+}
+
+fn start_log(settings: &Settings) {
+    // Escape sequences are for people who look on, and not for all of them (no-color.org).
+    let is_colour_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(settings.log)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal() && !is_colour_unwanted)
         .with_target(false)
         // It would tell of a log that cannot be written by `eprintln!`, which panics then.
         .log_internal_errors(false)
         .init();
-    server::start::serve(settings)
 }
 
 /// A tool says itself what to do about its errors.

@@ -2,12 +2,19 @@
 //! together.
 //!
 //! The checks run from the cheapest to the dearest and from the operator's own words to the
-//! kernel's: directory, certificates, addresses, interface and rights, descriptors, memory, disk.
-//! The first thing that is missing is said in one line with its remedy; nothing is half started.
+//! kernel's: directory, user, certificates, addresses, interface and rights, descriptors, memory,
+//! disk. The first thing that is missing is said in one line with its remedy; nothing is half
+//! started.
+//!
+//! What needs a privilege is opened first; then privileges are given up ([`crate::privileges`]),
+//! and what is left is done as the user that serves: the capture is made, the directory opened, and
+//! the store's threads are started, so that no thread ever has more than another.
+//!
 //! What only costs speed (ordinary pages instead of huge ones) is logged, with its remedy, and
 //! serving goes on.
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
@@ -27,15 +34,19 @@ use crate::cidr::Cidr;
 use crate::config;
 use crate::failure::Failure;
 use crate::host;
+use crate::privileges::{self, Identity};
 use crate::run::Serving;
-use crate::settings::{LinkChoice, Settings};
+use crate::settings::{Https, LinkChoice, Settings};
 use crate::signals::Signals;
-use crate::tls::{self, Handshaker};
+use crate::tls::{self, Handshaker, PemFiles};
 use crate::worker::Worker;
 
 /// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
 /// Objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`]) are among it.
 const DESCRIPTORS_RESERVED: u64 = 128;
+
+/// Files of the directory that are tried at start.
+const FILES_TRIED_MAX: usize = 64;
 
 /// The worker's start, on the two clocks that tell of it.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +76,8 @@ impl Zero {
 struct Begun {
     zero: Zero,
     signals: Signals,
+    /// Who serves.
+    identity: Identity,
     /// What TLS is spoken with, and what that is made from.
     tls: Option<(Arc<ServerConfig>, tls::Source)>,
 }
@@ -83,9 +96,15 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         )
     })?;
     check_directory(&settings.path)?;
-    let tls = load_tls(settings)?;
+    let identity = Identity::resolve(settings)?;
+    let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
-    let begun = Begun { zero, signals, tls };
+    let begun = Begun {
+        zero,
+        signals,
+        identity,
+        tls,
+    };
     match &settings.link {
         LinkChoice::Tap(name) => {
             let config = TapConfig {
@@ -103,19 +122,76 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     }
 }
 
+/// Looks whether [`serve`] could begin, as far as that can be told without touching an interface,
+/// and says so on stdout.
+///
+/// # Errors
+/// What is missing.
+pub fn check(settings: &Settings) -> Result<(), Failure> {
+    check_directory(&settings.path)?;
+    let identity = Identity::resolve(settings)?;
+    load_tls(settings, &identity)?;
+    check_addresses(settings)?;
+    objects_max(settings.limits.objects_max, raise_descriptor_limit()?)?;
+    identity.assume()?;
+    check_directory_as(&settings.path, &identity)?;
+    let urls = settings.urls();
+    // Whoever closed stdout has the exit code.
+    let _ = writeln!(io::stdout(), "ok: could serve {urls} as {identity}");
+    Ok(())
+}
+
 /// Reads the certificates, if TLS is spoken.
-fn load_tls(settings: &Settings) -> Result<Option<(Arc<ServerConfig>, tls::Source)>, Failure> {
+fn load_tls(
+    settings: &Settings,
+    identity: &Identity,
+) -> Result<Option<(Arc<ServerConfig>, tls::Source)>, Failure> {
     let Some(https) = &settings.https else {
         return Ok(None);
     };
-    let source = tls::Source::new(https)?;
+    let source = tls::Source::new(https, pem_files(https, identity)?)?;
     Ok(Some((source.load()?, source)))
 }
 
-/// Puts a capture between if one is wanted.
+/// Whoever can still read certificates and keys when SIGHUP asks for it.
+fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
+    let start = || {
+        if !identity.loses_files()? {
+            return Ok(PemFiles::direct());
+        }
+        let files = https.pairs.iter();
+        let files = files.flat_map(|pair| [&pair.certificate.path, &pair.key.path]);
+        PemFiles::by_reader(files.cloned().collect(), identity)
+    };
+    start().map_err(|error: io::Error| {
+        Failure::refused(
+            format!("a process to read certificates cannot be started: {error}"),
+            "see that /proc is mounted and processes may be started",
+        )
+    })
+}
+
+/// Does the rest of what needs a privilege, gives privileges up, and puts a capture between if one
+/// is wanted.
 fn serve_on<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), Failure> {
+    let limits = &settings.limits;
+    let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
+    let is_chosen = limits.objects_max.is_some();
+    if let Some(warning) = objects_are_few(objects_max, is_chosen, limits.connections_max) {
+        warn!("{warning}");
+    }
+    let arena = make_arena(limits.slots)?;
+    let disk = make_disk(limits.disk_queue_depth, handles_max(objects_max), &arena)?;
+    let storage = Storage {
+        objects_max,
+        arena,
+        disk,
+    };
+    begun.identity.assume()?;
+    privileges::set_core_dumps(settings.core_dumps)?;
+    check_directory_as(&settings.path, &begun.identity)?;
     let Some(path) = &settings.pcap else {
-        return assemble(link, settings, begun);
+        return assemble(link, settings, begun, storage);
     };
     let epoch_nanos = u64::try_from(begun.zero.unix().as_nanos()).unwrap_or(u64::MAX);
     let config = CaptureConfig {
@@ -123,26 +199,49 @@ fn serve_on<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), F
         ..CaptureConfig::default()
     };
     let captured = Captured::create(link, path, config).map_err(|error| {
-        Failure::refused(
-            format!("--pcap {}: {error}", path.display()),
-            "name a file that can be written",
-        )
+        let (path, identity) = (path.display(), &begun.identity);
+        match error.raw_os_error() {
+            Some(libc::ELOOP) => Failure::refused(
+                format!("--pcap {path}: that is a symbolic link"),
+                "name a file",
+            ),
+            _ => Failure::refused(
+                format!("--pcap {path}: {error}"),
+                format!("name a file that can be written by {identity}"),
+            ),
+        }
     })?;
-    assemble(captured, settings, begun)
+    assemble(captured, settings, begun, storage)
 }
 
-/// Makes every part that does not depend on the kind of link, and serves.
-fn assemble<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), Failure> {
-    let Begun { zero, signals, tls } = begun;
+/// What reads go to and come from.
+#[derive(Debug)]
+struct Storage {
+    objects_max: u32,
+    arena: Arena,
+    disk: Uring,
+}
+
+/// Makes every part that takes no privilege, and serves.
+fn assemble<L: Link>(
+    link: L,
+    settings: &Settings,
+    begun: Begun,
+    storage: Storage,
+) -> Result<(), Failure> {
+    let Begun {
+        zero,
+        signals,
+        identity,
+        tls,
+    } = begun;
     let limits = &settings.limits;
-    let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
-    let is_chosen = limits.objects_max.is_some();
-    if let Some(warning) = objects_are_few(objects_max, is_chosen, limits.connections_max) {
-        warn!("{warning}");
-    }
-    let store = open_store(settings, objects_max)?;
-    let arena = make_arena(limits.slots)?;
-    let disk = make_disk(limits.disk_queue_depth, store.handles_max(), &arena)?;
+    let store = open_store(settings, storage.objects_max)?;
+    assert_eq!(
+        store.handles_max(),
+        handles_max(storage.objects_max),
+        "the disk has a place for each handle of the store"
+    );
     let seed = host::random_seed().map_err(|error| {
         Failure::refused(
             format!("getrandom: {error}"),
@@ -161,13 +260,15 @@ fn assemble<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), F
         mtu_bytes = link.capabilities().mtu_bytes,
         segmentation_bytes_max = link.capabilities().segmentation_bytes_max,
         slots = limits.slots,
-        objects_max,
+        objects_max = storage.objects_max,
         certificates = tls.as_ref().map_or(0, |(_, source)| source.certificate_count()),
+        user = %identity,
         "serving {}",
         settings.path.display()
     );
     let (config, source) = tls.unzip();
     let handshaker = config.map(|config| Handshaker::new(config, limits.connections_max));
+    let Storage { arena, disk, .. } = storage;
     let worker = Worker::new(link, disk, store, conductor, arena, handshaker);
     let serving = Serving::new(worker, signals, zero.real, limits.shutdown_grace, source);
     serving.run(&settings.urls())
@@ -226,6 +327,41 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
                 "let this user read it, or run as another",
             ),
         },
+    }
+}
+
+/// The user that serves must be able to read what is served, which root's own look did not tell.
+fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
+    let Err(error) = fs::read_dir(path) else {
+        warn_of_closed_files(path, identity);
+        return Ok(());
+    };
+    let path = path.display();
+    Err(Failure::refused(
+        format!("PATH {path}: {identity} cannot read it: {error}"),
+        format!(
+            "let everybody (chmod -R o+rX {path}, and o+x on the directories above), or name \
+             another user with --user"
+        ),
+    ))
+}
+
+/// Files that nobody will be sent are seldom meant to be there: says so at start, if of the first
+/// few none can be read.
+fn warn_of_closed_files(path: &Path, identity: &Identity) {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let is_closed = |entry: fs::DirEntry| {
+        fs::File::open(entry.path())
+            .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    let mut closed = files.take(FILES_TRIED_MAX).map(is_closed).peekable();
+    if closed.peek().is_some() && closed.all(|is_closed| is_closed) {
+        let path = path.display();
+        warn!(
+            "{path}: {identity} cannot read the files in it: requests for them get 403; \
+             chmod -R o+rX {path}, or name another user with --user"
+        );
     }
 }
 
@@ -292,6 +428,15 @@ fn raise_descriptor_limit() -> Result<u64, Failure> {
 /// How many objects may be open, given how many descriptors may.
 fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failure> {
     let room = descriptors.saturating_sub(DESCRIPTORS_RESERVED);
+    if room == 0 {
+        return Err(Failure::refused(
+            format!(
+                "only {descriptors} files may be open, and {DESCRIPTORS_RESERVED} are needed \
+                 beside those that are served"
+            ),
+            "raise the hard limit (ulimit -Hn, LimitNOFILE=), best to 65536",
+        ));
+    }
     let wanted = match configured {
         Some(count) => u64::try_from(count).unwrap_or(u64::MAX),
         None => room.clamp(1, *config::OBJECTS_MAX.range.end()),
@@ -336,6 +481,11 @@ fn objects_are_few(objects_max: u32, is_chosen: bool, connections_max: usize) ->
 
 fn widen(count: u32) -> usize {
     usize::try_from(count).expect("invariant: a usize has at least 32 bits")
+}
+
+/// Handles of a store that is not made yet.
+fn handles_max(objects_max: u32) -> usize {
+    widen(objects_max) + store::CLOSED_HANDLES_MAX
 }
 
 fn open_store(settings: &Settings, objects_max: u32) -> Result<Store, Failure> {
@@ -449,7 +599,12 @@ mod tests {
     fn without_a_setting_objects_take_what_is_left() {
         assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 100), Ok(100));
         assert_eq!(objects_max(None, 1 << 40), Ok(65_000));
-        assert!(objects_max(None, DESCRIPTORS_RESERVED).is_err());
+        let refusal = objects_max(None, DESCRIPTORS_RESERVED).unwrap_err();
+        let refusal = refusal.to_string();
+        assert!(
+            refusal.contains("only 128 files may be open, and 128 are needed"),
+            "{refusal}"
+        );
         assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 1), Ok(1));
     }
 

@@ -103,6 +103,9 @@ fn help_has_units_defaults_and_examples() {
         "only 1 is supported today [default: 1]",
         "Configuration file (TOML); flags win over it",
         "--pcap <FILE>",
+        "--user <NAME[:GROUP]>",
+        "--core-dumps",
+        "--check",
         "--cors",
         "--verbose...",
         "--quiet...",
@@ -114,6 +117,7 @@ fn help_has_units_defaults_and_examples() {
         "Signals:",
         "SIGUSR1",
         "SIGHUP read the certificates",
+        "Nothing else is read again",
         "CAP_NET_ADMIN",
         "setcap",
         "Examples:",
@@ -203,6 +207,87 @@ fn the_directory_must_be_readable() {
         Ok(output) => assert_refused(&output, &["PATH", path, "Permission denied"]),
         Err(error) => eprintln!("SKIPPED: nobody may not run the binary: {error}"),
     }
+}
+
+#[test]
+fn a_check_tells_whether_it_could_serve() {
+    let directory = directory();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let good = atlas(&["serve", text(directory.path()), "--check"]);
+    assert_eq!(good.status.code(), Some(0), "{}", stderr(&good));
+    let said = stdout(&good);
+    assert!(
+        said.starts_with("ok: could serve http://10.77.0.2/ as "),
+        "{said}"
+    );
+    assert_refused(&serve(&["--check", "--http", "0"]), &["--http 0:"]);
+    let pem = directory.path().join("none.pem");
+    let words = [
+        "--check",
+        "--https",
+        "443",
+        "--cert",
+        text(&pem),
+        "--key",
+        text(&pem),
+    ];
+    assert_refused(&serve(&words), &["--cert", "none.pem"]);
+    if !is_root() {
+        eprintln!("SKIPPED: only root becomes a user that cannot read a directory");
+        return;
+    }
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
+    let closed = atlas(&["serve", text(directory.path()), "--check"]);
+    assert_refused(&closed, &["cannot read it: Permission denied", "--user"]);
+    let kept = atlas(&["serve", text(directory.path()), "--check", "--user", "root"]);
+    assert_eq!(kept.status.code(), Some(0), "{}", stderr(&kept));
+}
+
+#[test]
+fn a_user_that_does_not_exist_is_refused() {
+    let missing = "--user atlas-no-such:";
+    if is_root() {
+        assert_refused(&serve(&["--user", "atlas-no-such"]), &[missing, "useradd"]);
+        assert_refused(
+            &serve(&["--user", "root:atlas-no-such"]),
+            &["no such group"],
+        );
+        assert_refused(&serve(&["--user", "4000000000"]), &["UID:GID"]);
+        let mut command = command(&["serve", "/", "--user", "root"]);
+        command.uid(NOBODY).gid(NOBODY);
+        match command.output() {
+            Ok(output) => assert_refused(&output, &["--user root: only root", "leave --user out"]),
+            Err(error) => eprintln!("SKIPPED: nobody may not run the binary: {error}"),
+        }
+    }
+    assert_refused(&serve(&["--user", ":"]), &["--user :: not a user"]);
+}
+
+#[test]
+fn the_part_that_reads_certificates_is_hidden_and_refuses_to_run_alone() {
+    assert!(!stdout(&atlas(&["--help"])).contains("read-certificates"));
+    assert_refused(
+        &atlas(&["read-certificates", "/etc/shadow"]),
+        &["use atlas serve"],
+    );
+}
+
+#[test]
+fn too_few_descriptors_are_told_with_the_number_that_would_do() {
+    let directory = directory();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let atlas = |limit: u32| {
+        let words = format!("ulimit -n {limit} && exec \"$@\"");
+        let program = env!("CARGO_BIN_EXE_atlas");
+        let mut command = Command::new("sh");
+        command.args(["-c", &words, "sh", program, "serve", "--check"]);
+        command.arg(directory.path()).output().unwrap()
+    };
+    for few in [20, 128] {
+        let problem = format!("only {few} files may be open, and 128 are needed");
+        assert_refused(&atlas(few), &[&problem, "ulimit -Hn"]);
+    }
+    assert_eq!(atlas(129).status.code(), Some(0));
 }
 
 #[test]
@@ -434,16 +519,17 @@ fn missing_capabilities_are_named() {
         .iter()
         .map(|owner| owner.interface.as_str())
         .find(|name| *name != "lo");
-    let packet = other.map(|name| (format!("packet:{name}"), "cap_net_raw"));
+    let packet = other.map(|name| (format!("packet:{name}"), &["cap_net_raw", "setcap"][..]));
     if packet.is_none() {
         eprintln!("SKIPPED in part: this host has no interface but loopback");
     }
-    let tap = (String::from("tap:atlas-nobody"), "cap_net_admin");
-    for (link, capability) in [Some(tap), packet].into_iter().flatten() {
+    // It may be the mode of /dev/net/tun that is in the way, or the capability.
+    let tap = (String::from("tap:atlas-nobody"), &["cap_net_admin"][..]);
+    for (link, parts) in [Some(tap), packet].into_iter().flatten() {
         let mut command = command(&["serve", "/", "--link", &link, "--address", "10.99.99.2/24"]);
         command.uid(NOBODY).gid(NOBODY);
         match command.output() {
-            Ok(output) => assert_refused(&output, &["--link", capability, "setcap"]),
+            Ok(output) => assert_refused(&output, &[&["--link"], parts].concat()),
             Err(error) => eprintln!("SKIPPED: nobody may not run the binary: {error}"),
         }
     }

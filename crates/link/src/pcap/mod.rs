@@ -12,9 +12,10 @@
 //!
 //! Format: draft-ietf-opsawg-pcap, nanosecond timestamps, little-endian on every host.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use clock::Instant;
@@ -75,13 +76,16 @@ pub struct Captured<L: Link, W: Write = BufWriter<File>> {
 }
 
 impl<L: Link> Captured<L> {
-    /// Makes the file, or empties it.
+    /// Makes the file, readable by its owner alone, or empties it. A symbolic link is not
+    /// followed: in a directory where others may write it would lead anywhere.
     ///
     /// # Errors
-    /// If it cannot be made or its header not be written.
+    /// If it cannot be made or its header not be written; `ELOOP` if it is a symbolic link.
     pub fn create(link: L, path: &Path, config: CaptureConfig) -> io::Result<Self> {
-        let file = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
-        Self::new(link, file, config)
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        Self::new(link, BufWriter::with_capacity(BUFFER_BYTES, file), config)
     }
 }
 

@@ -164,6 +164,11 @@ fn open_node(name: InterfaceName, path: &str, remedy: &'static str) -> Result<Fi
             path: path.to_owned(),
             remedy,
         },
+        // No capability is asked for before the node is open.
+        errno @ (libc::EACCES | libc::EPERM) => SetupError::NodeClosed {
+            path: path.to_owned(),
+            errno,
+        },
         errno => name.error("opening the tap device", CAPABILITY, errno),
     })
 }

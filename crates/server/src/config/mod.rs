@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use serde::de::{Deserialize, Deserializer, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 use crate::failure::Failure;
 
@@ -210,7 +210,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 20] = [
+pub static KEYS: [Key; 22] = [
     Key {
         name: "link",
         flag: "--link",
@@ -256,6 +256,22 @@ pub static KEYS: [Key; 20] = [
         "--log-tls-secrets",
         "Whether the secrets of TLS connections are written to the file that the variable \
          SSLKEYLOGFILE names. For finding faults: whoever has that file can read the connections.",
+    ),
+    Key {
+        name: "user",
+        flag: "--user",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`atlas` if there is such a user, else `nobody`",
+            range: "`NAME`, `NAME:GROUP`, or numbers",
+        },
+        about: "User to become when started as root, once everything is opened. It must be able \
+                to read what is served. `root` stays root, with all its privileges.",
+    },
+    Key::flag(
+        "core_dumps",
+        "--core-dumps",
+        "Whether the process may be dumped and debugged. Its memory has keys in it.",
     ),
     Key::number(&WORKERS, "--workers", "Only 1 is supported today."),
     Key {
@@ -351,7 +367,11 @@ const DOCUMENTATION_HEAD: &str = "\
 `atlas serve PATH --config FILE.toml` reads its settings from a TOML file. A flag wins over the
 file, the file over the default. A key the file should not have is refused, and so is a value out
 of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
-remedy. The file is read once, at start; the certificates it names are read again at SIGHUP.
+remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, and
+nothing else is. `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
+file, and ends with exit code 0 or 2.
+
+Seconds are whole numbers, or texts with a unit: `20`, `\"20s\"`, `\"2m\"`, `\"1h\"`.
 
 | Key | Flag | Type or unit | Default | Range | Meaning |
 |---|---|---|---|---|---|
@@ -403,6 +423,8 @@ pub struct FileConfig {
     pub https: Option<PortOrOff>,
     pub certificate: Option<Vec<CertificateTable>>,
     pub log_tls_secrets: Option<bool>,
+    pub user: Option<String>,
+    pub core_dumps: Option<bool>,
     pub workers: Option<i64>,
     pub pcap: Option<PathBuf>,
     pub cors: Option<bool>,
@@ -413,10 +435,10 @@ pub struct FileConfig {
     pub disk_queue_depth: Option<i64>,
     pub objects_max: Option<i64>,
     pub tls_key_records_max: Option<i64>,
-    pub head_timeout_seconds: Option<i64>,
-    pub idle_timeout_seconds: Option<i64>,
-    pub send_timeout_seconds: Option<i64>,
-    pub shutdown_grace_seconds: Option<i64>,
+    pub head_timeout_seconds: Option<Seconds>,
+    pub idle_timeout_seconds: Option<Seconds>,
+    pub send_timeout_seconds: Option<Seconds>,
+    pub shutdown_grace_seconds: Option<Seconds>,
 }
 
 /// A certificate and its key, as the file names them.
@@ -436,6 +458,42 @@ pub struct PortOrOff(pub String);
 impl<'de> Deserialize<'de> for PortOrOff {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(PortVisitor)
+    }
+}
+
+/// A time as it was written: whole seconds, or a number with its unit, `"20s"`, `"2m"`, `"1h"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seconds(pub i64);
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SecondsVisitor)
+    }
+}
+
+struct SecondsVisitor;
+
+impl Visitor<'_> for SecondsVisitor {
+    type Value = Seconds;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("whole seconds, or a whole number with s, m or h like \"20s\"")
+    }
+
+    fn visit_i64<E>(self, seconds: i64) -> Result<Seconds, E> {
+        Ok(Seconds(seconds))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Seconds, E> {
+        let units = [("s", 1), ("m", 60), ("h", 3_600)];
+        let seconds = units.into_iter().find_map(|(unit, seconds)| {
+            let count: i64 = text.strip_suffix(unit)?.parse().ok()?;
+            count.checked_mul(seconds)
+        });
+        let unexpected = Unexpected::Str(text);
+        seconds
+            .map(Seconds)
+            .ok_or_else(|| E::invalid_value(unexpected, &self))
     }
 }
 

@@ -13,8 +13,9 @@ use tracing::level_filters::LevelFilter;
 
 use crate::cidr::Cidr;
 use crate::cli::{CommonArgs, EmulateArgs, ServeArgs, TlsArgs};
-use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, PortOrOff};
+use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, PortOrOff, Seconds};
 use crate::failure::Failure;
+use crate::privileges::UserName;
 use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
 
 /// Most addresses one server answers at.
@@ -54,6 +55,10 @@ pub struct Settings {
     pub https: Option<Https>,
     /// Objects leave sealed under a key that everybody knows, on the plain port. For benches only.
     pub is_sealing_emulated: bool,
+    /// Who to become once everything is opened, and where that was said.
+    pub user: Option<(UserName, Origin)>,
+    /// Whether the process may be dumped and debugged.
+    pub core_dumps: bool,
     /// Where frames are also written.
     pub pcap: Option<PathBuf>,
     /// Whether pages of any origin may play what is served.
@@ -191,6 +196,8 @@ impl Settings {
             http_port,
             https,
             is_sealing_emulated: false,
+            user: resolve_user(&keys, args.user, file.user.take())?,
+            core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),
             cors: args.cors || file.cors.unwrap_or(false),
             buffered: file.buffered.unwrap_or(false),
@@ -312,6 +319,22 @@ fn resolve_ports(
     Ok((http_port, Some(https)))
 }
 
+fn resolve_user(
+    keys: &Keys,
+    typed: Option<String>,
+    written: Option<String>,
+) -> Result<Option<(UserName, Origin)>, Failure> {
+    let (text, origin) = keys.pick(typed, written, "--user", "user");
+    let Some(text) = text else { return Ok(None) };
+    match UserName::parse(&text) {
+        Some(name) => Ok(Some((name, origin))),
+        None => Err(Failure::refused(
+            format!("{origin} {text}: not a user"),
+            "write NAME or NAME:GROUP, or numbers",
+        )),
+    }
+}
+
 /// The pairs as typed, else as written.
 fn resolve_pairs(
     keys: &Keys,
@@ -415,7 +438,8 @@ impl Keys {
         check(value, number, &origin)
     }
 
-    fn seconds(&self, written: Option<i64>, number: &Number) -> Result<Duration, Failure> {
+    fn seconds(&self, written: Option<Seconds>, number: &Number) -> Result<Duration, Failure> {
+        let written = written.map(|Seconds(seconds)| seconds);
         Ok(Duration::from_secs(self.limit(written, number)?))
     }
 }
@@ -456,8 +480,15 @@ fn check_range(
         Ok(value) if number.range.contains(&value) => Ok(value),
         _ => {
             let (least, most) = (number.range.start(), number.range.end());
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let problem = if is_number {
+                "out of range"
+            } else {
+                "not a whole number"
+            };
             Err(Failure::refused(
-                format!("{origin} {text}: out of range"),
+                format!("{origin} {text}: {problem}"),
                 format!("use {least} to {most} ({}){otherwise}", number.unit),
             ))
         }

@@ -86,8 +86,16 @@ fn a_refusal_names_the_flag_or_the_key() {
         key,
         "atlas.toml: http 65536: out of range; use 1 to 65535 (TCP port), or off"
     );
-    let word = with_flags(|args| args.common.http = Some("www".into())).unwrap_err();
-    assert!(word.starts_with("--http www: out of range"), "{word}");
+    for word in ["www", "", "-", "8o", "8.0"] {
+        let refusal = with_flags(|args| args.common.http = Some(word.into())).unwrap_err();
+        let start = format!("--http {word}: not a whole number; use 1 to 65535");
+        assert!(refusal.starts_with(&start), "{refusal}");
+    }
+    for number in ["-1", "65536", "99999999999999999999"] {
+        let refusal = with_flags(|args| args.common.http = Some(number.into())).unwrap_err();
+        let start = format!("--http {number}: out of range; use 1 to 65535");
+        assert!(refusal.starts_with(&start), "{refusal}");
+    }
     assert!(with_flags(|args| args.common.http = Some("65535".into())).is_ok());
     assert!(with_flags(|args| args.common.http = Some("1".into())).is_ok());
 }
@@ -123,6 +131,54 @@ fn each_limit_holds_on_both_sides() {
             );
         }
     }
+}
+
+#[test]
+fn times_are_seconds_or_have_a_unit() {
+    let of = |text: &str| {
+        let settings = with_file(&format!("idle_timeout_seconds = {text}"))?;
+        Ok::<_, String>(settings.limits.idle_timeout.as_secs())
+    };
+    for (text, seconds) in [
+        ("20", 20),
+        ("\"20s\"", 20),
+        ("\"2m\"", 120),
+        ("\"24h\"", 86_400),
+    ] {
+        assert_eq!(of(text), Ok(seconds), "{text}");
+    }
+    let refusal = of("\"25h\"").unwrap_err();
+    assert!(
+        refusal.contains("idle_timeout_seconds 90000: out of range"),
+        "{refusal}"
+    );
+    let huge = format!("\"{}h\"", i64::MAX);
+    for text in [
+        "\"20\"", "\"s\"", "\"2 m\"", "\"1d\"", "\"1.5m\"", "1.5", &huge,
+    ] {
+        let text = format!("idle_timeout_seconds = {text}");
+        let refusal = FileConfig::parse(&text).unwrap_err();
+        assert!(
+            refusal.contains("line 1") && refusal.contains("\"20s\""),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn the_user_is_taken_from_the_flag_or_the_file() {
+    let user = |settings: super::Settings| settings.user.map(|(name, _)| name.to_string());
+    assert_eq!(user(with_flags(|_| ()).unwrap()), None);
+    assert_eq!(
+        user(with_file("user = \"atlas:media\"").unwrap()).as_deref(),
+        Some("atlas:media")
+    );
+    let flag = with_flags(|args| args.common.user = Some("root".into())).unwrap();
+    assert_eq!(user(flag).as_deref(), Some("root"));
+    let refusal = with_flags(|args| args.common.user = Some("a:".into())).unwrap_err();
+    assert!(refusal.starts_with("--user a:: not a user;"), "{refusal}");
+    assert!(with_file("core_dumps = true").unwrap().core_dumps);
+    assert!(!with_flags(|_| ()).unwrap().core_dumps);
 }
 
 #[test]
@@ -337,7 +393,7 @@ fn something_is_served_and_words_but_off_are_refused() {
     let word = with_file("https = \"on\"").unwrap_err();
     assert_eq!(
         word,
-        "atlas.toml: https on: out of range; use 1 to 65535 (TCP port), or off"
+        "atlas.toml: https on: not a whole number; use 1 to 65535 (TCP port), or off"
     );
     let useless = with_flags(|args| args.tls.log_tls_secrets = true).unwrap_err();
     assert!(

@@ -4,8 +4,7 @@
 //! client ever meets it. Nothing is said of a key but where it is and what kind it is not.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,7 +15,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, SignatureScheme};
+use zeroize::Zeroizing;
 
+use super::files::{PEM_BYTES_MAX, PemFiles};
 use crate::failure::Failure;
 use crate::settings::Origin;
 
@@ -24,8 +25,6 @@ use crate::settings::Origin;
 /// first to the last: 21 us for this many, where a handshake costs 80 us or more (both measured
 /// with opt-level 1).
 pub const CERTIFICATES_MAX: usize = 16;
-/// Most bytes of a PEM file. A chain of certificates has some thousand.
-pub const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// A file, and how the operator named it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,9 +68,9 @@ impl Certificates {
     ///
     /// # Errors
     /// The first file that is not what it must be, or does not belong to the other.
-    pub fn load(paths: &[PairPaths]) -> Result<Self, Failure> {
+    pub fn load(paths: &[PairPaths], files: &PemFiles) -> Result<Self, Failure> {
         let provider = aws_lc_rs::default_provider();
-        let load = |paths| load_pair(paths, &provider);
+        let load = |paths| load_pair(paths, files, &provider);
         let pairs: Vec<_> = paths.iter().map(load).collect::<Result<_, _>>()?;
         Ok(Self::new(pairs))
     }
@@ -115,9 +114,13 @@ fn is_for(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
         .is_ok_and(|certificate| verify_server_name(&certificate, name).is_ok())
 }
 
-fn load_pair(paths: &PairPaths, provider: &CryptoProvider) -> Result<CertifiedKey, Failure> {
-    let chain = load_chain(&paths.certificate)?;
-    let key = load_key(&paths.key)?;
+fn load_pair(
+    paths: &PairPaths,
+    files: &PemFiles,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, Failure> {
+    let chain = load_chain(&paths.certificate, files)?;
+    let key = load_key(&paths.key, files)?;
     let key = provider.key_provider.load_private_key(key).map_err(|_| {
         Failure::refused(
             format!("{}: a key of a kind that is not supported", paths.key),
@@ -140,8 +143,8 @@ fn load_pair(paths: &PairPaths, provider: &CryptoProvider) -> Result<CertifiedKe
     }
 }
 
-fn load_chain(file: &NamedPath) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let text = read(file)?;
+fn load_chain(file: &NamedPath, files: &PemFiles) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let text = read(file, files)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match chain {
         Ok(chain) if !chain.is_empty() => Ok(chain),
@@ -160,8 +163,8 @@ fn load_chain(file: &NamedPath) -> Result<Vec<CertificateDer<'static>>, Failure>
     }
 }
 
-fn load_key(file: &NamedPath) -> Result<PrivateKeyDer<'static>, Failure> {
-    let text = read(file)?;
+fn load_key(file: &NamedPath, files: &PemFiles) -> Result<PrivateKeyDer<'static>, Failure> {
+    let text = read(file, files)?;
     let problem = match PrivateKeyDer::from_pem_slice(&text) {
         Ok(key) => return Ok(key),
         Err(problem) => problem,
@@ -204,27 +207,17 @@ fn has(text: &[u8], part: &str) -> bool {
         .any(|place| place == part.as_bytes())
 }
 
-fn read(file: &NamedPath) -> Result<Vec<u8>, Failure> {
-    let text = read_bounded(file).map_err(|error| {
-        Failure::refused(
-            format!("{file}: {error}"),
-            "name a PEM file that this user can read",
-        )
-    })?;
-    if u64::try_from(text.len()).is_ok_and(|bytes| bytes <= PEM_BYTES_MAX) {
-        Ok(text)
-    } else {
-        Err(Failure::refused(
-            format!("{file}: more than {PEM_BYTES_MAX} bytes"),
-            "name a PEM file",
-        ))
-    }
-}
-
-/// One byte more than allowed at most: who names a device by mistake is told so at once.
-fn read_bounded(file: &NamedPath) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let opened = File::open(&file.path)?;
-    opened.take(PEM_BYTES_MAX + 1).read_to_end(&mut text)?;
-    Ok(text)
+fn read(file: &NamedPath, files: &PemFiles) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    files
+        .read_file(&file.path)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => Failure::refused(
+                format!("{file}: more than {PEM_BYTES_MAX} bytes"),
+                "name a PEM file",
+            ),
+            _ => Failure::refused(
+                format!("{file}: {error}"),
+                "name a PEM file that this user can read",
+            ),
+        })
 }

@@ -14,6 +14,7 @@ use rustls::{KeyLog, KeyLogFile, NoKeyLog, ServerConfig, SupportedCipherSuite};
 use tracing::warn;
 
 use super::certificates::{Certificates, PairPaths};
+use super::files::PemFiles;
 use crate::failure::Failure;
 use crate::settings::{Https, Origin};
 
@@ -70,17 +71,19 @@ pub fn server_config(
 #[derive(Debug)]
 pub struct Source {
     pairs: Vec<PairPaths>,
+    files: PemFiles,
     /// Keys change every six hours, and a ticket is taken for twelve at most.
     ticketer: Arc<dyn ProducesTickets>,
     key_log: Arc<dyn KeyLog>,
 }
 
 impl Source {
-    /// Looks at the environment if secrets are to be logged, and not otherwise.
+    /// Looks at the environment if secrets are to be logged, and not otherwise. `files` reads the
+    /// certificates and keys, now and later.
     ///
     /// # Errors
     /// Secrets are to be logged and cannot be.
-    pub fn new(https: &Https) -> Result<Self, Failure> {
+    pub fn new(https: &Https, files: PemFiles) -> Result<Self, Failure> {
         let ticketer = Ticketer::new().map_err(|error| {
             Failure::refused(
                 format!("keys for tickets: {error}"),
@@ -93,6 +96,7 @@ impl Source {
         };
         Ok(Self {
             pairs: https.pairs.clone(),
+            files,
             ticketer,
             key_log,
         })
@@ -103,7 +107,7 @@ impl Source {
     /// # Errors
     /// The first file that is not what it must be.
     pub fn load(&self) -> Result<Arc<ServerConfig>, Failure> {
-        let certificates = Certificates::load(&self.pairs)?;
+        let certificates = Certificates::load(&self.pairs, &self.files)?;
         let mut config = server_config(Arc::new(certificates))
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;
         config.ticketer = Arc::clone(&self.ticketer);

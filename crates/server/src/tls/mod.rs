@@ -16,11 +16,14 @@
 
 mod certificates;
 mod config;
+mod files;
 mod handshaker;
+pub mod reader;
 mod shaking;
 
-pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PEM_BYTES_MAX, PairPaths};
+pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PairPaths};
 pub use config::{Source, server_config};
+pub use files::{PEM_BYTES_MAX, PemFiles};
 pub use handshaker::Handshaker;
 pub use shaking::HANDSHAKE_BYTES_MAX;
 

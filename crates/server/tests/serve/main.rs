@@ -10,6 +10,7 @@
 )]
 
 mod lab;
+mod privileges;
 mod tls;
 
 use std::fs::Permissions;

@@ -9,6 +9,7 @@
 //! it refuses: to leave less memory free than [`FREE_BYTES_MIN`]. It is undone in reverse.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, TryRecvError, channel};
@@ -117,6 +118,8 @@ impl BenchDisk {
         };
         let mut undo = Undo::default();
         let directory = tempfile::tempdir().context("a temporary directory")?;
+        // Servers read as users of their own.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
         let (memory, root) = (
             directory.path().join("memory"),
             directory.path().join("disk"),

@@ -13,7 +13,7 @@ use super::{
     ECDSA_KEY, NAME, RSA_KEY, TOKEN, certificate_pem, certified, client_of, connect, establish,
 };
 use crate::settings::{Https, Origin};
-use crate::tls::{Certificates, Handshaker, NamedPath, PEM_BYTES_MAX, PairPaths, Source};
+use crate::tls::{Certificates, Handshaker, NamedPath, PEM_BYTES_MAX, PairPaths, PemFiles, Source};
 
 /// A directory with files in it.
 struct Files(TempDir);
@@ -44,7 +44,8 @@ impl Files {
     }
 
     fn refusal_of(&self, pair: &PairPaths) -> String {
-        let refusal = Certificates::load(std::slice::from_ref(pair)).unwrap_err();
+        let refusal =
+            Certificates::load(std::slice::from_ref(pair), &PemFiles::direct()).unwrap_err();
         let directory = format!("{}/", self.0.path().display());
         refusal.to_string().replace(&directory, "")
     }
@@ -83,7 +84,12 @@ fn a_pair_is_read_also_from_one_file_and_with_a_chain() {
         files.pair(&all, &all),
         files.pair(&other, RSA_KEY.serialize_pem()),
     ] {
-        assert_eq!(Certificates::load(&[pair]).unwrap().count(), 1);
+        assert_eq!(
+            Certificates::load(&[pair], &PemFiles::direct())
+                .unwrap()
+                .count(),
+            1
+        );
     }
 }
 
@@ -182,10 +188,10 @@ fn a_key_of_another_certificate_is_refused() {
 fn a_file_has_a_greatest_size() {
     let files = Files::new();
     let certificate = good_certificate();
-    let fill = usize::try_from(PEM_BYTES_MAX).unwrap() - certificate.len();
+    let fill = PEM_BYTES_MAX - certificate.len();
     let largest = certificate + &"\n".repeat(fill);
     let good = files.pair(&largest, good_key());
-    assert!(Certificates::load(&[good]).is_ok());
+    assert!(Certificates::load(&[good], &PemFiles::direct()).is_ok());
     let refusal = files.refusal(largest + "\n", good_key());
     assert_eq!(
         refusal,
@@ -261,6 +267,10 @@ fn https(pairs: Vec<PairPaths>) -> Https {
     }
 }
 
+fn source_of(pair: PairPaths) -> Source {
+    Source::new(&https(vec![pair]), PemFiles::direct()).unwrap()
+}
+
 fn certificate_served(
     config: Arc<ServerConfig>,
     client: &Arc<rustls::ClientConfig>,
@@ -275,7 +285,7 @@ fn certificate_served(
 #[test]
 fn files_are_read_anew_and_tickets_stay_good() {
     let files = Files::new();
-    let source = Source::new(&https(vec![files.pair(good_certificate(), good_key())])).unwrap();
+    let source = source_of(files.pair(good_certificate(), good_key()));
     let client = client_of(&TLS13);
     let (is_resumed, first) = certificate_served(source.load().unwrap(), &client);
     assert!(!is_resumed);
@@ -293,7 +303,7 @@ fn files_are_read_anew_and_tickets_stay_good() {
 #[test]
 fn secrets_are_not_logged_unless_asked_for() {
     let files = Files::new();
-    let source = Source::new(&https(vec![files.pair(good_certificate(), good_key())])).unwrap();
+    let source = source_of(files.pair(good_certificate(), good_key()));
     let config = source.load().unwrap();
     assert!(!config.key_log.will_log("CLIENT_TRAFFIC_SECRET_0"));
     let words = format!("{source:?} {config:?}");

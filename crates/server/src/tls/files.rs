@@ -1,0 +1,92 @@
+//! Reading the files of certificates and keys, whoever has the right to.
+//!
+//! It refuses files larger than [`PEM_BYTES_MAX`], and leaves no copy of a key behind: the one
+//! buffer a file is read into never grows, and is wiped when it is dropped.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::reader::Reader;
+use crate::privileges::Identity;
+
+/// Most bytes of a PEM file. A chain of certificates has some thousand.
+pub const PEM_BYTES_MAX: usize = 1 << 20;
+
+/// Who reads the files.
+#[derive(Debug)]
+pub struct PemFiles {
+    /// `None`: this process.
+    reader: Option<Reader>,
+}
+
+impl PemFiles {
+    /// This process reads them itself, with the rights it has at the time.
+    #[must_use]
+    pub const fn direct() -> Self {
+        Self { reader: None }
+    }
+
+    /// A process of its own reads `paths` and nothing else, also when this one no longer may. It
+    /// becomes `identity`, and ends when this process does.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn by_reader(paths: Vec<PathBuf>, identity: &Identity) -> io::Result<Self> {
+        let reader = Reader::start(paths, identity)?;
+        Ok(Self {
+            reader: Some(reader),
+        })
+    }
+
+    /// The bytes of a file; may wait for the disk.
+    ///
+    /// # Errors
+    /// What the kernel said, or [`io::ErrorKind::FileTooLarge`] beyond [`PEM_BYTES_MAX`].
+    pub fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+        match &self.reader {
+            Some(reader) => reader.read_file(path),
+            None => read_bounded(path),
+        }
+    }
+}
+
+/// One byte more than allowed at most: who names a device by mistake is told so at once.
+pub(super) fn read_bounded(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    // With room for one byte more, `read_to_end` sees the end without growing.
+    let mut text = Zeroizing::new(Vec::with_capacity(PEM_BYTES_MAX + 2));
+    let file = File::open(path)?;
+    let limit = PEM_BYTES_MAX as u64 + 1;
+    file.take(limit).read_to_end(&mut text)?;
+    if text.len() > PEM_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PEM_BYTES_MAX, PemFiles};
+    use std::io::ErrorKind;
+
+    #[test]
+    fn a_file_may_be_as_large_as_said_and_no_larger() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("chain.pem");
+        let files = PemFiles::direct();
+        for bytes in [0, PEM_BYTES_MAX] {
+            std::fs::write(&path, vec![b'x'; bytes]).unwrap();
+            assert_eq!(files.read_file(&path).unwrap().len(), bytes);
+        }
+        std::fs::write(&path, vec![b'x'; PEM_BYTES_MAX + 1]).unwrap();
+        let error = files.read_file(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        let endless = files.read_file("/dev/zero".as_ref()).unwrap_err();
+        assert_eq!(endless.kind(), ErrorKind::FileTooLarge);
+        std::fs::remove_file(&path).unwrap();
+        let error = files.read_file(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,306 @@
+//! A process of its own that reads certificates and keys for a server that no longer may.
+//!
+//! Keys belong to root and are closed to everybody else, and SIGHUP reads them again; but the
+//! server, which parses what strangers send, is an ordinary user by then. So a second process is
+//! started before privileges are given up. It is that user as well and keeps one capability, the
+//! one to read any file (decision 9).
+//!
+//! It refuses to read anything but the files named at its start: a request is a number. What
+//! bounds it: [`PEM_BYTES_MAX`] a file, ten seconds an answer, no processes, a dozen of
+//! descriptors. It ends when the server does, however that ends: then its socket has no other end.
+//!
+//! ```text
+//!   server ── file's place, u16 ──▶ reader
+//!          ◀── errno, u32; length, u32; bytes ──
+//! ```
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use zeroize::Zeroizing;
+
+use super::files::{PEM_BYTES_MAX, read_bounded};
+use crate::failure::Failure;
+use crate::privileges::{self, Account, Identity};
+
+/// The hidden command that is this process.
+pub const COMMAND: &str = "read-certificates";
+/// The server itself, whatever became of its file.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+/// Longest wait for a file. Longer than any disk takes; a network's file system may hang.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// Descriptors the reader may have: its three, the socket, a file.
+const DESCRIPTORS_MAX: u64 = 12;
+
+/// What the reader is told at its start.
+#[derive(Args, Clone, Debug)]
+pub struct ReaderArgs {
+    /// Number of the user to become; without it, the user stays
+    #[arg(long, requires = "gid")]
+    uid: Option<u32>,
+    /// Number of the group to become
+    #[arg(long, requires = "uid")]
+    gid: Option<u32>,
+    /// The files that may be read
+    paths: Vec<PathBuf>,
+}
+
+/// The server's end.
+#[derive(Debug)]
+pub(super) struct Reader {
+    paths: Vec<PathBuf>,
+    /// `None` once an answer did not come: what comes later would answer another question.
+    socket: Mutex<Option<UnixStream>>,
+}
+
+impl Reader {
+    /// Starts the process, which will be `identity` and read `paths`.
+    pub(super) fn start(paths: Vec<PathBuf>, identity: &Identity) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(OWN_PROGRAM);
+        command.arg0("atlas").arg(COMMAND);
+        if let Identity::Other(account) = identity {
+            command.args(["--uid", &account.uid.to_string()]);
+            command.args(["--gid", &account.gid.to_string()]);
+        }
+        command.arg("--").args(&paths);
+        command.env_clear().stdin(OwnedFd::from(theirs));
+        command.stdout(Stdio::null()).spawn()?;
+        Self::new(ours, paths)
+    }
+
+    fn new(socket: UnixStream, paths: Vec<PathBuf>) -> io::Result<Self> {
+        socket.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        socket.set_write_timeout(Some(ANSWER_TIME_MAX))?;
+        Ok(Self {
+            paths,
+            socket: Mutex::new(Some(socket)),
+        })
+    }
+
+    /// The bytes of one of its files.
+    pub(super) fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+        let place = self.paths.iter().position(|known| known == path);
+        let place = place.and_then(|place| u16::try_from(place).ok());
+        let place = place.ok_or(io::ErrorKind::InvalidInput)?;
+        // Nothing is half done behind a panic: whoever asks next finds the socket or none.
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = || io::Error::other("the process that reads certificates is gone: restart");
+        let answer = ask(socket.as_mut().ok_or_else(gone)?, place);
+        match answer {
+            Ok(answer) => answer,
+            Err(_) => {
+                *socket = None;
+                Err(gone())
+            }
+        }
+    }
+}
+
+/// The outer error: there will be no answer. The inner: the file cannot be read.
+fn ask(socket: &mut UnixStream, place: u16) -> io::Result<io::Result<Zeroizing<Vec<u8>>>> {
+    socket.write_all(&place.to_be_bytes())?;
+    let mut words = [[0; 4]; 2];
+    for word in &mut words {
+        socket.read_exact(word)?;
+    }
+    let [errno, length] = words.map(u32::from_be_bytes);
+    if errno != 0 {
+        let errno = i32::try_from(errno).unwrap_or(libc::EIO);
+        return Ok(Err(io::Error::from_raw_os_error(errno)));
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if length > PEM_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = Zeroizing::new(vec![0; length]);
+    socket.read_exact(&mut bytes)?;
+    Ok(Ok(bytes))
+}
+
+/// The process: gives up what it does not need, then answers until the server is gone.
+///
+/// # Errors
+/// It was not started by a server, or cannot give up what it should.
+pub fn run(args: &ReaderArgs) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::Broken(format!("{COMMAND}: {error}"));
+    let mut socket = own_socket().map_err(|_| {
+        Failure::refused(
+            format!("{COMMAND}: that is a part of atlas serve"),
+            "use atlas serve",
+        )
+    })?;
+    // A terminal sends Ctrl-C to us as well, and the server may still need files then.
+    for signal in [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
+    }
+    give_up_all_but_reading(args)?;
+    for (resource, most) in [(Resource::Nofile, DESCRIPTORS_MAX), (Resource::Nproc, 0)] {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(resource, limit).map_err(|errno| failed(errno.into()))?;
+    }
+    answer_all(&mut socket, &args.paths).map_err(failed)
+}
+
+/// Our standard input, which the server has the other end of.
+fn own_socket() -> io::Result<UnixStream> {
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    socket.peer_addr().map(|_| socket)
+}
+
+fn give_up_all_but_reading(args: &ReaderArgs) -> Result<(), Failure> {
+    let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
+    // Containers often have only the second, which is more than is needed.
+    let kept = [CapabilitySet::DAC_READ_SEARCH, CapabilitySet::DAC_OVERRIDE]
+        .into_iter()
+        .find(|capability| permitted.contains(*capability));
+    let identity = match (args.uid, args.gid, kept) {
+        (Some(uid), Some(gid), Some(_)) => Identity::Other(Account {
+            name: uid.to_string(),
+            uid,
+            gid,
+        }),
+        // A root without either can read its own files, as long as it is root.
+        _ => Identity::Same,
+    };
+    identity.assume_keeping(kept.unwrap_or(CapabilitySet::empty()))?;
+    privileges::set_core_dumps(false)
+}
+
+fn answer_all(socket: &mut UnixStream, paths: &[PathBuf]) -> io::Result<()> {
+    loop {
+        let mut place = [0; 2];
+        match socket.read_exact(&mut place) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            result => result?,
+        }
+        let path = paths.get(usize::from(u16::from_be_bytes(place)));
+        let result = path.map_or_else(
+            || Err(io::ErrorKind::InvalidInput.into()),
+            |path| read_bounded(path),
+        );
+        match result {
+            Ok(bytes) => {
+                let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+                socket.write_all(&0u32.to_be_bytes())?;
+                socket.write_all(&length.to_be_bytes())?;
+                socket.write_all(&bytes)?;
+            }
+            Err(error) => {
+                let errno = u32::try_from(errno_of(&error)).map_err(io::Error::other)?;
+                socket.write_all(&errno.to_be_bytes())?;
+                socket.write_all(&0u32.to_be_bytes())?;
+            }
+        }
+    }
+}
+
+/// What crosses the socket for an error; never 0.
+fn errno_of(error: &io::Error) -> i32 {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => libc::EFBIG,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        _ => error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PEM_BYTES_MAX, Reader, answer_all};
+    use std::io::{self, ErrorKind, Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+    use std::thread::JoinHandle;
+    use tempfile::TempDir;
+
+    /// A reader's two ends in one process; the thread ends when the reader is dropped.
+    fn reader(paths: &[PathBuf]) -> (Reader, JoinHandle<io::Result<()>>) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let known = paths.to_vec();
+        let thread = std::thread::spawn(move || answer_all(&mut theirs, &known));
+        (Reader::new(ours, paths.to_vec()).unwrap(), thread)
+    }
+
+    #[test]
+    fn the_files_named_at_start_are_read_as_they_are_now() {
+        let directory = TempDir::new().unwrap();
+        let paths = ["a", "b", "missing"].map(|name| directory.path().join(name));
+        let (reader, thread) = reader(&paths);
+        for (bytes, fill) in [(0, b'0'), (1, b'1'), (PEM_BYTES_MAX, b'2')] {
+            std::fs::write(&paths[0], vec![fill; bytes]).unwrap();
+            std::fs::write(&paths[1], b"other").unwrap();
+            let read = reader.read_file(&paths[0]).unwrap();
+            assert!(read.len() == bytes && read.iter().all(|byte| *byte == fill));
+            assert_eq!(**reader.read_file(&paths[1]).unwrap(), *b"other");
+        }
+        drop(reader);
+        thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_and_the_next_file_is_read() {
+        let directory = TempDir::new().unwrap();
+        let paths = ["a", "large", "missing"].map(|name| directory.path().join(name));
+        std::fs::write(&paths[0], b"a").unwrap();
+        std::fs::write(&paths[1], vec![b'x'; PEM_BYTES_MAX + 1]).unwrap();
+        let (reader, _thread) = reader(&paths);
+        let kind = |path: &PathBuf| reader.read_file(path).unwrap_err().kind();
+        assert_eq!(kind(&paths[1]), ErrorKind::FileTooLarge);
+        assert_eq!(kind(&paths[2]), ErrorKind::NotFound);
+        assert_eq!(**reader.read_file(&paths[0]).unwrap(), *b"a");
+    }
+
+    #[test]
+    fn a_file_that_was_not_named_is_refused_at_both_ends() {
+        let directory = TempDir::new().unwrap();
+        let (named, other) = (directory.path().join("a"), directory.path().join("b"));
+        std::fs::write(&other, b"secret").unwrap();
+        let (reader, _thread) = reader(std::slice::from_ref(&named));
+        let error = reader.read_file(&other).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        // A server that was taken over asks as it likes.
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || answer_all(&mut theirs, &[named]));
+        for place in [1u16, u16::MAX] {
+            ours.write_all(&place.to_be_bytes()).unwrap();
+            let mut answer = [0; 8];
+            ours.read_exact(&mut answer).unwrap();
+            let errno = u32::try_from(libc::EINVAL).unwrap();
+            assert_eq!(answer, [errno.to_be_bytes(), [0; 4]].concat()[..]);
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_an_error_and_stays_one() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let reader = Reader::new(ours, vec!["/a".into()]).unwrap();
+        drop(theirs);
+        for _ in 0..2 {
+            let error = reader.read_file("/a".as_ref()).unwrap_err().to_string();
+            assert!(error.contains("is gone: restart"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_any_length_is_not_believed() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = Reader::new(ours, vec!["/a".into()]).unwrap();
+        let length = u32::try_from(PEM_BYTES_MAX + 1).unwrap();
+        let words = [0u32.to_be_bytes(), length.to_be_bytes()].concat();
+        theirs.write_all(&words).unwrap();
+        assert!(reader.read_file("/a".as_ref()).is_err());
+    }
+}
