@@ -3,11 +3,20 @@
 //! Half-open connections, connections and TIME-WAIT live in tables of their own, since they differ
 //! in size and rights; the index tells which and where. The hash is keyed (SipHash-1-3), so nobody
 //! outside can choose tuples that collide.
+//!
+//! ```text
+//!   slots:    [ tag, entry ] [ 0 ] [ tag, entry ] ...     open addressing, at most half full
+//!                      |                    |
+//!   entries:  [ tuple, place ] [ free -> ] [ tuple, place ] ...
+//! ```
+//!
+//! Removal moves later slots of the run back instead of leaving a mark, so a table whose
+//! connections come and go never has to be rebuilt: its memory is of one size from the start, and
+//! no look-up or change costs more than a run of slots.
 
 use core::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 
-use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
 /// Both ends of a connection, ours first.
@@ -30,19 +39,57 @@ pub enum Place {
     TimeWait(u32),
 }
 
+/// Ends the list of free entries.
+const NONE: u32 = u32::MAX;
+
+/// One place of the hash table.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The low half of the tuple's hash; 0 marks an empty slot, so a hash of 0 counts as 1. Says
+    /// where the search for the tuple begins.
+    tag: u32,
+    /// Index into the entries.
+    entry: u32,
+}
+
+const EMPTY: Slot = Slot {
+    tag: 0,
+    entry: NONE,
+};
+
+/// What a slot points to.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Used(FourTuple, Place),
+    /// The next free entry, or [`NONE`].
+    Free(u32),
+}
+
 /// The index of all four-tuples of a worker.
 pub struct Table {
-    entries: HashTable<(FourTuple, Place)>,
+    /// A power of two, at least twice the capacity: an empty slot ends every search.
+    slots: Vec<Slot>,
+    /// Grows to the capacity reserved at start, and then reuses what is free.
+    entries: Vec<Entry>,
+    first_free: u32,
+    used: usize,
     capacity: usize,
     key: [u8; 16],
 }
 
 impl Table {
     /// Room for `capacity` tuples, allocated now; `key` is secret.
+    ///
+    /// # Panics
+    /// If `capacity` is 2^30 or more.
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
+        assert!(capacity < 1 << 30, "a table has fewer than 2^30 entries");
         Self {
-            entries: HashTable::with_capacity(capacity),
+            slots: vec![EMPTY; (2 * capacity).next_power_of_two().max(2)],
+            entries: Vec::with_capacity(capacity),
+            first_free: NONE,
+            used: 0,
             capacity,
             key,
         }
@@ -51,10 +98,11 @@ impl Table {
     /// Where `tuple` is kept.
     #[must_use]
     pub fn find(&self, tuple: &FourTuple) -> Option<Place> {
-        let hash = hash(&self.key, tuple);
-        self.entries
-            .find(hash, |entry| entry.0 == *tuple)
-            .map(|entry| entry.1)
+        let slot = self.search(tag(&self.key, tuple), tuple).ok()?;
+        match self.entries[self.slots[slot].entry as usize] {
+            Entry::Used(_, place) => Some(place),
+            Entry::Free(_) => None,
+        }
     }
 
     /// Records or moves `tuple`.
@@ -62,38 +110,108 @@ impl Table {
     /// # Panics
     /// If the table is full: its capacity is the sum of the tables it points into.
     pub fn set(&mut self, tuple: FourTuple, place: Place) {
-        let key = self.key;
-        let hash_of = hash(&key, &tuple);
-        if let Some(entry) = self.entries.find_mut(hash_of, |entry| entry.0 == tuple) {
-            entry.1 = place;
-            return;
+        let tag = tag(&self.key, &tuple);
+        match self.search(tag, &tuple) {
+            Ok(slot) => self.entries[self.slots[slot].entry as usize] = Entry::Used(tuple, place),
+            Err(slot) => {
+                assert!(
+                    self.used < self.capacity,
+                    "the table indexes what other tables bound"
+                );
+                let entry = self.store(Entry::Used(tuple, place));
+                self.slots[slot] = Slot { tag, entry };
+                self.used += 1;
+            }
         }
-        assert!(
-            self.entries.len() < self.capacity,
-            "the table indexes what other tables bound"
-        );
-        self.entries
-            .insert_unique(hash_of, (tuple, place), |entry| hash(&key, &entry.0));
     }
 
     /// Forgets `tuple`.
     pub fn remove(&mut self, tuple: &FourTuple) {
-        let hash = hash(&self.key, tuple);
-        if let Ok(entry) = self.entries.find_entry(hash, |entry| entry.0 == *tuple) {
-            entry.remove();
-        }
+        let Ok(slot) = self.search(tag(&self.key, tuple), tuple) else {
+            return;
+        };
+        let entry = self.slots[slot].entry;
+        self.entries[entry as usize] = Entry::Free(self.first_free);
+        self.first_free = entry;
+        self.used -= 1;
+        self.close_gap(slot);
     }
 
     /// Tuples recorded.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
+    pub const fn len(&self) -> usize {
+        self.used
     }
 
     /// Whether no tuple is recorded.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// The slot of `tuple`, or the empty slot that ended the search for it.
+    fn search(&self, tag: u32, tuple: &FourTuple) -> Result<usize, usize> {
+        let mut slot = self.home(tag);
+        loop {
+            let Slot { tag: found, entry } = self.slots[slot];
+            if found == 0 {
+                return Err(slot);
+            }
+            let is_it = found == tag
+                && matches!(&self.entries[entry as usize], Entry::Used(used, _) if used == tuple);
+            if is_it {
+                return Ok(slot);
+            }
+            slot = self.after(slot);
+        }
+    }
+
+    /// Where the search for a tag begins.
+    const fn home(&self, tag: u32) -> usize {
+        tag as usize & (self.slots.len() - 1)
+    }
+
+    const fn after(&self, slot: usize) -> usize {
+        (slot + 1) & (self.slots.len() - 1)
+    }
+
+    /// Steps from one slot to another, around the end.
+    const fn steps(&self, from: usize, to: usize) -> usize {
+        to.wrapping_sub(from) & (self.slots.len() - 1)
+    }
+
+    /// Empties a slot, and moves back whatever of the run behind it a search would not find any
+    /// more.
+    fn close_gap(&mut self, mut gap: usize) {
+        let mut slot = gap;
+        loop {
+            slot = self.after(slot);
+            let moved = self.slots[slot];
+            if moved.tag == 0 {
+                break;
+            }
+            // Its search begins at or before the gap, and would end there.
+            if self.steps(self.home(moved.tag), slot) >= self.steps(gap, slot) {
+                self.slots[gap] = moved;
+                gap = slot;
+            }
+        }
+        self.slots[gap] = EMPTY;
+    }
+
+    /// Keeps an entry where one is free, else in the room reserved at start.
+    fn store(&mut self, entry: Entry) -> u32 {
+        let free = self.first_free;
+        if let Some(place) = self.entries.get_mut(free as usize) {
+            if let Entry::Free(next) = *place {
+                self.first_free = next;
+            }
+            *place = entry;
+            return free;
+        }
+        let index = u32::try_from(self.entries.len());
+        self.entries.push(entry);
+        index.expect("invariant: new() bounds the capacity below 2^30")
     }
 }
 
@@ -102,15 +220,20 @@ impl core::fmt::Debug for Table {
         // The key is a secret.
         formatter
             .debug_struct("Table")
-            .field("len", &self.entries.len())
+            .field("len", &self.used)
             .finish_non_exhaustive()
     }
 }
 
-fn hash(key: &[u8; 16], tuple: &FourTuple) -> u64 {
+/// See [`Slot::tag`].
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "half of a hash is as good a hash"
+)]
+fn tag(key: &[u8; 16], tuple: &FourTuple) -> u32 {
     let mut hasher = SipHasher13::new_with_key(key);
     hash_tuple(&mut hasher, tuple);
-    hasher.finish()
+    (hasher.finish() as u32).max(1)
 }
 
 /// Feeds a tuple to a keyed hash; also used for initial sequence numbers.
@@ -126,6 +249,11 @@ pub(crate) fn hash_tuple(hasher: &mut SipHasher13, tuple: &FourTuple) {
 
 #[cfg(test)]
 mod tests {
+    use core::net::{Ipv4Addr, SocketAddr};
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::{FourTuple, Place, Table};
 
     fn tuple(port: u16) -> FourTuple {
@@ -154,5 +282,76 @@ mod tests {
         let mut table = Table::new(1, [0; 16]);
         table.set(tuple(1), Place::HalfOpen(0));
         table.set(tuple(2), Place::HalfOpen(1));
+    }
+
+    /// Connections come and go for as long as the server runs, in a table nine tenths full.
+    #[test]
+    fn replacing_tuples_for_ever_neither_moves_nor_grows_the_table() {
+        const CAPACITY: u32 = 16_384 + 4096 + 16_384;
+        const LIVE: u32 = CAPACITY * 9 / 10;
+        let name = |n: u32| FourTuple {
+            local: "10.0.0.2:80".parse().unwrap(),
+            peer: SocketAddr::new(
+                Ipv4Addr::from(n / 60_000 + 7).into(),
+                u16::try_from(n % 60_000 + 1).unwrap(),
+            ),
+        };
+        let mut table = Table::new(CAPACITY as usize, [7; 16]);
+        // Where its memory is, and how much of it.
+        let memory = |table: &Table| {
+            let (slots, entries) = (&table.slots, &table.entries);
+            (
+                (slots.as_ptr(), slots.capacity()),
+                (entries.as_ptr(), entries.capacity()),
+            )
+        };
+        let at_start = memory(&table);
+        for n in 0..LIVE {
+            table.set(name(n), Place::HalfOpen(n));
+        }
+        for n in LIVE..LIVE + 400_000 {
+            table.remove(&name(n - LIVE));
+            table.set(name(n), Place::HalfOpen(n));
+            assert_eq!(memory(&table), at_start, "after {n}");
+        }
+        assert_eq!(table.len(), LIVE as usize);
+        for n in 400_000..400_000 + LIVE {
+            assert_eq!(table.find(&name(n)), Some(Place::HalfOpen(n)));
+        }
+        assert_eq!(table.find(&name(399_999)), None);
+        // To the last entry.
+        for n in 0..CAPACITY - LIVE {
+            table.set(name(n), Place::TimeWait(n));
+        }
+        assert_eq!(table.len(), CAPACITY as usize);
+        assert_eq!(memory(&table), at_start);
+    }
+
+    proptest! {
+        /// Few slots and as many tuples as there is room for: runs are long and go around the end.
+        #[test]
+        fn it_agrees_with_a_map(
+            capacity in 1usize..20,
+            key in any::<[u8; 16]>(),
+            steps in proptest::collection::vec((0u16..25, any::<bool>()), 0..300),
+        ) {
+            let mut table = Table::new(capacity, key);
+            let mut twin = BTreeMap::new();
+            for (step, (port, is_removal)) in steps.into_iter().enumerate() {
+                if is_removal {
+                    table.remove(&tuple(port));
+                    twin.remove(&port);
+                } else if twin.contains_key(&port) || twin.len() < capacity {
+                    let index = u32::try_from(step).unwrap();
+                    table.set(tuple(port), Place::Connection(index));
+                    twin.insert(port, Place::Connection(index));
+                }
+                prop_assert_eq!(table.len(), twin.len());
+                prop_assert_eq!(table.is_empty(), twin.is_empty());
+                for port in 0..25 {
+                    prop_assert_eq!(table.find(&tuple(port)), twin.get(&port).copied());
+                }
+            }
+        }
     }
 }
