@@ -73,6 +73,9 @@ counters! {
     tcp_retransmit_segments,
     /// Bytes of them.
     tcp_retransmit_bytes,
+    /// Retransmission timeouts that turned out to be spurious: what was sent was merely late, and the
+    /// congestion window is what it was.
+    tcp_spurious_timeout_count,
     /// Segments without data: ACK, FIN, probes.
     tcp_control_segments,
     /// ICMP told us the path takes smaller packets.

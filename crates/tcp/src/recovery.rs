@@ -82,6 +82,11 @@ impl Rack {
         }
     }
 
+    /// The newest delivery may have been of a resend that was needless: nothing is overdue by it.
+    pub fn forget_newest(&mut self) {
+        self.newest = None;
+    }
+
     /// A recovery ended.
     pub fn on_recovery_end(&mut self) {
         self.persist = self.persist.saturating_sub(1);

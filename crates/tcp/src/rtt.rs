@@ -2,18 +2,23 @@
 //!
 //! Samples run from the moment a segment **left** to its acknowledgment. The disk read before it
 //! is no part of the network's round trip, so it must not stretch the timeout.
+//!
+//! A segment that left twice gives no sample (Karn's rule), unless the peer echoes timestamps
+//! (RFC 7323 s4). Until there is a sample, the doubled timeout stays doubled.
 
 use clock::Duration;
 
 /// RTO before the first sample (RFC 6298 s2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
-/// Least RTO. RFC 6298 s2.4 asks for 1 s; every large deployment uses 200 ms, which still exceeds
-/// the peer's delayed ACK (40 ms on Linux), the delay the floor is there for.
-pub const RTO_MIN: Duration = Duration::from_millis(200);
+/// Least variance term of the RTO: what is added to SRTT, and so the least RTO, too. RFC 6298 s2.4
+/// asks for an RTO of 1 s; large deployments use 200 ms, which still exceeds the peer's delayed ACK
+/// (40 ms on Linux). Linux floors this term and not the sum: a steady path has no variance, and a
+/// sum above the floor would leave no margin for the first delayed ACK of a long path.
+pub const RTO_VARIANCE_MIN: Duration = Duration::from_millis(200);
 /// Greatest RTO (RFC 6298 s2.5 allows a bound of at least 60 s).
 pub const RTO_MAX: Duration = Duration::from_secs(60);
-/// Clock granularity G of RFC 6298 s2.3.
-const GRANULARITY: Duration = Duration::from_millis(1);
+/// Doublings that are counted; the RTO has reached [`RTO_MAX`] long before.
+const BACKOFF_MAX: u32 = 16;
 
 /// SRTT, RTTVAR and the backed-off RTO of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +29,11 @@ pub struct RttEstimator {
     variation: Duration,
     /// Least RTT seen; RACK's reordering window is a quarter of it.
     minimum: Duration,
-    /// How often the RTO was doubled since the last new acknowledgment.
+    /// How often the RTO was doubled since the last sample.
     backoff: u32,
+    /// Something was sent again, since SRTT said it was overdue, and no sample came since: the
+    /// round trip may be longer than SRTT.
+    is_unconfirmed: bool,
 }
 
 impl RttEstimator {
@@ -37,11 +45,15 @@ impl RttEstimator {
             variation: Duration::ZERO,
             minimum: Duration::MAX,
             backoff: 0,
+            is_unconfirmed: false,
         }
     }
 
-    /// Takes a sample of a segment sent once (Karn's rule: never of a retransmitted one).
+    /// Takes a sample: of a segment sent once (Karn's rule), or by the timestamp the peer echoes.
+    /// It ends the backoff (RFC 6298 s5: "once a new RTT measurement is obtained").
     pub fn on_sample(&mut self, sample: Duration) {
+        self.backoff = 0;
+        self.is_unconfirmed = false;
         self.minimum = self.minimum.min(sample);
         match self.smoothed {
             None => {
@@ -60,23 +72,47 @@ impl RttEstimator {
 
     /// The timer fired: the next one waits twice as long (RFC 6298 s5.5).
     pub fn on_timeout(&mut self) {
-        self.backoff = (self.backoff + 1).min(16);
+        self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+        self.is_unconfirmed = true;
     }
 
-    /// New data was acknowledged: the path works again (RFC 6298 s5.7).
-    pub fn on_progress(&mut self) {
+    /// A tail loss probe sends data again: its ACK will be ambiguous (Karn's rule).
+    pub fn on_tail_probe(&mut self) {
+        self.is_unconfirmed = true;
+    }
+
+    /// The peer's window was shut and is open: the timer waited for the window, not for the path.
+    pub fn on_window_opened(&mut self) {
         self.backoff = 0;
     }
 
-    /// The retransmission timeout with its backoff, [`RTO_MIN`] to [`RTO_MAX`].
+    /// Whether the timer fired since the last sample.
+    #[must_use]
+    pub const fn is_backed_off(&self) -> bool {
+        self.backoff > 0
+    }
+
+    /// Whether nothing was sent again for being overdue since the last sample.
+    #[must_use]
+    pub const fn is_confirmed(&self) -> bool {
+        !self.is_unconfirmed
+    }
+
+    /// The retransmission timeout with its backoff, at most [`RTO_MAX`].
     #[must_use]
     pub fn timeout(&self) -> Duration {
+        self.timeout_doubled(self.backoff)
+    }
+
+    /// The retransmission timeout doubled `times` times, at most [`RTO_MAX`]. For probes of a zero
+    /// window, which have a backoff of their own (RFC 9293 s3.8.6.1).
+    #[must_use]
+    pub fn timeout_doubled(&self, times: u32) -> Duration {
         let base = match self.smoothed {
             None => RTO_INITIAL,
-            Some(smoothed) => smoothed + GRANULARITY.max(self.variation * 4),
+            Some(smoothed) => smoothed + RTO_VARIANCE_MIN.max(self.variation * 4),
         };
-        base.max(RTO_MIN)
-            .saturating_mul(1 << self.backoff)
+        base.saturating_mul(1 << times.min(BACKOFF_MAX))
             .min(RTO_MAX)
     }
 
@@ -101,7 +137,7 @@ impl Default for RttEstimator {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, RTO_INITIAL, RTO_MAX, RTO_MIN, RttEstimator};
+    use super::{Duration, RTO_INITIAL, RTO_MAX, RTO_VARIANCE_MIN, RttEstimator};
 
     #[test]
     fn first_sample_sets_srtt_and_half_as_variation() {
@@ -127,14 +163,46 @@ mod tests {
     #[test]
     fn timeout_stays_between_its_bounds() {
         let mut rtt = RttEstimator::new();
-        rtt.on_sample(Duration::from_micros(50));
-        assert_eq!(rtt.timeout(), RTO_MIN);
+        let sample = Duration::from_micros(50);
+        rtt.on_sample(sample);
+        assert_eq!(rtt.timeout(), sample + RTO_VARIANCE_MIN);
         for _ in 0..40 {
             rtt.on_timeout();
         }
         assert_eq!(rtt.timeout(), RTO_MAX);
-        rtt.on_progress();
-        assert_eq!(rtt.timeout(), RTO_MIN);
+        rtt.on_sample(sample);
+        assert_eq!(rtt.timeout(), sample + RTO_VARIANCE_MIN);
+    }
+
+    /// A path that never varies keeps the margin, however long it is; as Linux has it.
+    #[test]
+    fn the_variance_term_has_a_floor_and_not_the_sum() {
+        let mut rtt = RttEstimator::new();
+        for _ in 0..100 {
+            rtt.on_sample(Duration::from_millis(300));
+        }
+        assert_eq!(rtt.timeout(), Duration::from_millis(500));
+        // RTTVAR above a quarter of the floor counts in full: 300 and 4 * 51.
+        rtt.variation = Duration::from_millis(51);
+        assert_eq!(rtt.timeout(), Duration::from_millis(504));
+        rtt.variation = Duration::from_millis(49);
+        assert_eq!(rtt.timeout(), Duration::from_millis(500));
+    }
+
+    #[test]
+    fn only_a_sample_or_an_opened_window_ends_the_backoff() {
+        let mut rtt = RttEstimator::new();
+        rtt.on_timeout();
+        rtt.on_tail_probe();
+        assert_eq!(rtt.timeout(), RTO_INITIAL * 2);
+        assert!(!rtt.is_confirmed());
+        rtt.on_window_opened();
+        assert_eq!(rtt.timeout(), RTO_INITIAL);
+        assert!(!rtt.is_confirmed(), "it says nothing of the round trip");
+        rtt.on_timeout();
+        rtt.on_sample(Duration::from_millis(500));
+        assert_eq!(rtt.timeout(), Duration::from_millis(1500));
+        assert!(rtt.is_confirmed());
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub struct Arrival {
     pub peer_finished: bool,
     /// SND.UNA moved.
     pub acknowledged: bool,
+    /// The last retransmission timeout was spurious, and what it did to the window is undone
+    /// (RFC 3522, RFC 5682).
+    pub timeout_undone: bool,
     /// What is to become of the connection.
     pub outcome: Outcome,
     /// Why the segment was not processed further, if it was not.
@@ -94,6 +97,7 @@ impl Arrival {
             text: 0..0,
             peer_finished: false,
             acknowledged: false,
+            timeout_undone: false,
             outcome: Outcome::Open,
             drop: Some(reason),
         }

@@ -221,6 +221,7 @@ impl Conductor {
         if let Some(reason) = arrival.drop {
             self.counters.tcp_drops[reason as usize] += 1;
         }
+        self.counters.tcp_spurious_timeout_count += u64::from(arrival.timeout_undone);
         let text = payload.get(arrival.text).unwrap_or_default();
         match &mut client.tls {
             Some(tls) => tls.sealed.extend_from_slice(text),

@@ -5,7 +5,7 @@
 
 mod cubic;
 
-pub use cubic::Cubic;
+pub use cubic::{Cubic, Snapshot};
 
 /// Initial window in segments (RFC 6928 s2).
 pub const INITIAL_WINDOW_SEGMENTS: u64 = 10;

@@ -27,7 +27,8 @@ pub enum State {
 
 impl Connection {
     /// Our FIN left for the first time.
-    pub(super) fn on_fin_sent(&mut self) {
+    pub(super) fn on_fin_sent(&mut self, now: Instant) {
+        self.fin_sent_at = now;
         self.state = match self.state {
             State::Established => State::FinWait1,
             State::CloseWait => State::LastAck,
@@ -58,6 +59,21 @@ impl Connection {
             State::Established | State::CloseWait | State::FinWait2(_) => {}
         }
         Outcome::Open
+    }
+
+    /// When an orphan is given up: our FIN was sent, all before it is acknowledged, and the FIN is
+    /// not. It counts from the FIN's first sending, or from the last ACK of data if that came
+    /// later, and no answer of the peer moves it: one that acknowledges everything but the FIN,
+    /// and answers each FIN by a shut window, would otherwise stay for ever. While data is
+    /// unacknowledged the session decides how long a peer may take
+    /// ([`Connection::progress_at`]).
+    pub(super) fn orphan_deadline(&self) -> Option<Instant> {
+        let waits_for_ack = matches!(
+            self.state,
+            State::FinWait1 | State::Closing | State::LastAck
+        );
+        (waits_for_ack && self.is_idle())
+            .then(|| self.fin_sent_at.max(self.progress_at) + self.config.orphan)
     }
 
     /// Whether the peer may still send text that matters.

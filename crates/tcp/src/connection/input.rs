@@ -4,6 +4,7 @@ use clock::{Duration, Instant};
 use wire::{TcpFlags, TcpRepr};
 
 use super::Connection;
+use super::spurious::is_stamped_before;
 use super::timers::{Acknowledgment, CHALLENGE_INTERVAL};
 use crate::receive::Unacceptable;
 use crate::recovery::{DUPLICATE_THRESHOLD, Episode, Patience, RateReduction};
@@ -11,21 +12,38 @@ use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 use crate::verdict::{Arrival, CloseReason, Outcome, SegmentDrop};
 
+/// A timestamp says no more than this of a round trip: its clock ticks each millisecond.
+const TIMESTAMP_GRANULARITY: Duration = Duration::from_millis(1);
+
 /// What one ACK brought, gathered before anything is decided.
 #[derive(Clone, Copy, Debug, Default)]
-struct Delivery {
+pub(super) struct Delivery {
     /// Bytes newly known to have arrived.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// The same as far as it can be guessed without SACK; for rate reduction.
     arrived: u64,
-    /// The longest round trip among entries sent once; for SRTT.
+    /// The longest round trip among entries sent once, or what the echoed timestamp says; for
+    /// SRTT.
     rtt: Option<Duration>,
+    /// When the segment left whose timestamp is echoed, to the millisecond.
+    pub(super) echoed_at: Option<Instant>,
+    /// Some of it surely arrived as it was first sent, before the timeout that is under way.
+    pub(super) first_sendings: bool,
     /// SND.UNA moved.
-    advanced: bool,
+    pub(super) advanced: bool,
     /// The peer reported something received twice (RFC 2883).
     duplicate_report: bool,
     /// Outstanding bytes before this ACK; the window grows only if it was in use.
     outstanding_before: u64,
+}
+
+/// What an acceptable ACK field did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Acknowledged {
+    /// SND.UNA moved.
+    advanced: bool,
+    /// It showed that the last retransmission timeout was spurious.
+    timeout_undone: bool,
 }
 
 impl Connection {
@@ -57,8 +75,10 @@ impl Connection {
             self.challenge(now);
             return Arrival::dropped(SegmentDrop::UnacceptableAck);
         };
+        self.receive.remember_timestamp(now, segment);
         let mut arrival = self.process_text(now, segment, payload_bytes);
-        arrival.acknowledged = acknowledged;
+        arrival.acknowledged = acknowledged.advanced;
+        arrival.timeout_undone = acknowledged.timeout_undone;
         if arrival.outcome == Outcome::Open {
             arrival.outcome = self.after_ack_of_fin(now);
         }
@@ -104,6 +124,7 @@ impl Connection {
             text: 0..0,
             peer_finished: false,
             acknowledged: false,
+            timeout_undone: false,
             outcome: Outcome::Closed(CloseReason::Reset),
             drop: None,
         }
@@ -120,43 +141,43 @@ impl Connection {
         }
     }
 
-    /// Fifth check: the ACK field. Returns whether SND.UNA moved; `Err` if the ACK is not
-    /// acceptable (RFC 5961 s5.2).
+    /// Fifth check: the ACK field. `Err` if the ACK is not acceptable (RFC 5961 s5.2).
     fn process_ack(
         &mut self,
         now: Instant,
         segment: &TcpRepr,
         payload_bytes: usize,
-    ) -> Result<bool, ()> {
+    ) -> Result<Acknowledged, ()> {
         let before = segment
             .acknowledgment
             .distance(self.send.sequence_of(self.send.una));
-        let Some(ack) = self.send.offset_of(segment.acknowledgment) else {
-            // Before the stream's start, so older than anything sent; old, but harmless if near.
-            let age = u64::from(before.unsigned_abs());
-            return if age <= self.send.window_max() {
-                Ok(false)
+        // Old, but harmless if near.
+        let judge_age = |age: u64| {
+            if age <= self.send.window_max() {
+                Ok(Acknowledged::default())
             } else {
                 Err(())
-            };
+            }
+        };
+        let Some(ack) = self.send.offset_of(segment.acknowledgment) else {
+            // Before the stream's start, so older than anything sent.
+            return judge_age(u64::from(before.unsigned_abs()));
         };
         if ack > self.send.nxt {
             return Err(());
         }
         if ack < self.send.una {
-            let age = self.send.una.since(ack);
-            return if age <= self.send.window_max() {
-                Ok(false)
-            } else {
-                Err(())
-            };
+            return judge_age(self.send.una.since(ack));
         }
         let window_before = self.send.window();
         if self
             .send
             .update_window(segment.sequence, ack, segment.window)
         {
-            self.rtt.on_progress();
+            self.window_probes_backoff = 0;
+        }
+        if window_before == 0 && self.send.window() > 0 {
+            self.rtt.on_window_opened();
         }
         // RFC 5681 s2; whether something is out decides what it means.
         let is_duplicate = ack == self.send.una
@@ -164,7 +185,7 @@ impl Connection {
             && !segment.flags.contains(TcpFlags::FIN)
             && self.send.window() == window_before;
         let delivery = self.take_delivery(now, segment, ack);
-        self.react(now, ack, delivery, is_duplicate);
+        let timeout_undone = self.react(now, ack, delivery, is_duplicate);
         if self.send.window() == 0 {
             // RFC 9293 s3.8.6: a window may shut on what is in flight. Resends then do the work of
             // probes, and a peer that answers them is not given up.
@@ -172,7 +193,10 @@ impl Connection {
         } else if window_before == 0 {
             self.restart_retransmit(now);
         }
-        Ok(delivery.advanced)
+        Ok(Acknowledged {
+            advanced: delivery.advanced,
+            timeout_undone,
+        })
     }
 
     /// Moves SND.UNA and SACK's marks, and gathers what that says.
@@ -181,13 +205,25 @@ impl Connection {
             outstanding_before: self.outstanding_bytes(),
             advanced: ack > self.send.una,
             duplicate_report: self.is_duplicate_report(segment, ack),
+            echoed_at: self.receive.echoed_at(now, segment),
             ..Delivery::default()
         };
         let (rack, rtt_min) = (&mut self.rack, self.rtt.minimum());
+        let echoed_at = delivery.echoed_at;
+        let timed_out_end = match self.episode {
+            Episode::Loss { high } => high,
+            Episode::Open | Episode::Recovery { .. } => StreamOffset::ZERO,
+        };
         let mut is_ambiguous = false;
         let mut on_delivered = |entry: &crate::flight::Transmission| {
             delivery.bytes += entry.end.since(entry.start);
-            rack.on_delivered(now, entry, rtt_min);
+            // RFC 8985 s6.2, step 2: an echo from before the resend means the first sending came.
+            let is_first = entry.retransmitted
+                && echoed_at.is_some_and(|echoed| is_stamped_before(echoed, entry.sent_at));
+            if !is_first {
+                rack.on_delivered(now, entry, rtt_min);
+            }
+            delivery.first_sendings |= !entry.retransmitted && entry.end <= timed_out_end;
             if entry.retransmitted {
                 is_ambiguous = true;
             } else {
@@ -210,8 +246,14 @@ impl Connection {
         }
         if is_ambiguous {
             // Karn's rule (RFC 6298 s3). What was sent once arrived before the hole was mended,
-            // and its age says nothing either.
-            delivery.rtt = None;
+            // and its age says nothing either. An echoed timestamp does, if SND.UNA moved
+            // (RFC 7323 s4.1).
+            delivery.rtt = delivery
+                .echoed_at
+                .filter(|_| delivery.advanced)
+                .map(|echoed| now.since(echoed).max(TIMESTAMP_GRANULARITY));
+            // Without SACK, what was sent once may have waited for what was resent.
+            delivery.first_sendings &= self.sack_permitted;
         }
         delivery
     }
@@ -231,8 +273,15 @@ impl Connection {
         })
     }
 
-    /// RTT, loss detection, the congestion window, the timers; in this order.
-    fn react(&mut self, now: Instant, ack: StreamOffset, mut delivery: Delivery, duplicate: bool) {
+    /// RTT, loss detection, the congestion window, the timers; in this order. Returns whether a
+    /// timeout was undone.
+    fn react(
+        &mut self,
+        now: Instant,
+        ack: StreamOffset,
+        mut delivery: Delivery,
+        duplicate: bool,
+    ) -> bool {
         if let Some(sample) = delivery.rtt {
             self.rtt.on_sample(sample);
         }
@@ -243,11 +292,11 @@ impl Connection {
         let duplicate = duplicate && !self.flight.is_empty();
         delivery.arrived = self.estimate_arrived(&delivery, duplicate);
         if delivery.advanced {
-            self.rtt.on_progress();
             self.timeouts = 0;
             self.duplicate_acks = 0;
             self.progress_at = now;
         }
+        let timeout_undone = self.judge_timeout(ack, &delivery, duplicate);
         self.end_episode(ack);
         if self.sack_permitted {
             self.detect_losses(now);
@@ -258,6 +307,7 @@ impl Connection {
         if delivery.advanced || delivery.bytes > 0 || self.flight.is_empty() {
             self.restart_retransmit(now);
         }
+        timeout_undone
     }
 
     /// RACK's timer: what was merely late is lost by now, and nothing arrived.
@@ -290,6 +340,7 @@ impl Connection {
             return;
         }
         self.congestion.on_loss();
+        self.recover = Some(self.send.nxt);
         self.episode = Episode::Recovery {
             high: self.send.nxt,
             reduction: RateReduction::new(outstanding),
@@ -312,13 +363,16 @@ impl Connection {
     }
 
     /// Without SACK: RFC 6582. Three duplicates, and each partial ACK after them, name the oldest
-    /// segment. After a timeout duplicates name nothing: they answer what was resent needlessly.
+    /// segment. After a timeout duplicates name nothing: they answer what was resent needlessly,
+    /// until more is acknowledged than had left when the timer fired (RFC 6582 s3.2, step 2).
     fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) {
         if duplicate {
             self.duplicate_acks += 1;
         }
         let partial = delivery.advanced && matches!(self.episode, Episode::Recovery { .. });
-        let third = self.duplicate_acks == DUPLICATE_THRESHOLD && self.episode == Episode::Open;
+        let third = self.duplicate_acks == DUPLICATE_THRESHOLD
+            && self.episode == Episode::Open
+            && self.recover.is_none_or(|recover| self.send.una > recover);
         if third || partial {
             let outstanding = self.outstanding_bytes();
             self.flight.mark_head_lost(u64::from(self.segment_bytes));
@@ -337,6 +391,7 @@ impl Connection {
             Episode::Loss { high } if ack >= high => {
                 self.rack.on_recovery_end();
                 self.episode = Episode::Open;
+                self.timeout_record = None;
             }
             _ => {}
         }
@@ -395,6 +450,7 @@ impl Connection {
             text: 0..0,
             peer_finished: false,
             acknowledged: false,
+            timeout_undone: false,
             outcome: Outcome::Open,
             drop: None,
         };

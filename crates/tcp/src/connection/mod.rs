@@ -16,6 +16,7 @@
 mod closing;
 mod input;
 mod output;
+mod spurious;
 mod timers;
 
 use clock::{Duration, Instant};
@@ -33,6 +34,7 @@ use crate::table::FourTuple;
 
 pub use closing::State;
 pub use output::{Control, Demand};
+use spurious::TimeoutRecord;
 use timers::{Acknowledgment, Alarm, TailProbe};
 
 /// Least MSS we send with: RFC 9293 s3.7.1's default for IPv4. A peer or router that asks for less
@@ -55,7 +57,11 @@ pub struct Config {
     /// Retransmission timeouts in a row, or unanswered probes of a zero window, before the
     /// connection is given up (RFC 9293 s3.8.3, R2).
     pub timeouts_max: u32,
-    /// How long FIN-WAIT-2 waits for the peer's FIN.
+    /// How long our FIN may stay unacknowledged once all data before it is acknowledged, whatever
+    /// the peer answers (RFC 9293 s3.8.3 asks for 100 s at least; Linux's `tcp_orphan_retries`
+    /// comes to as much).
+    pub orphan: Duration,
+    /// How long FIN-WAIT-2 waits for the peer's FIN (Linux: `tcp_fin_timeout`).
     pub fin_wait_2: Duration,
     /// How long an ACK may wait for data to travel with (RFC 9293 s3.8.6.3: below 0.5 s).
     pub ack_delay: Duration,
@@ -68,6 +74,7 @@ impl Default for Config {
             keep_alive_interval: Duration::from_secs(10),
             probes_max: 6,
             timeouts_max: 10,
+            orphan: Duration::from_secs(100),
             fin_wait_2: Duration::from_secs(60),
             ack_delay: Duration::from_millis(40),
         }
@@ -93,6 +100,11 @@ pub struct Connection {
     sack_permitted: bool,
     /// Duplicate ACKs in a row, for peers without SACK.
     duplicate_acks: u32,
+    /// SND.NXT when a loss was last found (RFC 6582 s3.2: "recover", and one); for peers without
+    /// SACK.
+    recover: Option<StreamOffset>,
+    /// The last retransmission timeout, while it may turn out to be spurious.
+    timeout_record: Option<TimeoutRecord>,
     /// The one of retransmission timeout, tail loss probe and zero-window probe that is running.
     retransmit: Option<(Alarm, Instant)>,
     /// RACK's reordering timer.
@@ -105,15 +117,21 @@ pub struct Connection {
     probe_due: bool,
     /// Less than a sensible segment shall leave: the override timer fired
     /// (RFC 9293 s3.8.6.2.1).
-    crumb_due: bool,
+    override_due: bool,
     /// Timeouts in a row without new data acknowledged.
     timeouts: u32,
-    /// Probes in a row without any answer.
+    /// Probes that left in a row without any answer.
     probes: u32,
+    /// When the last probe left.
+    probed_at: Instant,
+    /// How often the wait for the next probe of the window was doubled (RFC 9293 s3.8.6.1).
+    window_probes_backoff: u32,
     /// When an acceptable segment last arrived.
     heard_at: Instant,
     /// When data last left.
     sent_at: Instant,
+    /// When our FIN first left; means nothing before.
+    fin_sent_at: Instant,
     /// When SND.UNA last moved, or data was first queued after an idle time.
     progress_at: Instant,
     /// When the path was last reported to take smaller packets.
@@ -155,16 +173,21 @@ impl Connection {
             segment_bytes,
             sack_permitted: half_open.sack_permitted(),
             duplicate_acks: 0,
+            recover: None,
+            timeout_record: None,
             retransmit: None,
             reordering: None,
             acknowledgment: Acknowledgment::None,
             tail_probe: None,
             probe_due: false,
-            crumb_due: false,
+            override_due: false,
             timeouts: 0,
             probes: 0,
+            probed_at: now,
+            window_probes_backoff: 0,
             heard_at: now,
             sent_at: now,
+            fin_sent_at: now,
             progress_at: now,
             shrunk_at: None,
             challenged_at: None,
@@ -247,7 +270,7 @@ impl Connection {
         self.shrunk_at = Some(now);
         self.segment_bytes = segment_bytes;
         self.congestion.on_segment_bytes(segment_bytes);
-        self.flight.expire();
+        let _ = self.flight.expire();
         self.send.claimed = self.send.nxt;
         self.restart_retransmit(now);
     }

@@ -9,6 +9,12 @@ use crate::recovery::Episode;
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 
+/// Least bytes worth a demand while more is queued than the peer's window admits, unless a segment
+/// is smaller. Each demand is a read of 4 KiB at least, or of whole TLS records sealed again, so a
+/// peer that opens its window by two bytes an ACK would have us read thousands of times what we
+/// send. A receiver whose whole window is smaller gets what it admits when the override timer fires.
+pub(super) const SMALL_DEMAND_BYTES: u64 = 536;
+
 /// Bytes that may leave now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -49,9 +55,10 @@ impl Connection {
             // may exceed the window by its one segment.
             credit = credit.max(segment);
         }
-        let (run, is_retransmission) = match self.first_lost() {
-            Some(lost) => (lost, true),
-            None => (self.send.admitted(), false),
+        let (run, is_retransmission) = match (self.forward_run(), self.first_lost()) {
+            (Some(forward), _) => (forward, false),
+            (None, Some(lost)) => (lost, true),
+            (None, None) => (self.send.admitted(), false),
         };
         if !(is_retransmission || self.flight.has_room()) {
             return None;
@@ -78,8 +85,8 @@ impl Connection {
         (lost.start < end).then(|| StreamRange::new(lost.start, end))
     }
 
-    /// How much of a run of `bytes` leaves on `credit`: segments without a runt behind them, but
-    /// for the end of a `whole` run.
+    /// How much of a run of `bytes` leaves on `credit`: segments without a smaller one behind them,
+    /// but for the end of a `whole` run.
     fn sensible_bytes(&self, bytes: u64, credit: u64, whole: bool) -> u64 {
         if whole && bytes <= credit {
             return bytes;
@@ -88,7 +95,7 @@ impl Connection {
         let bytes = bytes.min(credit);
         if bytes >= segment {
             bytes - bytes % segment
-        } else if self.is_crumb(bytes) {
+        } else if self.is_silly(bytes) {
             0
         } else {
             bytes
@@ -96,11 +103,11 @@ impl Connection {
     }
 
     /// RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a segment leaves only if it is
-    /// all there is, if it is half of what the peer ever admitted, or if it waited long enough.
-    pub(super) fn is_crumb(&self, bytes: u64) -> bool {
-        bytes < u64::from(self.segment_bytes)
-            && 2 * bytes < self.send.window_max()
-            && !self.crumb_due
+    /// all there is, if it is half of what the peer ever admitted and at least
+    /// [`SMALL_DEMAND_BYTES`], or if it waited for the override timer.
+    pub(super) fn is_silly(&self, bytes: u64) -> bool {
+        let half = (self.send.window_max().div_ceil(2)).max(SMALL_DEMAND_BYTES);
+        bytes < half.min(u64::from(self.segment_bytes)) && !self.override_due
     }
 
     /// The session fetches `range`, a beginning of the demand's range.
@@ -117,10 +124,13 @@ impl Connection {
             );
             self.send.claimed = range.end;
             self.send.claimed_once = range.end.max(self.send.claimed_once);
-            self.crumb_due = false;
+            self.override_due = false;
         }
-        if let Some(probe) = &mut self.tail_probe {
+        if let Some(probe) = &mut self.tail_probe
+            && probe.is_due
+        {
             probe.is_due = false;
+            probe.claimed = Some(range.start);
         }
         if let Episode::Recovery { reduction, .. } = &mut self.episode {
             reduction.on_sent(range.bytes());
@@ -137,19 +147,25 @@ impl Connection {
         if let Episode::Recovery { reduction, .. } = &mut self.episode {
             reduction.on_returned(range.bytes());
         }
+        if let Some(probe) = &mut self.tail_probe
+            && probe.claimed == Some(range.start)
+        {
+            probe.is_due = true;
+            probe.claimed = None;
+        }
         if self.retransmit.is_none() {
             self.watch_returned_claim();
         }
     }
 
     /// No timer runs. The window may have shut meanwhile, and was last heard of at `heard_at`; or
-    /// the claim took up a crumb, and is as due as it was: a timer that began in the past would
-    /// fire at once, and again as often as the disk has no room.
+    /// the claim was small and the override timer's, and is as due as it was: a timer that began in
+    /// the past would fire at once, and again as often as the disk has no room.
     fn watch_returned_claim(&mut self) {
         if self.send.admitted().is_empty() {
             self.restart_retransmit(self.heard_at);
         } else {
-            self.crumb_due = true;
+            self.override_due = true;
         }
     }
 
@@ -199,6 +215,7 @@ impl Connection {
                 "what leaves again was sent before"
             );
             self.flight.on_retransmitted(now, range);
+            self.record_resend(now);
             self.retransmitted_bytes += range.bytes();
         }
         self.sent_at = now;
@@ -239,7 +256,11 @@ impl Connection {
         match control {
             Control::Ack => {}
             Control::Fin => self.on_fin_left(now),
-            Control::Probe => self.probe_due = false,
+            Control::Probe => {
+                self.probe_due = false;
+                self.probes += 1;
+                self.probed_at = now;
+            }
         }
         self.on_segment_left();
     }
@@ -252,9 +273,10 @@ impl Connection {
             self.send.nxt = fin.end;
             self.send.claimed = fin.end;
             self.flight.push(now, fin);
-            self.on_fin_sent();
+            self.on_fin_sent(now);
         } else {
             self.flight.on_retransmitted(now, fin);
+            self.record_resend(now);
         }
         self.on_data_left(now, was_out);
     }

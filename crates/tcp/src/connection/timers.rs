@@ -1,5 +1,5 @@
 //! The timers of one connection: retransmission (RFC 6298), tail loss probe (RFC 8985 s7), zero
-//! window (RFC 9293 s3.8.6.1), delayed ACK, keep-alive (RFC 9293 s3.8.4), FIN-WAIT-2.
+//! window (RFC 9293 s3.8.6.1), delayed ACK, keep-alive (RFC 9293 s3.8.4), orphans, FIN-WAIT-2.
 
 use clock::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(super) enum Alarm {
     Timeout,
     /// Send the last segment again, or a new one, to learn whether the tail was lost.
     TailProbe,
-    /// Ask for the window, or take up the crumb of it there is.
+    /// Ask for the window, or use the little of it there is (RFC 9293 s3.8.6.2.1's override).
     WindowProbe,
 }
 
@@ -35,6 +35,8 @@ pub(super) struct TailProbe {
     pub(super) is_retransmission: bool,
     /// Its segment was not claimed yet; the congestion window does not hold it back.
     pub(super) is_due: bool,
+    /// Where the segment begins that was claimed for it.
+    pub(super) claimed: Option<StreamOffset>,
 }
 
 /// Whether the peer is owed an ACK.
@@ -71,6 +73,7 @@ impl Connection {
             self.reordering,
             delayed,
             self.keep_alive_deadline(),
+            self.orphan_deadline(),
             self.fin_wait_2_deadline(),
         ]
         .into_iter()
@@ -103,10 +106,8 @@ impl Connection {
         {
             return timed_out;
         }
-        if self
-            .fin_wait_2_deadline()
-            .is_some_and(|deadline| deadline <= now)
-        {
+        let is_past = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        if is_past(self.orphan_deadline()) || is_past(self.fin_wait_2_deadline()) {
             return timed_out;
         }
         Outcome::Open
@@ -122,7 +123,14 @@ impl Connection {
                 None => Some((Alarm::Timeout, now + timeout)),
             }
         } else if self.is_stalled_by_window() {
-            Some((Alarm::WindowProbe, now + self.rtt.timeout()))
+            let wait = self.rtt.timeout_doubled(self.window_probes_backoff);
+            match self.retransmit {
+                // It runs already: segments that change nothing do not put it off.
+                Some((Alarm::WindowProbe, deadline)) => {
+                    Some((Alarm::WindowProbe, deadline.min(now + wait)))
+                }
+                _ => Some((Alarm::WindowProbe, now + wait)),
+            }
         } else {
             None
         };
@@ -144,12 +152,12 @@ impl Connection {
             Alarm::Timeout => return self.on_retransmission_timeout(now),
             Alarm::TailProbe => self.on_tail_probe(now),
             Alarm::WindowProbe => {
+                self.retransmit = None;
                 if !self.send.admitted().is_empty() {
-                    self.crumb_due = true;
-                    self.retransmit = None;
+                    self.override_due = true;
                     return true;
                 }
-                self.rtt.on_timeout();
+                self.window_probes_backoff = self.window_probes_backoff.saturating_add(1);
                 self.restart_retransmit(now);
                 // RFC 1122 s4.2.2.17 wants no less patience here than with data.
                 return self.probe(self.config.timeouts_max);
@@ -166,16 +174,16 @@ impl Connection {
             if self.timeouts > self.config.timeouts_max {
                 return false;
             }
+            let has_reneged = self.flight.expire();
+            self.reduce_window_on_timeout();
             self.rtt.on_timeout();
-            if matches!(self.episode, Episode::Loss { .. }) {
-                self.congestion.set_window(u64::from(self.segment_bytes));
-            } else {
-                self.congestion.on_timeout();
+            if has_reneged {
+                self.timeout_record = None;
             }
             self.episode = Episode::Loss {
                 high: self.send.nxt,
             };
-            self.flight.expire();
+            self.recover = Some(self.send.nxt);
             self.send.claimed = self.send.nxt;
             self.tail_probe = None;
             self.reordering = None;
@@ -183,6 +191,23 @@ impl Connection {
         }
         self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
         true
+    }
+
+    /// One segment leaves. The threshold falls once for each loss event (RFC 5681 s3.1): not by a
+    /// timer that fires again, and not while a recovery is under way, which lowered it already and
+    /// has a window for the moment only.
+    fn reduce_window_on_timeout(&mut self) {
+        match self.episode {
+            Episode::Open => {
+                self.record_timeout(self.congestion.snapshot());
+                self.congestion.on_timeout();
+            }
+            Episode::Recovery { .. } => self.congestion.on_timeout_again(),
+            Episode::Loss { .. } => {
+                self.record_timeout_again();
+                self.congestion.on_timeout_again();
+            }
+        }
     }
 
     /// RFC 8985 s7.3: new data if there is some, else the last segment again. Either way the
@@ -193,23 +218,27 @@ impl Connection {
         let is_retransmission = !is_fetching && self.send.admitted().is_empty();
         if is_retransmission {
             self.flight.mark_tail_lost(u64::from(self.segment_bytes));
+            self.rtt.on_tail_probe();
         }
         self.tail_probe = Some(TailProbe {
             end: self.send.nxt,
             is_retransmission,
             is_due: !is_fetching,
+            claimed: None,
         });
         self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
     }
 
-    /// RFC 8985 s7.2: two round trips, and the peer's delayed ACK if only one segment is out.
+    /// RFC 8985 s7.2: two round trips, and the peer's delayed ACK if only one segment is out. None
+    /// while SRTT is in doubt: if the round trip has grown, each probe would be needless, and by
+    /// Karn's rule keep the sample away that says so.
     fn tail_probe_delay(&self) -> Option<Duration> {
         let eligible = self.sack_permitted
             && self.episode == Episode::Open
             && self.tail_probe.is_none()
             && self.flight.sacked_bytes() == 0
             && self.flight.lost_bytes() == 0
-            && self.timeouts == 0;
+            && self.rtt.is_confirmed();
         let smoothed = self.rtt.smoothed().filter(|_| eligible)?;
         let single = self.flight.in_flight_bytes() <= u64::from(self.segment_bytes);
         let extra = if single {
@@ -227,24 +256,29 @@ impl Connection {
         self.send.unclaimed_bytes() > 0
             && self.send.fetching_bytes() == 0
             && (admitted.is_empty()
-                || (admitted.end < self.send.end && self.is_crumb(admitted.bytes())))
+                || (admitted.end < self.send.end && self.is_silly(admitted.bytes())))
     }
 
     /// Sends a probe; `false` if `most` went unanswered already.
     fn probe(&mut self, most: u32) -> bool {
-        self.probes += 1;
-        self.probe_due = true;
-        self.probes <= most
+        self.probe_due = self.probes < most;
+        self.probe_due
     }
 
+    /// The next probe is due some time after the last one *left*: a worker that was stopped for
+    /// minutes asks as often as any before it gives up.
     fn keep_alive_deadline(&self) -> Option<Instant> {
         let quiet = self.flight.is_empty()
             && self.send.unclaimed_bytes() == 0
             && self.send.fetching_bytes() == 0
-            && self.send.fin == Fin::Unsaid;
+            && self.send.fin == Fin::Unsaid
+            && !self.probe_due;
         quiet.then(|| {
-            let interval = self.config.keep_alive_interval.saturating_mul(self.probes);
-            self.heard_at + self.config.keep_alive_idle + interval
+            if self.probes == 0 {
+                self.heard_at + self.config.keep_alive_idle
+            } else {
+                self.probed_at + self.config.keep_alive_interval
+            }
         })
     }
 

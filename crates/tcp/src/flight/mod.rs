@@ -254,8 +254,8 @@ impl Flight {
 
     /// The retransmission timer fired: all that is not known to have arrived is lost, and claims
     /// are void. If the oldest byte itself was reported received, the peer dropped what it had
-    /// reported (RFC 2018 s8, "reneging"), and all reports are void too.
-    pub fn expire(&mut self) {
+    /// reported (RFC 2018 s8, "reneging"), and all reports are void too; returns whether it did.
+    pub fn expire(&mut self) -> bool {
         let reneged = self
             .entries
             .front()
@@ -267,6 +267,18 @@ impl Flight {
                 self.set_fate(index, Fate::Lost);
             }
         }
+        reneged
+    }
+
+    /// The retransmission timer fired for nothing: what [`Flight::expire`] deemed lost is on its
+    /// way, or was sent again. What is being fetched to leave again need not.
+    pub fn undo_expiry(&mut self) {
+        for index in 0..self.entries.len() {
+            if matches!(self.entries[index].fate, Fate::Lost | Fate::Claimed) {
+                self.set_fate(index, Fate::InFlight);
+            }
+        }
+        self.merge();
     }
 
     /// The first run of lost bytes nobody fetches, at most `bytes_max` of it.

@@ -164,6 +164,7 @@ enum Happening {
     ReturnClaim(u64, u64),
     Resend(u64, u64),
     Expire,
+    UndoExpiry,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -180,6 +181,7 @@ fn happening() -> impl Strategy<Value = Happening> {
             .prop_map(|(at, len)| Happening::ReturnClaim(at, at + len)),
         run.prop_map(|(at, len)| Happening::Resend(at, at + len)),
         Just(Happening::Expire),
+        Just(Happening::UndoExpiry),
     ]
 }
 
@@ -229,6 +231,10 @@ impl Twin {
                     }
                 });
             }
+            Happening::UndoExpiry => self.turn(0, u64::MAX, |fate| match fate {
+                Fate::Lost | Fate::Claimed => Fate::InFlight,
+                Fate::InFlight | Fate::Sacked => fate,
+            }),
         }
     }
 }
@@ -250,7 +256,11 @@ fn apply(flight: &mut Flight, una: &mut u64, nxt: &mut u64, what: &Happening) {
         Happening::Claim(start, end) => flight.claim(range(start, end)),
         Happening::ReturnClaim(start, end) => flight.return_claim(range(start, end)),
         Happening::Resend(start, end) => flight.on_retransmitted(Instant::ZERO, range(start, end)),
-        Happening::Expire => flight.expire(),
+        Happening::Expire => {
+            let reneged = flight.first().map(|first| first.fate) == Some(Fate::Sacked);
+            assert_eq!(flight.expire(), reneged);
+        }
+        Happening::UndoExpiry => flight.undo_expiry(),
     }
 }
 

@@ -10,6 +10,8 @@ use core::ops::Range;
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpFlags, TcpRepr, Timestamps};
 
+use crate::rtt::RTO_MAX;
+
 /// Rcv.Wind.Shift we offer. Our window never exceeds 64 KiB, so it needs none; offering zero lets
 /// the peer scale its own (RFC 7323 s2.2).
 pub const WINDOW_SHIFT: u8 = 0;
@@ -49,6 +51,17 @@ impl TimestampState {
             value: (now.as_millis() as u32).wrapping_add(self.shift),
             echo: self.recent,
         }
+    }
+
+    /// When the segment left whose stamp `echo` (TSecr) is, to the millisecond before; `None` if
+    /// that cannot be: zero is what a peer echoes that has nothing to echo (RFC 7323 s3.2), and a
+    /// stamp from the future, from before our start, or older than [`RTO_MAX`] is not ours.
+    #[must_use]
+    pub fn echoed_at(&self, now: Instant, echo: u32) -> Option<Instant> {
+        let age_millis = u64::from(self.stamp(now).value.wrapping_sub(echo));
+        let plausible = echo != 0 && u128::from(age_millis) <= RTO_MAX.as_millis();
+        let at_millis = now.as_millis().checked_sub(age_millis)?;
+        plausible.then(|| Instant::from_millis(at_millis))
     }
 
     /// Whether a value was stamped after TS.Recent (RFC 6191 s2).
@@ -148,7 +161,7 @@ impl ReceiveState {
     /// # Errors
     /// Why the segment is not acceptable.
     pub fn check_sequence(
-        &mut self,
+        &self,
         now: Instant,
         segment: &TcpRepr,
         payload_bytes: usize,
@@ -168,9 +181,6 @@ impl ReceiveState {
         if !self.is_in_window(segment, payload_bytes) {
             return Err(Unacceptable::OutOfWindow);
         }
-        if !is_reset {
-            self.remember_timestamp(now, segment);
-        }
         Ok(())
     }
 
@@ -186,8 +196,18 @@ impl ReceiveState {
         window > 0 && ((0 <= start && start < window) || (0 <= last && last < window))
     }
 
-    /// RFC 7323 s4.3 (2): TS.Recent follows segments that span Last.ACK.sent.
-    fn remember_timestamp(&mut self, now: Instant, segment: &TcpRepr) {
+    /// When the segment left whose timestamp this one echoes, to the millisecond before; `None`
+    /// without timestamps, or if the echo is not believed ([`TimestampState::echoed_at`]).
+    #[must_use]
+    pub fn echoed_at(&self, now: Instant, segment: &TcpRepr) -> Option<Instant> {
+        let stamp = segment.options.timestamps?;
+        self.timestamps?.echoed_at(now, stamp.echo)
+    }
+
+    /// RFC 7323 s4.3 (2): TS.Recent follows segments that span Last.ACK.sent. Only of a segment
+    /// that passed every check, its ACK field too (RFC 5961 s5.2): whoever can guess a sequence
+    /// number in the window could otherwise make each true segment look stale.
+    pub fn remember_timestamp(&mut self, now: Instant, segment: &TcpRepr) {
         let spans = segment.sequence.distance(self.last_ack_sent) <= 0;
         if let (Some(state), Some(stamp), true) =
             (&mut self.timestamps, segment.options.timestamps, spans)

@@ -122,7 +122,7 @@ fn the_advertised_edge_never_moves_left() {
 #[test]
 fn paws_refuses_older_timestamps_until_they_age() {
     let stamps = TimestampState::new(Instant::ZERO, 1000, 0);
-    let mut receive = ReceiveState::new(SeqNumber(NXT), 100, Some(stamps));
+    let receive = ReceiveState::new(SeqNumber(NXT), 100, Some(stamps));
     let stamped = |value| TcpRepr {
         options: TcpOptions {
             timestamps: Some(Timestamps { value, echo: 0 }),
@@ -157,7 +157,7 @@ fn only_segments_at_the_acknowledged_edge_move_ts_recent() {
         value: 2000,
         echo: 0,
     });
-    assert_eq!(receive.check_sequence(Instant::ZERO, &segment, 1), Ok(()));
+    receive.remember_timestamp(Instant::ZERO, &segment);
     assert_eq!(
         receive
             .timestamps
@@ -169,5 +169,35 @@ fn only_segments_at_the_acknowledged_edge_move_ts_recent() {
     segment.sequence = SeqNumber(NXT);
     assert_eq!(receive.check_sequence(Instant::ZERO, &segment, 1), Ok(()));
     let stamp = receive.timestamps.unwrap().stamp(Instant::from_millis(3));
+    assert_eq!(stamp.echo, 1000, "the sequence check alone decides nothing");
+    receive.remember_timestamp(Instant::ZERO, &segment);
+    let stamp = receive.timestamps.unwrap().stamp(Instant::from_millis(3));
     assert_eq!((stamp.echo, stamp.value), (2000, 10));
+}
+
+/// RFC 7323 s3.2, s4.1: what is echoed was ours once, or tells nothing.
+#[test]
+fn an_echo_is_believed_if_it_can_be_ours() {
+    let shift = u32::MAX - 1000;
+    let stamps = TimestampState::new(Instant::ZERO, 1, shift);
+    let now = Instant::from_micros(100_000_900);
+    let stamp = |at: Instant| stamps.stamp(at).value;
+    let sent_at = Instant::from_millis(99_300);
+    assert_eq!(stamps.echoed_at(now, stamp(sent_at)), Some(sent_at));
+    let this_millisecond = Instant::from_millis(100_000);
+    assert_eq!(stamps.echoed_at(now, stamp(now)), Some(this_millisecond));
+    assert_eq!(stamps.echoed_at(now, stamp(now) + 1), None, "not sent yet");
+    let oldest = Instant::from_millis(40_000);
+    assert_eq!(stamps.echoed_at(now, stamp(oldest)), Some(oldest));
+    assert_eq!(stamps.echoed_at(now, stamp(oldest) - 1), None, "too old");
+    let early = Instant::from_millis(5);
+    assert_eq!(
+        stamps.echoed_at(early, stamp(Instant::ZERO)),
+        Some(Instant::ZERO)
+    );
+    assert_eq!(stamps.echoed_at(early, shift - 1), None, "before our start");
+    // The clock's value at 1001 ms is 0.
+    assert_eq!(stamp(Instant::from_millis(1001)), 0);
+    assert_eq!(stamps.echoed_at(Instant::from_millis(1001), 0), None);
+    assert!(stamps.echoed_at(Instant::from_millis(1003), 1).is_some());
 }

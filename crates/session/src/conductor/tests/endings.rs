@@ -76,6 +76,42 @@ fn a_client_that_takes_nothing_is_reset() {
     bench.assert_quiet();
 }
 
+/// A client that answers each of our FINs by a shut window and never acknowledges it: the
+/// connection ends, whatever it answers. If it acknowledges no data either, it is reset.
+#[test]
+fn a_client_that_never_acknowledges_our_fin_is_forgotten() {
+    for (acknowledges_data, seconds) in [(true, 100), (false, 60)] {
+        let mut bench = Bench::new();
+        let mut peer = Peer::connect(&mut bench, 1000);
+        peer.ask(
+            &mut bench,
+            "GET /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        );
+        let first = peer.expected;
+        peer.window = 0;
+        for second in 0..seconds + 2 {
+            let is_open = bench.conductor.connection_count() == 1;
+            assert!(is_open || second >= seconds, "{second} of {seconds}");
+            if peer.take(&mut bench) {
+                if !acknowledges_data {
+                    peer.expected = first;
+                } else if peer.finished {
+                    peer.finished = false;
+                    peer.expected = peer.expected.wrapping_add(u32::MAX);
+                }
+                peer.send(&mut bench, TcpFlags::ACK, b"");
+                bench.turn();
+            }
+            bench.pass(Duration::from_secs(1));
+        }
+        bench.assert_quiet();
+        let counters = bench.conductor.counters();
+        let expected = if acknowledges_data { (1, 0) } else { (0, 1) };
+        let ended = (counters.tcp_timeout_count, counters.http_stall_count);
+        assert_eq!(ended, expected);
+    }
+}
+
 #[test]
 fn a_client_that_reads_again_in_time_gets_the_rest() {
     let mut bench = Bench::new();

@@ -29,6 +29,14 @@ pub struct Cubic {
     epoch: Option<Epoch>,
 }
 
+/// What a reduction of the window changes; see [`Cubic::restore`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    window: u64,
+    threshold: u64,
+    window_max: u64,
+}
+
 /// A run of congestion avoidance without a loss.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
@@ -110,6 +118,33 @@ impl Cubic {
     pub fn on_timeout(&mut self) {
         self.on_loss();
         self.window = self.segment_bytes;
+    }
+
+    /// The timer fired again, or while a recovery was under way: one segment and slow start, but
+    /// ssthresh stays what the start of this loss event made it (RFC 5681 s3.1; Linux). The window
+    /// of now is no measure of the path: rate reduction or the first timeout made it.
+    pub fn on_timeout_again(&mut self) {
+        self.epoch = None;
+        self.window = self.segment_bytes;
+    }
+
+    /// cwnd, ssthresh and W_max as they are now.
+    #[must_use]
+    pub const fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            window: self.window,
+            threshold: self.threshold,
+            window_max: self.window_max,
+        }
+    }
+
+    /// The reduction since `before` was made for a loss that was none (RFC 4015 s3.2): the window
+    /// is what it was, or what it has grown to since.
+    pub fn restore(&mut self, before: Snapshot) {
+        self.epoch = None;
+        self.window = self.window.max(before.window);
+        self.threshold = self.threshold.max(before.threshold);
+        self.window_max = before.window_max;
     }
 
     /// Recovery sets the window while it lasts, and at its end.

@@ -218,6 +218,77 @@ fn fin_wait_2_waits_so_long_and_no_longer() {
     assert_eq!(driver.at(deadline).expire(), timed_out);
 }
 
+/// Whatever it answers, a peer that acknowledges all but our FIN keeps the connection no longer
+/// than [`Config::orphan`] from then.
+#[test]
+fn an_orphan_is_given_up_whatever_the_peer_answers() {
+    let answers: [(&str, &[_]); 4] = [
+        ("nothing", &[]),
+        ("a shut window", &[ack(1000).window(0)]),
+        ("an open window", &[ack(1000)]),
+        ("both", &[ack(1000), ack(1000).window(0)]),
+    ];
+    for state in [State::FinWait1, State::LastAck, State::Closing] {
+        for (name, answer) in answers {
+            let mut driver = orphan(state);
+            driver.pass(millis(100)).accept(ack(1000));
+            let deadline = driver.now + Config::default().orphan;
+            let outcome = loop {
+                let at = driver.deadline();
+                assert!(at <= deadline, "{state:?} {name}");
+                let outcome = driver.at(at.max(driver.now)).expire();
+                if outcome != Outcome::Open {
+                    break outcome;
+                }
+                if driver.flush().contains(&Fin) && driver.now + millis(50) < deadline {
+                    driver.pass(millis(50));
+                    for segment in answer {
+                        driver.accept(*segment);
+                    }
+                }
+            };
+            assert_eq!(outcome, Outcome::Closed(CloseReason::TimedOut), "{name}");
+            assert_eq!(driver.now, deadline, "{state:?} {name}");
+        }
+    }
+}
+
+/// A connection in one of the states that wait for the ACK of our FIN, which left just now behind
+/// 1000 bytes.
+fn orphan(state: State) -> Driver {
+    let mut driver = Driver::new();
+    if state == State::LastAck {
+        let _ = driver.receive(ack(0).fin());
+    }
+    driver.append(1000);
+    driver.connection.finish();
+    assert_eq!(driver.flush(), [New(0, 1000), Fin]);
+    if state == State::Closing {
+        let _ = driver.receive(ack(0).fin());
+        let _ = driver.flush();
+    }
+    assert_eq!(driver.connection.state(), state);
+    driver
+}
+
+/// While data is unacknowledged, how long a peer may take is the session's to say; the deadline
+/// counts from the last of it.
+#[test]
+fn an_orphan_with_data_unacknowledged_has_no_deadline_of_its_own() {
+    let mut driver = finished(5000);
+    assert_eq!(driver.connection.orphan_deadline(), None);
+    driver.pass(millis(80_000)).accept(ack(4999));
+    assert_eq!(driver.connection.orphan_deadline(), None);
+    driver.pass(millis(80_000)).accept(ack(5000));
+    let deadline = driver.now + Config::default().orphan;
+    assert_eq!(driver.connection.orphan_deadline(), Some(deadline));
+    driver.pass(millis(50_000)).accept(ack(5000).window(0));
+    assert_eq!(driver.connection.orphan_deadline(), Some(deadline));
+    driver.at(super::just_before(deadline)).accept(ack(5001));
+    assert_eq!(driver.connection.state(), State::FinWait2(driver.now));
+    assert_eq!(driver.connection.orphan_deadline(), None);
+}
+
 #[test]
 fn a_lost_fin_comes_again() {
     let mut driver = finished(0);

@@ -3,7 +3,7 @@
 use clock::Duration;
 
 use super::Sent::{Again, New};
-use super::{Driver, MSS, PEER, PEER_WITHOUT_SACK, Peer, ack, millis, range};
+use super::{Driver, MSS, PEER, Peer, STAMPING_WITHOUT_SACK, ack, millis, range};
 use crate::connection::Demand;
 
 #[test]
@@ -175,7 +175,7 @@ fn what_arrived_meanwhile_is_not_sent_again() {
 
 #[test]
 fn lost_bytes_are_demanded_before_new_ones() {
-    let mut driver = Driver::sending(PEER_WITHOUT_SACK, 50_000);
+    let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 50_000);
     let _ = driver.fire();
     assert_eq!(driver.flush(), [Again(0, MSS)]);
     driver.pass(millis(100)).accept(ack(1000));
@@ -222,7 +222,7 @@ fn what_is_cut_by_a_window_is_cut_between_segments() {
         (999, 2000),
         (1000, 3000),
     ] {
-        let mut driver = Driver::sending(PEER_WITHOUT_SACK, 50_000);
+        let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 50_000);
         let _ = driver.fire();
         assert_eq!(driver.flush(), [Again(0, 1000)]);
         driver.pass(millis(100)).accept(ack(arrived));

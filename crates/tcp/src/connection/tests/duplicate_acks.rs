@@ -1,7 +1,7 @@
 //! Losses with peers that do not speak SACK: RFC 6582.
 
 use super::Sent::{Again, New};
-use super::{Driver, PEER_WITHOUT_SACK, ack, millis};
+use super::{Driver, PEER_WITHOUT_SACK, STAMPING_WITHOUT_SACK, ack, millis};
 use crate::recovery::Episode;
 
 fn sending() -> Driver {
@@ -109,7 +109,7 @@ fn a_partial_ack_resends_the_next_hole() {
 /// RFC 6582 s3.2, step 2: after a timeout, duplicates come from what was resent needlessly.
 #[test]
 fn duplicates_after_a_timeout_resend_nothing() {
-    let mut driver = Driver::sending(PEER_WITHOUT_SACK, 100_000);
+    let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 100_000);
     let _ = driver.fire();
     assert_eq!(driver.flush(), [Again(0, 1000)]);
     driver.pass(millis(100)).accept(ack(1000));
@@ -132,4 +132,39 @@ fn a_partial_ack_waits_for_no_allowance() {
     // 4.9 segments may have left, four did; this ACK tells of none that duplicates did not.
     driver.pass(millis(100)).accept(ack(4000));
     assert_eq!(driver.flush(), [Again(4000, 5000)]);
+}
+
+/// RFC 6582 s3.2, step 2: what was resent needlessly is answered by duplicates of the last ACK.
+/// They name a loss only once more is acknowledged than had left when the timer fired.
+#[test]
+fn duplicates_at_the_end_of_a_timeout_are_no_loss() {
+    for (acknowledgment, is_loss) in [(10_000, false), (10_001, true)] {
+        let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 30_000);
+        let _ = driver.fire();
+        let _ = driver.flush();
+        // The originals were merely late: one ACK for all ten, which ends the episode.
+        driver.pass(millis(10)).accept(ack(10_000));
+        assert!(!driver.flush().is_empty(), "new data is out");
+        driver.pass(millis(100)).accept(ack(acknowledgment));
+        duplicates(&mut driver, acknowledgment, 3);
+        let is_recovering = matches!(driver.connection.episode, Episode::Recovery { .. });
+        assert_eq!(is_recovering, is_loss, "{acknowledgment}");
+    }
+}
+
+/// The same after a recovery: its resends may have been needless, too.
+#[test]
+fn duplicates_at_the_end_of_a_recovery_are_no_loss() {
+    for (acknowledgment, is_loss) in [(10_000, false), (10_001, true)] {
+        let mut driver = sending();
+        duplicates(&mut driver, 0, 3);
+        let _ = driver.flush();
+        driver.pass(millis(100)).accept(ack(10_000));
+        assert_eq!(driver.connection.episode, Episode::Open);
+        assert!(!driver.flush().is_empty(), "new data is out");
+        driver.pass(millis(100)).accept(ack(acknowledgment));
+        duplicates(&mut driver, acknowledgment, 3);
+        let is_recovering = matches!(driver.connection.episode, Episode::Recovery { .. });
+        assert_eq!(is_recovering, is_loss, "{acknowledgment}");
+    }
 }

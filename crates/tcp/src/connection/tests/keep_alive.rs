@@ -9,6 +9,7 @@ const CONFIG: Config = Config {
     keep_alive_interval: millis(10_000),
     probes_max: 2,
     timeouts_max: 10,
+    orphan: millis(100_000),
     fin_wait_2: millis(60_000),
     ack_delay: millis(40),
 };
@@ -66,6 +67,49 @@ fn an_answer_before_the_probe_left_makes_it_needless() {
     assert_eq!(driver.fire(), Outcome::Open);
     driver.accept(ack(0));
     assert_eq!(driver.flush(), []);
+}
+
+/// The worker was stopped, and its machine with it: the peer could not be heard, and is asked as
+/// often as any other before it is given up.
+#[test]
+fn a_worker_that_was_stopped_asks_before_it_gives_up() {
+    let mut driver = idle();
+    driver.pass(millis(300_000));
+    for _ in 0..CONFIG.probes_max {
+        assert!(driver.deadline() <= driver.now);
+        assert_eq!(driver.expire(), Outcome::Open);
+        assert!(
+            driver
+                .connection
+                .poll_timeout()
+                .is_none_or(|at| at > driver.now),
+            "one look asks once"
+        );
+        assert_eq!(driver.flush(), [Probe]);
+        assert_eq!(driver.wait(), CONFIG.keep_alive_interval);
+        driver.pass(CONFIG.keep_alive_interval);
+    }
+    assert_eq!(driver.expire(), Outcome::Closed(CloseReason::TimedOut));
+
+    let mut driver = idle();
+    driver.pass(millis(300_000));
+    assert_eq!(driver.expire(), Outcome::Open);
+    assert_eq!(driver.flush(), [Probe]);
+    driver.accept(ack(0));
+    assert_eq!(driver.wait(), CONFIG.keep_alive_idle, "it is alive");
+}
+
+/// A link that is full for long lets no probe leave: the peer had nothing to answer.
+#[test]
+fn a_probe_that_did_not_leave_is_not_counted() {
+    let mut driver = idle();
+    assert_eq!(driver.fire(), Outcome::Open);
+    for _ in 0..2 * CONFIG.probes_max {
+        driver.pass(millis(60_000));
+        assert_eq!(driver.expire(), Outcome::Open);
+    }
+    assert_eq!(driver.flush(), [Probe]);
+    assert_eq!(driver.wait(), CONFIG.keep_alive_interval);
 }
 
 #[test]

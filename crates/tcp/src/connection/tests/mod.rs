@@ -15,7 +15,9 @@ mod keep_alive;
 mod lossy_pipe;
 mod packet_too_big;
 mod reset_and_challenge;
+mod round_trip;
 mod sack_recovery;
+mod spurious_timeout;
 mod tail_probe;
 mod text;
 mod timeout;
@@ -66,6 +68,11 @@ const PEER_WITHOUT_SACK: Peer = Peer {
     sack: false,
     ..PEER
 };
+/// It stamps what it sends; F-RTO, which sends new data after a timeout, is for others.
+const STAMPING_WITHOUT_SACK: Peer = Peer {
+    timestamps: true,
+    ..PEER_WITHOUT_SACK
+};
 
 /// A segment from the peer, relative to where the connection stands.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +85,8 @@ struct Segment {
     window: Option<u16>,
     sack: SackBlocks,
     payload_bytes: usize,
+    /// When the segment left whose timestamp is echoed; 0 is echoed without.
+    echo: Option<Instant>,
 }
 
 /// A bare ACK of everything before `offset`.
@@ -89,6 +98,7 @@ fn ack(offset: i64) -> Segment {
         window: None,
         sack: SackBlocks::default(),
         payload_bytes: 0,
+        echo: None,
     }
 }
 
@@ -126,6 +136,14 @@ impl Segment {
     fn without_ack(self) -> Self {
         Self {
             flags: self.flags.difference(TcpFlags::ACK),
+            ..self
+        }
+    }
+
+    /// Echoes the timestamp of what left `at`.
+    fn echo(self, at: Instant) -> Self {
+        Self {
+            echo: Some(at),
             ..self
         }
     }
@@ -228,7 +246,10 @@ impl Driver {
             flags: segment.flags,
             window: segment.window.unwrap_or(self.peer.window),
             options: TcpOptions {
-                timestamps: self.peer.timestamps.then(|| peer_stamp(self.now)),
+                timestamps: self.peer.timestamps.then(|| Timestamps {
+                    echo: segment.echo.map_or(0, our_stamp),
+                    ..peer_stamp(self.now)
+                }),
                 sack: segment.sack,
                 ..TcpOptions::default()
             },
@@ -383,6 +404,11 @@ fn syn(peer: Peer) -> TcpRepr {
 
 fn sequence_first() -> SeqNumber {
     sequence(0)
+}
+
+/// The timestamp of what we send at `now`: [`OFFER`] shifts it by nothing.
+fn our_stamp(now: Instant) -> u32 {
+    u32::try_from(now.as_millis()).unwrap()
 }
 
 fn peer_stamp(now: Instant) -> Timestamps {

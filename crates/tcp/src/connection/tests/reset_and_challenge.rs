@@ -118,6 +118,50 @@ fn a_stale_timestamp_is_answered_and_goes_no_further() {
     }
 }
 
+/// RFC 7323 s4.3, RFC 5961: TS.Recent follows only what passed every check. Else one segment that
+/// guesses a sequence number in the window, and no more, would make each true one look stale.
+#[test]
+fn a_forged_segment_does_not_poison_ts_recent() {
+    let rows = [
+        (
+            ack(0).with(TcpFlags::SYN).without_ack(),
+            SegmentDrop::UnexpectedSyn,
+        ),
+        (ack(0).with(TcpFlags::SYN), SegmentDrop::UnexpectedSyn),
+        (ack(0).without_ack(), SegmentDrop::NoAck),
+        (ack(2_000_000_000), SegmentDrop::UnacceptableAck),
+        (
+            ack(10_001).at(-1400).text(1401),
+            SegmentDrop::UnacceptableAck,
+        ),
+        (ack(0).at(-1), SegmentDrop::OutOfWindow),
+    ];
+    for (segment, drop) in rows {
+        let mut driver = Driver::sending(STAMPING, 10_000);
+        driver.pass(millis(100));
+        let mut forged = driver.repr(segment);
+        let stamp = forged.options.timestamps.unwrap();
+        forged.options.timestamps = Some(Timestamps {
+            value: stamp.value + (1 << 30),
+            ..stamp
+        });
+        let arrival = driver.receive_repr(&forged, segment.payload_bytes);
+        assert_eq!(arrival.drop, Some(drop));
+        driver.pass(millis(10)).accept(ack(10_000));
+    }
+    // What passes is remembered.
+    let mut driver = Driver::sending(STAMPING, 10_000);
+    driver.pass(millis(100)).accept(ack(1000));
+    let mut older = driver.repr(ack(2000));
+    let stamp = older.options.timestamps.unwrap();
+    older.options.timestamps = Some(Timestamps {
+        value: stamp.value - 1,
+        ..stamp
+    });
+    let arrival = driver.receive_repr(&older, 0);
+    assert_eq!(arrival.drop, Some(SegmentDrop::StaleTimestamp));
+}
+
 /// RFC 7323 s3.2.
 #[test]
 fn a_missing_timestamp_is_dropped_in_silence() {

@@ -259,7 +259,7 @@ fn the_reordering_timer_begins_rate_reduction_too() {
         "one, and not all nine at once"
     );
     // It left at 225 ms: the timer watches over it from there.
-    assert_eq!(driver.wait(), millis(250));
+    assert_eq!(driver.wait(), millis(300));
     driver
         .pass(millis(100))
         .accept(ack(1000).sack(9000, 10_000));

@@ -176,6 +176,43 @@ fn one_segment_may_exceed_the_window_and_no_second_one() {
     assert_eq!(driver.demanded(), None);
 }
 
+/// The disk had no room for the probe's segment: the probe is as due as it was, and the congestion
+/// window holds it back no more than before.
+#[test]
+fn a_probe_given_back_is_due_again() {
+    // New data, then a segment that goes again; the window is full of what is out.
+    for (bytes, probe) in [(50_000, (10_000, 11_000)), (10_000, (9000, 10_000))] {
+        let mut driver = Driver::sending(PEER, bytes);
+        let _ = driver.fire();
+        for _ in 0..3 {
+            let claim = driver.claim();
+            assert_eq!((claim.start.0, claim.end.0), probe);
+            assert_eq!(driver.demanded(), None, "one segment");
+            let is_again = bytes == 10_000;
+            driver.connection.return_claim(claim, is_again);
+        }
+        let claim = driver.claim();
+        assert_eq!(driver.complete(claim), Some(probe));
+        assert_eq!(driver.demanded(), None, "it left, and one is enough");
+    }
+}
+
+#[test]
+fn a_claim_given_back_that_was_not_the_probe_makes_none_due() {
+    let mut driver = Driver::sending(PEER, 50_000);
+    let _ = driver.fire();
+    assert_eq!(driver.flush(), [New(10_000, 11_000)]);
+    driver.pass(millis(100)).accept(ack(2000));
+    let claim = driver.claim();
+    driver.connection.return_claim(claim, false);
+    let credit = driver.window() - driver.connection.outstanding_bytes();
+    let demand = driver
+        .connection
+        .demand()
+        .map(|demand| demand.range.bytes());
+    assert_eq!(demand, Some(credit - credit % 1000));
+}
+
 #[test]
 fn new_data_being_fetched_is_the_probe() {
     let mut driver = Driver::sending(PEER, 5000);

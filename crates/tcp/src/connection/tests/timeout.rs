@@ -3,7 +3,10 @@
 use clock::Duration;
 
 use super::Sent::{Again, Fin, New};
-use super::{Config, Driver, MSS, PEER_WITHOUT_SACK, RTO, ack, just_before, millis, range};
+use super::{
+    Config, Driver, MSS, PEER, PEER_WITHOUT_SACK, RTO, STAMPING_WITHOUT_SACK, ack, just_before,
+    millis, range,
+};
 use crate::recovery::Episode;
 use crate::rtt::RTO_MAX;
 use crate::verdict::{CloseReason, Outcome};
@@ -14,7 +17,7 @@ fn sending(bytes: u64) -> Driver {
 
 #[test]
 fn the_timer_deems_everything_lost_and_starts_slowly() {
-    let mut driver = sending(50_000);
+    let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 50_000);
     let deadline = driver.now + RTO;
     assert_eq!(driver.deadline(), deadline);
     let _ = driver.at(just_before(deadline)).expire();
@@ -27,9 +30,10 @@ fn the_timer_deems_everything_lost_and_starts_slowly() {
     assert_eq!(driver.flush(), [Again(1000, 3000)], "slow start");
 }
 
-/// RFC 6298 s5.5, s5.7.
+/// RFC 6298 s5.5, and s5 at its end: a new measurement ends the backoff. An ACK of what left twice
+/// is none.
 #[test]
-fn waits_double_up_to_a_minute_until_something_arrives() {
+fn waits_double_up_to_a_minute_until_there_is_a_sample() {
     let mut driver = sending(1000);
     let mut wait = RTO;
     for _ in 0..9 {
@@ -39,7 +43,17 @@ fn waits_double_up_to_a_minute_until_something_arrives() {
         wait = (wait * 2).min(RTO_MAX);
     }
     driver.pass(millis(100)).accept(ack(500));
-    assert_eq!(driver.wait(), RTO, "and Karn's rule keeps the old estimate");
+    assert_eq!(
+        driver.wait(),
+        RTO_MAX,
+        "Karn's rule: it may be of any of them"
+    );
+    driver.accept(ack(1000));
+    driver.append(1000);
+    assert_eq!(driver.flush(), [New(1000, 2000)]);
+    assert_eq!(driver.wait(), RTO_MAX);
+    driver.pass(millis(100)).accept(ack(1500));
+    assert_eq!(driver.wait(), RTO);
 }
 
 /// RFC 9293 s3.8.3: R2.
@@ -61,8 +75,8 @@ fn progress_restarts_the_timer_and_sending_or_duplicates_do_not() {
     driver.pass(millis(50)).accept(ack(0));
     assert_eq!(driver.deadline(), deadline, "a duplicate");
     driver.pass(millis(50)).accept(ack(1000));
-    // SRTT 100 ms, RTTVAR 37.5 ms after a second sample of 100 ms.
-    let deadline = driver.now + millis(250);
+    // SRTT 100 ms; 4 * RTTVAR is 150 ms after a second sample of 100 ms, and the least is 200 ms.
+    let deadline = driver.now + millis(300);
     assert_eq!(driver.deadline(), deadline, "progress");
     driver.pass(millis(50));
     assert_eq!(driver.flush(), [New(10_000, 12_000)]);
@@ -93,6 +107,47 @@ fn a_second_timeout_lowers_the_threshold_no_further() {
     let _ = driver.fire();
     assert_eq!(driver.connection.congestion.threshold(), 7000);
     assert_eq!(driver.window(), MSS);
+}
+
+/// RFC 5681 s3.1, RFC 6582 s3.2: one loss event, one reduction. Rate reduction's window of the
+/// moment, when few of many arrive, is no measure of the path.
+#[test]
+fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
+    let mut driver = Driver::sending(PEER, 1_000_000);
+    let mut at = 0;
+    while driver.window() < 52_000 {
+        let left = i64::try_from(driver.connection.send.nxt.0).unwrap();
+        driver.pass(millis(100));
+        while at < left {
+            at += 2000.min(left - at);
+            driver.accept(ack(at));
+        }
+        let _ = driver.flush();
+    }
+    assert_eq!(driver.window(), 52_000);
+    // The last three arrive.
+    let end = u32::try_from(driver.connection.send.nxt.0).unwrap();
+    driver
+        .pass(millis(100))
+        .accept(ack(at).sack(end - 3000, end));
+    let _ = driver.flush();
+    assert_eq!(driver.window(), 4000);
+    assert_eq!(driver.connection.congestion.threshold(), 36_400);
+    while driver.connection.timeouts == 0 {
+        let _ = driver.fire();
+    }
+    assert_eq!(driver.window(), MSS);
+    assert_eq!(driver.connection.congestion.threshold(), 36_400);
+    // Another loss event is another reduction.
+    driver.pass(millis(100)).accept(ack(i64::from(end)));
+    assert_eq!(driver.connection.episode, Episode::Open);
+    let window = driver.window();
+    let _ = driver.flush();
+    while driver.connection.timeouts == 0 {
+        let _ = driver.fire();
+    }
+    let threshold = driver.connection.congestion.threshold();
+    assert_eq!(threshold, (window * 7 / 10).max(2 * MSS));
 }
 
 /// The disk is slow, not the network: nothing of ours is out.

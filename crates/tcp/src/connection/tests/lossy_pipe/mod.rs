@@ -150,10 +150,12 @@ impl Case {
 }
 
 impl Case {
-    /// The longest round trip there is, if every ACK arrives and none overtakes another.
+    /// The longest round trip there is, if every ACK arrives and none overtakes another; to the
+    /// millisecond that a timestamp tells.
     fn round_trip_max(&self) -> Option<Duration> {
         let (there, back) = (self.forward, self.back);
-        let longest = there.delay + there.jitter + back.delay + self.ack_delay;
+        let stamp = millis(u64::from(self.timestamps));
+        let longest = there.delay + there.jitter + back.delay + self.ack_delay + stamp;
         let handshake = START.since(Instant::ZERO);
         let is_faithful = back.loss_per_mille == 0 && back.jitter.is_zero();
         is_faithful.then(|| longest.max(handshake))

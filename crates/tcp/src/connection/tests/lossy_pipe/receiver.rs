@@ -3,7 +3,7 @@
 //! A FIN is a byte like others: the one after the stream's last.
 
 use clock::{Duration, Instant};
-use wire::{SackBlocks, TcpFlags, TcpOptions, TcpRepr};
+use wire::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::super::{IRS, MSS, peer_stamp, range, sequence, tuple};
 use super::server::offset_near;
@@ -24,6 +24,9 @@ pub(super) struct Receiver {
     held: Vec<(u64, u64)>,
     /// Where the latest segment taken begins.
     latest: u64,
+    /// TS.Recent and Last.ACK.sent (RFC 7323 s4.3).
+    recent: u32,
+    last_ack_sent: u64,
     /// In order, not yet read by the application.
     unread: u64,
     capacity: u64,
@@ -49,6 +52,8 @@ impl Receiver {
             next: 0,
             held: Vec::new(),
             latest: 0,
+            recent: 0,
+            last_ack_sent: 0,
             unread: 0,
             capacity: case.capacity,
             edge: 0,
@@ -106,6 +111,12 @@ impl Receiver {
             Ok(range.start.0),
             "the sequence number fits"
         );
+        if let Some(stamp) = header.options.timestamps
+            && range.end.0 > self.next
+            && range.start.0 <= self.last_ack_sent
+        {
+            self.recent = self.recent.max(stamp.value);
+        }
         self.take(pipe, range.start.0, range.end.0);
     }
 
@@ -242,6 +253,7 @@ impl Receiver {
         let window = self.raw_window_bytes(offered - self.next);
         self.edge = self.next + window;
         self.furthest_edge = self.furthest_edge.max(self.edge);
+        self.last_ack_sent = self.next;
         let sent = u32::try_from(self.nxt).unwrap();
         TcpRepr {
             source_port: tuple().peer.port(),
@@ -251,7 +263,10 @@ impl Receiver {
             flags: TcpFlags::ACK,
             window: u16::try_from(window >> self.shift()).unwrap(),
             options: TcpOptions {
-                timestamps: self.case.timestamps.then(|| peer_stamp(pipe.now)),
+                timestamps: self.case.timestamps.then(|| Timestamps {
+                    echo: self.recent,
+                    ..peer_stamp(pipe.now)
+                }),
                 sack: self.blocks(duplicate),
                 ..TcpOptions::default()
             },
