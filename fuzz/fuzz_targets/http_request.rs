@@ -4,8 +4,8 @@
 #![no_main]
 
 use http::{
-    HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal, ReplyOptions,
-    Request, TARGET_BYTES_MAX, error_reply, parse_request, reply,
+    HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal, ReplyConfig,
+    ReplyOptions, Request, TARGET_BYTES_MAX, error_reply, parse_request, redirect_reply, reply,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -22,8 +22,17 @@ fuzz_target!(|bytes: &[u8]| {
         earlier == Parsed::Incomplete || earlier == verdict,
         "cut at {cut}: {earlier:?}, whole: {verdict:?}"
     );
-    let options = ReplyOptions {
+    let mut config = ReplyConfig {
         cors: wishes & 1 != 0,
+        cache_control: wishes & 4 != 0,
+        ..ReplyConfig::default()
+    };
+    if wishes & 8 != 0 {
+        let added = config.extra_fields.push("X-Added: by the operator");
+        added.expect("a field by the grammar");
+    }
+    let options = ReplyOptions {
+        config: &config,
         unix_seconds_now: u64::from(wishes) << 32,
         keep_alive: wishes & 2 != 0,
     };
@@ -56,7 +65,7 @@ fn check_path(path: &str) {
     );
 }
 
-fn check_refusal(refusal: Refusal, options: &ReplyOptions) {
+fn check_refusal(refusal: Refusal, options: &ReplyOptions<'_>) {
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let made = error_reply(
         refusal.status,
@@ -70,18 +79,22 @@ fn check_refusal(refusal: Refusal, options: &ReplyOptions) {
     check_whole(&text, &parts, 0, refusal.head_only);
 }
 
-fn check_reply(request: &Request<'_>, object: u8, options: &ReplyOptions) {
+fn check_reply(request: &Request<'_>, object: u8, options: &ReplyOptions<'_>) {
     let size_bytes = [0, 1, 1000, i64::MAX.unsigned_abs()][usize::from(object % 4)];
     let meta = ObjectMeta {
         size_bytes,
         modified_unix_seconds: 784_111_777,
         entity_tag: "\"a\"".to_owned(),
-        content_type: "video/mp4",
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let made = reply(request, &meta, options, &mut text, &mut parts);
     assert_eq!(made.close, !(request.keep_alive && options.keep_alive));
     check_whole(&text, &parts, size_bytes, request.method == Method::Head);
+    if request.method != Method::Options {
+        let (mut text, mut parts) = (Vec::new(), Vec::new());
+        let _moved = redirect_reply(request, options, &mut text, &mut parts);
+        check_whole(&text, &parts, 0, request.method == Method::Head);
+    }
 }
 
 /// The parts cover the text once, and send what the head announces.

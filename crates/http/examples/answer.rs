@@ -7,13 +7,17 @@
 
 use std::io::Read;
 
-use http::{ObjectMeta, Parsed, Part, ReplyOptions, content_type_of, error_reply, parse_request};
+use http::{ObjectMeta, Parsed, Part, ReplyConfig, ReplyOptions, error_reply, parse_request};
 
 fn main() -> std::io::Result<()> {
     let mut input = Vec::new();
     std::io::stdin().read_to_end(&mut input)?;
-    let options = ReplyOptions {
+    let config = ReplyConfig {
         cors: true,
+        ..ReplyConfig::default()
+    };
+    let options = ReplyOptions {
+        config: &config,
         unix_seconds_now: 1_700_000_000,
         keep_alive: true,
     };
@@ -32,7 +36,6 @@ fn main() -> std::io::Result<()> {
                 size_bytes: 1000,
                 modified_unix_seconds: 1_600_000_000,
                 entity_tag: "\"1\"".to_owned(),
-                content_type: content_type_of(&request.path),
             };
             http::reply(&request, &object, &options, &mut text, &mut parts)
         }

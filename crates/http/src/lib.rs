@@ -9,24 +9,33 @@
 //! It holds no bytes of any object. A reply is a list of [`Part`]s: so many bytes of text, then
 //! so many bytes of the object from such an offset.
 //!
+//! A path that ends with `/` asks for the [`INDEX_NAME`] of that directory; the caller, who has the
+//! objects, answers a directory's name without its slash by [`redirect_reply`].
+//!
 //! What bounds it: [`HEAD_BYTES_MAX`], [`HEADERS_MAX`], [`TARGET_BYTES_MAX`], [`RANGES_MAX`] and,
 //! on the way out, [`REPLY_TEXT_BYTES_MAX`]. Parsing allocates one string, the path, of at most
 //! [`TARGET_BYTES_MAX`] bytes; replying allocates only what `text` and `parts` lack in capacity.
 
 #![forbid(unsafe_code)]
 
+mod authority;
 mod conditional;
 mod content_type;
+mod extra_fields;
 mod range;
 mod reply;
 mod request;
 mod status;
 mod target;
 
-pub use content_type::content_type_of;
+pub use content_type::{
+    CONTENT_TYPE_BYTES_MAX, ContentTypeProblem, ContentTypes, EXTENSION_BYTES_MAX, OWN_TYPES_MAX,
+};
+pub use extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields, FieldProblem};
 pub use range::RANGES_MAX;
 pub use reply::{
-    Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyOptions, error_reply, options_reply, reply,
+    PREFLIGHT_HEADERS_BYTES_MAX, Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyConfig, ReplyOptions,
+    error_reply, options_reply, redirect_reply, reply,
 };
 pub use request::{
     HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method, Parsed,
@@ -44,9 +53,10 @@ pub struct ObjectMeta {
     /// Strong entity tag with its quotes (RFC 9110 s8.8.3), ASCII, at most
     /// [`ENTITY_TAG_BYTES_MAX`] bytes.
     pub entity_tag: String,
-    /// Content type, ASCII, such as [`content_type_of`] gives.
-    pub content_type: &'static str,
 }
+
+/// The object that stands for a directory.
+pub const INDEX_NAME: &str = "index.html";
 
 /// Longest entity tag an object may have, quotes included.
 pub const ENTITY_TAG_BYTES_MAX: usize = 64;

@@ -10,6 +10,8 @@ pub enum Status {
     NoContent,
     /// 206: one or more ranges follow.
     PartialContent,
+    /// 301: a directory, asked for without its final slash.
+    MovedPermanently,
     /// 304: the client's copy is current.
     NotModified,
     /// 400: the head breaks the grammar or could mean two things.
@@ -46,10 +48,11 @@ pub enum Status {
 
 impl Status {
     /// Every status, in the order of their codes.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Ok,
         Self::NoContent,
         Self::PartialContent,
+        Self::MovedPermanently,
         Self::NotModified,
         Self::BadRequest,
         Self::Forbidden,
@@ -75,6 +78,7 @@ impl Status {
             Self::Ok => 200,
             Self::NoContent => 204,
             Self::PartialContent => 206,
+            Self::MovedPermanently => 301,
             Self::NotModified => 304,
             Self::BadRequest => 400,
             Self::Forbidden => 403,
@@ -101,6 +105,7 @@ impl Status {
             Self::Ok => "200 OK",
             Self::NoContent => "204 No Content",
             Self::PartialContent => "206 Partial Content",
+            Self::MovedPermanently => "301 Moved Permanently",
             Self::NotModified => "304 Not Modified",
             Self::BadRequest => "400 Bad Request",
             Self::Forbidden => "403 Forbidden",

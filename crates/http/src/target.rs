@@ -1,19 +1,55 @@
 //! Request targets (RFC 9112 s3.2, RFC 3986): from the bytes of a request line to a path.
 //!
 //! It refuses what has no single safe meaning: a percent sign without two hex digits, a byte that
-//! decodes to a control character or a backslash, a path that is not UTF-8, and a path that
-//! climbs above the root. What comes out starts with `/` and has no empty, `.` or `..` segment,
-//! except that one `/` may end it. Its length is bounded by the target's.
+//! decodes to a control character or a backslash, a path that is not UTF-8, a path that climbs
+//! above the root, and an authority that is none by its grammar. The path that comes out starts
+//! with `/` and has no empty, `.` or `..` segment, except that one `/` may end it. Its length is
+//! bounded by the target's.
 
 use crate::Status;
+use crate::authority::is_authority;
 
-/// The path a target names, percent-decoded and with its dot segments resolved.
+/// What a request target says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Target<'a> {
+    /// Percent-decoded, with dot segments resolved.
+    pub(crate) path: String,
+    /// What stands behind the first `?`, as it came, without a fragment.
+    pub(crate) query: Option<&'a [u8]>,
+    /// Whether it is in absolute-form, and so names the authority itself: then the value of `Host`
+    /// means nothing (RFC 9112 s3.2.2).
+    pub(crate) has_authority: bool,
+}
+
+impl<'a> Target<'a> {
+    /// Reads a target in origin-form, absolute-form or asterisk-form.
+    ///
+    /// The query is not looked at: an object here has no variants.
+    pub(crate) fn parse(target: &'a [u8]) -> Result<Self, Status> {
+        let (before, _fragment) = split_at_byte(target, b'#');
+        let (before, query) = split_at_byte(before, b'?');
+        let encoded = path_bytes(before)?;
+        Ok(Self {
+            path: decode_path(encoded)?,
+            query,
+            has_authority: !matches!(before.first(), Some(b'/' | b'*')),
+        })
+    }
+}
+
+/// What stands before the first `separator`, and what behind it, if there is one.
+fn split_at_byte(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
+    match bytes.iter().position(|&byte| byte == separator) {
+        Some(at) => (&bytes[..at], bytes.get(at + 1..)),
+        None => (bytes, None),
+    }
+}
+
+/// The path, percent-decoded and with its dot segments resolved.
 ///
-/// Query and fragment are cut off: an object here has no variants. Decoding comes first and dots
-/// are resolved after, so that `%2e%2e` cannot climb where `..` may not; an encoded slash is a
-/// slash. Repeated slashes are one, as nginx does by default.
-pub(crate) fn path_of_target(target: &[u8]) -> Result<String, Status> {
-    let encoded = path_bytes(target)?;
+/// Decoding comes first and dots are resolved after, so that `%2e%2e` cannot climb where `..` may
+/// not; an encoded slash is a slash. Repeated slashes are one, as nginx does by default.
+fn decode_path(encoded: &[u8]) -> Result<String, Status> {
     let mut path: Vec<u8> = Vec::with_capacity(encoded.len().max(1));
     let mut segment_start = 0;
     let mut bytes = Decoded { rest: encoded };
@@ -48,10 +84,8 @@ fn resolve_last_segment(path: &mut Vec<u8>, start: usize) -> Result<(), Status> 
     Ok(())
 }
 
-/// The path's bytes within an origin-form, absolute-form or asterisk-form target, still encoded.
+/// The path's bytes within a target without query and fragment, still encoded.
 fn path_bytes(target: &[u8]) -> Result<&[u8], Status> {
-    let end = target.iter().position(|&byte| byte == b'?' || byte == b'#');
-    let target = end.and_then(|end| target.get(..end)).unwrap_or(target);
     if target.first() == Some(&b'/') {
         return Ok(target);
     }
@@ -63,12 +97,12 @@ fn path_bytes(target: &[u8]) -> Result<&[u8], Status> {
     let after_scheme = strip_prefix_ignoring_case(target, b"http://")
         .or_else(|| strip_prefix_ignoring_case(target, b"https://"))
         .ok_or(Status::BadRequest)?;
-    match after_scheme.iter().position(|&byte| byte == b'/') {
-        Some(0) => Err(Status::BadRequest),
-        Some(slash) => after_scheme.get(slash..).ok_or(Status::BadRequest),
-        None if after_scheme.is_empty() => Err(Status::BadRequest),
-        None => Ok(b"/"),
+    let slash = after_scheme.iter().position(|&byte| byte == b'/');
+    let (authority, path) = after_scheme.split_at(slash.unwrap_or(after_scheme.len()));
+    if !is_authority(authority) {
+        return Err(Status::BadRequest);
     }
+    Ok(if path.is_empty() { b"/" } else { path })
 }
 
 fn strip_prefix_ignoring_case<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
@@ -111,6 +145,46 @@ fn hex_digit(byte: u8) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authority::samples::{RIGHT, WRONG, WRONG_LITERALS};
+
+    fn path_of_target(target: &[u8]) -> Result<String, Status> {
+        Target::parse(target).map(|target| target.path)
+    }
+
+    #[test]
+    fn queries_and_authorities() {
+        for (target, query, has_authority) in [
+            ("/a", None, false),
+            ("/a?", Some(""), false),
+            ("/a?b?c", Some("b?c"), false),
+            ("/a?b#c?d", Some("b"), false),
+            ("/a#b?c", None, false),
+            ("*", None, false),
+            ("http://h", None, true),
+            ("http://h?q", Some("q"), true),
+            ("https://h/a?q#f", Some("q"), true),
+        ] {
+            let parsed = Target::parse(target.as_bytes()).unwrap();
+            assert_eq!(parsed.query, query.map(str::as_bytes), "{target}");
+            assert_eq!(parsed.has_authority, has_authority, "{target}");
+        }
+    }
+
+    #[test]
+    fn an_absolute_target_has_an_authority_of_the_grammar() {
+        for authority in RIGHT {
+            let target = format!("http://{authority}/x");
+            assert_eq!(path_of_target(target.as_bytes()).as_deref(), Ok("/x"));
+        }
+        // A path, query or fragment would begin there.
+        let ends = |authority: &&str| authority.contains(['/', '?', '#']);
+        let wrong = WRONG.into_iter().chain(WRONG_LITERALS);
+        for authority in wrong.filter(|authority| !ends(authority)) {
+            let target = format!("http://{authority}/x");
+            let refused = path_of_target(target.as_bytes());
+            assert_eq!(refused, Err(Status::BadRequest), "{target}");
+        }
+    }
 
     #[test]
     fn accepted_targets() {

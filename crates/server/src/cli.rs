@@ -243,6 +243,12 @@ pub struct CommonArgs {
     #[arg(long)]
     pub cors: bool,
 
+    /// Header field to add to replies, 'Name: value'; may be repeated [default: none]
+    ///
+    /// It is added to every 200, 206, 301 and 304. A Cache-Control replaces the default one.
+    #[arg(long = "header", value_name = "FIELD", action = ArgAction::Append)]
+    pub headers: Vec<String>,
+
     /// Log more: -v debug, -vv trace
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,

@@ -20,4 +20,5 @@ pub mod signals;
 pub mod start;
 pub mod tls;
 pub mod wait;
+pub mod wall_clock;
 pub mod worker;

@@ -18,6 +18,7 @@ use crate::report;
 use crate::signals::Signals;
 use crate::tls;
 use crate::wait::{self, EMPTY_ROUNDS, Source};
+use crate::wall_clock;
 use crate::worker::{Step, Worker, WorkerError};
 
 /// Longest sleep. Only a call tells that an interface was removed, so an idle server asks now and
@@ -100,6 +101,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
                     connections,
                 });
             }
+            self.worker.set_unix_seconds(wall_clock::unix_seconds());
             let step = self.worker.step(now).map_err(broken)?;
             if self
                 .deadline

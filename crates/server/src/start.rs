@@ -39,6 +39,7 @@ use crate::run::Serving;
 use crate::settings::{Https, LinkChoice, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
+use crate::wall_clock;
 use crate::worker::Worker;
 
 /// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
@@ -248,7 +249,7 @@ fn assemble<L: Link>(
             "allow it in the seccomp profile",
         )
     })?;
-    let conductor = Conductor::new(conductor_config(settings, &link, seed, zero));
+    let conductor = Conductor::new(conductor_config(settings, &link, seed));
     if settings.is_sealing_emulated {
         warn!(
             "emulating TLS: files leave sealed under a key that everybody knows; for benches only"
@@ -274,12 +275,7 @@ fn assemble<L: Link>(
     serving.run(&settings.urls())
 }
 
-fn conductor_config<L: Link>(
-    settings: &Settings,
-    link: &L,
-    seed: [u8; 32],
-    zero: Zero,
-) -> session::Config {
+fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
         addresses: settings.own_addresses(),
@@ -294,8 +290,8 @@ fn conductor_config<L: Link>(
         is_sealing_emulated: settings.is_sealing_emulated,
         connections_max: settings.limits.connections_max,
         seed,
-        cors: settings.cors,
-        unix_seconds_at_start: zero.unix().as_secs(),
+        replies: settings.replies.clone(),
+        unix_seconds_at_start: wall_clock::unix_seconds(),
         head_timeout: settings.limits.head_timeout,
         idle_timeout: settings.limits.idle_timeout,
         send_timeout: settings.limits.send_timeout,

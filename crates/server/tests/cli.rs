@@ -107,6 +107,7 @@ fn help_has_units_defaults_and_examples() {
         "--core-dumps",
         "--check",
         "--cors",
+        "--header <FIELD>",
         "--verbose...",
         "--quiet...",
     ] {

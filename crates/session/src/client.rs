@@ -12,11 +12,12 @@ use crate::stream_map::{REPLIES_MAX, StreamMap};
 use crate::tls::Tls;
 
 /// Bytes kept per connection that the client sent and that were not yet understood, and the receive
-/// window we offer: a whole TLS record, or the largest head and as much again of pipelined ones.
+/// window we offer: a whole TLS record, or the largest head and a little of what is pipelined.
 /// Over TLS, what was opened of it is kept apart: less than a head, and one record's content.
 pub(crate) const INPUT_BYTES_MAX: u16 = 17_408;
 
 const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
+const _: () = assert!(http::HEAD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 
 /// What the client is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,8 +5,8 @@
 //! arena between its read and its frame, and nowhere else.
 //!
 //! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
-//! connection there are at most 17 KiB of what the client sent (over TLS 24 KiB of it opened;
-//! buffers grow by doubling), eight replies' heads, sixteen fetches and the
+//! connection there are at most 17 KiB of what the client sent (over TLS 32 KiB of it opened;
+//! buffers grow by doubling), eight replies' heads ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and the
 //! log of [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
 //! when it first needs it; beyond that, a look-up takes its path, and queues of what the caller
 //! polls each round grow to the most that ever waited.
@@ -61,9 +61,9 @@ pub struct Config {
     pub connections_max: usize,
     /// Secret of this run: hash keys, initial sequence numbers.
     pub seed: [u8; 32],
-    /// Browsers' players on other origins may read replies (CORS).
-    pub cors: bool,
-    /// Unix time at `Instant::ZERO`, seconds (the Date header).
+    /// What replies say besides what each must.
+    pub replies: http::ReplyConfig,
+    /// Unix time, seconds, until [`Conductor::set_unix_seconds`] says another.
     pub unix_seconds_at_start: u64,
     /// A client has this long to finish a request head (408 after), and to shake hands.
     pub head_timeout: Duration,
@@ -95,6 +95,8 @@ pub struct Object {
 pub enum LookupError {
     /// 404.
     NotFound,
+    /// 301 to the path with a slash: it is a directory.
+    Directory,
     /// 403.
     Forbidden,
     /// 503: too many objects are open.
@@ -108,7 +110,8 @@ pub enum LookupError {
 pub struct LookupPlan {
     /// To be given back.
     pub token: LookupToken,
-    /// Decoded, starts with `/`, without dot segments.
+    /// Decoded, starts with `/`, without dot segments; of a directory that was asked for, the path
+    /// of its index.
     pub path: String,
 }
 

@@ -80,10 +80,22 @@ impl Catalogue {
     }
 
     fn answer(&self, name: &str) -> Result<Opened, StoreRefusal> {
-        let entry = self.entries.get(name).ok_or(StoreRefusal::NotFound)?;
-        Ok(Opened {
-            source: Source::Simulated(entry.source),
-            facts: entry.facts,
-        })
+        match self.entries.get(name) {
+            Some(entry) => Ok(Opened {
+                source: Source::Simulated(entry.source),
+                facts: entry.facts,
+            }),
+            None if self.is_directory(name) => Err(StoreRefusal::Directory),
+            None => Err(StoreRefusal::NotFound),
+        }
+    }
+
+    /// Whether an entry is beneath `name`.
+    fn is_directory(&self, name: &str) -> bool {
+        let beneath = format!("{name}/");
+        let mut after = self.entries.range(beneath.clone()..);
+        after
+            .next()
+            .is_some_and(|(entry, _)| entry.starts_with(&beneath))
     }
 }

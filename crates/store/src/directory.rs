@@ -237,11 +237,11 @@ fn first_file_beneath(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// `ENOENT` for a directory, since no object is there, and `EACCES` for what must not be served.
+/// `EISDIR` for a directory, and `EACCES` for what must not be served.
 fn check_kind(kind: Kind) -> io::Result<()> {
     match kind {
         Kind::Regular => Ok(()),
-        Kind::Directory => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        Kind::Directory => Err(io::Error::from_raw_os_error(libc::EISDIR)),
         Kind::Other => Err(io::Error::from_raw_os_error(libc::EACCES)),
     }
 }
@@ -257,6 +257,7 @@ fn c_string<'a>(scratch: &'a mut Vec<u8>, name: &str) -> &'a CStr {
 fn refusal_of(error: &io::Error) -> StoreRefusal {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => StoreRefusal::NotFound,
+        Some(libc::EISDIR) => StoreRefusal::Directory,
         // EXDEV: out of the directory. ELOOP: too many links, or a magic one. ENXIO and ENODEV:
         // a socket, or a device without a driver.
         Some(

@@ -161,19 +161,21 @@ impl Facts {
         u64::try_from(self.modified.seconds).unwrap_or(0)
     }
 
-    /// A strong entity tag (RFC 9110 s8.8.3): modification time, size and inode, in hex. At most
-    /// [`ENTITY_TAG_BYTES_MAX`] bytes with its quotes.
+    /// A strong entity tag (RFC 9110 s8.8.3): modification time in whole seconds and size, in hex.
+    /// At most [`ENTITY_TAG_BYTES_MAX`] bytes with its quotes.
+    ///
+    /// It is the same for a copy with the same times (`cp -p`, `rsync -t`) on another server, so
+    /// that a download begun there goes on here; nginx writes the same one. Whether the file is
+    /// still what it was when it was opened is told by all of [`Facts`], never by this tag: content
+    /// of the same size written within the same second has the same tag.
     #[must_use]
     pub fn entity_tag(&self) -> String {
-        format!(
-            "\"{:x}.{:x}-{:x}-{:x}\"",
-            self.modified.seconds, self.modified.nanos, self.size_bytes, self.inode
-        )
+        format!("\"{:x}-{:x}\"", self.modified.seconds, self.size_bytes)
     }
 }
 
-/// Longest [`Facts::entity_tag`], bytes: three numbers of 64 bits, one of 32, five marks.
-pub const ENTITY_TAG_BYTES_MAX: usize = 3 * 16 + 8 + 5;
+/// Longest [`Facts::entity_tag`], bytes: two numbers of 64 bits, three marks.
+pub const ENTITY_TAG_BYTES_MAX: usize = 2 * 16 + 3;
 
 /// An object found: one use of it, to be ended by [`Store::release`].
 #[derive(Debug)]
@@ -204,9 +206,12 @@ pub enum LookUp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreRefusal {
-    /// Nothing there, or a directory.
+    /// Nothing there.
     #[error("no such object")]
     NotFound,
+    /// A directory.
+    #[error("a directory")]
+    Directory,
     /// Something there that is not to be served: no permission, a symbolic link that leads out,
     /// not a regular file.
     #[error("not to be served")]

@@ -185,7 +185,7 @@ fn nothing_leads_out_of_the_directory() {
         ] {
             symlink(target, site.path(name)).unwrap();
         }
-        use StoreRefusal::{Forbidden, NotFound};
+        use StoreRefusal::{Directory, Forbidden, NotFound};
         let long_segment = format!("/{}", "s".repeat(256));
         let long_path = "/d".repeat(PATH_BYTES_MAX);
         for (path, refusal) in [
@@ -200,7 +200,7 @@ fn nothing_leads_out_of_the_directory() {
             ("/../secret", NotFound),
             ("/a\0", NotFound),
             ("/a\0/../../secret", NotFound),
-            ("/dir", NotFound),
+            ("/dir", Directory),
             ("/a/b", NotFound),
             ("/nothing", NotFound),
             ("/A", NotFound),
@@ -208,7 +208,7 @@ fn nothing_leads_out_of_the_directory() {
             (&long_segment, NotFound),
             (&long_path, NotFound),
             ("/dangling", NotFound),
-            ("/in-dir", NotFound),
+            ("/in-dir", Directory),
             ("/absolute", Forbidden),
             ("/climbs", Forbidden),
             ("/climbs-late", Forbidden),
@@ -602,11 +602,7 @@ fn a_file_system_that_cannot_read_directly() {
     assert_eq!(site.store.direct_support(), DirectSupport::Refused);
     let found = site.ask("/ostype").unwrap();
     assert!(!found.facts.direct && found.opened.is_some());
-    assert_eq!(
-        site.refuse("/random"),
-        StoreRefusal::NotFound,
-        "a directory"
-    );
+    assert_eq!(site.refuse("/random"), StoreRefusal::Directory);
 }
 
 #[test]
@@ -632,7 +628,23 @@ fn entity_tags() {
         inode: 0xc,
         ..Facts::default()
     };
-    assert_eq!(facts.entity_tag(), "\"5f.b-2a-c\"");
+    assert_eq!(facts.entity_tag(), "\"5f-2a\"");
+    // What a copy with the same times does not share is not in it.
+    let copy = Facts {
+        modified: FileTime {
+            nanos: 0,
+            ..facts.modified
+        },
+        changed: FileTime {
+            seconds: 0x60,
+            nanos: 1,
+        },
+        inode: 0xd,
+        device: 1,
+        ..facts
+    };
+    assert_ne!(copy, facts);
+    assert_eq!(copy.entity_tag(), facts.entity_tag());
     let longest = Facts {
         size_bytes: u64::MAX,
         modified: FileTime {

@@ -200,12 +200,23 @@ fn conductor_config(scenario: &Scenario, link: &Witness) -> session::Config {
         is_sealing_emulated: false,
         connections_max: scenario.connections_max,
         seed: server_seed(scenario),
-        cors: scenario.cors,
+        replies: http::ReplyConfig {
+            cors: scenario.cors,
+            ..http::ReplyConfig::default()
+        },
         unix_seconds_at_start: UNIX_SECONDS,
         head_timeout: scenario.head_timeout,
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
     }
+}
+
+/// A wall clock that somebody keeps setting: in each second it is another decade. It makes dates of
+/// replies and nothing else, so nothing else may change.
+fn wall_clock(now: Instant) -> u64 {
+    const DECADE_SECONDS: u64 = 10 * 365 * 86_400;
+    let seconds = now.as_millis() / 1000;
+    seconds + (seconds * 7 % 20) * DECADE_SECONDS
 }
 
 /// The server's secret; if sequence numbers are to wrap, one under which those of the first
@@ -240,6 +251,7 @@ fn server_seed(scenario: &Scenario) -> [u8; 32] {
 
 impl Server for Atlas {
     fn step(&mut self, now: Instant) -> bool {
+        self.worker.set_unix_seconds(wall_clock(now));
         match self.worker.step(now) {
             Ok(step) => {
                 self.next_timeout = step.next_timeout;

@@ -19,7 +19,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 
 use crate::atlas::REPEATED_BYTES;
 use crate::client::device::QueueDevice;
-use crate::client::plan::{ClientPlan, Expected, ExpectedBody, ObjectPlan};
+use crate::client::plan::{ClientPlan, DIRECTORY, Expected, ExpectedBody, ObjectPlan};
 use crate::client::{Violation, our_instant, smoltcp_instant};
 use crate::credentials::server_config;
 use crate::dice::Dice;
@@ -325,6 +325,9 @@ fn answer(head: &[u8], answers: &BTreeMap<Vec<u8>, Expected>) -> (Vec<u8>, bool)
     };
     let (mut fields, mut body) = (String::new(), Vec::new());
     match expected.body {
+        ExpectedBody::Text if expected.status == 301 => {
+            fields = format!("Location: {DIRECTORY}\r\n");
+        }
         ExpectedBody::Nothing | ExpectedBody::Text => {}
         ExpectedBody::Part {
             object,

@@ -6,22 +6,65 @@
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::authority::{is_sub_delimiter, is_unreserved};
 use crate::conditional::Verdict;
+use crate::content_type::{ContentType, ContentTypes};
+use crate::extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields};
 use crate::range::{ByteRange, Selection, select};
-use crate::{ENTITY_TAG_BYTES_MAX, Method, ObjectMeta, Request, Status};
+use crate::request::is_token_byte;
+use crate::{ENTITY_TAG_BYTES_MAX, INDEX_NAME, Method, ObjectMeta, Request, Status};
+use crate::{RANGES_MAX, TARGET_BYTES_MAX};
 
-/// Most text one reply appends, bytes: a head, and the delimiters of
-/// [`crate::RANGES_MAX`] ranges, with the longest entity tag, content type and numbers.
-pub const REPLY_TEXT_BYTES_MAX: usize = 4096;
+/// Most text one reply appends, bytes: a head with all fields that were configured and the longest
+/// target to be redirected to, or with the delimiters of [`crate::RANGES_MAX`] ranges.
+pub const REPLY_TEXT_BYTES_MAX: usize = HEAD_FIXED_BYTES_MAX
+    + EXTRA_FIELDS_BYTES_MAX
+    + max_of(TARGET_BYTES_MAX, RANGES_MAX * DELIMITER_BYTES_MAX);
+
+/// Most bytes of a head without what was configured: status line, the fields, numbers and entity
+/// tag at their longest. Of a preflight's answer, [`PREFLIGHT_HEADERS_BYTES_MAX`] besides.
+const HEAD_FIXED_BYTES_MAX: usize = 1024;
+
+/// Most bytes of a delimiter between two ranges, with the longest content type and numbers.
+const DELIMITER_BYTES_MAX: usize = 320;
+
+const fn max_of(one: usize, other: usize) -> usize {
+    if one > other { one } else { other }
+}
 
 /// Unix seconds of the last date HTTP can write: 9999-12-31 23:59:59 (RFC 9110 s5.6.7).
 const DATE_UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 
-/// What the server adds to every reply.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReplyOptions {
+/// What the operator wants of replies; the same for all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplyConfig {
     /// Lets pages of any origin read the reply (`Access-Control-Allow-Origin: *`).
     pub cors: bool,
+    /// Says how long media and playlists may be cached, unless `extra_fields` does.
+    pub cache_control: bool,
+    /// Content types by extension.
+    pub types: ContentTypes,
+    /// Fields added to every 200, 206, 301 and 304.
+    pub extra_fields: ExtraFields,
+}
+
+impl Default for ReplyConfig {
+    /// No CORS, `Cache-Control` by the kind of content, nothing of one's own.
+    fn default() -> Self {
+        Self {
+            cors: false,
+            cache_control: true,
+            types: ContentTypes::default(),
+            extra_fields: ExtraFields::default(),
+        }
+    }
+}
+
+/// What a reply depends on besides the request and its object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplyOptions<'a> {
+    /// What the operator wants.
+    pub config: &'a ReplyConfig,
     /// For `Date`, Unix seconds.
     pub unix_seconds_now: u64,
     /// Whether the server is willing to use the connection again.
@@ -57,7 +100,7 @@ pub struct Reply {
 pub fn reply(
     request: &Request<'_>,
     object: &ObjectMeta,
-    options: &ReplyOptions,
+    options: &ReplyOptions<'_>,
     text: &mut Vec<u8>,
     parts: &mut Vec<Part>,
 ) -> Reply {
@@ -69,20 +112,20 @@ pub fn reply(
         "{object:?}"
     );
     let close = !(request.keep_alive && options.keep_alive);
-    let mut writer = Writer {
-        text,
-        parts,
-        unsent: 0,
+    let object = &Described {
+        meta: object,
+        content_type: content_type_of(request, options.config),
     };
-    let status = match request.conditions.evaluate(object) {
+    let mut writer = Writer::new(text, parts);
+    let status = match request.conditions.evaluate(object.meta) {
         Verdict::NotModified => writer.not_modified(object, options, close),
         Verdict::PreconditionFailed => {
             let head_only = request.method == Method::Head;
             writer.error(Status::PreconditionFailed, head_only, options, close)
         }
-        Verdict::Proceed => match selection(request, object) {
+        Verdict::Proceed => match selection(request, object.meta) {
             Selection::Whole => writer.whole(request.method, object, options, close),
-            Selection::Unsatisfiable => writer.unsatisfiable(object, options, close),
+            Selection::Unsatisfiable => writer.unsatisfiable(object.meta, options, close),
             Selection::Ranges(ranges) => match ranges.as_slice() {
                 [range] => writer.single_range(*range, object, options, close),
                 ranges => writer.multiple_ranges(ranges, object, options, close),
@@ -106,24 +149,84 @@ fn selection(request: &Request<'_>, object: &ObjectMeta) -> Selection {
     }
 }
 
-/// Replies to `OPTIONS`, for which no object is needed: 204 to a CORS preflight when `cors` is
-/// on, else 405.
-pub fn options_reply(
+/// The type of the object a request leads to.
+fn content_type_of<'a>(request: &Request<'_>, config: &'a ReplyConfig) -> ContentType<'a> {
+    let path = if request.is_for_directory() {
+        INDEX_NAME
+    } else {
+        &request.path
+    };
+    config.types.of(path)
+}
+
+/// Replies to a request for a directory without its final slash: 301 to the same path with one,
+/// and with the query. A target that has no room for it is too long: 414.
+pub fn redirect_reply(
     request: &Request<'_>,
-    options: &ReplyOptions,
+    options: &ReplyOptions<'_>,
     text: &mut Vec<u8>,
     parts: &mut Vec<Part>,
 ) -> Reply {
     let close = !(request.keep_alive && options.keep_alive);
-    if !options.cors {
+    let head_only = request.method == Method::Head;
+    let location = location_of(request);
+    if location.len() > TARGET_BYTES_MAX {
+        return error_reply(Status::UriTooLong, head_only, close, options, text, parts);
+    }
+    let mut writer = Writer::new(text, parts);
+    let status = Status::MovedPermanently;
+    writer.common_head(status, options, close);
+    writer.field("Location", &location);
+    writer.push(options.config.extra_fields.as_str());
+    writer.status_body(status, head_only);
+    writer.flush();
+    Reply { status, close }
+}
+
+/// RFC 9110 s10.2.2: a reference relative to the request's own URI, so that it holds whatever name
+/// and scheme the client knows us by. It begins with one slash, since paths do, and so is never
+/// taken for an authority.
+fn location_of(request: &Request<'_>) -> String {
+    let mut location = String::with_capacity(request.path.len() + 1);
+    let is_path_byte =
+        |byte| is_unreserved(byte) || is_sub_delimiter(byte) || b":@/".contains(&byte);
+    push_encoded(&mut location, request.path.as_bytes(), is_path_byte);
+    location.push('/');
+    if let Some(query) = request.query {
+        location.push('?');
+        push_encoded(&mut location, query, |byte| byte.is_ascii_graphic());
+    }
+    location
+}
+
+/// RFC 3986 s2.1: percent-encodes all bytes but those that stay as they are.
+fn push_encoded(text: &mut String, bytes: &[u8], stays: impl Fn(u8) -> bool) {
+    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
+    for &byte in bytes {
+        if stays(byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push('%');
+            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+    }
+}
+
+/// Replies to `OPTIONS`, for which no object is needed: 204 to a CORS preflight when `cors` is
+/// on, else 405.
+pub fn options_reply(
+    request: &Request<'_>,
+    options: &ReplyOptions<'_>,
+    text: &mut Vec<u8>,
+    parts: &mut Vec<Part>,
+) -> Reply {
+    let close = !(request.keep_alive && options.keep_alive);
+    if !options.config.cors {
         return error_reply(Status::MethodNotAllowed, false, close, options, text, parts);
     }
-    let mut writer = Writer {
-        text,
-        parts,
-        unsent: 0,
-    };
-    let status = writer.preflight(options, close);
+    let mut writer = Writer::new(text, parts);
+    let status = writer.preflight(request, options, close);
     writer.flush();
     Reply { status, close }
 }
@@ -135,19 +238,21 @@ pub fn error_reply(
     status: Status,
     head_only: bool,
     close: bool,
-    options: &ReplyOptions,
+    options: &ReplyOptions<'_>,
     text: &mut Vec<u8>,
     parts: &mut Vec<Part>,
 ) -> Reply {
     assert!(status.is_error(), "{status:?} is not an error");
-    let mut writer = Writer {
-        text,
-        parts,
-        unsent: 0,
-    };
+    let mut writer = Writer::new(text, parts);
     let status = writer.error(status, head_only, options, close);
     writer.flush();
     Reply { status, close }
+}
+
+/// An object, and the type it is of.
+struct Described<'a> {
+    meta: &'a ObjectMeta,
+    content_type: ContentType<'a>,
 }
 
 /// Appends one reply; counts the text that no part covers yet.
@@ -157,23 +262,31 @@ struct Writer<'a> {
     unsent: u32,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(text: &'a mut Vec<u8>, parts: &'a mut Vec<Part>) -> Self {
+        Self {
+            text,
+            parts,
+            unsent: 0,
+        }
+    }
     fn whole(
         &mut self,
         method: Method,
-        object: &ObjectMeta,
-        options: &ReplyOptions,
+        object: &Described<'_>,
+        options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
         self.object_head(Status::Ok, object, options, close);
+        let size_bytes = object.meta.size_bytes;
         self.field("Accept-Ranges", "bytes");
-        self.field("Content-Type", object.content_type);
-        self.number_field("Content-Length", object.size_bytes);
+        self.content_type(object.content_type);
+        self.number_field("Content-Length", size_bytes);
         self.end_head();
-        if method == Method::Get && object.size_bytes > 0 {
+        if method == Method::Get && size_bytes > 0 {
             self.object(ByteRange {
                 start: 0,
-                length: object.size_bytes,
+                length: size_bytes,
             });
         }
         Status::Ok
@@ -182,14 +295,14 @@ impl Writer<'_> {
     fn single_range(
         &mut self,
         range: ByteRange,
-        object: &ObjectMeta,
-        options: &ReplyOptions,
+        object: &Described<'_>,
+        options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
         self.object_head(Status::PartialContent, object, options, close);
-        self.field("Content-Type", object.content_type);
+        self.content_type(object.content_type);
         self.number_field("Content-Length", range.length);
-        self.content_range(range, object.size_bytes);
+        self.content_range(range, object.meta.size_bytes);
         self.end_head();
         self.object(range);
         Status::PartialContent
@@ -199,11 +312,11 @@ impl Writer<'_> {
     fn multiple_ranges(
         &mut self,
         ranges: &[ByteRange],
-        object: &ObjectMeta,
-        options: &ReplyOptions,
+        object: &Described<'_>,
+        options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
-        let boundary = boundary_of(object);
+        let boundary = boundary_of(object.meta);
         let delimiters = Delimiters {
             boundary: &boundary,
             object,
@@ -232,8 +345,8 @@ impl Writer<'_> {
         self.push("\r\n--");
         self.push(delimiters.boundary);
         self.push("\r\n");
-        self.field("Content-Type", delimiters.object.content_type);
-        self.content_range(range, delimiters.object.size_bytes);
+        self.content_type(delimiters.object.content_type);
+        self.content_range(range, delimiters.object.meta.size_bytes);
         self.push("\r\n");
         let written = u64::try_from(self.text.len() - before);
         debug_assert_eq!(
@@ -247,7 +360,7 @@ impl Writer<'_> {
     fn unsatisfiable(
         &mut self,
         object: &ObjectMeta,
-        options: &ReplyOptions,
+        options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
         let status = Status::RangeNotSatisfiable;
@@ -255,23 +368,45 @@ impl Writer<'_> {
         self.push("Content-Range: bytes */");
         self.number(object.size_bytes);
         self.push("\r\n");
-        self.error_body(status, false);
+        self.status_body(status, false);
         status
     }
 
     /// RFC 9110 s15.4.5: the fields of a 200 that a cache updates its copy from, and no body.
-    fn not_modified(&mut self, object: &ObjectMeta, options: &ReplyOptions, close: bool) -> Status {
+    fn not_modified(
+        &mut self,
+        object: &Described<'_>,
+        options: &ReplyOptions<'_>,
+        close: bool,
+    ) -> Status {
         self.object_head(Status::NotModified, object, options, close);
         self.end_head();
         Status::NotModified
     }
 
     /// The Fetch standard, "CORS protocol". RFC 9110 s8.6 forbids `Content-Length` in a 204.
-    fn preflight(&mut self, options: &ReplyOptions, close: bool) -> Status {
+    fn preflight(
+        &mut self,
+        request: &Request<'_>,
+        options: &ReplyOptions<'_>,
+        close: bool,
+    ) -> Status {
         self.common_head(Status::NoContent, options, close);
-        self.field("Access-Control-Allow-Methods", ALLOW_WITH_CORS);
-        self.field("Access-Control-Allow-Headers", ALLOW_HEADERS);
-        self.number_field("Access-Control-Max-Age", PREFLIGHT_SECONDS);
+        self.field("Allow", ALLOW_WITH_CORS);
+        if request.preflight.method.is_some() {
+            self.field("Access-Control-Allow-Methods", ALLOW_WITH_CORS);
+            let asked = request.preflight.headers.and_then(header_names);
+            self.field(
+                "Access-Control-Allow-Headers",
+                asked.unwrap_or(ALLOW_HEADERS),
+            );
+            self.number_field("Access-Control-Max-Age", PREFLIGHT_SECONDS);
+            // Some caches keep answers to OPTIONS, whatever RFC 9110 s9.3.7 says.
+            self.field(
+                "Vary",
+                "Access-Control-Request-Method, Access-Control-Request-Headers",
+            );
+        }
         self.end_head();
         Status::NoContent
     }
@@ -280,23 +415,23 @@ impl Writer<'_> {
         &mut self,
         status: Status,
         head_only: bool,
-        options: &ReplyOptions,
+        options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
         self.common_head(status, options, close);
         match status {
             // RFC 9110 s15.5.6: "The origin server MUST generate an Allow header field".
-            Status::MethodNotAllowed if options.cors => self.field("Allow", ALLOW_WITH_CORS),
+            Status::MethodNotAllowed if options.config.cors => self.field("Allow", ALLOW_WITH_CORS),
             Status::MethodNotAllowed => self.field("Allow", ALLOW),
             Status::ServiceUnavailable => self.number_field("Retry-After", RETRY_AFTER_SECONDS),
             _ => {}
         }
-        self.error_body(status, head_only);
+        self.status_body(status, head_only);
         status
     }
 
     /// The status line as the body: enough for a person with curl.
-    fn error_body(&mut self, status: Status, head_only: bool) {
+    fn status_body(&mut self, status: Status, head_only: bool) {
         let line = status.line();
         self.field("Content-Type", "text/plain; charset=utf-8");
         self.number_field("Content-Length", line.len() as u64 + 1);
@@ -310,24 +445,45 @@ impl Writer<'_> {
     fn object_head(
         &mut self,
         status: Status,
-        object: &ObjectMeta,
-        options: &ReplyOptions,
+        object: &Described<'_>,
+        options: &ReplyOptions<'_>,
         close: bool,
     ) {
         self.common_head(status, options, close);
-        self.field("ETag", &object.entity_tag);
+        self.field("ETag", &object.meta.entity_tag);
         // RFC 9110 s8.8.2.1: "MUST NOT generate a Last-Modified date that is later than the
-        // server's time of message origination (Date)".
-        let modified = object.modified_unix_seconds.min(options.unix_seconds_now);
-        self.date_field("Last-Modified", modified);
+        // server's time of message origination (Date)". The date of the message in its place would
+        // be another validator in each reply, so there is none, and the entity tag is left.
+        let modified = object.meta.modified_unix_seconds;
+        if modified <= options.unix_seconds_now {
+            self.date_field("Last-Modified", modified);
+        }
+        self.configured_fields(object.content_type, options.config);
     }
 
-    fn common_head(&mut self, status: Status, options: &ReplyOptions, close: bool) {
+    /// What the operator wants said of every object.
+    fn configured_fields(&mut self, content_type: ContentType<'_>, config: &ReplyConfig) {
+        let is_said = config.cache_control && !config.extra_fields.has_cache_control();
+        if let Some(value) = content_type.cache_control().filter(|_| is_said) {
+            self.field("Cache-Control", value);
+        }
+        self.push(config.extra_fields.as_str());
+    }
+
+    fn content_type(&mut self, content_type: ContentType<'_>) {
+        self.push("Content-Type: ");
+        for part in content_type.parts() {
+            self.push(part);
+        }
+        self.push("\r\n");
+    }
+
+    fn common_head(&mut self, status: Status, options: &ReplyOptions<'_>, close: bool) {
         self.push("HTTP/1.1 ");
         self.push(status.line());
         self.push("\r\nServer: Atlas\r\n");
         self.date_field("Date", options.unix_seconds_now);
-        if options.cors {
+        if options.config.cors {
             self.field("Access-Control-Allow-Origin", "*");
             self.field("Access-Control-Expose-Headers", EXPOSE_HEADERS);
         }
@@ -411,7 +567,24 @@ impl Writer<'_> {
 const ALLOW: &str = "GET, HEAD";
 const ALLOW_WITH_CORS: &str = "GET, HEAD, OPTIONS";
 
-/// Request fields a player's script may set. `Range` needs no permission in its simplest form.
+/// The list of names in `Access-Control-Request-Headers`, if it is one (RFC 9110 s5.6.1) of at most
+/// [`PREFLIGHT_HEADERS_BYTES_MAX`] bytes. A page may send what fields it likes: none gives it
+/// anything it would not get without, and players send some of their own (CTA-5004, `CMCD-*`).
+fn header_names(value: &[u8]) -> Option<&str> {
+    let is_name = |name: &[u8]| {
+        let name = name.trim_ascii();
+        !name.is_empty() && name.iter().all(|&byte| is_token_byte(byte))
+    };
+    let is_list = value.len() <= PREFLIGHT_HEADERS_BYTES_MAX
+        && value.split(|&byte| byte == b',').all(is_name);
+    std::str::from_utf8(value).ok().filter(|_| is_list)
+}
+
+/// Longest list of request fields that a preflight is granted as asked, bytes.
+pub const PREFLIGHT_HEADERS_BYTES_MAX: usize = 1024;
+
+/// What a preflight is granted that asks for nothing, or for what is no list of field names:
+/// request fields a player's script may set. `Range` needs no permission in its simplest form.
 const ALLOW_HEADERS: &str =
     "Range, If-Range, If-Match, If-None-Match, If-Modified-Since, If-Unmodified-Since";
 
@@ -428,18 +601,18 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 /// The delimiters of one multipart reply, whose lengths must be known before its head is written.
 struct Delimiters<'a> {
     boundary: &'a str,
-    object: &'a ObjectMeta,
+    object: &'a Described<'a>,
 }
 
 impl Delimiters<'_> {
     fn part_bytes(&self, range: ByteRange) -> u64 {
         const FIXED: &str = "\r\n--\r\nContent-Type: \r\nContent-Range: bytes -/\r\n\r\n";
-        let text = FIXED.len() + self.boundary.len() + self.object.content_type.len();
+        let text = FIXED.len() + self.boundary.len() + self.object.content_type.length_bytes();
         let last = range.start + (range.length - 1);
         text as u64
             + decimal_digits(range.start)
             + decimal_digits(last)
-            + decimal_digits(self.object.size_bytes)
+            + decimal_digits(self.object.meta.size_bytes)
     }
 
     fn last_bytes(&self) -> u64 {

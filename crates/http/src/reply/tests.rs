@@ -2,22 +2,43 @@
 
 use proptest::prelude::*;
 
+use std::sync::LazyLock;
+
 use super::*;
-use crate::{Parsed, RANGES_MAX, parse_request};
+use crate::{CONTENT_TYPE_BYTES_MAX, Parsed, parse_request};
 
 const NOW: u64 = 1_700_000_000;
-const OPTIONS: ReplyOptions = ReplyOptions {
-    cors: false,
-    unix_seconds_now: NOW,
-    keep_alive: true,
-};
+
+static PLAIN: LazyLock<ReplyConfig> = LazyLock::new(ReplyConfig::default);
+static CORS: LazyLock<ReplyConfig> = LazyLock::new(|| ReplyConfig {
+    cors: true,
+    ..ReplyConfig::default()
+});
+static OPTIONS: LazyLock<ReplyOptions<'_>> = LazyLock::new(|| with(&PLAIN));
+
+/// What a configuration comes to, at [`NOW`].
+fn with(config: &ReplyConfig) -> ReplyOptions<'_> {
+    ReplyOptions {
+        config,
+        unix_seconds_now: NOW,
+        keep_alive: true,
+    }
+}
+
+/// A configuration with these fields added.
+fn adding(fields: &[&str]) -> ReplyConfig {
+    let mut config = ReplyConfig::default();
+    for field in fields {
+        config.extra_fields.push(field).unwrap();
+    }
+    config
+}
 
 fn object(size_bytes: u64) -> ObjectMeta {
     ObjectMeta {
         size_bytes,
         modified_unix_seconds: NOW - 3600,
         entity_tag: "\"5f-a\"".to_owned(),
-        content_type: "video/mp4",
     }
 }
 
@@ -72,7 +93,7 @@ fn assemble(made: Reply, text: &[u8], parts: &[Part]) -> Wire {
     }
 }
 
-fn ask_about(head: &str, object: &ObjectMeta, options: &ReplyOptions) -> Wire {
+fn ask_about(head: &str, object: &ObjectMeta, options: &ReplyOptions<'_>) -> Wire {
     let Parsed::Complete {
         request,
         head_bytes,
@@ -87,7 +108,7 @@ fn ask_about(head: &str, object: &ObjectMeta, options: &ReplyOptions) -> Wire {
 }
 
 fn ask(method: &str, fields: &str, size_bytes: u64) -> Wire {
-    let head = format!("{method} /a HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+    let head = format!("{method} /a.mp4 HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
     ask_about(&head, &object(size_bytes), &OPTIONS)
 }
 
@@ -102,6 +123,7 @@ fn a_whole_object() {
          Connection: keep-alive\r\n\
          ETag: \"5f-a\"\r\n\
          Last-Modified: Tue, 14 Nov 2023 21:13:20 GMT\r\n\
+         Cache-Control: public, max-age=3600\r\n\
          Accept-Ranges: bytes\r\n\
          Content-Type: video/mp4\r\n\
          Content-Length: 1000\r\n\r\n"
@@ -262,7 +284,7 @@ fn the_connection_closes_if_either_side_wants_it() {
         let head = format!("GET / HTTP/{version}\r\nHost: h\r\n{field}\r\n");
         let options = ReplyOptions {
             keep_alive: willing,
-            ..OPTIONS
+            ..*OPTIONS
         };
         let wire = ask_about(&head, &object(1), &options);
         assert_eq!(wire.close, close, "{head} {willing}");
@@ -272,36 +294,57 @@ fn the_connection_closes_if_either_side_wants_it() {
 }
 
 #[test]
-fn an_object_from_the_future_is_dated_now() {
+fn an_object_from_the_future_has_no_last_modified() {
+    let head = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    for (ahead, is_said) in [(0, true), (1, false), (1 << 40, false)] {
+        let object = ObjectMeta {
+            modified_unix_seconds: NOW + ahead,
+            ..object(1)
+        };
+        let wire = ask_about(head, &object, &OPTIONS);
+        assert_eq!(wire.field("last-modified").is_some(), is_said, "{ahead}");
+        assert_eq!(wire.field("etag"), Some("\"5f-a\""));
+    }
+    // And no time of any clock is too late to be written.
     let object = ObjectMeta {
-        modified_unix_seconds: NOW + 10,
+        modified_unix_seconds: u64::MAX,
         ..object(1)
     };
-    let head = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
-    let wire = ask_about(head, &object, &OPTIONS);
-    assert_eq!(wire.field("last-modified"), wire.field("date"));
-    // And no time of any clock is too late to be written.
     let options = ReplyOptions {
         unix_seconds_now: u64::MAX,
-        ..OPTIONS
+        ..*OPTIONS
     };
-    let wire = ask_about(
-        head,
-        &ObjectMeta {
-            modified_unix_seconds: u64::MAX,
-            ..object
-        },
-        &options,
-    );
+    let wire = ask_about(head, &object, &options);
     assert_eq!(wire.field("date"), Some("Fri, 31 Dec 9999 23:59:59 GMT"));
+    assert_eq!(wire.field("last-modified"), wire.field("date"));
+}
+
+#[test]
+fn validators_do_not_follow_the_clock() {
+    let head = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    let said = |unix_seconds_now| {
+        let options = ReplyOptions {
+            unix_seconds_now,
+            ..*OPTIONS
+        };
+        let wire = ask_about(head, &object(1), &options);
+        let field = |name| wire.field(name).map(str::to_owned);
+        (field("date"), field("etag"), field("last-modified"))
+    };
+    let (date, tag, modified) = said(NOW);
+    for later in [NOW + 1, NOW + 20 * 365 * 86_400] {
+        let (date_then, tag_then, modified_then) = said(later);
+        assert_ne!(date_then, date);
+        assert_eq!((tag_then, modified_then), (tag.clone(), modified.clone()));
+    }
+    // Years before the object was made it has no date that may be said, but the same tag.
+    let (_, tag_then, modified_then) = said(NOW - 20 * 365 * 86_400);
+    assert_eq!((tag_then, modified_then), (tag, None));
 }
 
 #[test]
 fn cross_origin_reads_are_allowed_when_asked_for() {
-    let cors = ReplyOptions {
-        cors: true,
-        ..OPTIONS
-    };
+    let cors = with(&CORS);
     let get = "GET / HTTP/1.1\r\nHost: h\r\nOrigin: http://o\r\nRange: bytes=9-\r\n\r\n";
     for size_bytes in [5, 10] {
         let wire = ask_about(get, &object(size_bytes), &cors);
@@ -313,34 +356,198 @@ fn cross_origin_reads_are_allowed_when_asked_for() {
     assert_eq!(wire.field("access-control-allow-origin"), None);
 }
 
+/// A preflight for `/a` that asks to send these fields; empty: none.
+fn preflight(headers: &str, config: &ReplyConfig) -> Wire {
+    let headers = match headers {
+        "" => String::new(),
+        names => format!("Access-Control-Request-Headers: {names}\r\n"),
+    };
+    let head = format!(
+        "OPTIONS /a HTTP/1.1\r\nHost: h\r\nOrigin: http://o\r\n\
+         Access-Control-Request-Method: GET\r\n{headers}\r\n"
+    );
+    ask_about(&head, &object(1), &with(config))
+}
+
 #[test]
 fn preflights() {
-    let cors = ReplyOptions {
-        cors: true,
-        ..OPTIONS
-    };
-    let preflight = "OPTIONS /a HTTP/1.1\r\nHost: h\r\nOrigin: http://o\r\n\
-        Access-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: range\r\n\r\n";
-    let wire = ask_about(preflight, &object(1), &cors);
+    let wire = preflight("range", &CORS);
     assert_eq!(wire.status, 204);
     assert_eq!(wire.field("access-control-allow-origin"), Some("*"));
     assert_eq!(
         wire.field("access-control-allow-methods"),
         Some("GET, HEAD, OPTIONS")
     );
-    assert!(
-        wire.field("access-control-allow-headers")
-            .unwrap()
-            .contains("Range")
+    assert_eq!(wire.field("access-control-max-age"), Some("86400"));
+    assert_eq!(
+        wire.field("vary"),
+        Some("Access-Control-Request-Method, Access-Control-Request-Headers")
     );
     assert_eq!(wire.field("content-length"), None);
     assert!(wire.body.is_empty() && !wire.close);
 
-    let wire = ask_about(preflight, &object(1), &OPTIONS);
+    let wire = preflight("range", &PLAIN);
     assert_eq!((wire.status, wire.field("allow")), (405, Some("GET, HEAD")));
 }
 
-fn fail(status: Status, head_only: bool, close: bool, options: &ReplyOptions) -> Wire {
+#[test]
+fn an_options_request_that_is_no_preflight_is_told_the_methods() {
+    let head = "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n";
+    let wire = ask_about(head, &object(1), &with(&CORS));
+    assert_eq!(
+        (wire.status, wire.field("allow")),
+        (204, Some("GET, HEAD, OPTIONS"))
+    );
+    assert_eq!(wire.field("access-control-allow-methods"), None);
+    assert_eq!(wire.field("access-control-allow-headers"), None);
+}
+
+#[test]
+fn a_preflight_is_granted_the_fields_it_asks_for() {
+    let longest = "x".repeat(PREFLIGHT_HEADERS_BYTES_MAX);
+    let cmcd = "cmcd-object,cmcd-request,cmcd-session,cmcd-status";
+    for names in ["range", cmcd, "a, b ,\tc", "X!#$%&'*+-.^_`|~", &longest] {
+        let wire = preflight(names, &CORS);
+        let granted = wire.field("access-control-allow-headers");
+        assert_eq!(granted, Some(names));
+    }
+    let too_long = format!("{longest}x");
+    for names in [
+        "", "a b", "a,,b", ",", "a,", "a;b", "a(b)", "\u{e9}", &too_long,
+    ] {
+        let wire = preflight(names, &CORS);
+        let granted = wire.field("access-control-allow-headers");
+        assert_eq!(
+            (wire.status, granted),
+            (204, Some(ALLOW_HEADERS)),
+            "{names:?}"
+        );
+    }
+}
+
+#[test]
+fn a_directory_without_its_slash_is_elsewhere() {
+    for (target, location) in [
+        ("/a", "/a/"),
+        ("/a/b?c=d&e", "/a/b/?c=d&e"),
+        ("/a?", "/a/?"),
+        ("/a#f", "/a/"),
+        ("//evil.example/a", "/evil.example/a/"),
+        ("/a%20b%3f%23%25", "/a%20b%3F%23%25/"),
+        ("/caf\u{e9}?\u{e9}", "/caf%C3%A9/?%C3%A9"),
+        ("/a:b@c;d=e,f!$&'()*+~", "/a:b@c;d=e,f!$&'()*+~/"),
+        ("/%22%3Cx%3E", "/%22%3Cx%3E/"),
+        ("http://h/a?b", "/a/?b"),
+    ] {
+        let wires = ["GET", "HEAD"].map(|method| {
+            let head = format!("{method} {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            redirect(&head, &OPTIONS)
+        });
+        let [get, head] = &wires;
+        assert_eq!(get.status, 301, "{target}");
+        assert_eq!(get.field("location"), Some(location), "{target}");
+        assert_eq!(get.body, b"301 Moved Permanently\n");
+        assert_eq!(get.field("content-length"), Some("22"));
+        assert!(!get.close);
+        assert_eq!(head.head, get.head);
+        assert!(head.body.is_empty());
+    }
+}
+
+#[test]
+fn the_longest_redirect_and_one_byte_more() {
+    let head = |bytes: usize| {
+        let path = "d".repeat(bytes - "/?q".len());
+        format!("GET /{path}?q HTTP/1.1\r\nHost: h\r\n\r\n")
+    };
+    // The slash makes it one byte longer than what was asked for.
+    let wire = redirect(&head(TARGET_BYTES_MAX - 1), &OPTIONS);
+    assert_eq!(
+        (wire.status, wire.field("location").map(str::len)),
+        (301, Some(TARGET_BYTES_MAX))
+    );
+    assert_eq!(redirect(&head(TARGET_BYTES_MAX), &OPTIONS).status, 414);
+}
+
+fn redirect(head: &str, options: &ReplyOptions<'_>) -> Wire {
+    let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+        panic!("{head:?}: {:?}", parse_request(head.as_bytes()));
+    };
+    let (mut text, mut parts) = (Vec::new(), Vec::new());
+    let made = redirect_reply(&request, options, &mut text, &mut parts);
+    assemble(made, &text, &parts)
+}
+
+#[test]
+fn what_is_cached_how_long_is_said_unless_it_is_off() {
+    let said = |path: &str, config: &ReplyConfig| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let wire = ask_about(&head, &object(1), &with(config));
+        wire.field("cache-control").map(str::to_owned)
+    };
+    let off = ReplyConfig {
+        cache_control: false,
+        ..ReplyConfig::default()
+    };
+    for (path, by_default) in [
+        ("/a.m3u8", Some("no-cache")),
+        ("/a.ts", Some("public, max-age=3600")),
+        ("/", None),
+    ] {
+        assert_eq!(said(path, &PLAIN).as_deref(), by_default, "{path}");
+        assert_eq!(said(path, &off), None, "{path}");
+        let own = adding(&["cache-control: max-age=1"]);
+        assert_eq!(said(path, &own).as_deref(), Some("max-age=1"), "{path}");
+    }
+}
+
+#[test]
+fn added_fields_are_on_every_reply_that_succeeds() {
+    let config = adding(&["X-One: 1", "X-Two: a, b"]);
+    let options = with(&config);
+    let head = |fields: &str| format!("GET /a.mp4 HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+    for (fields, status) in [
+        ("", 200),
+        ("Range: bytes=0-1\r\n", 206),
+        ("Range: bytes=0-1,5-6\r\n", 206),
+        ("If-None-Match: *\r\n", 304),
+        ("Range: bytes=99-\r\n", 416),
+        ("If-Match: \"other\"\r\n", 412),
+    ] {
+        let wire = ask_about(&head(fields), &object(10), &options);
+        assert_eq!(wire.status, status);
+        let is_added = status < 400;
+        let said = |name| wire.field(name);
+        assert_eq!(said("x-one"), is_added.then_some("1"), "{status}");
+        assert_eq!(said("x-two"), is_added.then_some("a, b"), "{status}");
+        assert_eq!(
+            said("cache-control"),
+            is_added.then_some("public, max-age=3600"),
+            "{status}"
+        );
+    }
+    assert_eq!(redirect(&head(""), &options).field("x-one"), Some("1"));
+}
+
+#[test]
+fn the_type_is_that_of_the_object_looked_up() {
+    let mut own = ReplyConfig::default();
+    own.types.insert("xyz", "text/x-own").unwrap();
+    for (path, content_type) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/a.mp4/", "text/html; charset=utf-8"),
+        ("/a.mp4", "video/mp4"),
+        ("/a.mp4?x.html", "video/mp4"),
+        ("/a.XYZ", "text/x-own; charset=utf-8"),
+        ("/a", "application/octet-stream"),
+    ] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let wire = ask_about(&head, &object(1), &with(&own));
+        assert_eq!(wire.field("content-type"), Some(content_type), "{path}");
+    }
+}
+
+fn fail(status: Status, head_only: bool, close: bool, options: &ReplyOptions<'_>) -> Wire {
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let made = error_reply(status, head_only, close, options, &mut text, &mut parts);
     assemble(made, &text, &parts)
@@ -370,10 +577,7 @@ fn every_error_says_so_in_its_body() {
             );
         }
     }
-    let cors = ReplyOptions {
-        cors: true,
-        ..OPTIONS
-    };
+    let cors = with(&CORS);
     let wire = fail(Status::MethodNotAllowed, false, true, &cors);
     assert_eq!(wire.field("allow"), Some("GET, HEAD, OPTIONS"));
 }
@@ -402,41 +606,59 @@ fn replies_follow_each_other_in_one_buffer() {
     assert_eq!(parts, [Part::Text(half), object, Part::Text(half), object]);
 }
 
+/// As many bytes of added fields as there may be.
+fn longest_config() -> ReplyConfig {
+    let name = "X: \r\n".len();
+    let field = format!("X: {}", "v".repeat(EXTRA_FIELDS_BYTES_MAX - name));
+    let mut config = ReplyConfig {
+        cors: true,
+        ..adding(&[&field])
+    };
+    let content_type = format!(
+        "text/{}",
+        "t".repeat(CONTENT_TYPE_BYTES_MAX - "text/".len())
+    );
+    config.types.insert("t", &content_type).unwrap();
+    config
+}
+
 #[test]
-fn the_longest_reply_stays_within_its_bound() {
+fn the_longest_replies_stay_within_their_bound() {
+    let config = longest_config();
     let object = ObjectMeta {
         size_bytes: i64::MAX.unsigned_abs(),
         modified_unix_seconds: NOW,
         entity_tag: format!("\"{}\"", "e".repeat(ENTITY_TAG_BYTES_MAX - 2)),
-        content_type: "application/vnd.apple.mpegurl",
     };
     let ranges: Vec<String> = (0..u64::try_from(RANGES_MAX).unwrap())
         .map(|at| {
-            format!(
-                "{}-{}",
-                object.size_bytes - 99 + at,
-                object.size_bytes - 99 + at
-            )
+            let first = object.size_bytes - 99 + at;
+            format!("{first}-{first}")
         })
         .collect();
     let head = format!(
-        "GET / HTTP/1.1\r\nHost: h\r\nRange: bytes={}\r\n\r\n",
+        "GET /a.t HTTP/1.1\r\nHost: h\r\nRange: bytes={}\r\n\r\n",
         ranges.join(",")
     );
-    let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
-        panic!()
-    };
-    let options = ReplyOptions {
-        cors: true,
-        ..OPTIONS
-    };
-    let (mut text, mut parts) = (Vec::new(), Vec::new());
-    let made = reply(&request, &object, &options, &mut text, &mut parts);
-    assert_eq!(made.status, Status::PartialContent);
-    assert_eq!(parts.len(), 2 * RANGES_MAX + 1);
-    assert!(text.len() <= REPLY_TEXT_BYTES_MAX, "{}", text.len());
+    let wire = ask_about(&head, &object, &with(&config));
+    assert_eq!(wire.status, 206);
+    let delimiters = wire.body.len() - RANGES_MAX;
+    assert!(
+        delimiters <= RANGES_MAX * DELIMITER_BYTES_MAX,
+        "{delimiters}"
+    );
+    let fixed = wire.head.len() - EXTRA_FIELDS_BYTES_MAX;
+    assert!(fixed <= HEAD_FIXED_BYTES_MAX, "{fixed}");
+
+    let head = format!(
+        "GET /{} HTTP/1.1\r\nHost: h\r\n\r\n",
+        "d".repeat(TARGET_BYTES_MAX - 2)
+    );
+    let wire = redirect(&head, &with(&config));
+    let bytes = wire.head.len() + wire.body.len();
+    assert!(bytes <= REPLY_TEXT_BYTES_MAX, "{bytes}");
     // The bound is a bound, not a guess far off.
-    assert!(text.len() > REPLY_TEXT_BYTES_MAX * 3 / 4, "{}", text.len());
+    assert!(bytes > REPLY_TEXT_BYTES_MAX * 3 / 4, "{bytes}");
 }
 
 proptest! {

@@ -6,19 +6,24 @@
 //! a length beside a transfer coding, two `Host` fields.
 //!
 //! A prefix of a head is [`Parsed::Incomplete`] or has the verdict of the whole: it does not
-//! matter how the network cut it. Any method but `GET`, `HEAD` and `OPTIONS` is refused.
+//! matter how the network cut it. Any method but `GET`, `HEAD` and `OPTIONS` is refused, once the
+//! whole head is known: a head whose framing is faulty is 400 whatever its method.
 
-use crate::Status;
+mod fields;
+
+use self::fields::Fields;
 use crate::conditional::Conditions;
-use crate::target::path_of_target;
+use crate::target::Target;
+use crate::{INDEX_NAME, Status};
 
 /// Longest request head, bytes: leading empty lines, request line, fields, final empty line.
 /// A buffer of this size is always enough: at that length the verdict is no longer `Incomplete`.
-pub const HEAD_BYTES_MAX: usize = 8192;
+pub const HEAD_BYTES_MAX: usize = 16_384;
 /// Most header fields in a request.
-pub const HEADERS_MAX: usize = 64;
-/// Longest request target, bytes, before decoding.
-pub const TARGET_BYTES_MAX: usize = 4096;
+pub const HEADERS_MAX: usize = 100;
+/// Longest request target, bytes, before decoding. RFC 9112 s3 recommends 8000 at least: signed
+/// URLs need them.
+pub const TARGET_BYTES_MAX: usize = 8192;
 /// Longest method looked at, bytes; `CONNECT` and `OPTIONS` are the longest known.
 pub const METHOD_BYTES_MAX: usize = 16;
 /// Most empty lines tolerated before a request line (RFC 9112 s2.2 asks for "at least one").
@@ -71,11 +76,43 @@ pub struct Request<'a> {
     /// or `..` segment (one `/` may end it); query and fragment are cut off. At most
     /// [`TARGET_BYTES_MAX`] bytes.
     pub path: String,
+    /// Query of the target, as it came (RFC 3986 s3.4): for a redirect.
+    pub(crate) query: Option<&'a [u8]>,
     /// Whether the client can use the connection again (RFC 9112 s9.3).
     pub keep_alive: bool,
     pub(crate) conditions: Conditions<'a>,
     /// `Range`, the first if there are several.
     pub(crate) range: Option<&'a [u8]>,
+    /// What a CORS preflight asks.
+    pub(crate) preflight: Preflight<'a>,
+}
+
+impl Request<'_> {
+    /// The path of the object to look up: of a directory, which is a path that ends with `/`, its
+    /// [`INDEX_NAME`].
+    #[must_use]
+    pub fn into_object_path(self) -> String {
+        let mut path = self.path;
+        if path.ends_with('/') {
+            path.push_str(INDEX_NAME);
+        }
+        path
+    }
+
+    /// Whether it asks for a directory by its right name: then the object is its [`INDEX_NAME`].
+    #[must_use]
+    pub fn is_for_directory(&self) -> bool {
+        self.path.ends_with('/')
+    }
+}
+
+/// The fields of a CORS preflight (the Fetch standard, "CORS-preflight request").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Preflight<'a> {
+    /// `Access-Control-Request-Method`: its presence makes the request a preflight.
+    pub(crate) method: Option<&'a [u8]>,
+    /// `Access-Control-Request-Headers`.
+    pub(crate) headers: Option<&'a [u8]>,
 }
 
 /// Parses the head that `input` starts with; `input` must start where a request does.
@@ -107,13 +144,17 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
     let Some((line, rest)) = parse_request_line(start).map_err(refuse)? else {
         return Ok(None);
     };
-    let method = parse_method(line.method).map_err(refuse)?;
-
+    let method = parse_method(line.method);
     let refuse = |status| Refusal {
         status,
-        head_only: method == Method::Head,
+        head_only: method == Ok(Method::Head),
     };
-    let path = path_of_target(line.target).map_err(refuse)?;
+    // The target of a method that is refused means nothing here: that of CONNECT has a form of
+    // its own.
+    let asked = match method {
+        Ok(method) => Ok((method, Target::parse(line.target).map_err(refuse)?)),
+        Err(status) => Err(status),
+    };
     let mut storage = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let (fields_bytes, headers) = match httparse::parse_headers(rest, &mut storage) {
         Ok(httparse::Status::Complete(complete)) => complete,
@@ -127,13 +168,23 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
     for header in headers {
         fields.take(header.name, header.value).map_err(refuse)?;
     }
-    fields.check(line.version_minor).map_err(refuse)?;
+    let has_authority = asked.as_ref().is_ok_and(|(_, target)| target.has_authority);
+    fields
+        .check_host(line.version_minor, has_authority)
+        .map_err(refuse)?;
+    let body = fields.framing(line.version_minor).map_err(refuse)?;
+    let (method, target) = asked.map_err(refuse)?;
+    fields
+        .check_willing(line.version_minor, body)
+        .map_err(refuse)?;
     let request = Request {
         method,
-        path,
+        path: target.path,
+        query: target.query,
         keep_alive: fields.keep_alive(line.version_minor),
         conditions: fields.conditions,
         range: fields.range,
+        preflight: fields.preflight,
     };
     Ok(Some((request, input.len() - rest.len() + fields_bytes)))
 }
@@ -252,7 +303,7 @@ fn parse_method(method: &[u8]) -> Result<Method, Status> {
 }
 
 /// RFC 9110 s5.6.2.
-fn is_token_byte(byte: u8) -> bool {
+pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -260,135 +311,6 @@ fn is_token_byte(byte: u8) -> bool {
 /// and bytes above ASCII, because players send file names as they are.
 fn is_target_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() || byte >= 0x80
-}
-
-/// RFC 9110 s7.2 with RFC 3986 s3.2.2: what a host and port are written with. An empty field is
-/// what RFC 9112 s3.2 has a client send when its target has no authority.
-fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(&byte)
-}
-
-/// The fields this server acts on, gathered line by line.
-#[derive(Default)]
-struct Fields<'a> {
-    conditions: Conditions<'a>,
-    range: Option<&'a [u8]>,
-    host_seen: bool,
-    content_length: Option<u64>,
-    transfer_encoding: Option<&'a [u8]>,
-    expectation_unknown: bool,
-    close: bool,
-    keep_alive: bool,
-}
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, name: &str, value: &'a [u8]) -> Result<(), Status> {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        // Most fields of a browser's request are none of ours: the first letter sorts them out.
-        match name.as_bytes().first().map(u8::to_ascii_lowercase) {
-            Some(b'h') if is("host") => self.take_host(value)?,
-            Some(b'c') if is("connection") => self.take_connection(value),
-            Some(b'c') if is("content-length") => self.take_content_length(value)?,
-            Some(b't') if is("transfer-encoding") => self.transfer_encoding = Some(value),
-            Some(b'e') if is("expect") => {
-                self.expectation_unknown |= !value.eq_ignore_ascii_case(b"100-continue");
-            }
-            Some(b'r') if is("range") => self.range = self.range.or(Some(value)),
-            Some(b'i') if is("if-match") => put_once(&mut self.conditions.if_match, value)?,
-            Some(b'i') if is("if-none-match") => {
-                put_once(&mut self.conditions.if_none_match, value)?;
-            }
-            Some(b'i') if is("if-modified-since") => {
-                put_once(&mut self.conditions.if_modified_since, value)?;
-            }
-            Some(b'i') if is("if-unmodified-since") => {
-                put_once(&mut self.conditions.if_unmodified_since, value)?;
-            }
-            Some(b'i') if is("if-range") => put_once(&mut self.conditions.if_range, value)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// RFC 9112 s3.2: 400 to "any request message that contains more than one Host header field
-    /// line or a Host header field with an invalid field value".
-    fn take_host(&mut self, value: &[u8]) -> Result<(), Status> {
-        if self.host_seen || !value.iter().all(|&byte| is_host_byte(byte)) {
-            return Err(Status::BadRequest);
-        }
-        self.host_seen = true;
-        Ok(())
-    }
-
-    fn take_connection(&mut self, value: &[u8]) {
-        for option in value.split(|&byte| byte == b',') {
-            let option = option.trim_ascii();
-            self.close |= option.eq_ignore_ascii_case(b"close");
-            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-        }
-    }
-
-    /// RFC 9112 s6.3 rule 5: a length that is not a number, or two that differ, is "an
-    /// unrecoverable error". A list of equal lengths might be excused; it is not.
-    fn take_content_length(&mut self, value: &[u8]) -> Result<(), Status> {
-        let length = parse_decimal(value).ok_or(Status::BadRequest)?;
-        if self.content_length.is_some_and(|earlier| earlier != length) {
-            return Err(Status::BadRequest);
-        }
-        self.content_length = Some(length);
-        Ok(())
-    }
-
-    /// What can only be judged once every field is known.
-    fn check(&self, version_minor: u8) -> Result<(), Status> {
-        // RFC 9112 s3.2: 400 to "any HTTP/1.1 request message that lacks a Host header field".
-        if !self.host_seen && version_minor > 0 {
-            return Err(Status::BadRequest);
-        }
-        self.check_framing(version_minor)?;
-        // RFC 9110 s10.1.1: HTTP/1.0 knows no expectations. `100-continue` needs no answer, for
-        // no body is ever awaited.
-        if self.expectation_unknown && version_minor > 0 {
-            return Err(Status::ExpectationFailed);
-        }
-        Ok(())
-    }
-
-    /// RFC 9110 s9.3.1: a body in a `GET` "might lead some implementations to reject the request
-    /// and close the connection because of its potential as a request smuggling attack". We do.
-    fn check_framing(&self, version_minor: u8) -> Result<(), Status> {
-        let Some(coding) = self.transfer_encoding else {
-            return match self.content_length {
-                None | Some(0) => Ok(()),
-                Some(_) => Err(Status::ContentTooLarge),
-            };
-        };
-        // RFC 9112 s6.1: in HTTP/1.0, or beside a length, a transfer coding means faulty framing.
-        if version_minor == 0 || self.content_length.is_some() {
-            return Err(Status::BadRequest);
-        }
-        // RFC 9112 s6.3 rule 4: if chunked is not the final coding, "the server MUST respond with
-        // the 400 (Bad Request) status code and then close the connection".
-        let last = coding.rsplit(|&byte| byte == b',').next().unwrap_or(coding);
-        if last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-            Err(Status::ContentTooLarge)
-        } else {
-            Err(Status::BadRequest)
-        }
-    }
-
-    /// RFC 9112 s9.3.
-    fn keep_alive(&self, version_minor: u8) -> bool {
-        !self.close && (version_minor > 0 || self.keep_alive)
-    }
-}
-
-/// A condition given twice has no one meaning for most of these fields; nginx refuses it as well.
-fn put_once<'a>(slot: &mut Option<&'a [u8]>, value: &'a [u8]) -> Result<(), Status> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(Status::BadRequest),
-    }
 }
 
 /// A number of decimal digits and nothing else; `None` as well when it is too large.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::authority::samples::{RIGHT, WRONG, WRONG_LITERALS};
 
 fn accept(head: &[u8]) -> Request<'_> {
     match parse_request(head) {
@@ -53,6 +54,8 @@ const ACCEPTED: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nContent-Length: 00\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: h\r\nX: \t folded not \t\r\nY:\r\n\r\n",
     "GET /a HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1\r\nRange: bytes=2-3\r\n\r\n",
+    "OPTIONS /a HTTP/1.1\r\nHost: h\r\nOrigin: http://o\r\n\
+     Access-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: range\r\n\r\n",
 ];
 
 const REFUSED: &[(&str, Status)] = &[
@@ -85,15 +88,33 @@ const REFUSED: &[(&str, Status)] = &[
     ("\x16\x03\x01\x02", Status::BadRequest),
     ("GET /\x01 HTTP/1.1\r\n", Status::BadRequest),
     // Methods.
-    ("POST / HTTP/1.1\r\n", Status::MethodNotAllowed),
-    ("PUT / HTTP/1.1\r\n", Status::MethodNotAllowed),
-    ("DELETE / HTTP/1.1\r\n", Status::MethodNotAllowed),
-    ("PATCH / HTTP/1.1\r\n", Status::MethodNotAllowed),
-    ("TRACE / HTTP/1.1\r\n", Status::MethodNotAllowed),
-    ("CONNECT h:80 HTTP/1.1\r\n", Status::MethodNotAllowed),
-    ("get / HTTP/1.1\r\n", Status::NotImplemented),
-    ("GETS / HTTP/1.1\r\n", Status::NotImplemented),
-    ("BREW / HTTP/1.1\r\n", Status::NotImplemented),
+    (
+        "POST / HTTP/1.1\r\nHost: h\r\n\r\n",
+        Status::MethodNotAllowed,
+    ),
+    (
+        "PUT / HTTP/1.1\r\nHost: h\r\n\r\n",
+        Status::MethodNotAllowed,
+    ),
+    (
+        "DELETE / HTTP/1.1\r\nHost: h\r\n\r\n",
+        Status::MethodNotAllowed,
+    ),
+    (
+        "PATCH / HTTP/1.1\r\nHost: h\r\n\r\n",
+        Status::MethodNotAllowed,
+    ),
+    (
+        "TRACE / HTTP/1.1\r\nHost: h\r\n\r\n",
+        Status::MethodNotAllowed,
+    ),
+    (
+        "CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n",
+        Status::MethodNotAllowed,
+    ),
+    ("get / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NotImplemented),
+    ("GETS / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NotImplemented),
+    ("BREW / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NotImplemented),
     // Targets.
     ("GET a HTTP/1.1\r\n", Status::BadRequest),
     ("GET /%zz HTTP/1.1\r\n", Status::BadRequest),
@@ -217,6 +238,11 @@ const REFUSED: &[(&str, Status)] = &[
         "GET / HTTP/1.1\r\nHost: h\r\nIf-Range: x\r\nIf-Range: x\r\n\r\n",
         Status::BadRequest,
     ),
+    (
+        "OPTIONS / HTTP/1.1\r\nHost: h\r\nAccess-Control-Request-Method: GET\r\n\
+         Access-Control-Request-Method: GET\r\n\r\n",
+        Status::BadRequest,
+    ),
 ];
 
 #[test]
@@ -245,6 +271,7 @@ fn a_request_is_what_it_says() {
         Request {
             method: Method::Head,
             path: "/a b".to_owned(),
+            query: Some(b"q"),
             keep_alive: true,
             conditions: Conditions {
                 if_match: Some(b"\"a\""),
@@ -255,6 +282,7 @@ fn a_request_is_what_it_says() {
             },
             // As nginx: the first of several.
             range: Some(b"bytes=0-1"),
+            preflight: Preflight::default(),
         }
     );
 }
@@ -273,6 +301,158 @@ fn the_next_request_starts_after_the_head() {
     };
     assert_eq!((request.path.as_str(), head_bytes), ("/1", one.len()));
     assert_eq!(accept(&both[head_bytes..]).path, "/2");
+}
+
+#[test]
+fn a_host_is_an_authority() {
+    let head = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    for host in RIGHT {
+        let _request = accept(head(host).as_bytes());
+    }
+    for host in WRONG.into_iter().chain(WRONG_LITERALS) {
+        assert_eq!(
+            refuse(head(host).as_bytes()),
+            Status::BadRequest,
+            "{host:?}"
+        );
+        check_every_cut(head(host).as_bytes());
+    }
+    // A second one is one too many, even if it is the same; HTTP/1.0 need have none.
+    for (head, is_right) in [
+        ("GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", false),
+        ("GET / HTTP/1.0\r\nHost: h\r\nHost: h\r\n\r\n", false),
+        ("GET / HTTP/1.1\r\n\r\n", false),
+        ("GET / HTTP/1.0\r\n\r\n", true),
+        ("GET / HTTP/1.0\r\nHost: a:b:c\r\n\r\n", false),
+        // An empty one is excused where the target names the server, and there only.
+        ("GET / HTTP/1.1\r\nHost:\r\n\r\n", false),
+        ("GET / HTTP/1.0\r\nHost: \r\n\r\n", false),
+        ("OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n", false),
+        ("GET http://h/ HTTP/1.1\r\nHost:\r\n\r\n", true),
+        ("GET http://h/ HTTP/1.1\r\nHost: :80\r\n\r\n", false),
+        ("GET http://h/ HTTP/1.1\r\n\r\n", false),
+        ("GET http://h:80:80/ HTTP/1.1\r\nHost: h\r\n\r\n", false),
+        ("GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n", false),
+    ] {
+        if is_right {
+            let _request = accept(head.as_bytes());
+        } else {
+            assert_eq!(refuse(head.as_bytes()), Status::BadRequest, "{head:?}");
+        }
+        check_every_cut(head.as_bytes());
+    }
+}
+
+#[test]
+fn faulty_framing_is_told_before_a_refused_method() {
+    const FAULTY: Status = Status::BadRequest;
+    for (fields, of_get, of_others) in [
+        ("", None, None),
+        ("Content-Length: 0\r\n", None, None),
+        ("Content-Length: 5\r\n", Some(Status::ContentTooLarge), None),
+        (
+            "Transfer-Encoding: chunked\r\n",
+            Some(Status::ContentTooLarge),
+            None,
+        ),
+        (
+            "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+            Some(Status::ContentTooLarge),
+            None,
+        ),
+        (
+            "Expect: miracles\r\n",
+            Some(Status::ExpectationFailed),
+            None,
+        ),
+        (
+            "Content-Length: 5\r\nContent-Length: 5\r\n",
+            Some(Status::ContentTooLarge),
+            None,
+        ),
+        (
+            "Content-Length: 5\r\nContent-Length: 6\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        ("Content-Length: 5, 5\r\n", Some(FAULTY), Some(FAULTY)),
+        ("Content-Length: x\r\n", Some(FAULTY), Some(FAULTY)),
+        ("Content-Length: -1\r\n", Some(FAULTY), Some(FAULTY)),
+        (
+            "Content-Length: 18446744073709551616\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        (
+            "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        (
+            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        ("Transfer-Encoding: gzip\r\n", Some(FAULTY), Some(FAULTY)),
+        (
+            "Transfer-Encoding: chunked, gzip\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        (
+            "Transfer-Encoding: chunked, chunked\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        (
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        (
+            "Transfer-Encoding : chunked\r\n",
+            Some(FAULTY),
+            Some(FAULTY),
+        ),
+        ("Host: g\r\n", Some(FAULTY), Some(FAULTY)),
+    ] {
+        for (method, otherwise) in [
+            ("POST", Status::MethodNotAllowed),
+            ("DELETE", Status::MethodNotAllowed),
+            ("BREW", Status::NotImplemented),
+        ] {
+            let head = format!("{method} / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+            let status = of_others.unwrap_or(otherwise);
+            assert_eq!(refuse(head.as_bytes()), status, "{head:?}");
+            check_every_cut(head.as_bytes());
+        }
+        let head = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        match of_get {
+            Some(status) => assert_eq!(refuse(head.as_bytes()), status, "{head:?}"),
+            None => drop(accept(head.as_bytes())),
+        }
+    }
+    // HTTP/1.0 knows no transfer codings.
+    let head = b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_eq!(refuse(head), FAULTY);
+}
+
+#[test]
+fn a_directory_is_asked_for_by_its_index() {
+    for (target, path, is_for_directory) in [
+        ("/", "/index.html", true),
+        ("/a/", "/a/index.html", true),
+        ("/a/?q", "/a/index.html", true),
+        ("/a/b/..", "/a/index.html", true),
+        ("*", "/index.html", true),
+        ("/a", "/a", false),
+        ("/a/index.html", "/a/index.html", false),
+    ] {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let request = accept(head.as_bytes());
+        assert_eq!(request.is_for_directory(), is_for_directory, "{target}");
+        assert_eq!(request.into_object_path(), path, "{target}");
+    }
 }
 
 #[test]
@@ -364,6 +544,7 @@ fn the_longest_target_and_one_byte_more() {
     assert_eq!(accept(&head(TARGET_BYTES_MAX)).path.len(), TARGET_BYTES_MAX);
     let longer = head(TARGET_BYTES_MAX + 1);
     assert_eq!(refuse(&longer), Status::UriTooLong);
+    const { assert!(TARGET_BYTES_MAX >= 8000, "RFC 9112 s3") };
     let seen = b"GET ".len() + TARGET_BYTES_MAX;
     assert_eq!(parse_request(&longer[..seen]), Parsed::Incomplete);
     assert_eq!(refuse(&longer[..=seen]), Status::UriTooLong);
@@ -376,6 +557,20 @@ fn the_longest_method_and_one_byte_more() {
         refuse(&[b'A'; METHOD_BYTES_MAX + 1]),
         Status::NotImplemented
     );
+}
+
+#[test]
+fn a_target_may_fill_half_a_head_and_fields_the_rest() {
+    let start = format!(
+        "GET /{} HTTP/1.1\r\nHost: h\r\nX: ",
+        "t".repeat(TARGET_BYTES_MAX - 1)
+    );
+    let mut head = start.into_bytes();
+    head.resize(HEAD_BYTES_MAX - 4, b'x');
+    head.extend_from_slice(b"\r\n\r\n");
+    let _request = accept(&head);
+    head.insert(head.len() - 4, b'x');
+    assert_eq!(refuse(&head), Status::RequestHeaderFieldsTooLarge);
 }
 
 /// Heads with mistakes in them: pieces that are right, wrong, or cut.

@@ -3,6 +3,7 @@
 //! `docs/configuration.md` is generated from [`KEYS`]; a test compares the two. The file refuses
 //! keys it does not know. Nothing is resolved here: see [`crate::settings`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -150,10 +151,18 @@ impl Key {
     }
 
     const fn flag(name: &'static str, flag: &'static str, about: &'static str) -> Self {
-        let (unit, default, range) = ("boolean", "`false`", "`true`, `false`");
+        Self {
+            flag,
+            ..Self::switch(name, "`false`", about)
+        }
+    }
+
+    /// A boolean without a flag.
+    const fn switch(name: &'static str, default: &'static str, about: &'static str) -> Self {
+        let (unit, range) = ("boolean", "`true`, `false`");
         Self {
             name,
-            flag,
+            flag: "",
             kind: Kind::Other {
                 unit,
                 default,
@@ -210,7 +219,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 22] = [
+pub static KEYS: [Key; 25] = [
     Key {
         name: "link",
         flag: "--link",
@@ -290,6 +299,33 @@ pub static KEYS: [Key; 22] = [
         "Whether web pages of any origin may play what is served \
          (`Access-Control-Allow-Origin: *`).",
     ),
+    Key {
+        name: "header",
+        flag: "--header",
+        kind: Kind::Other {
+            unit: "array of strings",
+            default: "none",
+            range: "`NAME: VALUE`, 4096 bytes together",
+        },
+        about: "Header fields added to every 200, 206, 301 and 304. The server's own, such as \
+                `Content-Length` and `Date`, cannot be added. Flags replace all of them.",
+    },
+    Key::switch(
+        "cache_control",
+        "`true`",
+        "Whether `Cache-Control` is said of playlists and media, see below. One in `header` \
+         replaces it.",
+    ),
+    Key {
+        name: "types",
+        flag: "",
+        kind: Kind::Other {
+            unit: "table of strings",
+            default: "none",
+            range: "at most 64 of `extension = \"type/subtype\"`",
+        },
+        about: "Content types by file name extension, over the built-in ones.",
+    },
     Key {
         name: "log",
         flag: "-v, -q",
@@ -385,6 +421,7 @@ link = \"packet:eth1\"
 address = [\"192.0.2.10/24\", \"2001:db8::10/64\"]
 http = 8080
 cors = true
+header = [\"Strict-Transport-Security: max-age=31536000\"]
 slots = 1024
 disk_queue_depth = 256
 shutdown_grace_seconds = 30
@@ -397,7 +434,47 @@ key = \"/etc/atlas/example.com/key.pem\"
 [[certificate]]
 cert = \"/etc/atlas/example.org/chain.pem\"
 key = \"/etc/atlas/example.org/key.pem\"
+
+[types]
+lrc = \"text/plain\"
 ```
+
+## What replies say
+
+A directory, a path that ends with `/`, is answered with its `index.html`, or 404 if it has none; its
+name without the slash with a 301 to the name with it. Directories are never listed.
+
+`Content-Type` goes by the file name's extension: first `types`, then those of HLS, DASH and CMAF, then
+the registered ones; else it is `application/octet-stream`. Text is said to be UTF-8 unless its entry in
+`types` has parameters of its own.
+
+`ETag` is made of the modification time in seconds and the size, so a copy with the same times (`cp -p`,
+`rsync -t`) on another server has the same one, and a download that was broken off there goes on here. A
+file changed twice within a second, to the same size, keeps its tag: replace files by renaming. A
+file dated in the future has no `Last-Modified`.
+
+`Cache-Control`, by content type, unless `header` has one or `cache_control = false`:
+
+| What | `Cache-Control` |
+|---|---|
+| Playlists: `.m3u8`, `.m3u`, `.mpd` | `no-cache`: kept, and asked about before each use |
+| Media: video, audio, subtitles, such as `.ts`, `.m4s`, `.mp4`, `.m4a`, `.vtt` | `public, max-age=3600` |
+| Anything else | none |
+
+With `cors`, a preflight is granted whatever request fields it asks for (at most 1024 bytes of names),
+for 24 hours.
+
+## Limits of a request
+
+| What | Most | Beyond |
+|---|---:|---|
+| Request target (path and query), as sent | 8192 bytes | 414 |
+| Request head: request line and header fields | 16384 bytes | 431 |
+| Header fields | 100 | 431 |
+| Path, decoded | 4095 bytes | 404 |
+| Ranges in one request | 16 | the whole file |
+| Requests answered ahead of the client (pipelined) | 8 | they wait |
+| Request body | none | 413 |
 
 Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and some hundred bytes for
 each of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
@@ -428,6 +505,9 @@ pub struct FileConfig {
     pub workers: Option<i64>,
     pub pcap: Option<PathBuf>,
     pub cors: Option<bool>,
+    pub header: Option<Vec<String>>,
+    pub cache_control: Option<bool>,
+    pub types: Option<BTreeMap<String, String>>,
     pub log: Option<String>,
     pub buffered: Option<bool>,
     pub connections_max: Option<i64>,

@@ -4,11 +4,13 @@
 //! to the same settings on any machine. Every refusal names the flag or key, the value and the
 //! remedy.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
 use tracing::level_filters::LevelFilter;
 
 use crate::cidr::Cidr;
@@ -61,8 +63,8 @@ pub struct Settings {
     pub core_dumps: bool,
     /// Where frames are also written.
     pub pcap: Option<PathBuf>,
-    /// Whether pages of any origin may play what is served.
-    pub cors: bool,
+    /// What replies say: CORS, caching, content types, fields of the operator's own.
+    pub replies: ReplyConfig,
     /// Whether the page cache may be used where `O_DIRECT` is refused.
     pub buffered: bool,
     /// Least severe level logged.
@@ -188,6 +190,7 @@ impl Settings {
         let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
         let (workers, origin) = keys.number(args.workers, file.workers, "--workers", "workers");
         check_workers(workers, &origin)?;
+        let replies = resolve_replies(&keys, args.cors, args.headers, &mut file)?;
         Ok(Self {
             path: args.path,
             link,
@@ -199,7 +202,7 @@ impl Settings {
             user: resolve_user(&keys, args.user, file.user.take())?,
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),
-            cors: args.cors || file.cors.unwrap_or(false),
+            replies,
             buffered: file.buffered.unwrap_or(false),
             log: resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?,
             limits: resolve_limits(&keys, &file)?,
@@ -258,6 +261,67 @@ fn resolve_limits(keys: &Keys, file: &FileConfig) -> Result<Limits, Failure> {
         shutdown_grace: keys
             .seconds(file.shutdown_grace_seconds, &config::SHUTDOWN_GRACE_SECONDS)?,
     })
+}
+
+/// What replies say, every field and type checked.
+fn resolve_replies(
+    keys: &Keys,
+    cors: bool,
+    headers: Vec<String>,
+    file: &mut FileConfig,
+) -> Result<ReplyConfig, Failure> {
+    let cors = cors || file.cors.unwrap_or(false);
+    let typed = (!headers.is_empty()).then_some(headers);
+    let (headers, origin) = keys.pick(typed, file.header.take(), "--header", "header");
+    let extra_fields = parse_headers(&headers.unwrap_or_default(), cors, &origin)?;
+    Ok(ReplyConfig {
+        cors,
+        cache_control: file.cache_control.unwrap_or(true),
+        types: parse_types(keys, file.types.take().unwrap_or_default())?,
+        extra_fields,
+    })
+}
+
+fn parse_headers(lines: &[String], cors: bool, origin: &Origin) -> Result<ExtraFields, Failure> {
+    let mut fields = ExtraFields::default();
+    for line in lines {
+        // Quoted, with control characters made visible: they are what may be wrong with it.
+        let refuse = |problem: &dyn fmt::Display, remedy| {
+            Err(Failure::refused(
+                format!("{origin} {line:?}: {problem}"),
+                remedy,
+            ))
+        };
+        if let Err(problem) = fields.push(line) {
+            let remedy = match problem {
+                FieldProblem::Reserved => "leave it out; content types are set by [types]",
+                FieldProblem::TooLong => "give fewer or shorter ones",
+                _ => "write 'Name: value'",
+            };
+            return refuse(&problem, remedy);
+        }
+        if cors && fields.conflicts_with_cors() {
+            return refuse(
+                &"with cors the server writes this field itself",
+                "leave out one of the two",
+            );
+        }
+    }
+    Ok(fields)
+}
+
+fn parse_types(keys: &Keys, table: BTreeMap<String, String>) -> Result<ContentTypes, Failure> {
+    let mut types = ContentTypes::default();
+    let (_, origin) = keys.pick(None, Some(()), "types", "types");
+    for (extension, content_type) in table {
+        types.insert(&extension, &content_type).map_err(|problem| {
+            Failure::refused(
+                format!("{origin}.{extension:?} {content_type:?}: {problem}"),
+                "write extension = \"type/subtype\", like mkv = \"video/x-matroska\"",
+            )
+        })?;
+    }
+    Ok(types)
 }
 
 /// The ports, which depend on each other, and what TLS needs.

@@ -48,7 +48,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
     assert!(settings.https.is_none() && !settings.is_sealing_emulated);
-    assert!(!settings.cors && !settings.buffered && settings.pcap.is_none());
+    assert!(!settings.replies.cors && !settings.buffered && settings.pcap.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
     assert_eq!(settings.limits.slots, 512);
 }
@@ -71,7 +71,7 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
     assert_eq!(from_flags.link, LinkChoice::Tap("t".into()));
     assert_eq!(from_flags.urls(), "http://[fd77::2]/ http://10.2.0.2/");
     assert_eq!(from_flags.pcap, Some(PathBuf::from("b")));
-    assert!(from_flags.cors);
+    assert!(from_flags.replies.cors);
 }
 
 #[test]
@@ -430,4 +430,87 @@ fn only_emulate_emulates_and_it_speaks_no_tls() {
     for key in ["emulate", "is_sealing_emulated"] {
         assert!(FileConfig::parse(&format!("{key} = true")).is_err());
     }
+}
+
+#[test]
+fn header_fields_come_from_flags_or_the_file() {
+    let expected = |fields: &[&str]| {
+        let mut extra = http::ExtraFields::default();
+        for field in fields {
+            extra.push(field).unwrap();
+        }
+        extra
+    };
+    let text = "header = [\"X-A: 1\", \"X-B: 2\"]";
+    let file = with_file(text).unwrap().replies;
+    assert_eq!(file.extra_fields, expected(&["X-A: 1", "X-B: 2"]));
+    let flags = with_both(text, |args| args.common.headers = vec!["X-C: 3".into()]);
+    assert_eq!(flags.unwrap().replies.extra_fields, expected(&["X-C: 3"]));
+    assert_eq!(with_file("").unwrap().replies, http::ReplyConfig::default());
+
+    let flag = |line: &str| {
+        let refused = with_flags(|args| args.common.headers = vec!["X: 1".into(), line.into()]);
+        refused.unwrap_err()
+    };
+    assert_eq!(
+        flag("X"),
+        "--header \"X\": not a field name with a colon behind it; write 'Name: value'"
+    );
+    assert_eq!(
+        flag("X: a\r\nY: b"),
+        "--header \"X: a\\r\\nY: b\": the value is empty or has a control character; \
+         write 'Name: value'"
+    );
+    assert_eq!(
+        flag("Content-Length: 1"),
+        "--header \"Content-Length: 1\": the server writes this field itself; leave it out; \
+         content types are set by [types]"
+    );
+    let long = flag(&format!("X: {}", "v".repeat(http::EXTRA_FIELDS_BYTES_MAX)));
+    assert!(long.ends_with("give fewer or shorter ones"), "{long}");
+    let refused = with_file("header = [\"X :1\"]").unwrap_err();
+    assert!(
+        refused.starts_with("atlas.toml: header \"X :1\": "),
+        "{refused}"
+    );
+}
+
+#[test]
+fn an_origin_of_ones_own_excludes_cors() {
+    let field = "header = [\"Access-Control-Allow-Origin: https://a.example\"]";
+    assert!(with_file(field).is_ok());
+    let refused = with_file(&format!("cors = true\n{field}")).unwrap_err();
+    assert!(
+        refused
+            .ends_with("with cors the server writes this field itself; leave out one of the two"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn content_types_are_checked_at_start() {
+    let right = with_file("[types]\nabc = \"video/x-abc\"\n\"d-e\" = \"text/plain\"").unwrap();
+    let mut types = http::ContentTypes::default();
+    types.insert("abc", "video/x-abc").unwrap();
+    types.insert("d-e", "text/plain").unwrap();
+    assert_eq!(right.replies.types, types);
+    for (wrong, problem) in [
+        ("abc = \"video\"", "not a content type"),
+        ("\".abc\" = \"video/mp4\"", "not an extension"),
+    ] {
+        let refused = with_file(&format!("[types]\n{wrong}")).unwrap_err();
+        assert!(refused.starts_with("atlas.toml: types."), "{refused}");
+        assert!(refused.contains(problem), "{refused}");
+    }
+}
+
+#[test]
+fn caching_is_said_unless_it_is_off() {
+    assert!(with_file("").unwrap().replies.cache_control);
+    assert!(
+        !with_file("cache_control = false")
+            .unwrap()
+            .replies
+            .cache_control
+    );
 }

@@ -177,6 +177,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
         }
     }
 
+    /// Tells the wall clock's time, Unix seconds, which replies are dated with; see
+    /// [`Conductor::set_unix_seconds`].
+    pub const fn set_unix_seconds(&mut self, unix_seconds: u64) {
+        self.conductor.set_unix_seconds(unix_seconds);
+    }
+
     /// Refuses new connections and requests; replies under way go on.
     pub fn shut_down(&mut self, now: Instant) {
         self.conductor.shut_down(now);

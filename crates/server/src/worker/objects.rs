@@ -141,7 +141,7 @@ impl Objects {
             answer = self.store.look_up(now, name_of(place), &plan.path);
         }
         let answer = match answer {
-            LookUp::Ready(found) => self.admit(disk, found, &plan.path),
+            LookUp::Ready(found) => self.admit(disk, found),
             LookUp::Refused(StoreRefusal::Full) => return self.put_off(question),
             LookUp::Refused(refusal) => Err(lookup_error(refusal)),
             LookUp::Pending => {
@@ -188,7 +188,7 @@ impl Objects {
                         None => continue,
                     }
                 }
-                Ok(found) => self.admit(disk, found, &plan.path),
+                Ok(found) => self.admit(disk, found),
                 Err(refusal) => Err(lookup_error(refusal)),
             };
             return Some((plan.token, answer));
@@ -232,7 +232,7 @@ impl Objects {
     }
 
     /// Opens what was found, unless that was done before, and describes it.
-    fn admit<D: Disk>(&mut self, disk: &mut D, found: Found, path: &str) -> LookupAnswer {
+    fn admit<D: Disk>(&mut self, disk: &mut D, found: Found) -> LookupAnswer {
         let Found {
             handle,
             opened,
@@ -257,7 +257,6 @@ impl Objects {
                 size_bytes: facts.size_bytes,
                 modified_unix_seconds: facts.modified_unix_seconds(),
                 entity_tag: facts.entity_tag(),
-                content_type: http::content_type_of(path),
             },
             block_bytes: limits.block_bytes,
             read_bytes_max: limits.read_bytes_max,
@@ -350,6 +349,7 @@ fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, 
 fn lookup_error(refusal: StoreRefusal) -> LookupError {
     match refusal {
         StoreRefusal::NotFound => LookupError::NotFound,
+        StoreRefusal::Directory => LookupError::Directory,
         StoreRefusal::Forbidden => LookupError::Forbidden,
         StoreRefusal::Full | StoreRefusal::Busy => LookupError::Busy,
         _ => LookupError::Failed,

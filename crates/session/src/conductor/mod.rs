@@ -52,6 +52,8 @@ struct Knock {
 #[derive(Debug)]
 pub struct Conductor {
     config: Config,
+    /// What time it is for everybody else: for `Date`, and for nothing else here.
+    unix_seconds: u64,
     listener: Listener,
     /// New connections are answered.
     is_listening: bool,
@@ -98,6 +100,7 @@ impl Conductor {
         let (clients, knocks) = (config.connections_max, HALF_OPEN_MAX as usize);
         let (table_key, listener_key) = split_seed(config.seed);
         let mut conductor = Self {
+            unix_seconds: config.unix_seconds_at_start,
             listener: Listener::new(listener_key),
             is_listening: true,
             table: Table::new(clients + knocks + TIME_WAIT_MAX, table_key),
@@ -161,6 +164,13 @@ impl Conductor {
     /// An object one use of which has ended.
     pub fn poll_released(&mut self) -> Option<ObjectHandle> {
         self.released.pop()
+    }
+
+    /// Tells the wall clock's time, Unix seconds. It may be set, back or forth, by any amount: it is
+    /// the `Date` of replies from now on, and says which modification times lie in the future.
+    /// Whatever waits for time to pass goes by `now`.
+    pub const fn set_unix_seconds(&mut self, unix_seconds: u64) {
+        self.unix_seconds = unix_seconds;
     }
 
     /// Refuses new connections and requests; replies under way finish, then a FIN.

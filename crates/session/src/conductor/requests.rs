@@ -1,7 +1,7 @@
 //! Requests in, replies queued.
 
 use clock::Instant;
-use http::{Method, Parsed, Refusal, ReplyOptions, Status};
+use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
 
 use super::Conductor;
 use crate::client::{Awaiting, Client};
@@ -31,17 +31,14 @@ impl Conductor {
             self.counters.http_request_count += 1;
             client.awaiting = Awaiting::Nothing;
             if request.method == Method::Options {
-                let options = self.reply_options(now);
-                self.queue_reply(now, index, head_bytes, |request, text, parts| {
-                    http::options_reply(request, &options, text, parts)
-                });
+                self.queue(now, index, head_bytes, None, http::options_reply);
                 continue;
             }
             let token = token(index, client.serial);
             client.lookup = Some(head_bytes);
             self.lookups.push_back(LookupPlan {
                 token,
-                path: request.path,
+                path: request.into_object_path(),
             });
         }
     }
@@ -65,13 +62,14 @@ impl Conductor {
                 .extend(answer.ok().map(|object| object.handle));
             return;
         };
-        let options = self.reply_options(now);
         match answer {
-            Ok(object) => self.queue_object(now, index, head_bytes, &object, &options),
-            Err(error) => self.queue_reply(now, index, head_bytes, |request, text, parts| {
-                let head_only = request.method == Method::Head;
-                let close = !(request.keep_alive && options.keep_alive);
-                http::error_reply(status_of(error), head_only, close, &options, text, parts)
+            Ok(object) => self.queue(now, index, head_bytes, Some(&object), {
+                |request, options, text, parts| {
+                    http::reply(request, &object.meta, options, text, parts)
+                }
+            }),
+            Err(error) => self.queue(now, index, head_bytes, None, {
+                |request, options, text, parts| refuse_lookup(error, request, options, text, parts)
             }),
         }
         self.take_input(now, index);
@@ -95,9 +93,13 @@ impl Conductor {
     }
 
     fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
-        let options = self.reply_options(now);
         self.clear_reply();
         let Refusal { status, head_only } = refusal;
+        let options = ReplyOptions {
+            config: &self.config.replies,
+            unix_seconds_now: self.unix_seconds,
+            keep_alive: false,
+        };
         let (text, parts) = (&mut self.text, &mut self.parts);
         http::error_reply(status, head_only, true, &options, text, parts);
         self.counters.http_reply_count += 1;
@@ -128,34 +130,6 @@ impl Conductor {
         client.tcp.append(now, bytes);
     }
 
-    /// Queues a reply that is text only.
-    fn queue_reply(
-        &mut self,
-        now: Instant,
-        index: u32,
-        head_bytes: usize,
-        write: impl FnOnce(&http::Request<'_>, &mut Vec<u8>, &mut Vec<http::Part>) -> http::Reply,
-    ) {
-        self.queue(now, index, head_bytes, None, write);
-    }
-
-    fn queue_object(
-        &mut self,
-        now: Instant,
-        index: u32,
-        head_bytes: usize,
-        object: &Object,
-        options: &ReplyOptions,
-    ) {
-        self.queue(
-            now,
-            index,
-            head_bytes,
-            Some(object),
-            |request, text, parts| http::reply(request, &object.meta, options, text, parts),
-        );
-    }
-
     /// Lets `write` answer the request at the start of the input, and queues what it wrote.
     fn queue(
         &mut self,
@@ -163,9 +137,14 @@ impl Conductor {
         index: u32,
         head_bytes: usize,
         object: Option<&Object>,
-        write: impl FnOnce(&http::Request<'_>, &mut Vec<u8>, &mut Vec<http::Part>) -> http::Reply,
+        write: impl FnOnce(&Request<'_>, &ReplyOptions<'_>, &mut Vec<u8>, &mut Vec<Part>) -> Reply,
     ) {
         self.clear_reply();
+        let options = ReplyOptions {
+            config: &self.config.replies,
+            unix_seconds_now: self.unix_seconds,
+            keep_alive: self.is_listening,
+        };
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
@@ -173,7 +152,7 @@ impl Conductor {
         let Parsed::Complete { request, .. } = http::parse_request(&client.input) else {
             unreachable!("a request that was complete stays so");
         };
-        let reply = write(&request, &mut self.text, &mut self.parts);
+        let reply = write(&request, &options, &mut self.text, &mut self.parts);
         client.input.drain(..head_bytes);
         self.push_reply(now, index, object.map(Object::place));
         let Some(client) = self.clients.entry_mut(index) else {
@@ -185,14 +164,6 @@ impl Conductor {
         }
         if reply.close {
             client.stop_taking_requests();
-        }
-    }
-
-    fn reply_options(&self, now: Instant) -> ReplyOptions {
-        ReplyOptions {
-            cors: self.config.cors,
-            unix_seconds_now: self.config.unix_seconds_at_start + now.as_millis() / 1000,
-            keep_alive: self.is_listening,
         }
     }
 }
@@ -219,9 +190,26 @@ impl Client {
     }
 }
 
+/// There is no object to reply with.
+fn refuse_lookup(
+    error: LookupError,
+    request: &Request<'_>,
+    options: &ReplyOptions<'_>,
+    text: &mut Vec<u8>,
+    parts: &mut Vec<Part>,
+) -> Reply {
+    // A directory in the place of its own index is nothing that could be asked for by another name.
+    if error == LookupError::Directory && !request.is_for_directory() {
+        return http::redirect_reply(request, options, text, parts);
+    }
+    let head_only = request.method == Method::Head;
+    let close = !(request.keep_alive && options.keep_alive);
+    http::error_reply(status_of(error), head_only, close, options, text, parts)
+}
+
 const fn status_of(error: LookupError) -> Status {
     match error {
-        LookupError::NotFound => Status::NotFound,
+        LookupError::NotFound | LookupError::Directory => Status::NotFound,
         LookupError::Forbidden => Status::Forbidden,
         LookupError::Busy => Status::ServiceUnavailable,
         LookupError::Failed => Status::InternalServerError,

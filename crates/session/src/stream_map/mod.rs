@@ -30,6 +30,9 @@ pub(crate) const REPLIES_MAX: usize = 8;
 /// Acknowledged text is cut off the buffer once it is this long; cutting less would copy more.
 const DEAD_TEXT_BYTES_MAX: usize = 8192;
 
+/// Over TLS, the text of a reply is one record, or several of its parts are one each.
+const _: () = assert!(http::REPLY_TEXT_BYTES_MAX <= record::CONTENT_BYTES_MAX);
+
 /// Where a run of the stream comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {

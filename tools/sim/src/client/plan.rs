@@ -250,8 +250,10 @@ impl Conduct {
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestPlan {
-    /// Which object; `None`: a path that does not exist.
+    /// Which object; `None`: something else.
     pub(crate) object: Option<ObjectPlan>,
+    /// What else.
+    pub(crate) instead: Instead,
     /// HEAD instead of GET.
     pub(crate) head: bool,
     /// Which part.
@@ -261,6 +263,39 @@ pub(crate) struct RequestPlan {
     /// Asks the server to close after the reply.
     pub(crate) close: bool,
 }
+
+/// What is asked for that is no object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Instead {
+    /// A path that does not exist.
+    Nothing,
+    /// The objects' directory, which has no index.
+    Directory,
+    /// The same without its final slash.
+    DirectoryWithoutSlash,
+}
+
+impl Instead {
+    pub(crate) const ALL: [Self; 3] = [Self::Nothing, Self::Directory, Self::DirectoryWithoutSlash];
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Nothing => "/objects/none",
+            Self::Directory => DIRECTORY,
+            Self::DirectoryWithoutSlash => "/objects",
+        }
+    }
+
+    fn status(self) -> u16 {
+        match self {
+            Self::Nothing | Self::Directory => 404,
+            Self::DirectoryWithoutSlash => 301,
+        }
+    }
+}
+
+/// Where all objects are, and where a 301 must lead to.
+pub(crate) const DIRECTORY: &str = "/objects/";
 
 /// One byte range (RFC 9110 s14.1.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -368,7 +403,7 @@ impl RequestPlan {
         let method = if self.head { "HEAD" } else { "GET" };
         let path = self
             .object
-            .map_or_else(|| "/objects/none".to_owned(), |o| o.path());
+            .map_or_else(|| self.instead.path().to_owned(), |o| o.path());
         let range = self
             .range
             .map(|range| range.field_line())
@@ -390,7 +425,7 @@ impl RequestPlan {
     /// The reply it must get.
     pub(crate) fn expected(&self) -> Expected {
         let (status, body) = match self.object {
-            None => (404, ExpectedBody::Text),
+            None => (self.instead.status(), ExpectedBody::Text),
             Some(_) if self.condition == Condition::IfNoneMatch => (304, ExpectedBody::Nothing),
             Some(object) => match self.range {
                 // RFC 9110 s14.2: a server ignores Range for any method but GET; s13.1.5: and
@@ -488,7 +523,9 @@ pub(crate) struct Permits {
 
 #[cfg(test)]
 mod tests {
-    use super::{Condition, Content, ExpectedBody, ObjectPlan, PartList, RangePlan, RequestPlan};
+    use super::{
+        Condition, Content, ExpectedBody, Instead, ObjectPlan, PartList, RangePlan, RequestPlan,
+    };
 
     fn request(size_bytes: u64, range: Option<RangePlan>) -> RequestPlan {
         let content = Content::new(0, 7, 0);
@@ -501,6 +538,7 @@ mod tests {
         let condition = Condition::None;
         RequestPlan {
             object: Some(object),
+            instead: Instead::Nothing,
             head: false,
             range,
             condition,
@@ -549,16 +587,19 @@ mod tests {
         assert_eq!(RequestPlan { condition, ..base }.expected().status, 200);
         let condition = Condition::IfNoneMatch;
         assert_eq!(RequestPlan { condition, ..base }.expected().status, 304);
-        assert_eq!(
-            RequestPlan {
+        for (instead, status) in [
+            (Instead::Nothing, 404),
+            (Instead::Directory, 404),
+            (Instead::DirectoryWithoutSlash, 301),
+        ] {
+            let request = RequestPlan {
                 condition,
                 object: None,
+                instead,
                 ..base
-            }
-            .expected()
-            .status,
-            404
-        );
+            };
+            assert_eq!(request.expected().status, status);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::Violation;
 use super::body::{Body, content_range};
-use super::plan::{Expected, ExpectedBody, Permits};
+use super::plan::{DIRECTORY, Expected, ExpectedBody, Permits};
 
 /// A reply head longer than this is a violation.
 const HEAD_BYTES_MAX: usize = 4096;
@@ -37,6 +37,7 @@ struct Head {
     content_range: Option<String>,
     /// Of a multipart body.
     boundary: Option<String>,
+    location: Option<String>,
     close: bool,
 }
 
@@ -124,6 +125,10 @@ impl ReplyReader {
         }
         if expected.close && !head.close {
             return Err(format!("a {} that ignores Connection: close", head.status));
+        }
+        let location = (head.status == 301).then_some(DIRECTORY);
+        if head.location.as_deref() != location {
+            return Err(format!("Location {:?}, not {location:?}", head.location));
         }
         if expected.body == ExpectedBody::Nothing {
             // RFC 9110 s15.4.5: no content, whatever Content-Length says.
@@ -255,6 +260,7 @@ impl Head {
                     let boundary = value.strip_prefix("multipart/byteranges; boundary=");
                     head.boundary = boundary.map(str::to_owned);
                 }
+                "location" => head.location = Some(value.to_owned()),
                 "content-range" => head.content_range = Some(value.to_owned()),
                 "connection" => head.close |= value.eq_ignore_ascii_case("close"),
                 "transfer-encoding" => return Err(format!("field line {line:?}")),
@@ -269,7 +275,7 @@ impl Head {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::super::plan::{Condition, ObjectPlan, Permits, RangePlan, RequestPlan};
+    use super::super::plan::{Condition, Instead, ObjectPlan, Permits, RangePlan, RequestPlan};
     use super::ReplyReader;
     use crate::content::Content;
 
@@ -286,6 +292,7 @@ mod tests {
     fn asked(range: Option<RangePlan>, head: bool) -> RequestPlan {
         RequestPlan {
             object: Some(object()),
+            instead: Instead::Nothing,
             head,
             range,
             condition: Condition::None,
@@ -384,6 +391,24 @@ mod tests {
         assert!(read(&[b'x'; 5000], 500, &range, Permits::default()).is_err());
         let empty = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
         assert!(read(empty, 9, &[], Permits::default()).is_err());
+    }
+
+    #[test]
+    fn a_redirect_must_lead_to_the_directory() {
+        let request = RequestPlan {
+            object: None,
+            instead: Instead::DirectoryWithoutSlash,
+            ..asked(None, false)
+        };
+        let judge = |fields: &str| {
+            let stream = format!("HTTP/1.1 301 Moved\r\n{fields}Content-Length: 0\r\n\r\n");
+            read(stream.as_bytes(), 9, &[request], Permits::default()).map(|reader| reader.replies)
+        };
+        assert_eq!(judge("Location: /objects/\r\n"), Ok(1));
+        assert!(judge("Location: /objects\r\n").is_err());
+        assert!(judge("").is_err());
+        let elsewhere = b"HTTP/1.1 200 OK\r\nLocation: /objects/\r\nContent-Length: 1000\r\n\r\n";
+        assert!(read(elsewhere, 9, &[asked(None, false)], Permits::default()).is_err());
     }
 
     #[test]

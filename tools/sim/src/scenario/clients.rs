@@ -11,8 +11,8 @@ use clock::Instant;
 use super::SIZE_SMALL_MAX;
 use super::theme::Swarm;
 use crate::client::plan::{
-    ClientPlan, Condition, Conduct, ConnectionPlan, Farewell, Misstep, ObjectPlan, PARTS_MAX,
-    PartList, Pause, RangePlan, RequestPlan,
+    ClientPlan, Condition, Conduct, ConnectionPlan, Farewell, Instead, Misstep, ObjectPlan,
+    PARTS_MAX, PartList, Pause, RangePlan, RequestPlan,
 };
 use crate::dice::Dice;
 
@@ -134,6 +134,7 @@ fn draw_request(dice: &mut Dice, objects: &[ObjectPlan], budget_bytes: &mut u64)
     };
     let mut request = RequestPlan {
         object: (!dice.chance(50)).then_some(object),
+        instead: dice.pick(&Instead::ALL),
         head: dice.chance(100),
         range: draw_range(dice, object.size_bytes),
         condition,

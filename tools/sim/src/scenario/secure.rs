@@ -9,8 +9,8 @@ use core::time::Duration;
 use super::theme::Swarm;
 use super::{Happening, Scenario};
 use crate::client::plan::{
-    Aead, ClientPlan, Condition, Conduct, ConnectionPlan, Farewell, Later, Misstep, RequestPlan,
-    SecurePlan, Version,
+    Aead, ClientPlan, Condition, Conduct, ConnectionPlan, Farewell, Instead, Later, Misstep,
+    RequestPlan, SecurePlan, Version,
 };
 use crate::content::Content;
 use crate::dice::Dice;
@@ -118,6 +118,7 @@ impl Scenario {
         };
         let request = RequestPlan {
             object: self.objects.first().copied(),
+            instead: Instead::Nothing,
             head: true,
             range: None,
             condition: Condition::None,

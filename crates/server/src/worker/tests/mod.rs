@@ -145,7 +145,7 @@ fn conductor(capabilities: Capabilities) -> Conductor {
         is_sealing_emulated: false,
         connections_max: CONNECTIONS_MAX,
         seed: [7; 32],
-        cors: false,
+        replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,
         head_timeout: Duration::from_secs(20),
         // Below TCP's keep-alive: the first timer of a connection that asks for nothing.

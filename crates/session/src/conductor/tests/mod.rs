@@ -42,7 +42,7 @@ fn config() -> Config {
         is_sealing_emulated: false,
         connections_max: 4,
         seed: [9; 32],
-        cors: false,
+        replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,
         head_timeout: Duration::from_secs(20),
         idle_timeout: Duration::from_secs(75),
@@ -100,7 +100,8 @@ impl Bench {
             .handle_frame(now, arena, frame, ChecksumState::Unverified);
     }
 
-    /// Polls everything once; look-ups are answered at once: `/object` exists.
+    /// Polls everything once; look-ups are answered at once: `/object` exists, and a directory
+    /// `/folder` with an index; the index of `/deep/` is a directory.
     fn turn(&mut self) {
         while let Some(plan) = self.conductor.poll_lookup() {
             self.answer(&plan, None);
@@ -114,7 +115,9 @@ impl Bench {
     fn answer(&mut self, plan: &LookupPlan, error: Option<LookupError>) {
         let answer = match error {
             Some(error) => Err(error),
-            None if plan.path == "/object" => Ok(object()),
+            None if plan.path == "/object" || plan.path == "/folder/index.html" => Ok(object()),
+            None if plan.path == "/folder" => Err(LookupError::Directory),
+            None if plan.path == "/deep/index.html" => Err(LookupError::Directory),
             None => Err(LookupError::NotFound),
         };
         self.conductor.handle_lookup(self.now, plan.token, answer);
@@ -201,7 +204,6 @@ fn object() -> Object {
             size_bytes: OBJECT_BYTES,
             modified_unix_seconds: 1_600_000_000,
             entity_tag: "\"tag\"".into(),
-            content_type: "video/mp4",
         },
         block_bytes: 4096,
         read_bytes_max: 65_536,

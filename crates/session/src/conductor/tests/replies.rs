@@ -165,7 +165,7 @@ fn a_bad_head_is_refused_and_the_connection_closed() {
     let mut peer = Peer::connect(&mut bench, 1001);
     peer.ask(
         &mut bench,
-        &format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(9000)),
+        &format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(http::HEAD_BYTES_MAX)),
     );
     peer.drain(&mut bench);
     assert!(peer.head_and_rest().0.starts_with("HTTP/1.1 431 "));
@@ -185,4 +185,114 @@ fn a_client_that_closed_its_side_gets_all_replies_it_asked_for() {
     assert_eq!(text.matches("HTTP/1.1 404 ").count(), 11);
     assert!(peer.finished);
     bench.assert_quiet();
+}
+
+#[test]
+fn a_directory_is_answered_with_its_index_or_its_right_name() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    for (path, status, location) in [
+        ("/folder/", "200 OK", None),
+        ("/folder/?a=b", "200 OK", None),
+        ("/folder", "301 Moved Permanently", Some("/folder/")),
+        ("/folder?a=b", "301 Moved Permanently", Some("/folder/?a=b")),
+        // Its index is a directory itself, whose right name is no better.
+        ("/deep/", "404 Not Found", None),
+        ("/none/", "404 Not Found", None),
+        ("/", "404 Not Found", None),
+    ] {
+        peer.received.clear();
+        peer.get(&mut bench, path);
+        peer.drain(&mut bench);
+        let (head, _) = peer.head_and_rest();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{path}: {head}"
+        );
+        let named = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Location: "));
+        assert_eq!(named, location, "{path}");
+    }
+    assert_eq!(bench.released(), 2);
+}
+
+#[test]
+fn date_follows_the_wall_clock_and_nothing_else_does() {
+    const YEARS: u64 = 20 * 365 * 86_400;
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let mut field = |bench: &mut Bench, name: &str| {
+        peer.received.clear();
+        peer.ask(bench, "HEAD /object HTTP/1.1\r\nHost: a\r\n\r\n");
+        peer.drain(bench);
+        let (head, _) = peer.head_and_rest();
+        let prefix = format!("{name}: ");
+        let value = head.lines().find_map(|line| line.strip_prefix(&prefix));
+        value.map(str::to_owned)
+    };
+    // What it was told at start, until it is told otherwise.
+    assert_eq!(
+        field(&mut bench, "Date").as_deref(),
+        Some("Tue, 14 Nov 2023 22:13:20 GMT")
+    );
+    let tag = field(&mut bench, "ETag");
+    let modified = field(&mut bench, "Last-Modified");
+    assert!(tag.is_some() && modified.is_some());
+    for (unix_seconds, date) in [
+        (1_700_000_001, "Tue, 14 Nov 2023 22:13:21 GMT"),
+        (1_700_000_000 + YEARS, "Mon, 09 Nov 2043 22:13:20 GMT"),
+        (1_700_000_000, "Tue, 14 Nov 2023 22:13:20 GMT"),
+    ] {
+        bench.conductor.set_unix_seconds(unix_seconds);
+        assert_eq!(field(&mut bench, "Date").as_deref(), Some(date));
+        assert_eq!(field(&mut bench, "ETag"), tag);
+        assert_eq!(field(&mut bench, "Last-Modified"), modified);
+        // Time that passes is another clock's: an idle connection outlives any step.
+        bench.pass(clock::Duration::from_secs(10));
+    }
+    // Set to years before the object was made: its date is not said, its tag is the same.
+    bench.conductor.set_unix_seconds(1_600_000_000 - YEARS);
+    assert_eq!(
+        field(&mut bench, "Date").as_deref(),
+        Some("Mon, 18 Sep 2000 12:26:40 GMT")
+    );
+    assert_eq!(field(&mut bench, "ETag"), tag);
+    assert_eq!(field(&mut bench, "Last-Modified"), None);
+    bench.pass(clock::Duration::from_secs(10));
+    assert!(!peer.reset && !peer.finished);
+    assert_eq!(bench.conductor.connection_count(), 1);
+}
+
+#[test]
+fn a_head_of_the_greatest_length_is_answered() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let target = format!(
+        "/object?{}",
+        "s".repeat(http::TARGET_BYTES_MAX - "/object?".len())
+    );
+    let start = format!("GET {target} HTTP/1.1\r\nHost: a\r\nX: ");
+    let filling = http::HEAD_BYTES_MAX - start.len() - 4;
+    let head = format!("{start}{}\r\n\r\n", "x".repeat(filling));
+    for part in head.as_bytes().chunks(1460) {
+        peer.send(&mut bench, TcpFlags::ACK, part);
+    }
+    bench.turn();
+    peer.drain(&mut bench);
+    assert!(peer.head_and_rest().0.starts_with("HTTP/1.1 200 OK\r\n"));
+    // One byte more, and then a target one byte longer.
+    for (head, status) in [
+        (format!("{start}{}\r\n\r\n", "x".repeat(filling + 1)), 431),
+        (format!("GET {target}s HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
+    ] {
+        let mut peer = Peer::connect(&mut bench, 1000 + status);
+        for part in head.as_bytes().chunks(1460) {
+            peer.send(&mut bench, TcpFlags::ACK, part);
+        }
+        bench.turn();
+        peer.drain(&mut bench);
+        let (head, _) = peer.head_and_rest();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+    }
 }

@@ -1,0 +1,178 @@
+//! The fields of a request that this server acts on, gathered line by line.
+//!
+//! It refuses what has no one meaning: a condition or `Host` given twice, lengths that differ,
+//! a length beside a transfer coding. All others are passed over. It keeps no copy of anything.
+
+use super::{Preflight, parse_decimal};
+use crate::Status;
+use crate::authority::is_authority;
+use crate::conditional::Conditions;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Fields<'a> {
+    pub(super) conditions: Conditions<'a>,
+    pub(super) range: Option<&'a [u8]>,
+    pub(super) preflight: Preflight<'a>,
+    host: Option<&'a [u8]>,
+    content_length: Option<u64>,
+    transfer: Option<Transfer>,
+    expectation_unknown: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+/// What the transfer codings, of all lines together, come to (RFC 9112 s6.1).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transfer {
+    /// The last one is not chunked.
+    NotChunked,
+    /// The last one is chunked, and no other is.
+    Chunked,
+    /// Something follows chunked.
+    Faulty,
+}
+
+/// Whether a request carries a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Body {
+    None,
+    Some,
+}
+
+impl<'a> Fields<'a> {
+    /// Takes one line in.
+    pub(super) fn take(&mut self, name: &str, value: &'a [u8]) -> Result<(), Status> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        // Most fields of a browser's request are none of ours: the first letter sorts them out.
+        match name.as_bytes().first().map(u8::to_ascii_lowercase) {
+            Some(b'h') if is("host") => put_once(&mut self.host, value)?,
+            Some(b'c') if is("connection") => self.take_connection(value),
+            Some(b'c') if is("content-length") => self.take_content_length(value)?,
+            Some(b't') if is("transfer-encoding") => self.take_transfer_encoding(value),
+            Some(b'e') if is("expect") => {
+                self.expectation_unknown |= !value.eq_ignore_ascii_case(b"100-continue");
+            }
+            Some(b'r') if is("range") => self.range = self.range.or(Some(value)),
+            Some(b'i') if is("if-match") => put_once(&mut self.conditions.if_match, value)?,
+            Some(b'i') if is("if-none-match") => {
+                put_once(&mut self.conditions.if_none_match, value)?;
+            }
+            Some(b'i') if is("if-modified-since") => {
+                put_once(&mut self.conditions.if_modified_since, value)?;
+            }
+            Some(b'i') if is("if-unmodified-since") => {
+                put_once(&mut self.conditions.if_unmodified_since, value)?;
+            }
+            Some(b'i') if is("if-range") => put_once(&mut self.conditions.if_range, value)?,
+            Some(b'a') if is("access-control-request-method") => {
+                put_once(&mut self.preflight.method, value)?;
+            }
+            Some(b'a') if is("access-control-request-headers") => {
+                put_once(&mut self.preflight.headers, value)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_connection(&mut self, value: &[u8]) {
+        for option in value.split(|&byte| byte == b',') {
+            let option = option.trim_ascii();
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    /// RFC 9112 s6.3 rule 5: a length that is not a number, or two that differ, is "an
+    /// unrecoverable error". A list of equal lengths might be excused; it is not.
+    fn take_content_length(&mut self, value: &[u8]) -> Result<(), Status> {
+        let length = parse_decimal(value).ok_or(Status::BadRequest)?;
+        if self.content_length.is_some_and(|earlier| earlier != length) {
+            return Err(Status::BadRequest);
+        }
+        self.content_length = Some(length);
+        Ok(())
+    }
+
+    /// RFC 9112 s6.1: "A sender MUST NOT apply the chunked transfer coding more than once", and
+    /// several lines are one list.
+    fn take_transfer_encoding(&mut self, value: &[u8]) {
+        for coding in value.split(|&byte| byte == b',') {
+            let is_chunked = coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
+            self.transfer = Some(match self.transfer {
+                Some(Transfer::Chunked | Transfer::Faulty) => Transfer::Faulty,
+                _ if is_chunked => Transfer::Chunked,
+                _ => Transfer::NotChunked,
+            });
+        }
+    }
+
+    /// RFC 9112 s3.2: 400 to "any HTTP/1.1 request message that lacks a Host header field and to
+    /// any request message that contains [...] a Host header field with an invalid field value".
+    /// An empty value names no server; it is excused only where the target itself names one.
+    pub(super) fn check_host(
+        &self,
+        version_minor: u8,
+        target_has_authority: bool,
+    ) -> Result<(), Status> {
+        let is_right = match self.host {
+            None => version_minor == 0,
+            Some([]) => target_has_authority,
+            Some(host) => is_authority(host),
+        };
+        if is_right {
+            Ok(())
+        } else {
+            Err(Status::BadRequest)
+        }
+    }
+
+    /// Whether there is a body, or 400 if that cannot be told safely.
+    pub(super) fn framing(&self, version_minor: u8) -> Result<Body, Status> {
+        let Some(transfer) = self.transfer else {
+            return Ok(match self.content_length {
+                None | Some(0) => Body::None,
+                Some(_) => Body::Some,
+            });
+        };
+        // RFC 9112 s6.1: in HTTP/1.0, or beside a length, a transfer coding means faulty framing.
+        if version_minor == 0 || self.content_length.is_some() {
+            return Err(Status::BadRequest);
+        }
+        // RFC 9112 s6.3 rule 4: if chunked is not the final coding, "the server MUST respond with
+        // the 400 (Bad Request) status code and then close the connection".
+        match transfer {
+            Transfer::Chunked => Ok(Body::Some),
+            Transfer::NotChunked | Transfer::Faulty => Err(Status::BadRequest),
+        }
+    }
+
+    /// What is refused although it is understood.
+    pub(super) fn check_willing(&self, version_minor: u8, body: Body) -> Result<(), Status> {
+        // RFC 9110 s9.3.1: a body in a `GET` "might lead some implementations to reject the request
+        // and close the connection because of its potential as a request smuggling attack". We do.
+        if body == Body::Some {
+            return Err(Status::ContentTooLarge);
+        }
+        // RFC 9110 s10.1.1: HTTP/1.0 knows no expectations. `100-continue` needs no answer, for
+        // no body is ever awaited.
+        if self.expectation_unknown && version_minor > 0 {
+            return Err(Status::ExpectationFailed);
+        }
+        Ok(())
+    }
+
+    /// RFC 9112 s9.3.
+    pub(super) fn keep_alive(&self, version_minor: u8) -> bool {
+        !self.close && (version_minor > 0 || self.keep_alive)
+    }
+}
+
+/// A field given twice has no one meaning for most of these fields; nginx refuses it as well.
+fn put_once<'a>(slot: &mut Option<&'a [u8]>, value: &'a [u8]) -> Result<(), Status> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Status::BadRequest),
+    }
+}
