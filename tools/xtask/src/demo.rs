@@ -2,10 +2,13 @@
 //!
 //! The film is synthetic (ffmpeg's test picture and a tone), cut into HLS segments. ffmpeg plays it
 //! three times: from the disk, over HTTP and over HTTPS through Atlas; every decoded frame must be
-//! the same. The certificate is made for the demo, and nobody vouches for it.
+//! the same. The certificate is made for the demo, and nobody vouches for it. For browsers there is a
+//! page that plays the film as one MP4 file, which they all can; it is fetched, too.
 //! With `--once` all of it happens in a network namespace; otherwise the TAP is the host's and the
 //! film stays up until Ctrl-C.
 
+use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,6 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use crate::harness::certificate::{Identity, IdentityFiles};
+use crate::harness::client::Client;
 use crate::harness::film::{self, FRAME_RATE};
 use crate::harness::namespace::Namespace;
 use crate::harness::server::{Server, atlas_binary};
@@ -28,6 +32,25 @@ const SEGMENT_SECONDS: u32 = 4;
 
 /// The playlist's name.
 const PLAYLIST: &str = "index.m3u8";
+
+/// The film as one file, and the page that plays it: what the server has for `/`.
+const WHOLE_FILM: &str = "film.mp4";
+const PAGE_FILE: &str = "index.html";
+const PAGE: &str = r#"<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Atlas</title>
+<style>
+  body { font: 1rem/1.5 sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem }
+  video { background: black; width: 100% }
+</style>
+<h1>Atlas</h1>
+<video src="film.mp4" controls autoplay muted loop playsinline></video>
+<p>Every jump in the film is a range request. The same film in segments, for players of HLS:
+<a href="index.m3u8">index.m3u8</a></p>
+</html>
+"#;
 
 /// Where Atlas answers when it is not told otherwise.
 const ADDRESS: &str = "10.77.0.2";
@@ -87,9 +110,12 @@ fn show(once: bool, atlas: &Path) -> Result<()> {
         .arg(&identity.certificate);
     command.arg("--key").arg(&identity.key);
     let server = Server::atlas(&mut command)?;
-    let url = |scheme| url_of(&server.ready, scheme);
+    let url = |scheme| url_of(&server.ready, scheme, PLAYLIST);
     let (http, https) = (url("http")?, url("https")?);
     println!("atlas serves {http} and {https}");
+    let page = url_of(&server.ready, "http", "")?;
+    fetch_page(place.as_ref(), film.path())?;
+    println!("the page {page} and the film in it are served");
 
     let playlist = film.path().join(PLAYLIST);
     let expected = film::play(Command::new("ffmpeg"), &[], &playlist.to_string_lossy())?;
@@ -99,7 +125,7 @@ fn show(once: bool, atlas: &Path) -> Result<()> {
     compare(&expected, inside("ffmpeg"), &https, &trust)?;
     println!("every decoded frame is the same as from the disk");
     if !once {
-        invite(&http, &https, &identity);
+        invite(&page, &http, &https, &identity);
         while !interrupt::is_set() {
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -107,13 +133,41 @@ fn show(once: bool, atlas: &Path) -> Result<()> {
     report(server)
 }
 
-/// The playlist's URL, made of the one of this scheme in the server's `ready` line.
-fn url_of(ready: &str, scheme: &str) -> Result<String> {
+/// The URL of a file, made of the one of this scheme in the server's `ready` line.
+fn url_of(ready: &str, scheme: &str, file: &str) -> Result<String> {
     let root = ready
         .split_whitespace()
         .find(|word| word.split_once("://").is_some_and(|(it, _)| it == scheme))
         .with_context(|| format!("the ready line has no URL of {scheme}: {ready}"))?;
-    Ok(format!("{}/{PLAYLIST}", root.trim_end_matches('/')))
+    Ok(format!("{}/{file}", root.trim_end_matches('/')))
+}
+
+/// Fetches what a browser would: the page at `/`, and the beginning of the film it names.
+fn fetch_page(place: Option<&Namespace>, folder: &Path) -> Result<()> {
+    let address = SocketAddr::new(ADDRESS.parse()?, 80);
+    let mut client = match place {
+        Some(namespace) => Client::connect(namespace, address)?,
+        None => Client::connect_from_here(address)?,
+    };
+    let (head, body) = client.exchange("GET", "/", "")?;
+    let content_type = head.field("content-type").unwrap_or_default();
+    ensure!(
+        (head.status, content_type) == (200, "text/html; charset=utf-8") && body == PAGE.as_bytes(),
+        "the page came as {} {content_type:?}, {} bytes",
+        head.status,
+        body.len()
+    );
+    let (path, range) = (format!("/{WHOLE_FILM}"), "Range: bytes=0-9999\r\n");
+    let (head, body) = client.exchange("GET", &path, range)?;
+    let content_type = head.field("content-type").unwrap_or_default();
+    let expected = fs::read(folder.join(WHOLE_FILM))?;
+    ensure!(
+        (head.status, content_type) == (206, "video/mp4") && expected.starts_with(&body),
+        "the film came as {} {content_type:?}, {} bytes",
+        head.status,
+        body.len()
+    );
+    Ok(())
 }
 
 /// Plays the film over the wire; each frame must be the expected one.
@@ -133,15 +187,16 @@ fn compare(expected: &str, player: Command, url: &str, options: &[&str]) -> Resu
 }
 
 /// Says how to see it.
-fn invite(http: &str, https: &str, identity: &IdentityFiles) {
+fn invite(page: &str, http: &str, https: &str, identity: &IdentityFiles) {
     let certificate = identity.certificate.display();
-    println!("\nopen it in a player until Ctrl-C:");
+    println!("\nopen it in a browser until Ctrl-C:\n  {page}");
+    println!("or in a player:");
     println!("  ffplay {http}\n  ffplay {https}\n  curl -O {http}");
     println!("  curl --cacert {certificate} -O {https}");
     println!("Nobody vouches for the certificate: curl -k goes on without, a browser asks first.");
 }
 
-/// Makes a playlist and its segments in `folder`.
+/// Makes a playlist and its segments in `folder`, the same film as one file, and its page.
 fn make_film(folder: &Path) -> Result<()> {
     // A key frame at the start of each segment, and nowhere else.
     let group = (FRAME_RATE * SEGMENT_SECONDS).to_string();
@@ -149,7 +204,12 @@ fn make_film(folder: &Path) -> Result<()> {
     let mut options = vec!["-g", &group, "-keyint_min", &group, "-sc_threshold", "0"];
     options.extend(["-b:v", "4M", "-f", "hls", "-hls_playlist_type", "vod"]);
     options.extend(["-hls_time", &segment]);
-    film::make(&folder.join(PLAYLIST), FILM_SECONDS, "1280x720", &options)
+    let playlist = folder.join(PLAYLIST);
+    film::make(&playlist, FILM_SECONDS, "1280x720", &options)?;
+    // Its index first, so that it plays before all of it is there.
+    let index_first = ["-movflags", "+faststart"];
+    film::wrap(&playlist, &folder.join(WHOLE_FILM), &index_first)?;
+    fs::write(folder.join(PAGE_FILE), PAGE).context("writing the page")
 }
 
 /// Ends the server and prints what it counted.
@@ -180,14 +240,23 @@ fn report(server: Server) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::url_of;
+    use super::{PAGE, PLAYLIST, WHOLE_FILM, url_of};
 
     #[test]
     fn the_ready_line_has_a_url_of_each_scheme_or_none() {
         let ready = "ready http://10.77.0.2/ https://10.77.0.2:8443/ link=tap:atlas0";
-        let url = |scheme| url_of(ready, scheme).expect("a URL");
+        let url = |scheme| url_of(ready, scheme, PLAYLIST).expect("a URL");
         assert_eq!(url("http"), "http://10.77.0.2/index.m3u8");
         assert_eq!(url("https"), "https://10.77.0.2:8443/index.m3u8");
-        assert!(url_of("ready http://10.77.0.2/", "https").is_err());
+        assert!(url_of("ready http://10.77.0.2/", "https", PLAYLIST).is_err());
+        let page = url_of(ready, "http", "").expect("a URL");
+        assert_eq!(page, "http://10.77.0.2/");
+    }
+
+    #[test]
+    fn the_page_names_the_files_there_are() {
+        for file in [WHOLE_FILM, PLAYLIST] {
+            assert!(PAGE.contains(&format!("\"{file}\"")), "{file}");
+        }
     }
 }

@@ -91,6 +91,17 @@ impl Client {
             TcpStream::connect_timeout(&address, CONNECT_LIMIT)
                 .with_context(|| format!("connecting to {address}"))
         })?;
+        Self::over(stream)
+    }
+
+    /// Connects from where this process is.
+    pub(crate) fn connect_from_here(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)
+            .with_context(|| format!("connecting to {address}"))?;
+        Self::over(stream)
+    }
+
+    fn over(stream: TcpStream) -> Result<Self> {
         stream.set_read_timeout(Some(SILENCE_LIMIT))?;
         stream.set_write_timeout(Some(SILENCE_LIMIT))?;
         stream.set_nodelay(true)?;

@@ -35,6 +35,22 @@ pub(crate) fn make(file: &Path, seconds: u32, size: &str, options: &[&str]) -> R
     Ok(())
 }
 
+/// Wraps the pictures and sound of `source` as they are into another kind of file; `options` come
+/// before its name.
+pub(crate) fn wrap(source: &Path, file: &Path, options: &[&str]) -> Result<()> {
+    let mut command = Command::new("ffmpeg");
+    command.args(["-v", "error", "-i"]).arg(source);
+    command.args(["-c", "copy"]).args(options).arg(file);
+    let output = output(&mut command, LIMIT)?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "ffmpeg wrapped no film: {}",
+        complaint.trim()
+    );
+    Ok(())
+}
+
 /// Decodes a film and returns the MD5 of each of its frames, one line each. `player` is ffmpeg,
 /// wherever it is to run; `options` come before the source.
 pub(crate) fn play(mut player: Command, options: &[&str], source: &str) -> Result<String> {

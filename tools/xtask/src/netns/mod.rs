@@ -7,6 +7,7 @@ mod files;
 mod https;
 mod identities;
 mod refusals;
+mod replies;
 mod stage;
 mod start;
 mod table;
@@ -176,6 +177,8 @@ enum Settings {
     Impatient,
     /// Keys change as often as a key may.
     ManyKeys,
+    /// CORS, fields and types of the operator's own.
+    Replies,
 }
 
 /// A group of checks that share a server.
@@ -190,7 +193,7 @@ struct Group {
     moved: &'static [&'static str],
 }
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     Group {
         name: "files",
         checks: |suite, show| {
@@ -227,6 +230,14 @@ const GROUPS: [Group; 9] = [
         name: "refusals",
         checks: |suite, show| refusals::run(suite, show.scene.stage),
         settings: Settings::Impatient,
+        is_https: false,
+        is_for_nginx: false,
+        moved: &[],
+    },
+    Group {
+        name: "replies",
+        checks: |suite, show| replies::run(suite, show.scene.stage, show.scene.library),
+        settings: Settings::Replies,
         is_https: false,
         is_for_nginx: false,
         moved: &[],
@@ -308,6 +319,8 @@ impl Show<'_> {
                 trouble::terminate(self.scene, access, config.as_deref())
             });
         }
+        let label = format!("{} a download goes on at another server", stage.name());
+        suite.run(&label, || replies::resume_elsewhere(self.scene));
         suite.run(&format!("{} idle uses no CPU", stage.name()), || {
             trouble::idle(stage, self.scene.library)
         });
@@ -342,6 +355,7 @@ impl Show<'_> {
             Settings::Impatient => {
                 format!("head_timeout_seconds = {seconds}\nshutdown_grace_seconds = 60\n")
             }
+            Settings::Replies => replies::CONFIG.to_owned(),
             Settings::ManyKeys => format!("tls_key_records_max = {}\n", https::KEY_RECORDS_MAX),
         };
         let file = self.scratch.join(format!("{settings:?}.toml"));

@@ -27,16 +27,16 @@ const fn refusal(what: &'static str, request: &'static str, statuses: &'static [
 }
 
 /// Every one of these is a whole head: the answer must come without waiting for more.
-const REFUSALS: [Refusal; 17] = [
+const REFUSALS: [Refusal; 22] = [
     refusal(
         "missing object",
         "GET /none HTTP/1.1\r\nHost: a\r\n\r\n",
         &[404],
     ),
     refusal(
-        "directory",
+        "directory without an index",
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        &[403, 404],
+        &[404],
     ),
     refusal(
         "parent directory",
@@ -77,6 +77,28 @@ const REFUSALS: [Refusal; 17] = [
     refusal(
         "two hosts",
         "GET /1.mp4 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        &[400],
+    ),
+    refusal(
+        "two ports",
+        "GET /1.mp4 HTTP/1.1\r\nHost: a:80:80\r\n\r\n",
+        &[400],
+    ),
+    refusal(
+        "unclosed bracket",
+        "GET /1.mp4 HTTP/1.1\r\nHost: [::1\r\n\r\n",
+        &[400],
+    ),
+    refusal("empty host", "GET /1.mp4 HTTP/1.1\r\nHost:\r\n\r\n", &[400]),
+    refusal(
+        "coding and length of a POST",
+        "POST /1.mp4 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\
+         Transfer-Encoding: chunked\r\n\r\n",
+        &[400],
+    ),
+    refusal(
+        "two lengths of a POST",
+        "POST /1.mp4 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         &[400],
     ),
     refusal(
