@@ -351,6 +351,24 @@ fn nobody_there_is_no_success() {
 }
 
 #[test]
+fn a_count_of_requests_ends_where_nobody_is() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let server = Server {
+        address,
+        seen: Arc::default(),
+    };
+    for amount in ["-n 1", "--once"] {
+        let report = server.run(&format!("-c 3 {amount} http://HOST/a"));
+        assert_eq!(json(&report)["ended"], "gave_up");
+        // Each connection was tried as often.
+        assert_eq!(only_error(&report), ("connect".to_owned(), 18));
+        assert!(report.check().is_err());
+    }
+}
+
+#[test]
 fn an_interrupt_ends_with_the_report_so_far() {
     let server = Server::start(None);
     let report = server.run_until("http://HOST/ok/1", &AtomicBool::new(true));

@@ -5,7 +5,8 @@
 //! While the loop sleeps between two sweeps the kernel only notes which sockets are ready, and
 //! nobody is woken.
 //!
-//! It refuses to wait without end: a run to which nothing comes for long gives up. Bounded by: the
+//! It refuses to wait without end: a run to which nothing comes for long gives up, and one that
+//! reaches nobody gives up soon. Bounded by: the
 //! plan's connections; [`EVENTS_MAX`] at a time.
 
 mod connection;
@@ -46,6 +47,10 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// A run to which nothing comes gives up after its timeout, twice over, and this.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
+/// Where no connection has ever stood, each is tried so often before the run gives up: over some
+/// 0.6 s, with the waits of [`back_off`]. A run that time ends goes on trying.
+const ATTEMPTS_MAX: u32 = 6;
+
 /// One connection of the plan, whether it stands or not.
 #[derive(Debug)]
 struct Connection {
@@ -76,6 +81,10 @@ pub(crate) struct Engine<'a> {
     opening: usize,
     /// Those whose first attempt has not ended.
     untried: usize,
+    /// Those that have not failed [`ATTEMPTS_MAX`] times in a row.
+    attempting: usize,
+    /// Whether any connection has ever stood.
+    has_stood: bool,
     wakes: BinaryHeap<Reverse<(Duration, u32)>>,
     schedule: Schedule,
     random: Random,
@@ -125,6 +134,8 @@ impl<'a> Engine<'a> {
             to_open: VecDeque::new(),
             opening: 0,
             untried: plan.connections,
+            attempting: plan.connections,
+            has_stood: false,
             wakes: BinaryHeap::new(),
             schedule,
             random: Random::new(plan.seed.rotate_left(32) ^ 1),
@@ -230,6 +241,9 @@ impl<'a> Engine<'a> {
         }
         if self.begun.is_some() && self.schedule.is_over() && self.open_requests == 0 {
             return Some(Ending::Done);
+        }
+        if self.plan.window.is_none() && !self.has_stood && self.attempting == 0 {
+            return Some(Ending::GaveUp);
         }
         let pace = self.plan.pace.map_or(Duration::ZERO, |pace| pace.every);
         let patience = GIVE_UP + 2 * self.plan.timeout + self.plan.ramp_up + 2 * pace;
@@ -349,6 +363,7 @@ impl<'a> Engine<'a> {
     fn stand(&mut self, index: u32, now: Duration) {
         self.last_byte = now;
         self.opening -= 1;
+        self.has_stood = true;
         self.stats.connects += 1;
         let is_first = self.tried(index);
         let Some(connection) = connection(&mut self.connections, index) else {
@@ -528,6 +543,9 @@ impl<'a> Engine<'a> {
         };
         connection.failures = connection.failures.saturating_add(1);
         let failures = connection.failures;
+        if !self.has_stood && failures == ATTEMPTS_MAX {
+            self.attempting -= 1;
+        }
         let about = match &connection.phase {
             Phase::Open(Open { url: Some(url), .. }) => self.plan.urls.show(*url),
             _ => {
