@@ -47,7 +47,7 @@ impl Mapping {
     /// The errno of the last attempt.
     pub(crate) fn new(bytes: usize, best: PageKind) -> Result<Self, i32> {
         let length_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-        let mut reasons = Vec::new();
+        let mut refused = None;
         if best == PageKind::Huge2M {
             match map_reserved(length_bytes) {
                 Ok(base) => {
@@ -59,11 +59,7 @@ impl Mapping {
                         fallback_reason,
                     });
                 }
-                Err(errno) => reasons.push(format!(
-                    "no {} reserved huge pages of 2 MiB (errno {errno}): set vm.nr_hugepages, and \
-                     the hugetlb limit of the cgroup if it has one",
-                    length_bytes / HUGE_PAGE_BYTES
-                )),
+                Err(errno) => refused = Some(errno),
             }
         }
         let base = map_aligned(length_bytes)?;
@@ -81,15 +77,19 @@ impl Mapping {
                 Ok(())
             }
         });
-        let pages = match transparent {
-            Ok(()) if wants_transparent => PageKind::Transparent,
-            Ok(()) => PageKind::Ordinary,
-            Err(reason) => {
-                reasons.push(reason);
-                PageKind::Ordinary
-            }
+        let (pages, problem) = match transparent {
+            Ok(()) if wants_transparent => (PageKind::Transparent, None),
+            Ok(()) => (PageKind::Ordinary, None),
+            Err(problem) => (PageKind::Ordinary, Some(problem)),
         };
-        let fallback_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+        let fallback_reason = match refused {
+            Some(errno) => Some(explain_refusal(
+                length_bytes / HUGE_PAGE_BYTES,
+                errno,
+                problem.as_deref(),
+            )),
+            None => problem,
+        };
         Ok(Self {
             base,
             length_bytes,
@@ -127,6 +127,27 @@ impl Mapping {
         // SAFETY: the caller's promise; base and length are those of our own mapping.
         unsafe { unmap(self.base.as_ptr(), self.length_bytes) };
     }
+}
+
+/// Why reserved pages could not be had, what is used instead (`problem`: why not even transparent
+/// ones), and what to do.
+fn explain_refusal(count: usize, errno: i32, problem: Option<&str>) -> String {
+    let name = match errno {
+        libc::ENOMEM => "ENOMEM".to_owned(),
+        libc::EPERM => "EPERM".to_owned(),
+        libc::EINVAL => "EINVAL".to_owned(),
+        // What populating pages beyond a cgroup's limit answers.
+        libc::EFAULT => "EFAULT: the hugetlb limit of the cgroup".to_owned(),
+        errno => format!("errno {errno}"),
+    };
+    let used = problem.map_or_else(
+        || "transparent huge pages".to_owned(),
+        |problem| format!("ordinary pages ({problem})"),
+    );
+    format!(
+        "huge pages unavailable ({count} × 2 MiB wanted, {name}): using {used}; to reserve: sysctl \
+         vm.nr_hugepages={count}"
+    )
 }
 
 fn map(length_bytes: usize, flags: libc::c_int) -> Result<NonNull<u8>, i32> {
@@ -239,7 +260,7 @@ fn check_huge(base: NonNull<u8>, length_bytes: usize) -> Result<(), String> {
     }
     Err(format!(
         "{huge_bytes} of {length_bytes} bytes are in transparent huge pages: set \
-         /sys/kernel/mm/transparent_hugepage/enabled to madvise, or reserve vm.nr_hugepages"
+         /sys/kernel/mm/transparent_hugepage/enabled to madvise"
     ))
 }
 
@@ -280,6 +301,21 @@ VmFlags: rd wr
 3000-4000 rw-p 00000000 00:00 0 [heap]
 AnonHugePages:         0 kB
 ";
+
+    #[test]
+    fn a_refusal_says_what_is_used_instead_and_what_to_do() {
+        assert_eq!(
+            explain_refusal(18, libc::ENOMEM, None),
+            "huge pages unavailable (18 × 2 MiB wanted, ENOMEM): using transparent huge pages; to \
+             reserve: sysctl vm.nr_hugepages=18"
+        );
+        assert_eq!(
+            explain_refusal(1, libc::EFAULT, Some("the kernel has none")),
+            "huge pages unavailable (1 × 2 MiB wanted, EFAULT: the hugetlb limit of the cgroup): \
+             using ordinary pages (the kernel has none); to reserve: sysctl vm.nr_hugepages=1"
+        );
+        assert!(explain_refusal(1, 5, None).contains("wanted, errno 5)"));
+    }
 
     #[test]
     fn the_area_that_holds_the_address_is_read() {

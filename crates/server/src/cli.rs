@@ -26,8 +26,12 @@ Examples:
   Over TLS, besides plain HTTP or (--http off) instead of it:
     sudo atlas serve /srv/video --https 443 --cert chain.pem --key key.pem
 
-  With everything in a file:
+  With everything in a file, after a look whether it could be served:
+    sudo atlas serve /srv/video --config /etc/atlas.toml --check
     sudo atlas serve /srv/video --config /etc/atlas.toml
+
+Deploying, every setting, an example and a unit for systemd: docs/deploy.md, docs/configuration.md,
+dist/
 
 For benches only:
   atlas emulate PATH  costs what TLS costs and protects nothing: see atlas emulate --help
@@ -81,9 +85,9 @@ Example:
 
 /// Serves files over HTTP and HTTPS from its own TCP/IP stack, straight from disk to wire.
 ///
-/// Data never waits: an acknowledgment opens credit, credit becomes a direct read of just that
-/// size, and the read's completion leaves at once as large segments. There is no page cache and
-/// no socket buffer in between.
+/// A piece of a file is read from the disk (O_DIRECT) when a client's TCP acknowledgment makes room
+/// for it, and sent at once from the buffer it was read into. There is no page cache and no socket
+/// buffer in between.
 #[derive(Parser, Debug)]
 #[command(name = "atlas", version, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
@@ -102,11 +106,11 @@ pub enum Command {
     /// Everything is as with serve, but for what is sent: see the end.
     #[command(hide = true)]
     Emulate(EmulateArgs),
-    /// Hold what clients send for a constant time per flow, between two interfaces
+    /// For measuring: hold what clients send for a constant time per flow, between two interfaces
     Delay(delay::DelayArgs),
-    /// Ask a server with thousands of connections, and count what comes
+    /// For measuring: ask a server with thousands of connections, and count what comes
     Load(load::LoadArgs),
-    /// Measure a disk: latency, throughput and CPU time by window, read size and way to read
+    /// For measuring a disk: latency, throughput and CPU time by window, read size and way to read
     ///
     /// Random O_DIRECT reads of one file or block device, which is never written to.
     Disk(disk::DiskArgs),
@@ -125,9 +129,6 @@ pub struct ServeArgs {
     /// What both commands take.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// What only serving over TLS takes.
-    #[command(flatten)]
-    pub tls: TlsArgs,
 
     /// Look whether it could serve, then end: exit code 0 if so, 2 and the reason if not
     ///
@@ -135,6 +136,10 @@ pub struct ServeArgs {
     /// directory. Touches no interface, so it can run beside a server.
     #[arg(long)]
     pub check: bool,
+
+    /// What only serving over TLS takes.
+    #[command(flatten)]
+    pub tls: TlsArgs,
 }
 
 /// `atlas emulate`, as typed.
@@ -233,6 +238,8 @@ pub struct CommonArgs {
     pub config: Option<PathBuf>,
 
     /// Write every frame sent and received to a pcap file (slow: for finding faults)
+    ///
+    /// The file is made by --user, for its eyes alone. A symbolic link is refused.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 

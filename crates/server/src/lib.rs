@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod failure;
 pub mod host;
+pub mod notify;
 pub mod privileges;
 pub mod report;
 pub mod run;

@@ -14,6 +14,7 @@ use link::Link;
 use tracing::{error, info, warn};
 
 use crate::failure::Failure;
+use crate::notify;
 use crate::report;
 use crate::signals::Signals;
 use crate::tls;
@@ -82,6 +83,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
     /// What broke.
     pub fn run(mut self, urls: &str) -> Result<(), Failure> {
         announce(urls);
+        notify::tell(notify::READY);
         let outcome = self.serve();
         if outcome.is_err() {
             self.reset_all();
@@ -136,6 +138,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 grace_seconds = self.grace.as_secs(),
                 "finishing, then ending"
             );
+            notify::tell(notify::STOPPING);
             self.deadline = Some(now + self.grace);
             self.worker.shut_down(now);
         }

@@ -263,7 +263,7 @@ fn assemble<L: Link>(
         slots = limits.slots,
         objects_max = storage.objects_max,
         certificates = tls.as_ref().map_or(0, |(_, source)| source.certificate_count()),
-        user = %identity,
+        user = identity.name(),
         "serving {}",
         settings.path.display()
     );
@@ -524,14 +524,9 @@ fn make_arena(slots: u32) -> Result<Arena, Failure> {
         .map_err(|error| Failure::Refused(format!("slots {slots}: {error}")))?;
     let mebibytes = arena.bytes() >> 20;
     match (arena.pages(), arena.fallback_reason()) {
-        (PageKind::Ordinary, Some(reason)) => {
-            warn!(
-                mebibytes,
-                "the slots are in ordinary pages, which costs speed: {reason}"
-            );
-        }
-        (pages, Some(reason)) => info!(mebibytes, ?pages, "pages of the slots: {reason}"),
-        (pages, None) => info!(mebibytes, ?pages, "pages of the slots"),
+        (PageKind::Ordinary, Some(reason)) => warn!(mebibytes, "slots: {reason}"),
+        (_, Some(reason)) => info!(mebibytes, "slots: {reason}"),
+        (pages, None) => info!(mebibytes, ?pages, "slots are in huge pages"),
     }
     Ok(arena)
 }

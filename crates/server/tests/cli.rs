@@ -127,6 +127,8 @@ fn help_has_units_defaults_and_examples() {
     ] {
         assert!(flat(&long).contains(phrase), "no {phrase:?} in:\n{long}");
     }
+    let (check, tls) = (long.find("--check"), long.find("TLS:"));
+    assert!(check < tls, "--check is no flag of TLS");
     let overview = stdout(&atlas(&["--help"]));
     for phrase in ["Exit codes:", "Examples:", "serve", "--https 443"] {
         assert!(overview.contains(phrase), "no {phrase:?} in:\n{overview}");

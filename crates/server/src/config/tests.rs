@@ -1,4 +1,8 @@
+use clap::Parser as _;
+
 use super::{FileConfig, KEYS, PortOrOff, documentation};
+use crate::cli::{Cli, Command, ServeArgs};
+use crate::settings::Settings;
 
 const DOCUMENTATION_PATH: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
@@ -72,5 +76,66 @@ fn the_text_defaults_in_the_table_are_those_of_the_code() {
             1,
             "{default}"
         );
+    }
+}
+
+/// What is shipped in `dist/`.
+const EXAMPLE: &str = include_str!("../../../../dist/atlas.toml");
+const UNIT: &str = include_str!("../../../../dist/atlas.service");
+
+#[test]
+fn the_example_is_a_configuration_as_it_stands_and_with_its_options() {
+    let resolve = |text: &str| {
+        let file = FileConfig::parse(text).unwrap();
+        Settings::merge(ServeArgs::default(), file).unwrap()
+    };
+    let settings = resolve(EXAMPLE);
+    assert!(settings.https.is_none() && settings.cors);
+    let options = [
+        "https = ",
+        "user = ",
+        "[[certificate]]",
+        "cert = ",
+        "key = ",
+    ];
+    let with_options: Vec<&str> = EXAMPLE
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(setting) if options.iter().any(|option| setting.starts_with(option)) => {
+                // The sentence about tables begins like one.
+                setting.strip_suffix("see below.").map_or(setting, |_| line)
+            }
+            _ => line,
+        })
+        .collect();
+    let settings = resolve(&with_options.join("\n"));
+    assert_eq!(settings.https.unwrap().pairs.len(), 1);
+    assert_eq!(settings.user.unwrap().0.to_string(), "atlas");
+}
+
+#[test]
+fn the_unit_starts_the_server_with_flags_it_has() {
+    let commands: Vec<ServeArgs> = UNIT
+        .lines()
+        .filter(|line| line.starts_with("ExecStart"))
+        .filter_map(|line| line.split_once('=')?.1.strip_prefix("/usr/local/bin/"))
+        .map(|words| match Cli::try_parse_from(words.split(' ')) {
+            Ok(Cli {
+                command: Command::Serve(args),
+            }) => args,
+            other => panic!("{words}: {other:?}"),
+        })
+        .collect();
+    assert_eq!(commands.len(), 2);
+    // The same is looked at as is started.
+    assert!(commands[0].check && !commands[1].check);
+    assert_eq!(commands[0].common.config, commands[1].common.config);
+    // Its user must be able to give up what it is given, and needs all that links ask for.
+    for line in [
+        "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_DAC_READ_SEARCH",
+        "NoNewPrivileges=yes",
+        "DeviceAllow=/dev/net/tun rw",
+    ] {
+        assert!(UNIT.lines().any(|other| other == line), "{line}");
     }
 }

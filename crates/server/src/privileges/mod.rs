@@ -86,6 +86,16 @@ impl Identity {
         }
     }
 
+    /// As the log names it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Same => "unchanged",
+            Self::Root => "root",
+            Self::Other(account) => &account.name,
+        }
+    }
+
     /// Whether files that can be read now may be out of reach after [`Identity::assume`].
     ///
     /// # Errors

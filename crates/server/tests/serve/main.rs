@@ -206,6 +206,29 @@ fn the_grace_time_bounds_the_end() {
 }
 
 #[test]
+fn a_service_manager_hears_of_the_start_and_of_the_end() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let place = TempDir::new().unwrap();
+    set_mode(place.path(), 0o755);
+    let path = place.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    set_mode(&path, 0o777);
+    let variable = format!("NOTIFY_SOCKET={}", path.display());
+    let mut atlas = Atlas::start_by(&lab, &["env", &variable], directory.path(), &[]);
+    atlas.ready();
+    let hear = || {
+        let mut text = [0; 64];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    assert_eq!(hear(), "READY=1");
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(hear(), "STOPPING=1");
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
 fn a_removed_interface_ends_the_server() {
     let Some(lab) = Lab::new() else { return };
     let (directory, _) = directory();
