@@ -22,6 +22,7 @@ mod authority;
 mod conditional;
 mod content_type;
 mod extra_fields;
+mod head_text;
 mod range;
 mod reply;
 mod request;
@@ -32,6 +33,7 @@ pub use content_type::{
     CONTENT_TYPE_BYTES_MAX, ContentTypeProblem, ContentTypes, EXTENSION_BYTES_MAX, OWN_TYPES_MAX,
 };
 pub use extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields, FieldProblem};
+pub use head_text::HeadText;
 pub use range::RANGES_MAX;
 pub use reply::{
     PREFLIGHT_HEADERS_BYTES_MAX, Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyConfig, ReplyOptions,

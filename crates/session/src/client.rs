@@ -8,6 +8,7 @@ use wire::Route;
 
 use crate::Config;
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
+use crate::request_log::LoggedReplies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
 use crate::tls::Tls;
 
@@ -41,6 +42,8 @@ pub(crate) struct Client {
     /// Request bytes not yet answered.
     pub(crate) input: Vec<u8>,
     pub(crate) stream: StreamMap,
+    /// What the access log is to be told of the replies in the stream.
+    pub(crate) logged: LoggedReplies,
     /// `None`: plain HTTP.
     pub(crate) tls: Option<Box<Tls>>,
     /// In stream order of their claims; sent in that order.
@@ -62,6 +65,7 @@ impl Client {
             serial,
             input: Vec::new(),
             stream: StreamMap::default(),
+            logged: LoggedReplies::default(),
             tls: None,
             fetches: VecDeque::new(),
             lookup: None,

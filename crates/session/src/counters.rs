@@ -26,6 +26,13 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Name and meaning of every counter of [`Counters::as_pairs`], in the same order.
+            pub const MEANINGS: &'static [(&'static str, &'static str)] = &[
+                $((stringify!($name), concat!($($doc),+)),)+
+                ("wire_drop_count", "Frames refused, for whatever reason."),
+                ("tcp_drop_count", "Segments refused by their connection, for whatever reason."),
+            ];
+
             /// Name and value of every counter that stands for itself, in a fixed order.
             pub fn as_pairs(&self) -> Vec<(&'static str, u64)> {
                 let mut pairs = vec![$((stringify!($name), self.$name),)+];

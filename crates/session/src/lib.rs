@@ -20,10 +20,12 @@ mod conductor;
 mod counters;
 mod fetch;
 mod outbox;
+mod request_log;
 mod run_queue;
 mod slab;
 mod stream_map;
 mod tls;
+mod trouble;
 
 use core::net::IpAddr;
 
@@ -33,6 +35,8 @@ use wire::MacAddress;
 
 pub use conductor::Conductor;
 pub use counters::Counters;
+pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
+pub use trouble::Trouble;
 
 /// What the conductor is told at start; every size in it is a bound on memory.
 #[derive(Clone, Debug)]

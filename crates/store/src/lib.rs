@@ -444,6 +444,12 @@ impl Store {
         self.table.retire_used(handle);
     }
 
+    /// The path that an object was found by; of one that [`Store::poll_closed`] has not returned.
+    #[must_use]
+    pub fn path_of(&self, handle: u32) -> String {
+        format!("/{}", self.table.name(handle))
+    }
+
     /// An object to close: unused, and its handle free to be given to another. Take them all
     /// after each round of look-ups and releases.
     pub fn poll_closed(&mut self) -> Option<u32> {

@@ -85,6 +85,17 @@ pub enum Part {
     },
 }
 
+impl Part {
+    /// Its length, bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        match *self {
+            Self::Text(bytes) => bytes as u64,
+            Self::Object { length, .. } => length,
+        }
+    }
+}
+
 /// What was replied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {

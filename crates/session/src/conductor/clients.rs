@@ -11,11 +11,11 @@ use tcp::{
 use wire::{Path, SeqNumber, TcpRepr};
 
 use super::{Conductor, HALF_OPEN_MAX, Knock};
-use crate::TlsToken;
 use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
+use crate::{TlsToken, Trouble};
 
 impl Conductor {
     /// A segment for one of our addresses.
@@ -66,6 +66,8 @@ impl Conductor {
         if self.clients.is_full() {
             // Refused at once, the client can go elsewhere; left waiting, it could not.
             self.counters.tcp_overflow_count += 1;
+            let peer = tuple.peer;
+            self.troubles.note(Trouble::ConnectionTableFull { peer });
             self.refuse(path, segment, payload);
             return;
         }
@@ -80,6 +82,8 @@ impl Conductor {
         }
         if self.knocks.is_full() {
             self.counters.tcp_overflow_count += 1;
+            let peer = tuple.peer;
+            self.troubles.note(Trouble::HalfOpenTableFull { peer });
             self.forget_next_knock();
         }
         let half_open = HalfOpen::new(now, *tuple, segment, offer);
@@ -131,6 +135,8 @@ impl Conductor {
                 }
                 let Ok(index) = self.clients.insert(client) else {
                     self.counters.tcp_overflow_count += 1;
+                    let peer = half_open.tuple().peer;
+                    self.troubles.note(Trouble::ConnectionTableFull { peer });
                     self.refuse(path, segment, payload);
                     return;
                 };
@@ -233,6 +239,9 @@ impl Conductor {
             client
                 .stream
                 .release(client.tcp.acknowledged(), &mut self.released);
+            if let Some(log) = self.request_log.as_deref_mut() {
+                client.logged.end_first(client.stream.replies(), log);
+            }
         }
         match arrival.outcome {
             Outcome::Open => {
@@ -256,12 +265,16 @@ impl Conductor {
         match client.patience(&self.config) {
             Some((deadline, Overdue::Acknowledgment)) if deadline <= now => {
                 self.counters.http_stall_count += 1;
+                let peer = client.tcp.tuple().peer;
+                self.troubles.note(Trouble::SendTimedOut { peer });
                 self.abort(now, arena, index);
                 return;
             }
             Some((deadline, Overdue::Head)) if deadline <= now => self.time_out_head(now, index),
             Some((deadline, Overdue::Handshake)) if deadline <= now => {
                 self.counters.tls_handshake_timeout_count += 1;
+                let peer = client.tcp.tuple().peer;
+                self.troubles.note(Trouble::HandshakeTimedOut { peer });
                 self.close_when_replied(now, index);
             }
             Some((deadline, Overdue::Request)) if deadline <= now => {
@@ -344,6 +357,7 @@ impl Conductor {
             return;
         };
         self.table.remove(&client.tcp.tuple());
+        self.log_departure(&mut client);
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {
             if let FetchState::Ready(Some(arrived)) = fetch.state {

@@ -6,7 +6,7 @@ use memory::{Arena, FilledSlot, FreeSlot};
 use super::Conductor;
 use crate::client::Client;
 use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
-use crate::{ReadError, ReadPlan};
+use crate::{ReadError, ReadPlan, Trouble};
 
 impl Conductor {
     /// The next read to enqueue, its slot already reserved. Clients take turns, a read each.
@@ -37,6 +37,7 @@ impl Conductor {
                     Some(slot) => Some(slot),
                     None => {
                         self.counters.session_slot_famine_count += 1;
+                        self.troubles.note(Trouble::SlotFamine);
                         self.readers.push_front(index);
                         return None;
                     }
@@ -96,11 +97,12 @@ impl Conductor {
         result: Result<FilledSlot, (FreeSlot, ReadError)>,
     ) {
         let (index, id) = untoken(token);
-        let waiting = self
-            .clients
-            .entry_mut(index)
-            .and_then(|client| client.fetches.iter_mut().find(|fetch| fetch.id == id));
-        let Some(fetch) = waiting else {
+        let waiting = self.clients.entry_mut(index).and_then(|client| {
+            let peer = client.tcp.tuple().peer;
+            let fetch = client.fetches.iter_mut().find(|fetch| fetch.id == id);
+            fetch.map(|fetch| (peer, fetch))
+        });
+        let Some((peer, fetch)) = waiting else {
             self.counters.session_read_stale_count += 1;
             arena.release(result.map_or_else(|(slot, _)| slot, FilledSlot::into_free));
             return;
@@ -116,6 +118,10 @@ impl Conductor {
             Ok(slot) => {
                 // The object is shorter than it was when it was opened.
                 self.counters.session_read_short_count += 1;
+                if let Some(read) = fetch.plan.read {
+                    let object = read.object.handle;
+                    self.troubles.note(Trouble::ReadShort { peer, object });
+                }
                 arena.release(slot.into_free());
                 self.abort(now, arena, index);
             }

@@ -8,6 +8,7 @@
 mod clients;
 mod fetching;
 mod frames;
+mod logging;
 mod requests;
 mod tls;
 mod transmit;
@@ -28,7 +29,8 @@ use crate::fetch::FetchLimits;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
 use crate::slab::Slab;
-use crate::{Config, LookupPlan, ObjectHandle, TlsToken};
+use crate::trouble::Troubles;
+use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Trouble};
 
 #[cfg(doc)]
 use crate::ReadPlan;
@@ -87,6 +89,10 @@ pub struct Conductor {
     /// A reply's text, on its way into its stream.
     text: Vec<u8>,
     parts: Vec<http::Part>,
+    /// Told of every request; `None`: nobody is.
+    request_log: Option<Box<dyn RequestLog>>,
+    /// What hurt clients since it was last polled.
+    troubles: Troubles,
     next_serial: u32,
     next_fetch: u32,
     identification: u16,
@@ -124,6 +130,8 @@ impl Conductor {
                 .then(|| Rc::new(Sealer::emulated())),
             text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
+            request_log: None,
+            troubles: Troubles::default(),
             next_serial: 0,
             next_fetch: 0,
             identification: 0,
@@ -171,6 +179,12 @@ impl Conductor {
     /// Whatever waits for time to pass goes by `now`.
     pub const fn set_unix_seconds(&mut self, unix_seconds: u64) {
         self.unix_seconds = unix_seconds;
+    }
+
+    /// What hurt a client: the last of its kind, and how often the kind came since it was last
+    /// polled.
+    pub fn poll_trouble(&mut self) -> Option<(Trouble, u64)> {
+        self.troubles.poll()
     }
 
     /// Refuses new connections and requests; replies under way finish, then a FIN.

@@ -102,6 +102,7 @@ impl Conductor {
         };
         let (text, parts) = (&mut self.text, &mut self.parts);
         http::error_reply(status, head_only, true, &options, text, parts);
+        self.log_request(index, None, status.code());
         self.counters.http_reply_count += 1;
         self.counters.http_error_count += 1;
         self.push_reply(now, index, None);
@@ -153,6 +154,10 @@ impl Conductor {
             unreachable!("a request that was complete stays so");
         };
         let reply = write(&request, &options, &mut self.text, &mut self.parts);
+        self.log_request(index, Some(head_bytes), reply.status.code());
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
         client.input.drain(..head_bytes);
         self.push_reply(now, index, object.map(Object::place));
         let Some(client) = self.clients.entry_mut(index) else {

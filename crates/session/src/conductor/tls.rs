@@ -12,7 +12,7 @@ use super::Conductor;
 use crate::client::{Awaiting, Client};
 use crate::stream_map::Sealing;
 use crate::tls::{HANDSHAKES_MAX, KEY_UPDATE_TEXT, Phase, Tls, plain_alert};
-use crate::{Direction, TlsAnswer, TlsPlan, TlsToken};
+use crate::{Direction, TlsAnswer, TlsPlan, TlsToken, Trouble};
 
 impl Conductor {
     /// The next thing to do for a client that speaks TLS.
@@ -71,6 +71,8 @@ impl Conductor {
             }
             TlsAnswer::Refused { flight } => {
                 client.push_flight(now, &flight);
+                let peer = client.tcp.tuple().peer;
+                self.troubles.note(Trouble::HandshakeRefused { peer });
                 self.counters.tls_handshake_refused_count += 1;
                 self.end_tls(token.index);
             }
@@ -242,6 +244,8 @@ impl Conductor {
             }
             Err(description) => {
                 client.push_flight(now, &plain_alert(description));
+                let peer = client.tcp.tuple().peer;
+                self.troubles.note(Trouble::HandshakeRefused { peer });
                 self.counters.tls_handshake_refused_count += 1;
                 self.end_tls(index);
             }
@@ -252,10 +256,12 @@ impl Conductor {
     fn enter_handshake(&mut self, token: TlsToken) {
         if self.shaking == HANDSHAKES_MAX {
             while let Some(eldest) = self.handshakes.pop_front() {
-                let is_shaking = self
+                let shaking = self
                     .client_of(eldest)
-                    .is_some_and(|client| client.tls.as_ref().is_some_and(|tls| tls.is_shaking()));
-                if is_shaking {
+                    .filter(|client| client.tls.as_ref().is_some_and(|tls| tls.is_shaking()));
+                if let Some(client) = shaking {
+                    let peer = client.tcp.tuple().peer;
+                    self.troubles.note(Trouble::HandshakeOverflow { peer });
                     self.counters.tls_handshake_overflow_count += 1;
                     self.condemned.push(eldest);
                     self.end_tls(eldest.index);
@@ -328,7 +334,13 @@ impl Conductor {
             return;
         }
         let claimed = client.tcp.claimed_once();
+        let cut = self.request_log.as_ref();
+        let unsent = cut.map(|_| client.stream.content_behind(claimed));
         let dropped = client.stream.truncate(claimed, &mut self.released);
+        if let (Some(log), Some(unsent)) = (self.request_log.as_deref_mut(), unsent) {
+            client.logged.cut(&unsent);
+            client.logged.end_last(client.stream.replies(), log);
+        }
         client.tcp.withdraw(dropped);
         client.push_record(now, ContentType::Alert, &alert.to_bytes());
     }
@@ -389,6 +401,8 @@ impl Conductor {
                 self.ask_for_keys(index);
             }
             _ => {
+                let peer = client.tcp.tuple().peer;
+                self.troubles.note(Trouble::KeyExhausted { peer });
                 self.counters.tls_key_exhausted_count += 1;
                 self.condemned.push(TlsToken { index, serial });
             }

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::counters::Counters;
 use crate::fetch::{Fetch, FetchState};
 use crate::stream_map::{ContentChanged, StreamMap};
-use crate::{Config, TransmitProgress, Transmitted};
+use crate::{Config, TransmitProgress, Transmitted, Trouble};
 
 type Sink<'s> = dyn FnMut(&Outgoing<'_>) -> Transmitted + 's;
 
@@ -51,6 +51,12 @@ impl Conductor {
                 }
                 Err(ContentChanged) => {
                     self.counters.record_reseal_mismatch_count += 1;
+                    let peer = client.tcp.tuple().peer;
+                    let read = client.fetches.front().and_then(|fetch| fetch.plan.read);
+                    if let Some(read) = read {
+                        let object = read.object.handle;
+                        self.troubles.note(Trouble::ContentChanged { peer, object });
+                    }
                     self.abort(now, arena, index);
                 }
             }

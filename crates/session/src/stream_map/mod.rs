@@ -20,6 +20,7 @@ use record::{ContentType, Framing, Sealer};
 use tcp::{StreamOffset, StreamRange};
 
 use crate::ObjectHandle;
+use crate::request_log::UnsentBytes;
 pub(crate) use layout::Layout;
 use records::TextSeal;
 use records::{CONTENT_BYTES, SMALL_CONTENT_BYTES};
@@ -89,6 +90,32 @@ impl Span {
             } => {
                 let count = records.count_in(offset.since(self.start));
                 (self.start + count * records.record_bytes()).min(self.end())
+            }
+        }
+    }
+
+    /// Bytes of replies in what of the run lies behind `offset`: content, without what TLS adds and
+    /// without its own messages. A record of which a part lies before it lies before it.
+    fn content_behind(&self, offset: StreamOffset) -> u64 {
+        let start = self.boundary_after(offset.clamp(self.start, self.end()));
+        let behind = self.end().since(start);
+        match &self.source {
+            Source::Text { seal: None, .. } | Source::Object { records: None, .. } => behind,
+            Source::Text {
+                seal: Some(seal), ..
+            } => match seal.content_type {
+                ContentType::ApplicationData => {
+                    behind.saturating_sub(seal.sealer.framing().overhead_bytes().into())
+                }
+                _ => 0,
+            },
+            Source::Object {
+                records: Some(records),
+                ..
+            } => {
+                let before = records.count_in(start.since(self.start));
+                let all = records.count_in(self.bytes);
+                records.content_before(all, self.bytes) - records.content_before(before, self.bytes)
             }
         }
     }
@@ -288,6 +315,19 @@ impl StreamMap {
             records.release(up_to.since(span.start));
         }
         self.drop_dead_text();
+    }
+
+    /// Bytes of each reply behind `offset`, heads and delimiters included, in the order of the
+    /// stream; of a record that `offset` lies in, none.
+    pub(crate) fn content_behind(&self, offset: StreamOffset) -> UnsentBytes {
+        let (mut unsent, mut index) = (UnsentBytes::default(), 0);
+        for span in &self.spans {
+            if let Some(bytes) = unsent.get_mut(index) {
+                *bytes += span.content_behind(offset);
+            }
+            index += usize::from(span.ends_reply.is_some());
+        }
+        unsent
     }
 
     /// The connection is over: every use of an object ends.

@@ -87,6 +87,7 @@ fn a_retired_object_lives_to_its_last_use() {
 fn an_unused_object_closes_when_retired() {
     let mut table = Table::new(2, 1);
     let handle = insert(&mut table, "a").unwrap();
+    assert_eq!(table.name(handle), "a");
     table.release(handle);
     table.retire(handle);
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(handle)));

@@ -299,6 +299,12 @@ impl Connection {
         self.send.una.min(self.send.end)
     }
 
+    /// SND.NXT: everything before it left at least once.
+    #[must_use]
+    pub const fn sent(&self) -> StreamOffset {
+        self.send.nxt
+    }
+
     /// The end of what was appended.
     #[must_use]
     pub const fn end(&self) -> StreamOffset {

@@ -5,6 +5,7 @@ mod answers;
 mod endings;
 mod reads;
 mod replies;
+mod request_log;
 mod tls;
 
 use core::net::{IpAddr, Ipv4Addr};

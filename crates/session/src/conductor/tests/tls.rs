@@ -8,11 +8,11 @@ use super::{Bench, OBJECT_BYTES, OUR_ADDRESS, PEER_ADDRESS, Peer, assert_is_obje
 use crate::tls::HANDSHAKES_MAX;
 use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsToken};
 
-const TLS_PORT: u16 = 443;
+pub(super) const TLS_PORT: u16 = 443;
 /// A record that looks like a handshake's, to the framing.
 const HELLO: &[u8] = &[22, 3, 1, 0, 3, b'h', b'e', b'y'];
 
-fn tls_config() -> Config {
+pub(super) fn tls_config() -> Config {
     Config {
         https_port: Some(TLS_PORT),
         ..config()
@@ -56,18 +56,18 @@ fn established(version: Version) -> TlsAnswer {
 }
 
 /// A client whose handshake is over.
-struct TlsPeer {
-    peer: Peer,
+pub(super) struct TlsPeer {
+    pub(super) peer: Peer,
     sealer: Sealer,
     number: u64,
     inbound: Inbound,
     /// Bytes of `peer.received` that were opened.
     opened: usize,
     /// What they said.
-    text: Vec<u8>,
+    pub(super) text: Vec<u8>,
     is_notified: bool,
     /// The alert that was the last word.
-    is_aborted: Option<u8>,
+    pub(super) is_aborted: Option<u8>,
     /// Our key updates seen.
     updates: u8,
     /// TLS 1.2: how many times a second handshake was refused.
@@ -75,7 +75,7 @@ struct TlsPeer {
 }
 
 impl TlsPeer {
-    fn connect(bench: &mut Bench, port: u16, version: Version) -> Self {
+    pub(super) fn connect(bench: &mut Bench, port: u16, version: Version) -> Self {
         let mut peer = Peer::connect_to(bench, TLS_PORT, port);
         peer.send(bench, TcpFlags::ACK, HELLO);
         let (token, record) = handshake(bench.conductor.poll_tls());
@@ -121,14 +121,14 @@ impl TlsPeer {
         self.peer.send(bench, TcpFlags::ACK, &record);
     }
 
-    fn get(&mut self, bench: &mut Bench) {
+    pub(super) fn get(&mut self, bench: &mut Bench) {
         let request = b"GET /object HTTP/1.1\r\nHost: a\r\n\r\n";
         self.say(bench, ContentType::ApplicationData, request);
         bench.turn();
     }
 
     /// Opens what came in whole records; our next key is used after a KeyUpdate.
-    fn open(&mut self) {
+    pub(super) fn open(&mut self) {
         while let Some(length) = record::peek_record(&self.peer.received[self.opened..]).unwrap() {
             let Some(record) = self.peer.received.get(self.opened..self.opened + length) else {
                 break;
@@ -152,7 +152,7 @@ impl TlsPeer {
         }
     }
 
-    fn drain(&mut self, bench: &mut Bench) {
+    pub(super) fn drain(&mut self, bench: &mut Bench) {
         self.peer.drain(bench);
         self.open();
     }
@@ -165,7 +165,7 @@ impl TlsPeer {
         }
     }
 
-    fn body(&self) -> &[u8] {
+    pub(super) fn body(&self) -> &[u8] {
         let end = self
             .text
             .windows(4)

@@ -1,0 +1,159 @@
+//! What is told of each request to whoever keeps an access log.
+//!
+//! The conductor keeps none of a request's text: it lends it when the reply begins, and gets a
+//! number for it. Of each reply under way it keeps that number and the length of its body, eight
+//! to a connection ([`crate::stream_map::REPLIES_MAX`]), and nothing at all while nobody listens.
+
+use core::fmt;
+use core::net::IpAddr;
+use std::collections::VecDeque;
+
+use http::{HeadText, Part};
+
+use super::stream_map::REPLIES_MAX;
+
+/// The status that is logged for a request whose client left before there was a reply. No reply
+/// has it; nginx logs the same number.
+pub const STATUS_CLIENT_LEFT: u16 = 499;
+
+/// Keeps an access log. Called within the conductor's round, so it must neither block nor wait.
+pub trait RequestLog: fmt::Debug {
+    /// A reply was queued. Returns the name under which [`RequestLog::end`] tells of its end;
+    /// `None`: it need not be told. A name may be given again after its end.
+    fn begin(&mut self, request: &LoggedRequest<'_>) -> Option<RequestName>;
+
+    /// The reply is over: its last byte was acknowledged, or its connection ended before that.
+    /// `body_bytes` of its body were sent, those sent again counted once: without the head, and
+    /// over TLS without what TLS adds. After an end in mid-transfer they have left, and need not
+    /// have arrived.
+    fn end(&mut self, name: RequestName, body_bytes: u64);
+}
+
+/// A request when its reply begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoggedRequest<'a> {
+    /// The client's address.
+    pub peer: IpAddr,
+    /// Of the reply, or [`STATUS_CLIENT_LEFT`].
+    pub status: u16,
+    /// What the client wrote.
+    pub text: HeadText<'a>,
+}
+
+/// Names a request between its begin and its end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RequestName(pub u32);
+
+/// Replies of one connection whose end is to be told, in the order of the stream: one for each
+/// reply in its stream map, or none if nobody listens.
+#[derive(Debug, Default)]
+pub(crate) struct LoggedReplies {
+    replies: VecDeque<LoggedReply>,
+}
+
+/// A reply whose end is to be told.
+#[derive(Clone, Copy, Debug)]
+struct LoggedReply {
+    name: Option<RequestName>,
+    /// Bytes of its body, as far as they are to be sent.
+    body_bytes: u64,
+}
+
+/// Content bytes of each reply under way that have not left, in the order of the stream.
+pub(crate) type UnsentBytes = [u64; REPLIES_MAX];
+
+impl LoggedReplies {
+    /// A reply was queued: `text` is all its text, which begins with its head.
+    pub(crate) fn push(&mut self, name: Option<RequestName>, text: &[u8], parts: &[Part]) {
+        let all_bytes: u64 = parts.iter().map(Part::bytes).sum();
+        let end_of_head = text.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let head_bytes = end_of_head.map_or(text.len(), |end| end + 4);
+        let head_bytes = u64::try_from(head_bytes).unwrap_or(u64::MAX);
+        self.replies.push_back(LoggedReply {
+            name,
+            body_bytes: all_bytes.saturating_sub(head_bytes),
+        });
+    }
+
+    /// Of each reply, `unsent` will not be sent, the later ones not at all.
+    pub(crate) fn cut(&mut self, unsent: &UnsentBytes) {
+        for (reply, unsent) in self.replies.iter_mut().zip(unsent) {
+            reply.body_bytes = reply.body_bytes.saturating_sub(*unsent);
+        }
+    }
+
+    /// Tells the end of all but the last `under_way` replies: they were acknowledged.
+    pub(crate) fn end_first(&mut self, under_way: usize, log: &mut dyn RequestLog) {
+        while self.replies.len() > under_way {
+            end(self.replies.pop_front(), log);
+        }
+    }
+
+    /// Tells the end of all but the first `under_way` replies: they were dropped.
+    pub(crate) fn end_last(&mut self, under_way: usize, log: &mut dyn RequestLog) {
+        while self.replies.len() > under_way {
+            end(self.replies.pop_back(), log);
+        }
+    }
+}
+
+fn end(reply: Option<LoggedReply>, log: &mut dyn RequestLog) {
+    if let Some(LoggedReply {
+        name: Some(name),
+        body_bytes,
+    }) = reply
+    {
+        log.end(name, body_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Part;
+
+    use super::{LoggedReplies, LoggedRequest, RequestLog, RequestName};
+
+    #[derive(Debug, Default)]
+    struct Ends(Vec<(u32, u64)>);
+
+    impl RequestLog for Ends {
+        fn begin(&mut self, _: &LoggedRequest<'_>) -> Option<RequestName> {
+            None
+        }
+
+        fn end(&mut self, name: RequestName, body_bytes: u64) {
+            self.0.push((name.0, body_bytes));
+        }
+    }
+
+    fn three() -> LoggedReplies {
+        let mut replies = LoggedReplies::default();
+        let object = Part::Object {
+            start: 5,
+            length: 100,
+        };
+        replies.push(Some(RequestName(1)), b"a\r\n\r\n", &[Part::Text(5), object]);
+        replies.push(None, b"a\r\n\r\nbody", &[Part::Text(9)]);
+        replies.push(Some(RequestName(3)), b"a\r\n\r\nbody", &[Part::Text(9)]);
+        replies
+    }
+
+    #[test]
+    fn the_head_is_no_part_of_the_body() {
+        let mut ends = Ends::default();
+        three().end_first(0, &mut ends);
+        assert_eq!(ends.0, [(1, 100), (3, 4)]);
+    }
+
+    #[test]
+    fn what_was_not_sent_is_not_told() {
+        let (mut replies, mut ends) = (three(), Ends::default());
+        replies.cut(&[30, 9, 9, 0, 0, 0, 0, 0]);
+        replies.end_last(1, &mut ends);
+        assert_eq!(ends.0, [(3, 0)]);
+        replies.end_first(1, &mut ends);
+        assert_eq!(ends.0.len(), 1);
+        replies.end_first(0, &mut ends);
+        assert_eq!(ends.0, [(3, 0), (1, 70)]);
+    }
+}
