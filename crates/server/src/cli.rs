@@ -46,13 +46,15 @@ Exit codes:
 const SERVE_NOTES: &str = "\
 Signals:
   SIGINT, SIGTERM  finish the replies under way, then end; a second one resets them and ends
-  SIGUSR1          print all counters to stderr, one line of JSON after 'counters '
+  SIGUSR1          open the access log again, and print all counters to stderr, one line of
+                   JSON after 'counters '
   SIGHUP           read the certificates and keys of --https again; if one cannot be served with,
                    the log says so and the old ones stay; no connection is dropped. Nothing else
                    is read again: other settings take a restart
 
 Output:
   stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...
+          (with --access-log - a line for each request follows)
   stderr  the log, and at the end all counters, one line of JSON after 'summary '
 
 Rights:
@@ -242,6 +244,22 @@ pub struct CommonArgs {
     /// The file is made by --user, for its eyes alone. A symbolic link is refused.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+
+    /// Write a line for each request to FILE, in the combined log format; - is stdout
+    ///
+    /// The line is written when the reply is over. SIGUSR1 opens the file again, so that it can be
+    /// rotated. A disk or a reader that is too slow costs lines, which are counted, and nobody's
+    /// time.
+    #[arg(long, value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
+
+    /// Answer at this address of the host's own with metrics and health [default: off]
+    ///
+    /// http://ADDR:PORT/metrics has every counter as OpenMetrics text; /health is 200 while the
+    /// server serves, 503 while it ends or hangs. Plain HTTP through the host's own TCP: name a
+    /// loopback address, like 127.0.0.1:9100, or one that only those who may know can reach.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<String>,
 
     /// Let web pages of any origin play what is served (CORS) [default: off]
     ///

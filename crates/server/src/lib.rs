@@ -7,12 +7,17 @@
 //! It refuses to serve half: what is missing at start is said in one line with the remedy, and the
 //! process ends with exit code 2.
 
+pub mod access_log;
 pub mod cidr;
 pub mod cli;
 pub mod config;
 pub mod failure;
 pub mod host;
+pub mod limiter;
+pub mod log;
+pub mod metrics;
 pub mod notify;
+pub mod output;
 pub mod privileges;
 pub mod report;
 pub mod run;
@@ -22,4 +27,6 @@ pub mod start;
 pub mod tls;
 pub mod wait;
 pub mod wall_clock;
+pub mod warnings;
+pub mod watch;
 pub mod worker;

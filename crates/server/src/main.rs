@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use server::cli::{Cli, Command};
 use server::failure::{EXIT_OK, Failure};
+use server::log::{self, LogWriter};
 use server::settings::Settings;
 
 fn main() -> ExitCode {
@@ -36,7 +37,10 @@ fn main() -> ExitCode {
 
 fn serve(settings: &Settings) -> Result<(), Failure> {
     start_log(settings);
-    server::start::serve(settings)
+    log::install_panic_hook();
+    let outcome = server::start::serve(settings);
+    log::close();
+    outcome
 }
 
 fn check(settings: &Settings) -> Result<(), Failure> {
@@ -49,7 +53,7 @@ fn start_log(settings: &Settings) {
     let is_colour_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(settings.log)
-        .with_writer(std::io::stderr)
+        .with_writer(LogWriter::default)
         .with_ansi(std::io::stderr().is_terminal() && !is_colour_unwanted)
         .with_target(false)
         // It would tell of a log that cannot be written by `eprintln!`, which panics then.

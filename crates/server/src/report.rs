@@ -3,9 +3,7 @@
 //! Names are `room_thing_unit`, values whole numbers; each name appears once, in alphabetical
 //! order. It refuses to keep history: whoever wants rates asks twice.
 
-use std::io::Write as _;
-
-use crate::host;
+use crate::{host, log};
 
 /// A counter's name and value.
 pub type Pair = (&'static str, u64);
@@ -26,14 +24,15 @@ pub fn line(word: &str, pairs: &[Pair]) -> String {
     format!("{word} {}", serde_json::Value::Object(object))
 }
 
-/// Adds the process's own counters and writes the line to stderr. A closed stderr is nobody
-/// listening.
+/// Adds the process's own counters and writes the line to stderr, as the log is written.
 pub fn write(word: &str, mut pairs: Vec<Pair>) {
     if let Ok(times) = host::cpu_times() {
         pairs.push(("cpu_user_us", times.user_us));
         pairs.push(("cpu_system_us", times.system_us));
     }
-    let _ = writeln!(std::io::stderr(), "{}", line(word, &pairs));
+    let mut text = line(word, &pairs);
+    text.push('\n');
+    log::write(text.as_bytes());
 }
 
 #[cfg(test)]

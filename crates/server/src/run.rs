@@ -20,6 +20,8 @@ use crate::signals::Signals;
 use crate::tls;
 use crate::wait::{self, EMPTY_ROUNDS, Source};
 use crate::wall_clock;
+use crate::warnings::{Severity, Warning};
+use crate::watch::Watch;
 use crate::worker::{Step, Worker, WorkerError};
 
 /// Longest sleep. Only a call tells that an interface was removed, so an idle server asks now and
@@ -43,6 +45,7 @@ pub struct Serving<L: Link, D: Disk> {
     grace: Duration,
     /// What SIGHUP makes TLS anew from.
     tls: Option<tls::Source>,
+    watch: Watch,
     /// When the replies under way are given up; `None` while nobody asked the server to end.
     deadline: Option<Instant>,
     /// Rounds without progress since the last one with.
@@ -63,6 +66,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         epoch: time::Instant,
         grace: Duration,
         tls: Option<tls::Source>,
+        watch: Watch,
     ) -> Self {
         Self {
             worker,
@@ -70,6 +74,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             epoch,
             grace,
             tls,
+            watch,
             deadline: None,
             empty_rounds: 0,
             writable_lies: false,
@@ -88,6 +93,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if outcome.is_err() {
             self.reset_all();
         }
+        self.watch.close();
         report::write(report::SUMMARY, self.counters());
         outcome
     }
@@ -105,6 +111,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             }
             self.worker.set_unix_seconds(wall_clock::unix_seconds());
             let step = self.worker.step(now).map_err(broken)?;
+            self.observe(now, step.progressed);
             if self
                 .deadline
                 .is_some_and(|deadline| self.is_finished(deadline, now))
@@ -126,6 +133,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
 
     fn handle_signals(&mut self, now: Instant) {
         if self.signals.take_report() {
+            self.watch.reopen();
             report::write(report::COUNTERS, self.counters());
         }
         if self.signals.take_hang_up() {
@@ -141,6 +149,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             notify::tell(notify::STOPPING);
             self.deadline = Some(now + self.grace);
             self.worker.shut_down(now);
+            self.watch.on_ending();
         }
     }
 
@@ -239,10 +248,21 @@ impl<L: Link, D: Disk> Serving<L, D> {
         Ok(())
     }
 
+    /// Has those who watch see what a round came to, and tells of what hurt clients in it.
+    fn observe(&mut self, now: Instant, progressed: bool) {
+        let (worker, sleeps) = (&self.worker, self.sleeps);
+        self.watch
+            .on_round(now, progressed, || counters(worker, sleeps));
+        while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
+            match severity {
+                Severity::Warning => warn!("{text}"),
+                Severity::Info => info!("{text}"),
+            }
+        }
+    }
+
     fn counters(&self) -> Vec<report::Pair> {
-        let mut pairs = self.worker.counters();
-        pairs.push(("server_sleep_events", self.sleeps));
-        pairs
+        self.watch.counters(counters(&self.worker, self.sleeps))
     }
 
     fn now(&self) -> Instant {
@@ -258,6 +278,13 @@ fn announce(urls: &str) {
     if let Err(error) = writeln!(stdout, "ready {urls}").and_then(|()| stdout.flush()) {
         warn!("cannot say on stdout that the server is ready: {error}");
     }
+}
+
+/// Every counter of the worker and of what drives it, in a fixed order.
+pub fn counters<L: Link, D: Disk>(worker: &Worker<L, D>, sleeps: u64) -> Vec<report::Pair> {
+    let mut pairs = worker.counters();
+    pairs.push(("server_sleep_events", sleeps));
+    pairs
 }
 
 fn broken(error: WorkerError) -> Failure {

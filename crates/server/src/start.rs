@@ -34,12 +34,14 @@ use crate::cidr::Cidr;
 use crate::config;
 use crate::failure::Failure;
 use crate::host;
+use crate::log;
 use crate::privileges::{self, Identity};
-use crate::run::Serving;
+use crate::run::{self, Serving};
 use crate::settings::{Https, LinkChoice, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
 use crate::wall_clock;
+use crate::watch::Watched;
 use crate::worker::Worker;
 
 /// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
@@ -81,6 +83,7 @@ struct Begun {
     identity: Identity,
     /// What TLS is spoken with, and what that is made from.
     tls: Option<(Arc<ServerConfig>, tls::Source)>,
+    watched: Watched,
 }
 
 /// Starts everything and serves until the end.
@@ -100,11 +103,13 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     let identity = Identity::resolve(settings)?;
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
+    let watched = Watched::open(settings, &identity)?;
     let begun = Begun {
         zero,
         signals,
         identity,
         tls,
+        watched,
     };
     match &settings.link {
         LinkChoice::Tap(name) => {
@@ -235,6 +240,7 @@ fn assemble<L: Link>(
         signals,
         identity,
         tls,
+        watched,
     } = begun;
     let limits = &settings.limits;
     let store = open_store(settings, storage.objects_max)?;
@@ -270,8 +276,23 @@ fn assemble<L: Link>(
     let (config, source) = tls.unzip();
     let handshaker = config.map(|config| Handshaker::new(config, limits.connections_max));
     let Storage { arena, disk, .. } = storage;
-    let worker = Worker::new(link, disk, store, conductor, arena, handshaker);
-    let serving = Serving::new(worker, signals, zero.real, limits.shutdown_grace, source);
+    let mut worker = Worker::new(link, disk, store, conductor, arena, handshaker);
+    let counters = run::counters(&worker, 0);
+    let watch = watched.start(&counters, zero.real, zero.unix().as_secs())?;
+    if let Some(log) = watch.request_log() {
+        worker.set_request_log(Box::new(log));
+    }
+    if let Err(error) = log::start() {
+        warn!("stderr has no thread of its own, and whoever serves may wait for it: {error}");
+    }
+    let serving = Serving::new(
+        worker,
+        signals,
+        zero.real,
+        limits.shutdown_grace,
+        source,
+        watch,
+    );
     serving.run(&settings.urls())
 }
 

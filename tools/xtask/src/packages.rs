@@ -23,7 +23,8 @@ const fn package(program: &'static str, package: &'static str) -> Package {
 }
 
 /// What `test` uses. Without one of them a check is skipped, and says so.
-pub(crate) const FOR_TESTS: [Package; 7] = [
+/// A library is known by a file of it.
+pub(crate) const FOR_TESTS: [Package; 8] = [
     package("ip", "iproute2"),
     package("curl", "curl"),
     package("iptables", "iptables"),
@@ -31,6 +32,10 @@ pub(crate) const FOR_TESTS: [Package; 7] = [
     package("setpriv", "util-linux"),
     package("openssl", "openssl"),
     package("ffmpeg", "ffmpeg"),
+    package(
+        "/usr/lib/python3/dist-packages/prometheus_client/__init__.py",
+        "python3-prometheus-client",
+    ),
 ];
 
 /// A browser for `test`. Apart, because not every distribution has it as a package (Ubuntu does

@@ -219,7 +219,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 25] = [
+pub static KEYS: [Key; 27] = [
     Key {
         name: "link",
         flag: "--link",
@@ -292,6 +292,29 @@ pub static KEYS: [Key; 25] = [
             range: "a file to be written",
         },
         about: "Every frame sent and received is also written there. Slow: for finding faults.",
+    },
+    Key {
+        name: "access_log",
+        flag: "--access-log",
+        kind: Kind::Other {
+            unit: "string",
+            default: "none",
+            range: "a file to be written, or `-` for stdout",
+        },
+        about: "A line for each request, in the combined log format, when its reply is over. \
+                SIGUSR1 opens the file again.",
+    },
+    Key {
+        name: "metrics",
+        flag: "--metrics",
+        kind: Kind::Other {
+            unit: "string",
+            default: "none",
+            range: "`ADDRESS:PORT` of the host's own",
+        },
+        about: "Where `/metrics` (OpenMetrics text) and `/health` are answered, over plain HTTP \
+                through the host's own TCP, not through the link. [What the metrics \
+                mean](metrics.md).",
     },
     Key::flag(
         "cors",
@@ -504,6 +527,8 @@ pub struct FileConfig {
     pub core_dumps: Option<bool>,
     pub workers: Option<i64>,
     pub pcap: Option<PathBuf>,
+    pub access_log: Option<PathBuf>,
+    pub metrics: Option<String>,
     pub cors: Option<bool>,
     pub header: Option<Vec<String>>,
     pub cache_control: Option<bool>,

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
 use tracing::level_filters::LevelFilter;
 
+use crate::access_log::AccessLogTarget;
 use crate::cidr::Cidr;
 use crate::cli::{CommonArgs, EmulateArgs, ServeArgs, TlsArgs};
 use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, PortOrOff, Seconds};
@@ -65,6 +66,10 @@ pub struct Settings {
     pub pcap: Option<PathBuf>,
     /// What replies say: CORS, caching, content types, fields of the operator's own.
     pub replies: ReplyConfig,
+    /// Where a line for each request is written.
+    pub access_log: Option<AccessLogTarget>,
+    /// Where metrics and health are answered, through the host's own TCP.
+    pub metrics: Option<SocketAddr>,
     /// Whether the page cache may be used where `O_DIRECT` is refused.
     pub buffered: bool,
     /// Least severe level logged.
@@ -203,6 +208,11 @@ impl Settings {
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),
             replies,
+            access_log: args
+                .access_log
+                .or(file.access_log.take())
+                .map(AccessLogTarget::parse),
+            metrics: resolve_metrics(&keys, args.metrics, file.metrics.take())?,
             buffered: file.buffered.unwrap_or(false),
             log: resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?,
             limits: resolve_limits(&keys, &file)?,
@@ -236,6 +246,22 @@ impl Settings {
             }));
         }
         urls.join(" ")
+    }
+}
+
+fn resolve_metrics(
+    keys: &Keys,
+    typed: Option<String>,
+    written: Option<String>,
+) -> Result<Option<SocketAddr>, Failure> {
+    let (text, origin) = keys.pick(typed, written, "--metrics", "metrics");
+    let Some(text) = text else { return Ok(None) };
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() > 0 => Ok(Some(address)),
+        _ => Err(Failure::refused(
+            format!("{origin} {text}: not an address with a port"),
+            "write it like 127.0.0.1:9100 or [::1]:9100",
+        )),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 use super::{LinkChoice, Origin, Settings};
+use crate::access_log::AccessLogTarget;
 use crate::cli::{CommonArgs, EmulateArgs, ServeArgs};
 use crate::config::{FileConfig, documentation};
 
@@ -49,6 +50,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.tls_key_records_max, None);
     assert!(settings.https.is_none() && !settings.is_sealing_emulated);
     assert!(!settings.replies.cors && !settings.buffered && settings.pcap.is_none());
+    assert!(settings.access_log.is_none() && settings.metrics.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
     assert_eq!(settings.limits.slots, 512);
 }
@@ -513,4 +515,38 @@ fn caching_is_said_unless_it_is_off() {
             .replies
             .cache_control
     );
+}
+
+#[test]
+fn the_access_log_is_a_file_or_stdout() {
+    let file = with_file("access_log = \"a.log\"").unwrap().access_log;
+    assert_eq!(file, Some(AccessLogTarget::File("a.log".into())));
+    let flag = with_both("access_log = \"a.log\"", |args| {
+        args.common.access_log = Some("-".into());
+    });
+    assert_eq!(flag.unwrap().access_log, Some(AccessLogTarget::Stdout));
+}
+
+#[test]
+fn metrics_need_an_address_and_a_port() {
+    let flag = |text: &str| with_flags(|args| args.common.metrics = Some(text.into()));
+    for good in ["127.0.0.1:1", "[::1]:65535"] {
+        let metrics = flag(good).unwrap().metrics.unwrap();
+        assert_eq!(metrics.to_string(), good);
+    }
+    for bad in [
+        "127.0.0.1",
+        "127.0.0.1:0",
+        "[::1]:65536",
+        ":9100",
+        "localhost:9100",
+    ] {
+        let message = flag(bad).unwrap_err();
+        assert!(
+            message.starts_with(&format!("--metrics {bad}: not an address")),
+            "{message}"
+        );
+    }
+    let key = with_file("metrics = \"x\"").unwrap_err();
+    assert!(key.starts_with("atlas.toml: metrics x: "), "{key}");
 }

@@ -25,6 +25,7 @@
 //! after start, but for what `objects` and [`crate::tls`] say.
 
 mod objects;
+mod troubles;
 
 use std::sync::Arc;
 
@@ -34,12 +35,13 @@ use link::{Link, LinkError, Received, TransmitError};
 use memory::Arena;
 use rustls::ServerConfig;
 use session::{
-    Conductor, ObjectHandle, ReadError, ReadPlan, TlsAnswer, TlsPlan, TlsToken, TransmitProgress,
-    Transmitted,
+    Conductor, ObjectHandle, ReadError, ReadPlan, RequestLog, TlsAnswer, TlsPlan, TlsToken,
+    TransmitProgress, Transmitted,
 };
 use store::Store;
 
 use crate::tls::Handshaker;
+use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
 use objects::Objects;
 
@@ -103,6 +105,8 @@ pub struct Worker<L: Link, D: Disk> {
     tls: Option<Handshaker>,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
+    /// What hurt clients, for the log.
+    warnings: Warnings,
     counters: Counters,
 }
 
@@ -138,6 +142,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             reading: vec![None; arena.slot_count()],
             arena,
             tls,
+            warnings: Warnings::default(),
             counters: Counters::default(),
         }
     }
@@ -159,6 +164,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.fetch(now)?;
         let (sent, blocked_on_link) = self.transmit(now);
         progressed |= sent;
+        // Objects that are told of still have their names here.
+        self.note_troubles(now);
         progressed |= self.release_objects();
         self.counters.rounds += 1;
         self.counters.empty_rounds += u64::from(!progressed);
@@ -181,6 +188,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// [`Conductor::set_unix_seconds`].
     pub const fn set_unix_seconds(&mut self, unix_seconds: u64) {
         self.conductor.set_unix_seconds(unix_seconds);
+    }
+
+    /// From now on `log` is told of every request.
+    pub fn set_request_log(&mut self, log: Box<dyn RequestLog>) {
+        self.conductor.set_request_log(log);
     }
 
     /// Refuses new connections and requests; replies under way go on.
@@ -245,6 +257,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             conductor,
             arena,
             reading,
+            warnings,
             ..
         } = self;
         let mut sink = |arena: &mut Arena, completion: Completion| {
@@ -252,6 +265,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
             let result = result.map_err(|(slot, error)| {
                 let read = reading.get(place_of(slot.index())).copied().flatten();
                 let (object, file) = read.expect("invariant: reads are noted before they are made");
+                let path = || objects.path_of_read(object, file);
+                troubles::note_read(warnings, now, error, path);
                 objects.on_read_failed(object, file);
                 (slot, read_error(error))
             });
@@ -378,6 +393,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             link,
             conductor,
             arena,
+            warnings,
             ..
         } = self;
         let (mut offered, mut is_full) = (0, false);
@@ -391,8 +407,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
                     is_full = true;
                     Transmitted::Full
                 }
+                Ok(()) => {
+                    offered += 1;
+                    Transmitted::Taken
+                }
                 // TCP finds a loss out by itself, and the link has counted it.
-                Ok(()) | Err(TransmitError::Lost(_)) => {
+                Err(TransmitError::Lost(errno)) => {
+                    warnings.note(now, Kind::FrameLost, 1, |text| push_errno(text, errno));
                     offered += 1;
                     Transmitted::Taken
                 }
@@ -424,6 +445,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The next line about what hurt clients, for the log.
+    pub fn poll_warning(&mut self, now: Instant) -> Option<Warning> {
+        self.warnings.poll(now)
     }
 
     /// The link.
@@ -489,6 +515,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             ("server_blocked_rounds", blocked_rounds),
             ("server_waiting_lookups", self.objects.counters().waits),
             ("server_overdue_lookups", self.objects.counters().overdue),
+            ("server_open_connections", as_count(self.connection_count())),
             ("memory_free_slots", as_count(self.arena.free_count())),
             ("memory_all_slots", as_count(self.arena.slot_count())),
         ];

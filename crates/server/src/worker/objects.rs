@@ -25,6 +25,9 @@ use store::{Facts, Found, LookUp, Source, Store, StoreRefusal};
 /// for anybody.
 pub(super) const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// What the log calls an object that is gone.
+const NO_PATH: &str = "(a file that is closed)";
+
 /// An answer to a look-up, as the conductor takes it.
 pub(super) type LookupAnswer = Result<Object, LookupError>;
 
@@ -200,6 +203,23 @@ impl Objects {
         self.opened(object.0)
             .expect("invariant: the conductor reads open objects only")
             .file
+    }
+
+    /// The path of an object, for the log.
+    pub(super) fn path_of(&self, object: ObjectHandle) -> String {
+        match self.opened(object.0) {
+            Some(_) => self.store.path_of(object.0),
+            None => NO_PATH.into(),
+        }
+    }
+
+    /// The path of what a read of `file`, under the name of `object`, was for. The read may have
+    /// outlived its object, and another have its name by now.
+    pub(super) fn path_of_read(&self, object: ObjectHandle, file: FileIndex) -> String {
+        match self.opened(object.0) {
+            Some(opened) if opened.file == file => self.store.path_of(object.0),
+            _ => NO_PATH.into(),
+        }
     }
 
     /// A read of `file`, under the name of `object`, failed. The device may have failed, or the

@@ -256,6 +256,15 @@ impl Atlas {
         }
     }
 
+    /// Waits for its end, and reads what it wrote only then: exit code, stdout, stderr.
+    pub(crate) fn end_unread(mut self) -> (Option<i32>, String, String) {
+        let status = self.child.wait().unwrap();
+        self.read_rest();
+        let mut stdout = String::new();
+        self.stdout.read_to_string(&mut stdout).unwrap();
+        (status.code(), stdout, std::mem::take(&mut self.log))
+    }
+
     fn read_rest(&mut self) {
         self.stderr.read_to_string(&mut self.log).unwrap();
     }

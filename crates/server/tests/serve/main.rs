@@ -12,6 +12,7 @@
 mod lab;
 mod privileges;
 mod tls;
+mod watch;
 
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};

@@ -85,12 +85,24 @@ fn stop(atlas: Atlas) -> String {
 fn every_thread_has_given_up_what_root_may() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
-    let mut atlas = Atlas::start_after(&lab, DUMPS_ALLOWED, directory.path(), &[]);
+    let log = directory.path().join("access.log");
+    let words = ["--metrics", "127.0.0.1:9100", "--access-log"];
+    let words = [&words[..], &[log.to_str().unwrap()]].concat();
+    let mut atlas = Atlas::start_after(&lab, DUMPS_ALLOWED, directory.path(), &words);
     atlas.ready();
     // Whatever threads the kernel makes for reads are there after some.
     assert!(lab.curl(&["http://10.77.0.2/film.bin"]) == bytes);
     let threads = threads(atlas.id());
-    assert!(threads.len() > 1, "the store has threads");
+    for name in ["atlas-log", "atlas-access", "atlas-metrics"] {
+        let is_there = threads.iter().any(|status| field(status, "Name") == name);
+        assert!(is_there, "no thread {name}");
+    }
+    // The log can be opened again by whoever serves.
+    let owner = fs::metadata(&log).unwrap().uid();
+    assert_eq!(
+        owner.to_string(),
+        field(&threads[0], "Uid").split(' ').next().unwrap()
+    );
     for status in &threads {
         assert_ordinary(status, 0);
     }

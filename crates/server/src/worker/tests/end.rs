@@ -10,6 +10,7 @@ use super::{CONNECTIONS_MAX, Client, Setup, World};
 use crate::failure::{EXIT_BROKEN, Failure};
 use crate::run::Serving;
 use crate::signals::Signals;
+use crate::watch::Watch;
 
 /// Runs the world's worker on the real clock until it ends; gives back what came of it and the
 /// client, which has taken what was sent by then.
@@ -21,7 +22,14 @@ fn run_to_the_end(world: World) -> (Failure, Client) {
     } = world;
     let epoch = time::Instant::now() - Duration::from_nanos(now.as_nanos());
     let signals = Signals::install().unwrap();
-    let serving = Serving::new(worker, signals, epoch, Duration::ZERO, None);
+    let serving = Serving::new(
+        worker,
+        signals,
+        epoch,
+        Duration::ZERO,
+        None,
+        Watch::default(),
+    );
     let failure = serving.run("").unwrap_err();
     client.receive(now + Duration::from_secs(60));
     (failure, client)

@@ -4,6 +4,7 @@
 mod end;
 mod objects;
 mod tls;
+mod warnings;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
@@ -21,6 +22,7 @@ use wire::{
 };
 
 use super::{RECEIVE_FRAMES_MAX, Worker, WorkerError};
+use crate::metrics::meanings::meaning_of;
 use crate::tls::Handshaker;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -577,14 +579,18 @@ fn a_file_found_changed_is_opened_anew_for_the_next_who_asks() {
 }
 
 #[test]
-fn each_counter_has_one_value() {
-    let world = World::new(Setup::default());
+fn each_counter_has_one_value_and_a_meaning() {
+    let world = World::new(tls::with_tls());
     let mut names: Vec<&str> = world
         .worker
         .counters()
         .iter()
         .map(|(name, _)| *name)
         .collect();
+    for name in &names {
+        let table = "crates/server/src/metrics/meanings.rs";
+        assert!(meaning_of(name).is_some(), "{name} is not in {table}");
+    }
     let count = names.len();
     names.sort_unstable();
     names.dedup();

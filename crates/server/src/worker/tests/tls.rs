@@ -11,7 +11,7 @@ use crate::tls::Handshaker;
 use crate::tls::tests::{NAME, client_of, config, connect};
 use crate::worker::{HANDSHAKES_MAX, KEYS_MAX};
 
-fn with_tls() -> Setup {
+pub(super) fn with_tls() -> Setup {
     Setup {
         tls: Some(Handshaker::new(config(), CONNECTIONS_MAX)),
         ..Setup::default()

@@ -1,0 +1,112 @@
+//! The log on stderr, which may be slow: a terminal that was stopped, a pipe that nobody reads.
+//!
+//! Until [`start`] a line is written at once, by whoever has it: the operator is to see in order
+//! why a start failed. From then on a thread of its own writes ([`crate::output`]), so that nobody
+//! who serves waits for stderr. Bound: [`QUEUE`]; lines that find no room are counted
+//! ([`dropped`]). [`close`] goes back to writing at once.
+//!
+//! There is one for the process, because there is one stderr.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use crate::output::{Output, OutputLimits, Target};
+
+/// What may wait for stderr. A line is some hundred bytes, the one with all counters some thousand.
+pub const QUEUE: OutputLimits = OutputLimits {
+    lines_max: 1024,
+    bytes_max: 1 << 20,
+};
+/// Longest wait for stderr at the end.
+pub const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
+
+static OUTPUT: OnceLock<Output> = OnceLock::new();
+static MODE: AtomicU8 = AtomicU8::new(DIRECT);
+/// Lines are written at once.
+const DIRECT: u8 = 0;
+/// Lines are handed to the thread.
+const QUEUED: u8 = 1;
+/// Stderr took nothing for too long: lines are dropped, or the process would never end.
+const STUCK: u8 = 2;
+
+struct Stderr(File);
+
+impl Target for Stderr {
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.0.write_all(lines)
+    }
+}
+
+/// Starts the thread. It has the rights of whoever calls this.
+///
+/// # Errors
+/// There can be no thread, or stderr is closed: lines are written at once, as before.
+pub fn start() -> io::Result<()> {
+    if OUTPUT.get().is_some() {
+        return Ok(());
+    }
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let output = Output::spawn("atlas-log", QUEUE, Stderr(stderr))?;
+    if OUTPUT.set(output).is_ok() {
+        MODE.store(QUEUED, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Writes a line, its end included, or has it written. A closed stderr is nobody listening.
+pub fn write(line: &[u8]) {
+    match (MODE.load(Ordering::Acquire), OUTPUT.get()) {
+        (QUEUED, Some(output)) => {
+            output.push(line.to_vec());
+        }
+        (STUCK, _) => {}
+        _ => {
+            let _ = io::stderr().write_all(line);
+        }
+    }
+}
+
+/// Waits until everything was written, [`FLUSH_TIME_MAX`] at most. What comes after that is
+/// written at once, unless stderr is stuck.
+pub fn close() {
+    if MODE.load(Ordering::Acquire) == QUEUED
+        && let Some(output) = OUTPUT.get()
+    {
+        let is_written = output.close(FLUSH_TIME_MAX);
+        MODE.store(if is_written { DIRECT } else { STUCK }, Ordering::Release);
+    }
+}
+
+/// Lines that found no room or could not be written, since start.
+#[must_use]
+pub fn dropped() -> u64 {
+    OUTPUT.get().map_or(0, Output::dropped)
+}
+
+/// What the tracing subscriber writes to. It writes each event at once, so each write is a line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogWriter;
+
+impl io::Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        write(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Before a panic is told, what was logged before it is.
+pub fn install_panic_hook() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        close();
+        tell(panic);
+    }));
+}

@@ -1,0 +1,254 @@
+//! What each counter means, for `docs/metrics.md` and for those who read metrics.
+//!
+//! The page is generated from here; a test compares the two, and another finds counters that are
+//! not here. Those of the session are told by the session itself.
+
+use std::fmt::Write as _;
+
+use session::Counters;
+
+use super::text::family_of;
+
+/// Whether a value only grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It only grows, from 0 at start.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+}
+
+/// What a counter means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meaning {
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// In a sentence.
+    pub help: &'static str,
+}
+
+const GAUGES: [(&str, &str); 4] = [
+    (
+        "server_open_connections",
+        "Open connections, half-open ones included.",
+    ),
+    ("memory_free_slots", "Read buffers that are free."),
+    ("memory_all_slots", "Read buffers there are."),
+    ("tls_shaking_connections", "TLS handshakes under way."),
+];
+
+const COUNTERS: [(&str, &str); 37] = [
+    ("server_step_rounds", "Rounds of the worker."),
+    ("server_empty_rounds", "Rounds in which nothing happened."),
+    (
+        "server_blocked_rounds",
+        "Rounds that ended with the link full.",
+    ),
+    ("server_sleep_events", "Times the worker slept."),
+    (
+        "server_waiting_lookups",
+        "Look-ups that waited for room in the store. One may wait more than once.",
+    ),
+    (
+        "server_overdue_lookups",
+        "Look-ups refused because there was no room for too long, or for too many.",
+    ),
+    (
+        "access_log_dropped_count",
+        "Lines of the access log that found no room or could not be written.",
+    ),
+    (
+        "log_dropped_count",
+        "Lines of the log on stderr that found no room or could not be written.",
+    ),
+    ("link_received_frames", "Frames received."),
+    ("link_received_bytes", "Bytes of frames received."),
+    (
+        "link_transmitted_frames",
+        "Frames sent; a large one counts once.",
+    ),
+    (
+        "link_transmitted_bytes",
+        "Bytes of frames sent, before they are cut into packets.",
+    ),
+    (
+        "link_full_frames",
+        "Frames the link had no room for: each offer counts.",
+    ),
+    (
+        "link_lost_frames",
+        "Frames the kernel refused; TCP sends their bytes again.",
+    ),
+    (
+        "link_truncated_frames",
+        "Received frames larger than their buffer, dropped.",
+    ),
+    (
+        "link_overflow_frames",
+        "Frames the kernel dropped because they were not received in time.",
+    ),
+    (
+        "link_down_events",
+        "Times receiving or sending found the interface down.",
+    ),
+    (
+        "link_receive_errors",
+        "Times receiving failed for another reason and went on.",
+    ),
+    ("disk_read_commands", "Reads accepted."),
+    ("disk_read_bytes", "Bytes read."),
+    (
+        "disk_write_commands",
+        "Writes accepted; the server makes none.",
+    ),
+    ("disk_write_bytes", "Bytes written; the server writes none."),
+    (
+        "disk_queue_full_commands",
+        "Reads given back because the disk's queue was full.",
+    ),
+    (
+        "disk_reissued_commands",
+        "Reads issued again: for the rest of a partial one, or when interrupted.",
+    ),
+    (
+        "disk_failed_commands",
+        "Reads the device or the kernel failed.",
+    ),
+    (
+        "disk_changed_commands",
+        "Reads refused because the file had changed since it was opened.",
+    ),
+    (
+        "disk_stale_completions",
+        "Completions with an unknown name; ignored.",
+    ),
+    (
+        "disk_enter_calls",
+        "System calls made to submit and to reap reads.",
+    ),
+    (
+        "disk_check_calls",
+        "System calls made to find out whether a file changed.",
+    ),
+    (
+        "store_shared_lookups",
+        "Look-ups answered by a file already open.",
+    ),
+    (
+        "store_inline_lookups",
+        "Look-ups answered at once by the file system's caches.",
+    ),
+    ("store_threaded_lookups", "Look-ups left to the threads."),
+    (
+        "store_refused_lookups",
+        "Look-ups refused, whatever the reason, but for want of room.",
+    ),
+    ("store_full_lookups", "Look-ups that found no room."),
+    ("store_opened_objects", "Files opened."),
+    ("store_closed_objects", "Files closed."),
+    (
+        "store_replaced_objects",
+        "Files whose path was found to name another file, or none.",
+    ),
+];
+
+const TLS_COUNTERS: [(&str, &str); 2] = [
+    ("tls_handshake_records", "Records of TLS handshakes taken."),
+    ("tls_reload_count", "Times new certificates came into use."),
+];
+
+/// What a counter means; `None`: nobody said.
+#[must_use]
+pub fn meaning_of(counter: &str) -> Option<Meaning> {
+    all().find_map(|(name, meaning)| (name == counter).then_some(meaning))
+}
+
+/// Every counter that has a meaning.
+fn all() -> impl Iterator<Item = (&'static str, Meaning)> {
+    let of = |kind| {
+        move |&(name, help): &(&'static str, &'static str)| {
+            (
+                name,
+                Meaning {
+                    kind,
+                    help: help.trim_ascii(),
+                },
+            )
+        }
+    };
+    GAUGES
+        .iter()
+        .map(of(Kind::Gauge))
+        .chain(COUNTERS.iter().map(of(Kind::Counter)))
+        .chain(TLS_COUNTERS.iter().map(of(Kind::Counter)))
+        .chain(Counters::MEANINGS.iter().map(of(Kind::Counter)))
+}
+
+/// `docs/metrics.md`, whole.
+#[must_use]
+pub fn documentation() -> String {
+    let mut text = DOCUMENTATION_HEAD.to_owned();
+    for (name, Meaning { kind, help }) in all() {
+        let family = family_of(name);
+        let (sample, kind) = match kind {
+            Kind::Counter => (format!("{family}_total"), "counter"),
+            Kind::Gauge => (family, "gauge"),
+        };
+        let _ = writeln!(text, "| `{name}` | `{sample}` | {kind} | {help} |");
+    }
+    text
+}
+
+const DOCUMENTATION_HEAD: &str = "\
+# Metrics
+
+Every counter there is, under the name it has on stderr (`summary` at the end, `counters` after
+SIGUSR1) and the one it has at `http://ADDR:PORT/metrics` (`--metrics ADDR:PORT`), as OpenMetrics
+text. Counters begin at 0 when the server starts. What `/metrics` says is two seconds old at most.
+
+Besides there are `atlas_build_info` (the version, as a label), `atlas_start_time_seconds` and
+`atlas_cpu_seconds_total` (processor time by `mode`, all threads; `cpu_user_us` and `cpu_system_us`
+on stderr). `/health` answers 200 while requests are taken, and 503 while the server ends, and when
+its worker made no round for five seconds, though it should wake once a second.
+
+| On stderr | At `/metrics` | Kind | Meaning |
+|---|---|---|---|
+";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{all, documentation, family_of, meaning_of};
+
+    const DOCUMENTATION_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+
+    /// Run with `UPDATE_DOCS=1` after a counter came or went: the page is written from the tables.
+    #[test]
+    fn the_documentation_is_the_tables() {
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(DOCUMENTATION_PATH, documentation()).unwrap();
+        }
+        let page = std::fs::read_to_string(DOCUMENTATION_PATH).unwrap();
+        assert!(
+            page == documentation(),
+            "docs/metrics.md is stale: UPDATE_DOCS=1 cargo test -p atlas-server writes it"
+        );
+    }
+
+    #[test]
+    fn names_are_unique_and_meanings_are_sentences() {
+        let names: BTreeSet<_> = all().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), all().count());
+        let families: BTreeSet<_> = names.iter().map(|name| family_of(name)).collect();
+        assert_eq!(families.len(), names.len(), "two counters are one metric");
+        for (name, meaning) in all() {
+            let help = meaning.help;
+            assert!(
+                help.ends_with('.') && !help.contains(['\\', '"', '\n', '|']),
+                "{name}: {help}"
+            );
+        }
+        assert!(meaning_of("no_such_count").is_none());
+    }
+}

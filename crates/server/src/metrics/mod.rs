@@ -1,0 +1,178 @@
+//! Metrics and health for those who watch many servers: `--metrics ADDR:PORT`.
+//!
+//! The worker copies its counters to a [`Page`] of atomics, at most once in [`PUBLISH_EVERY`];
+//! threads of their own ([`listener`]) read it and answer `/metrics` with OpenMetrics text
+//! ([`text`]) and `/health`, over the host's own TCP. Nothing they do can delay the worker: they
+//! share nothing with it but those atomics. It refuses to keep history, and to be asked by
+//! everybody: it is for a loopback or management address.
+
+pub mod listener;
+pub mod meanings;
+pub mod text;
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time;
+
+use clock::{Duration, Instant};
+
+use crate::report::Pair;
+
+/// Least time between two copies of the counters. An idle worker wakes once a second
+/// ([`crate::run::IDLE_SLEEP_MAX`]), so that what a page says is two seconds old at most.
+pub const PUBLISH_EVERY: Duration = Duration::from_secs(1);
+/// A worker whose last round was longer ago than this hangs: it wakes once a second even if there
+/// is nothing to do.
+pub const ROUND_AGE_MAX: Duration = Duration::from_secs(5);
+
+/// Where the worker is between its start and its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// It takes requests.
+    Serving,
+    /// It finishes replies, and takes no new requests.
+    Ending,
+    /// It was not heard of for longer than [`ROUND_AGE_MAX`].
+    Hanging,
+}
+
+/// What the worker publishes. One writes, any number read; a reader may see counters of two
+/// publications side by side, each of them right.
+#[derive(Debug)]
+pub struct Page {
+    names: Vec<&'static str>,
+    values: Vec<AtomicU64>,
+    /// The worker's time at its last round, nanoseconds.
+    round_at: AtomicU64,
+    is_ending: AtomicU8,
+    /// The real clock's reading at the worker's [`Instant::ZERO`].
+    epoch: time::Instant,
+    /// Unix time of the start, seconds.
+    start_unix_seconds: u64,
+}
+
+impl Page {
+    /// A page for counters of these names, which hold these values.
+    #[must_use]
+    pub fn new(pairs: &[Pair], epoch: time::Instant, start_unix_seconds: u64) -> Self {
+        let page = Self {
+            names: pairs.iter().map(|(name, _)| *name).collect(),
+            values: pairs.iter().map(|_| AtomicU64::new(0)).collect(),
+            round_at: AtomicU64::new(0),
+            is_ending: AtomicU8::new(0),
+            epoch,
+            start_unix_seconds,
+        };
+        page.publish(pairs);
+        page.beat(page.now());
+        page
+    }
+
+    /// Copies the counters, which are those the page was made for, in the same order.
+    pub fn publish(&self, pairs: &[Pair]) {
+        debug_assert!(
+            pairs.iter().map(|(name, _)| name).eq(&self.names),
+            "the counters have other names than at start"
+        );
+        for (place, (_, value)) in self.values.iter().zip(pairs) {
+            place.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    /// The worker is about to make a round.
+    pub fn beat(&self, now: Instant) {
+        self.round_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The worker takes no new requests any more.
+    pub fn end(&self) {
+        self.is_ending.store(1, Ordering::Relaxed);
+    }
+
+    /// How the worker is at `now`, its own time.
+    #[must_use]
+    pub fn health(&self, now: Instant) -> Health {
+        let round_at = Instant::from_nanos(self.round_at.load(Ordering::Relaxed));
+        if now > round_at + ROUND_AGE_MAX {
+            Health::Hanging
+        } else if self.is_ending.load(Ordering::Relaxed) != 0 {
+            Health::Ending
+        } else {
+            Health::Serving
+        }
+    }
+
+    /// The worker's time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The counters as they were published last.
+    pub fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
+        let values = self
+            .values
+            .iter()
+            .map(|value| value.load(Ordering::Relaxed));
+        self.names.iter().copied().zip(values)
+    }
+
+    /// Unix time of the start, seconds.
+    #[must_use]
+    pub const fn start_unix_seconds(&self) -> u64 {
+        self.start_unix_seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Health, Page, ROUND_AGE_MAX};
+    use clock::{Duration, Instant};
+
+    fn page() -> Page {
+        Page::new(
+            &[("a_count", 1), ("b_bytes", 2)],
+            std::time::Instant::now(),
+            7,
+        )
+    }
+
+    #[test]
+    fn a_page_says_what_was_published_last() {
+        let page = page();
+        assert_eq!(
+            page.pairs().collect::<Vec<_>>(),
+            [("a_count", 1), ("b_bytes", 2)]
+        );
+        page.publish(&[("a_count", 3), ("b_bytes", u64::MAX)]);
+        assert_eq!(
+            page.pairs().collect::<Vec<_>>(),
+            [("a_count", 3), ("b_bytes", u64::MAX)]
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "other names")]
+    fn other_counters_are_not_taken_for_these() {
+        page().publish(&[("b_bytes", 2), ("a_count", 1)]);
+    }
+
+    #[test]
+    fn a_worker_that_was_not_heard_of_hangs() {
+        let page = page();
+        let round = Instant::from_millis(1000);
+        page.beat(round);
+        assert_eq!(page.health(round + ROUND_AGE_MAX), Health::Serving);
+        let late = round + ROUND_AGE_MAX + Duration::from_nanos(1);
+        assert_eq!(page.health(late), Health::Hanging);
+        page.beat(late);
+        assert_eq!(page.health(late), Health::Serving);
+        // A reader's clock may be read before the round it reads of.
+        assert_eq!(page.health(round), Health::Serving);
+        page.end();
+        assert_eq!(page.health(late), Health::Ending);
+        assert_eq!(
+            page.health(late + late.since(Instant::ZERO) + ROUND_AGE_MAX),
+            Health::Hanging
+        );
+    }
+}

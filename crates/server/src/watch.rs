@@ -1,0 +1,214 @@
+//! How the server is watched from outside while it serves: access log, metrics, health.
+//!
+//! [`Watched`] is opened while the process still has the rights it was started with; [`Watch`] is
+//! what runs afterwards, with threads that have no more rights than the worker. All that the worker
+//! does for them is to hand lines over and to store its counters, once a second at most.
+
+use std::sync::Arc;
+use std::time;
+use std::time::SystemTime;
+
+use clock::Instant;
+use tracing::warn;
+
+use crate::access_log::{AccessLog, OpenLog};
+use crate::failure::Failure;
+use crate::log;
+use crate::metrics::listener::Listener;
+use crate::metrics::{PUBLISH_EVERY, Page};
+use crate::output::Output;
+use crate::privileges::Identity;
+use crate::report::Pair;
+use crate::settings::Settings;
+
+/// What was opened and is not served yet.
+#[derive(Debug)]
+pub struct Watched {
+    access_log: Option<OpenLog>,
+    metrics: Option<Listener>,
+}
+
+impl Watched {
+    /// Opens what the settings ask for, with the rights of the start. `identity` is who serves.
+    ///
+    /// # Errors
+    /// What cannot be opened, and what to do about it.
+    pub fn open(settings: &Settings, identity: &Identity) -> Result<Self, Failure> {
+        let owner = match identity {
+            Identity::Other(account) => Some((account.uid, account.gid)),
+            Identity::Same | Identity::Root => None,
+        };
+        let access_log = settings.access_log.as_ref();
+        Ok(Self {
+            access_log: access_log.map(|target| target.open(owner)).transpose()?,
+            metrics: settings.metrics.map(Listener::bind).transpose()?,
+        })
+    }
+
+    /// Starts the threads. `counters` are all there are, as they stand; `epoch` is when the
+    /// worker's clock read zero.
+    ///
+    /// # Errors
+    /// There can be no threads.
+    pub fn start(
+        self,
+        counters: &[Pair],
+        epoch: time::Instant,
+        start_unix_seconds: u64,
+    ) -> Result<Watch, Failure> {
+        let access_log = self.access_log.map(OpenLog::start).transpose()?;
+        let page = match self.metrics {
+            None => None,
+            Some(listener) => {
+                let counters = with_own(counters.to_vec(), access_log.as_deref());
+                let page = Arc::new(Page::new(&counters, epoch, start_unix_seconds));
+                listener.start(&page)?;
+                Some(page)
+            }
+        };
+        Ok(Watch {
+            access_log,
+            page,
+            published_at: Instant::ZERO,
+            is_changed: false,
+        })
+    }
+}
+
+/// What runs beside the worker.
+#[derive(Debug, Default)]
+pub struct Watch {
+    access_log: Option<Arc<Output>>,
+    page: Option<Arc<Page>>,
+    published_at: Instant,
+    /// Something happened since the counters were published.
+    is_changed: bool,
+}
+
+impl Watch {
+    /// What is to be told of every request; `None`: no access log is wanted.
+    #[must_use]
+    pub fn request_log(&self) -> Option<AccessLog> {
+        let output = self.access_log.as_ref()?;
+        Some(AccessLog::new(Arc::clone(output), SystemTime::now))
+    }
+
+    /// A round is over; `progressed` if anything happened in it.
+    pub fn on_round(
+        &mut self,
+        now: Instant,
+        progressed: bool,
+        counters: impl FnOnce() -> Vec<Pair>,
+    ) {
+        let Some(page) = &self.page else { return };
+        page.beat(now);
+        self.is_changed |= progressed;
+        if self.is_changed && now >= self.published_at + PUBLISH_EVERY {
+            page.publish(&with_own(counters(), self.access_log.as_deref()));
+            self.published_at = now;
+            self.is_changed = false;
+        }
+    }
+
+    /// The access log may have been moved away.
+    pub fn reopen(&self) {
+        if let Some(output) = &self.access_log {
+            output.reopen();
+        }
+    }
+
+    /// No new requests are taken any more.
+    pub fn on_ending(&self) {
+        if let Some(page) = &self.page {
+            page.end();
+        }
+    }
+
+    /// All counters, `counters` of the worker and its own.
+    #[must_use]
+    pub fn counters(&self, counters: Vec<Pair>) -> Vec<Pair> {
+        with_own(counters, self.access_log.as_deref())
+    }
+
+    /// Waits until the access log is written, for a while.
+    pub fn close(&self) {
+        if let Some(output) = &self.access_log
+            && !output.close(log::FLUSH_TIME_MAX)
+        {
+            warn!("access log: the last lines could not be written in time");
+        }
+    }
+}
+
+/// The counters of what is watched with are always there: whoever adds up logs needs no cases.
+fn with_own(mut pairs: Vec<Pair>, access_log: Option<&Output>) -> Vec<Pair> {
+    let dropped = access_log.map_or(0, Output::dropped);
+    pairs.push(("access_log_dropped_count", dropped));
+    pairs.push(("log_dropped_count", log::dropped()));
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use clock::{Duration, Instant};
+
+    use super::{Watch, with_own};
+    use crate::metrics::{Health, PUBLISH_EVERY, Page};
+
+    const NANO: Duration = Duration::from_nanos(1);
+
+    #[test]
+    fn counters_are_published_once_a_second_and_only_if_something_happened() {
+        let page = Page::new(
+            &with_own(vec![("a_count", 0)], None),
+            std::time::Instant::now(),
+            0,
+        );
+        let page = Arc::new(page);
+        let mut watch = Watch {
+            page: Some(Arc::clone(&page)),
+            ..Watch::default()
+        };
+        let asked = Cell::new(0);
+        let mut round = |at, progressed| {
+            watch.on_round(at, progressed, || {
+                asked.set(asked.get() + 1);
+                vec![("a_count", asked.get())]
+            });
+            page.pairs().next().unwrap().1
+        };
+        let start = Instant::ZERO + PUBLISH_EVERY;
+        assert_eq!(round(Instant::ZERO + (PUBLISH_EVERY - NANO), true), 0);
+        // What happened before is published even by a round in which nothing does.
+        assert_eq!(round(start, false), 1);
+        assert_eq!(round(start + PUBLISH_EVERY, false), 1);
+        assert_eq!(round(start + PUBLISH_EVERY, true), 2);
+        assert_eq!(
+            round(start + PUBLISH_EVERY + (PUBLISH_EVERY - NANO), true),
+            2
+        );
+        assert_eq!(asked.get(), 2);
+        watch.on_ending();
+        assert_eq!(page.health(start), Health::Ending);
+    }
+
+    #[test]
+    fn a_server_that_is_not_watched_is_not_asked() {
+        let mut watch = Watch::default();
+        watch.on_round(Instant::FAR_FUTURE, true, || {
+            unreachable!("nobody reads them")
+        });
+        assert!(watch.request_log().is_none());
+        watch.reopen();
+        watch.close();
+        let names: Vec<_> = watch
+            .counters(Vec::new())
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, ["access_log_dropped_count", "log_dropped_count"]);
+    }
+}
