@@ -90,7 +90,7 @@ fn the_example_is_a_configuration_as_it_stands_and_with_its_options() {
         Settings::merge(ServeArgs::default(), file).unwrap()
     };
     let settings = resolve(EXAMPLE);
-    assert!(settings.https.is_none() && settings.cors);
+    assert!(settings.https.is_none() && settings.replies.cors);
     let options = [
         "https = ",
         "user = ",
