@@ -54,10 +54,56 @@ impl FileIndex {
 /// What is to be opened.
 #[derive(Debug)]
 pub enum FileSource {
-    /// A regular file or block device. With `O_DIRECT` the page cache is not used.
+    /// A regular file or block device, whose status is asked for. With `O_DIRECT` the page cache is
+    /// not used.
     Descriptor(OwnedFd),
+    /// A regular file whose status is known. Its content counts as changed if it changed since
+    /// that status was taken, and its file system is asked nothing before the first read.
+    File {
+        /// The file.
+        descriptor: OwnedFd,
+        /// As it was.
+        status: FileStatus,
+    },
     /// A file of the simulation's catalogue ([`sim::SimDisk::add_file`]).
     Simulated(u32),
+}
+
+/// The status of a regular file at some moment: from then on its content must not change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileStatus {
+    /// Size, bytes.
+    pub size_bytes: u64,
+    /// When the content changed last: seconds since 1970 and nanoseconds.
+    pub modified: (i64, u32),
+    /// When the content or the inode changed last.
+    pub changed: (i64, u32),
+    /// How many names it has.
+    pub links: u32,
+    /// Type and rights, as `st_mode`.
+    pub mode: u32,
+    /// Its owner.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// Its file system's device: major and minor number.
+    pub device: (u32, u32),
+    /// Whether it is read without the page cache. The next two matter only then.
+    pub direct: bool,
+    /// Reads must start and end at multiples of this, bytes; 0 if the file system does not say.
+    pub direct_offset_align_bytes: u32,
+    /// Memory read into must be aligned to this, bytes; 0 if the file system does not say.
+    pub direct_memory_align_bytes: u32,
+}
+
+/// A file that was closed and that no command uses any more.
+#[derive(Debug)]
+pub struct ClosedFile {
+    /// Its last descriptor here: dropping it may take as long as freeing the space of a deleted
+    /// file.
+    pub descriptor: OwnedFd,
+    /// Its file system's device: major and minor number.
+    pub device: (u32, u32),
 }
 
 /// What the device demands and allows for one opened file.
@@ -156,12 +202,18 @@ pub struct Counters {
     pub disk_enter_calls: u64,
     /// System calls made to find out whether a file changed; none in simulation.
     pub disk_check_calls: u64,
+    /// Files whose change time moved while their content stayed: linked, renamed, given away.
+    pub disk_touched_files: u64,
+    /// Files that the kernel would not register, which costs each of their reads a little.
+    pub disk_unregistered_files: u64,
+    /// Times the kernel would not forget a registered file; tried again later.
+    pub disk_kept_registrations: u64,
 }
 
 impl Counters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 11] {
+    pub fn as_pairs(&self) -> [(&'static str, u64); 14] {
         [
             ("disk_read_commands", self.disk_read_commands),
             ("disk_read_bytes", self.disk_read_bytes),
@@ -174,6 +226,9 @@ impl Counters {
             ("disk_stale_completions", self.disk_stale_completions),
             ("disk_enter_calls", self.disk_enter_calls),
             ("disk_check_calls", self.disk_check_calls),
+            ("disk_touched_files", self.disk_touched_files),
+            ("disk_unregistered_files", self.disk_unregistered_files),
+            ("disk_kept_registrations", self.disk_kept_registrations),
         ]
     }
 
@@ -192,12 +247,18 @@ pub trait Disk {
     /// handful of system calls.
     ///
     /// # Errors
-    /// The table is full, or the kernel refused; the descriptor is closed then.
+    /// The table is full, or the kernel refused; the file counts as closed then.
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError>;
 
     /// Forgets a file. Commands in flight on it still complete. A file that is not open is
     /// ignored.
     fn close(&mut self, file: FileIndex);
+
+    /// A file that was closed, to be dropped where that may take its time; `None` from a disk that
+    /// drops them by itself. Take them all after each round of closes and completions.
+    fn poll_closed(&mut self) -> Option<ClosedFile> {
+        None
+    }
 
     /// Enqueues a read; nothing is submitted before `sqsync`. `Err` gives it back when the queue
     /// is full. A read of a file that is not open completes with `EBADF`.

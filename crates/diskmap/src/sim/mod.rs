@@ -6,9 +6,11 @@
 //! consumed once its time has come, earliest first, and by lot among equals. Same seed and same
 //! calls: same completions.
 //!
-//! It refuses what a real disk under `uring` does not do: bytes in the middle of a file
-//! missing from a successful read, a completion that never comes. The one lie it can be told to
-//! tell is [`SimChange::Silent`]: bytes that change and keep their timestamps, so that the layers
+//! A device can be made to hang ([`SimDisk::set_hung`]): its commands complete only once it answers
+//! again, if ever, as those of a mount whose server is gone. Other devices go on.
+//!
+//! It refuses what a real disk under `uring` does not do: bytes in the middle of a file missing from
+//! a successful read, a completion that comes twice. The one lie it can be told to tell is [`SimChange::Silent`]: bytes that change and keep their timestamps, so that the layers
 //! above can prove they notice by themselves.
 //!
 //! Bounded by [`SimConfig::queue_depth`] and [`SimConfig::files_max`]; the catalogue is as large
@@ -17,7 +19,7 @@
 mod content;
 
 use core::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::os::fd::BorrowedFd;
 
 use clock::{Duration, Instant};
@@ -96,6 +98,8 @@ pub enum SimChange {
 #[derive(Debug)]
 struct CatalogueFile {
     content: SimContent,
+    /// Where it is.
+    device: u32,
     /// Counts detected changes.
     version: u32,
 }
@@ -165,6 +169,10 @@ pub struct SimDisk {
     submitted: BinaryHeap<Due>,
     /// What `sqsync` answers instead of submitting.
     refusal: Option<DiskError>,
+    /// Devices that do not answer.
+    hung: BTreeSet<u32>,
+    /// Commands that wait for one of them.
+    stuck: Vec<u32>,
     counters: Counters,
 }
 
@@ -191,18 +199,55 @@ impl SimDisk {
             enqueued: Vec::with_capacity(depth),
             refusal: None,
             submitted: BinaryHeap::with_capacity(depth),
+            hung: BTreeSet::new(),
+            stuck: Vec::with_capacity(depth),
             counters: Counters::default(),
         }
     }
 
-    /// Adds a file to the catalogue; its number is for [`FileSource::Simulated`].
+    /// Adds a file of device 0 to the catalogue; its number is for [`FileSource::Simulated`].
     pub fn add_file(&mut self, content: SimContent) -> u32 {
+        self.add_file_on(0, content)
+    }
+
+    /// The same on another device.
+    pub fn add_file_on(&mut self, device: u32, content: SimContent) -> u32 {
         let id = u32::try_from(self.catalogue.len()).expect("invariant: fewer than 2^32 files");
         self.catalogue.push(CatalogueFile {
             content,
+            device,
             version: 0,
         });
         id
+    }
+
+    /// From now on a device completes no command, or does again. What waited for it then takes as
+    /// long as if it were submitted now.
+    pub fn set_hung(&mut self, now: Instant, device: u32, is_hung: bool) {
+        if is_hung {
+            self.hung.insert(device);
+            return;
+        }
+        self.hung.remove(&device);
+        for place in core::mem::take(&mut self.stuck) {
+            if self.is_stuck(place) {
+                self.stuck.push(place);
+            } else {
+                let due = now + self.draw_latency();
+                let lot = self.random.next_u32();
+                self.submitted.push(Reverse((due, lot, place)));
+            }
+        }
+    }
+
+    /// Whether the command at a place waits for a device that hangs.
+    fn is_stuck(&self, place: u32) -> bool {
+        let command = self.commands[place as usize].as_ref();
+        let file = command.and_then(|command| command.file);
+        file.is_some_and(|file| {
+            let device = self.catalogue[file.catalogue_id as usize].device;
+            self.hung.contains(&device)
+        })
     }
 
     /// Gives a file of the catalogue new content at `at`.
@@ -467,6 +512,10 @@ impl Disk for SimDisk {
             let Some(Reverse((_, _, place))) = self.submitted.pop() else {
                 break;
             };
+            if self.is_stuck(place) {
+                self.stuck.push(place);
+                continue;
+            }
             let command = self.commands[place as usize].take();
             let command = command.expect("invariant: what is submitted is in the table");
             self.free_commands.push(place);

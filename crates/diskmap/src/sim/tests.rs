@@ -363,3 +363,32 @@ fn same_seed_same_completions() {
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }
+
+#[test]
+fn a_device_that_hangs_completes_nothing_and_others_go_on() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let content = |seed| SimContent::Pattern {
+        seed,
+        size_bytes: SIZE_BYTES,
+    };
+    let here = bench.disk.add_file_on(1, content(1));
+    let far = bench.disk.add_file_on(2, content(2));
+    let [here, far] = [here, far].map(|id| bench.open(id));
+    // One is under way when it begins, one comes later.
+    bench.read(far, 0, 20);
+    bench.disk.sqsync(Instant::ZERO).expect("cannot fail");
+    bench.disk.set_hung(Instant::ZERO, 2, true);
+    bench.read(far, 4096, 21);
+    bench.read(here, 0, 10);
+    bench.disk.sqsync(Instant::ZERO).expect("cannot fail");
+    let late = Instant::from_millis(1_000_000);
+    assert_eq!(bench.consume(late, usize::MAX), 1);
+    assert_eq!(bench.completions, [(10, Ok(expected(1, 0, 4096)))]);
+    assert_eq!((bench.disk.in_flight(), bench.disk.next_event()), (2, None));
+    bench.disk.set_hung(late, 2, false);
+    assert!(bench.disk.next_event().is_some_and(|due| due > late));
+    bench.run(late);
+    bench.completions.sort_by_key(|(token, _)| *token);
+    let tokens: Vec<u64> = bench.completions.iter().map(|(token, _)| *token).collect();
+    assert_eq!(tokens, [10, 20, 21]);
+}

@@ -7,12 +7,11 @@
 //! writable), so bytes read earlier than an unchanged `mtime` are the old ones.
 //!
 //! - `size` or `mtime` differ: changed, for good. A later restoration does not mend it.
-//! - Only `ctime` differs, and so does the link count, the mode or the owner: nobody wrote. This
-//!   is a file that was unlinked, replaced by a rename over it, linked or given away: it is
-//!   served on, and its new `ctime` is what the next check compares with.
+//! - Only `ctime` differs, and so does the link count, the mode, the owner or the path: nobody
+//!   wrote. This is a file that was unlinked, replaced by a rename over it, linked, renamed or given
+//!   away: it is served on, and its new `ctime` is what the next check compares with.
 //! - Only `ctime` differs and nothing explains it: changed. Who overwrites a file and puts back
-//!   its `mtime` (`touch -r`, `cp -p`) looks like this. So does a file that was itself renamed or
-//!   had an extended attribute set; its transfers are given up for the sake of the others.
+//!   its `mtime` (`touch -r`, `cp -p`) looks like this.
 //!
 //! What it cannot see, and why it is so: `docs/decisions/0004-file-change-detection.md`.
 //! Block devices have no timestamps and are not checked; neither is a file written by ourselves.
@@ -21,21 +20,25 @@
 //! time here (`examples/read_speed.rs --check`); a read costs 1,700 to 4,000 ns and takes 75,000.
 //! Bounded by the length of the table.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::limits::{Devices, status};
-use crate::{DiskError, FileIndex, FileLimits};
+use crate::{ClosedFile, DiskError, FileIndex, FileLimits, FileSource, FileStatus};
 
 /// The parts of a status that tell whether somebody wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Identity {
-    size_bytes: i64,
+    size_bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
     attributes: (u64, u32, u32, u32),
+    /// Of its path as the kernel knew it then; `None` where there is no `/proc`.
+    path_hash: Option<u64>,
 }
 
 impl Identity {
+    /// What is now the case, but for the path.
     fn of(status: &libc::stat) -> Self {
         #[cfg_attr(
             target_arch = "x86_64",
@@ -43,11 +46,42 @@ impl Identity {
         )]
         let links = u64::from(status.st_nlink);
         Self {
-            size_bytes: status.st_size,
+            size_bytes: u64::try_from(status.st_size).unwrap_or(0),
             modified: (status.st_mtime, status.st_mtime_nsec),
             changed: (status.st_ctime, status.st_ctime_nsec),
             attributes: (links, status.st_mode, status.st_uid, status.st_gid),
+            path_hash: None,
         }
+    }
+
+    /// What was the case, but for the path.
+    fn then(status: &FileStatus) -> Self {
+        let time = |(seconds, nanos): (i64, u32)| (seconds, i64::from(nanos));
+        let &FileStatus {
+            links,
+            mode,
+            user,
+            group,
+            ..
+        } = status;
+        Self {
+            size_bytes: status.size_bytes,
+            modified: time(status.modified),
+            changed: time(status.changed),
+            attributes: (links.into(), mode, user, group),
+            path_hash: None,
+        }
+    }
+
+    fn at_path_of(self, file: BorrowedFd<'_>) -> Self {
+        let path_hash = path_hash(file);
+        Self { path_hash, ..self }
+    }
+
+    /// Whether size and times are the same, so that nothing happened to the file at all.
+    fn is_untouched(&self, now: &Self) -> bool {
+        let times = |identity: &Self| (identity.size_bytes, identity.modified, identity.changed);
+        times(self) == times(now)
     }
 
     /// Whether a file that was `self` and is `now` may have been written to.
@@ -55,8 +89,20 @@ impl Identity {
         if (self.size_bytes, self.modified) != (now.size_bytes, now.modified) {
             return true;
         }
-        self.changed != now.changed && self.attributes == now.attributes
+        let is_moved = match (self.path_hash, now.path_hash) {
+            (Some(before), Some(now)) => before != now,
+            _ => false,
+        };
+        self.changed != now.changed && self.attributes == now.attributes && !is_moved
     }
+}
+
+/// The kernel's own name for an open file, as a number. Asks no file system, so never waits.
+fn path_hash(file: BorrowedFd<'_>) -> Option<u64> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 /// How a file stands with its changes.
@@ -64,8 +110,8 @@ impl Identity {
 enum Watch {
     /// A block device, or written by ourselves.
     Off,
-    /// As it was when last looked at, in check round `.1`.
-    Same(Identity, u64),
+    /// As it was when last looked at, in check round `.1`; `None`: not since it was opened.
+    Same(Identity, Option<u64>),
     /// Changed, for good.
     Changed,
 }
@@ -78,6 +124,8 @@ pub(super) struct OpenFile {
     pub(super) limits: FileLimits,
     /// The kernel knows the descriptor by its place.
     pub(super) is_registered: bool,
+    /// Its file system's.
+    device: (u32, u32),
     watch: Watch,
     /// Commands enqueued or in flight on it.
     commands: u32,
@@ -88,6 +136,14 @@ impl OpenFile {
     /// Its descriptor's number.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
+    }
+
+    /// What is left when no command uses it any more.
+    pub(super) fn into_closed(self) -> ClosedFile {
+        ClosedFile {
+            descriptor: self.descriptor,
+            device: self.device,
+        }
     }
 
     /// A write through us has reached `end_bytes`.
@@ -112,6 +168,8 @@ pub(super) struct Files {
     round: u64,
     /// `fstat` calls made by [`Files::check`].
     pub(super) check_calls: u64,
+    /// Files found touched, and not written to.
+    pub(super) touched_files: u64,
 }
 
 impl Files {
@@ -125,35 +183,79 @@ impl Files {
             devices: Devices::default(),
             round: 0,
             check_calls: 0,
+            touched_files: 0,
         }
     }
 
-    /// Takes over a descriptor; returns its place and name.
+    /// Takes over a file; returns its place and name. A file that is refused comes back, if
+    /// there is one.
     pub(super) fn open(
         &mut self,
-        descriptor: OwnedFd,
+        file: FileSource,
         slot_bytes: u32,
-    ) -> Result<(u16, FileIndex, FileLimits), DiskError> {
-        // Asked before the limits: a change in between must not pass for the state at open.
-        let status = status(descriptor.as_fd())?;
-        let limits = self.devices.ask(descriptor.as_fd(), &status, slot_bytes)?;
-        let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let watch = if is_regular {
-            Watch::Same(Identity::of(&status), self.round)
-        } else {
-            Watch::Off
+    ) -> Result<(u16, FileIndex, FileLimits), (Option<ClosedFile>, DiskError)> {
+        let (descriptor, known) = match file {
+            FileSource::Descriptor(descriptor) => (descriptor, None),
+            FileSource::File { descriptor, status } => (descriptor, Some(status)),
+            FileSource::Simulated(_) => return Err((None, DiskError::Io(libc::ENOTSUP))),
         };
-        let place = self.free.pop().ok_or(DiskError::TableFull)?;
+        let described = match &known {
+            Some(status) => self.describe_known(descriptor.as_fd(), status, slot_bytes),
+            None => self.describe(descriptor.as_fd(), slot_bytes),
+        };
+        let place = described.and_then(|described| {
+            let place = self.free.pop().ok_or(DiskError::TableFull)?;
+            Ok((place, described))
+        });
+        let (place, (limits, watch, device)) = match place {
+            Ok(place) => place,
+            Err(error) => {
+                let device = known.unwrap_or_default().device;
+                let closed = ClosedFile { descriptor, device };
+                return Err((Some(closed), error));
+            }
+        };
         let entry = &mut self.places[usize::from(place)];
         entry.file = Some(OpenFile {
             descriptor,
             limits,
             is_registered: false,
+            device,
             watch,
             commands: 0,
             is_closing: false,
         });
         Ok((place, FileIndex::new(place, entry.generation), limits))
+    }
+
+    fn describe_known(
+        &mut self,
+        file: BorrowedFd<'_>,
+        status: &FileStatus,
+        slot_bytes: u32,
+    ) -> Result<(FileLimits, Watch, (u32, u32)), DiskError> {
+        let limits = self.devices.look_up(status, slot_bytes)?;
+        let identity = Identity::then(status).at_path_of(file);
+        // Not even a read of this very round may pass for looked at.
+        Ok((limits, Watch::Same(identity, None), status.device))
+    }
+
+    fn describe(
+        &mut self,
+        file: BorrowedFd<'_>,
+        slot_bytes: u32,
+    ) -> Result<(FileLimits, Watch, (u32, u32)), DiskError> {
+        // Asked before the limits: a change in between must not pass for the state at open.
+        let status = status(file)?;
+        let limits = self.devices.ask(file, &status, slot_bytes)?;
+        let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let watch = if is_regular {
+            Watch::Same(Identity::of(&status).at_path_of(file), None)
+        } else {
+            Watch::Off
+        };
+        let device = (libc::major(status.st_dev), libc::minor(status.st_dev));
+        Ok((limits, watch, device))
     }
 
     /// The place of a file that is open and not closing.
@@ -210,15 +312,22 @@ impl Files {
         match file.watch {
             Watch::Off => Ok(()),
             Watch::Changed => Err(DiskError::Changed),
-            Watch::Same(_, asked) if asked == round => Ok(()),
+            Watch::Same(_, asked) if asked == Some(round) => Ok(()),
             Watch::Same(before, _) => {
                 self.check_calls += 1;
-                let now = Identity::of(&status(file.descriptor.as_fd())?);
+                let descriptor = file.descriptor.as_fd();
+                let now = Identity::of(&status(descriptor)?);
+                if before.is_untouched(&now) {
+                    file.watch = Watch::Same(before, Some(round));
+                    return Ok(());
+                }
+                let now = now.at_path_of(descriptor);
                 if before.was_written(&now) {
                     file.watch = Watch::Changed;
                     return Err(DiskError::Changed);
                 }
-                file.watch = Watch::Same(now, round);
+                self.touched_files += 1;
+                file.watch = Watch::Same(now, Some(round));
                 Ok(())
             }
         }
@@ -234,6 +343,7 @@ mod tests {
         modified: (50, 1),
         changed: (60, 1),
         attributes: (1, 0o100_644, 0, 0),
+        path_hash: Some(7),
     };
 
     #[test]
@@ -278,6 +388,47 @@ mod tests {
                 }),
                 "{attributes:?}"
             );
+        }
+        for (before, now, is_written) in [
+            (Some(7), Some(8), false),
+            (Some(7), Some(7), true),
+            (None, Some(8), true),
+            (Some(7), None, true),
+        ] {
+            let before = Identity {
+                path_hash: before,
+                ..BEFORE
+            };
+            let now = Identity {
+                path_hash: now,
+                ..after
+            };
+            assert_eq!(before.was_written(&now), is_written);
+        }
+    }
+
+    #[test]
+    fn nothing_happened_if_size_and_times_are_the_same() {
+        let elsewhere = Identity {
+            path_hash: None,
+            ..BEFORE
+        };
+        assert!(BEFORE.is_untouched(&elsewhere));
+        for now in [
+            Identity {
+                size_bytes: 1,
+                ..BEFORE
+            },
+            Identity {
+                modified: (0, 0),
+                ..BEFORE
+            },
+            Identity {
+                changed: (60, 2),
+                ..BEFORE
+            },
+        ] {
+            assert!(!BEFORE.is_untouched(&now));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use memory::SLOT_ALIGNMENT_BYTES;
 
-use crate::{BLOCK_BYTES_MIN, DiskError, FileLimits};
+use crate::{BLOCK_BYTES_MIN, DiskError, FileLimits, FileStatus};
 
 /// Devices whose answers are remembered; more are asked each time.
 const DEVICES_MAX: usize = 16;
@@ -51,6 +51,35 @@ impl Devices {
             libc::S_IFDIR => return Err(DiskError::Io(libc::EISDIR)),
             _ => return Err(DiskError::Io(libc::EINVAL)),
         };
+        self.limits(size_bytes, block_bytes, device, slot_bytes)
+    }
+
+    /// Limits of a regular file whose status is known. Asks `/sys` at most.
+    pub(super) fn look_up(
+        &mut self,
+        status: &FileStatus,
+        slot_bytes: u32,
+    ) -> Result<FileLimits, DiskError> {
+        let block_bytes = if status.direct {
+            direct_block(
+                status.direct_offset_align_bytes,
+                status.direct_memory_align_bytes,
+            )?
+        } else {
+            BLOCK_BYTES_MIN
+        };
+        let (major, minor) = status.device;
+        let device = libc::makedev(major, minor);
+        self.limits(status.size_bytes, block_bytes, device, slot_bytes)
+    }
+
+    fn limits(
+        &mut self,
+        size_bytes: u64,
+        block_bytes: u32,
+        device: libc::dev_t,
+        slot_bytes: u32,
+    ) -> Result<FileLimits, DiskError> {
         let block_bytes = block_bytes.max(BLOCK_BYTES_MIN);
         if !block_bytes.is_power_of_two() || block_bytes > slot_bytes {
             return Err(DiskError::Io(libc::EINVAL));
@@ -120,15 +149,23 @@ fn ask_file_block(file: BorrowedFd<'_>) -> Result<u32, DiskError> {
     }
     // SAFETY: it was zeroed, which is a valid `statx`, and then perhaps filled.
     let status = unsafe { status.assume_init() };
-    if status.stx_mask & libc::STATX_DIOALIGN == 0 || status.stx_dio_offset_align == 0 {
+    if status.stx_mask & libc::STATX_DIOALIGN == 0 {
         return Ok(BLOCK_BYTES_UNKNOWN);
     }
-    if status.stx_dio_mem_align > SLOT_ALIGNMENT_BYTES {
+    direct_block(status.stx_dio_offset_align, status.stx_dio_mem_align)
+}
+
+/// The block of direct reads with these alignments; zero: the file system does not say.
+fn direct_block(offset_align: u32, memory_align: u32) -> Result<u32, DiskError> {
+    if offset_align == 0 {
+        return Ok(BLOCK_BYTES_UNKNOWN);
+    }
+    if memory_align > SLOT_ALIGNMENT_BYTES {
         return Err(DiskError::Io(libc::EINVAL));
     }
     // The rest of a partial read starts at an address as odd as its offset, so both alignments
     // have to hold for either.
-    Ok(status.stx_dio_offset_align.max(status.stx_dio_mem_align))
+    Ok(offset_align.max(memory_align))
 }
 
 fn ask_device_size(file: BorrowedFd<'_>) -> Result<u64, DiskError> {

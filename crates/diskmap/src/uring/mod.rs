@@ -31,6 +31,7 @@ mod commands;
 mod files;
 mod limits;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -39,8 +40,8 @@ use io_uring::{IoUring, opcode, squeue, types};
 use memory::Arena;
 
 use crate::{
-    Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
-    check_alignment,
+    ClosedFile, Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read,
+    Write, check_alignment,
 };
 use commands::{Command, Commands, Held, Verdict};
 use files::Files;
@@ -68,6 +69,8 @@ pub struct UringConfig {
     pub files_max: u32,
     /// Registers the arena with the kernel, if it lets us.
     pub fixed_buffers: bool,
+    /// Hands closed files back ([`Disk::poll_closed`]) instead of dropping them.
+    pub hands_back_closed: bool,
 }
 
 impl Default for UringConfig {
@@ -76,6 +79,7 @@ impl Default for UringConfig {
             queue_depth: 256,
             files_max: 1024,
             fixed_buffers: true,
+            hands_back_closed: false,
         }
     }
 }
@@ -116,6 +120,11 @@ pub struct Uring {
     has_fixed_buffers: bool,
     has_fixed_files: bool,
     fallback_reason: Option<String>,
+    hands_back_closed: bool,
+    /// Files that were closed, to be dropped by somebody else.
+    closed: VecDeque<ClosedFile>,
+    /// Places of files that were closed and that the kernel would not forget.
+    kept: Vec<u16>,
     /// Commands were issued again and wait for the next submission, which we owe ourselves.
     owes_submit: bool,
     counters: Counters,
@@ -157,13 +166,19 @@ impl Uring {
             queue_depth,
             files_max,
             fixed_buffers,
+            hands_back_closed,
         } = config;
         let buffers = if fixed_buffers {
             register_buffers(&ring, arena)
         } else {
             Ok(())
         };
-        let has_fixed_files = ring.submitter().register_files_sparse(files_max).is_ok();
+        let files = ring.submitter().register_files_sparse(files_max);
+        let files = files.map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            format!("files cannot be registered with io_uring (errno {errno})")
+        });
+        let has_fixed_files = files.is_ok();
         Self {
             ring: Ring(ring),
             commands: Commands::new(queue_depth),
@@ -171,7 +186,10 @@ impl Uring {
             slot_bytes: arena.slot_bytes(),
             has_fixed_buffers: fixed_buffers && buffers.is_ok(),
             has_fixed_files,
-            fallback_reason: buffers.err(),
+            fallback_reason: buffers.err().or(files.err()),
+            hands_back_closed,
+            closed: VecDeque::new(),
+            kept: Vec::new(),
             owes_submit: false,
             counters: Counters::default(),
         }
@@ -366,44 +384,74 @@ impl Uring {
         }
     }
 
+    /// Takes out a file that is closing and has no commands. The kernel forgets it first: the
+    /// ring's own reference must not be the last one, for then the file would be released, and its
+    /// space freed if it is deleted, in our next system call. No request holds another: those of
+    /// this file have completed, and were freed before we saw their completions, or belong to a
+    /// thread of the kernel's, which releases what it held last.
     fn remove_file(&mut self, place: u16) {
-        if let Some(file) = self.files.remove(place)
-            && file.is_registered
-        {
-            // Failing leaves the kernel a reference to the file until the place is used again.
-            let _ = self
-                .ring
-                .0
-                .submitter()
-                .register_files_update(place.into(), &[-1]);
+        if self.files.at(place).is_registered && !self.unregister(place) {
+            self.counters.disk_kept_registrations += 1;
+            self.kept.push(place);
+            return;
+        }
+        if let Some(file) = self.files.remove(place) {
+            self.let_go(file.into_closed());
+        }
+    }
+
+    fn unregister(&self, place: u16) -> bool {
+        let submitter = self.ring.0.submitter();
+        let updated = submitter.register_files_update(place.into(), &[-1]);
+        updated.is_ok()
+    }
+
+    /// Tries again to have the kernel forget a file.
+    fn retry_kept(&mut self) {
+        if let Some(place) = self.kept.pop() {
+            self.remove_file(place);
+        }
+    }
+
+    fn let_go(&mut self, file: ClosedFile) {
+        if self.hands_back_closed {
+            self.closed.push_back(file);
         }
     }
 }
 
 impl Disk for Uring {
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError> {
-        let FileSource::Descriptor(descriptor) = file else {
-            return Err(DiskError::Io(libc::ENOTSUP));
+        self.retry_kept();
+        let (place, index, limits) = match self.files.open(file, self.slot_bytes) {
+            Ok(opened) => opened,
+            Err((refused, error)) => {
+                refused.into_iter().for_each(|file| self.let_go(file));
+                return Err(error);
+            }
         };
-        let number = descriptor.as_raw_fd();
-        let (place, index, limits) = self.files.open(descriptor, self.slot_bytes)?;
         if self.has_fixed_files {
-            let updated = self
-                .ring
-                .0
-                .submitter()
-                .register_files_update(place.into(), &[number]);
-            self.files.at(place).is_registered = updated.is_ok_and(|count| count == 1);
+            let number = self.files.at(place).raw_fd();
+            let submitter = self.ring.0.submitter();
+            let updated = submitter.register_files_update(place.into(), &[number]);
+            let is_registered = updated.is_ok_and(|count| count == 1);
+            self.files.at(place).is_registered = is_registered;
+            self.counters.disk_unregistered_files += u64::from(!is_registered);
         }
         Ok((index, limits))
     }
 
     fn close(&mut self, file: FileIndex) {
+        self.retry_kept();
         if let Some(place) = self.files.find(file)
             && self.files.close(place)
         {
             self.remove_file(place);
         }
+    }
+
+    fn poll_closed(&mut self) -> Option<ClosedFile> {
+        self.closed.pop_front()
     }
 
     fn read(&mut self, arena: &mut Arena, read: Read) -> Result<(), Read> {
@@ -499,6 +547,7 @@ impl Disk for Uring {
             }
         }
         self.counters.disk_check_calls = self.files.check_calls;
+        self.counters.disk_touched_files = self.files.touched_files;
         if self.owes_submit {
             // Failing leaves the debt to the next call.
             let _ = self.submit();

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Bench, NOW, is_readable, pattern};
-use crate::{Disk, DiskError, FileIndex};
+use crate::{Disk, DiskError, FileIndex, FileSource, FileStatus};
 
 fn serving(size_bytes: u64) -> (Bench, PathBuf, FileIndex) {
     let mut bench = Bench::new();
@@ -88,11 +88,74 @@ fn an_overwritten_file_has_changed_even_with_its_time_put_back() {
 }
 
 #[test]
-fn a_file_that_is_itself_renamed_counts_as_changed() {
-    // Its ctime moves and nothing tells it from an overwriting with the time put back.
+fn a_renamed_file_is_served_on() {
     let (mut bench, path, file) = serving(4096);
-    fs::rename(&path, bench.path("elsewhere")).expect("our own directory");
+    fs::create_dir(bench.path("elsewhere")).expect("our own directory");
+    for name in ["other", "elsewhere/other", "elsewhere/served", "served"] {
+        fs::rename(&path, bench.path(name)).expect("our own directory");
+        assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)), "{name}");
+        fs::rename(bench.path(name), &path).expect("our own directory");
+        assert_eq!(
+            bench.read(file, 0),
+            Ok(pattern(0, 4096)),
+            "back from {name}"
+        );
+    }
+    assert!(bench.disk.counters().disk_touched_files > 0);
+    // The excuses are not for the next one.
+    overwrite(&path, b"new");
     assert_eq!(bench.read(file, 0), Err(DiskError::Changed));
+}
+
+/// Between the look at a file and its opening, somebody writes as many bytes as it had.
+#[test]
+fn a_file_rewritten_before_it_is_opened_has_changed() {
+    let mut bench = Bench::new();
+    let path = bench.create("served", 8192);
+    let source = known(&path, 4096);
+    overwrite(&path, b"new");
+    let (file, limits) = bench.disk.open(source).expect("there is room");
+    assert_eq!(limits.size_bytes, 8192);
+    assert_eq!(bench.read(file, 0), Err(DiskError::Changed));
+}
+
+#[test]
+fn a_file_whose_status_is_known_is_opened_as_any_other() {
+    let mut bench = Bench::new();
+    let path = bench.create("served", 8192);
+    let (asked, expected) = bench.open(&path);
+    let (file, limits) = bench
+        .disk
+        .open(known(&path, expected.block_bytes))
+        .expect("there is room");
+    assert_eq!(limits, expected);
+    assert_eq!(bench.read(file, 4096), bench.read(asked, 4096));
+    fs::remove_file(&path).expect("our own file");
+    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+    assert_eq!(bench.disk.counters().disk_touched_files, 1);
+}
+
+/// A file, opened and looked at as a store does it.
+fn known(path: &Path, block_bytes: u32) -> FileSource {
+    let file = File::from(super::descriptor(path, super::Mode::Direct));
+    let meta = file.metadata().expect("an open file");
+    let nanos = |nanos: i64| u32::try_from(nanos).expect("below 10^9");
+    FileSource::File {
+        status: FileStatus {
+            size_bytes: meta.size(),
+            modified: (meta.mtime(), nanos(meta.mtime_nsec())),
+            changed: (meta.ctime(), nanos(meta.ctime_nsec())),
+            links: u32::try_from(meta.nlink()).expect("few"),
+            mode: meta.mode(),
+            user: meta.uid(),
+            group: meta.gid(),
+            device: (libc::major(meta.dev()), libc::minor(meta.dev())),
+            direct: true,
+            direct_offset_align_bytes: block_bytes,
+            direct_memory_align_bytes: 0,
+        },
+        descriptor: file.into(),
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 mod changes;
+mod closing;
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
@@ -429,6 +430,7 @@ fn configurations_on_both_sides_of_each_limit() {
             queue_depth,
             files_max,
             fixed_buffers: true,
+            hands_back_closed: false,
         };
         let refused = Uring::new(config, &arena).err();
         assert_eq!(
@@ -444,6 +446,7 @@ fn configurations_on_both_sides_of_each_limit() {
             queue_depth,
             files_max,
             fixed_buffers: true,
+            hands_back_closed: false,
         };
         assert!(Uring::new(config, &arena).is_ok());
     }

@@ -1,0 +1,97 @@
+//! Who closes a file for good, and when.
+
+use std::fs::{File, TryLockError};
+
+use super::*;
+
+fn bench() -> Bench {
+    let config = UringConfig {
+        files_max: 1,
+        hands_back_closed: true,
+        ..UringConfig::default()
+    };
+    Bench::with(config, Level::Cooperative)
+}
+
+/// A file under a lock that its last close ends, and its index in the disk.
+fn open_locked(bench: &mut Bench) -> (PathBuf, FileIndex) {
+    let path = bench.create("served", 8192);
+    let file = File::from(descriptor(&path, Mode::Direct));
+    file.lock().expect("nobody else has it");
+    let source = FileSource::Descriptor(file.into());
+    let (file, _) = bench.disk.open(source).expect("there is room");
+    (path, file)
+}
+
+fn is_locked(path: &Path) -> bool {
+    let other = File::open(path).expect("it is there");
+    matches!(other.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+#[test]
+fn the_last_reference_to_a_closed_file_is_handed_back() {
+    let mut bench = bench();
+    let (path, file) = open_locked(&mut bench);
+    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+    assert!(bench.disk.poll_closed().is_none());
+    bench.disk.close(file);
+    let closed = bench.disk.poll_closed().expect("it is closed");
+    assert!(is_locked(&path), "the disk has closed it by itself");
+    let device = fs::metadata(&path).expect("it is there").dev();
+    assert_eq!(closed.device, (libc::major(device), libc::minor(device)));
+    drop(closed);
+    assert!(!is_locked(&path), "the ring still holds it");
+    assert!(bench.disk.poll_closed().is_none());
+}
+
+#[test]
+fn a_file_is_handed_back_after_its_last_command() {
+    let mut bench = bench();
+    let (_, file) = open_locked(&mut bench);
+    bench.enqueue(file, 0, 4096, 1);
+    bench.disk.close(file);
+    assert!(bench.disk.poll_closed().is_none());
+    assert_eq!(bench.run(), [(1, Ok(pattern(0, 4096)))]);
+    assert!(bench.disk.poll_closed().is_some());
+}
+
+#[test]
+fn a_file_there_is_no_room_for_is_handed_back() {
+    let mut bench = bench();
+    let (path, _) = open_locked(&mut bench);
+    let source = FileSource::Descriptor(descriptor(&path, Mode::Direct));
+    assert_eq!(bench.disk.open(source), Err(DiskError::TableFull));
+    assert!(bench.disk.poll_closed().is_some());
+    let source = FileSource::Simulated(0);
+    assert_eq!(bench.disk.open(source), Err(DiskError::Io(libc::ENOTSUP)));
+    assert!(bench.disk.poll_closed().is_none());
+}
+
+/// A kernel that forgets nothing looks like one that no longer has the table.
+#[test]
+fn a_file_the_kernel_would_not_forget_is_kept_until_it_does() {
+    let mut bench = bench();
+    let (_, file) = open_locked(&mut bench);
+    let submitter = bench.disk.ring.0.submitter();
+    submitter.unregister_files().expect("they are registered");
+    bench.disk.close(file);
+    assert_eq!(bench.disk.counters().disk_kept_registrations, 1);
+    assert!(bench.disk.poll_closed().is_none());
+    let submitter = bench.disk.ring.0.submitter();
+    submitter.register_files_sparse(1).expect("as at start");
+    bench.disk.close(file);
+    assert!(bench.disk.poll_closed().is_some());
+    assert_eq!(bench.disk.counters().disk_unregistered_files, 0);
+}
+
+#[test]
+fn a_file_the_kernel_would_not_register_is_counted_and_served() {
+    let mut bench = bench();
+    let submitter = bench.disk.ring.0.submitter();
+    submitter.unregister_files().expect("they are registered");
+    let (_, file) = open_locked(&mut bench);
+    assert_eq!(bench.disk.counters().disk_unregistered_files, 1);
+    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+    bench.disk.close(file);
+    assert!(bench.disk.poll_closed().is_some());
+}
