@@ -49,8 +49,9 @@ Signals:
   SIGUSR1          open the access log again, and print all counters to stderr, one line of
                    JSON after 'counters '
   SIGHUP           read the certificates and keys of --https again; if one cannot be served with,
-                   the log says so and the old ones stay; no connection is dropped. Nothing else
-                   is read again: other settings take a restart
+                   the log says so and the old ones stay; open PATH again, in case it is a link
+                   that leads elsewhere by now; no connection is dropped. Nothing else is read
+                   again: other settings take a restart
 
 Output:
   stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...

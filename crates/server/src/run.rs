@@ -138,6 +138,12 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
         if self.signals.take_hang_up() {
             self.reload();
+            self.worker.store_mut().reopen();
+        }
+        match self.worker.store_mut().poll_reopened() {
+            None => {}
+            Some(Ok(())) => info!("SIGHUP: the served directory is opened again"),
+            Some(Err(error)) => error!("SIGHUP: the old directory stays: {error}"),
         }
         if self.signals.wants_end() && self.deadline.is_none() {
             let connections = self.worker.connection_count();
@@ -157,7 +163,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
     /// KiB, which the operator has just written.
     fn reload(&mut self) {
         let Some(source) = &self.tls else {
-            info!("SIGHUP: no certificates to read; the configuration is read at start only");
+            info!("SIGHUP: no certificates to read; the configuration file is read at start only");
             return;
         };
         match source.load() {

@@ -45,8 +45,9 @@ use crate::watch::Watched;
 use crate::worker::Worker;
 
 /// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
-/// Objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`]) are among it.
-const DESCRIPTORS_RESERVED: u64 = 128;
+/// Objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`], [`store::CLOSES_MAX`]) are among
+/// it.
+const DESCRIPTORS_RESERVED: u64 = 384;
 
 /// Files of the directory that are tried at start.
 const FILES_TRIED_MAX: usize = 64;
@@ -557,6 +558,7 @@ fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring,
     let config = UringConfig {
         queue_depth,
         files_max,
+        hands_back_closed: true,
         ..UringConfig::default()
     };
     let disk = Uring::new(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;
@@ -601,7 +603,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            refusal.starts_with("objects_max 101: only 228 files may be open"),
+            refusal.starts_with("objects_max 101: only 484 files may be open"),
             "{refusal}"
         );
         assert!(refusal.ends_with("or use at most 100"), "{refusal}");
@@ -614,7 +616,7 @@ mod tests {
         let refusal = objects_max(None, DESCRIPTORS_RESERVED).unwrap_err();
         let refusal = refusal.to_string();
         assert!(
-            refusal.contains("only 128 files may be open, and 128 are needed"),
+            refusal.contains("only 384 files may be open, and 384 are needed"),
             "{refusal}"
         );
         assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 1), Ok(1));
@@ -630,12 +632,12 @@ mod tests {
         };
         let few = warning(100, false, 101);
         assert!(few.starts_with("only 100 files may be open"), "{few}");
-        assert!(few.ends_with("LimitNOFILE=) to 229"), "{few}");
+        assert!(few.ends_with("LimitNOFILE=) to 485"), "{few}");
         let chosen = warning(100, true, 101);
         assert!(chosen.ends_with("raise objects_max"), "{chosen}");
         let most = warning(65_000, false, 65_001);
         assert!(most.ends_with("a smaller connections_max"), "{most}");
         let descriptors = warning(100, false, 1 << 20);
-        assert!(descriptors.ends_with("to 65128"), "{descriptors}");
+        assert!(descriptors.ends_with("to 65384"), "{descriptors}");
     }
 }

@@ -286,11 +286,11 @@ fn too_few_descriptors_are_told_with_the_number_that_would_do() {
         command.args(["-c", &words, "sh", program, "serve", "--check"]);
         command.arg(directory.path()).output().unwrap()
     };
-    for few in [20, 128] {
-        let problem = format!("only {few} files may be open, and 128 are needed");
+    for few in [20, 384] {
+        let problem = format!("only {few} files may be open, and 384 are needed");
         assert_refused(&atlas(few), &[&problem, "ulimit -Hn"]);
     }
-    assert_eq!(atlas(129).status.code(), Some(0));
+    assert_eq!(atlas(385).status.code(), Some(0));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Objects that are entries of a list: for simulation.
 //!
 //! It has no files, descriptors or threads, and the same calls have the same answers. An entry may
-//! be made to answer later, so that both ways an answer comes can be walked.
+//! be made to answer later, so that both ways an answer comes can be walked, and a device to answer
+//! not at all for a while, as a disk or mount that hangs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::{Answer, Facts, Opened, Opening, Source, StoreRefusal};
+use crate::root::{Miss, Way};
+use crate::threads::Reply;
+use crate::{Facts, Lane, Opened, Opening, Source, StoreRefusal};
 
 /// What a path of a catalogue leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,18 +26,15 @@ pub struct CatalogueEntry {
 pub struct Catalogue {
     entries: BTreeMap<String, CatalogueEntry>,
     asked: VecDeque<(u64, String)>,
-    lookups_max: usize,
+    /// Devices that do not answer.
+    hung: BTreeSet<u64>,
 }
 
 impl Catalogue {
-    /// An empty catalogue of which at most `lookups_max` look-ups wait for their answers.
+    /// An empty catalogue.
     #[must_use]
-    pub fn new(lookups_max: usize) -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            asked: VecDeque::new(),
-            lookups_max,
-        }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Adds an entry under a path that starts with `/`, or replaces the one there.
@@ -53,30 +53,40 @@ impl Catalogue {
         name.is_some_and(|name| self.entries.remove(name).is_some())
     }
 
+    /// From now on entries of a device (see [`Facts::device`]) answer no look-up, or answer again.
+    /// What was asked meanwhile is answered then.
+    pub fn set_hung(&mut self, device: u64, is_hung: bool) {
+        if is_hung {
+            self.hung.insert(device);
+        } else {
+            self.hung.remove(&device);
+        }
+    }
+
+    pub(crate) fn lane_of(&self, name: &str) -> Lane {
+        Lane::of_device(self.device_of(name))
+    }
+
     pub(crate) fn open_object(&self, name: &str) -> Opening {
         match self.entries.get(name) {
-            Some(entry) if entry.answers_later => Opening::Waits,
+            Some(entry) if entry.answers_later || self.is_hung(name) => {
+                Opening::Waits(self.lane_of(name), Way::Beneath)
+            }
             _ => Opening::Done(self.answer(name)),
         }
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.asked.len() < self.lookups_max
-    }
-
-    pub(crate) fn submit(&mut self, token: u64, name: &str) {
-        self.asked.push_back((token, name.to_owned()));
+    pub(crate) fn submit(&mut self, id: u64, name: String) {
+        self.asked.push_back((id, name));
     }
 
     /// Answers in the order of asking, each with what is there by then.
-    pub(crate) fn poll_answer(&mut self) -> Option<Answer> {
-        let (token, name) = self.asked.pop_front()?;
-        let result = self.answer(&name);
-        Some(Answer {
-            token,
-            name,
-            result,
-        })
+    pub(crate) fn poll_reply(&mut self) -> Option<Reply> {
+        let answers = |(_, name): &(u64, String)| !self.is_hung(name);
+        let place = self.asked.iter().position(answers)?;
+        let (id, name) = self.asked.remove(place)?;
+        let result = self.answer(&name).map_err(Miss::Refused);
+        Some(Reply::LookUp { id, name, result })
     }
 
     fn answer(&self, name: &str) -> Result<Opened, StoreRefusal> {
@@ -97,5 +107,13 @@ impl Catalogue {
         after
             .next()
             .is_some_and(|(entry, _)| entry.starts_with(&beneath))
+    }
+
+    fn is_hung(&self, name: &str) -> bool {
+        self.hung.contains(&self.device_of(name))
+    }
+
+    fn device_of(&self, name: &str) -> u64 {
+        self.entries.get(name).map_or(0, |entry| entry.facts.device)
     }
 }

@@ -5,21 +5,31 @@
 //! threads, whose answers come out of [`Store::poll_answer`]. Who asks twice shares one
 //! descriptor; descriptors that nobody uses are kept, the least recently used given up first.
 //!
-//! It refuses to leave its directory: no path, however written, and no symbolic link leads above
-//! it (`openat2` with `RESOLVE_BENEATH`). It serves regular files only. A file is to be replaced
-//! by renaming another over it: then those who are being sent the old one get it to its end, and
-//! the new one is found within [`StoreConfig::revalidate_after`]. Devices have no business in a
-//! served directory: they are refused, but only after they were opened.
+//! It refuses to serve what lies outside its directory: no path, however written, and no symbolic
+//! link leads there (`openat2` with `RESOLVE_BENEATH`). A link that leaves the directory and ends
+//! in it again, an absolute one for example, is followed. It serves regular files only. A file is
+//! to be replaced by renaming another over it: then those who are being sent the old one get it to
+//! its end, and the new one is found within [`StoreConfig::revalidate_after`]. Devices have no
+//! business in a served directory: they are refused, but only after they were opened.
+//!
+//! **Whatever does not answer hurts its own objects only.** The worker itself asks nothing but the
+//! caches of local file systems. In the threads, each mount is a [`Lane`] that may have a part of
+//! them and of the look-ups; a look-up that takes longer than [`StoreConfig::lookup_time_max`] is
+//! answered by [`StoreRefusal::TimedOut`].
 //!
 //! What bounds it: [`StoreConfig::objects_max`] open objects, [`StoreConfig::lookups_max`] look-ups
-//! under way, [`PATH_BYTES_MAX`]. All tables are allocated at start. A hit allocates nothing; a
-//! path that is new costs its own length once for each place in the table, and once more when it
-//! goes through the threads.
+//! under way, [`PATH_BYTES_MAX`]. All tables are allocated at start, but for the threads' queues,
+//! which grow to what look-ups and objects there may be. A hit allocates nothing; a path that is
+//! new costs its own length once for each place in the table, and once more when it goes through
+//! the threads.
 //!
 //! A look-up in the threads holds the place its object will have, so that files being opened count
 //! like files that are open. A look-up that finds no room is [`StoreRefusal::Full`], and worth
-//! asking again as soon as [`Store::has_room`]. Nothing else need be done about objects that nobody
-//! uses: they make room when it is needed.
+//! asking again as soon as [`Store::has_room`]. Objects that nobody uses make room when it is
+//! needed, and are closed after [`StoreConfig::unused_time_max`] in any case: a file that was
+//! deleted keeps its space, and a file system cannot be unmounted, as long as it is open.
+//! [`Store::expire_unused`] sees to it. Descriptors are closed by the threads
+//! ([`Store::close_descriptor`]), because the last close of a deleted file frees its space.
 //!
 //! The life of an object:
 //!
@@ -27,12 +37,16 @@
 //!  look_up ─▶ Found { handle, opened: Some(source) }     first of all: open it, under this handle
 //!  look_up ─▶ Found { handle, opened: None }             open already; one more use
 //!  release(handle)                                       one use fewer
+//!  expire_unused                                         long unused: nobody is given it again
 //!  poll_closed ─▶ handle                                 nobody will be given it again: close it
 //! ```
 
 mod catalogue;
 mod directory;
+mod lookups;
+mod mounts;
 mod path;
+mod root;
 mod system;
 mod table;
 mod threads;
@@ -50,22 +64,38 @@ pub use catalogue::{Catalogue, CatalogueEntry};
 pub use path::PATH_BYTES_MAX;
 
 use directory::Directory;
+use lookups::Lookups;
+use root::{Miss, Way};
 use table::Table;
+use threads::Reply;
 
 /// Handles beyond [`StoreConfig::objects_max`] that may wait to be taken from
 /// [`Store::poll_closed`]. When all do, new objects are refused as [`StoreRefusal::Full`].
 pub const CLOSED_HANDLES_MAX: usize = 64;
+/// Descriptors of one lane that may wait for the threads to close them before its look-ups find no
+/// room. They count against the limit of open files.
+pub const CLOSES_MAX: usize = 256;
+/// Most long unused objects given up by one call of [`Store::expire_unused`].
+pub const EXPIRED_OBJECTS_MAX: usize = 64;
+/// Unused objects are looked for once in this time, so that a server where many become unused one
+/// after the other wakes once for all of them. Divides a second.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a store may use, and how it opens files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreConfig {
     /// Most objects open or being opened at once, each a descriptor; `1..=OBJECTS_MAX`.
     pub objects_max: usize,
-    /// Most look-ups under way in the threads; at least 1. Enough to keep the threads at work from
-    /// one round of the worker to the next.
+    /// Most look-ups under way in the threads; at least 1. A lane may have a quarter of them: enough
+    /// to keep its threads at work from one round of the worker to the next.
     pub lookups_max: usize,
-    /// Threads that open what the kernel has not cached; at least 1.
+    /// Threads that open what the kernel has not cached, and close files; at least 1. A lane may
+    /// keep a quarter of them.
     pub threads: usize,
+    /// Longest time a look-up may take in the threads.
+    pub lookup_time_max: Duration,
+    /// How long an object that nobody uses is kept open.
+    pub unused_time_max: Duration,
     /// Whether files must be readable without the page cache.
     pub direct: Direct,
     /// How long an open object is believed to be what its path names.
@@ -85,8 +115,13 @@ impl Default for StoreConfig {
             objects_max: 4096,
             lookups_max: 256,
             // A look-up that misses waits for one or two reads, 0.1 ms each on flash: four
-            // threads answer 20,000 a second. [guess]
-            threads: 4,
+            // threads, a lane's share, answer 20,000 a second. [guess]
+            threads: 16,
+            // Players give a request up after 10 s or more. [guess]
+            lookup_time_max: Duration::from_secs(10),
+            // An object asked for more seldom than this is opened for each request, which costs a
+            // few microseconds more than to see whether it is still the same.
+            unused_time_max: Duration::from_secs(30),
             direct: Direct::Required,
             revalidate_after: Duration::from_secs(1),
             cached_lookups: true,
@@ -117,10 +152,45 @@ pub enum DirectSupport {
 /// Where an object's bytes are to be read from: for the disk to open.
 #[derive(Debug)]
 pub enum Source {
-    /// An open regular file.
-    Descriptor(OwnedFd),
+    /// An open regular file, with what [`Facts`] leave out of its status.
+    File {
+        /// The file. Whoever closes it may have to free its space: see
+        /// [`Store::close_descriptor`].
+        descriptor: OwnedFd,
+        /// As of the same moment as the facts.
+        attributes: Attributes,
+    },
     /// A file of a simulated disk: [`CatalogueEntry::source`].
     Simulated(u32),
+}
+
+/// What may change of a file without its content changing, and moves [`Facts::changed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attributes {
+    /// How many names it has.
+    pub links: u32,
+    /// Type and rights, as `st_mode`.
+    pub mode: u32,
+    /// Its owner.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+}
+
+/// Who must answer before an object can be opened, read or closed: objects of one lane are on the
+/// same file system, and wait for each other if it hangs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Lane(u64);
+
+impl Lane {
+    /// Paths that lead from mount to mount by symbolic links, wherever they end.
+    pub(crate) const ELSEWHERE: Self = Self(u64::MAX);
+
+    /// The lane of a file system: see [`Facts::device`].
+    #[must_use]
+    pub const fn of_device(device: u64) -> Self {
+        Self(device)
+    }
 }
 
 /// A moment as file systems count it: since 1970-01-01, UTC.
@@ -216,10 +286,13 @@ pub enum StoreRefusal {
     /// not a regular file.
     #[error("not to be served")]
     Forbidden,
-    /// Every place for an open object is in use, or too many look-ups are under way. To be asked
-    /// again when [`Store::has_room`]; no answer of [`Store::poll_answer`].
+    /// Every place for an open object is in use, or too many look-ups of this lane are under way.
+    /// To be asked again when it [`Store::has_room`].
     #[error("too much open at once")]
-    Full,
+    Full(Lane),
+    /// Its file system did not answer within [`StoreConfig::lookup_time_max`].
+    #[error("the file system does not answer")]
+    TimedOut,
     /// The process or system is out of descriptors or memory. It may succeed later.
     #[error("out of descriptors or memory")]
     Busy,
@@ -266,7 +339,18 @@ pub enum StoreError {
 pub struct Store {
     table: Table,
     backend: Backend,
+    lookups: Lookups,
+    /// What the threads are to close, by lane.
+    closing: Vec<Closing>,
+    /// Unused objects are not looked for before this, unless something is closed.
+    expiry_resumes: Instant,
     revalidate_after: Duration,
+    lookup_time_max: Duration,
+    unused_time_max: Duration,
+    /// What became of the last [`Store::reopen`].
+    reopened: Option<Result<(), StoreError>>,
+    /// As last told.
+    now: Instant,
     counters: Counters,
 }
 
@@ -283,20 +367,21 @@ struct Opened {
     facts: Facts,
 }
 
+/// Descriptors of a lane that the threads are to close.
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    lane: Lane,
+    count: usize,
+    /// When one was last closed, or the first handed over.
+    since: Instant,
+}
+
 /// What a backend says to a path.
 #[derive(Debug)]
 enum Opening {
     Done(Result<Opened, StoreRefusal>),
-    /// It takes the disk, for which the caller may not wait: to be submitted.
-    Waits,
-}
-
-/// A backend's later answer.
-#[derive(Debug)]
-struct Answer {
-    token: u64,
-    name: String,
-    result: Result<Opened, StoreRefusal>,
+    /// Somebody has to be waited for, which the caller may not do: to be submitted.
+    Waits(Lane, Way),
 }
 
 /// What a store did since start.
@@ -318,12 +403,24 @@ pub struct Counters {
     pub store_closed_objects: u64,
     /// Objects whose path was found to name another file, or none.
     pub store_replaced_objects: u64,
+    /// Objects given up because nobody had used them for long.
+    pub store_expired_objects: u64,
+    /// Look-ups given up because their file system did not answer in time.
+    pub store_overdue_lookups: u64,
+    /// Look-ups that came back from the threads after they were given up.
+    pub store_late_lookups: u64,
+    /// Descriptors handed to the threads to be closed.
+    pub store_threaded_closes: u64,
+    /// Of these, closed.
+    pub store_finished_closes: u64,
+    /// Times the directory was opened again.
+    pub store_reopened_roots: u64,
 }
 
 impl Counters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 8] {
+    pub fn as_pairs(&self) -> [(&'static str, u64); 14] {
         [
             ("store_shared_lookups", self.store_shared_lookups),
             ("store_inline_lookups", self.store_inline_lookups),
@@ -333,6 +430,12 @@ impl Counters {
             ("store_opened_objects", self.store_opened_objects),
             ("store_closed_objects", self.store_closed_objects),
             ("store_replaced_objects", self.store_replaced_objects),
+            ("store_expired_objects", self.store_expired_objects),
+            ("store_overdue_lookups", self.store_overdue_lookups),
+            ("store_late_lookups", self.store_late_lookups),
+            ("store_threaded_closes", self.store_threaded_closes),
+            ("store_finished_closes", self.store_finished_closes),
+            ("store_reopened_roots", self.store_reopened_roots),
         ]
     }
 }
@@ -368,8 +471,15 @@ impl Store {
         );
         Self {
             table: Table::new(config.objects_max, CLOSED_HANDLES_MAX),
+            lookups: Lookups::new(config.lookups_max),
             backend,
+            closing: Vec::new(),
+            expiry_resumes: Instant::ZERO,
             revalidate_after: config.revalidate_after,
+            lookup_time_max: config.lookup_time_max,
+            unused_time_max: config.unused_time_max,
+            reopened: None,
+            now: Instant::ZERO,
             counters: Counters::default(),
         }
     }
@@ -377,6 +487,7 @@ impl Store {
     /// Looks up a path that starts with `/`, is percent-decoded and has no dot segments; one that
     /// is not like this is not found. Never waits. `token` comes back with a later answer.
     pub fn look_up(&mut self, now: Instant, token: u64, path: &str) -> LookUp {
+        self.now = now;
         let Some(name) = path::name_of(path) else {
             return self.refuse(StoreRefusal::NotFound);
         };
@@ -388,15 +499,16 @@ impl Store {
             // What is open and to be checked needs no place if it is still the same.
             Some(_) => {}
             None if self.table.has_room() => {}
-            None => return self.refuse(StoreRefusal::Full),
+            None => return self.refuse(StoreRefusal::Full(self.backend.lane_of(name))),
         }
         match self.backend.open_object(name) {
-            Opening::Waits if self.backend.has_room() && self.table.reserve() => {
-                self.backend.submit(token, name);
+            Opening::Waits(lane, way) if self.has_room(lane) && self.table.reserve() => {
+                let id = self.lookups.begin(token, lane, now + self.lookup_time_max);
+                self.backend.submit(id, name.to_owned(), lane, way);
                 self.counters.store_threaded_lookups += 1;
                 LookUp::Pending
             }
-            Opening::Waits => self.refuse(StoreRefusal::Full),
+            Opening::Waits(lane, _) => self.refuse(StoreRefusal::Full(lane)),
             Opening::Done(result) => {
                 self.counters.store_inline_lookups += 1;
                 match self.admit(now, name, result, false) {
@@ -407,23 +519,172 @@ impl Store {
         }
     }
 
-    /// The next answer to a pending look-up, with its token. Once it says `None`, the descriptor
-    /// of [`Store::poll_fd`] is readable again only when there is another.
+    /// The next answer to a pending look-up, with its token; each has one. Once it says `None`,
+    /// the descriptor of [`Store::poll_fd`] is readable again only when there is another.
     pub fn poll_answer(&mut self, now: Instant) -> Option<(u64, Result<Found, StoreRefusal>)> {
-        let Answer {
-            token,
-            name,
-            result,
-        } = self.backend.poll_answer()?;
-        let admitted = self.admit(now, &name, result, true);
-        Some((token, admitted.inspect_err(|refusal| self.count(*refusal))))
+        self.now = now;
+        while let Some(reply) = self.backend.poll_reply() {
+            match reply {
+                Reply::LookUp { id, name, result } => {
+                    if let Some(answer) = self.take_answer(now, id, name, result) {
+                        return Some(answer);
+                    }
+                }
+                Reply::Closed(lane, count) => self.note_closed(lane, count),
+                Reply::Root(result) => {
+                    self.counters.store_reopened_roots += u64::from(result.is_ok());
+                    self.reopened = Some(result);
+                }
+            }
+        }
+        let (id, pending) = self.lookups.poll_overdue(now)?;
+        self.counters.store_overdue_lookups += 1;
+        if self.backend.withdraw(id, pending.lane) {
+            self.lookups.finish(id);
+            self.table.cancel();
+        }
+        let refusal = StoreRefusal::TimedOut;
+        self.count(refusal);
+        Some((pending.token, Err(refusal)))
     }
 
-    /// Whether a look-up of any path would get an answer, now or later: worth asking before one
+    /// What a thread brought; `None` if nobody waits for it any more, or it has to go on.
+    fn take_answer(
+        &mut self,
+        now: Instant,
+        id: u64,
+        name: String,
+        result: Result<Opened, Miss>,
+    ) -> Option<(u64, Result<Found, StoreRefusal>)> {
+        let lane = Lane::ELSEWHERE;
+        if result.as_ref().is_err_and(|miss| *miss == Miss::Elsewhere)
+            && self.lookups.redirect(id, lane)
+        {
+            self.backend.submit(id, name, lane, Way::Links);
+            return None;
+        }
+        let pending = self.lookups.finish(id);
+        let result = result.map_err(|miss| match miss {
+            Miss::Refused(refusal) => refusal,
+            Miss::Elsewhere => StoreRefusal::Full(lane),
+        });
+        if pending.is_abandoned {
+            self.table.cancel();
+            self.counters.store_late_lookups += 1;
+            if let Ok(opened) = result {
+                self.give_back(opened);
+            }
+            return None;
+        }
+        let admitted = self.admit(now, &name, result, true);
+        let admitted = admitted.inspect_err(|refusal| self.count(*refusal));
+        Some((pending.token, admitted))
+    }
+
+    /// When something is due even if nothing happens: a look-up's time is up, or an unused object
+    /// is to be closed. Never before the `now` last told.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.lookups.poll_timeout(), self.next_expiry()]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|due| due.max(self.now))
+    }
+
+    /// Gives up the objects that nobody has used for [`StoreConfig::unused_time_max`], at most
+    /// [`EXPIRED_OBJECTS_MAX`] of them: they come out of [`Store::poll_closed`]. To be called each
+    /// round, and soon after [`Store::poll_timeout`].
+    pub fn expire_unused(&mut self, now: Instant) {
+        self.now = now;
+        if self.next_expiry().is_none_or(|due| now < due) {
+            return;
+        }
+        for _ in 0..EXPIRED_OBJECTS_MAX {
+            let Some((handle, unused_since)) = self.table.oldest_unused() else {
+                return;
+            };
+            if now.since(unused_since) < self.unused_time_max {
+                return;
+            }
+            let lane = Lane::of_device(self.table.facts(handle).device);
+            match self.closing.iter().find(|closing| closing.lane == lane) {
+                Some(closing) if closing.count >= EXPIRED_OBJECTS_MAX => {
+                    if now.since(closing.since) < EXPIRY_INTERVAL {
+                        self.expiry_resumes = now + EXPIRY_INTERVAL;
+                        return;
+                    }
+                    // Its file system hangs, and others behind it should not wait.
+                    self.table.put_off(handle, now);
+                }
+                _ => {
+                    self.counters.store_expired_objects += 1;
+                    self.table.retire(handle);
+                }
+            }
+        }
+    }
+
+    /// When an object has been unused for long enough, at the next whole [`EXPIRY_INTERVAL`].
+    fn next_expiry(&self) -> Option<Instant> {
+        let (_, unused_since) = self.table.oldest_unused()?;
+        let due = unused_since + self.unused_time_max;
+        let past = due.since(Instant::ZERO).as_nanos() % EXPIRY_INTERVAL.as_nanos();
+        let past = Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+        let due = if past.is_zero() {
+            due
+        } else {
+            due + (EXPIRY_INTERVAL - past)
+        };
+        Some(due.max(self.expiry_resumes))
+    }
+
+    /// The lane that a look-up of `path` waits for, if no symbolic link leads it to another.
+    #[must_use]
+    pub fn lane_of(&self, path: &str) -> Lane {
+        self.backend.lane_of(path::name_of(path).unwrap_or(""))
+    }
+
+    /// Whether a look-up in this lane would get an answer, now or later: worth asking before one
     /// that was [`StoreRefusal::Full`] is tried again.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.table.has_room() && self.backend.has_room()
+    pub fn has_room(&self, lane: Lane) -> bool {
+        self.table.has_room() && self.lookups.has_room(lane) && self.closing_in(lane) < CLOSES_MAX
+    }
+
+    /// Has a thread close the descriptor of an object of `device` (see [`Facts::device`]) that came
+    /// out of [`Store::poll_closed`]: if its file is deleted, that frees its space, and for a file
+    /// of gigabytes takes long.
+    pub fn close_descriptor(&mut self, device: u64, descriptor: OwnedFd) {
+        let lane = Lane::of_device(device);
+        if self.backend.close(lane, descriptor) {
+            self.counters.store_threaded_closes += 1;
+            let known = self.closing.iter_mut().find(|closing| closing.lane == lane);
+            match known {
+                Some(closing) => closing.count += 1,
+                None => self.closing.push(Closing {
+                    lane,
+                    count: 1,
+                    since: self.now,
+                }),
+            }
+        }
+    }
+
+    /// Has a thread open the directory again by its path, which may lead to another by now; if it
+    /// cannot, the old one stays. Objects of the old one are served as long as they are in use; a
+    /// path is looked up in the new one within [`StoreConfig::revalidate_after`].
+    pub fn reopen(&mut self) {
+        match &mut self.backend {
+            Backend::Directory(directory) => directory.open_root(),
+            Backend::Catalogue(_) => self.reopened = Some(Ok(())),
+        }
+    }
+
+    /// What became of the last [`Store::reopen`], once. Known when [`Store::poll_answer`] has been
+    /// called after it was done.
+    pub fn poll_reopened(&mut self) -> Option<Result<(), StoreError>> {
+        self.reopened.take()
     }
 
     /// Ends one use of an object.
@@ -431,7 +692,7 @@ impl Store {
     /// # Panics
     /// If the object is not in use: every [`Found`] is released once.
     pub fn release(&mut self, handle: u32) {
-        self.table.release(handle);
+        self.table.release(handle, self.now);
     }
 
     /// Lets nobody find this object again, because opening or reading it failed: the next look-up
@@ -465,6 +726,12 @@ impl Store {
             Backend::Directory(directory) => Some(directory.poll_fd()),
             Backend::Catalogue(_) => None,
         }
+    }
+
+    /// The path that an object was found by; of one that [`Store::poll_closed`] has not returned.
+    #[must_use]
+    pub fn path_of(&self, handle: u32) -> String {
+        format!("/{}", self.table.name(handle))
     }
 
     /// Every handle is below this.
@@ -515,7 +782,7 @@ impl Store {
             Err(refusal) => {
                 // Out of descriptors or the like says nothing about the object.
                 if let Some(handle) = known
-                    && refusal != StoreRefusal::Busy
+                    && !matches!(refusal, StoreRefusal::Busy | StoreRefusal::Full(_))
                 {
                     self.replace(handle);
                 }
@@ -525,13 +792,18 @@ impl Store {
         if let Some(handle) = known {
             if *self.table.facts(handle) == opened.facts {
                 self.table.check(handle, now);
+                if is_reserved {
+                    self.give_back(opened);
+                }
                 return Ok(self.share(handle));
             }
             self.replace(handle);
         }
         if !self.table.reserve() {
             assert!(!is_reserved, "a place given back can be taken again");
-            return Err(StoreRefusal::Full);
+            let lane = Lane::of_device(opened.facts.device);
+            self.give_back(opened);
+            return Err(StoreRefusal::Full(lane));
         }
         let handle = self.table.insert(name, opened.facts, now);
         self.counters.store_opened_objects += 1;
@@ -540,6 +812,31 @@ impl Store {
             opened: Some(opened.source),
             facts: opened.facts,
         })
+    }
+
+    /// What was opened is not needed. Only what a local file system's caches gave may be closed
+    /// here, if it is open elsewhere too.
+    fn give_back(&mut self, opened: Opened) {
+        if let Source::File { descriptor, .. } = opened.source {
+            self.close_descriptor(opened.facts.device, descriptor);
+        }
+    }
+
+    fn note_closed(&mut self, lane: Lane, count: usize) {
+        self.counters.store_finished_closes += u64::try_from(count).unwrap_or(u64::MAX);
+        self.expiry_resumes = Instant::ZERO;
+        let place = self.closing.iter().position(|closing| closing.lane == lane);
+        let place = place.expect("invariant: threads close what they are given");
+        self.closing[place].count -= count;
+        self.closing[place].since = self.now;
+        if self.closing[place].count == 0 {
+            self.closing.swap_remove(place);
+        }
+    }
+
+    fn closing_in(&self, lane: Lane) -> usize {
+        let known = self.closing.iter().find(|closing| closing.lane == lane);
+        known.map_or(0, |closing| closing.count)
     }
 
     fn share(&mut self, handle: u32) -> Found {
@@ -563,7 +860,7 @@ impl Store {
 
     fn count(&mut self, refusal: StoreRefusal) {
         match refusal {
-            StoreRefusal::Full => self.counters.store_full_lookups += 1,
+            StoreRefusal::Full(_) => self.counters.store_full_lookups += 1,
             _ => self.counters.store_refused_lookups += 1,
         }
     }
@@ -577,26 +874,45 @@ impl Backend {
         }
     }
 
-    /// Whether one more may be submitted.
-    fn has_room(&self) -> bool {
+    fn lane_of(&self, name: &str) -> Lane {
         match self {
-            Self::Directory(directory) => directory.has_room(),
-            Self::Catalogue(catalogue) => catalogue.has_room(),
+            Self::Directory(directory) => directory.lane_of(name),
+            Self::Catalogue(catalogue) => catalogue.lane_of(name),
         }
     }
 
     /// Has a name opened by whoever may wait for the disk.
-    fn submit(&mut self, token: u64, name: &str) {
+    fn submit(&mut self, id: u64, name: String, lane: Lane, way: Way) {
         match self {
-            Self::Directory(directory) => directory.submit(token, name),
-            Self::Catalogue(catalogue) => catalogue.submit(token, name),
+            Self::Directory(directory) => directory.submit(id, name, lane, way),
+            Self::Catalogue(catalogue) => catalogue.submit(id, name),
         }
     }
 
-    fn poll_answer(&mut self) -> Option<Answer> {
+    /// Takes back what was submitted and is not begun.
+    fn withdraw(&mut self, id: u64, lane: Lane) -> bool {
         match self {
-            Self::Directory(directory) => directory.poll_answer(),
-            Self::Catalogue(catalogue) => catalogue.poll_answer(),
+            Self::Directory(directory) => directory.withdraw(id, lane),
+            // As if each had a thread that waits.
+            Self::Catalogue(_) => false,
+        }
+    }
+
+    /// Whether there is somebody to close it later.
+    fn close(&mut self, lane: Lane, descriptor: OwnedFd) -> bool {
+        match self {
+            Self::Directory(directory) => {
+                directory.close(lane, descriptor);
+                true
+            }
+            Self::Catalogue(_) => false,
+        }
+    }
+
+    fn poll_reply(&mut self) -> Option<Reply> {
+        match self {
+            Self::Directory(directory) => directory.poll_reply(),
+            Self::Catalogue(catalogue) => catalogue.poll_reply(),
         }
     }
 }

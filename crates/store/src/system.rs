@@ -1,17 +1,17 @@
 //! The system calls that the standard library does not have: `openat2`, `statx`, `eventfd`,
-//! `sched_setscheduler`.
+//! `poll`, `sched_setscheduler`.
 //!
 //! Each is wrapped so that callers cannot misuse it: C strings and descriptors go in, owned
 //! descriptors and plain numbers come out. Numbers that come back are checked, not trusted.
 
-#![allow(unsafe_code, reason = "UNSAFETY: four system calls")]
+#![allow(unsafe_code, reason = "UNSAFETY: five system calls")]
 
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::{Facts, FileTime};
+use crate::{Attributes, Facts, FileTime};
 
 /// How a path is to be resolved and opened: `struct open_how` of `linux/openat2.h`, which `libc`
 /// does not let others construct.
@@ -67,8 +67,16 @@ pub(crate) enum Kind {
     Other,
 }
 
+/// What `statx(2)` says of an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Status {
+    pub(crate) kind: Kind,
+    pub(crate) facts: Facts,
+    pub(crate) attributes: Attributes,
+}
+
 /// `statx(2)` of an open file. `direct` is said by the caller, who opened it.
-pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<(Kind, Facts)> {
+pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
     let mut buffer = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the name is an empty C string, and the kernel fills the buffer, which is a `statx`.
     let outcome = unsafe {
@@ -109,7 +117,17 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<(Kind, Fact
         },
         direct,
     };
-    Ok((kind, facts))
+    let attributes = Attributes {
+        links: status.stx_nlink,
+        mode: status.stx_mode.into(),
+        user: status.stx_uid,
+        group: status.stx_gid,
+    };
+    Ok(Status {
+        kind,
+        facts,
+        attributes,
+    })
 }
 
 fn file_time(time: libc::statx_timestamp) -> FileTime {
@@ -130,6 +148,21 @@ pub(crate) fn event_counter() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// Waits until the kernel's list of mounts has changed since it was read through `table`, or until
+/// `end` is readable: which of the two is so.
+pub(crate) fn wait_for_mount(table: BorrowedFd<'_>, end: BorrowedFd<'_>) -> (bool, bool) {
+    let wanted = |fd: BorrowedFd<'_>, events| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
+    let mut polled = [wanted(table, libc::POLLPRI), wanted(end, libc::POLLIN)];
+    // SAFETY: an array of two valid `pollfd`, exclusively ours.
+    let _ = unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
+    let [table, end] = polled.map(|polled| polled.revents != 0);
+    (table, end)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -148,17 +181,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("five"), b"12345").unwrap();
         let root = std::fs::File::open(directory.path()).unwrap();
-        let (kind, _) = stat(root.as_fd(), false).unwrap();
-        assert_eq!(kind, Kind::Directory);
+        let status = stat(root.as_fd(), false).unwrap();
+        assert_eq!(status.kind, Kind::Directory);
         let file = openat2(root.as_fd(), c"five", libc::O_RDONLY, 0).unwrap();
-        let (kind, facts) = stat(file.as_fd(), true).unwrap();
+        let status = stat(file.as_fd(), true).unwrap();
+        let facts = status.facts;
         assert_eq!(
-            (kind, facts.size_bytes, facts.direct),
+            (status.kind, facts.size_bytes, facts.direct),
             (Kind::Regular, 5, true)
         );
+        assert_eq!(status.attributes.links, 1);
+        assert_eq!(status.attributes.mode & libc::S_IFMT, libc::S_IFREG);
         assert!(facts.modified.seconds > 1_500_000_000 && facts.inode != 0);
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(stat(null.as_fd(), false).unwrap().0, Kind::Other);
+        assert_eq!(stat(null.as_fd(), false).unwrap().kind, Kind::Other);
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn pattern(content: Content, size_bytes: u64) -> SimContent {
 
 fn make_store(scenario: &Scenario) -> Store {
     let lookups_max = LOOKUPS_MAX.min(scenario.objects_max);
-    let mut catalogue = Catalogue::new(lookups_max);
+    let mut catalogue = Catalogue::new();
     for object in &scenario.objects {
         catalogue.insert(&object.path(), entry(object, 0, scenario.answers_later));
     }

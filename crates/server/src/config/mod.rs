@@ -426,8 +426,8 @@ const DOCUMENTATION_HEAD: &str = "\
 `atlas serve PATH --config FILE.toml` reads its settings from a TOML file. A flag wins over the
 file, the file over the default. A key the file should not have is refused, and so is a value out
 of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
-remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, and
-nothing else is. `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
+remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, PATH is
+opened again, and nothing else is. `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
 file, and ends with exit code 0 or 2.
 
 Seconds are whole numbers, or texts with a unit: `20`, `\"20s\"`, `\"2m\"`, `\"1h\"`.

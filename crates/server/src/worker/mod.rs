@@ -43,6 +43,8 @@ use store::Store;
 use crate::tls::Handshaker;
 use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
+pub use objects::{FaultKind, ObjectFault};
+
 use objects::Objects;
 
 /// Most frames received in a round: as many as the packet link's ring holds, so that each round
@@ -158,6 +160,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.take_completions(now);
         progressed |= self.fire_timers(now);
         progressed |= self.shake_hands(now);
+        self.objects.expire_unused(now);
         // Handles given up by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
         progressed |= self.look_up(now);
@@ -267,7 +270,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
                 let (object, file) = read.expect("invariant: reads are noted before they are made");
                 let path = || objects.path_of_read(object, file);
                 troubles::note_read(warnings, now, error, path);
-                objects.on_read_failed(object, file);
+                objects.on_read_failed(object, file, error);
                 (slot, read_error(error))
             });
             conductor.handle_completion(now, arena, token, result);
@@ -482,7 +485,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.objects.store()
     }
 
-    /// The store, for the simulator to change what is in it.
+    /// What went wrong with an object, each fault once, the oldest first. Of those that are not
+    /// asked for in time, only the last are kept.
+    pub fn poll_fault(&mut self) -> Option<ObjectFault> {
+        self.objects.poll_fault()
+    }
+
+    /// The store, to have its directory opened again, or for the simulator to change what is in it.
     #[must_use]
     pub const fn store_mut(&mut self) -> &mut Store {
         self.objects.store_mut()

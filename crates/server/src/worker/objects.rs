@@ -4,21 +4,25 @@
 //! conductor gets both as one [`Object`] under the same handle. This remembers which handle is
 //! which file of the disk, and which question a late answer belongs to. A question that the store
 //! has no room for waits here until it has: what is in use is given up sooner or later, and a client
-//! that is told to come back comes back to the same full store.
+//! that is told to come back comes back to the same full store. Questions wait in a line for each
+//! [`Lane`], so that those of a file system that hangs keep nobody else waiting.
 //!
-//! It refuses (503) what has waited for [`LOOKUP_WAIT_MAX`], and what finds as many waiting as there
-//! may be connections.
+//! It refuses (503) what has waited for [`LOOKUP_WAIT_MAX`], what finds as many waiting as there may
+//! be connections, and what the store gave up because its file system did not answer.
 //!
-//! Bounds: [`Store::handles_max`] handles and the questions that wait, allocated at start; as many
-//! late answers as the store takes look-ups, allocated when first needed. Each answer allocates its
-//! entity tag, which goes to the conductor.
+//! What the disk has closed goes back to the store, whose threads drop it: the last descriptor of a
+//! deleted file frees its space.
+//!
+//! Bounds: [`Store::handles_max`] handles, allocated at start; as many questions that wait as there
+//! may be connections, as many late answers as the store takes look-ups, both allocated when first
+//! needed; [`FAULTS_MAX`] faults. Each answer allocates its entity tag, which goes to the conductor.
 
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource};
+use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus};
 use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
-use store::{Facts, Found, LookUp, Source, Store, StoreRefusal};
+use store::{Attributes, Facts, Found, Lane, LookUp, Source, Store, StoreRefusal};
 
 /// Longest wait for room in the store. Players give a request up after 10 s or more `[guess]`:
 /// earlier, a 503 would come too soon for a store that is about to have room, and later too late
@@ -27,6 +31,29 @@ pub(super) const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What the log calls an object that is gone.
 const NO_PATH: &str = "(a file that is closed)";
+
+/// Most faults kept until they are asked for; of more, the last.
+pub(super) const FAULTS_MAX: usize = 64;
+
+/// What went wrong with an object: for whoever tells the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectFault {
+    /// The path it was asked for by.
+    pub path: String,
+    /// What was being done.
+    pub what: FaultKind,
+    /// Why it failed: errno, or that the file is no longer what it was.
+    pub error: DiskError,
+}
+
+/// What failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// Opening it for the disk.
+    Open,
+    /// A read of it: those who were being sent what it was to bring are reset.
+    Read,
+}
 
 /// An answer to a look-up, as the conductor takes it.
 pub(super) type LookupAnswer = Result<Object, LookupError>;
@@ -41,10 +68,20 @@ pub(super) struct Objects {
     pending: Vec<Option<Question>>,
     /// Places of `pending` that are empty.
     vacant: Vec<usize>,
-    /// Look-ups that the store had no room for, the eldest first.
-    waiting: VecDeque<Question>,
+    /// Look-ups that the store had no room for. A lane whose line is empty may be missing.
+    waiting: Vec<Line>,
+    waiting_count: usize,
     waiting_max: usize,
+    /// What went wrong, the oldest first.
+    faults: VecDeque<ObjectFault>,
     counters: Counters,
+}
+
+/// Look-ups that wait for the same lane, the eldest first.
+#[derive(Debug)]
+struct Line {
+    lane: Lane,
+    questions: VecDeque<Question>,
 }
 
 /// A look-up on its way to its answer.
@@ -81,8 +118,10 @@ impl Objects {
             opened,
             pending: Vec::new(),
             vacant: Vec::new(),
-            waiting: VecDeque::with_capacity(waiting_max),
+            waiting: Vec::new(),
+            waiting_count: 0,
             waiting_max,
+            faults: VecDeque::with_capacity(FAULTS_MAX),
             counters: Counters::default(),
         }
     }
@@ -111,16 +150,34 @@ impl Objects {
         self.ask(now, disk, Question { plan, asked_at })
     }
 
-    /// The question that has waited longest, if there is room for it or its time is up: to be
-    /// asked again.
+    /// The question that has waited longest of those that there is room for or whose time is up: to
+    /// be asked again.
     pub(super) fn poll_waiting(&mut self, now: Instant) -> Option<Question> {
-        let is_due = self.waiting.front()?.is_overdue(now) || self.store.has_room();
-        is_due.then(|| self.waiting.pop_front()).flatten()
+        let store = &self.store;
+        let is_due = |line: &&mut Line| {
+            let first = line.questions.front();
+            first.is_some_and(|first| first.is_overdue(now)) || store.has_room(line.lane)
+        };
+        let due = self.waiting.iter_mut().filter(is_due);
+        let line = due.min_by_key(|line| line.questions.front().map(|first| first.asked_at))?;
+        let question = line.questions.pop_front();
+        if line.questions.is_empty() {
+            self.waiting.retain(|line| !line.questions.is_empty());
+        }
+        self.waiting_count -= usize::from(question.is_some());
+        question
     }
 
-    /// When [`Objects::poll_waiting`] has something even if no room is made.
+    /// When there is something to do even if nothing happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.waiting.front()?.deadline())
+        let lines = self.waiting.iter();
+        let waiting = lines.filter_map(|line| Some(line.questions.front()?.deadline()));
+        waiting.chain(self.store.poll_timeout()).min()
+    }
+
+    /// What last went wrong with an object, oldest first, each once.
+    pub(super) fn poll_fault(&mut self) -> Option<ObjectFault> {
+        self.faults.pop_front()
     }
 
     /// Asks the store, or refuses what is overdue.
@@ -145,7 +202,7 @@ impl Objects {
         }
         let answer = match answer {
             LookUp::Ready(found) => self.admit(disk, found),
-            LookUp::Refused(StoreRefusal::Full) => return self.put_off(question),
+            LookUp::Refused(StoreRefusal::Full(lane)) => return self.put_off(lane, question),
             LookUp::Refused(refusal) => Err(lookup_error(refusal)),
             LookUp::Pending => {
                 self.remember(place, question);
@@ -156,17 +213,25 @@ impl Objects {
     }
 
     /// Lets a question wait for room, in the order of asking.
-    fn put_off(&mut self, question: Question) -> Option<(LookupToken, LookupAnswer)> {
-        if self.waiting.len() == self.waiting_max {
+    fn put_off(&mut self, lane: Lane, question: Question) -> Option<(LookupToken, LookupAnswer)> {
+        if self.waiting_count == self.waiting_max {
             self.counters.overdue += 1;
             return Some((question.plan.token, Err(LookupError::Busy)));
         }
         self.counters.waits += 1;
-        let first = self.waiting.front();
+        self.waiting_count += 1;
+        let known = self.waiting.iter().position(|line| line.lane == lane);
+        let place = known.unwrap_or_else(|| {
+            let questions = VecDeque::new();
+            self.waiting.push(Line { lane, questions });
+            self.waiting.len() - 1
+        });
+        let line = &mut self.waiting[place].questions;
+        let first = line.front();
         if first.is_some_and(|first| question.asked_at < first.asked_at) {
-            self.waiting.push_front(question);
+            line.push_front(question);
         } else {
-            self.waiting.push_back(question);
+            line.push_back(question);
         }
         None
     }
@@ -192,6 +257,10 @@ impl Objects {
                     }
                 }
                 Ok(found) => self.admit(disk, found),
+                Err(StoreRefusal::Full(lane)) => match self.put_off(lane, question) {
+                    Some(answer) => return Some(answer),
+                    None => continue,
+                },
                 Err(refusal) => Err(lookup_error(refusal)),
             };
             return Some((plan.token, answer));
@@ -225,18 +294,37 @@ impl Objects {
     /// A read of `file`, under the name of `object`, failed. The device may have failed, or the
     /// file is no longer what was opened; those who are being sent it are lost, but nobody else
     /// should have to wait until the store looks at the file again.
-    pub(super) fn on_read_failed(&mut self, object: ObjectHandle, file: FileIndex) {
+    pub(super) fn on_read_failed(
+        &mut self,
+        object: ObjectHandle,
+        file: FileIndex,
+        error: DiskError,
+    ) {
         // The read may have outlived its object, and another have its name by now.
         if let Some(opened) = self.place(object.0)
             && opened.file == file
         {
             opened.is_spoilt = true;
+            let path = self.store.path_of(object.0);
+            self.note_fault(path, FaultKind::Read, error);
         }
+    }
+
+    fn note_fault(&mut self, path: String, what: FaultKind, error: DiskError) {
+        if self.faults.len() == FAULTS_MAX {
+            self.faults.pop_front();
+        }
+        self.faults.push_back(ObjectFault { path, what, error });
     }
 
     /// Ends one use of an object.
     pub(super) fn release(&mut self, object: ObjectHandle) {
         self.store.release(object.0);
+    }
+
+    /// Gives up what nobody has used for long.
+    pub(super) fn expire_unused(&mut self, now: Instant) {
+        self.store.expire_unused(now);
     }
 
     /// Closes what the store gave up; whether there was anything.
@@ -247,6 +335,11 @@ impl Objects {
             if let Some(opened) = self.place(handle).take() {
                 disk.close(opened.file);
             }
+        }
+        while let Some(closed) = disk.poll_closed() {
+            let (major, minor) = closed.device;
+            let device = u64::from(major) << 32 | u64::from(minor);
+            self.store.close_descriptor(device, closed.descriptor);
         }
         is_any
     }
@@ -262,8 +355,13 @@ impl Objects {
             match open(disk, source, &facts) {
                 Ok(opened) => *self.place(handle) = Some(opened),
                 Err(error) => {
+                    let path = self.store.path_of(handle);
+                    self.note_fault(path, FaultKind::Open, error);
                     self.give_up(handle);
-                    return Err(error);
+                    return Err(match error {
+                        DiskError::TableFull | DiskError::Changed => LookupError::Busy,
+                        _ => LookupError::Failed,
+                    });
                 }
             }
         }
@@ -345,19 +443,22 @@ fn index_of(handle: u32) -> usize {
     usize::try_from(handle).expect("invariant: a usize has at least 32 bits")
 }
 
-fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, LookupError> {
+fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, DiskError> {
     let source = match source {
-        Source::Descriptor(descriptor) => FileSource::Descriptor(descriptor),
+        Source::File {
+            descriptor,
+            attributes,
+        } => FileSource::File {
+            descriptor,
+            status: status_of(facts, attributes),
+        },
         Source::Simulated(number) => FileSource::Simulated(number),
     };
-    let (file, limits) = disk.open(source).map_err(|error| match error {
-        DiskError::TableFull => LookupError::Busy,
-        _ => LookupError::Failed,
-    })?;
+    let (file, limits) = disk.open(source)?;
     if limits.size_bytes != facts.size_bytes {
         // It grew or shrank between the store's look and the disk's: somebody is still writing it.
         disk.close(file);
-        return Err(LookupError::Busy);
+        return Err(DiskError::Changed);
     }
     Ok(Opened {
         file,
@@ -366,12 +467,36 @@ fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, 
     })
 }
 
+/// What the store saw is what the disk compares with: a change in between does not go unseen.
+fn status_of(facts: &Facts, attributes: Attributes) -> FileStatus {
+    let half = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
+    let Attributes {
+        links,
+        mode,
+        user,
+        group,
+    } = attributes;
+    FileStatus {
+        size_bytes: facts.size_bytes,
+        modified: (facts.modified.seconds, facts.modified.nanos),
+        changed: (facts.changed.seconds, facts.changed.nanos),
+        links,
+        mode,
+        user,
+        group,
+        device: (half(facts.device >> 32), half(facts.device)),
+        direct: facts.direct,
+        direct_offset_align_bytes: facts.direct_offset_align_bytes,
+        direct_memory_align_bytes: facts.direct_memory_align_bytes,
+    }
+}
+
 fn lookup_error(refusal: StoreRefusal) -> LookupError {
     match refusal {
         StoreRefusal::NotFound => LookupError::NotFound,
         StoreRefusal::Directory => LookupError::Directory,
         StoreRefusal::Forbidden => LookupError::Forbidden,
-        StoreRefusal::Full | StoreRefusal::Busy => LookupError::Busy,
+        StoreRefusal::Full(_) | StoreRefusal::Busy | StoreRefusal::TimedOut => LookupError::Busy,
         _ => LookupError::Failed,
     }
 }

@@ -53,7 +53,10 @@ struct Place {
     checked_at: Instant,
     state: State,
     uses: u32,
-    /// Towards the oldest; meaningful only while unused and shared.
+    /// Since when it has no uses. This and the next two are meaningful only while it is unused
+    /// and shared.
+    unused_since: Instant,
+    /// Towards the oldest.
     older: u32,
     newer: u32,
 }
@@ -80,6 +83,7 @@ impl Table {
             checked_at: Instant::ZERO,
             state: State::Free,
             uses: 0,
+            unused_since: Instant::ZERO,
             older: NONE,
             newer: NONE,
         };
@@ -107,6 +111,10 @@ impl Table {
         self.by_name
             .find(hash, |&handle| self.place(handle).name == name)
             .copied()
+    }
+
+    pub(crate) fn name(&self, handle: u32) -> &str {
+        &self.place(handle).name
     }
 
     pub(crate) fn facts(&self, handle: u32) -> &Facts {
@@ -191,8 +199,8 @@ impl Table {
         }
     }
 
-    /// One use fewer.
-    pub(crate) fn release(&mut self, handle: u32) {
+    /// One use fewer. `now` never decreases.
+    pub(crate) fn release(&mut self, handle: u32, now: Instant) {
         let place = self.place_mut(handle);
         assert!(
             place.uses > 0,
@@ -200,11 +208,23 @@ impl Table {
         );
         place.uses -= 1;
         match (place.uses, place.state) {
-            (0, State::Shared) => self.link_newest(handle),
+            (0, State::Shared) => self.link_newest(handle, now),
             (0, State::Retired) => self.close(handle),
             (0, state) => unreachable!("place {handle} was in use and {state:?}"),
             _ => {}
         }
+    }
+
+    /// The object that has been unused for longest, and since when.
+    pub(crate) fn oldest_unused(&self) -> Option<(u32, Instant)> {
+        let handle = (self.oldest != NONE).then_some(self.oldest)?;
+        Some((handle, self.place(handle).unused_since))
+    }
+
+    /// Counts an unused object as used until now.
+    pub(crate) fn put_off(&mut self, handle: u32, now: Instant) {
+        self.unlink(handle);
+        self.link_newest(handle, now);
     }
 
     /// Takes the object from its name. It is closed now or at the end of its last use.
@@ -253,9 +273,10 @@ impl Table {
         self.open_count -= 1;
     }
 
-    fn link_newest(&mut self, handle: u32) {
+    fn link_newest(&mut self, handle: u32, now: Instant) {
         let older = self.newest;
         let place = self.place_mut(handle);
+        place.unused_since = now;
         place.older = older;
         place.newer = NONE;
         match older {

@@ -22,16 +22,16 @@ fn the_least_recently_used_goes_first() {
     let mut table = Table::new(3, 3);
     let [a, b, c] = ["a", "b", "c"].map(|name| insert(&mut table, name).unwrap());
     for handle in [b, a, c] {
-        table.release(handle);
+        table.release(handle, NOW);
     }
     // `b` was released first, but is used once more.
     table.acquire(b);
-    table.release(b);
+    table.release(b, NOW);
     for (name, evicted) in [("d", a), ("e", c), ("f", b)] {
         let handle = insert(&mut table, name).unwrap();
         assert_eq!(table.poll_closed(), Some(evicted), "{name}");
         assert_eq!(table.poll_closed(), None);
-        table.release(handle);
+        table.release(handle, NOW);
     }
     assert_eq!(table.find("a"), None);
 }
@@ -42,13 +42,13 @@ fn what_is_in_use_stays() {
     let [a, b] = ["a", "b"].map(|name| insert(&mut table, name).unwrap());
     assert_eq!(insert(&mut table, "c"), None);
     table.acquire(a);
-    table.release(a);
+    table.release(a, NOW);
     assert_eq!(
         insert(&mut table, "c"),
         None,
         "one of two uses of `a` is left"
     );
-    table.release(b);
+    table.release(b, NOW);
     assert!(insert(&mut table, "c").is_some());
     assert_eq!((table.find("a"), table.find("b")), (Some(a), None));
 }
@@ -58,7 +58,7 @@ fn closed_handles_that_nobody_takes_use_up_the_places() {
     let mut table = Table::new(1, 2);
     for name in ["a", "b", "c"] {
         let handle = insert(&mut table, name).unwrap();
-        table.release(handle);
+        table.release(handle, NOW);
     }
     assert_eq!(insert(&mut table, "d"), None);
     assert_eq!(table.find("c"), Some(2), "and nothing is evicted in vain");
@@ -75,10 +75,10 @@ fn a_retired_object_lives_to_its_last_use() {
     assert_eq!(table.find("a"), None);
     let new = insert(&mut table, "a").unwrap();
     assert_ne!(old, new);
-    table.release(old);
+    table.release(old, NOW);
     assert_eq!(table.poll_closed(), None);
     table.retire_used(old);
-    table.release(old);
+    table.release(old, NOW);
     assert_eq!(table.poll_closed(), Some(old));
     assert_eq!(table.find("a"), Some(new));
 }
@@ -88,7 +88,7 @@ fn an_unused_object_closes_when_retired() {
     let mut table = Table::new(2, 1);
     let handle = insert(&mut table, "a").unwrap();
     assert_eq!(table.name(handle), "a");
-    table.release(handle);
+    table.release(handle, NOW);
     table.retire(handle);
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(handle)));
 }
@@ -99,7 +99,7 @@ fn a_reserved_place_is_nobody_elses() {
     let a = insert(&mut table, "a").unwrap();
     assert!(table.reserve());
     assert!(!table.has_room() && !table.reserve());
-    table.release(a);
+    table.release(a, NOW);
     assert!(table.has_room() && table.reserve(), "`a` makes room");
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(a)));
     table.cancel();
@@ -120,8 +120,8 @@ fn a_place_is_reserved_before_it_is_filled() {
 fn a_use_ends_once() {
     let mut table = Table::new(1, 1);
     let handle = insert(&mut table, "a").unwrap();
-    table.release(handle);
-    table.release(handle);
+    table.release(handle, NOW);
+    table.release(handle, NOW);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_use_ends_once() {
 fn only_what_is_in_use_is_retired_from_outside() {
     let mut table = Table::new(1, 1);
     let handle = insert(&mut table, "a").unwrap();
-    table.release(handle);
+    table.release(handle, NOW);
     table.retire_used(handle);
 }
 
@@ -247,7 +247,7 @@ proptest! {
                 }
                 Step::Release(at) if !uses.is_empty() => {
                     let handle = uses.swap_remove(at % uses.len());
-                    table.release(handle);
+                    table.release(handle, NOW);
                     twin.release(handle);
                 }
                 Step::Release(_) => {}
@@ -274,7 +274,7 @@ proptest! {
         }
         // Everything ends closed, once.
         for handle in uses {
-            table.release(handle);
+            table.release(handle, NOW);
             twin.release(handle);
         }
         for name in 0..8 {

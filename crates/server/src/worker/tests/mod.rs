@@ -108,7 +108,7 @@ fn bytes(content: &SimContent) -> Vec<u8> {
 }
 
 fn store(setup: &Setup) -> Store {
-    let mut catalogue = Catalogue::new(64);
+    let mut catalogue = Catalogue::new();
     for file in 0..setup.files {
         let facts = Facts {
             size_bytes: FILE_BYTES,

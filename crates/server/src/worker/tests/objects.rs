@@ -1,15 +1,20 @@
 //! Crowds at a small store: who waits, who is refused, and when.
 
 use clock::{Duration, Instant};
+use diskmap::DiskError;
 use diskmap::sim::SimDisk;
 use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
 use store::{Catalogue, CatalogueEntry, Facts, Store, StoreConfig};
 
-use super::super::objects::{LOOKUP_WAIT_MAX, Objects};
+use super::super::objects::{FaultKind, LOOKUP_WAIT_MAX, ObjectFault, Objects};
 use super::{FILE_BYTES, Setup, World, content, find_head_end};
 use wire::{SeqNumber, TcpFlags};
 
 const NOW: Instant = Instant::from_millis(1);
+/// Files of device 0; those behind them are on device 1.
+const HERE_FILES: u32 = 200;
+/// All files.
+const FILES: u32 = 300;
 
 /// Objects that connections use, one each.
 struct Crowd {
@@ -30,12 +35,13 @@ impl Crowd {
     ) -> Self {
         let setup = Setup::default();
         let mut disk = SimDisk::new(setup.disk);
-        let mut catalogue = Catalogue::new(lookups_max);
-        for file in 0..200 {
+        let mut catalogue = Catalogue::new();
+        for file in 0..FILES {
             let source = disk.add_file(content(file));
             let facts = Facts {
                 size_bytes: FILE_BYTES,
                 inode: file.into(),
+                device: u64::from(file >= HERE_FILES),
                 ..Facts::default()
             };
             let entry = CatalogueEntry {
@@ -232,4 +238,115 @@ fn a_request_that_waits_too_long_is_told_to_come_back() {
     assert!(reply.contains("retry-after:"), "{reply}");
     assert!(world.now >= asked_at + LOOKUP_WAIT_MAX);
     assert_eq!(world.counter("server_overdue_lookups"), 1);
+}
+
+/// More ask for files of a device that hangs than it may have look-ups; then others ask.
+#[test]
+fn nobody_waits_behind_those_who_ask_a_device_that_hangs() {
+    let mut crowd = Crowd::new(20, 20, 8, true);
+    crowd.next_file = HERE_FILES;
+    let catalogue = crowd.objects.store_mut().catalogue_mut().unwrap();
+    catalogue.set_hung(1, true);
+    for connection in 0..10 {
+        crowd.ask(NOW, connection);
+    }
+    assert_eq!(crowd.objects.counters().waits, 8, "a lane has two of eight");
+    crowd.next_file = 0;
+    for connection in 10..20 {
+        crowd.ask(NOW, connection);
+    }
+    // Two of them are asked each round, one after the other.
+    for _ in 0..5 {
+        crowd.round(NOW);
+    }
+    let served: Vec<bool> = crowd.used.iter().map(Option::is_some).collect();
+    let expected: Vec<bool> = (0..20).map(|connection| connection >= 10).collect();
+    assert_eq!(served, expected);
+    assert!(
+        crowd.objects.poll_waiting(NOW).is_none(),
+        "nothing to spin on"
+    );
+}
+
+#[test]
+fn a_request_to_what_hangs_is_told_so_and_its_connection_lives_on() {
+    let mut world = World::connected(Setup::default());
+    let hang = |world: &mut World, is_hung| {
+        let catalogue = world.worker.store_mut().catalogue_mut().unwrap();
+        catalogue.set_hung(0, is_hung);
+    };
+    hang(&mut world, true);
+    let asked_at = world.now;
+    world.ask(0);
+    world.receive(1);
+    assert!(world.now >= asked_at + StoreConfig::default().lookup_time_max);
+    let head = find_head_end(&world.client.received);
+    assert!(world.client.received.starts_with(b"HTTP/1.1 503"));
+    assert_eq!(world.counter("store_overdue_lookups"), 1);
+
+    hang(&mut world, false);
+    let before = world.client.received.len();
+    assert!(before >= head);
+    world.ask(0);
+    world.receive(before + 1);
+    assert!(world.client.received[before..].starts_with(b"HTTP/1.1 200"));
+    assert_eq!(world.counter("tcp_established_count"), 1);
+    assert_eq!(world.counter("store_late_lookups"), 1);
+}
+
+#[test]
+fn an_object_that_nobody_is_sent_is_closed_and_then_nothing_is_due() {
+    let mut world = World::connected(Setup::default());
+    world.ask(0);
+    world.receive(usize::try_from(FILE_BYTES).unwrap());
+    world.settle();
+    let unused_max = StoreConfig::default().unused_time_max;
+    let due = world.worker.store().poll_timeout().expect("it is unused");
+    assert!(due >= world.now + unused_max.saturating_sub(Duration::from_secs(1)));
+    assert_eq!(world.counter("store_closed_objects"), 0);
+    world.now = due;
+    world.settle();
+    assert_eq!(world.counter("store_closed_objects"), 1);
+    assert_eq!(world.worker.store().poll_timeout(), None);
+}
+
+/// Somebody is still being sent a file that was deleted.
+#[test]
+fn an_object_that_somebody_is_sent_stays_open() {
+    let mut world = World::connected(Setup::default());
+    world.ask(0);
+    world.settle();
+    let catalogue = world.worker.store_mut().catalogue_mut().unwrap();
+    assert!(catalogue.remove("/0"));
+    // The client acknowledges nothing for as long as an unused object would stay.
+    world.now += StoreConfig::default().unused_time_max + Duration::from_secs(1);
+    world.settle();
+    assert_eq!(world.counter("store_closed_objects"), 0);
+    world.receive(usize::try_from(FILE_BYTES).unwrap());
+    let head = find_head_end(&world.client.received);
+    world.receive(head + super::bytes(&content(0)).len());
+    assert_eq!(world.client.received[head..], super::bytes(&content(0)));
+}
+
+#[test]
+fn a_failed_read_is_told_with_its_path_and_reason() {
+    let setup = Setup {
+        disk: diskmap::sim::SimConfig {
+            error_chance: diskmap::sim::CHANCE_SCALE,
+            ..Setup::default().disk
+        },
+        ..Setup::default()
+    };
+    let mut world = World::connected(setup);
+    world.ask(0);
+    world.run_until(|client| client.is_reset);
+    let fault = world.worker.poll_fault().expect("a read failed");
+    assert_eq!(
+        fault,
+        ObjectFault {
+            path: "/0".into(),
+            what: FaultKind::Read,
+            error: DiskError::Io(libc::EIO),
+        }
+    );
 }

@@ -1,0 +1,267 @@
+//! What is mounted at and beneath the served directory: who a look-up depends on.
+//!
+//! A file system that is mounted from another machine, or that a process serves (NFS, FUSE), may
+//! stop answering, and whoever asks it anything then waits for good. So the worker itself asks only
+//! file systems of [`LOCAL_TYPES`], and every mount has a [`Lane`] of its own in the threads.
+//!
+//! It is a text of the kernel's, [`MOUNT_TABLE`], made into a table; it refuses to ask any
+//! file system. Lines that it does not understand are passed over. Bounded by [`MOUNTS_MAX`]: what
+//! is mounted beyond that has no lane of its own.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::Lane;
+
+/// Where the kernel lists what is mounted, as the thread that reads it sees it.
+pub(crate) const MOUNT_TABLE: &str = "/proc/thread-self/mountinfo";
+
+/// Most mounts beneath the directory that get a lane each. Servers have a mount for each disk.
+pub(crate) const MOUNTS_MAX: usize = 64;
+
+/// File systems that answer out of this machine's memory what is in its caches, and wait for
+/// nobody but its own disks. Any other is asked by threads only.
+const LOCAL_TYPES: [&[u8]; 20] = [
+    b"bcachefs",
+    b"btrfs",
+    b"erofs",
+    b"exfat",
+    b"ext2",
+    b"ext3",
+    b"ext4",
+    b"f2fs",
+    b"hugetlbfs",
+    b"iso9660",
+    b"ntfs3",
+    b"overlay",
+    b"proc",
+    b"ramfs",
+    b"squashfs",
+    b"tmpfs",
+    b"udf",
+    b"vfat",
+    b"xfs",
+    b"zfs",
+];
+
+/// A mount, as far as look-ups are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mount {
+    pub(crate) lane: Lane,
+    /// Its file system is one of [`LOCAL_TYPES`].
+    pub(crate) is_local: bool,
+}
+
+/// The mounts that paths beneath one directory may lead to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mounts {
+    /// The one that the directory itself is in.
+    root: Mount,
+    /// Names of mount points beneath it, the longest first, and what is mounted there.
+    beneath: Vec<(Vec<u8>, Mount)>,
+    /// Some mount beneath it is not local, or not in the table.
+    is_mixed: bool,
+}
+
+impl Mounts {
+    /// Nothing is known: nothing is local, and all of it is one lane.
+    pub(crate) const UNKNOWN: Self = Self {
+        root: Mount {
+            lane: Lane::ELSEWHERE,
+            is_local: false,
+        },
+        beneath: Vec::new(),
+        is_mixed: true,
+    };
+
+    /// Reads the kernel's list for `directory`, an absolute path without symbolic links.
+    pub(crate) fn read(directory: &Path) -> Self {
+        let text = fs::read(MOUNT_TABLE).unwrap_or_default();
+        Self::parse(&text, directory.as_os_str().as_bytes())
+    }
+
+    /// The mounts in `text` that matter to `directory`.
+    pub(crate) fn parse(text: &[u8], directory: &[u8]) -> Self {
+        let mut root: Option<(usize, Mount)> = None;
+        let mut beneath: Vec<(Vec<u8>, Mount)> = Vec::new();
+        for (point, mount) in text.split(|&byte| byte == b'\n').filter_map(parse_line) {
+            if name_beneath(&point, directory).is_some() {
+                // What was mounted later hides what was there, if it is as deep.
+                if root.is_none_or(|(length, _)| length <= point.len()) {
+                    root = Some((point.len(), mount));
+                }
+            } else if let Some(name) = name_beneath(directory, &point) {
+                beneath.retain(|(known, _)| known != name);
+                beneath.push((name.to_owned(), mount));
+            }
+        }
+        let Some((_, root)) = root else {
+            return Self::UNKNOWN;
+        };
+        let is_mixed = beneath.len() > MOUNTS_MAX || beneath.iter().any(|(_, m)| !m.is_local);
+        beneath.sort_by_key(|(name, _)| core::cmp::Reverse(name.len()));
+        beneath.truncate(MOUNTS_MAX);
+        Self {
+            root,
+            beneath,
+            is_mixed,
+        }
+    }
+
+    /// The mount that the directory is in.
+    pub(crate) const fn root(&self) -> Mount {
+        self.root
+    }
+
+    /// The mount that `name` leads to if no symbolic link on the way leads to another.
+    pub(crate) fn of(&self, name: &[u8]) -> Mount {
+        let is_in = |(point, _): &&(Vec<u8>, Mount)| {
+            name.strip_prefix(point.as_slice())
+                .is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
+        };
+        let found = self.beneath.iter().find(is_in);
+        found.map_or(self.root, |(_, mount)| *mount)
+    }
+
+    /// Whether a path may cross from mount to mount and still meet local ones only.
+    pub(crate) const fn are_all_local(&self) -> bool {
+        self.root.is_local && !self.is_mixed
+    }
+}
+
+/// `inner` relative to `outer`, if it lies in it or is it. Both are absolute.
+pub(crate) fn name_beneath<'a>(outer: &[u8], inner: &'a [u8]) -> Option<&'a [u8]> {
+    let outer = outer.strip_suffix(b"/").unwrap_or(outer);
+    match inner.strip_prefix(outer)? {
+        [] => Some(&[]),
+        [b'/', name @ ..] => Some(name),
+        _ => None,
+    }
+}
+
+/// Mount point and mount of a line as proc_pid_mountinfo(5) has it:
+/// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/root rw`.
+fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = fields.nth(2)?;
+    let point = unescape(fields.nth(1)?);
+    // Any number of optional fields before the hyphen.
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    let colon = device.iter().position(|&byte| byte == b':')?;
+    let (major, minor) = (number(&device[..colon])?, number(&device[colon + 1..])?);
+    let mount = Mount {
+        lane: Lane::of_device(major << 32 | minor),
+        is_local: LOCAL_TYPES.contains(&kind),
+    };
+    Some((point, mount))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let number: u32 = core::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(number.into())
+}
+
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = match after {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] if byte == b'\\' => {
+                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
+            }
+            _ => None,
+        };
+        plain.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"22 27 0:21 / /proc rw,relatime - proc proc rw\n\
+        27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+        30 27 8:1 / /srv rw,relatime shared:7 - xfs /dev/sda1 rw\n\
+        31 30 8:17 / /srv/www/disk\\0402 rw - xfs /dev/sdb1 rw\n\
+        32 30 0:50 / /srv/www/far/nfs rw shared:1 master:2 - nfs4 host:/x rw\n\
+        nonsense\n\
+        33 30 8:33 / /srv/www2 rw - ext4 /dev/sdc1 rw\n";
+
+    fn lane(major: u64, minor: u64) -> Lane {
+        Lane::of_device(major << 32 | minor)
+    }
+
+    #[test]
+    fn a_name_belongs_to_the_deepest_mount_above_it() {
+        let mounts = Mounts::parse(TABLE, b"/srv/www");
+        assert_eq!(mounts.root().lane, lane(8, 1));
+        for (name, expected, is_local) in [
+            ("a", lane(8, 1), true),
+            ("disk 2", lane(8, 17), true),
+            ("disk 2/a", lane(8, 17), true),
+            ("disk 20/a", lane(8, 1), true),
+            ("disk", lane(8, 1), true),
+            ("far/a", lane(8, 1), true),
+            ("far/nfs", lane(0, 50), false),
+            ("far/nfs/a/b", lane(0, 50), false),
+            ("far/nfs2", lane(8, 1), true),
+        ] {
+            let mount = mounts.of(name.as_bytes());
+            assert_eq!((mount.lane, mount.is_local), (expected, is_local), "{name}");
+        }
+        assert!(!mounts.are_all_local(), "one is NFS");
+    }
+
+    #[test]
+    fn what_is_beneath_another_directory_does_not_matter() {
+        let mounts = Mounts::parse(TABLE, b"/srv/www2");
+        assert_eq!(mounts.root().lane, lane(8, 33));
+        assert!(mounts.beneath.is_empty() && mounts.are_all_local());
+        // The root of all, and a directory whose name is the beginning of another's.
+        assert!(!Mounts::parse(TABLE, b"/").are_all_local());
+        assert_eq!(Mounts::parse(TABLE, b"/sr").root().lane, lane(254, 0));
+    }
+
+    #[test]
+    fn what_was_mounted_last_is_what_is_there() {
+        let mut table = TABLE.to_vec();
+        table.extend(b"40 30 0:60 / /srv/www/disk\\0402 rw - fuse.x x rw\n");
+        assert_eq!(
+            Mounts::parse(&table, b"/srv/www").of(b"disk 2/a").lane,
+            lane(0, 60)
+        );
+        // The list has no order that would tell whether a mount over the directory itself hides
+        // those beneath it.
+        table.extend(b"41 30 0:61 / /srv/www rw - tmpfs x rw\n");
+        let mounts = Mounts::parse(&table, b"/srv/www");
+        assert_eq!(mounts.of(b"a").lane, lane(0, 61));
+        assert!(!mounts.are_all_local());
+    }
+
+    #[test]
+    fn without_the_list_nothing_is_local() {
+        for text in [&b""[..], b"\n\n", b"a b c", b"1 2 x:y / / rw - ext4 a rw"] {
+            assert_eq!(Mounts::parse(text, b"/srv"), Mounts::UNKNOWN);
+        }
+        assert!(!Mounts::UNKNOWN.root().is_local && !Mounts::UNKNOWN.are_all_local());
+    }
+
+    #[test]
+    fn as_many_mounts_as_have_lanes_and_one_more() {
+        let table = |count: usize| {
+            let mut text = b"27 1 254:0 / / rw - ext4 /dev/vda rw\n".to_vec();
+            for disk in 0..count {
+                text.extend(format!("30 27 8:{disk} / /d/{disk} rw - xfs d rw\n").bytes());
+            }
+            Mounts::parse(&text, b"/d")
+        };
+        assert!(table(MOUNTS_MAX).are_all_local());
+        let more = table(MOUNTS_MAX + 1);
+        assert!(!more.are_all_local());
+        assert_eq!(more.beneath.len(), MOUNTS_MAX);
+    }
+}

@@ -1,0 +1,262 @@
+//! A mount that never answers: a FUSE file system without a process behind it.
+//!
+//! Each test has a mount namespace of its own, so nothing is left when it ends.
+
+use std::os::fd::AsRawFd;
+
+use super::*;
+
+/// A directory that hangs whoever asks it anything, until this is dropped.
+struct HungMount {
+    _device: File,
+}
+
+impl HungMount {
+    /// `None` if this user may not mount.
+    #[allow(unsafe_code, reason = "UNSAFETY: unshare(2), mount(2)")]
+    fn new(point: &Path) -> Option<Self> {
+        // SAFETY: no memory is involved; this thread alone gets another namespace.
+        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+            eprintln!("SKIPPED: this user may not make a mount namespace");
+            return None;
+        }
+        let none = std::ptr::null();
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        // SAFETY: C strings and null pointers, as mount(2) takes them for a change of propagation.
+        let outcome = unsafe { libc::mount(none, c"/".as_ptr(), none, private, none.cast()) };
+        assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+        let device = File::options().read(true).write(true).open("/dev/fuse");
+        let Ok(device) = device else {
+            eprintln!("SKIPPED: no /dev/fuse");
+            return None;
+        };
+        let number = device.as_raw_fd();
+        let options = format!("fd={number},rootmode=40000,user_id=0,group_id=0\0");
+        let point = format!("{}\0", point.display());
+        // SAFETY: C strings; the kernel only reads them.
+        let outcome = unsafe {
+            libc::mount(
+                c"hung".as_ptr(),
+                point.as_ptr().cast(),
+                c"fuse".as_ptr(),
+                0,
+                options.as_ptr().cast(),
+            )
+        };
+        assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+        Some(Self { _device: device })
+    }
+}
+
+/// A site with a mount beneath it that hangs; the store is opened after it was mounted.
+fn site(config: StoreConfig) -> Option<(Site, HungMount)> {
+    let mut site = Site::new(config, &["a", "b", "far/here"]);
+    let mount = HungMount::new(&site.path("far"))?;
+    site.store = Store::open_directory(&site.path(""), config).unwrap();
+    Some((site, mount))
+}
+
+#[test]
+fn a_look_up_that_is_not_answered_is_refused_in_time() {
+    for config in [config(), through_threads()] {
+        let Some((mut site, mount)) = site(config) else {
+            return;
+        };
+        let asked = site.store.look_up(NOW, 1, "/far/a");
+        assert!(matches!(asked, LookUp::Pending), "{asked:?}");
+        let due = NOW + config.lookup_time_max;
+        assert_eq!(site.store.poll_timeout(), Some(due));
+        while queued(&site, "/far/a") > 0 {
+            std::thread::yield_now();
+        }
+        let just_before = NOW + (config.lookup_time_max - Duration::from_nanos(1));
+        assert!(site.store.poll_answer(just_before).is_none());
+        let (token, answer) = site.store.poll_answer(due).expect("its time is up");
+        assert_eq!((token, answer.unwrap_err()), (1, StoreRefusal::TimedOut));
+        assert_eq!(site.store.counters().store_overdue_lookups, 1);
+        assert!(site.store.poll_answer(due).is_none(), "answered once");
+        // What a thread says later is for nobody; the process behind the mount is gone.
+        drop(mount);
+        while site.store.counters().store_late_lookups == 0 {
+            wait_readable(site.store.poll_fd().unwrap());
+            assert!(site.store.poll_answer(due).is_none());
+        }
+        assert!(site.store.has_room(site.store.lane_of("/far/a")));
+    }
+}
+
+/// Look-ups that no thread has taken yet, in the lane of a path.
+fn queued(site: &Site, path: &str) -> usize {
+    match &site.store.backend {
+        Backend::Directory(directory) => directory.queued(site.store.lane_of(path)),
+        Backend::Catalogue(_) => 0,
+    }
+}
+
+/// As many as the store takes, until it says that it is full.
+fn ask_until_full(site: &mut Site, path: &str) -> usize {
+    let mut asked = 0;
+    loop {
+        match site.store.look_up(NOW, 99, path) {
+            LookUp::Pending => asked += 1,
+            LookUp::Refused(StoreRefusal::Full(_)) => return asked,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_mount_that_hangs_leaves_the_rest_to_others() {
+    for config in [config(), through_threads()] {
+        let config = StoreConfig {
+            objects_max: 32,
+            ..config
+        };
+        let Some((mut site, _mount)) = site(config) else {
+            return;
+        };
+        let (here, far) = (site.store.lane_of("/a"), site.store.lane_of("/far/a"));
+        assert_ne!(here, far);
+        assert_eq!(ask_until_full(&mut site, "/far/a"), config.lookups_max / 4);
+        assert!(site.store.has_room(here) && !site.store.has_room(far));
+        for _ in 0..10 {
+            for path in ["/a", "/b"] {
+                let found = site.ask(path).unwrap();
+                site.store.release(found.handle);
+            }
+        }
+        // Those whose time is up and that no thread had taken make room for others.
+        let due = NOW + config.lookup_time_max;
+        while site.store.poll_answer(due).is_some() {}
+        assert_eq!(site.store.counters().store_overdue_lookups, 2);
+        assert!(site.ask_at(due, "/a").is_ok());
+    }
+}
+
+/// A link leads from the directory's own mount to one that hangs.
+#[test]
+fn links_to_a_mount_that_hangs_are_a_lane_of_their_own() {
+    let config = StoreConfig {
+        objects_max: 32,
+        ..through_threads()
+    };
+    let Some((mut site, _mount)) = site(config) else {
+        return;
+    };
+    symlink("far/a", site.path("relative")).unwrap();
+    symlink(site.path("far/a"), site.path("absolute")).unwrap();
+    for path in ["/relative", "/absolute"] {
+        for _ in 0..config.lookups_max {
+            // Not full for good: a thread finds out where the link leads, and passes it on.
+            let _ = site.store.look_up(NOW, 99, path);
+            let _ = site.store.poll_answer(NOW);
+        }
+    }
+    for _ in 0..10 {
+        loop {
+            match site.store.look_up(NOW, 7, "/a") {
+                LookUp::Ready(found) => break site.store.release(found.handle),
+                LookUp::Pending => {
+                    let found = loop {
+                        match site.wait(NOW) {
+                            (7, found) => break found.unwrap(),
+                            (99, Err(StoreRefusal::Full(Lane::ELSEWHERE))) => {}
+                            other => panic!("{other:?}"),
+                        }
+                    };
+                    break site.store.release(found.handle);
+                }
+                LookUp::Refused(StoreRefusal::Full(_)) => {
+                    wait_readable(site.store.poll_fd().unwrap());
+                    let _ = site.store.poll_answer(NOW);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// The worker itself: what it asks of a mount that hangs.
+#[test]
+fn the_worker_asks_nothing_of_a_mount_that_may_hang() {
+    let Some((mut site, _mount)) = site(config()) else {
+        return;
+    };
+    for path in ["/far", "/far/a"] {
+        let asked = site.store.look_up(NOW, 1, path);
+        assert!(matches!(asked, LookUp::Pending), "{path}: {asked:?}");
+    }
+    assert_eq!(site.store.counters().store_inline_lookups, 0);
+}
+
+#[test]
+fn a_mount_that_comes_later_is_noticed() {
+    let mut site = Site::new(config(), &["a", "far/here"]);
+    let Some(_mount) = HungMount::new(&site.path("far")) else {
+        return;
+    };
+    // In the namespace of this test, which the store's threads are to share.
+    site.store = Store::open_directory(&site.path(""), config()).unwrap();
+    let Backend::Directory(directory) = &site.store.backend else {
+        unreachable!("a site is a directory")
+    };
+    let before = directory.version();
+    let over = site.path("far");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "over"])
+        .arg(&over)
+        .status();
+    assert!(mounted.is_ok_and(|status| status.success()));
+    let started = std::time::Instant::now();
+    while directory.version() == before {
+        assert!(started.elapsed() < Duration::from_secs(30), "not noticed");
+        std::thread::yield_now();
+    }
+    fs::write(over.join("a"), b"over").unwrap();
+    let mut found = site.ask("/far/a").unwrap();
+    assert_eq!(content(&mut found), "over");
+}
+
+#[test]
+fn the_directory_is_opened_again_by_its_path() {
+    let directory = tempfile::tempdir().unwrap();
+    for release in ["one", "two"] {
+        fs::create_dir(directory.path().join(release)).unwrap();
+        fs::write(directory.path().join(release).join("a"), release).unwrap();
+    }
+    let current = directory.path().join("current");
+    symlink("one", &current).unwrap();
+    let store = Store::open_directory(&current, config()).unwrap();
+    let mut site = Site { directory, store };
+    let mut old = site.ask("/a").unwrap();
+    assert_eq!(content(&mut old), "one");
+
+    fs::remove_file(&current).unwrap();
+    symlink("two", &current).unwrap();
+    let later = NOW + config().revalidate_after;
+    assert_eq!(site.ask_at(later, "/a").unwrap().handle, old.handle);
+    let reopen = |site: &mut Site| {
+        site.store.reopen();
+        loop {
+            assert!(site.store.poll_answer(later).is_none());
+            if let Some(result) = site.store.poll_reopened() {
+                return result;
+            }
+            wait_readable(site.store.poll_fd().unwrap());
+        }
+    };
+    reopen(&mut site).unwrap();
+    let later_still = later + config().revalidate_after;
+    let mut new = site.ask_at(later_still, "/a").unwrap();
+    assert_eq!(content(&mut new), "two");
+
+    // If it cannot be opened, the last one stays.
+    fs::remove_file(&current).unwrap();
+    assert!(matches!(
+        reopen(&mut site),
+        Err(StoreError::Directory { path, .. }) if path == current
+    ));
+    let much_later = later_still + config().revalidate_after;
+    assert_eq!(site.ask_at(much_later, "/a").unwrap().handle, new.handle);
+    assert_eq!(site.store.counters().store_reopened_roots, 1);
+}
