@@ -728,12 +728,6 @@ impl Store {
         }
     }
 
-    /// The path that an object was found by; of one that [`Store::poll_closed`] has not returned.
-    #[must_use]
-    pub fn path_of(&self, handle: u32) -> String {
-        format!("/{}", self.table.name(handle))
-    }
-
     /// Every handle is below this.
     #[must_use]
     pub fn handles_max(&self) -> usize {

@@ -121,11 +121,6 @@ impl Table {
         &self.place(handle).facts
     }
 
-    /// The name an object was put in under.
-    pub(crate) fn name(&self, handle: u32) -> &str {
-        &self.place(handle).name
-    }
-
     /// When the name was last seen to lead to this object.
     pub(crate) fn checked_at(&self, handle: u32) -> Instant {
         self.place(handle).checked_at
