@@ -34,7 +34,7 @@ pub use content_type::{
 };
 pub use extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields, FieldProblem};
 pub use head_text::HeadText;
-pub use range::RANGES_MAX;
+pub use range::{RANGES_MAX, RANGES_UNORDERED_MAX};
 pub use reply::{
     PREFLIGHT_HEADERS_BYTES_MAX, Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyConfig, ReplyOptions,
     error_reply, options_reply, redirect_reply, reply,

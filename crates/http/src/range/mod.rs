@@ -3,10 +3,16 @@
 //! Where the RFC leaves a choice, this follows nginx 1.22, whose answers were recorded for the
 //! table in this module's tests: a `bytes` range set with an error in it, or of which nothing
 //! overlaps the object, is 416; another unit is as if absent; ranges which together are longer
-//! than the object, or more of them than [`RANGES_MAX`], get the whole object.
+//! than the object, or more of them than [`RANGES_MAX`], get the whole object. Stricter than nginx:
+//! so do more than [`RANGES_UNORDERED_MAX`] that overlap or do not ascend.
 
 /// Most ranges one reply serves. RFC 9110 s14.2 lets a server ignore a field that asks for more.
 pub const RANGES_MAX: usize = 16;
+
+/// Most ranges that may come in any order and overlap. RFC 9110 s14.2 lets a server ignore "more than
+/// two overlapping ranges, or a set of many small ranges that are not listed in ascending order,
+/// since these are indications of either a broken client or a deliberate denial-of-service attack".
+pub const RANGES_UNORDERED_MAX: usize = 4;
 
 /// The largest file offset, and so object, that Linux knows: `loff_t` is signed.
 const OFFSET_MAX: u64 = i64::MAX.unsigned_abs();
@@ -45,6 +51,12 @@ impl Ranges {
         self.items
             .get(..self.count)
             .expect("invariant: count <= RANGES_MAX")
+    }
+
+    /// Whether each range begins behind the end of the one before it.
+    fn is_ascending(&self) -> bool {
+        let mut pairs = self.as_slice().windows(2);
+        pairs.all(|pair| pair[0].start + pair[0].length <= pair[1].start)
     }
 
     /// Whether there was room.
@@ -102,6 +114,9 @@ pub(crate) fn select(field: &[u8], size_bytes: u64) -> Selection {
     // RFC 9110 s14.2 and s17.15: many overlapping ranges are an attack or a mistake, and the
     // whole object is cheaper for both sides.
     if total_bytes > size_bytes.min(OFFSET_MAX) {
+        return Selection::Whole;
+    }
+    if ranges.as_slice().len() > RANGES_UNORDERED_MAX && !ranges.is_ascending() {
         return Selection::Whole;
     }
     Selection::Ranges(ranges)

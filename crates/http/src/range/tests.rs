@@ -223,6 +223,26 @@ fn as_many_ranges_as_allowed_and_one_more() {
 }
 
 #[test]
+fn more_than_a_few_ranges_must_ascend_without_overlap() {
+    for (field, is_served) in [
+        ("bytes=9-9,7-7,5-5,3-3", true),
+        ("bytes=9-9,7-7,5-5,3-3,1-1", false),
+        ("bytes=0-2,1-3,2-4,3-5", true),
+        ("bytes=0-2,1-3,2-4,3-5,4-6", false),
+        ("bytes=0-0,1-1,2-2,3-3,4-4", true),
+        ("bytes=0-0,1-1,2-2,3-3,3-4", false),
+        ("bytes=0-0,1-1,2-2,3-3,-1", true),
+        ("bytes=0-0,1-1,2-2,-1,3-3", false),
+        // Ranges that select nothing are in nobody's way.
+        ("bytes=0-0,1000-,1-1,5-3,2-2,3-3,-1", true),
+    ] {
+        let selection = select(field.as_bytes(), 1000);
+        let expected = matches!(selection, Selection::Ranges(_));
+        assert_eq!(expected, is_served, "{field}");
+    }
+}
+
+#[test]
 fn the_largest_objects() {
     let last = OFFSET_MAX - 1;
     assert_eq!(
