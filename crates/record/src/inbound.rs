@@ -130,6 +130,12 @@ impl Inbound {
         self.scheme.version()
     }
 
+    /// Whether the client said its last word: what comes behind it is ignored, whatever it is.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
     /// The client's key after a KeyUpdate; its record numbers start at 0.
     ///
     /// # Panics

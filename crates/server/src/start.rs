@@ -317,6 +317,7 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
         head_timeout: settings.limits.head_timeout,
         idle_timeout: settings.limits.idle_timeout,
         send_timeout: settings.limits.send_timeout,
+        read_limits: session::ReadLimits::default(),
     }
 }
 

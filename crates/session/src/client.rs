@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use tcp::{Connection, StreamRange};
-use wire::Route;
+use tcp::{Connection, StreamOffset, StreamRange};
+use wire::{Path, Route, TcpRepr};
 
-use crate::Config;
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
+use crate::input::{HeadProgress, InputBuffer};
+use crate::read_budget::ReadBudget;
 use crate::request_log::LoggedReplies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
 use crate::tls::Tls;
+use crate::{Config, ReadLimits};
 
 /// Bytes kept per connection that the client sent and that were not yet understood, and the receive
 /// window we offer: a whole TLS record, or the largest head and a little of what is pipelined.
@@ -40,7 +42,9 @@ pub(crate) struct Client {
     /// Names this client among all there ever were at its index.
     pub(crate) serial: u32,
     /// Request bytes not yet answered.
-    pub(crate) input: Vec<u8>,
+    pub(crate) input: InputBuffer,
+    /// How far the head at the start of `input` was looked at.
+    pub(crate) head: HeadProgress,
     pub(crate) stream: StreamMap,
     /// What the access log is to be told of the replies in the stream.
     pub(crate) logged: LoggedReplies,
@@ -48,6 +52,12 @@ pub(crate) struct Client {
     pub(crate) tls: Option<Box<Tls>>,
     /// In stream order of their claims; sent in that order.
     pub(crate) fetches: VecDeque<Fetch>,
+    /// How far it has come in taking what it is sent.
+    progress: Progress,
+    /// What may be read for it.
+    pub(crate) read_budget: ReadBudget,
+    /// The next read waits for the budget until then, or until something arrives.
+    pub(crate) read_waits: Option<Instant>,
     /// Length of the head at the start of `input` whose object is being looked up.
     pub(crate) lookup: Option<usize>,
     pub(crate) awaiting: Awaiting,
@@ -58,16 +68,26 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(now: Instant, serial: u32, tcp: Connection, route: Route) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        serial: u32,
+        tcp: Connection,
+        route: Route,
+        limits: &ReadLimits,
+    ) -> Self {
         Self {
             tcp,
             route,
             serial,
-            input: Vec::new(),
+            input: InputBuffer::default(),
+            head: HeadProgress::default(),
             stream: StreamMap::default(),
             logged: LoggedReplies::default(),
             tls: None,
             fetches: VecDeque::new(),
+            read_budget: ReadBudget::new(now, limits),
+            read_waits: None,
+            progress: Progress::new(now),
             lookup: None,
             awaiting: Awaiting::Request(now),
             is_closing: false,
@@ -80,9 +100,23 @@ impl Client {
         !self.is_closing && self.lookup.is_none() && self.stream.replies() < REPLIES_MAX
     }
 
+    /// TCP accepted `segment`, which came by `path`: what we send goes back the same way from now
+    /// on, so that a router that fails over to another one does not take its connections along.
+    /// What TCP refused moves nothing, or whoever knows a connection's name could lead its stream
+    /// away; nor does a segment that acknowledges less than was acknowledged: it is an old one that
+    /// came late, perhaps by the router that is gone. Returns whether the next hop is another.
+    pub(crate) fn follow_path(&mut self, path: &Path, segment: &TcpRepr) -> bool {
+        let moves = path.source_mac != self.route.destination_mac
+            && self.tcp.is_acknowledged_to(segment.acknowledgment);
+        if moves {
+            self.route.destination_mac = path.source_mac;
+        }
+        moves
+    }
+
     /// Room for request bytes.
     pub(crate) fn input_room(&self) -> u16 {
-        let room = |input: &Vec<u8>| {
+        let room = |input: &InputBuffer| {
             INPUT_BYTES_MAX.saturating_sub(u16::try_from(input.len()).unwrap_or(u16::MAX))
         };
         if let Some(tls) = &self.tls {
@@ -115,7 +149,7 @@ impl Client {
     /// When the client's own patience with this client ends, or TCP has something to do.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Instant> {
         let patience = self.patience(config).map(|(deadline, _)| deadline);
-        [self.tcp.poll_timeout(), patience]
+        [self.tcp.poll_timeout(), patience, self.read_waits]
             .into_iter()
             .flatten()
             .min()
@@ -124,7 +158,7 @@ impl Client {
     /// When what is awaited is overdue, and what that is.
     pub(crate) fn patience(&self, config: &Config) -> Option<(Instant, Overdue)> {
         let acknowledgment = (!self.tcp.is_idle()).then(|| {
-            let deadline = self.tcp.progress_at() + config.send_timeout;
+            let deadline = self.progress_at() + config.send_timeout;
             (deadline, Overdue::Acknowledgment)
         });
         // Acknowledging it bit by bit does not make a handshake last longer.
@@ -144,11 +178,49 @@ impl Client {
         Some((since + time, overdue))
     }
 
+    /// Since when less than a segment was acknowledged, or data is queued after an idle time.
+    pub(crate) fn progress_at(&self) -> Instant {
+        if self.progress.up_to == self.tcp.acknowledged() {
+            self.tcp.progress_at()
+        } else {
+            self.progress.at
+        }
+    }
+
+    /// SND.UNA moved. A client makes progress by a segment's worth, or by all there is: else one
+    /// that acknowledges a byte a minute would keep its connection, and its object, for years.
+    /// `before` is what [`Client::progress_at`] was before.
+    pub(crate) fn on_acknowledged(&mut self, now: Instant, before: Instant) {
+        let up_to = self.tcp.acknowledged();
+        let bytes = up_to.since(self.progress.up_to);
+        self.progress.at = before;
+        if bytes >= u64::from(self.tcp.segment_bytes()) || self.tcp.is_idle() {
+            self.progress = Progress { at: now, up_to };
+        }
+    }
+
     /// Since when the handshake of TLS is waited for, if it is.
     fn shaking_since(&self) -> Option<Instant> {
         match self.awaiting {
             Awaiting::Request(since) if self.tls.as_ref()?.is_shaking() => Some(since),
             _ => None,
+        }
+    }
+}
+
+/// The last acknowledgment that counted as progress.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    at: Instant,
+    /// SND.UNA then.
+    up_to: StreamOffset,
+}
+
+impl Progress {
+    const fn new(now: Instant) -> Self {
+        Self {
+            at: now,
+            up_to: StreamOffset::ZERO,
         }
     }
 }
@@ -162,6 +234,6 @@ pub(crate) enum Overdue {
     Head,
     /// The end of the handshake: the connection is closed.
     Handshake,
-    /// Any acknowledgment of what we send: the connection is reset.
+    /// An acknowledgment of a segment of what we send: the connection is reset.
     Acknowledgment,
 }

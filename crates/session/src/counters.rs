@@ -85,6 +85,8 @@ counters! {
     tcp_spurious_timeout_count,
     /// Segments without data: ACK, FIN, probes.
     tcp_control_segments,
+    /// Times a connection's frames began to go to another MAC, because its peer's came from there.
+    tcp_next_hop_change_count,
     /// ICMP told us the path takes smaller packets.
     tcp_packet_too_big_count,
     /// TLS handshakes completed.
@@ -113,6 +115,10 @@ counters! {
     record_seal_bytes,
     /// Connections reset because a record, sealed again, was not what it had been.
     record_reseal_mismatch_count,
+    /// Times the input was looked at for a request's head.
+    http_parse_count,
+    /// Bytes looked at; those of a head that comes in pieces count each time.
+    http_parse_bytes,
     /// Requests understood.
     http_request_count,
     /// Replies begun, of any status.
@@ -131,6 +137,8 @@ counters! {
     session_read_bytes,
     /// Reads that served bytes lost before.
     session_reread_count,
+    /// Times a read had to wait because its client had much read for what it acknowledged.
+    session_read_deferred_count,
     /// Times no slot was free for a read that was due.
     session_slot_famine_count,
     /// Reads that failed.

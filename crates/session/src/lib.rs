@@ -5,9 +5,10 @@
 //! arena between its read and its frame, and nowhere else.
 //!
 //! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
-//! connection there are at most 17 KiB of what the client sent (over TLS 32 KiB of it opened;
-//! buffers grow by doubling), eight replies' heads ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and the
-//! log of [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
+//! connection there are at most 17 KiB of what the client sent and as much that was taken of it
+//! already (over TLS 32 KiB of it opened; buffers grow by doubling), eight replies' heads
+//! ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and the log of
+//! [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
 //! when it first needs it; beyond that, a look-up takes its path, and queues of what the caller
 //! polls each round grow to the most that ever waited.
 //!
@@ -19,7 +20,9 @@ mod client;
 mod conductor;
 mod counters;
 mod fetch;
+mod input;
 mod outbox;
+mod read_budget;
 mod request_log;
 mod run_queue;
 mod slab;
@@ -73,8 +76,43 @@ pub struct Config {
     pub head_timeout: Duration,
     /// A connection without a request is closed after this, whether it ever had one or not.
     pub idle_timeout: Duration,
-    /// A client that acknowledges nothing of a reply for this long is reset.
+    /// A client that acknowledges less than a segment of a reply for this long is reset.
     pub send_timeout: Duration,
+    /// What a connection may have read from the disk for what it acknowledges.
+    pub read_limits: ReadLimits,
+}
+
+/// How much one connection may have read from the disk: at most `factor` times the bytes of the
+/// stream it was sent, lost ones counted once, and `burst_bytes`, and `floor_bytes_per_second` for
+/// each second it lives. A read beyond that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadLimits {
+    /// Bytes read for each byte sent.
+    pub factor: u64,
+    /// Bytes read before anything is sent, and beyond what was.
+    pub burst_bytes: u64,
+    /// Bytes read in a second whatever is acknowledged.
+    pub floor_bytes_per_second: u64,
+}
+
+impl Default for ReadLimits {
+    /// What honest clients do not reach:
+    ///
+    /// * `factor` 16. A file of a few bytes costs a block of 4 KiB for a head and a body of some
+    ///   350 bytes: 12. A window of 2 KB over TLS costs a record of 15 KiB for each window: 9. Of
+    ///   single segments lost over TLS, each costs a record or two, 20 to 40 KiB: with a tenth lost
+    ///   that is 4 for each byte that arrives, and with half of them 16 to 30, where TCP hardly
+    ///   sends at all.
+    /// * `burst_bytes` 256 KiB. The initial window, lost packet by packet over TLS: ten records.
+    /// * `floor_bytes_per_second` 32 KiB. More than a record a second, so that a segment can be
+    ///   repeated each second for ever. 16,384 connections at the floor read 512 MiB a second.
+    fn default() -> Self {
+        Self {
+            factor: 16,
+            burst_bytes: 256 << 10,
+            floor_bytes_per_second: 32 << 10,
+        }
+    }
 }
 
 /// Names an object the store handed over.

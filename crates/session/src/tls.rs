@@ -5,6 +5,7 @@
 
 use record::{AlertDescription, CONTENT_BYTES_MAX, HEADER_BYTES, Inbound, KEY_UPDATE, Version};
 
+use crate::input::InputBuffer;
 use crate::stream_map::RECORDS_PER_FETCH_MAX;
 use crate::{Direction, TlsPlan, TlsToken};
 
@@ -25,7 +26,7 @@ const KEY_MARGIN_RECORDS: u64 = 2 * RECORDS_PER_FETCH_MAX as u64;
 #[derive(Debug)]
 pub(crate) struct Tls {
     /// Bytes that arrived and are not opened: the beginning of a record, or more.
-    pub(crate) sealed: Vec<u8>,
+    pub(crate) sealed: InputBuffer,
     pub(crate) phase: Phase,
     /// A plan is out.
     asked: Option<Asked>,
@@ -64,7 +65,7 @@ enum Asked {
 impl Tls {
     pub(crate) fn new() -> Self {
         Self {
-            sealed: Vec::new(),
+            sealed: InputBuffer::default(),
             phase: Phase::Shaking { is_first: true },
             asked: None,
             wants_receive_key: false,
@@ -85,7 +86,7 @@ impl Tls {
     /// Nothing more is opened or said.
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Over;
-        self.sealed = Vec::new();
+        self.sealed.discard();
         self.owes_farewell = false;
     }
 
@@ -117,6 +118,12 @@ impl Tls {
         number + KEY_MARGIN_RECORDS <= self.key_records_max
     }
 
+    /// Whether less than half of what our key may seal is left from record `number` on, and there
+    /// will be no other key: TLS 1.2 has no KeyUpdate.
+    pub(crate) fn is_half_used(&self, number: u64) -> bool {
+        self.version() == Some(Version::Tls12) && number > self.key_records_max / 2
+    }
+
     /// Whether an answer must come before anything more can be understood.
     pub(crate) const fn is_waiting(&self) -> bool {
         self.wants_receive_key || matches!(self.asked, Some(Asked::Handshake))
@@ -132,14 +139,14 @@ impl Tls {
     /// # Errors
     /// What the client is to be told of its header.
     pub(crate) fn has_record(&self) -> Result<bool, AlertDescription> {
-        let Some(length) = record::peek_record(&self.sealed)? else {
+        let Some(length) = record::peek_record(self.sealed.as_slice())? else {
             return Ok(false);
         };
         // RFC 8446 s5.1: "The length MUST NOT exceed 2^14 bytes. An endpoint that receives a
         // record that exceeds this length MUST terminate the connection with a "record_overflow"
         // alert." What is sealed may be longer: of TLS 1.3 it has the type of application data;
         // of TLS 1.2 it is a Finished, some 40 bytes.
-        let is_sealed = self.sealed.first() == Some(&TYPE_APPLICATION_DATA);
+        let is_sealed = self.sealed.as_slice().first() == Some(&TYPE_APPLICATION_DATA);
         if self.is_shaking() && !is_sealed && length > PLAIN_RECORD_BYTES_MAX {
             return Err(AlertDescription::RecordOverflow);
         }
@@ -176,15 +183,14 @@ impl Tls {
 
     /// Takes the first whole record out, or, if there can be none, all that there is.
     fn take_record(&mut self) -> Option<Vec<u8>> {
-        let Ok(length) = record::peek_record(&self.sealed) else {
-            return Some(std::mem::take(&mut self.sealed));
+        let sealed = self.sealed.as_slice();
+        let length = match record::peek_record(sealed) {
+            Ok(length) => length?,
+            Err(_) => sealed.len(),
         };
-        let length = length?;
-        if self.sealed.len() < length {
-            return None;
-        }
-        let rest = self.sealed.split_off(length);
-        Some(std::mem::replace(&mut self.sealed, rest))
+        let record = sealed.get(..length)?.to_vec();
+        self.sealed.take(length);
+        Some(record)
     }
 
     /// A plan was answered. Returns which key it was, if it was one.
@@ -210,7 +216,11 @@ impl Tls {
     /// record's type.
     pub(crate) fn is_plain_http(&self) -> bool {
         matches!(self.phase, Phase::Shaking { is_first: true })
-            && self.sealed.first().is_some_and(u8::is_ascii_uppercase)
+            && self
+                .sealed
+                .as_slice()
+                .first()
+                .is_some_and(u8::is_ascii_uppercase)
     }
 }
 

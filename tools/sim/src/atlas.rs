@@ -25,7 +25,7 @@ use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
 use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
 use crate::witness::Witness;
-use crate::world::{Books, Cable, Canary, Server};
+use crate::world::{Books, Cable, Canary, Reading, Server};
 
 /// The server's MAC address.
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
@@ -208,6 +208,7 @@ fn conductor_config(scenario: &Scenario, link: &Witness) -> session::Config {
         head_timeout: scenario.head_timeout,
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
+        read_limits: scenario.read_limits,
     }
 }
 
@@ -325,6 +326,15 @@ impl Server for Atlas {
 
     fn violations(&self) -> &[Violation] {
         self.worker.link().repeats().complaints()
+    }
+
+    fn reading(&self) -> Reading {
+        let repeats = self.worker.link().repeats();
+        Reading {
+            read_bytes: self.worker.disk().counters().disk_read_bytes,
+            sent_bytes: repeats.sent_bytes(),
+            connections: repeats.connections(),
+        }
     }
 
     fn plant(&mut self, canary: Canary) {

@@ -215,6 +215,7 @@ struct Totals {
     refused: u64,
     busy: u64,
     closed: u64,
+    key_used: u64,
     given_up: u64,
     virtual_seconds: u64,
     counters: Vec<(&'static str, u64)>,
@@ -234,6 +235,7 @@ impl Totals {
         self.refused += outcome.refused;
         self.busy += outcome.busy;
         self.closed += outcome.closed;
+        self.key_used += outcome.key_used;
         self.given_up += outcome.given_up;
         self.virtual_seconds += outcome.lasted.as_secs();
         for (name, value) in &outcome.counters {
@@ -360,8 +362,15 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
     )?;
     writeln!(
         out,
-        "excused: {} late, {} broken, {} refused, {} busy, {} at the end; {} requests given up",
-        totals.late, totals.broken, totals.refused, totals.busy, totals.closed, totals.given_up,
+        "excused: {} late, {} broken, {} refused, {} busy, {} at the end, {} by a used key; \
+         {} requests given up",
+        totals.late,
+        totals.broken,
+        totals.refused,
+        totals.busy,
+        totals.closed,
+        totals.key_used,
+        totals.given_up,
     )?;
     for name in SUMMARY_COUNTERS {
         writeln!(out, "  {name:36} {:>12}", totals.counter(name))?;
@@ -379,7 +388,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// What a summary says of trouble met: injected, and dealt with.
-const SUMMARY_COUNTERS: [&str; 28] = [
+const SUMMARY_COUNTERS: [&str; 31] = [
     "cable_carried_frames",
     "cable_lost_frames",
     "cable_queue_dropped_frames",
@@ -408,6 +417,9 @@ const SUMMARY_COUNTERS: [&str; 28] = [
     "record_seal_count",
     "record_reseal_count",
     "record_reseal_mismatch_count",
+    "session_read_deferred_count",
+    "http_stall_count",
+    "tcp_next_hop_change_count",
 ];
 
 fn once_failed(options: &Options) -> Result<Vec<(u64, &'static Theme)>, String> {

@@ -22,6 +22,8 @@
 //! | nothing fails that no injected trouble explains                      | `Scenario::permits`  |
 //! | every request of a well-behaved client is answered in the end        | the clients          |
 //! | who misbehaves is answered, or its connection ended                  | the clients          |
+//! | what is read from the disk is in proportion to what is sent          | the world            |
+//! | no connection outlives the server's patience, whatever its peer says | the rude peers       |
 //! | at quiet: all slots free, no reads, connections or objects held      | the world            |
 //! | a run goes quiet                                                     | the world            |
 //!
@@ -30,7 +32,8 @@
 //! objects; an interface that goes down; a server told to end; counters about to wrap; keys that
 //! wear out; clients that reset, vanish, stall, dribble, look away, talk nonsense, change their
 //! keys or one bit, or speak no TLS where they should; floods of handshakes that nobody finishes;
-//! a stranger who forges segments. `scenario` says what each may excuse.
+//! a stranger who forges segments; peers that answer for ever to stay, or to have much read; a router
+//! that hands over to another. `scenario` says what each may excuse.
 //!
 //! That the checkers can fail is shown by canaries: deliberate bugs outside the product. What the
 //! product's guard against changed records is there for is one of them: the same change without
@@ -49,6 +52,7 @@ mod forge;
 #[cfg(test)]
 mod model;
 mod repeats;
+mod rude;
 mod scenario;
 mod strangers;
 mod witness;
@@ -58,6 +62,7 @@ mod world;
 mod tests;
 
 use client::Client;
+use rude::Rude;
 use scenario::{SERVER_V4, SERVER_V6, Scenario, Theme};
 use world::spoofer::Spoofer;
 use world::tape::Tape;
@@ -68,10 +73,15 @@ pub use strangers::{serve_strangers, strangers_seeds};
 
 /// One run of the product: the seed under a theme, with a canary if one is to be found.
 fn run(seed: u64, theme: &Theme, canary: Option<Canary>, tape: Tape) -> (Outcome, Tape) {
-    let scenario = match canary {
+    let mut scenario = match canary {
         Some(Canary::Unnoticed) => Scenario::draw_unguarded(seed, theme),
         _ => Scenario::draw(seed, theme),
     };
+    match canary {
+        Some(Canary::Reads) => scenario.read_limits = world::UNLIMITED_READS,
+        Some(Canary::Patience) => scenario.send_timeout = world::ENDLESS_PATIENCE,
+        _ => {}
+    }
     let (server, port) = atlas::assemble(&scenario);
     let clients = make_clients(&scenario, canary);
     let spoofer = Spoofer::new(scenario.trouble_seed, scenario.spoof_permille);
@@ -80,6 +90,8 @@ fn run(seed: u64, theme: &Theme, canary: Option<Canary>, tape: Tape) -> (Outcome
         agenda: scenario.agenda,
         path_mtu_bytes: scenario.path_mtu_bytes,
         spoofer: Some(spoofer),
+        handover_at: scenario.handover_at,
+        rude: scenario.rude.iter().cloned().map(Rude::new).collect(),
     };
     let mut world = World::new(server, port, clients, surroundings, tape);
     if let Some(canary) = canary {

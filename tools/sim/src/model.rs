@@ -25,7 +25,7 @@ use crate::credentials::server_config;
 use crate::dice::Dice;
 use crate::repeats::Repeats;
 use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6};
-use crate::world::{Books, Cable, Canary, Server, swap_payload_words};
+use crate::world::{Books, Cable, Canary, Reading, Server, swap_payload_words};
 
 /// Listening sockets of each port, besides one for each client.
 const SOCKETS: usize = 24;
@@ -452,6 +452,11 @@ impl Server for ModelServer {
 
     fn violations(&self) -> &[Violation] {
         self.repeats.complaints()
+    }
+
+    /// It has no disk.
+    fn reading(&self) -> Reading {
+        Reading::default()
     }
 
     fn plant(&mut self, canary: Canary) {

@@ -25,6 +25,8 @@ const COMPLAINTS_MAX: usize = 4;
 pub(crate) struct Repeats {
     streams: BTreeMap<Ends, Stream>,
     repeated_bytes: u64,
+    sent_bytes: u64,
+    connections: u64,
     complaints: Vec<Violation>,
 }
 
@@ -63,6 +65,7 @@ impl Repeats {
             // The same numbers again are the same SYN again.
             if known.is_none_or(|stream| stream.first != first || stream.is_reset) {
                 self.streams.insert(segment.ends, Stream::new(first));
+                self.connections += 1;
             }
             return;
         }
@@ -72,7 +75,10 @@ impl Repeats {
             None => Err("data on a connection that never began".to_owned()),
         };
         match judged {
-            Ok(repeated_bytes) => self.repeated_bytes += repeated_bytes,
+            Ok(repeated_bytes) => {
+                self.repeated_bytes += repeated_bytes;
+                self.sent_bytes += segment.payload.len() as u64 - repeated_bytes;
+            }
             Err(complaint) if self.complaints.len() < COMPLAINTS_MAX => {
                 let ((_, from), (to, port)) = segment.ends;
                 self.complaints
@@ -94,6 +100,16 @@ impl Repeats {
     /// Bytes that were sent again.
     pub(crate) const fn repeated_bytes(&self) -> u64 {
         self.repeated_bytes
+    }
+
+    /// Bytes that were sent, each counted once.
+    pub(crate) const fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    /// Connections that were begun.
+    pub(crate) const fn connections(&self) -> u64 {
+        self.connections
     }
 
     /// Promises the server broke.

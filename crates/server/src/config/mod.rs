@@ -404,7 +404,7 @@ pub static KEYS: [Key; 27] = [
     Key::number(
         &SEND_TIMEOUT_SECONDS,
         "",
-        "A client that acknowledges nothing of its reply for this long is reset.",
+        "A client that acknowledges less than one segment of its reply for this long is reset.",
     ),
     Key::number(
         &SHUTDOWN_GRACE_SECONDS,

@@ -33,7 +33,7 @@ impl Conductor {
         };
         match self.table.find(&tuple) {
             Some(Place::Connection(index)) => {
-                self.handle_client_segment(now, arena, index, segment, payload);
+                self.handle_client_segment(now, arena, index, path, segment, payload);
             }
             Some(Place::HalfOpen(index)) => {
                 self.handle_knock_segment(now, arena, index, path, segment, payload);
@@ -119,7 +119,7 @@ impl Conductor {
         };
         match half_open.handle_segment(segment, payload.len()) {
             HalfOpenVerdict::Ignore => {}
-            HalfOpenVerdict::Repeat => self.repeat_syn_ack(now, index, segment),
+            HalfOpenVerdict::Repeat => self.repeat_syn_ack(now, index, path, segment),
             HalfOpenVerdict::Reset => self.refuse(path, segment, payload),
             HalfOpenVerdict::Forget => self.forget_knock(index),
             HalfOpenVerdict::Establish => {
@@ -127,7 +127,13 @@ impl Conductor {
                 let config = tcp::Config::default();
                 let connection = Connection::new(config, &half_open, now, segment.window);
                 self.next_serial = self.next_serial.wrapping_add(1);
-                let mut client = Client::new(now, self.next_serial, connection, route);
+                let mut client = Client::new(
+                    now,
+                    self.next_serial,
+                    connection,
+                    route,
+                    &self.config.read_limits,
+                );
                 if Some(segment.destination_port) == self.config.https_port {
                     client.tls = Some(Box::new(Tls::new()));
                 } else if let Some(sealer) = &self.emulation {
@@ -142,18 +148,19 @@ impl Conductor {
                 };
                 self.counters.tcp_established_count += 1;
                 self.table.set(half_open.tuple(), Place::Connection(index));
-                self.handle_client_segment(now, arena, index, segment, payload);
+                self.handle_client_segment(now, arena, index, path, segment, payload);
             }
         }
     }
 
-    fn repeat_syn_ack(&mut self, now: Instant, index: u32, segment: &TcpRepr) {
+    /// The answer goes the way the segment came: the next hop of the first SYN may be gone.
+    fn repeat_syn_ack(&mut self, now: Instant, index: u32, path: &Path, segment: &TcpRepr) {
         let Some(knock) = self.knocks.entry_mut(index) else {
             return;
         };
         knock.half_open.on_repeat(now, segment);
-        let Knock { half_open, route } = *knock;
-        self.answer_segment(&route, &half_open.syn_ack(now));
+        let half_open = knock.half_open;
+        self.answer_segment(&path.reply_route(), &half_open.syn_ack(now));
     }
 
     /// The attempt is over; its name is free.
@@ -217,25 +224,31 @@ impl Conductor {
         now: Instant,
         arena: &mut Arena,
         index: u32,
+        path: &Path,
         segment: &TcpRepr,
         payload: &[u8],
     ) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
+        let progress_before = client.progress_at();
         let arrival = client.tcp.handle_segment(now, segment, payload.len());
         if let Some(reason) = arrival.drop {
             self.counters.tcp_drops[reason as usize] += 1;
+        } else if client.follow_path(path, segment) {
+            self.counters.tcp_next_hop_change_count += 1;
         }
         self.counters.tcp_spurious_timeout_count += u64::from(arrival.timeout_undone);
+        client.read_waits = None;
         let text = payload.get(arrival.text).unwrap_or_default();
         match &mut client.tls {
-            Some(tls) => tls.sealed.extend_from_slice(text),
+            Some(tls) => tls.sealed.extend(text),
             None if client.is_closing => {}
-            None => client.input.extend_from_slice(text),
+            None => client.input.extend(text),
         }
         client.is_half_closed |= arrival.peer_finished;
         if arrival.acknowledged {
+            client.on_acknowledged(now, progress_before);
             client
                 .stream
                 .release(client.tcp.acknowledged(), &mut self.released);

@@ -6,6 +6,7 @@ use memory::{Arena, FilledSlot, FreeSlot};
 use super::Conductor;
 use crate::client::Client;
 use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
+use crate::read_budget::ReadCost;
 use crate::{ReadError, ReadPlan, Trouble};
 
 impl Conductor {
@@ -31,18 +32,21 @@ impl Conductor {
             let Some(plan) = fetch::plan(&demand, &client.stream, limits) else {
                 continue;
             };
-            let slot = match plan.read {
-                None => None,
-                Some(_) => match arena.reserve() {
-                    Some(slot) => Some(slot),
-                    None => {
-                        self.counters.session_slot_famine_count += 1;
-                        self.troubles.note(Trouble::SlotFamine);
-                        self.readers.push_front(index);
-                        return None;
-                    }
-                },
-            };
+            if plan.read.is_some() && arena.free_count() == 0 {
+                self.counters.session_slot_famine_count += 1;
+                self.troubles.note(Trouble::SlotFamine);
+                self.readers.push_front(index);
+                return None;
+            }
+            let cost = client.cost_of(&plan);
+            let limits = &self.config.read_limits;
+            if let Err(until) = client.read_budget.pay(now, cost, limits) {
+                client.read_waits = Some(until);
+                self.counters.session_read_deferred_count += 1;
+                self.settle(now, index);
+                continue;
+            }
+            let slot = plan.read.and_then(|_| arena.reserve());
             self.next_fetch = self.next_fetch.wrapping_add(1);
             let id = self.next_fetch;
             let read = client.begin(id, plan, index, slot);
@@ -80,6 +84,7 @@ impl Conductor {
         client
             .tcp
             .return_claim(fetch.plan.range, fetch.plan.is_retransmission);
+        client.read_budget.refund(plan.length_bytes.into());
         self.counters.session_read_count -= 1;
         self.counters.session_read_bytes -= u64::from(plan.length_bytes);
         self.counters.session_reread_count -= u64::from(fetch.plan.is_retransmission);
@@ -138,6 +143,17 @@ impl Conductor {
 }
 
 impl Client {
+    /// What carrying out the plan takes of the budget.
+    fn cost_of(&self, plan: &FetchPlan) -> ReadCost {
+        let claimed = self.tcp.claimed_once();
+        let length = plan.read.map_or(0, |read| read.length_bytes);
+        ReadCost {
+            length_bytes: length.into(),
+            new_bytes: plan.range.end.since(claimed),
+            unacknowledged_bytes: claimed.since(self.tcp.acknowledged()),
+        }
+    }
+
     /// Claims the plan's bytes; returns the read it needs.
     fn begin(
         &mut self,

@@ -45,11 +45,12 @@ impl Conductor {
 
 impl Client {
     fn logged_request(&self, head_bytes: Option<usize>, status: u16) -> LoggedRequest<'_> {
-        let head_bytes = head_bytes.unwrap_or(self.input.len());
+        let input = self.input.as_slice();
+        let head_bytes = head_bytes.unwrap_or(input.len());
         LoggedRequest {
             peer: self.tcp.tuple().peer.ip(),
             status,
-            text: HeadText::find(self.input.get(..head_bytes).unwrap_or_default()),
+            text: HeadText::find(input.get(..head_bytes).unwrap_or_default()),
         }
     }
 }

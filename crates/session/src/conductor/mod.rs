@@ -228,6 +228,14 @@ impl Conductor {
         &self.counters
     }
 
+    /// Bytes of a TLS client's input that were moved to make room.
+    #[cfg(test)]
+    fn moved_input_bytes(&self, index: u32) -> usize {
+        let client = self.clients.entry(index).expect("a client at that index");
+        let tls = client.tls.as_ref().expect("a client of TLS");
+        tls.sealed.moved_bytes + client.input.moved_bytes
+    }
+
     fn is_ours(&self, address: IpAddr) -> bool {
         self.config.addresses.contains(&address)
     }
@@ -266,7 +274,8 @@ impl Conductor {
             client.say_farewell(now);
         }
         client.tcp.set_receive_window(client.input_room());
-        if client.wants_fetch() {
+        client.read_waits = client.read_waits.filter(|until| *until > now);
+        if client.read_waits.is_none() && client.wants_fetch() {
             self.readers.push(index);
         }
         if client.wants_transmit() {

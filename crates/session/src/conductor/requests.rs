@@ -5,6 +5,7 @@ use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
 
 use super::Conductor;
 use crate::client::{Awaiting, Client};
+use crate::input::HeadProgress;
 use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupPlan, LookupToken, Object};
 
@@ -14,21 +15,31 @@ impl Conductor {
         while let Some(client) = self.clients.entry_mut(index)
             && client.takes_requests()
         {
-            let (request, head_bytes) = match http::parse_request(&client.input) {
+            if !client.head.is_due(client.input.as_slice()) {
+                client.await_more(now);
+                return;
+            }
+            let input_bytes = client.input.len();
+            self.counters.http_parse_count += 1;
+            let (request, head_bytes) = match http::parse_request(client.input.as_slice()) {
                 Parsed::Complete {
                     request,
                     head_bytes,
                 } => (request, head_bytes),
                 Parsed::Incomplete => {
+                    self.counters.http_parse_bytes += input_bytes as u64;
+                    client.head.on_incomplete(input_bytes);
                     client.await_more(now);
                     return;
                 }
                 Parsed::Refused(refusal) => {
+                    self.counters.http_parse_bytes += input_bytes as u64;
                     self.refuse_request(now, index, refusal);
                     return;
                 }
             };
             self.counters.http_request_count += 1;
+            self.counters.http_parse_bytes += head_bytes as u64;
             client.awaiting = Awaiting::Nothing;
             if request.method == Method::Options {
                 self.queue(now, index, head_bytes, None, http::options_reply);
@@ -122,10 +133,7 @@ impl Conductor {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        let layout = Layout {
-            frame_bytes,
-            window_bytes: client.tcp.congestion_window(),
-        };
+        let layout = client.layout(frame_bytes);
         let (text, parts) = (&self.text, &self.parts);
         let bytes = client.stream.push_reply(text, parts, object, layout);
         client.tcp.append(now, bytes);
@@ -138,10 +146,11 @@ impl Conductor {
         index: u32,
         head_bytes: usize,
         object: Option<&Object>,
-        write: impl FnOnce(&Request<'_>, &ReplyOptions<'_>, &mut Vec<u8>, &mut Vec<Part>) -> Reply,
+        write: impl Fn(&Request<'_>, &ReplyOptions<'_>, &mut Vec<u8>, &mut Vec<Part>) -> Reply,
     ) {
+        let frame_bytes = self.frame_bytes();
         self.clear_reply();
-        let options = ReplyOptions {
+        let mut options = ReplyOptions {
             config: &self.config.replies,
             unix_seconds_now: self.unix_seconds,
             keep_alive: self.is_listening,
@@ -150,16 +159,25 @@ impl Conductor {
             return;
         };
         // The request was understood when it was looked up; its bytes have not changed since.
-        let Parsed::Complete { request, .. } = http::parse_request(&client.input) else {
+        let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
         };
-        let reply = write(&request, &options, &mut self.text, &mut self.parts);
+        let (text, parts) = (&mut self.text, &mut self.parts);
+        let mut reply = write(&request, &options, text, parts);
+        let place = object.map(Object::place);
+        if !reply.close && client.is_last_reply(parts, place, frame_bytes) {
+            options.keep_alive = false;
+            text.clear();
+            parts.clear();
+            reply = write(&request, &options, text, parts);
+        }
         self.log_request(index, Some(head_bytes), reply.status.code());
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        client.input.drain(..head_bytes);
-        self.push_reply(now, index, object.map(Object::place));
+        client.input.take(head_bytes);
+        client.head = HeadProgress::default();
+        self.push_reply(now, index, place);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
@@ -174,6 +192,24 @@ impl Conductor {
 }
 
 impl Client {
+    fn layout(&self, frame_bytes: u64) -> Layout {
+        Layout {
+            frame_bytes,
+            window_bytes: self.tcp.congestion_window(),
+        }
+    }
+
+    /// Whether a reply of `parts` is to be the last on its connection: behind it our key of TLS 1.2,
+    /// which is never replaced, may have sealed more than half of the records it may seal at all.
+    /// So every reply that half a key suffices for is sent whole.
+    fn is_last_reply(&self, parts: &[Part], object: Option<ObjectPlace>, frame_bytes: u64) -> bool {
+        let Some(tls) = &self.tls else {
+            return false;
+        };
+        let records = self.layout(frame_bytes).records_max(parts, object.as_ref());
+        tls.is_half_used(self.stream.next_number() + records)
+    }
+
     /// The input holds no complete request.
     fn await_more(&mut self, now: Instant) {
         if self.input.is_empty() {
@@ -190,7 +226,7 @@ impl Client {
         self.is_closing = true;
         self.awaiting = Awaiting::Nothing;
         if self.lookup.is_none() {
-            self.input = Vec::new();
+            self.input.discard();
         }
     }
 }

@@ -183,12 +183,18 @@ impl Conductor {
             }
             match tls.phase {
                 Phase::Over => {
-                    tls.sealed.clear();
+                    tls.sealed.discard();
                     return false;
                 }
                 Phase::Shaking { .. } => {
                     self.shake(now, index);
                     return false;
+                }
+                // RFC 8446 s6.1: "Any data received after a closure alert has been received MUST be
+                // ignored." It need not even look like records.
+                Phase::Open(ref inbound) if inbound.is_closed() => {
+                    tls.sealed.discard();
+                    return is_any;
                 }
                 Phase::Open(_) => {}
             }
@@ -435,13 +441,13 @@ impl Client {
         let Some(tls) = self.tls.as_deref_mut() else {
             return Opened::Incomplete;
         };
-        let length = match record::peek_record(&tls.sealed) {
+        let length = match record::peek_record(tls.sealed.as_slice()) {
             Ok(Some(length)) if length <= tls.sealed.len() => length,
             Ok(_) => return Opened::Incomplete,
             Err(description) => return Opened::Wrong(Alert::fatal(description)),
         };
-        let (Phase::Open(inbound), Some(record)) = (&mut tls.phase, tls.sealed.get_mut(..length))
-        else {
+        let record = tls.sealed.as_mut_slice().get_mut(..length);
+        let (Phase::Open(inbound), Some(record)) = (&mut tls.phase, record) else {
             return Opened::Incomplete;
         };
         let opened = match inbound.open(record) {
@@ -450,7 +456,7 @@ impl Client {
                 if self.is_closing {
                     Opened::Nothing
                 } else {
-                    self.input.extend_from_slice(text);
+                    self.input.extend(text);
                     Opened::Data
                 }
             }
@@ -468,7 +474,7 @@ impl Client {
             Ok(Event::Aborted(_)) => Opened::Ended,
             Err(alert) => Opened::Wrong(alert),
         };
-        tls.sealed.drain(..length);
+        tls.sealed.take(length);
         opened
     }
 

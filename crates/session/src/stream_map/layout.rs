@@ -39,6 +39,22 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// Not less than the records that a reply of `parts` is sealed in.
+    pub(crate) fn records_max(self, parts: &[Part], object: Option<&ObjectPlace>) -> u64 {
+        let content = object.map_or(CONTENT_BYTES, |object| self.content_bytes(object));
+        let small = u64::from(SMALL_CONTENT_BYTES.min(content));
+        let records = |part: &Part| match *part {
+            Part::Text(_) => 1,
+            // Whole ones and one more, one for alignment, and the small ones of a small window.
+            Part::Object { length, .. } => {
+                length / u64::from(content) + 2 + SMALL_RECORDS_BYTES.div_ceil(small)
+            }
+        };
+        parts.iter().map(records).sum()
+    }
+}
+
 impl StreamMap {
     /// Queues a reply: `parts`, whose text is `text`. Its use of `object` ends when its last byte
     /// is acknowledged. Returns the bytes added to the stream.

@@ -197,6 +197,12 @@ impl StreamMap {
         self.end
     }
 
+    /// The number of the next record that is queued; 0 if none ever was.
+    pub(crate) fn next_number(&self) -> u64 {
+        let sealing = self.sealing.as_ref();
+        sealing.map_or(0, |sealing| sealing.next_number)
+    }
+
     /// Whether what is queued is sealed.
     const fn is_sealing(&self) -> bool {
         self.sealing.is_some()
@@ -552,11 +558,7 @@ impl StreamMap {
             Source::Object { records, .. } => records.as_ref().map(|records| records.first_number),
         };
         let queued = self.spans.iter().skip(index).find_map(number);
-        let next = self
-            .sealing
-            .as_ref()
-            .map_or(0, |sealing| sealing.next_number);
-        queued.unwrap_or(next)
+        queued.unwrap_or_else(|| self.next_number())
     }
 
     /// Where in all text the first text at or after the run at `index` is.

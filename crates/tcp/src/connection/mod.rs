@@ -338,6 +338,13 @@ impl Connection {
             .is_some_and(|offset| self.send.una <= offset && offset < self.send.nxt)
     }
 
+    /// Whether `acknowledgment` is SND.UNA: so it is in a segment just accepted, unless that one was
+    /// older than another.
+    #[must_use]
+    pub fn is_acknowledged_to(&self, acknowledgment: SeqNumber) -> bool {
+        acknowledgment == self.send.sequence_of(self.send.una)
+    }
+
     /// Bytes sent more than once.
     #[must_use]
     pub const fn retransmitted_bytes(&self) -> u64 {

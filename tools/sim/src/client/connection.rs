@@ -17,6 +17,8 @@ use super::secure::{Secure, Trouble};
 use super::{PATIENCE, Violation};
 use crate::content::Content;
 
+/// Bytes behind a `close_notify`: no record begins like that, and a header's worth is enough.
+const GARBAGE_BYTES: usize = 60;
 /// Times a client asks for new keys on one connection.
 const REFRESHES_MAX: u32 = 20;
 
@@ -91,6 +93,7 @@ pub(super) enum Excuse {
     Refused,
     Busy,
     Closed,
+    KeyUsed,
 }
 
 impl Connection {
@@ -146,6 +149,8 @@ impl Connection {
         let waited = now.since(self.heard_at) >= permits.lateness_min;
         let late = (permits.lateness && waited && between).then_some(Excuse::Late);
         let is_worn = permits.worn_keys && self.keeps_keys && self.is_ready();
+        // A key that is half used up takes no more requests.
+        let key_used = (is_worn && between).then_some(Excuse::KeyUsed);
         let broken = (permits.broken_replies || is_worn).then_some(Excuse::Broken);
         let refused = permits.refusals.then_some(Excuse::Refused);
         let has_come = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
@@ -159,7 +164,7 @@ impl Connection {
                 _ => permits.busy.then_some(Excuse::Busy),
             },
             // In the middle of a reply a FIN says that the reply is whole: no excuse.
-            Ending::Closed => closed.or(late),
+            Ending::Closed => closed.or(late).or(key_used),
             Ending::Reset if self.received_bytes == 0 => {
                 aborted.or(closed).or(late).or(refused).or(broken)
             }
@@ -477,6 +482,10 @@ impl Connection {
         if let Some(secure) = &mut self.secure {
             secure.say_farewell();
             self.has_said_farewell = true;
+            if self.plan.farewell == Farewell::NotifyAndGarbage {
+                self.take_output();
+                self.outbox.extend_from_slice(&[0xff; GARBAGE_BYTES]);
+            }
         }
     }
 

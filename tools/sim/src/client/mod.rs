@@ -12,7 +12,7 @@ mod connection;
 pub(crate) mod device;
 pub(crate) mod plan;
 mod reply;
-mod secure;
+pub(crate) mod secure;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -78,6 +78,8 @@ pub(crate) struct Report {
     pub(crate) busy: u64,
     /// Connections that ended early because the server was told to end.
     pub(crate) closed: u64,
+    /// Connections of TLS 1.2 that were closed between replies because their key was half used up.
+    pub(crate) key_used: u64,
     /// Requests given up after all attempts, each time for a permitted reason.
     pub(crate) given_up: u64,
     /// Promises the server broke.
@@ -249,6 +251,11 @@ impl Client {
         self.number
     }
 
+    /// Where it is.
+    pub(crate) const fn address(&self) -> IpAddr {
+        self.plan.address
+    }
+
     /// What it has to tell.
     pub(crate) const fn report(&self) -> &Report {
         &self.report
@@ -378,6 +385,7 @@ impl Client {
             Excuse::Broken => self.report.broken += 1,
             Excuse::Refused => self.report.refused += 1,
             Excuse::Busy => self.report.busy += 1,
+            Excuse::KeyUsed => self.report.key_used += 1,
             Excuse::Closed => {
                 // Nobody will answer any more.
                 self.report.closed += 1;

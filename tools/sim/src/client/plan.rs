@@ -119,6 +119,8 @@ pub(crate) enum Farewell {
     Fin,
     /// By a `close_notify` (RFC 8446 s6.1) with its FIN behind it.
     NotifyAndFin,
+    /// The same with bytes between that mean nothing: they are to be ignored.
+    NotifyAndGarbage,
     /// By a `close_notify`; its FIN waits until everything is answered.
     Notify,
 }

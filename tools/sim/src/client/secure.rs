@@ -25,14 +25,14 @@ const PIECE_BYTES: usize = 16_384;
 
 /// TLS on one connection.
 #[derive(Debug)]
-pub(super) struct Secure {
+pub(crate) struct Secure {
     tls: ClientConnection,
     has_heard_farewell: bool,
 }
 
 /// Why nothing more can be heard.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// What was heard is not what must be.
     Violation(Violation),
     /// The server's fatal alert.
@@ -42,7 +42,7 @@ pub(super) enum Trouble {
 }
 
 /// What every connection of a client has in common; sessions are remembered in it.
-pub(super) fn client_config(plan: &SecurePlan) -> Arc<ClientConfig> {
+pub(crate) fn client_config(plan: &SecurePlan) -> Arc<ClientConfig> {
     let version = match plan.version {
         Version::Tls12 => &rustls::version::TLS12,
         Version::Tls13 => &rustls::version::TLS13,
@@ -79,7 +79,7 @@ fn suite_of(plan: &SecurePlan) -> SupportedCipherSuite {
 
 impl Secure {
     /// A new connection; its ClientHello waits in [`Secure::take_output`].
-    pub(super) fn new(config: &Arc<ClientConfig>) -> Self {
+    pub(crate) fn new(config: &Arc<ClientConfig>) -> Self {
         let name = ServerName::try_from(SERVER_NAME).expect("invariant: a name");
         let tls = ClientConnection::new(Arc::clone(config), name);
         Self {
@@ -89,7 +89,7 @@ impl Secure {
     }
 
     /// Takes bytes off the wire and hands on what they say.
-    pub(super) fn handle_bytes(
+    pub(crate) fn handle_bytes(
         &mut self,
         mut bytes: &[u8],
         sink: &mut dyn FnMut(&[u8]) -> Result<(), Violation>,
@@ -121,7 +121,7 @@ impl Secure {
     }
 
     /// Seals `text`.
-    pub(super) fn write(&mut self, text: &[u8]) {
+    pub(crate) fn write(&mut self, text: &[u8]) {
         self.tls
             .writer()
             .write_all(text)
@@ -141,7 +141,7 @@ impl Secure {
     }
 
     /// Appends what is to be sent.
-    pub(super) fn take_output(&mut self, output: &mut Vec<u8>) {
+    pub(crate) fn take_output(&mut self, output: &mut Vec<u8>) {
         while self.tls.wants_write() {
             self.tls
                 .write_tls(output)
@@ -150,7 +150,7 @@ impl Secure {
     }
 
     /// Whether requests can be sent.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         !self.tls.is_handshaking()
     }
 

@@ -11,10 +11,12 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use clock::Instant;
+use session::ReadLimits;
 
 use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::dice::Dice;
+use crate::rude::{Conduct as RudeConduct, RudePlan};
 use clients::MTU_BYTES_MIN_V6;
 use theme::Swarm;
 pub(crate) use theme::{THEMES, Theme};
@@ -32,6 +34,10 @@ const FILES_MAX: u32 = 64;
 const HANDLES_MAX: usize = 32;
 /// Objects larger than this are asked for in small parts only.
 const SIZE_SMALL_MAX: u64 = 10_000_000;
+/// Most peers that answer for ever.
+const RUDE_MAX: usize = 3;
+/// Sizes of objects they ask for: more than any packet, and not the work of hours.
+const RUDE_BYTES: core::ops::Range<u64> = 20_000..SIZE_SMALL_MAX;
 /// TCP port of the server.
 pub(crate) const PORT: u16 = 80;
 /// Its port of TLS.
@@ -145,7 +151,7 @@ pub(crate) struct Scenario {
     pub(crate) idle_timeout: Duration,
     /// A request head may take this long.
     pub(crate) head_timeout: Duration,
-    /// A client that acknowledges nothing for so long is reset.
+    /// A client that acknowledges less than a segment for so long is reset.
     pub(crate) send_timeout: Duration,
     /// Objects open at once.
     pub(crate) objects_max: usize,
@@ -167,6 +173,12 @@ pub(crate) struct Scenario {
     pub(crate) clients: Vec<ClientPlan>,
     /// What happens meanwhile, in order of time.
     pub(crate) agenda: Vec<(Instant, Happening)>,
+    /// What a connection may have read.
+    pub(crate) read_limits: ReadLimits,
+    /// Who answers for ever.
+    pub(crate) rude: Vec<RudePlan>,
+    /// When the clients' router hands over to another; `None`: there is none.
+    pub(crate) handover_at: Option<Instant>,
     /// Seed of the server's own secrets.
     pub(crate) server_seed: [u8; 32],
     /// Seed of the link's and the disk's dice.
@@ -244,11 +256,15 @@ impl Scenario {
             objects,
             clients,
             agenda,
+            read_limits: ReadLimits::default(),
+            rude: Vec::new(),
+            handover_at: None,
             server_seed: dice.key(),
             trouble_seed: dice.bits(),
         }
         .consistent();
         scenario.draw_secure(&mut secure_dice, swarm);
+        scenario.draw_late(seed, theme);
         scenario
     }
 
@@ -267,7 +283,7 @@ impl Scenario {
     /// | loss, corruption, outages      | a close or 408 because its request came too late      |
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
     /// | unnoticed changes, TLS         | a reply cut by a reset                                |
-    /// | keys that wear out, TLS 1.2    | a reset                                               |
+    /// | keys that wear out, TLS 1.2    | a reset, or a close between replies                   |
     /// | small connection table         | a reset before the first reply                        |
     /// | small table of open objects    | 503                                                   |
     /// | the server is told to end      | a close or reset between replies, none after it       |
@@ -315,6 +331,38 @@ impl Scenario {
             .iter()
             .map(|client| client.connections.len())
             .sum()
+    }
+
+    /// Peers that answer for ever, and a router that hands over; by dice of their own, so that all
+    /// else is what it was.
+    fn draw_late(&mut self, seed: u64, theme: &Theme) {
+        let mut dice = Dice::new(seed, 5);
+        let (is_rude, hands_over) = theme.draw_late(&mut dice);
+        let at = self.epoch + dice.log_micros(1_000..=2_000_000);
+        self.handover_at = hands_over.then_some(at);
+        let wanted = |object: &&ObjectPlan| RUDE_BYTES.contains(&object.size_bytes);
+        let Some(object) = self
+            .objects
+            .iter()
+            .find(wanted)
+            .copied()
+            .filter(|_| is_rude)
+        else {
+            return;
+        };
+        for number in 0..u8::try_from(dice.size(1..=RUDE_MAX)).expect("invariant: few") {
+            self.rude.push(RudePlan {
+                number,
+                address: Ipv4Addr::new(10, 9, 3, number).into(),
+                starts: self.epoch + dice.log_micros(1..=200_000),
+                conduct: draw_rude_conduct(&mut dice),
+                secure: dice.chance(400).then(|| secure::draw_plan(&mut dice)),
+                object,
+                send_timeout: self.send_timeout,
+            });
+        }
+        // They take nobody's place.
+        self.connections_max += self.rude.len();
     }
 
     /// Segmentation without checksums does not exist (virtio 1.2, 5.1.3.1).
@@ -442,6 +490,18 @@ impl Scenario {
         agenda.sort_by_key(|(at, _)| *at);
         agenda
     }
+}
+
+fn draw_rude_conduct(dice: &mut Dice) -> RudeConduct {
+    let interval = dice.log_micros(1_000_000..=60_000_000);
+    dice.pick(&[
+        RudeConduct::ShutAtFin,
+        RudeConduct::Shut,
+        RudeConduct::Drip { interval },
+        RudeConduct::NeverFirst,
+        RudeConduct::SmallWindow,
+        RudeConduct::TinyRanges,
+    ])
 }
 
 /// A rate of up to 5 %, small ones as likely as large ones; drawn even if it is off.

@@ -141,7 +141,7 @@ impl Scenario {
     }
 }
 
-fn draw_plan(dice: &mut Dice) -> SecurePlan {
+pub(super) fn draw_plan(dice: &mut Dice) -> SecurePlan {
     SecurePlan {
         version: dice.pick(&[Version::Tls13, Version::Tls13, Version::Tls12]),
         aead: dice.pick(&[Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305]),
@@ -166,7 +166,7 @@ fn secure_connection(
         Farewell::Fin,
         Farewell::Notify,
         Farewell::NotifyAndFin,
-        Farewell::NotifyAndFin,
+        Farewell::NotifyAndGarbage,
     ]);
     if dice.chance(500) {
         connection.farewell_after_bytes = dice.range(0..=body_bytes + 2000);

@@ -45,6 +45,8 @@ pub(super) struct Swarm {
     pub(super) worn_keys: bool,
     pub(super) unnoticed: bool,
     pub(super) flood: bool,
+    pub(super) rude: bool,
+    pub(super) handover: bool,
 }
 
 const NO_TROUBLE: Swarm = Swarm {
@@ -72,6 +74,8 @@ const NO_TROUBLE: Swarm = Swarm {
     worn_keys: false,
     unnoticed: false,
     flood: false,
+    rude: false,
+    handover: false,
 };
 
 const EVERY_TROUBLE: Swarm = Swarm {
@@ -99,6 +103,8 @@ const EVERY_TROUBLE: Swarm = Swarm {
     worn_keys: true,
     unnoticed: true,
     flood: true,
+    rude: true,
+    handover: true,
 };
 
 /// Every theme; the first is the usual one.
@@ -201,6 +207,23 @@ pub(crate) const THEMES: &[Theme] = &[
         },
     },
     Theme {
+        name: "rude",
+        help: "peers that answer for ever, to stay or to have much read",
+        allows: Swarm {
+            rude: true,
+            ..NO_TROUBLE
+        },
+    },
+    Theme {
+        name: "handover",
+        help: "the clients' router hands over to another, and strangers forge segments",
+        allows: Swarm {
+            handover: true,
+            spoofing: true,
+            ..NO_TROUBLE
+        },
+    },
+    Theme {
         name: "plain",
         help: "a random subset of all troubles that there are without TLS, and no TLS",
         allows: Swarm {
@@ -225,6 +248,19 @@ impl Theme {
     /// The theme of that name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         THEMES.iter().find(|theme| theme.name == name)
+    }
+
+    /// Draws, by dice of their own, what was thought of later than all else: whether some peers
+    /// answer for ever, and whether the clients' router hands over to another.
+    pub(super) fn draw_late(&self, dice: &mut Dice) -> (bool, bool) {
+        let mut draw = |allowed: bool, name: &str, permille: u64| {
+            let permille = if self.name == name { 1000 } else { permille };
+            dice.chance(permille) && allowed
+        };
+        let rude = draw(self.allows.rude, "rude", 40);
+        // Whose frames are lost for other reasons may say nothing while the first router lives.
+        let handover = draw(self.allows.handover, "handover", 0);
+        (rude, handover)
     }
 
     /// The same where nobody speaks TLS.
@@ -272,6 +308,8 @@ impl Swarm {
             worn_keys,
             unnoticed,
             flood,
+            rude: allows.rude,
+            handover: allows.handover,
         }
     }
 }

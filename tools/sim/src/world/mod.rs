@@ -5,6 +5,7 @@
 //! [`STEPS_MAX`] steps, [`STEPS_MAX_AT_ONCE`] steps of one moment or [`VIRTUAL_MAX`] is a hang,
 //! and a hang is a failure. At quiet the books must balance: see [`Books::imbalance`].
 
+mod handover;
 pub(crate) mod spoofer;
 pub(crate) mod tape;
 
@@ -14,7 +15,10 @@ use clock::{Duration, Instant};
 
 use crate::client::{Client, Secured, Violation, mac_of};
 use crate::forge;
+use crate::rude::Rude;
 use crate::scenario::{Happening, SERVER_V4, SERVER_V6};
+use handover::Handover;
+use session::ReadLimits;
 use spoofer::Spoofer;
 use tape::{Direction, Tape};
 use wire::{MacAddress, Route};
@@ -49,6 +53,8 @@ pub(crate) trait Server {
     fn failure(&self) -> Option<&str>;
     /// Promises it was seen to break by whoever watches its link.
     fn violations(&self) -> &[Violation];
+    /// What it read and what it sent.
+    fn reading(&self) -> Reading;
     /// Makes a canary of it, where the deliberate bug is close to the server.
     fn plant(&mut self, canary: Canary);
     /// Name and value of its counters.
@@ -92,6 +98,43 @@ impl Books {
     }
 }
 
+/// What a server read from its disk, and what for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reading {
+    /// Bytes read.
+    pub(crate) read_bytes: u64,
+    /// Bytes of all streams that were sent, lost ones counted once.
+    pub(crate) sent_bytes: u64,
+    /// Connections begun.
+    pub(crate) connections: u64,
+}
+
+impl Reading {
+    /// What is read beyond proportion, if anything is, after so long.
+    fn excess(&self, lasted: Duration) -> Option<String> {
+        let limits = ReadLimits::default();
+        let floor = u128::from(limits.floor_bytes_per_second) * lasted.as_millis() / 1000;
+        let each = u128::from(limits.burst_bytes) + READS_UNDER_WAY_BYTES + floor;
+        let most = u128::from(self.sent_bytes) * u128::from(limits.factor)
+            + u128::from(self.connections) * each;
+        (u128::from(self.read_bytes) > most).then(|| {
+            let at_ms = lasted.as_millis();
+            format!("at {at_ms} ms too much was read, more than {most} bytes: {self:?}")
+        })
+    }
+}
+
+/// What is being read for a connection when it ends is never sent: 16 reads of a slot.
+const READS_UNDER_WAY_BYTES: u128 = 16 << 16;
+/// What a server reads that counts nothing.
+pub(crate) const UNLIMITED_READS: ReadLimits = ReadLimits {
+    factor: u64::MAX,
+    burst_bytes: u64::MAX,
+    floor_bytes_per_second: u64::MAX,
+};
+/// How long a server waits that gives nobody up.
+pub(crate) const ENDLESS_PATIENCE: Duration = Duration::from_secs(1 << 30);
+
 /// A deliberate bug outside the server: the checkers must find each, or they check nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Canary {
@@ -107,6 +150,10 @@ pub(crate) enum Canary {
     Repeat,
     /// Files change, and neither they nor TLS show it.
     Unnoticed,
+    /// The server counts nothing of what it reads for whom.
+    Reads,
+    /// The server waits for ever for what is not acknowledged.
+    Patience,
 }
 
 impl Canary {
@@ -129,6 +176,16 @@ impl Canary {
             "unnoticed",
             Self::Unnoticed,
             "files change, and neither they nor TLS show it",
+        ),
+        (
+            "reads",
+            Self::Reads,
+            "reads are not counted (see --scenario rude)",
+        ),
+        (
+            "patience",
+            Self::Patience,
+            "who takes nothing is never reset (see --scenario rude)",
         ),
     ];
 }
@@ -158,6 +215,7 @@ pub(crate) struct Outcome {
     pub(crate) refused: u64,
     pub(crate) busy: u64,
     pub(crate) closed: u64,
+    pub(crate) key_used: u64,
     /// Requests given up for such a reason.
     pub(crate) given_up: u64,
     /// The server's counters.
@@ -195,7 +253,7 @@ impl Outcome {
 }
 
 /// What else lives in a world.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Surroundings {
     /// When the run begins.
     pub(crate) epoch: Instant,
@@ -206,6 +264,10 @@ pub(crate) struct Surroundings {
     pub(crate) path_mtu_bytes: Option<u16>,
     /// Somebody who forges segments.
     pub(crate) spoofer: Option<Spoofer>,
+    /// When the router between server and clients hands over to another, if there is one.
+    pub(crate) handover_at: Option<Instant>,
+    /// Peers that answer for ever.
+    pub(crate) rude: Vec<Rude>,
 }
 
 /// A run under way.
@@ -214,6 +276,10 @@ pub(crate) struct World<S, C> {
     epoch: Instant,
     path_mtu_bytes: Option<u16>,
     spoofer: Option<Spoofer>,
+    handover: Option<Handover>,
+    rude: Vec<Rude>,
+    /// What was read beyond proportion.
+    excess: Option<Violation>,
     server: S,
     cable: C,
     clients: Vec<Client>,
@@ -238,6 +304,8 @@ impl<S: Server, C: Cable> World<S, C> {
             agenda,
             path_mtu_bytes,
             spoofer,
+            handover_at,
+            rude,
         } = surroundings;
         let mut agenda = agenda.into_iter();
         let next_happening = agenda.next();
@@ -246,6 +314,9 @@ impl<S: Server, C: Cable> World<S, C> {
             epoch,
             path_mtu_bytes,
             spoofer,
+            handover: handover_at.map(Handover::new),
+            rude,
+            excess: None,
             server,
             cable,
             clients,
@@ -277,6 +348,7 @@ impl<S: Server, C: Cable> World<S, C> {
             if next > self.now {
                 self.now = next;
                 self.steps_at_once = 0;
+                self.check_reads();
             }
             if let Some(reason) = self.exhausted() {
                 break Some(reason);
@@ -294,6 +366,7 @@ impl<S: Server, C: Cable> World<S, C> {
                 self.let_happen(),
                 self.deliver(),
                 self.poll_clients(),
+                self.poll_rude(),
                 self.poll_server(),
             ];
             if !moved.contains(&true) || self.steps_at_once > STEPS_MAX_AT_ONCE {
@@ -334,6 +407,21 @@ impl<S: Server, C: Cable> World<S, C> {
             let Some(destination) = frame.first_chunk::<6>() else {
                 continue;
             };
+            if let Some(rude) = self.rude.iter_mut().find(|rude| rude.is_at(*destination)) {
+                rude.handle_frame(frame);
+                continue;
+            }
+            if let Some(handover) = &self.handover
+                && handover.is_router(*destination)
+            {
+                let to = handover.forward(self.now, &frame);
+                let mut clients = self.clients.iter_mut();
+                if let Some(client) = clients.find(|client| Some(client.address()) == to) {
+                    frame[..6].copy_from_slice(&mac_of(client.number()));
+                    client.handle_frame(self.now, frame);
+                }
+                continue;
+            }
             if destination[0] & 1 == 1 {
                 for client in &mut self.clients {
                     client.handle_frame(self.now, frame.clone());
@@ -384,10 +472,13 @@ impl<S: Server, C: Cable> World<S, C> {
 
     fn poll_clients(&mut self) -> bool {
         let (now, cable, tape) = (self.now, &mut self.cable, &mut self.tape);
-        let spoofer = &mut self.spoofer;
+        let (spoofer, handover) = (&mut self.spoofer, &self.handover);
         let mut moved = false;
         for client in &mut self.clients {
-            moved |= client.poll(now, &mut |frame| {
+            moved |= client.poll(now, &mut |mut frame| {
+                if let Some(handover) = handover {
+                    handover.pass(now, &mut frame);
+                }
                 tape.record(now, Direction::ToServer, &frame);
                 let forged = spoofer.as_mut().and_then(|spoofer| spoofer.follow(&frame));
                 cable.transmit(now, frame);
@@ -400,13 +491,35 @@ impl<S: Server, C: Cable> World<S, C> {
         moved
     }
 
+    fn poll_rude(&mut self) -> bool {
+        let (now, cable, tape) = (self.now, &mut self.cable, &mut self.tape);
+        let mut moved = false;
+        for rude in &mut self.rude {
+            moved |= rude.poll(now, &mut |frame| {
+                tape.record(now, Direction::ToServer, &frame);
+                cable.transmit(now, frame);
+            });
+        }
+        moved
+    }
+
+    /// Holds what was read against what was sent.
+    fn check_reads(&mut self) {
+        if self.excess.is_none() {
+            let lasted = self.now.since(self.epoch);
+            self.excess = self.server.reading().excess(lasted);
+        }
+    }
+
     fn next_moment(&self) -> Option<Instant> {
+        let rude = self.rude.iter().filter_map(Rude::poll_at).min();
         let clients = self.clients.iter().filter_map(Client::poll_at).min();
         let happening = self.next_happening.map(|(at, _)| at);
         [
             self.cable.poll_timeout(),
             self.server.poll_timeout(),
             clients,
+            rude,
             happening,
         ]
         .into_iter()
@@ -415,7 +528,9 @@ impl<S: Server, C: Cable> World<S, C> {
     }
 
     fn is_quiet(&self) -> bool {
-        self.clients.iter().all(Client::is_done) && self.books().imbalance().is_none()
+        self.clients.iter().all(Client::is_done)
+            && self.rude.iter().all(Rude::is_done)
+            && self.books().imbalance().is_none()
     }
 
     fn books(&self) -> Books {
@@ -460,9 +575,14 @@ impl<S: Server, C: Cable> World<S, C> {
             outcome.refused += report.refused;
             outcome.busy += report.busy;
             outcome.closed += report.closed;
+            outcome.key_used += report.key_used;
             outcome.given_up += report.given_up;
             outcome.violations.extend(report.violations.iter().cloned());
         }
+        self.check_reads();
+        outcome.violations.extend(self.excess.take());
+        let rude = self.rude.iter().filter_map(Rude::violation);
+        outcome.violations.extend(rude.cloned());
         let seen = self.server.violations();
         outcome.violations.extend(seen.iter().cloned());
         outcome.violations.extend(outcome.overdrawn_excuses());

@@ -12,6 +12,8 @@ use crate::forge;
 /// Resets and SYNs aim this far beyond what is expected next: within the window the server
 /// offers at first, beyond what a client sends.
 const NEAR: (u64, u64) = (10_000, 16_000);
+/// Its own: whoever believes it sends the stream to nobody.
+const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 6, 6]);
 /// Everything else aims this far off.
 const FAR: (u64, u64) = (1 << 29, 1 << 30);
 
@@ -135,7 +137,7 @@ fn read(frame: &[u8]) -> Option<(Route, TcpRepr, u32)> {
         return None;
     }
     let route = Route {
-        source_mac: MacAddress(ethernet.src_addr().0),
+        source_mac: MAC,
         destination_mac: MacAddress(ethernet.dst_addr().0),
         source,
         destination,

@@ -153,6 +153,7 @@ fn conductor(capabilities: Capabilities) -> Conductor {
         // Below TCP's keep-alive: the first timer of a connection that asks for nothing.
         idle_timeout: Duration::from_secs(50),
         send_timeout: Duration::from_secs(60),
+        read_limits: session::ReadLimits::default(),
     })
 }
 

@@ -2,7 +2,10 @@
 //! from a formula. No time passes but what a test says.
 
 mod answers;
+mod budget;
 mod endings;
+mod next_hop;
+mod pieces;
 mod reads;
 mod replies;
 mod request_log;
@@ -20,7 +23,8 @@ use wire::{
 
 use super::Conductor;
 use crate::{
-    Config, LookupError, LookupPlan, Object, ObjectHandle, ReadPlan, TransmitProgress, Transmitted,
+    Config, LookupError, LookupPlan, Object, ObjectHandle, ReadLimits, ReadPlan, TransmitProgress,
+    Transmitted,
 };
 
 const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
@@ -48,6 +52,7 @@ fn config() -> Config {
         head_timeout: Duration::from_secs(20),
         idle_timeout: Duration::from_secs(75),
         send_timeout: Duration::from_secs(60),
+        read_limits: ReadLimits::default(),
     }
 }
 
@@ -67,6 +72,12 @@ struct Bench {
     sent: Vec<(Sent, Vec<u8>)>,
     /// What the disk brings is the object XOR this.
     twist: u8,
+    /// Where the last frame went.
+    last_hop: MacAddress,
+    /// The MSS that peers offer from now on.
+    peer_segment_bytes: u16,
+    /// Size of the object.
+    object_bytes: u64,
 }
 
 /// A sent TCP segment, or the bytes of another frame.
@@ -89,6 +100,9 @@ impl Bench {
             reads: Vec::new(),
             sent: Vec::new(),
             twist: 0,
+            last_hop: MacAddress::default(),
+            peer_segment_bytes: 1460,
+            object_bytes: OBJECT_BYTES,
         };
         bench.transmit();
         bench.sent.clear();
@@ -116,7 +130,9 @@ impl Bench {
     fn answer(&mut self, plan: &LookupPlan, error: Option<LookupError>) {
         let answer = match error {
             Some(error) => Err(error),
-            None if plan.path == "/object" || plan.path == "/folder/index.html" => Ok(object()),
+            None if plan.path == "/object" || plan.path == "/folder/index.html" => {
+                Ok(object(self.object_bytes))
+            }
             None if plan.path == "/folder" => Err(LookupError::Directory),
             None if plan.path == "/deep/index.html" => Err(LookupError::Directory),
             None => Err(LookupError::NotFound),
@@ -125,10 +141,11 @@ impl Bench {
     }
 
     fn transmit(&mut self) {
-        let sent = &mut self.sent;
+        let (sent, last_hop) = (&mut self.sent, &mut self.last_hop);
         let progress = self
             .conductor
             .transmit(self.now, &mut self.arena, &mut |frame| {
+                *last_hop = MacAddress(*frame.headers.first_chunk().unwrap());
                 sent.push(taken(frame));
                 Transmitted::Taken
             });
@@ -139,7 +156,7 @@ impl Bench {
     fn complete_reads(&mut self) {
         while !self.reads.is_empty() {
             for read in std::mem::take(&mut self.reads).into_iter().rev() {
-                self.complete(read, OBJECT_BYTES);
+                self.complete(read, self.object_bytes);
             }
             self.turn();
         }
@@ -198,11 +215,11 @@ impl Bench {
     }
 }
 
-fn object() -> Object {
+fn object(size_bytes: u64) -> Object {
     Object {
         handle: ObjectHandle(7),
         meta: ObjectMeta {
-            size_bytes: OBJECT_BYTES,
+            size_bytes,
             modified_unix_seconds: 1_600_000_000,
             entity_tag: "\"tag\"".into(),
         },
@@ -238,6 +255,8 @@ struct Peer {
     finished: bool,
     reset: bool,
     window: u16,
+    /// How its frames come to us.
+    route: Route,
 }
 
 impl Peer {
@@ -247,6 +266,16 @@ impl Peer {
     }
 
     fn knock_at(bench: &mut Bench, server_port: u16, port: u16, sequence: SeqNumber) -> Self {
+        Self::knock_by(bench, peer_route(), server_port, port, sequence)
+    }
+
+    fn knock_by(
+        bench: &mut Bench,
+        route: Route,
+        server_port: u16,
+        port: u16,
+        sequence: SeqNumber,
+    ) -> Self {
         let mut peer = Self {
             port,
             server_port,
@@ -256,9 +285,10 @@ impl Peer {
             finished: false,
             reset: false,
             window: u16::MAX,
+            route,
         };
         let options = TcpOptions {
-            mss: Some(1460),
+            mss: Some(bench.peer_segment_bytes),
             window_scale: Some(8),
             sack_permitted: true,
             ..TcpOptions::default()
@@ -275,7 +305,12 @@ impl Peer {
     }
 
     fn connect_to(bench: &mut Bench, server_port: u16, port: u16) -> Self {
-        let mut peer = Self::knock_at(bench, server_port, port, SeqNumber(u32::MAX - 3));
+        Self::connect_by(bench, peer_route(), server_port, port)
+    }
+
+    fn connect_by(bench: &mut Bench, route: Route, server_port: u16, port: u16) -> Self {
+        let sequence = SeqNumber(u32::MAX - 3);
+        let mut peer = Self::knock_by(bench, route, server_port, port, sequence);
         let replies = bench.take_segments(port);
         if let [(syn_ack, _)] = &replies[..]
             && syn_ack.flags.contains(TcpFlags::SYN)
@@ -312,7 +347,7 @@ impl Peer {
         let mut headers = [0; HEADERS_BYTES_MAX];
         let length = wire::emit_tcp(
             &mut headers,
-            &peer_route(),
+            &self.route,
             &segment,
             &[text],
             TcpChecksum::Full,
@@ -357,6 +392,12 @@ impl Peer {
             }
         }
         any
+    }
+
+    /// Whether every reply asked for came whole: each ends in the delimiter of a multipart body.
+    fn has_all(&mut self, bench: &Bench) -> bool {
+        let ends = self.received.windows(4).filter(|end| *end == b"--\r\n");
+        ends.count() as u64 == bench.conductor.counters().http_reply_count
     }
 
     /// Receives and acknowledges until nothing more comes; the disk answers at once.

@@ -102,7 +102,7 @@ impl TlsPeer {
         }
     }
 
-    fn seal(&mut self, content_type: ContentType, text: &[u8]) -> Vec<u8> {
+    pub(super) fn seal(&mut self, content_type: ContentType, text: &[u8]) -> Vec<u8> {
         let framing = self.sealer.framing();
         let header = framing.header_bytes as usize;
         let mut record = vec![0; header];
@@ -173,7 +173,7 @@ impl TlsPeer {
         &self.text[end.expect("a reply's head") + 4..]
     }
 
-    fn assert_has_object(&self) {
+    pub(super) fn assert_has_object(&self) {
         assert_eq!(self.body().len() as u64, OBJECT_BYTES);
         assert_is_object(self.body(), 0);
     }
@@ -361,20 +361,97 @@ fn replies_without_objects_use_a_key_up_too() {
 }
 
 #[test]
-fn tls_1_2_has_no_second_key_and_ends() {
+fn tls_1_2_has_no_second_key_and_closes_at_half_of_the_first() {
+    for (version, is_last) in [(Version::Tls12, true), (Version::Tls13, false)] {
+        let config = Config {
+            key_records_max: 400,
+            ..tls_config()
+        };
+        let mut bench = Bench::with(config, 8);
+        let mut client = TlsPeer::connect(&mut bench, 1000, version);
+        let mut whole = 0;
+        // Asked for ahead, so that requests wait behind the reply that is the last.
+        for _ in 0..12 {
+            client.get(&mut bench);
+        }
+        while client.peer.take(&mut bench) || !bench.reads.is_empty() {
+            bench.complete_reads();
+            client.peer.send(&mut bench, TcpFlags::ACK, b"");
+            if let Some(TlsPlan::NextKey { token, .. }) = bench.conductor.poll_tls() {
+                let key = key(Version::Tls13, 2 + whole);
+                whole += 1;
+                answer(&mut bench, token, TlsAnswer::NextKey { key });
+            }
+            bench.turn();
+        }
+        client.open();
+        let text = client.text.clone();
+        let is = |wanted: &[u8]| {
+            text.windows(wanted.len())
+                .filter(|at| *at == wanted)
+                .count()
+        };
+        let replies = is(b"HTTP/1.1 200 OK");
+        assert_eq!(is(b"Connection: close"), usize::from(is_last));
+        assert_eq!(
+            (client.is_notified, client.peer.finished),
+            (is_last, is_last)
+        );
+        assert!(!client.peer.reset);
+        if is_last {
+            // Some 36 records a reply at first, 21 later: the last is the one that might reach 200.
+            assert!((5..=8).contains(&replies), "{replies} replies");
+            assert!(text.len() as u64 > u64::try_from(replies).unwrap() * OBJECT_BYTES);
+        } else {
+            assert_eq!(replies, 12);
+        }
+        assert_eq!(bench.conductor.counters().tls_key_exhausted_count, 0);
+    }
+}
+
+#[test]
+fn a_reply_that_a_whole_key_does_not_suffice_for_is_cut_by_a_reset() {
     let config = Config {
         key_records_max: 64,
         ..tls_config()
     };
     let mut bench = Bench::with(config, 8);
+    bench.object_bytes = 2_000_000;
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls12);
-    for _ in 0..4 {
-        client.get(&mut bench);
-        client.drain(&mut bench);
-    }
-    assert!(client.peer.reset);
+    client.get(&mut bench);
+    client.drain(&mut bench);
+    assert!(client.peer.reset && !client.is_notified);
+    // What came is right, and says by its length that it is not all.
+    assert_is_object(client.body(), 0);
+    assert!((client.body().len() as u64) < bench.object_bytes);
     assert_eq!(bench.conductor.counters().tls_key_exhausted_count, 1);
     bench.assert_quiet();
+}
+
+#[test]
+fn what_comes_behind_the_clients_close_notify_is_ignored() {
+    for version in [Version::Tls12, Version::Tls13] {
+        let mut bench = Bench::with(tls_config(), 8);
+        let mut client = TlsPeer::connect(&mut bench, 1000, version);
+        client.get(&mut bench);
+        let notify = client.seal(ContentType::Alert, &[1, 0]);
+        // At once and later: what is no record, a record that cannot be opened, half of one.
+        let garbage = [&notify[..], b"GET / HTTP/1.1\r\n\r\n"].concat();
+        client.peer.send(&mut bench, TcpFlags::ACK, &garbage);
+        client
+            .peer
+            .send(&mut bench, TcpFlags::ACK, &[23, 3, 3, 0, 30]);
+        client.peer.send(&mut bench, TcpFlags::ACK, &[0xff; 9000]);
+        bench.turn();
+        client.drain(&mut bench);
+        client.assert_has_object();
+        assert!(client.is_notified && client.peer.finished && !client.peer.reset);
+        assert_eq!(client.is_aborted, None);
+        assert_eq!(bench.conductor.counters().tls_alert_count, 0);
+        // All the same it must be well up to there.
+        client.peer.close(&mut bench);
+        bench.assert_quiet();
+    }
 }
 
 #[test]
