@@ -160,7 +160,9 @@ impl Conductor {
         };
         let segment_bytes = mtu_bytes.max(least) - headers;
         let segment_bytes = u16::try_from(segment_bytes).unwrap_or(u16::MAX);
-        client.tcp.on_packet_too_big(now, segment_bytes);
+        client
+            .tcp
+            .on_packet_too_big(now, original.sequence, segment_bytes);
         self.settle(now, index);
     }
 

@@ -214,9 +214,11 @@ impl Connection {
             Episode::Loss { high } => high,
             Episode::Open | Episode::Recovery { .. } => StreamOffset::ZERO,
         };
+        let mut largest_bytes = 0;
         let mut is_ambiguous = false;
         let mut on_delivered = |entry: &crate::flight::Transmission| {
             delivery.bytes += entry.end.since(entry.start);
+            largest_bytes = entry.end.since(entry.start).max(largest_bytes);
             // RFC 8985 s6.2, step 2: an echo from before the resend means the first sending came.
             let is_first = entry.retransmitted
                 && echoed_at.is_some_and(|echoed| is_stamped_before(echoed, entry.sent_at));
@@ -243,6 +245,14 @@ impl Connection {
             for range in blocks.into_iter().flatten() {
                 self.flight.sack(range, &mut on_delivered);
             }
+        }
+        // Packets of one entry are of our present size, but for the last.
+        let packet_bytes = u16::try_from(largest_bytes).unwrap_or(u16::MAX);
+        self.arrived_segment_bytes = packet_bytes
+            .min(self.segment_bytes)
+            .max(self.arrived_segment_bytes);
+        if delivery.advanced {
+            self.refute_path_report();
         }
         if is_ambiguous {
             // Karn's rule (RFC 6298 s3). What was sent once arrived before the hole was mended,
@@ -417,6 +427,8 @@ impl Connection {
                 if delivery.advanced && in_use {
                     let rtt = self.rtt.smoothed().unwrap_or_default();
                     self.congestion.on_ack(now, delivery.bytes, rtt);
+                } else if delivery.advanced {
+                    self.congestion.on_application_limited();
                 }
             }
         }

@@ -16,6 +16,7 @@
 mod closing;
 mod input;
 mod output;
+mod path;
 mod spurious;
 mod timers;
 
@@ -34,16 +35,14 @@ use crate::table::FourTuple;
 
 pub use closing::State;
 pub use output::{Control, Demand};
+pub use path::PATH_REPORT_INTERVAL;
+use path::PathReport;
 use spurious::TimeoutRecord;
 use timers::{Acknowledgment, Alarm, TailProbe};
 
 /// Least MSS we send with: RFC 9293 s3.7.1's default for IPv4. A peer or router that asks for less
 /// would have us spend a packet on every few bytes.
 pub const SEGMENT_BYTES_MIN: u16 = 536;
-
-/// Least time between two reductions of a path's packet size that are believed. A path with two
-/// narrow places reports the second again when the packets leave again.
-pub const PATH_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How connections behave; the same for all of a worker.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +135,10 @@ pub struct Connection {
     progress_at: Instant,
     /// When the path was last reported to take smaller packets.
     shrunk_at: Option<Instant>,
+    /// A report that awaits the timer, since larger packets arrived before.
+    path_report: Option<PathReport>,
+    /// Payload of the largest packet that is known to have arrived, bytes.
+    arrived_segment_bytes: u16,
     /// When the last challenge ACK left (RFC 5961 s7).
     challenged_at: Option<Instant>,
     /// Bytes sent more than once, for the counters.
@@ -190,6 +193,8 @@ impl Connection {
             fin_sent_at: now,
             progress_at: now,
             shrunk_at: None,
+            path_report: None,
+            arrived_segment_bytes: 0,
             challenged_at: None,
             retransmitted_bytes: 0,
         }
@@ -205,6 +210,7 @@ impl Connection {
         let was_idle = self.flight.is_empty() && self.send.unclaimed_bytes() == 0;
         if was_idle {
             self.progress_at = now;
+            self.congestion.on_application_limited();
             let idle = now.since(self.sent_at).as_nanos();
             // Longer than the timeout, RFC 5681 says, not as long.
             let timeouts = idle.saturating_sub(1) / self.rtt.timeout().as_nanos().max(1);
@@ -255,24 +261,6 @@ impl Connection {
         if self.receive.set_window(bytes) {
             self.acknowledgment = Acknowledgment::Now;
         }
-    }
-
-    /// The path takes smaller packets than thought (RFC 1191, RFC 8201). `segment_bytes` is the
-    /// payload that fits; what is in flight goes again in the new size, and the window is not
-    /// blamed for it. Another report within [`PATH_REPORT_INTERVAL`] is not believed: each makes
-    /// the whole flight leave again, and a stranger who can guess one could send a thousand.
-    pub fn on_packet_too_big(&mut self, now: Instant, segment_bytes: u16) {
-        let segment_bytes = segment_bytes.max(SEGMENT_BYTES_MIN - 12);
-        let is_early = |at| now.since(at) < PATH_REPORT_INTERVAL;
-        if segment_bytes >= self.segment_bytes || self.shrunk_at.is_some_and(is_early) {
-            return;
-        }
-        self.shrunk_at = Some(now);
-        self.segment_bytes = segment_bytes;
-        self.congestion.on_segment_bytes(segment_bytes);
-        let _ = self.flight.expire();
-        self.send.claimed = self.send.nxt;
-        self.restart_retransmit(now);
     }
 
     /// Both ends.

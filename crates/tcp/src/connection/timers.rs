@@ -174,6 +174,9 @@ impl Connection {
             if self.timeouts > self.config.timeouts_max {
                 return false;
             }
+            if self.obey_path_report(now) {
+                return true;
+            }
             let has_reneged = self.flight.expire();
             self.reduce_window_on_timeout();
             self.rtt.on_timeout();

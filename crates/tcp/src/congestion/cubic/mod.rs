@@ -40,8 +40,12 @@ pub struct Snapshot {
 /// A run of congestion avoidance without a loss.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// t_epoch.
+    /// t_epoch, later by the time that did not count.
     started: Instant,
+    /// When the last ACK counted.
+    counted_at: Instant,
+    /// The window was not in use since.
+    is_paused: bool,
     /// K, milliseconds: when the curve is back at W_max.
     k_millis: u64,
     /// W_max as this epoch sees it, bytes.
@@ -91,12 +95,27 @@ impl Cubic {
 
     /// `bytes` were newly acknowledged outside recovery, and the window was what limited us.
     pub fn on_ack(&mut self, now: Instant, bytes: u64, rtt: Duration) {
-        let grown = if self.is_slow_start() {
-            self.window + bytes
-        } else {
-            self.avoid_congestion(now, bytes, rtt)
-        };
-        self.window = grown.min(WINDOW_BYTES_MAX);
+        let mut left = bytes;
+        if self.is_slow_start() {
+            // Slow start ends at ssthresh, in the middle of a large ACK too: the rest of it counts
+            // for congestion avoidance (RFC 5681 s3.1; Linux).
+            let step = left.min(self.threshold - self.window);
+            self.window = (self.window + step).min(WINDOW_BYTES_MAX);
+            left -= step;
+        }
+        if left > 0 && !self.is_slow_start() {
+            let grown = self.avoid_congestion(now, left, rtt);
+            self.window = grown.min(WINDOW_BYTES_MAX);
+        }
+    }
+
+    /// The window is not in use: the session has less to send. The time until it is in use again
+    /// does not count for the curve (RFC 9438 s5.8), which would otherwise have run ahead of a
+    /// window that nothing has tested.
+    pub fn on_application_limited(&mut self) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.is_paused = true;
+        }
     }
 
     /// A loss was detected: falls to beta times the window (RFC 9438 s4.6, s4.7). The window
@@ -175,6 +194,7 @@ impl Cubic {
         let epoch = self
             .epoch
             .get_or_insert_with(|| Epoch::new(now, window, window_max, segment_bytes));
+        epoch.count_time(now);
         epoch.grow_reno(bytes, window, segment_bytes, window_max);
         let target = epoch
             .curve(now.since(epoch.started) + rtt, segment_bytes)
@@ -197,11 +217,22 @@ impl Epoch {
         let cube = u128::from(below) * 2_500_000_000 / u128::from(segment_bytes.max(1));
         Self {
             started: now,
+            counted_at: now,
+            is_paused: false,
             k_millis: cube_root(u64::try_from(cube).unwrap_or(u64::MAX)),
             origin,
             reno_window: window,
             reno_acked: 0,
         }
+    }
+
+    /// An ACK counts: the time since the last one does, unless the window was not in use.
+    fn count_time(&mut self, now: Instant) {
+        if self.is_paused {
+            self.started += now.since(self.counted_at);
+            self.is_paused = false;
+        }
+        self.counted_at = now;
     }
 
     /// W_cubic at `elapsed` since the epoch's start, bytes.

@@ -132,3 +132,53 @@ fn after_idleness_slow_start_leads_back_to_where_the_window_was() {
     assert_eq!((cubic.window(), cubic.threshold()), (40_000, 60_000));
     assert!(cubic.is_slow_start());
 }
+
+/// RFC 5681 s3.1: ssthresh is where slow start ends, however much one ACK acknowledges.
+#[test]
+fn one_large_ack_does_not_carry_slow_start_past_its_threshold() {
+    let after = |bytes| {
+        let mut cubic = Cubic::new(SEGMENT);
+        cubic.set_window(1_000_000);
+        cubic.on_timeout();
+        assert_eq!((cubic.window(), cubic.threshold()), (1000, 700_000));
+        cubic.on_ack(Instant::from_millis(1), bytes, RTT);
+        (cubic.window(), cubic.is_slow_start())
+    };
+    assert_eq!(after(698_999), (699_999, true));
+    assert_eq!(after(699_000), (700_000, false));
+    let (window, _) = after(1_000_000);
+    // The curve's first step towards 1 000 000, which is K = 9 s away.
+    assert!((700_001..=710_000).contains(&window), "{window}");
+}
+
+/// RFC 9438 s5.8: a pause in which the window is not in use leaves the curve where it was.
+#[test]
+fn time_in_which_the_window_is_not_in_use_does_not_count() {
+    let windows = |pause: Duration| {
+        let mut cubic = Cubic::new(SEGMENT);
+        cubic.set_window(200_000);
+        cubic.on_loss();
+        cubic.set_window(cubic.threshold());
+        let mut now = Instant::from_millis(1);
+        let mut windows = Vec::new();
+        for round in 0..40 {
+            let window = cubic.window();
+            for _ in 0..10 {
+                cubic.on_ack(now, window / 10, RTT);
+            }
+            windows.push(cubic.window());
+            if round == 20 && !pause.is_zero() {
+                cubic.on_application_limited();
+                now += pause;
+                cubic.on_application_limited();
+            }
+            // The first round after a pause begins a round trip later in neither case.
+            let is_next_at_once = round == 20;
+            now += if is_next_at_once { Duration::ZERO } else { RTT };
+        }
+        windows
+    };
+    let expected = windows(Duration::ZERO);
+    assert_eq!(windows(Duration::from_secs(60)), expected);
+    assert!(expected.windows(2).all(|pair| pair[1] < pair[0] * 11 / 10));
+}

@@ -145,3 +145,35 @@ fn the_congestion_window_grows_only_if_half_of_it_was_in_use() {
         assert_eq!(driver.window(), grown, "{bytes}");
     }
 }
+
+/// RFC 9438 s5.8: a player that takes little for a minute does not find the window racing ahead.
+#[test]
+fn time_with_little_to_send_opens_no_window() {
+    let mut driver = Driver::new();
+    let congestion = &mut driver.connection.congestion;
+    congestion.set_window(40_000);
+    congestion.on_loss();
+    congestion.set_window(congestion.threshold());
+    let mut at = 0;
+    let mut round = |driver: &mut Driver, bytes: u64| {
+        driver.append(bytes);
+        let _ = driver.flush();
+        driver.pass(millis(100));
+        while at < driver.connection.send.nxt.0 {
+            at = (at + 2 * super::MSS).min(driver.connection.send.nxt.0);
+            driver.accept(ack(i64::try_from(at).unwrap()));
+            let _ = driver.flush();
+        }
+    };
+    round(&mut driver, 28_000);
+    let before = driver.window();
+    for _ in 0..600 {
+        round(&mut driver, 1000);
+    }
+    assert_eq!(driver.window(), before);
+    for _ in 0..3 {
+        round(&mut driver, 28_000);
+    }
+    let after = driver.window();
+    assert!(before < after && after < before * 6 / 5, "{before} {after}");
+}

@@ -96,10 +96,10 @@ fn what_was_claimed_before_a_timeout_cannot_be_withdrawn() {
     let mut driver = Driver::new();
     driver.append(12_000);
     let _ = driver.flush();
-    driver.pass(millis(100)).accept(ack(5000));
+    driver.pass(millis(100)).accept(ack(500));
     driver.connection.claim(range(10_000, 12_000), false);
     driver.now += millis(100);
-    driver.connection.on_packet_too_big(driver.now, 900);
+    driver.report(900);
     assert_eq!(driver.connection.send.unclaimed_bytes(), 2000);
     assert_eq!(driver.connection.claimed_once().0, 12_000);
     driver.connection.withdraw(1);

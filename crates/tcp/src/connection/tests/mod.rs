@@ -342,6 +342,14 @@ impl Driver {
         Some((wanted.start.0, wanted.end.0))
     }
 
+    /// A router says that the oldest packet in flight was too big, and how much fits.
+    fn report(&mut self, segment_bytes: u16) {
+        let quoted = self.connection.send.sequence_of(self.connection.send.una);
+        self.connection
+            .on_packet_too_big(self.now, quoted, segment_bytes);
+        check_log(&self.connection);
+    }
+
     /// Time passes to the next timer, which fires.
     fn fire(&mut self) -> Outcome {
         let deadline = self.deadline();

@@ -244,7 +244,7 @@ fn a_small_receiver_is_served_by_acks_or_by_the_override_timer() {
         window: 530,
         ..PEER
     });
-    driver.connection.on_packet_too_big(driver.now, 530);
+    driver.report(530);
     driver.append(50_000);
     assert_eq!(driver.flush(), [New(0, 530)]);
 }

@@ -69,7 +69,9 @@ impl Server {
     }
 
     pub(super) fn narrow(&mut self, now: Instant, segment_bytes: u16) -> Outcome {
-        self.connection.on_packet_too_big(now, segment_bytes);
+        let quoted = self.connection.send.sequence_of(self.connection.send.una);
+        self.connection
+            .on_packet_too_big(now, quoted, segment_bytes);
         check_log(&self.connection);
         Outcome::Open
     }
