@@ -503,7 +503,7 @@ Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and som
 each of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
 vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
 
-`objects_max` is, when not given, what the hard limit of open descriptors leaves after 128 are put
+`objects_max` is, when not given, what the hard limit of open descriptors leaves after 384 are put
 aside, and at most 65000; the soft limit is raised to the hard one at start. There should be one for
 each of `connections_max`, since each may ask for another; the log warns if there is not.
 ";
