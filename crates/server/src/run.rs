@@ -43,8 +43,8 @@ pub struct Serving<L: Link, D: Disk> {
     /// The real clock's reading at [`Instant::ZERO`].
     epoch: time::Instant,
     grace: Duration,
-    /// What SIGHUP makes TLS anew from.
-    tls: Option<tls::Source>,
+    /// What SIGHUP has TLS made anew by.
+    tls: Option<tls::Loader>,
     watch: Watch,
     /// When the replies under way are given up; `None` while nobody asked the server to end.
     deadline: Option<Instant>,
@@ -65,7 +65,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         signals: Signals,
         epoch: time::Instant,
         grace: Duration,
-        tls: Option<tls::Source>,
+        tls: Option<tls::Loader>,
         watch: Watch,
     ) -> Self {
         Self {
@@ -110,6 +110,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 });
             }
             self.worker.set_unix_seconds(wall_clock::unix_seconds());
+            self.take_certificates();
             let step = self.worker.step(now).map_err(broken)?;
             self.observe(now, step.progressed);
             if self
@@ -159,21 +160,24 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    /// Reads the certificates again. The worker waits meanwhile, a millisecond or so: files of some
-    /// KiB, which the operator has just written.
-    fn reload(&mut self) {
-        let Some(source) = &self.tls else {
-            info!("SIGHUP: no certificates to read; the configuration file is read at start only");
+    /// Has the certificates read again, by another thread.
+    fn reload(&self) {
+        match &self.tls {
+            Some(loader) => loader.request(),
+            None => info!(
+                "SIGHUP: no certificates to read; the configuration file is read at start only"
+            ),
+        }
+    }
+
+    /// Takes certificates that were read, if there are any.
+    fn take_certificates(&mut self) {
+        let Some(loaded) = self.tls.as_ref().and_then(tls::Loader::poll) else {
             return;
         };
-        match source.load() {
-            Ok(config) => {
-                self.worker.set_tls(config);
-                let certificates = source.certificate_count();
-                info!(certificates, "SIGHUP: the certificates are read again");
-            }
-            Err(failure) => error!("SIGHUP: the old certificates stay: {failure}"),
-        }
+        let certificates = loaded.certificates.count();
+        self.worker.set_tls(&loaded);
+        info!(certificates, "SIGHUP: the certificates are read again");
     }
 
     fn is_finished(&self, deadline: Instant, now: Instant) -> bool {
@@ -227,6 +231,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
             sources[count] = source;
             count += 1;
         };
+        if let Some(loader) = &self.tls {
+            add(Source::readable(loader.wake_fd()));
+        }
         let link = self.worker.link();
         link.poll_fd().map(Source::readable).map(&mut add);
         if let (true, Some(fd)) = (or_writable, link.room_fd()) {
@@ -250,6 +257,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.writable_lies = woken && or_writable;
         if woken {
             self.signals.drain();
+            if let Some(loader) = &self.tls {
+                loader.drain();
+            }
         }
         Ok(())
     }

@@ -16,7 +16,6 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use diskmap::uring::{Uring, UringConfig};
@@ -25,7 +24,6 @@ use link::{
     TapConfig,
 };
 use memory::{Arena, ArenaConfig, PageKind};
-use rustls::ServerConfig;
 use session::Conductor;
 use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{debug, info, warn};
@@ -83,7 +81,7 @@ struct Begun {
     /// Who serves.
     identity: Identity,
     /// What TLS is spoken with, and what that is made from.
-    tls: Option<(Arc<ServerConfig>, tls::Source)>,
+    tls: Option<(tls::Loaded, tls::Source)>,
     watched: Watched,
 }
 
@@ -152,7 +150,7 @@ pub fn check(settings: &Settings) -> Result<(), Failure> {
 fn load_tls(
     settings: &Settings,
     identity: &Identity,
-) -> Result<Option<(Arc<ServerConfig>, tls::Source)>, Failure> {
+) -> Result<Option<(tls::Loaded, tls::Source)>, Failure> {
     let Some(https) = &settings.https else {
         return Ok(None);
     };
@@ -174,6 +172,15 @@ fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
         Failure::refused(
             format!("a process to read certificates cannot be started: {error}"),
             "see that /proc is mounted and processes may be started",
+        )
+    })
+}
+
+fn start_loader(source: tls::Source, loaded: &tls::Loaded) -> Result<tls::Loader, Failure> {
+    tls::Loader::start(source, loaded).map_err(|error| {
+        Failure::refused(
+            format!("the thread that reads certificates: {error}"),
+            "raise the limits of threads and of open files",
         )
     })
 }
@@ -269,13 +276,20 @@ fn assemble<L: Link>(
         segmentation_bytes_max = link.capabilities().segmentation_bytes_max,
         slots = limits.slots,
         objects_max = storage.objects_max,
-        certificates = tls.as_ref().map_or(0, |(_, source)| source.certificate_count()),
+        certificates = tls.as_ref().map_or(0, |(loaded, _)| loaded.certificates.count()),
         user = identity.name(),
         "serving {}",
         settings.path.display()
     );
-    let (config, source) = tls.unzip();
-    let handshaker = config.map(|config| Handshaker::new(config, limits.connections_max));
+    let (loader, handshaker) = match tls {
+        Some((loaded, source)) => {
+            let loader = start_loader(source, &loaded)?;
+            let mut handshaker = Handshaker::new(loaded.config, limits.connections_max);
+            handshaker.set_certificate_end(loaded.certificates.earliest_end());
+            (Some(loader), Some(handshaker))
+        }
+        None => (None, None),
+    };
     let Storage { arena, disk, .. } = storage;
     let mut worker = Worker::new(link, disk, store, conductor, arena, handshaker);
     let counters = run::counters(&worker, 0);
@@ -291,7 +305,7 @@ fn assemble<L: Link>(
         signals,
         zero.real,
         limits.shutdown_grace,
-        source,
+        loader,
         watch,
     );
     serving.run(&settings.urls())

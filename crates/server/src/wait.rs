@@ -13,8 +13,9 @@ use std::time::Duration;
 /// asked every source. Spinning for eight did not pay: six downloads over a tap cost 0.20 to 0.28
 /// core-seconds per GB with it and 0.19 to 0.27 without, on two shared cores.
 pub const EMPTY_ROUNDS: u32 = 1;
-/// Most descriptors waited for at once: link (to receive, and to send), disk, store, signals.
-pub const SOURCES_MAX: usize = 5;
+/// Most descriptors waited for at once: link (to receive, and to send), disk, store, certificates,
+/// signals.
+pub const SOURCES_MAX: usize = 6;
 
 /// A descriptor to wait for.
 #[derive(Clone, Copy, Debug)]

@@ -27,7 +27,7 @@ pub struct Meaning {
     pub help: &'static str,
 }
 
-const GAUGES: [(&str, &str); 4] = [
+const GAUGES: [(&str, &str); 5] = [
     (
         "server_open_connections",
         "Open connections, half-open ones included.",
@@ -35,9 +35,13 @@ const GAUGES: [(&str, &str); 4] = [
     ("memory_free_slots", "Read buffers that are free."),
     ("memory_all_slots", "Read buffers there are."),
     ("tls_shaking_connections", "TLS handshakes under way."),
+    (
+        "tls_certificate_end_unix_seconds",
+        "Unix time at which the first certificate in use ends; 0 without one.",
+    ),
 ];
 
-const COUNTERS: [(&str, &str); 37] = [
+const COUNTERS: [(&str, &str); 38] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds in which nothing happened."),
     (
@@ -154,6 +158,10 @@ const COUNTERS: [(&str, &str); 37] = [
 
 const TLS_COUNTERS: [(&str, &str); 2] = [
     ("tls_handshake_records", "Records of TLS handshakes taken."),
+    (
+        "tls_handshake_cost_us",
+        "Estimated processor time of TLS handshakes, in microseconds.",
+    ),
     ("tls_reload_count", "Times new certificates came into use."),
 ];
 

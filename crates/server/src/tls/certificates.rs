@@ -2,28 +2,38 @@
 //!
 //! A pair that cannot be served with is refused when it is read, in one line with the remedy; no
 //! client ever meets it. Nothing is said of a key but where it is and what kind it is not.
+//!
+//! What a file of keys held is wiped as soon as it is parsed. The parsed key stays, in memory of
+//! AWS-LC's, which wipes what it frees.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::verify_server_name;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{Error, InconsistentKeys, SignatureScheme};
 use zeroize::Zeroizing;
 
+use super::cost::full_hello_us;
 use super::files::{PEM_BYTES_MAX, PemFiles};
+use super::pem::KeySection;
+use super::validity::Facts;
 use crate::failure::Failure;
 use crate::settings::Origin;
 
+thread_local! {
+    /// See [`take_chosen_us`].
+    static CHOSEN_US: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
 /// Most certificates; each may be for many names. The one for a client is looked for from the
-/// first to the last: 21 us for this many, where a handshake costs 80 us or more (both measured
-/// with opt-level 1).
+/// first to the last.
 pub const CERTIFICATES_MAX: usize = 16;
 
 /// A file, and how the operator named it.
@@ -53,15 +63,44 @@ pub struct PairPaths {
 /// The certificates the server has, the first one for clients that name none of them.
 #[derive(Debug)]
 pub struct Certificates {
-    pairs: Vec<Arc<CertifiedKey>>,
+    pairs: Vec<Pair>,
+}
+
+/// A certificate with its key, and what was found out about both when they were loaded.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) certified: Arc<CertifiedKey>,
+    /// Of each certificate of the chain that could be understood, the server's own first.
+    chain: Vec<Facts>,
+    /// What a full handshake with it costs, microseconds.
+    hello_us: u64,
+    /// Where its certificate came from.
+    file: String,
+}
+
+impl Pair {
+    fn new(certified: CertifiedKey, file: String) -> Self {
+        Self {
+            chain: certified.cert.iter().filter_map(Facts::of).collect(),
+            hello_us: full_hello_us(&*certified.key),
+            certified: Arc::new(certified),
+            file,
+        }
+    }
+
+    fn is_for(&self, name: &str) -> bool {
+        self.chain.first().is_some_and(|own| own.is_for(name))
+    }
 }
 
 impl Certificates {
     /// Those pairs, in this order.
     #[must_use]
     pub fn new(pairs: Vec<CertifiedKey>) -> Self {
-        let pairs = pairs.into_iter().map(Arc::new).collect();
-        Self { pairs }
+        let pair = |certified| Pair::new(certified, String::new());
+        Self {
+            pairs: pairs.into_iter().map(pair).collect(),
+        }
     }
 
     /// Reads every pair.
@@ -69,10 +108,12 @@ impl Certificates {
     /// # Errors
     /// The first file that is not what it must be, or does not belong to the other.
     pub fn load(paths: &[PairPaths], files: &PemFiles) -> Result<Self, Failure> {
-        let provider = aws_lc_rs::default_provider();
-        let load = |paths| load_pair(paths, files, &provider);
+        let load = |paths: &PairPaths| {
+            let file = paths.certificate.to_string();
+            load_pair(paths, files).map(|certified| Pair::new(certified, file))
+        };
         let pairs: Vec<_> = paths.iter().map(load).collect::<Result<_, _>>()?;
-        Ok(Self::new(pairs))
+        Ok(Self { pairs })
     }
 
     /// How many there are.
@@ -81,19 +122,32 @@ impl Certificates {
         self.pairs.len()
     }
 
+    /// What the operator should know about their times at `unix_seconds`, a line each: those that
+    /// clients refuse, and those that they will refuse soon.
+    #[must_use]
+    pub fn warnings(&self, unix_seconds: i64) -> Vec<String> {
+        let of_pair = |pair: &Pair| -> Vec<String> {
+            let warn = |facts: &Facts| facts.warning(&pair.file, unix_seconds);
+            pair.chain.iter().filter_map(warn).collect()
+        };
+        self.pairs.iter().flat_map(of_pair).collect()
+    }
+
+    /// Unix time at which the first of them ends, chains included, seconds.
+    #[must_use]
+    pub fn earliest_end(&self) -> Option<i64> {
+        let all = self.pairs.iter().flat_map(|pair| &pair.chain);
+        all.map(|facts| facts.not_after).min()
+    }
+
     /// The first pair made for `name` whose key can sign as the client understands it, else the
     /// first of any name that can, else the first: then nothing suits both, which rustls finds
     /// out and tells the client better than "no certificate" would.
-    pub(super) fn choose(
-        &self,
-        name: Option<&str>,
-        schemes: &[SignatureScheme],
-    ) -> Option<&Arc<CertifiedKey>> {
-        let name = name.and_then(|name| ServerName::try_from(name).ok());
-        let fits = |pair: &&Arc<CertifiedKey>| pair.key.choose_scheme(schemes).is_some();
+    pub(super) fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Pair> {
+        let fits = |pair: &&Pair| pair.certified.key.choose_scheme(schemes).is_some();
         let named = name.and_then(|name| {
             let mut fitting = self.pairs.iter().filter(fits);
-            fitting.find(|pair| is_for(pair, &name))
+            fitting.find(|pair| pair.is_for(name))
         });
         named
             .or_else(|| self.pairs.iter().find(fits))
@@ -103,30 +157,21 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.choose(hello.server_name(), hello.signature_schemes())
-            .cloned()
+        let pair = self.choose(hello.server_name(), hello.signature_schemes())?;
+        CHOSEN_US.set(Some(pair.hello_us));
+        Some(Arc::clone(&pair.certified))
     }
 }
 
-fn is_for(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
-    pair.end_entity_cert()
-        .and_then(ParsedCertificate::try_from)
-        .is_ok_and(|certificate| verify_server_name(&certificate, name).is_ok())
+/// If a certificate was chosen on this thread since the last call: what a full handshake with it
+/// costs, microseconds. rustls chooses in the middle of a call and does not tell its caller.
+pub(super) fn take_chosen_us() -> Option<u64> {
+    CHOSEN_US.take()
 }
 
-fn load_pair(
-    paths: &PairPaths,
-    files: &PemFiles,
-    provider: &CryptoProvider,
-) -> Result<CertifiedKey, Failure> {
+fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failure> {
     let chain = load_chain(&paths.certificate, files)?;
     let key = load_key(&paths.key, files)?;
-    let key = provider.key_provider.load_private_key(key).map_err(|_| {
-        Failure::refused(
-            format!("{}: a key of a kind that is not supported", paths.key),
-            "use RSA of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519",
-        )
-    })?;
     let pair = CertifiedKey::new(chain, key);
     match pair.keys_match() {
         // A key that does not tell its public half is believed.
@@ -163,10 +208,21 @@ fn load_chain(file: &NamedPath, files: &PemFiles) -> Result<Vec<CertificateDer<'
     }
 }
 
-fn load_key(file: &NamedPath, files: &PemFiles) -> Result<PrivateKeyDer<'static>, Failure> {
+fn load_key(file: &NamedPath, files: &PemFiles) -> Result<Arc<dyn SigningKey>, Failure> {
     let text = read(file, files)?;
-    let problem = match PrivateKeyDer::from_pem_slice(&text) {
-        Ok(key) => return Ok(key),
+    let sign_with = |key: &PrivateKeyDer<'_>| {
+        any_supported_type(key).map_err(|_| {
+            Failure::refused(
+                format!("{file}: a key of a kind that is not supported"),
+                "use RSA of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519",
+            )
+        })
+    };
+    if let Some(key) = KeySection::find(&text) {
+        return sign_with(&key.der());
+    }
+    let problem = match PrivateKeyDer::from_pem_slice(&text).map(Zeroizing::new) {
+        Ok(key) => return sign_with(&key),
         Err(problem) => problem,
     };
     // PKCS #8 says it in the section's name, OpenSSL's old format in a header of the section.

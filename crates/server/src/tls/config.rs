@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite as suite};
@@ -66,6 +67,27 @@ pub fn server_config(
     Ok(config)
 }
 
+/// What was made of the files.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What to shake hands with.
+    pub config: Arc<ServerConfig>,
+    /// The certificates in it.
+    pub certificates: Arc<Certificates>,
+}
+
+/// Logs what the operator should know about the times of these certificates, by the clock on the
+/// wall.
+pub(super) fn warn_of_times(certificates: &Certificates) {
+    // A clock before 1970 tells no date: then nothing has begun, and that is said.
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    for warning in certificates.warnings(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)) {
+        warn!("{warning}");
+    }
+}
+
 /// What configurations are made from, at start and at each SIGHUP. The tickets' keys stay, so a
 /// session from before a SIGHUP is resumed after it; a restart ends them all.
 #[derive(Debug)]
@@ -102,23 +124,23 @@ impl Source {
         })
     }
 
-    /// Reads the certificates, as the files are now.
+    /// Reads the certificates, as the files are now, and warns of those that clients refuse, or
+    /// will soon.
     ///
     /// # Errors
     /// The first file that is not what it must be.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, Failure> {
-        let certificates = Certificates::load(&self.pairs, &self.files)?;
-        let mut config = server_config(Arc::new(certificates))
+    pub fn load(&self) -> Result<Loaded, Failure> {
+        let certificates = Arc::new(Certificates::load(&self.pairs, &self.files)?);
+        let resolver: Arc<dyn ResolvesServerCert> = Arc::<Certificates>::clone(&certificates);
+        let mut config = server_config(resolver)
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;
         config.ticketer = Arc::clone(&self.ticketer);
         config.key_log = Arc::clone(&self.key_log);
-        Ok(Arc::new(config))
-    }
-
-    /// How many certificates there are.
-    #[must_use]
-    pub fn certificate_count(&self) -> usize {
-        self.pairs.len()
+        warn_of_times(&certificates);
+        Ok(Loaded {
+            config: Arc::new(config),
+            certificates,
+        })
     }
 }
 

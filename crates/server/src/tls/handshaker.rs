@@ -9,6 +9,8 @@ use rustls::server::ServerConnectionData;
 use rustls::{ConnectionTrafficSecrets, Error, ProtocolVersion, ServerConfig};
 use session::{Direction, TlsAnswer, TlsPlan, TlsToken};
 
+use super::certificates::take_chosen_us;
+use super::cost;
 use super::shaking::{Done, Shaken, Shaking};
 
 /// Shakes hands for the conductor.
@@ -34,10 +36,14 @@ pub struct Handshaker {
 struct Counters {
     /// Records of clients' handshakes.
     records: u64,
+    /// What they cost, estimated, microseconds.
+    cost_us: u64,
     /// Clients that shake hands now.
     shaking: u64,
     /// Configurations taken while serving.
     reloads: u64,
+    /// Unix time at which the first certificate ends, seconds.
+    certificate_end: u64,
 }
 
 struct Client {
@@ -90,18 +96,36 @@ impl Handshaker {
         self.counters.reloads += 1;
     }
 
+    /// Unix time at which the first certificate of the configuration ends, seconds; it is told
+    /// with the counters, as 0 if it is not known.
+    pub fn set_certificate_end(&mut self, unix_seconds: Option<i64>) {
+        let end = unix_seconds.unwrap_or_default();
+        self.counters.certificate_end = u64::try_from(end).unwrap_or_default();
+    }
+
+    /// What all handshakes have cost so far, in microseconds of a core: an estimate by what was
+    /// done in them, and by the keys that signed.
+    #[must_use]
+    pub const fn cost_us(&self) -> u64 {
+        self.counters.cost_us
+    }
+
     /// Names and values.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 3] {
+    pub fn counters(&self) -> [(&'static str, u64); 5] {
         let Counters {
             records,
             shaking,
             reloads,
+            cost_us,
+            certificate_end,
         } = self.counters;
         [
             ("tls_handshake_records", records),
             ("tls_shaking_connections", shaking),
             ("tls_reload_count", reloads),
+            ("tls_handshake_cost_us", cost_us),
+            ("tls_certificate_end_unix_seconds", certificate_end),
         ]
     }
 
@@ -115,7 +139,16 @@ impl Handshaker {
         let Some(shaking) = shaking else {
             return TlsAnswer::Failed;
         };
-        match shaking.handle_record(record) {
+        let is_key_exchange = shaking.expects_key_exchange(&record);
+        let shaken = shaking.handle_record(record);
+        self.counters.cost_us += match (&shaken, take_chosen_us()) {
+            (Shaken::Done(_), _) => cost::FINISHED_US,
+            (Shaken::More(shaking, _), Some(_)) if shaking.is_resumed() => cost::RESUMED_HELLO_US,
+            (_, Some(full_us)) => full_us,
+            (_, None) if is_key_exchange => cost::KEY_EXCHANGE_US,
+            (_, None) => cost::RECORD_US,
+        };
+        match shaken {
             Shaken::More(shaking, flight) => {
                 self.put(token, Stage::Shaking(shaking));
                 TlsAnswer::Continue { flight }

@@ -16,16 +16,22 @@
 
 mod certificates;
 mod config;
+mod cost;
 mod files;
 mod handshaker;
+mod loader;
+mod pem;
 pub mod reader;
 mod shaking;
+mod validity;
 
 pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PairPaths};
-pub use config::{Source, server_config};
+pub use config::{Loaded, Source, server_config};
 pub use files::{PEM_BYTES_MAX, PemFiles};
 pub use handshaker::Handshaker;
+pub use loader::Loader;
 pub use shaking::HANDSHAKE_BYTES_MAX;
+pub use validity::{EXPIRY_NOTICE_LIFE_PART, EXPIRY_NOTICE_SECONDS_MAX};
 
 #[cfg(test)]
 pub(crate) mod tests;

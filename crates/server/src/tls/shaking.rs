@@ -10,7 +10,7 @@ use record::{Alert, AlertDescription};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{Error, ExtractedSecrets, HandshakeKind, ServerConfig};
+use rustls::{Error, ExtractedSecrets, HandshakeKind, ProtocolVersion, ServerConfig};
 use tracing::debug;
 
 /// Most bytes a client may send before its handshake is complete: a ClientHello, another after a
@@ -22,6 +22,9 @@ pub const HANDSHAKE_BYTES_MAX: usize = 2 * record::RECORD_BYTES_MAX;
 /// An alert record without protection, but for the alert (RFC 8446 s5.1): type 21, version 3.3 as
 /// every record after the first has it, length 2.
 const PLAIN_ALERT_HEADER: [u8; 5] = [21, 3, 3, 0, 2];
+
+/// Content type `handshake(22)`.
+const TYPE_HANDSHAKE: u8 = 22;
 
 /// A handshake under way.
 pub(super) struct Shaking {
@@ -93,6 +96,18 @@ impl Shaking {
         self.drive()
     }
 
+    /// Whether it resumes a session of before; `false` as long as that is not known.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// Whether this record, in the clear behind our flight of TLS 1.2, is the client's key share
+    /// (RFC 5246 s7.4.7).
+    pub(super) fn expects_key_exchange(&self, record: &[u8]) -> bool {
+        self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_2)
+            && record.first() == Some(&TYPE_HANDSHAKE)
+    }
+
     /// Calls rustls until it wants no more calls.
     fn drive(mut self: Box<Self>) -> Shaken {
         let mut flight = Vec::new();
@@ -143,7 +158,7 @@ impl Shaking {
         if !self.pending.is_empty() {
             return Shaken::Failed;
         }
-        let is_resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        let is_resumed = self.is_resumed();
         match self.connection.dangerous_into_kernel_connection() {
             Ok((secrets, kernel)) => Shaken::Done(Box::new(Done {
                 flight,

@@ -33,14 +33,13 @@ use clock::Instant;
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{Link, LinkError, Received, TransmitError};
 use memory::Arena;
-use rustls::ServerConfig;
 use session::{
     Conductor, ObjectHandle, ReadError, ReadPlan, RequestLog, TlsAnswer, TlsPlan, TlsToken,
     TransmitProgress, Transmitted,
 };
 use store::Store;
 
-use crate::tls::Handshaker;
+use crate::tls::{Handshaker, Loaded};
 use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
 pub use objects::{FaultKind, ObjectFault};
@@ -181,9 +180,10 @@ impl<L: Link, D: Disk> Worker<L, D> {
     }
 
     /// For handshakes that begin from now on; means nothing without TLS.
-    pub fn set_tls(&mut self, config: Arc<ServerConfig>) {
+    pub fn set_tls(&mut self, loaded: &Loaded) {
         if let Some(tls) = &mut self.tls {
-            tls.set_config(config);
+            tls.set_config(Arc::clone(&loaded.config));
+            tls.set_certificate_end(loaded.certificates.earliest_end());
         }
     }
 

@@ -10,27 +10,32 @@ use rustls::{ServerConfig, SignatureScheme};
 use tempfile::TempDir;
 
 use super::{
-    ECDSA_KEY, NAME, RSA_KEY, TOKEN, certificate_pem, certified, client_of, connect, establish,
+    ECDSA_KEY, NAME, RSA_KEY, TOKEN, certificate_pem, certificate_until, certified, client_of,
+    connect, establish,
 };
 use crate::settings::{Https, Origin};
 use crate::tls::{Certificates, Handshaker, NamedPath, PEM_BYTES_MAX, PairPaths, PemFiles, Source};
 
 /// A directory with files in it.
-struct Files(TempDir);
+pub(super) struct Files(TempDir);
 
 impl Files {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
 
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.path().join(name);
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(super) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
         fs::write(&path, text).unwrap();
         path
     }
 
     /// The pair as the flags would name it.
-    fn pair(&self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> PairPaths {
+    pub(super) fn pair(&self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> PairPaths {
         pair(
             self.write("cert.pem", certificate),
             self.write("key.pem", key),
@@ -64,11 +69,11 @@ fn pair(certificate: PathBuf, key: PathBuf) -> PairPaths {
     }
 }
 
-fn good_certificate() -> String {
+pub(super) fn good_certificate() -> String {
     certificate_pem(&[NAME], &ECDSA_KEY)
 }
 
-fn good_key() -> String {
+pub(super) fn good_key() -> String {
     ECDSA_KEY.serialize_pem()
 }
 
@@ -253,7 +258,10 @@ fn the_first_fitting_pair_of_the_name_is_chosen() {
         (Some("c.example"), &[SignatureScheme::ED25519], 0),
     ] {
         let chosen = certificates.choose(name, schemes).unwrap();
-        assert!(chosen.cert == expected[place], "{name:?} {schemes:?}");
+        assert!(
+            chosen.certified.cert == expected[place],
+            "{name:?} {schemes:?}"
+        );
     }
     let none = Certificates::new(Vec::new());
     assert!(none.choose(None, BOTH).is_none());
@@ -267,7 +275,7 @@ fn https(pairs: Vec<PairPaths>) -> Https {
     }
 }
 
-fn source_of(pair: PairPaths) -> Source {
+pub(super) fn source_of(pair: PairPaths) -> Source {
     Source::new(&https(vec![pair]), PemFiles::direct()).unwrap()
 }
 
@@ -287,10 +295,10 @@ fn files_are_read_anew_and_tickets_stay_good() {
     let files = Files::new();
     let source = source_of(files.pair(good_certificate(), good_key()));
     let client = client_of(&TLS13);
-    let (is_resumed, first) = certificate_served(source.load().unwrap(), &client);
+    let (is_resumed, first) = certificate_served(source.load().unwrap().config, &client);
     assert!(!is_resumed);
     files.pair(certificate_pem(&[NAME], &RSA_KEY), RSA_KEY.serialize_pem());
-    let renewed = source.load().unwrap();
+    let renewed = source.load().unwrap().config;
     assert!(certificate_served(Arc::clone(&renewed), &client).0);
     let (is_resumed, second) = certificate_served(renewed, &client_of(&TLS13));
     assert!(!is_resumed && first != second);
@@ -301,10 +309,43 @@ fn files_are_read_anew_and_tickets_stay_good() {
 }
 
 #[test]
+fn certificates_that_clients_refuse_or_will_soon_are_named() {
+    let files = Files::new();
+    let long = files.pair(certificate_until(2_031, 5, 6), good_key());
+    let chain = certificate_until(2_041, 1, 1) + &certificate_until(2_031, 1, 1);
+    let chained = PairPaths {
+        certificate: NamedPath {
+            path: files.write("chain.pem", chain),
+            ..long.certificate.clone()
+        },
+        ..long.clone()
+    };
+    let certificates = Certificates::load(&[long, chained], &PemFiles::direct()).unwrap();
+    // What is behind the server's own counts too: clients refuse the chain.
+    let end_of_issuer = 1_924_992_000;
+    assert_eq!(certificates.earliest_end(), Some(end_of_issuer));
+    let warnings = |unix_seconds| -> Vec<String> {
+        let directory = format!("{}/", files.0.path().display());
+        let warnings = certificates.warnings(unix_seconds).into_iter();
+        warnings
+            .map(|warning| warning.replace(&directory, ""))
+            .collect()
+    };
+    assert_eq!(warnings(end_of_issuer - 15 * 86_400), [""; 0]);
+    let soon = "--cert chain.pem: the certificate for video.example expires on 2031-01-01 \
+                (in 13 days); renew it, then SIGHUP";
+    assert_eq!(warnings(end_of_issuer - 13 * 86_400), [soon]);
+    let over = warnings(1_950_000_000);
+    assert!(over[0].starts_with("--cert cert.pem: ") && over[0].contains("expired on 2031-05-06"));
+    assert!(over[1].contains("expired on 2031-01-01"), "{over:?}");
+    assert_eq!(warnings(0).len(), 3, "none of them has begun");
+}
+
+#[test]
 fn secrets_are_not_logged_unless_asked_for() {
     let files = Files::new();
     let source = source_of(files.pair(good_certificate(), good_key()));
-    let config = source.load().unwrap();
+    let config = source.load().unwrap().config;
     assert!(!config.key_log.will_log("CLIENT_TRAFFIC_SECRET_0"));
     let words = format!("{source:?} {config:?}");
     let key = good_key();

@@ -329,3 +329,44 @@ fn a_flight_is_whole_records() {
     };
     assert!(split(&flight).len() >= 2);
 }
+
+#[test]
+fn a_handshake_is_charged_by_what_it_costs() {
+    let mut costs = Vec::new();
+    for (key, version) in [
+        (&*ECDSA_KEY, &TLS13),
+        (&*RSA_KEY, &TLS13),
+        (&*ECDSA_KEY, &TLS12),
+    ] {
+        let mut handshaker = Handshaker::new(config_with(key), 1);
+        let client = client_of(version);
+        for (serial, is_resumed) in [(1, false), (2, true)] {
+            let before = handshaker.cost_us();
+            let token = TlsToken { serial, ..TOKEN };
+            let mut client = connect(&client, NAME);
+            let streaming = establish(&mut handshaker, &mut client, token).unwrap();
+            assert_eq!(streaming.is_resumed, is_resumed);
+            // What it is given only after its handshake: its ticket.
+            client.process_new_packets().unwrap();
+            costs.push(handshaker.cost_us() - before);
+        }
+    }
+    let [ecdsa, ecdsa_resumed, rsa, rsa_resumed, old, old_resumed] = costs[..] else {
+        panic!("{costs:?}");
+    };
+    // A hello, change_cipher_spec and a Finished; in TLS 1.2 the client's key share besides.
+    assert_eq!((ecdsa, rsa), (80 + 3 + 30, 340 + 3 + 30));
+    assert_eq!((ecdsa_resumed, rsa_resumed), (65 + 3 + 30, 65 + 3 + 30));
+    assert_eq!((old, old_resumed), (80 + 45 + 3 + 30, 65 + 3 + 30));
+}
+
+#[test]
+fn what_leads_to_no_answer_is_charged_little() {
+    let mut handshaker = handshaker();
+    let plan = TlsPlan::Handshake {
+        token: TOKEN,
+        record: vec![22, 3, 1, 0, 1, 0],
+    };
+    handshaker.handle(plan);
+    assert_eq!(handshaker.cost_us(), 3);
+}

@@ -3,6 +3,7 @@
 
 mod certificates;
 mod handshakes;
+mod loader;
 mod refusals;
 mod streams;
 
@@ -20,7 +21,7 @@ use rustls::{
 };
 use session::{TlsAnswer, TlsPlan, TlsToken};
 
-use super::{Certificates, Handshaker, server_config};
+use super::{Certificates, Handshaker, Loaded, server_config};
 
 /// The name of every server here, but where a test is about names.
 pub(crate) const NAME: &str = "video.example";
@@ -61,6 +62,15 @@ fn certificate_pem(names: &[&str], key: &KeyPair) -> String {
     params.signed_by(key, &AUTHORITY.issuer).unwrap().pem()
 }
 
+/// A certificate with [`ECDSA_KEY`] whose last second is the first of that day, as PEM.
+fn certificate_until(year: i32, month: u8, day: u8) -> String {
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2_020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(year, month, day);
+    let certificate = params.signed_by(&*ECDSA_KEY, &AUTHORITY.issuer);
+    certificate.unwrap().pem()
+}
+
 fn certified(names: &[&str], key: &KeyPair) -> CertifiedKey {
     let pem = certificate_pem(names, key);
     let chain = rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
@@ -79,6 +89,22 @@ fn config_with(key: &KeyPair) -> Arc<ServerConfig> {
 /// The same with a certificate of its own.
 pub(crate) fn config() -> Arc<ServerConfig> {
     config_with(&ECDSA_KEY)
+}
+
+/// The same with a key of RSA.
+pub(crate) fn dear_config() -> Arc<ServerConfig> {
+    config_with(&RSA_KEY)
+}
+
+/// The same as it comes from files, without tickets.
+pub(crate) fn loaded() -> Loaded {
+    let pair = certified(&[NAME], &ECDSA_KEY);
+    let certificates = Arc::new(Certificates::new(vec![pair]));
+    let resolver = Arc::<Certificates>::clone(&certificates);
+    Loaded {
+        config: Arc::new(server_config(resolver).unwrap()),
+        certificates,
+    }
 }
 
 fn handshaker() -> Handshaker {

@@ -8,7 +8,7 @@ use wire::TcpFlags;
 
 use super::{CONNECTIONS_MAX, HTTPS_PORT, Setup, World, bytes, content, find_head_end};
 use crate::tls::Handshaker;
-use crate::tls::tests::{NAME, client_of, config, connect};
+use crate::tls::tests::{NAME, client_of, config, connect, loaded};
 use crate::worker::{HANDSHAKES_MAX, KEYS_MAX};
 
 pub(super) fn with_tls() -> Setup {
@@ -164,11 +164,14 @@ fn new_certificates_are_for_the_next_who_comes() {
     let mut world = world(with_tls());
     let mut before = new_client();
     world.shake_hands(&mut before);
-    world.worker.set_tls(config());
+    let loaded = loaded();
+    world.worker.set_tls(&loaded);
     world.reconnect();
     world.client.received.clear();
     let mut after = new_client();
     world.shake_hands(&mut after);
     assert_ne!(before.peer_certificates(), after.peer_certificates());
     assert_eq!(world.counter("tls_reload_count"), 1);
+    let end = world.counter("tls_certificate_end_unix_seconds");
+    assert_eq!(i64::try_from(end).ok(), loaded.certificates.earliest_end());
 }

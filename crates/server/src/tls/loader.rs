@@ -1,0 +1,162 @@
+//! Certificates read again while serving, by a thread of their own.
+//!
+//! A file may be on a disk that is slow or gone, and a chain and its keys take a millisecond to
+//! parse: none of that is for the worker, whose clients would all wait. It asks, goes on, and
+//! takes what was made when it is there. What it no longer uses is dropped here too, once the
+//! last handshake that began with it is over.
+//!
+//! It refuses to read twice for what is asked while it reads: a request more is enough for all.
+//! Bounds: one request that waits; the thread ends with the server.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::ServerConfig;
+use tracing::error;
+
+use super::certificates::Certificates;
+use super::config::{Loaded, Source, warn_of_times};
+
+/// How often the times of the certificates are looked at while serving.
+const TIMES_CHECK_EVERY: Duration = Duration::from_hours(24);
+/// How often it is looked whether the last handshake with old certificates is over.
+const RETIRED_CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// The worker's end of the thread.
+#[derive(Debug)]
+pub struct Loader {
+    /// Holds one request.
+    requests: SyncSender<()>,
+    /// Holds one result; the thread waits with the next.
+    results: Receiver<Loaded>,
+    /// Readable when a result is there.
+    wake: UnixStream,
+}
+
+/// The thread's end.
+struct Thread {
+    source: Source,
+    requests: Receiver<()>,
+    results: SyncSender<Loaded>,
+    wake: UnixStream,
+    certificates: Arc<Certificates>,
+    /// Every configuration that may still be in use, the newest last: none of them ends anywhere
+    /// but here.
+    configs: Vec<Arc<ServerConfig>>,
+}
+
+impl Loader {
+    /// Starts the thread. `loaded` is what is served with until something else was loaded.
+    ///
+    /// # Errors
+    /// The kernel's: no thread, or no descriptors.
+    pub fn start(source: Source, loaded: &Loaded) -> io::Result<Self> {
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        waker.set_nonblocking(true)?;
+        let (requests, asked) = sync_channel(1);
+        let (made, results) = sync_channel(1);
+        let thread = Thread {
+            source,
+            requests: asked,
+            results: made,
+            wake: waker,
+            certificates: Arc::clone(&loaded.certificates),
+            configs: vec![Arc::clone(&loaded.config)],
+        };
+        thread::Builder::new()
+            .name("atlas-tls".into())
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            requests,
+            results,
+            wake,
+        })
+    }
+
+    /// Has the files read again. While they are being read, one request more is kept.
+    pub fn request(&self) {
+        // Full: what waits already will read the files as they are now. Gone: the thread logs
+        // nothing, and the old certificates stay.
+        let _ = self.requests.try_send(());
+    }
+
+    /// What was made since the last call, if anything. What could not be made was logged.
+    #[must_use]
+    pub fn poll(&self) -> Option<Loaded> {
+        self.results.try_recv().ok()
+    }
+
+    /// Readable after something was made, until [`Loader::drain`].
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Forgets what woke the worker. Called before [`Loader::poll`].
+    pub fn drain(&self) {
+        let mut bytes = [0_u8; 16];
+        while matches!((&self.wake).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+    }
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut times_checked = Instant::now();
+        loop {
+            let next_check = TIMES_CHECK_EVERY.saturating_sub(times_checked.elapsed());
+            let wait = match self.configs.len() {
+                0 | 1 => next_check,
+                _ => next_check.min(RETIRED_CHECK_EVERY),
+            };
+            match self.requests.recv_timeout(wait) {
+                Ok(()) => {
+                    if !self.load() {
+                        return;
+                    }
+                    times_checked = Instant::now();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.drop_retired();
+            if times_checked.elapsed() >= TIMES_CHECK_EVERY {
+                warn_of_times(&self.certificates);
+                times_checked = Instant::now();
+            }
+        }
+    }
+
+    /// Says whether anybody is left to load for.
+    fn load(&mut self) -> bool {
+        let loaded = match self.source.load() {
+            Ok(loaded) => loaded,
+            Err(failure) => {
+                error!("SIGHUP: the old certificates stay: {failure}");
+                return true;
+            }
+        };
+        self.certificates = Arc::clone(&loaded.certificates);
+        self.configs.push(Arc::clone(&loaded.config));
+        let is_taken = self.results.send(loaded).is_ok();
+        // A full pipe wakes as well.
+        let _ = (&self.wake).write(&[0]);
+        is_taken
+    }
+
+    /// Drops what nobody shakes hands with any more, and its keys.
+    fn drop_retired(&mut self) {
+        let newest = self.configs.len() - 1;
+        let mut place = 0;
+        self.configs.retain(|config| {
+            let is_newest = place == newest;
+            place += 1;
+            is_newest || Arc::strong_count(config) > 1
+        });
+    }
+}

@@ -1,0 +1,231 @@
+//! What a certificate says of itself: for which names it is, and from when to when.
+//!
+//! It is read once, when the certificate is loaded; clients refuse one whose time is over or has
+//! not come, so the operator is told, and told before ([`EXPIRY_NOTICE_SECONDS_MAX`]). It refuses
+//! to judge: a server whose clock is wrong serves on.
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::time::ASN1Time;
+
+/// A certificate that ends within this time is warned of, seconds: two weeks. Whoever renews by
+/// ACME does so with a third of its life left, so this says that it did not happen.
+pub const EXPIRY_NOTICE_SECONDS_MAX: i64 = 14 * SECONDS_A_DAY;
+/// One that lives shortly is warned of in this part of its life, the last third.
+pub const EXPIRY_NOTICE_LIFE_PART: i64 = 3;
+
+const SECONDS_A_DAY: i64 = 86_400;
+/// Most names of a certificate that a log line has.
+const NAMES_SHOWN_MAX: usize = 3;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Facts {
+    /// dNSName of subjectAltName (RFC 5280 s4.2.1.6), in lower case.
+    names: Vec<String>,
+    subject: String,
+    /// Unix time of the first second of its life.
+    not_before: i64,
+    /// Unix time of the last second of its life.
+    pub(super) not_after: i64,
+}
+
+/// What is to be said of a certificate's time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Notice {
+    NotYet,
+    Soon,
+    Over,
+}
+
+impl Facts {
+    /// `None` for what is no certificate.
+    pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        Some(Self {
+            names: dns_names(&parsed),
+            subject: parsed.subject().to_string(),
+            not_before: parsed.validity().not_before.timestamp(),
+            not_after: parsed.validity().not_after.timestamp(),
+        })
+    }
+
+    /// Whether it is for that host: one of its names, or a wildcard of one label (RFC 9525
+    /// s6.3). Which certificate a client gets hangs on it and nothing else: the client judges.
+    pub(super) fn is_for(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        self.names.iter().any(|name| match name.strip_prefix("*.") {
+            Some(suffix) => host.split_once('.').is_some_and(|(label, rest)| {
+                !label.is_empty() && rest.eq_ignore_ascii_case(suffix)
+            }),
+            None => name.eq_ignore_ascii_case(host),
+        })
+    }
+
+    pub(super) fn notice(&self, now: i64) -> Option<Notice> {
+        let life = self.not_after.saturating_sub(self.not_before);
+        let notice = EXPIRY_NOTICE_SECONDS_MAX.min(life / EXPIRY_NOTICE_LIFE_PART);
+        if now < self.not_before {
+            Some(Notice::NotYet)
+        } else if now > self.not_after {
+            Some(Notice::Over)
+        } else if self.not_after.saturating_sub(now) < notice {
+            Some(Notice::Soon)
+        } else {
+            None
+        }
+    }
+
+    /// What the operator is told, if anything; `file` is where the certificate is.
+    pub(super) fn warning(&self, file: &str, now: i64) -> Option<String> {
+        let (first, last) = (date(self.not_before), date(self.not_after));
+        let days = |seconds: i64| seconds.div_euclid(SECONDS_A_DAY);
+        let what = match self.notice(now)? {
+            Notice::NotYet => format!(
+                "is not valid before {first} (in {} days): clients refuse it; is the clock right?",
+                days(self.not_before - now)
+            ),
+            Notice::Over => format!(
+                "expired on {last} ({} days ago): clients refuse it; renew it, then SIGHUP",
+                days(now - self.not_after)
+            ),
+            Notice::Soon => format!(
+                "expires on {last} (in {} days); renew it, then SIGHUP",
+                days(self.not_after - now)
+            ),
+        };
+        Some(format!(
+            "{file}: the certificate for {} {what}",
+            self.shown()
+        ))
+    }
+
+    fn shown(&self) -> String {
+        let shown = match self.names.as_slice() {
+            [] => self.subject.clone(),
+            names => names[..names.len().min(NAMES_SHOWN_MAX)].join(", "),
+        };
+        let more = self.names.len().saturating_sub(NAMES_SHOWN_MAX);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        // Its maker chose these letters.
+        format!("{}{more}", shown.escape_debug())
+    }
+}
+
+fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let of_hosts = names
+        .value
+        .general_names
+        .iter()
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        });
+    of_hosts.collect()
+}
+
+/// As ISO 8601 writes it.
+fn date(unix_seconds: i64) -> String {
+    ASN1Time::from_timestamp(unix_seconds).map_or_else(
+        |_| format!("second {unix_seconds}"),
+        |time| time.to_datetime().date().to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EXPIRY_NOTICE_SECONDS_MAX, Facts, Notice, SECONDS_A_DAY};
+
+    const BEGIN: i64 = 1_700_000_000;
+
+    fn facts(days: i64, names: &[&str]) -> Facts {
+        Facts {
+            names: names.iter().map(|name| (*name).into()).collect(),
+            subject: "CN=a subject".into(),
+            not_before: BEGIN,
+            not_after: BEGIN + days * SECONDS_A_DAY,
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_noticed_before_its_time_after_it_and_shortly_before_its_end() {
+        let long = facts(90, &["a.example"]);
+        let soon = long.not_after - EXPIRY_NOTICE_SECONDS_MAX;
+        for (now, expected) in [
+            (BEGIN - 1, Some(Notice::NotYet)),
+            (BEGIN, None),
+            (soon, None),
+            (soon + 1, Some(Notice::Soon)),
+            (long.not_after, Some(Notice::Soon)),
+            (long.not_after + 1, Some(Notice::Over)),
+        ] {
+            assert_eq!(long.notice(now), expected, "{}", now - BEGIN);
+        }
+        // The last third of six days.
+        let short = facts(6, &["a.example"]);
+        let soon = BEGIN + 4 * SECONDS_A_DAY;
+        assert_eq!(short.notice(soon), None);
+        assert_eq!(short.notice(soon + 1), Some(Notice::Soon));
+    }
+
+    #[test]
+    fn a_warning_says_which_and_when_and_what_to_do() {
+        let warn =
+            |facts: &Facts, days: i64| facts.warning("--cert x", BEGIN + days * SECONDS_A_DAY);
+        let one = facts(90, &["a.example"]);
+        assert_eq!(warn(&one, 1), None);
+        assert_eq!(
+            warn(&one, -2).unwrap(),
+            "--cert x: the certificate for a.example is not valid before 2023-11-14 (in 2 days): \
+             clients refuse it; is the clock right?"
+        );
+        assert_eq!(
+            warn(&one, 80).unwrap(),
+            "--cert x: the certificate for a.example expires on 2024-02-12 (in 10 days); \
+             renew it, then SIGHUP"
+        );
+        assert_eq!(
+            warn(&one, 91).unwrap(),
+            "--cert x: the certificate for a.example expired on 2024-02-12 (1 days ago): \
+             clients refuse it; renew it, then SIGHUP"
+        );
+        let many = warn(&facts(1, &["a", "b", "c", "d", "e"]), 1).unwrap();
+        assert!(many.contains(" for a, b, c and 2 more expires"), "{many}");
+        let none = warn(&facts(1, &[]), 1).unwrap();
+        assert!(none.contains(" for CN=a subject expires"), "{none}");
+        let odd = warn(&facts(1, &["a\n\u{1b}[2J"]), 1).unwrap();
+        assert!(odd.contains(" for a\\n\\u{1b}[2J expires"), "{odd}");
+    }
+
+    #[test]
+    fn a_name_is_matched_whole_and_a_wildcard_by_one_label() {
+        let facts = facts(1, &["a.example", "*.b.example"]);
+        for host in [
+            "a.example",
+            "A.Example",
+            "a.example.",
+            "x.b.example",
+            "X.B.EXAMPLE",
+        ] {
+            assert!(facts.is_for(host), "{host}");
+        }
+        for host in [
+            "b.example",
+            "x.y.b.example",
+            ".b.example",
+            "a.example.x",
+            "",
+            "xa.example",
+        ] {
+            assert!(!facts.is_for(host), "{host}");
+        }
+    }
+}
