@@ -97,8 +97,12 @@ counters! {
     tls_handshake_refused_count,
     /// TLS handshakes that did not end in time.
     tls_handshake_timeout_count,
-    /// TLS handshakes given up because too many were under way.
+    /// TLS handshakes reset because too many others waited for their clients too.
     tls_handshake_overflow_count,
+    /// Clients reset at their first record because too many waited before them.
+    tls_hello_refused_count,
+    /// SYNs to the port of TLS not answered because many first records waited.
+    tls_syn_dropped_count,
     /// Alerts sent about records that could not be opened or understood.
     tls_alert_count,
     /// Fatal alerts received after the handshake.

@@ -179,7 +179,8 @@ pub enum Direction {
     Receive,
 }
 
-/// What the conductor wants of whoever shakes hands. All but [`TlsPlan::Forget`] are answered by
+/// What the conductor wants of whoever shakes hands, by [`Conductor::poll_tls`] and
+/// [`Conductor::poll_hello`]. All but [`TlsPlan::Forget`] are answered by
 /// [`Conductor::handle_tls`], now or later, and a client has one unanswered plan at a time.
 #[derive(Debug)]
 pub enum TlsPlan {

@@ -41,7 +41,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 38] = [
+const COUNTERS: [(&str, &str); 37] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds in which nothing happened."),
     (
@@ -156,7 +156,7 @@ const COUNTERS: [(&str, &str); 38] = [
     ),
 ];
 
-const TLS_COUNTERS: [(&str, &str); 2] = [
+const TLS_COUNTERS: [(&str, &str); 3] = [
     ("tls_handshake_records", "Records of TLS handshakes taken."),
     (
         "tls_handshake_cost_us",

@@ -10,7 +10,7 @@
 //! ```text
 //!   frames ──▶ conductor ◀── lookups answered, reads completed, timers due
 //!                  │
-//!                  ├──▶ handshakes: a few, because each costs as much as sealing megabytes
+//!                  ├──▶ handshakes: a quarter of the time, each costs as much as sealing megabytes
 //!                  ├──▶ lookups: an answer at hand is given back at once
 //!                  ├──▶ reads: the credit of the ACKs above, one doorbell for all of them
 //!                  └──▶ frames: the reads completed above, while the device works on the new ones
@@ -20,10 +20,11 @@
 //! tens of microseconds earlier, and the last-in-first-out arena keeps the slots in use few enough
 //! to stay in the cache.
 //!
-//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], [`HANDSHAKES_MAX`], [`KEYS_MAX`],
-//! [`LOOKUPS_MAX`], [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here
-//! after start, but for what `objects` and [`crate::tls`] say.
+//! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], those of [`handshakes`], [`LOOKUPS_MAX`],
+//! [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but
+//! for what `objects` and [`crate::tls`] say.
 
+pub mod handshakes;
 mod objects;
 mod troubles;
 
@@ -44,6 +45,7 @@ use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
 pub use objects::{FaultKind, ObjectFault};
 
+use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
 use objects::Objects;
 
 /// Most frames received in a round: as many as the packet link's ring holds, so that each round
@@ -55,13 +57,6 @@ use objects::Objects;
 pub const RECEIVE_FRAMES_MAX: usize = 2_048;
 /// Most completions taken in a round.
 pub const COMPLETIONS_MAX: usize = 64;
-/// Most records of clients' handshakes taken in a round, so that streams go on meanwhile. The dear
-/// one is the ClientHello: 80 us with an ECDSA key, 340 us with RSA of 2048 bits (measured with
-/// opt-level 1).
-pub const HANDSHAKES_MAX: usize = 2;
-/// Most keys made in a round for clients that change theirs, for the same reason: a KeyUpdate of 27
-/// bytes costs some microseconds, and a client may send nothing else.
-pub const KEYS_MAX: usize = 32;
 /// Most lookups begun, most answered later, and most begun again after they waited for room in the
 /// store, in a round.
 pub const LOOKUPS_MAX: usize = 64;
@@ -104,6 +99,8 @@ pub struct Worker<L: Link, D: Disk> {
     arena: Arena,
     /// `None`: nothing is served over TLS.
     tls: Option<Handshaker>,
+    /// What handshakes may still cost.
+    credit: Credit,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     /// What hurt clients, for the log.
@@ -143,6 +140,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             reading: vec![None; arena.slot_count()],
             arena,
             tls,
+            credit: Credit::new(),
             warnings: Warnings::default(),
             counters: Counters::default(),
         }
@@ -158,7 +156,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
         progressed |= self.fire_timers(now);
-        progressed |= self.shake_hands(now);
+        progressed |= self.shake_hands(now, !progressed);
         self.objects.expire_unused(now);
         // Handles given up by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
@@ -288,27 +286,50 @@ impl<L: Link, D: Disk> Worker<L, D> {
         is_due
     }
 
-    /// Answers what the conductor asks of TLS. Stops behind the last record of a handshake, or the
-    /// last key, of the round: what is planned behind it waits for the next.
-    fn shake_hands(&mut self, now: Instant) -> bool {
-        let (mut is_any, mut handshakes, mut keys) = (false, 0, 0);
-        while handshakes < HANDSHAKES_MAX && keys < KEYS_MAX {
+    /// Answers what the conductor asks of TLS: first what is cheap, and most of it the end of what
+    /// was paid for; then hellos, as long as there is credit. `is_idle`: nothing else happened in
+    /// this round, so a hello takes no time from anyone.
+    ///
+    /// Hellos left over never wait for the worker to wake up: they are left over in a round in
+    /// which something happened, and behind it comes another.
+    fn shake_hands(&mut self, now: Instant, is_idle: bool) -> bool {
+        self.credit.begin_round(now);
+        let (mut is_any, mut records, mut keys) = (false, 0, 0);
+        while records < RECORDS_MAX && keys < KEYS_MAX {
             let Some(plan) = self.conductor.poll_tls() else {
                 break;
             };
             is_any = true;
-            handshakes += usize::from(matches!(plan, TlsPlan::Handshake { .. }));
+            records += usize::from(matches!(plan, TlsPlan::Handshake { .. }));
             keys += usize::from(matches!(plan, TlsPlan::NextKey { .. }));
-            let answer = match &mut self.tls {
-                Some(tls) => tls.handle(plan),
-                None => fail(&plan),
+            self.carry_out(now, plan);
+        }
+        let mut is_free = is_idle && !is_any;
+        while is_free || self.credit.is_left() {
+            let Some(plan) = self.conductor.poll_hello() else {
+                break;
             };
-            if let Some((token, answer)) = answer {
-                let arena = &mut self.arena;
-                self.conductor.handle_tls(now, arena, token, answer);
-            }
+            (is_any, is_free) = (true, false);
+            self.carry_out(now, plan);
         }
         is_any
+    }
+
+    /// Has a plan answered, and charges it.
+    fn carry_out(&mut self, now: Instant, plan: TlsPlan) {
+        let answer = match &mut self.tls {
+            Some(tls) => {
+                let before_us = tls.cost_us();
+                let answer = tls.handle(plan);
+                self.credit.charge(tls.cost_us() - before_us);
+                answer
+            }
+            None => fail(&plan),
+        };
+        if let Some((token, answer)) = answer {
+            let arena = &mut self.arena;
+            self.conductor.handle_tls(now, arena, token, answer);
+        }
     }
 
     /// Looks up what waited for room in the store, then what is asked now.

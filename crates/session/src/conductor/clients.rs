@@ -71,6 +71,11 @@ impl Conductor {
             self.refuse(path, segment, payload);
             return;
         }
+        if port == self.config.https_port && self.has_many_hellos() {
+            // Its TCP tries again in a second, when the queue is short.
+            self.counters.tls_syn_dropped_count += 1;
+            return;
+        }
         let segment_bytes = self.segment_bytes(path);
         let mut offer = self
             .listener

@@ -1,8 +1,8 @@
 //! One worker's whole protocol state, and the verbs that move it.
 //!
 //! After each batch of input the caller polls, in this order: [`Conductor::poll_tls`],
-//! [`Conductor::poll_lookup`], [`Conductor::poll_read`], [`Conductor::transmit`], [`Conductor::poll_released`], and waits no
-//! longer than [`Conductor::poll_timeout`]. `now` never decreases. Every [`ReadPlan`] comes back by
+//! [`Conductor::poll_hello`], [`Conductor::poll_lookup`], [`Conductor::poll_read`],
+//! [`Conductor::transmit`], [`Conductor::poll_released`], and waits no longer than [`Conductor::poll_timeout`]. `now` never decreases. Every [`ReadPlan`] comes back by
 //! [`Conductor::handle_completion`] or [`Conductor::return_read`], whatever became of its client.
 
 mod clients;
@@ -33,7 +33,7 @@ use crate::trouble::Troubles;
 use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Trouble};
 
 #[cfg(doc)]
-use crate::ReadPlan;
+use crate::{ReadPlan, tls::Stage};
 
 /// Half-open connections are few words; with this many, a flood of 40,000 SYN/s leaves each client
 /// a round trip of 100 ms.
@@ -76,14 +76,18 @@ pub struct Conductor {
     released: Vec<ObjectHandle>,
     /// Clients to be reset as soon as there is room for their resets.
     condemned: Vec<TlsToken>,
-    /// Clients that want something of whoever shakes hands.
+    /// Clients that want something of whoever shakes hands, but for hellos.
     tls_turns: RunQueue,
+    /// Clients whose hello is to be answered.
+    hello_turns: RunQueue,
+    /// Clients whose first record waits, in [`Stage::Queued`].
+    hellos_queued: usize,
     /// Clients that spoke TLS and no longer do.
     forgotten: Vec<TlsToken>,
     /// Handshakes in the order they began, and some that are over.
     handshakes: VecDeque<TlsToken>,
-    /// Handshakes under way.
-    shaking: usize,
+    /// Handshakes under way, in [`Stage::Begun`] or [`Stage::Answered`].
+    handshakes_begun: usize,
     /// What objects are sealed with on the plain port, in the emulation.
     emulation: Option<Rc<Sealer>>,
     /// A reply's text, on its way into its stream.
@@ -122,9 +126,11 @@ impl Conductor {
             released: Vec::with_capacity(clients),
             condemned: Vec::new(),
             tls_turns: RunQueue::new(clients),
+            hello_turns: RunQueue::new(clients),
+            hellos_queued: 0,
             forgotten: Vec::new(),
             handshakes: VecDeque::new(),
-            shaking: 0,
+            handshakes_begun: 0,
             emulation: config
                 .is_sealing_emulated
                 .then(|| Rc::new(Sealer::emulated())),

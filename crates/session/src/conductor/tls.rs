@@ -11,24 +11,56 @@ use tcp::StreamOffset;
 use super::Conductor;
 use crate::client::{Awaiting, Client};
 use crate::stream_map::Sealing;
-use crate::tls::{HANDSHAKES_MAX, KEY_UPDATE_TEXT, Phase, Tls, plain_alert};
+use crate::tls::{
+    HANDSHAKES_MAX, HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED, HELLOS_QUEUED_MAX, KEY_UPDATE_TEXT,
+    Phase, Stage, Tls, plain_alert,
+};
 use crate::{Direction, TlsAnswer, TlsPlan, TlsToken, Trouble};
 
 impl Conductor {
-    /// The next thing to do for a client that speaks TLS.
+    /// The next thing to do for a client that speaks TLS, but for what [`Conductor::poll_hello`]
+    /// has: a client that left, a record behind our answer to a hello, a key. None of them is
+    /// dear, and most complete what was paid for already, so they come first.
     pub fn poll_tls(&mut self) -> Option<TlsPlan> {
         if let Some(token) = self.forgotten.pop() {
             return Some(TlsPlan::Forget { token });
         }
         while let Some(index) = self.tls_turns.pop() {
-            let Some(client) = self.clients.entry_mut(index) else {
+            let Some((token, tls)) = self.tls_of(index) else {
                 continue;
             };
-            let serial = client.serial;
-            let plan = client
-                .tls
-                .as_mut()
-                .and_then(|tls| tls.take_plan(TlsToken { index, serial }));
+            // Someone else may be at that index since: a hello has its own queue.
+            if matches!(tls.stage(), None | Some(Stage::Answered))
+                && let Some(plan) = tls.take_plan(token)
+            {
+                return Some(plan);
+            }
+        }
+        None
+    }
+
+    /// The next record of a handshake we have not said anything in: a ClientHello, or a part of
+    /// one, from the client that has waited longest. To answer it is the dearest thing that a
+    /// client can ask for.
+    ///
+    /// With [`HANDSHAKES_MAX`] handshakes begun, the one that began first among those that wait
+    /// for their client is reset; if none does, a new one waits.
+    pub fn poll_hello(&mut self) -> Option<TlsPlan> {
+        while let Some(index) = self.hello_turns.pop() {
+            let Some((token, tls)) = self.tls_of(index) else {
+                continue;
+            };
+            let stage = tls.stage();
+            if !matches!(stage, Some(Stage::Queued | Stage::Begun)) {
+                continue;
+            }
+            if stage == Some(Stage::Queued) && !self.begin_handshake(token) {
+                self.hello_turns.push_front(index);
+                return None;
+            }
+            let plan = self
+                .tls_of(index)
+                .and_then(|(token, tls)| tls.take_plan(token));
             if plan.is_some() {
                 return plan;
             }
@@ -36,7 +68,14 @@ impl Conductor {
         None
     }
 
-    /// The answer to a plan of [`Conductor::poll_tls`].
+    fn tls_of(&mut self, index: u32) -> Option<(TlsToken, &mut Tls)> {
+        let client = self.clients.entry_mut(index)?;
+        let serial = client.serial;
+        let tls = client.tls.as_deref_mut()?;
+        Some((TlsToken { index, serial }, tls))
+    }
+
+    /// The answer to a plan of [`Conductor::poll_tls`] or [`Conductor::poll_hello`].
     pub fn handle_tls(
         &mut self,
         now: Instant,
@@ -56,7 +95,12 @@ impl Conductor {
             return;
         }
         match answer {
-            TlsAnswer::Continue { flight } => client.push_flight(now, &flight),
+            TlsAnswer::Continue { flight } => {
+                if !flight.is_empty() && tls.is_shaking() {
+                    tls.phase = Phase::Shaking(Stage::Answered);
+                }
+                client.push_flight(now, &flight);
+            }
             TlsAnswer::Established {
                 flight,
                 send,
@@ -186,8 +230,8 @@ impl Conductor {
                     tls.sealed.discard();
                     return false;
                 }
-                Phase::Shaking { .. } => {
-                    self.shake(now, index);
+                Phase::Shaking(stage) => {
+                    self.shake(now, index, stage);
                     return false;
                 }
                 // RFC 8446 s6.1: "Any data received after a closure alert has been received MUST be
@@ -217,7 +261,7 @@ impl Conductor {
 
     /// Looks at what came of a handshake. Its records wait with their client until it is their
     /// turn: a client that leaves takes them with it.
-    fn shake(&mut self, now: Instant, index: u32) {
+    fn shake(&mut self, now: Instant, index: u32, stage: Stage) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
@@ -234,49 +278,55 @@ impl Conductor {
             }
             return;
         }
-        match tls.has_record() {
-            Ok(false) => {}
-            Ok(true) => {
-                let is_first = matches!(tls.phase, Phase::Shaking { is_first: true });
-                tls.phase = Phase::Shaking { is_first: false };
-                self.tls_turns.push(index);
-                if is_first {
-                    self.enter_handshake(TlsToken { index, serial });
-                }
-            }
-            // There may be keys already: whoever has them says what is wrong.
-            Err(_) if matches!(tls.phase, Phase::Shaking { is_first: false }) => {
-                self.tls_turns.push(index);
-            }
-            Err(description) => {
+        match (tls.has_record(), stage) {
+            (Ok(false), _) => {}
+            (Ok(true), Stage::Arriving) => self.queue_hello(TlsToken { index, serial }),
+            (Err(description), Stage::Arriving) => {
                 client.push_flight(now, &plain_alert(description));
                 let peer = client.tcp.tuple().peer;
                 self.troubles.note(Trouble::HandshakeRefused { peer });
                 self.counters.tls_handshake_refused_count += 1;
                 self.end_tls(index);
             }
+            (_, Stage::Queued | Stage::Begun) => self.hello_turns.push(index),
+            // There may be keys already: whoever has them says what is wrong.
+            (_, Stage::Answered) => self.tls_turns.push(index),
         }
     }
 
-    /// One more handshake is under way; if that is too many, the one that began first is given up.
-    fn enter_handshake(&mut self, token: TlsToken) {
-        if self.shaking == HANDSHAKES_MAX {
-            while let Some(eldest) = self.handshakes.pop_front() {
-                let shaking = self
-                    .client_of(eldest)
-                    .filter(|client| client.tls.as_ref().is_some_and(|tls| tls.is_shaking()));
-                if let Some(client) = shaking {
-                    let peer = client.tcp.tuple().peer;
-                    self.troubles.note(Trouble::HandshakeOverflow { peer });
-                    self.counters.tls_handshake_overflow_count += 1;
-                    self.condemned.push(eldest);
-                    self.end_tls(eldest.index);
-                    break;
-                }
-            }
+    /// A client's first record is here; if too many wait, the client is reset.
+    fn queue_hello(&mut self, token: TlsToken) {
+        if self.hellos_queued >= HELLOS_QUEUED_MAX {
+            self.note_overflow(token);
+            self.counters.tls_hello_refused_count += 1;
+            self.condemned.push(token);
+            self.end_tls(token.index);
+            return;
         }
-        self.shaking += 1;
-        if self.handshakes.len() == 2 * HANDSHAKES_MAX {
+        if let Some((_, tls)) = self.tls_of(token.index) {
+            tls.phase = Phase::Shaking(Stage::Queued);
+            self.hellos_queued += 1;
+            self.hello_turns.push(token.index);
+        }
+    }
+
+    /// Whether so many hellos wait that SYNs to the port of TLS are not answered.
+    pub(super) const fn has_many_hellos(&self) -> bool {
+        self.hellos_queued >= HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED
+    }
+
+    /// A handshake's first record is about to be looked at: it counts among those begun. Says
+    /// whether there is room for it.
+    fn begin_handshake(&mut self, token: TlsToken) -> bool {
+        if self.handshakes_begun >= HANDSHAKES_MAX && !self.evict_handshake() {
+            return false;
+        }
+        if let Some((_, tls)) = self.tls_of(token.index) {
+            tls.phase = Phase::Shaking(Stage::Begun);
+        }
+        self.hellos_queued -= 1;
+        self.handshakes_begun += 1;
+        if self.handshakes.len() >= 2 * HANDSHAKES_MAX {
             let clients = &self.clients;
             self.handshakes.retain(|token| {
                 clients.entry(token.index).is_some_and(|client| {
@@ -286,16 +336,53 @@ impl Conductor {
             });
         }
         self.handshakes.push_back(token);
+        true
+    }
+
+    /// Resets the client whose handshake began first, of those that wait for their client: not
+    /// one that waits for us, or an overload of ours would end each handshake just before its
+    /// end. Says whether there was one.
+    fn evict_handshake(&mut self) -> bool {
+        let mut place = 0;
+        while let Some(token) = self.handshakes.get(place).copied() {
+            let tls = self.client_of(token).and_then(|client| client.tls.as_ref());
+            let (is_over, is_waiting) = match tls {
+                Some(tls) => (!tls.is_shaking(), tls.waits_for_client()),
+                None => (true, false),
+            };
+            if is_over || is_waiting {
+                self.handshakes.remove(place);
+            } else {
+                place += 1;
+            }
+            if is_waiting {
+                self.note_overflow(token);
+                self.counters.tls_handshake_overflow_count += 1;
+                self.condemned.push(token);
+                self.end_tls(token.index);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn note_overflow(&mut self, token: TlsToken) {
+        if let Some(client) = self.client_of(token) {
+            let peer = client.tcp.tuple().peer;
+            self.troubles.note(Trouble::HandshakeOverflow { peer });
+        }
     }
 
     /// A handshake is no longer under way, if it was.
     pub(super) fn leave_handshake(&mut self, index: u32) {
         let client = self.clients.entry(index);
-        let phase = client
+        match client
             .and_then(|client| client.tls.as_ref())
-            .map(|tls| &tls.phase);
-        if matches!(phase, Some(Phase::Shaking { is_first: false })) {
-            self.shaking -= 1;
+            .and_then(|tls| tls.stage())
+        {
+            Some(Stage::Queued) => self.hellos_queued -= 1,
+            Some(Stage::Begun | Stage::Answered) => self.handshakes_begun -= 1,
+            Some(Stage::Arriving) | None => {}
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod end;
 mod objects;
+mod overload;
 mod tls;
 mod warnings;
 
@@ -134,7 +135,7 @@ fn store(setup: &Setup) -> Store {
     )
 }
 
-fn conductor(capabilities: Capabilities) -> Conductor {
+fn conductor(capabilities: Capabilities, connections_max: usize) -> Conductor {
     Conductor::new(session::Config {
         addresses: vec![IpAddr::V4(SERVER)],
         mac: capabilities.mac,
@@ -145,7 +146,7 @@ fn conductor(capabilities: Capabilities) -> Conductor {
         https_port: Some(HTTPS_PORT),
         key_records_max: u64::MAX,
         is_sealing_emulated: false,
-        connections_max: CONNECTIONS_MAX,
+        connections_max,
         seed: [7; 32],
         replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,
@@ -172,7 +173,10 @@ impl World {
         for file in 0..setup.files {
             assert_eq!(disk.add_file(content(file)), file);
         }
-        let (store, conductor) = (store(&setup), conductor(link.capabilities()));
+        let (store, conductor) = (
+            store(&setup),
+            conductor(link.capabilities(), CONNECTIONS_MAX),
+        );
         let worker = Worker::new(link, disk, store, conductor, arena(), setup.tls);
         let client = Client {
             port,
@@ -634,7 +638,7 @@ impl Link for Gone {
 #[test]
 fn a_removed_interface_ends_the_worker() {
     let setup = Setup::default();
-    let conductor = conductor(Gone.capabilities());
+    let conductor = conductor(Gone.capabilities(), CONNECTIONS_MAX);
     let mut worker = Worker::new(
         Gone,
         SimDisk::new(setup.disk),

@@ -8,8 +8,8 @@ use wire::TcpFlags;
 
 use super::{CONNECTIONS_MAX, HTTPS_PORT, Setup, World, bytes, content, find_head_end};
 use crate::tls::Handshaker;
-use crate::tls::tests::{NAME, client_of, config, connect, loaded};
-use crate::worker::{HANDSHAKES_MAX, KEYS_MAX};
+use crate::tls::tests::{NAME, client_of, config, connect, dear_config, loaded};
+use crate::worker::handshakes::{CREDIT_US_MAX, KEYS_MAX};
 
 pub(super) fn with_tls() -> Setup {
     Setup {
@@ -95,27 +95,51 @@ fn a_file_comes_whole_over_tls() {
     assert_eq!(world.counter("tls_shaking_connections"), 0);
 }
 
+/// How many hellos the next round answers, of a client's for each connection there can be.
+fn hellos_answered(world: &mut World) -> u64 {
+    let before = world.counter("tls_handshake_records");
+    assert!(world.step().progressed);
+    world.counter("tls_handshake_records") - before
+}
+
 #[test]
-fn a_round_shakes_no_more_hands_than_its_bound() {
-    let mut world = world(with_tls());
-    // Three connections that are there; each sends its hello in the same moment.
+fn a_round_answers_hellos_as_far_as_its_credit_goes() {
+    let setup = Setup {
+        tls: Some(Handshaker::new(dear_config(), CONNECTIONS_MAX)),
+        ..Setup::default()
+    };
+    let mut world = world(setup);
+    // Each sends its hello in the same moment, when credit is full.
     let mut connections = Vec::new();
-    for _ in 0..=HANDSHAKES_MAX {
+    for place in 0..CONNECTIONS_MAX {
         let client = &world.client;
         connections.push((client.source_port, client.next, client.expected));
-        world.reconnect();
+        if place + 1 < CONNECTIONS_MAX {
+            world.reconnect();
+        }
     }
-    let before = world.counter("tls_handshake_records");
     for connection in connections {
         let client = &mut world.client;
         (client.source_port, client.next, client.expected) = connection;
         world.send_sealed(&mut new_client());
     }
-    let bound = u64::try_from(HANDSHAKES_MAX).unwrap();
-    assert!(world.step().progressed);
-    assert_eq!(world.counter("tls_handshake_records"), before + bound);
-    assert!(world.step().progressed);
-    assert_eq!(world.counter("tls_handshake_records"), before + bound + 1);
+    // One of 340 us after the other until a millisecond is used up; the last goes into debt.
+    assert_eq!(hellos_answered(&mut world), 3);
+    // Nothing else happens in the next round: one more takes no time from anyone.
+    assert_eq!(hellos_answered(&mut world), 1);
+    assert_eq!(world.counter("tls_handshake_cost_us"), 4 * 340);
+}
+
+#[test]
+fn without_credit_a_hello_waits_for_a_round_in_which_nothing_else_happens() {
+    let mut world = world(Setup {
+        tls: Some(Handshaker::new(dear_config(), CONNECTIONS_MAX)),
+        ..Setup::default()
+    });
+    world.worker.credit.charge(CREDIT_US_MAX.unsigned_abs());
+    world.send_sealed(&mut new_client());
+    assert_eq!(hellos_answered(&mut world), 0, "its segment was received");
+    assert_eq!(hellos_answered(&mut world), 1);
 }
 
 #[test]

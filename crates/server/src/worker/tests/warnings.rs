@@ -121,7 +121,10 @@ impl Link for Losing {
 #[test]
 fn frames_that_are_lost_are_told_with_the_errno() {
     let setup = Setup::default();
-    let (disk, conductor) = (SimDisk::new(setup.disk), conductor(Losing.capabilities()));
+    let (disk, conductor) = (
+        SimDisk::new(setup.disk),
+        conductor(Losing.capabilities(), super::CONNECTIONS_MAX),
+    );
     let mut worker = Worker::new(Losing, disk, store(&setup), conductor, arena(), None);
     // It announces its address.
     worker.step(Instant::ZERO).unwrap();

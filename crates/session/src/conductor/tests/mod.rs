@@ -4,6 +4,7 @@
 mod answers;
 mod budget;
 mod endings;
+mod handshakes;
 mod next_hop;
 mod pieces;
 mod reads;

@@ -5,12 +5,11 @@ use record::{Algorithm, ContentType, Event, HEADER_BYTES, Inbound, Sealer, Traff
 use wire::{OriginalTcp, TcpFlags};
 
 use super::{Bench, OBJECT_BYTES, OUR_ADDRESS, PEER_ADDRESS, Peer, assert_is_object, config};
-use crate::tls::HANDSHAKES_MAX;
 use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsToken};
 
 pub(super) const TLS_PORT: u16 = 443;
 /// A record that looks like a handshake's, to the framing.
-const HELLO: &[u8] = &[22, 3, 1, 0, 3, b'h', b'e', b'y'];
+pub(super) const HELLO: &[u8] = &[22, 3, 1, 0, 3, b'h', b'e', b'y'];
 
 pub(super) fn tls_config() -> Config {
     Config {
@@ -19,7 +18,7 @@ pub(super) fn tls_config() -> Config {
     }
 }
 
-fn key(version: Version, byte: u8) -> TrafficKey {
+pub(super) fn key(version: Version, byte: u8) -> TrafficKey {
     TrafficKey::new(version, Algorithm::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap()
 }
 
@@ -33,20 +32,26 @@ fn answer_with_key(bench: &mut Bench, plan: Option<TlsPlan>, expected: Direction
     answer(bench, token, TlsAnswer::NextKey { key });
 }
 
-fn answer(bench: &mut Bench, token: TlsToken, answer: TlsAnswer) {
+pub(super) fn answer(bench: &mut Bench, token: TlsToken, answer: TlsAnswer) {
     bench
         .conductor
         .handle_tls(bench.now, &mut bench.arena, token, answer);
 }
 
-fn handshake(plan: Option<TlsPlan>) -> (TlsToken, Vec<u8>) {
+/// What a worker with credit would ask for next.
+pub(super) fn next_plan(bench: &mut Bench) -> Option<TlsPlan> {
+    let conductor = &mut bench.conductor;
+    conductor.poll_tls().or_else(|| conductor.poll_hello())
+}
+
+pub(super) fn handshake(plan: Option<TlsPlan>) -> (TlsToken, Vec<u8>) {
     match plan {
         Some(TlsPlan::Handshake { token, record }) => (token, record),
         plan => panic!("a handshake's record is due, not {plan:?}"),
     }
 }
 
-fn established(version: Version) -> TlsAnswer {
+pub(super) fn established(version: Version) -> TlsAnswer {
     TlsAnswer::Established {
         flight: b"flight".to_vec(),
         send: (key(version, 1), 2),
@@ -58,8 +63,8 @@ fn established(version: Version) -> TlsAnswer {
 /// A client whose handshake is over.
 pub(super) struct TlsPeer {
     pub(super) peer: Peer,
-    sealer: Sealer,
-    number: u64,
+    pub(super) sealer: Sealer,
+    pub(super) number: u64,
     inbound: Inbound,
     /// Bytes of `peer.received` that were opened.
     opened: usize,
@@ -78,7 +83,7 @@ impl TlsPeer {
     pub(super) fn connect(bench: &mut Bench, port: u16, version: Version) -> Self {
         let mut peer = Peer::connect_to(bench, TLS_PORT, port);
         peer.send(bench, TcpFlags::ACK, HELLO);
-        let (token, record) = handshake(bench.conductor.poll_tls());
+        let (token, record) = handshake(next_plan(bench));
         assert_eq!(record, HELLO);
         answer(bench, token, established(version));
         bench.turn();
@@ -116,7 +121,7 @@ impl TlsPeer {
         record
     }
 
-    fn say(&mut self, bench: &mut Bench, content_type: ContentType, text: &[u8]) {
+    pub(super) fn say(&mut self, bench: &mut Bench, content_type: ContentType, text: &[u8]) {
         let record = self.seal(content_type, text);
         self.peer.send(bench, TcpFlags::ACK, &record);
     }
@@ -184,23 +189,23 @@ fn a_handshake_gets_whole_records_one_at_a_time() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, &HELLO[..7]);
-    assert!(bench.conductor.poll_tls().is_none(), "not a whole record");
+    assert!(next_plan(&mut bench).is_none(), "not a whole record");
     let rest = [&HELLO[7..], HELLO].concat();
     peer.send(&mut bench, TcpFlags::ACK, &rest);
-    let (token, record) = handshake(bench.conductor.poll_tls());
+    let (token, record) = handshake(next_plan(&mut bench));
     assert_eq!(record, HELLO);
-    assert!(bench.conductor.poll_tls().is_none(), "one at a time");
+    assert!(next_plan(&mut bench).is_none(), "one at a time");
     let flight = b"server hello".to_vec();
     answer(&mut bench, token, TlsAnswer::Continue { flight });
     bench.turn();
     peer.take(&mut bench);
     assert_eq!(peer.received, b"server hello");
-    let (again, record) = handshake(bench.conductor.poll_tls());
+    let (again, record) = handshake(next_plan(&mut bench));
     assert_eq!((again, &record[..]), (token, HELLO));
     answer(&mut bench, token, established(Version::Tls13));
     assert_eq!(bench.conductor.counters().tls_handshake_count, 1);
     peer.send(&mut bench, TcpFlags::RST, b"");
-    let plan = bench.conductor.poll_tls();
+    let plan = next_plan(&mut bench);
     assert!(matches!(plan, Some(TlsPlan::Forget { token: gone }) if gone == token));
     bench.assert_quiet();
 }
@@ -317,7 +322,7 @@ fn our_key_is_replaced_before_its_limit() {
         client.get(&mut bench);
         for _ in 0..200 {
             client.drain(&mut bench);
-            let Some(plan) = bench.conductor.poll_tls() else {
+            let Some(plan) = next_plan(&mut bench) else {
                 break;
             };
             answer_with_key(&mut bench, Some(plan), Direction::Send, next);
@@ -348,7 +353,7 @@ fn replies_without_objects_use_a_key_up_too() {
     for _ in 0..200 {
         client.say(&mut bench, ContentType::ApplicationData, request);
         bench.turn();
-        if let Some(plan) = bench.conductor.poll_tls() {
+        if let Some(plan) = next_plan(&mut bench) {
             answer_with_key(&mut bench, Some(plan), Direction::Send, next);
             next += 1;
         }
@@ -469,11 +474,11 @@ fn the_clients_key_update_is_followed_and_answered() {
     client
         .peer
         .send(&mut bench, TcpFlags::ACK, &[update, request].concat());
-    let plan = bench.conductor.poll_tls();
+    let plan = next_plan(&mut bench);
     answer_with_key(&mut bench, plan, Direction::Receive, 102);
-    let plan = bench.conductor.poll_tls();
+    let plan = next_plan(&mut bench);
     answer_with_key(&mut bench, plan, Direction::Send, 2);
-    assert!(bench.conductor.poll_tls().is_none());
+    assert!(next_plan(&mut bench).is_none());
     bench.turn();
     client.drain(&mut bench);
     assert_eq!(client.updates, 1);
@@ -516,9 +521,9 @@ fn a_key_update_comes_behind_reads_under_way_that_are_claimed_again() {
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
     shrink_with_reads_under_way(&mut bench, &mut client);
     client.say(&mut bench, ContentType::Handshake, &[24, 0, 0, 1, 1]);
-    let plan = bench.conductor.poll_tls();
+    let plan = next_plan(&mut bench);
     answer_with_key(&mut bench, plan, Direction::Receive, 102);
-    let plan = bench.conductor.poll_tls();
+    let plan = next_plan(&mut bench);
     answer_with_key(&mut bench, plan, Direction::Send, 2);
     bench.turn();
     client.drain_slowly(&mut bench);
@@ -688,11 +693,11 @@ fn a_bad_header_amid_the_handshake_is_the_handshakers_to_refuse() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     let flight = Vec::new();
     answer(&mut bench, token, TlsAnswer::Continue { flight });
     peer.send(&mut bench, TcpFlags::ACK, b"no record");
-    let (_, record) = handshake(bench.conductor.poll_tls());
+    let (_, record) = handshake(next_plan(&mut bench));
     assert_eq!(record, b"no record");
     let flight = b"sealed alert".to_vec();
     answer(&mut bench, token, TlsAnswer::Refused { flight });
@@ -706,7 +711,7 @@ fn a_handshake_that_does_not_end_is_closed() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     let flight = Vec::new();
     answer(&mut bench, token, TlsAnswer::Continue { flight });
     bench.pass(Duration::from_millis(19_990));
@@ -724,7 +729,7 @@ fn after_its_handshake_a_client_has_the_idle_time_to_ask() {
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     bench.pass(Duration::from_secs(10));
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     answer(&mut bench, token, established(Version::Tls13));
     let mut client = TlsPeer::established(peer, Version::Tls13);
     client.opened = b"flight".len();
@@ -747,7 +752,7 @@ fn a_handshake_acknowledged_bit_by_bit_is_closed_too() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     let flight = vec![b'f'; 1000];
     answer(&mut bench, token, TlsAnswer::Continue { flight });
     bench.turn();
@@ -760,39 +765,11 @@ fn a_handshake_acknowledged_bit_by_bit_is_closed_too() {
 }
 
 #[test]
-fn one_handshake_too_many_ends_the_eldest() {
-    let config = Config {
-        connections_max: HANDSHAKES_MAX + 2,
-        ..tls_config()
-    };
-    let mut bench = Bench::with(config, 8);
-    let begin = |bench: &mut Bench, port: usize| {
-        let mut peer = Peer::connect_to(bench, TLS_PORT, u16::try_from(port).unwrap());
-        peer.send(bench, TcpFlags::ACK, HELLO);
-        bench.turn();
-        peer
-    };
-    let mut eldest = begin(&mut bench, 1000);
-    let mut second = begin(&mut bench, 1001);
-    for place in 2..HANDSHAKES_MAX {
-        begin(&mut bench, 1000 + place);
-    }
-    eldest.take(&mut bench);
-    assert!(!eldest.reset);
-    begin(&mut bench, 1000 + HANDSHAKES_MAX);
-    bench.turn();
-    eldest.take(&mut bench);
-    second.take(&mut bench);
-    assert!(eldest.reset && !second.reset);
-    assert_eq!(bench.conductor.counters().tls_handshake_overflow_count, 1);
-}
-
-#[test]
 fn a_client_that_ends_early_is_served_what_it_asked_before() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK.union(TcpFlags::FIN), HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     bench.turn();
     peer.take(&mut bench);
     assert!(!peer.finished, "the handshake may still have an answer");
@@ -808,7 +785,7 @@ fn an_answer_for_a_client_that_left_is_forgotten() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     peer.send(&mut bench, TcpFlags::RST, b"");
     let mut other = Peer::connect_to(&mut bench, TLS_PORT, 1001);
     answer(&mut bench, token, established(Version::Tls13));
@@ -827,7 +804,7 @@ fn handshakes_of_clients_that_left_leave_nothing_behind() {
         peer.send(&mut bench, TcpFlags::RST, b"");
     }
     bench.assert_quiet();
-    let plans = std::iter::from_fn(|| bench.conductor.poll_tls());
+    let plans = std::iter::from_fn(|| next_plan(&mut bench));
     assert!(
         plans
             .into_iter()
@@ -840,7 +817,7 @@ fn a_failure_of_ours_resets() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
-    let (token, _) = handshake(bench.conductor.poll_tls());
+    let (token, _) = handshake(next_plan(&mut bench));
     answer(&mut bench, token, TlsAnswer::Failed);
     bench.turn();
     peer.take(&mut bench);
@@ -876,7 +853,7 @@ fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
         let mut bench = Bench::with(tls_config(), 8);
         let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
         peer.send(&mut bench, TcpFlags::ACK, HELLO);
-        let (token, _) = handshake(bench.conductor.poll_tls());
+        let (token, _) = handshake(next_plan(&mut bench));
         if !is_asked {
             let flight = Vec::new();
             answer(&mut bench, token, TlsAnswer::Continue { flight });
@@ -885,10 +862,10 @@ fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
         peer.take(&mut bench);
         assert!(peer.finished);
         // What shakes hands keeps nothing for a client that may stay a while.
-        let plan = bench.conductor.poll_tls();
+        let plan = next_plan(&mut bench);
         assert!(matches!(plan, Some(TlsPlan::Forget { token: gone }) if gone == token));
         peer.send(&mut bench, TcpFlags::ACK, HELLO);
-        assert!(bench.conductor.poll_tls().is_none());
+        assert!(next_plan(&mut bench).is_none());
         answer(&mut bench, token, established(Version::Tls12));
         let mut client = TlsPeer::established(peer, Version::Tls12);
         client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
@@ -896,7 +873,7 @@ fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
         client.peer.close(&mut bench);
         assert!(client.peer.received.is_empty());
         assert_eq!(bench.conductor.counters().tls_handshake_count, 0);
-        assert!(bench.conductor.poll_tls().is_none(), "forgotten once");
+        assert!(next_plan(&mut bench).is_none(), "forgotten once");
         bench.assert_quiet();
     }
 }
