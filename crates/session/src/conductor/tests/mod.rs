@@ -7,6 +7,7 @@ mod endings;
 mod handshakes;
 mod next_hop;
 mod pieces;
+mod nonces;
 mod reads;
 mod replies;
 mod request_log;
