@@ -20,6 +20,10 @@ use crate::urls::Urls;
 /// The most connections of a run.
 const CONNECTIONS_MAX: usize = 1 << 20;
 
+/// Fewest and most arrivals a second.
+const ARRIVALS_MIN: f64 = 0.01;
+const ARRIVALS_MAX: f64 = 1e6;
+
 /// Length of a run nobody gave one, seconds.
 const SECONDS_DEFAULT: f64 = 10.0;
 
@@ -95,6 +99,15 @@ pub struct LoadArgs {
         default_missing_value = "server"
     )]
     pub close: Option<Close>,
+    /// Opens so many connections a second, each for one request, whatever became of those before.
+    /// --connections is how many there may be at once; what comes when all are in use is missed
+    #[arg(
+        long,
+        value_name = "PER_SECOND",
+        requires = "close",
+        conflicts_with_all = ["chunk_every", "ramp_up", "requests", "once"]
+    )]
+    pub arrivals: Option<f64>,
     /// Longest wait for a connection, or for the next byte of a reply
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     pub timeout: f64,
@@ -193,6 +206,8 @@ pub(crate) struct Plan {
     pub(crate) ramp_up: Duration,
     pub(crate) seed: u64,
     pub(crate) pace: Option<Pace>,
+    /// Connections opened a second, whatever became of those before.
+    pub(crate) arrivals: Option<f64>,
     pub(crate) close: Option<Close>,
     pub(crate) timeout: Duration,
     pub(crate) connect_at_once: usize,
@@ -257,6 +272,11 @@ impl Plan {
             pace.is_none_or(|every| !every.is_zero()),
             "--chunk-every is above 0"
         );
+        ensure!(
+            args.arrivals
+                .is_none_or(|rate| (ARRIVALS_MIN..=ARRIVALS_MAX).contains(&rate)),
+            "--arrivals is {ARRIVALS_MIN} to {ARRIVALS_MAX} a second"
+        );
         let timeout = seconds("--timeout", args.timeout)?;
         ensure!(!timeout.is_zero(), "--timeout is above 0");
         let (amount, window) = length(args)?;
@@ -269,9 +289,13 @@ impl Plan {
             ramp_up: seconds("--ramp-up", args.ramp_up)?,
             seed: args.seed,
             pace: pace.map(|every| Pace { every }),
+            arrivals: args.arrivals,
             close: args.close,
             timeout,
-            connect_at_once: args.connect_at_once,
+            connect_at_once: match args.arrivals {
+                Some(_) => args.connections,
+                None => args.connect_at_once,
+            },
             sources: args.source.clone(),
             receive_buffer_bytes: args.receive_buffer,
             sweep_pause: seconds("--sweep-pause", args.sweep_pause / 1000.0)?,
@@ -448,6 +472,10 @@ mod tests {
             "http://127.0.0.1/ --chunk-every 0",
             "http://127.0.0.1/ --timeout 0",
             "http://127.0.0.1/ --connect-at-once 0",
+            "http://127.0.0.1/ --arrivals 10",
+            "http://127.0.0.1/ --close --arrivals 0",
+            "http://127.0.0.1/ --close --arrivals 1000001",
+            "http://127.0.0.1/ --close --arrivals 10 --once",
             "http://127.0.0.1/ --source ::1",
             "http://127.0.0.1/ --warm-up 1e300",
             "https://127.0.0.1/",
@@ -457,6 +485,7 @@ mod tests {
         }
         assert!(plan("https://127.0.0.1/ --insecure").is_ok());
         assert!(plan("http://127.0.0.1/ -c 1048576").is_ok());
+        assert!(plan("http://127.0.0.1/ --close --arrivals 1000000").is_ok());
     }
 
     #[test]

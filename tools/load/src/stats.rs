@@ -69,6 +69,12 @@ pub(crate) struct Stats {
     /// How many handshakes agreed on what: there are few things to agree on.
     pub(crate) handshakes: Vec<(Agreement, u64)>,
     pub(crate) closed_by_server: u64,
+    /// With arrivals: those there were.
+    pub(crate) arrivals: u64,
+    /// Those of them for which no connection was left.
+    pub(crate) missed_arrivals: u64,
+    /// Connections that failed.
+    pub(crate) failures: u64,
     pub(crate) records: RecordCounts,
     pub(crate) late: u64,
     pub(crate) lateness: Duration,
@@ -89,6 +95,9 @@ impl Stats {
             connects: 0,
             handshakes: Vec::new(),
             closed_by_server: 0,
+            arrivals: 0,
+            missed_arrivals: 0,
+            failures: 0,
             records: RecordCounts::default(),
             late: 0,
             lateness: Duration::ZERO,
@@ -239,6 +248,12 @@ pub struct Report {
     pub cores: Vec<CoreSeconds>,
     /// Connections the server closed between replies, as it may.
     pub closed_by_server: u64,
+    /// With `--arrivals`: connections that were due to be opened.
+    pub arrivals: u64,
+    /// Those of them for which none was left: the client's bound, not the server's.
+    pub missed_arrivals: u64,
+    /// Connections that failed.
+    pub failures: u64,
     /// TLS records after handshakes.
     pub records: u64,
     /// Tickets among them.
@@ -319,6 +334,9 @@ impl Report {
             client_core_seconds_per_gigabyte: ratio(core_seconds, gigabytes),
             cores: frame.cores,
             closed_by_server: stats.closed_by_server,
+            arrivals: stats.arrivals,
+            missed_arrivals: stats.missed_arrivals,
+            failures: stats.failures,
             records: stats.records.records,
             tickets: stats.records.tickets,
             key_updates: stats.records.key_updates,
@@ -349,6 +367,17 @@ impl Report {
         out
     }
 
+    fn write_arrivals(&self, out: &mut String) -> std::fmt::Result {
+        if self.arrivals == 0 {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "arrivals     {}; {} failed, {} missed by this client",
+            self.arrivals, self.failures, self.missed_arrivals
+        )
+    }
+
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
@@ -368,6 +397,7 @@ impl Report {
             "connections  {} of {} open; {} made, {} closed by the server",
             self.connections_open, self.connections, self.connects, self.closed_by_server
         )?;
+        self.write_arrivals(out)?;
         for it in &self.tls {
             writeln!(
                 out,

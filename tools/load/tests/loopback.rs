@@ -520,3 +520,22 @@ fn sessions_are_resumed_when_they_are_to_be() {
         assert!(count("resumed") >= 80);
     }
 }
+
+#[test]
+fn arrivals_come_whatever_became_of_those_before() {
+    let server = Server::start(None);
+    let report = server.run("--arrivals 200 --close=client -s 0.5 -c 100 http://HOST/ok/1");
+    assert!(report.replies > 0 && report.errors.is_empty(), "{report:?}");
+    assert!(report.connects <= report.arrivals, "{report:?}");
+    // Nobody is answered: after two, all connections are in use.
+    let server = Server::start(None);
+    let report = server.run("--arrivals 200 --close=client -s 0.5 -c 2 http://HOST/mute/1");
+    assert_eq!((report.connects, report.replies), (2, 0));
+    assert!(report.missed_arrivals > 0, "{report:?}");
+    assert_eq!(report.missed_arrivals + 2, report.arrivals);
+    // A failure is one arrival's: nobody comes back.
+    let server = Server::start(None);
+    let report = server.run("--arrivals 200 --close=client -s 0.5 -c 100 http://HOST/cut/1");
+    assert!(report.failures > 0, "{report:?}");
+    assert!(report.connects <= report.arrivals, "{report:?}");
+}

@@ -77,6 +77,10 @@ pub(crate) struct Engine<'a> {
     again: Vec<u32>,
     /// Those that wait for their turn to be opened.
     to_open: VecDeque<u32>,
+    /// With arrivals: those not in use.
+    idle: Vec<u32>,
+    /// Arrivals so far.
+    arrived: u64,
     /// Those being opened.
     opening: usize,
     /// Those whose first attempt has not ended.
@@ -132,6 +136,8 @@ impl<'a> Engine<'a> {
             connections: connections.collect(),
             again: Vec::new(),
             to_open: VecDeque::new(),
+            idle: Vec::new(),
+            arrived: 0,
             opening: 0,
             untried: plan.connections,
             attempting: plan.connections,
@@ -166,6 +172,7 @@ impl<'a> Engine<'a> {
             let now = self.clock.elapsed();
             self.begin_if_due(now)?;
             self.wake(now);
+            self.arrive(now);
             self.open_more(now);
             if let Some(ending) = self.ending(now, is_stopped.load(Ordering::Relaxed)) {
                 break ending;
@@ -187,7 +194,9 @@ impl<'a> Engine<'a> {
     /// Puts each connection where it begins: in line, or at its moment of the ramp.
     fn line_up(&mut self) -> Result<()> {
         let count = u32::try_from(self.connections.len()).context("too many connections")?;
-        if self.plan.ramp_up.is_zero() {
+        if self.plan.arrivals.is_some() {
+            self.idle.extend(0..count);
+        } else if self.plan.ramp_up.is_zero() {
             self.to_open.extend(0..count);
         } else {
             for index in 0..count {
@@ -199,6 +208,24 @@ impl<'a> Engine<'a> {
             }
         }
         Ok(())
+    }
+
+    /// When the next connection is due, if they come at a rate.
+    fn next_arrival(&self) -> Option<Duration> {
+        let rate = self.plan.arrivals?;
+        Some(Duration::from_secs_f64(float(self.arrived) / rate))
+    }
+
+    /// Puts in line what has become due, or misses it if all connections are in use.
+    fn arrive(&mut self, now: Duration) {
+        while self.next_arrival().is_some_and(|moment| moment <= now) {
+            self.arrived += 1;
+            self.stats.arrivals += 1;
+            match self.idle.pop() {
+                Some(index) => self.to_open.push_back(index),
+                None => self.stats.missed_arrivals += 1,
+            }
+        }
     }
 
     /// Begins to ask, if all connections stand or need not; begins the window, if warm.
@@ -259,7 +286,7 @@ impl<'a> Engine<'a> {
             self.handle_event(index, epoll::EventFlags::RDHUP, now);
         }
         let wake = self.wakes.peek().map(|Reverse((moment, _))| *moment);
-        let moments = [wake, self.end(), self.warm_up_end()];
+        let moments = [wake, self.end(), self.warm_up_end(), self.next_arrival()];
         let waits = moments.iter().flatten().map(|it| it.saturating_sub(now));
         let mut wait = if is_idle {
             waits.fold(wait, Duration::min)
@@ -554,7 +581,12 @@ impl<'a> Engine<'a> {
             }
         };
         self.faults.add(fault, &about);
+        self.stats.failures += 1;
         self.drop_line(index);
+        if self.plan.arrivals.is_some() {
+            // Whoever gave up does not come back; another comes when it is due.
+            return self.reopen(index);
+        }
         let wait = back_off(failures, &mut self.random);
         self.wake_at(index, now + wait);
     }
@@ -575,12 +607,15 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Puts a connection in line to be opened, unless its server has nothing left to be asked.
+    /// Puts a connection in line to be opened, unless its server has nothing left to be asked; with
+    /// arrivals, it is free for the next.
     fn reopen(&mut self, index: u32) {
         let Some(connection) = connection(&mut self.connections, index) else {
             return;
         };
-        if !self.schedule.is_exhausted(connection.server) {
+        if self.plan.arrivals.is_some() {
+            self.idle.push(index);
+        } else if !self.schedule.is_exhausted(connection.server) {
             self.to_open.push_back(index);
         }
     }

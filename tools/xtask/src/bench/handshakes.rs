@@ -15,9 +15,9 @@ use serde::Serialize;
 
 use super::lab::{Contender, Lab, Steering, stop};
 use super::load::{CoreSeconds, Load, cores};
-use super::publish;
 use super::report::{Rival, environment_text, lowest_over, median, over_highest};
 use super::tls::{Credentials, Key};
+use super::{overload, publish};
 use crate::harness::server::{NginxMode, atlas_binary};
 use crate::harness::{interrupt, scratch_directory};
 
@@ -48,31 +48,41 @@ const MILLI: f64 = 1e3;
 pub(crate) struct HandshakesOptions {
     /// Shorter windows and one round: shows that everything works, proves nothing about speed
     #[arg(long)]
-    quick: bool,
+    pub(super) quick: bool,
     /// What the servers sign their handshakes with
     #[arg(long, value_enum, default_value_t = Key::Ecdsa)]
-    key: Key,
+    pub(super) key: Key,
     /// Resumes a session each time (psk_dhe_ke), by a ticket of the visit before
     #[arg(long)]
     resume: bool,
     /// Clients at once, each with one connection
     #[arg(long, default_value_t = 64)]
-    connections: u64,
-    /// How often each server takes its turn (default 5, with --quick 1)
+    pub(super) connections: u64,
+    /// Offers handshakes at rates, beside streams on as many connections as --connections says, and
+    /// shows what of both is completed (default: Atlas alone)
+    #[arg(long, conflicts_with = "resume")]
+    beside_streams: bool,
+    /// With --beside-streams: handshakes offered a second, comma-separated
+    #[arg(long, value_delimiter = ',', requires = "beside_streams")]
+    pub(super) offered: Vec<f64>,
+    /// With --beside-streams: the Atlas that serves, if it is another than the one that asks
+    #[arg(long, value_name = "PATH", requires = "beside_streams")]
+    pub(super) server_binary: Option<PathBuf>,
+    /// How often each server takes its turn (default 5, with --quick or --beside-streams 1)
     #[arg(long)]
-    rounds: Option<usize>,
+    pub(super) rounds: Option<usize>,
     /// Servers to run, comma-separated (default: both)
     #[arg(long, value_enum, value_delimiter = ',')]
-    servers: Vec<Name>,
+    pub(super) servers: Vec<Name>,
     /// Which core processes what each host receives
     #[arg(long, value_enum, default_value_t = Steering::Sender)]
-    steering: Steering,
+    pub(super) steering: Steering,
     /// Writes the report here as JSON too
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(super) json: Option<PathBuf>,
     /// The binary to measure and to measure with (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
-    atlas: Option<PathBuf>,
+    pub(super) atlas: Option<PathBuf>,
     /// Further arguments for `atlas serve`, separated by spaces
     #[arg(
         long,
@@ -80,12 +90,12 @@ pub(crate) struct HandshakesOptions {
         default_value = "",
         allow_hyphen_values = true
     )]
-    atlas_arguments: String,
+    pub(super) atlas_arguments: String,
 }
 
 /// A server of this bench. How nginx sends a file of one block makes no difference.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-enum Name {
+pub(super) enum Name {
     /// Ours
     Atlas,
     /// One worker, tickets, no cache of sessions
@@ -100,7 +110,7 @@ impl Name {
         }
     }
 
-    fn contender(self, atlas: &Path) -> Result<Contender> {
+    pub(super) fn contender(self, atlas: &Path) -> Result<Contender> {
         let mode = NginxMode {
             directio: false,
             threads: false,
@@ -116,6 +126,9 @@ impl Name {
 /// Runs the bench.
 pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
     ensure!(options.connections > 0, "nobody to shake hands with");
+    if options.beside_streams {
+        return overload::run_command(options);
+    }
     // Before the cores are measured: this may compile.
     let atlas = atlas_binary(options.atlas.as_deref())?;
     let names = match options.servers.as_slice() {

@@ -112,19 +112,22 @@ impl Load<'_> {
         text
     }
 
+    /// Asks for all objects on each connection until its time is over; the rest is to be added.
+    pub(super) fn streams(&self) -> Result<Command> {
+        let mut command = self.command(&self.urls(1, self.objects), self.connections)?;
+        command.args(["--watch-core", &format!("{SERVER_CORE},{CLIENT_CORE}")]);
+        Ok(command)
+    }
+
     fn command(&self, urls: &str, connections: u64) -> Result<Command> {
         let file = self.directory.join("urls");
         fs::write(&file, urls).with_context(|| format!("writing {}", file.display()))?;
-        let mut command = self.lab.cable.client.command("taskset");
-        command.args(["-c", &CLIENT_CORE.to_string()]);
-        command.arg(self.atlas).args(["load", "--json"]);
+        let mut command = plain_command(self.lab, self.atlas);
         command.arg("--urls").arg(file);
         command.args(["--connections", &connections.to_string()]);
         command.args(["--expect-bytes", &self.lab.disk.objects.bytes.to_string()]);
-        if let (Some((version, suite)), Some(authority)) = (self.tls, self.lab.authority()) {
-            command.args(["--tls-version", &argument(version)]);
-            command.args(["--suite", &argument(suite)]);
-            command.args(["--server-name", NAME, "--ca"]).arg(authority);
+        if let Some(tls) = self.tls {
+            offer(&mut command, self.lab, tls);
         }
         Ok(command)
     }
@@ -141,6 +144,29 @@ impl Load<'_> {
             .context("reading the load's report: is --atlas of another version?")?;
         check(&report, self.tls)?;
         Ok(report)
+    }
+}
+
+/// A load over TLS, of whatever is to be added.
+pub(super) fn tls_command(lab: &Lab, atlas: &Path, tls: (Version, Suite)) -> Command {
+    let mut command = plain_command(lab, atlas);
+    offer(&mut command, lab, tls);
+    command
+}
+
+fn plain_command(lab: &Lab, atlas: &Path) -> Command {
+    let mut command = lab.cable.client.command("taskset");
+    command.args(["-c", &CLIENT_CORE.to_string()]);
+    command.arg(atlas).args(["load", "--json"]);
+    command
+}
+
+/// The only version and AEAD that are offered, where servers speak TLS.
+fn offer(command: &mut Command, lab: &Lab, (version, suite): (Version, Suite)) {
+    if let Some(authority) = lab.authority() {
+        command.args(["--tls-version", &argument(version)]);
+        command.args(["--suite", &argument(suite)]);
+        command.args(["--server-name", NAME, "--ca"]).arg(authority);
     }
 }
 

@@ -10,6 +10,7 @@ mod figures;
 mod handshakes;
 mod lab;
 mod load;
+mod overload;
 mod real_disk;
 mod report;
 mod serve;
