@@ -185,7 +185,10 @@ fn a_request_that_does_not_end_is_told_as_far_as_it_came() {
         ]
     );
     let mut peer = Peer::connect(&mut bench, 1001);
-    peer.ask(&mut bench, "BREW / HTTP/1.1\r\nHost: a\r\nUser-Agent: pot\r\n\r\n");
+    peer.ask(
+        &mut bench,
+        "BREW / HTTP/1.1\r\nHost: a\r\nUser-Agent: pot\r\n\r\n",
+    );
     assert_eq!(take(&lines), ["2 begins: 501 BREW / HTTP/1.1 - pot"]);
 }
 
