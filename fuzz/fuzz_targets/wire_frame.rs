@@ -78,6 +78,7 @@ fn check(incoming: &Incoming<'_>) {
             let length = emit_neighbor_advertisement(&mut buffer, &path, target, OUR_MAC);
             assert_eq!(length, 14 + 40 + 32);
         }
+        Incoming::NeighborAdvertisement { target, .. } => assert!(!target.is_multicast()),
         Incoming::PacketTooBig { original, .. } | Incoming::Unreachable { original, .. } => {
             assert_eq!(original.source.is_ipv4(), original.destination.is_ipv4());
         }

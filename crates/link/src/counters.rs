@@ -15,6 +15,11 @@ pub struct LinkCounters {
     pub full_frames: u64,
     /// Frames given up with `Lost`.
     pub lost_frames: u64,
+    /// Those of them that the device refused for [`crate::REFUSED_FOR_MAX`].
+    pub refused_frames: u64,
+    /// Times a packet socket went back to the queueing discipline it had bypassed: the device
+    /// stopped segmenting, or refused for [`crate::REFUSED_FOR_MAX`].
+    pub bypass_end_events: u64,
     /// Received frames larger than their buffer, dropped.
     pub truncated_frames: u64,
     /// Frames the kernel dropped because we did not receive in time.
@@ -28,7 +33,7 @@ pub struct LinkCounters {
 impl LinkCounters {
     /// Every counter with its public name, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 10] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 12] {
         // Taken apart by name, so that a new field without a line here does not compile.
         let Self {
             received_frames,
@@ -37,6 +42,8 @@ impl LinkCounters {
             transmitted_bytes,
             full_frames,
             lost_frames,
+            refused_frames,
+            bypass_end_events,
             truncated_frames,
             overflow_frames,
             down_events,
@@ -49,6 +56,8 @@ impl LinkCounters {
             ("link_transmitted_bytes", transmitted_bytes),
             ("link_full_frames", full_frames),
             ("link_lost_frames", lost_frames),
+            ("link_refused_frames", refused_frames),
+            ("link_bypass_end_events", bypass_end_events),
             ("link_truncated_frames", truncated_frames),
             ("link_overflow_frames", overflow_frames),
             ("link_down_events", down_events),

@@ -34,10 +34,12 @@ mod interface;
 mod netlink;
 pub mod packet;
 pub mod pcap;
+mod refusal;
 pub mod sim;
 mod sys;
 pub mod tap;
 mod vnet;
+mod watch;
 
 pub use counters::LinkCounters;
 pub use error::{LinkError, SetupError, TransmitError};
@@ -47,6 +49,7 @@ pub use interface::{
 pub use packet::{MacChoice, Packet, PacketConfig};
 pub use pcap::{CaptureConfig, Captured};
 pub use tap::{Tap, TapConfig};
+pub use watch::{InterfaceState, InterfaceWatch};
 
 /// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.
 pub const IP_PACKET_BYTES_MAX: u32 = 65_535;
@@ -58,6 +61,14 @@ pub const IP_PACKET_BYTES_MAX: u32 = 65_535;
 /// the descriptor stays writable while every frame is refused. The wait must therefore have an
 /// end; 500 us is 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
 pub const FULL_RETRY_AFTER: Duration = Duration::from_micros(500);
+
+/// How long a device may refuse every frame before the link gives the one at hand up.
+///
+/// A frame that is held stops all that is behind it, answers to ARP included, and a device may
+/// refuse it for ever: because its queue has stopped, or because it will never take this frame. A
+/// queue that only is full has room again much sooner: 20 ms are 25 frames of 64 KB at 1 Gb/s, and
+/// two round trips of a client in the same city, so a loss costs it little. `[guess]`
+pub const REFUSED_FOR_MAX: Duration = Duration::from_millis(20);
 
 /// How often a link with nothing to receive asks how its interface is, where nothing tells.
 const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -104,8 +115,15 @@ pub struct Received<'a> {
 
 /// Packet I/O for one worker: chosen once at start.
 pub trait Link {
-    /// What this link can do. Does not change while the link lives.
+    /// What this link can do. Does not change but by [`Link::follow`].
     fn capabilities(&self) -> Capabilities;
+
+    /// Takes over what has become of the interface, as far as it limits frames, and returns what
+    /// the link can do now. A link without an interface stays as it is.
+    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+        let _ = state;
+        self.capabilities()
+    }
 
     /// Hands up to `frames_max` waiting frames to `sink`, never blocks, returns how many.
     ///
@@ -128,8 +146,10 @@ pub trait Link {
     /// # Errors
     /// [`TransmitError::Full`]: nothing was sent; offer the same frame again when
     /// [`Link::room_fd`] is writable, and not sooner than other work or [`FULL_RETRY_AFTER`] passed
-    /// (see there why writability alone is not enough). [`TransmitError::Lost`]: the frame is
-    /// gone as if the network had dropped it; do not offer it again at once.
+    /// (see there why writability alone is not enough). A device that refuses for
+    /// [`REFUSED_FOR_MAX`] is not waited for any longer: then the frame is lost instead.
+    /// [`TransmitError::Lost`]: the frame is gone as if the network had dropped it; do not offer
+    /// it again at once.
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError>;
 
     /// The descriptor to poll for readability; `None` in simulation.

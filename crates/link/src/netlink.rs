@@ -1,5 +1,5 @@
-//! The three questions this room asks of rtnetlink, at start only: describe an interface, set
-//! its flags, give it an address.
+//! The three questions this room asks of rtnetlink (describe an interface, set its flags, give it
+//! an address) and what it is told unasked: that an interface has changed.
 //!
 //! One request, one answer, each in one datagram; the kernel answers while we ask, so reading
 //! blocks for nothing. Answers are parsed as bytes from outside: a malformed one is `EPROTO`,
@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::sys;
 
@@ -23,6 +24,7 @@ const ALIGNMENT: usize = 4;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
@@ -37,7 +39,11 @@ pub(crate) struct InterfaceDescription {
     pub(crate) index: i32,
     /// `ARPHRD_` number.
     pub(crate) hardware_type: u16,
+    /// `IFF_` flags, `IFF_LOWER_UP` among them.
+    pub(crate) flags: u32,
     pub(crate) mtu_bytes: u32,
+    /// It is a port of another interface: of a bridge, a bond.
+    pub(crate) has_master: bool,
     /// Present on interfaces with six-byte addresses.
     pub(crate) mac: Option<[u8; 6]>,
     /// `tun`, `veth`, `macvtap`...; `None` for hardware.
@@ -126,6 +132,47 @@ impl Netlink {
     }
 }
 
+/// What the kernel tells of interfaces unasked.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    socket: OwnedFd,
+}
+
+impl Notices {
+    /// Most notices looked at in one call; those of a host that makes and removes interfaces all
+    /// the time wait for the next.
+    const AT_ONCE_MAX: usize = 256;
+
+    /// Hears of every change from now on, in the network namespace of the calling thread.
+    pub(crate) fn open() -> Result<Self, i32> {
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+        sys::bind_netlink(socket.as_fd(), libc::RTMGRP_LINK.cast_unsigned())?;
+        Ok(Self { socket })
+    }
+
+    /// Whether the kernel has told of a change of this interface since this was last asked, or may
+    /// have: notices that found no room are lost.
+    pub(crate) fn take(&mut self, index: i32) -> bool {
+        let mut is_told = false;
+        for _ in 0..Self::AT_ONCE_MAX {
+            let mut head = [0; HEADER_BYTES + INTERFACE_MESSAGE_BYTES];
+            match sys::receive(self.socket.as_fd(), &mut head) {
+                Ok(_) => {
+                    is_told |= read_u32(&head, HEADER_BYTES + 4) == Some(index.cast_unsigned())
+                }
+                Err(libc::ENOBUFS) => is_told = true,
+                Err(_) => break,
+            }
+        }
+        is_told
+    }
+
+    /// Readable when there is something to take.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Unpacks the one message of an answer: its body, or the errno it carries.
 fn parse_answer(answer: &[u8]) -> Result<Vec<u8>, i32> {
     let malformed = libc::EPROTO;
@@ -148,12 +195,14 @@ fn parse_description(body: &[u8]) -> Option<InterfaceDescription> {
     let mut description = InterfaceDescription {
         hardware_type: read_u16(body, 2)?,
         index: read_u32(body, 4)?.cast_signed(),
+        flags: read_u32(body, 8)?,
         ..InterfaceDescription::default()
     };
     for (kind, value) in Attributes(body.get(INTERFACE_MESSAGE_BYTES..)?) {
         match kind {
             IFLA_ADDRESS => description.mac = value.try_into().ok(),
             IFLA_MTU => description.mtu_bytes = read_u32(value, 0)?,
+            IFLA_MASTER => description.has_master = true,
             IFLA_GSO_MAX_SIZE | IFLA_GSO_IPV4_MAX_SIZE => {
                 let bytes = read_u32(value, 0)?;
                 let smallest = description
@@ -262,8 +311,8 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::{
         HEADER_BYTES, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_INFO_KIND,
-        IFLA_LINKINFO, IFLA_MTU, InterfaceDescription, Netlink, address_message, interface_message,
-        parse_answer, parse_description, push_attribute,
+        IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, InterfaceDescription, Netlink, address_message,
+        interface_message, parse_answer, parse_description, push_attribute,
     };
 
     fn answer(kind: i32, body: &[u8]) -> Vec<u8> {
@@ -304,8 +353,9 @@ mod tests {
 
     #[test]
     fn a_description_is_read_with_the_smaller_gso_size() {
-        let mut body = interface_message(7, 0, 0);
+        let mut body = interface_message(7, 0x1_0043, 0);
         body[2] = 1;
+        push_attribute(&mut body, IFLA_MASTER, &9_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9]);
         push_attribute(&mut body, IFLA_MTU, &1_500_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_GSO_MAX_SIZE, &200_000_u32.to_ne_bytes());
@@ -316,7 +366,9 @@ mod tests {
         let expected = InterfaceDescription {
             index: 7,
             hardware_type: 1,
+            flags: 0x1_0043,
             mtu_bytes: 1_500,
+            has_master: true,
             mac: Some([2, 0, 0, 0, 0, 9]),
             kind: Some("veth".to_owned()),
             gso_bytes_max: Some(65_536),

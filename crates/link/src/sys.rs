@@ -140,6 +140,32 @@ pub(crate) fn bound_interface(fd: BorrowedFd<'_>) -> Result<i32, i32> {
     Ok(address.sll_ifindex)
 }
 
+/// `struct sockaddr_nl`.
+#[repr(C)]
+struct NetlinkAddress {
+    family: u16,
+    padding: u16,
+    port: u32,
+    groups: u32,
+}
+
+const _: () = assert!(size_of::<NetlinkAddress>() == size_of::<libc::sockaddr_nl>());
+
+/// Joins a netlink socket to multicast groups (`RTMGRP_` bits).
+pub(crate) fn bind_netlink(fd: BorrowedFd<'_>, groups: u32) -> Result<(), i32> {
+    let address = NetlinkAddress {
+        family: u16::try_from(libc::AF_NETLINK).expect("invariant: address families are small"),
+        padding: 0,
+        port: 0,
+        groups,
+    };
+    let length = socklen_t::try_from(size_of_val(&address)).expect("invariant: 12 bytes");
+    let pointer = from_ref(&address).cast::<libc::sockaddr>();
+    // SAFETY: `pointer` is good for `length` bytes and is only read during the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), pointer, length) })?;
+    Ok(())
+}
+
 /// Sends one frame gathered from `parts`, without blocking.
 pub(crate) fn send_gathered(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> Result<(), i32> {
     let message = libc::msghdr {

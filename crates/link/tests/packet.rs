@@ -11,15 +11,15 @@ mod common;
 use std::io::Write as _;
 use std::net::{IpAddr, UdpSocket};
 
-use clock::Instant;
+use clock::{Duration, Instant};
 use common::{
     Peer, RawSocket, answer_until_udp, become_nobody, eventually, in_namespace, ip, is_large,
-    is_ready, receive_until, receive_until_gone, run, send, send_large, set_segmentation, udp_echo,
-    wait_writable,
+    is_ready, receive_until, receive_until_gone, run, send, send_at, send_large, set_segmentation,
+    udp_echo, wait_writable,
 };
 use link::{
-    Link, LinkError, MacChoice, Packet, PacketConfig, SetupError, Tap, TapConfig, TransmitError,
-    interface_mac,
+    Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX, SetupError, Tap, TapConfig,
+    TransmitError, interface_mac,
 };
 use wire::{MacAddress, Outgoing};
 
@@ -263,14 +263,8 @@ fn a_cable_that_is_out_loses_frames_instead_of_holding_them() {
         let peer = connect();
         let mut link = open();
         peer.run(|| ip("link set v1 down"));
-        // The kernel takes up to a second to say that the carrier is gone; the queue is `Full`
-        // until then.
         let down = Err(TransmitError::Lost(libc::ENETDOWN));
-        eventually(|| {
-            let sent = send(&mut link, &[0; 60]);
-            assert!(sent == down || sent == Err(TransmitError::Full), "{sent:?}");
-            sent == down
-        });
+        assert_eq!(send(&mut link, &[0; 60]), down);
         assert_eq!(link.counters().down_events, 1);
         peer.run(|| ip("link set v1 up"));
         talk(&mut link, &peer, "10.77.0.2", V4);
@@ -340,14 +334,7 @@ fn a_full_send_buffer_says_full_and_writable_when_there_is_room() {
 #[test]
 fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
     in_namespace(|| {
-        // A tap that nobody reads is a device whose queue fills.
-        let config = TapConfig {
-            name: "t0".to_owned(),
-            host_addresses: Vec::new(),
-        };
-        let mut tap = Tap::open(&config).unwrap();
-        let address = [V4.parse().unwrap()];
-        let mut link = Packet::open(&PacketConfig::new("t0", &address)).unwrap();
+        let (mut tap, mut link) = stuck_device();
         assert!(link.bypasses_qdisc());
         let full = (0..10_000).find(|_| send(&mut link, &[0; 60]).is_err());
         assert!(full.is_some_and(|taken| taken > 0));
@@ -362,6 +349,80 @@ fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
                 .is_ok_and(|handed| handed > 0)
         );
         assert_eq!(send(&mut link, &[0; 60]), Ok(()));
+    });
+}
+
+/// A device whose queue fills, since nobody reads what it is given: a tap.
+fn stuck_device() -> (Tap, Packet) {
+    let config = TapConfig {
+        name: "t0".to_owned(),
+        host_addresses: Vec::new(),
+    };
+    let tap = Tap::open(&config).unwrap();
+    let link = Packet::open(&PacketConfig::new("t0", &[V4.parse().unwrap()])).unwrap();
+    (tap, link)
+}
+
+/// Sends frames at `now` until one is not taken; how that one ended.
+fn fill(link: &mut Packet, now: Instant) -> TransmitError {
+    let refusals = (0..100_000).find_map(|_| send_at(link, now, &[0; 60]).err());
+    refusals.expect("a queue has an end")
+}
+
+/// The least there is.
+const ALMOST: Duration = Duration::from_nanos(1);
+
+#[test]
+fn a_device_that_refuses_for_the_limit_ends_the_bypass() {
+    in_namespace(|| {
+        let (_tap, mut link) = stuck_device();
+        run("tc", "qdisc add dev t0 root pfifo limit 100");
+        assert!(link.bypasses_qdisc());
+        let start = Instant::from_millis(5);
+        assert_eq!(fill(&mut link, start), TransmitError::Full);
+        let just_before = start + (REFUSED_FOR_MAX - ALMOST);
+        assert_eq!(fill(&mut link, just_before), TransmitError::Full);
+        assert!(link.bypasses_qdisc());
+        assert_eq!(link.counters().bypass_end_events, 0);
+        // The device is as full as before; the queueing discipline takes the frame.
+        let end = start + REFUSED_FOR_MAX;
+        assert_eq!(send_at(&mut link, end, &[0; 60]), Ok(()));
+        assert!(!link.bypasses_qdisc());
+        let counters = link.counters();
+        assert_eq!((counters.bypass_end_events, counters.lost_frames), (1, 0));
+    });
+}
+
+#[test]
+fn a_frame_that_is_refused_for_ever_is_lost_after_the_limit_and_those_behind_it_go() {
+    in_namespace(|| {
+        let _peer = connect();
+        // It refuses every frame larger than its burst, with the errno of a full queue.
+        run(
+            "tc",
+            "qdisc add dev v0 root tbf rate 8kbit burst 500 limit 100000",
+        );
+        let config = PacketConfig {
+            qdisc_bypass: false,
+            ..usual()
+        };
+        let mut link = Packet::open(&config).unwrap();
+        let start = Instant::from_millis(5);
+        let large = [0; 1_000];
+        let full = Err(TransmitError::Full);
+        assert_eq!(send_at(&mut link, start, &large), full);
+        let just_before = start + (REFUSED_FOR_MAX - ALMOST);
+        assert_eq!(send_at(&mut link, just_before, &large), full);
+        assert_eq!(link.counters().refused_frames, 0);
+        let end = start + REFUSED_FOR_MAX;
+        let lost = Err(TransmitError::Lost(libc::ENOBUFS));
+        assert_eq!(send_at(&mut link, end, &large), lost);
+        assert_eq!(send_at(&mut link, end, &[0; 60]), Ok(()));
+        // The next one has all the time again.
+        assert_eq!(send_at(&mut link, end, &large), full);
+        let counters = link.counters();
+        assert_eq!((counters.refused_frames, counters.lost_frames), (1, 1));
+        assert_eq!((counters.full_frames, counters.bypass_end_events), (3, 0));
     });
 }
 

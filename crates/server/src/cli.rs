@@ -69,6 +69,7 @@ Examples:
   sudo atlas serve /srv/video
   sudo atlas serve /srv/video --address 10.77.0.2/24 --address fd77::2/64 --http 8080
   sudo atlas serve /srv/video --link packet:eth1 --address 192.0.2.10/24
+  sudo atlas serve /srv/video --link packet:eth1 --mac interface --address 192.0.2.10/24
   sudo atlas serve /srv/video --https 443 --cert chain.pem --key key.pem
   sudo atlas serve /srv/video --http off --https 443 \\
     --cert a-chain.pem --key a-key.pem --cert b-chain.pem --key b-key.pem
@@ -205,10 +206,19 @@ pub struct CommonArgs {
     #[arg(long, value_name = "LINK")]
     pub link: Option<String>,
 
+    /// MAC address to be reached at on packet:IFACE: own or interface [default: own]
+    ///
+    /// own is one made for this server, beside the interface's. Networks that let only known MAC
+    /// addresses through (most clouds, many container networks, Wi-Fi) drop what is sent to it:
+    /// there, interface shares the interface's own with the kernel.
+    #[arg(long, value_name = "MAC")]
+    pub mac: Option<String>,
+
     /// Address to answer at, with its prefix length; may be repeated [default: 10.77.0.2/24]
     ///
     /// The server's own address, IPv4 or IPv6, which must not be in use by the host or by anybody
-    /// else on the network: the server answers ARP and neighbour discovery for it.
+    /// else on the network: the server answers ARP and neighbour discovery for it. It asks the
+    /// network first, and does not start if the address is taken.
     #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
     pub addresses: Vec<String>,
 

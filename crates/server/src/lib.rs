@@ -9,11 +9,13 @@
 
 pub mod access_log;
 pub mod cidr;
+pub mod claim;
 pub mod cli;
 pub mod config;
 pub mod failure;
 pub mod host;
 pub mod limiter;
+pub mod link_watch;
 pub mod log;
 pub mod metrics;
 pub mod notify;

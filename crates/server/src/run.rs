@@ -14,6 +14,7 @@ use link::Link;
 use tracing::{error, info, warn};
 
 use crate::failure::Failure;
+use crate::link_watch::LinkWatch;
 use crate::notify;
 use crate::report;
 use crate::signals::Signals;
@@ -55,6 +56,8 @@ pub struct Serving<L: Link, D: Disk> {
     writable_lies: bool,
     /// How often the worker slept.
     sleeps: u64,
+    /// What is said of the link; `None`: nothing.
+    link_watch: Option<LinkWatch>,
 }
 
 impl<L: Link, D: Disk> Serving<L, D> {
@@ -79,6 +82,16 @@ impl<L: Link, D: Disk> Serving<L, D> {
             empty_rounds: 0,
             writable_lies: false,
             sleeps: 0,
+            link_watch: None,
+        }
+    }
+
+    /// Also watches the link.
+    #[must_use]
+    pub fn watching(self, watch: LinkWatch) -> Self {
+        Self {
+            link_watch: Some(watch),
+            ..self
         }
     }
 
@@ -108,6 +121,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
                     signal,
                     connections,
                 });
+            }
+            if let Some(watch) = &mut self.link_watch {
+                watch.look(now, &mut self.worker);
             }
             self.worker.set_unix_seconds(wall_clock::unix_seconds());
             self.take_certificates();
@@ -282,9 +298,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
     }
 
     fn now(&self) -> Instant {
-        // 584 years fit.
-        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        now_since(self.epoch)
     }
+}
+
+/// The worker's time, whose zero is `epoch`.
+pub(crate) fn now_since(epoch: time::Instant) -> Instant {
+    // 584 years fit.
+    Instant::from_nanos(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The one line on stdout. Whoever started us may wait for it, so it is flushed; if nobody listens

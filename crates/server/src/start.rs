@@ -3,12 +3,13 @@
 //!
 //! The checks run from the cheapest to the dearest and from the operator's own words to the
 //! kernel's: directory, user, certificates, addresses, interface and rights, descriptors, memory,
-//! disk. The first thing that is missing is said in one line with its remedy; nothing is half
-//! started.
+//! disk, the network (see [`crate::claim`]). The first thing that is missing is said in one line
+//! with its remedy; nothing is half started.
 //!
 //! What needs a privilege is opened first; then privileges are given up ([`crate::privileges`]),
-//! and what is left is done as the user that serves: the capture is made, the directory opened, and
-//! the store's threads are started, so that no thread ever has more than another.
+//! and what is left is done as the user that serves: the capture is made, the network is asked about
+//! our addresses, the directory opened, and the store's threads are started, so that no thread ever
+//! has more than another.
 //!
 //! What only costs speed (ordinary pages instead of huge ones) is logged, with its remedy, and
 //! serving goes on.
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use diskmap::uring::{Uring, UringConfig};
 use link::{
-    CaptureConfig, Captured, InterfaceAddress, Link, Packet, PacketConfig, SetupError, Tap,
-    TapConfig,
+    CaptureConfig, Captured, InterfaceAddress, Link, MacChoice, Packet, PacketConfig, SetupError,
+    Tap, TapConfig,
 };
 use memory::{Arena, ArenaConfig, PageKind};
 use session::Conductor;
@@ -29,13 +30,15 @@ use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{debug, info, warn};
 
 use crate::cidr::Cidr;
+use crate::claim::{self, Locks};
 use crate::config;
 use crate::failure::Failure;
 use crate::host;
+use crate::link_watch::LinkWatch;
 use crate::log;
 use crate::privileges::{self, Identity};
 use crate::run::{self, Serving};
-use crate::settings::{Https, LinkChoice, Settings};
+use crate::settings::{Https, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
 use crate::wall_clock;
@@ -83,6 +86,8 @@ struct Begun {
     /// What TLS is spoken with, and what that is made from.
     tls: Option<(tls::Loaded, tls::Source)>,
     watched: Watched,
+    /// Held to the end.
+    locks: Locks,
 }
 
 /// Starts everything and serves until the end.
@@ -103,12 +108,14 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
     let watched = Watched::open(settings, &identity)?;
+    let locks = claim::lock(settings)?;
     let begun = Begun {
         zero,
         signals,
         identity,
         tls,
         watched,
+        locks,
     };
     match &settings.link {
         LinkChoice::Tap(name) => {
@@ -120,7 +127,13 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
             serve_on(tap, settings, begun)
         }
         LinkChoice::Packet(interface) => {
-            let config = PacketConfig::new(interface, &settings.own_addresses());
+            let config = PacketConfig {
+                mac: match settings.mac {
+                    MacSetting::Own => MacChoice::Own,
+                    MacSetting::Interface => MacChoice::Interface,
+                },
+                ..PacketConfig::new(interface, &settings.own_addresses())
+            };
             let packet = Packet::open(&config).map_err(refuse_link)?;
             serve_on(packet, settings, begun)
         }
@@ -238,7 +251,7 @@ struct Storage {
 
 /// Makes every part that takes no privilege, and serves.
 fn assemble<L: Link>(
-    link: L,
+    mut link: L,
     settings: &Settings,
     begun: Begun,
     storage: Storage,
@@ -249,7 +262,16 @@ fn assemble<L: Link>(
         identity,
         tls,
         watched,
+        locks: _locks,
     } = begun;
+    let clock = || run::now_since(zero.real);
+    let Some(link_watch) = claim::claim(&mut link, settings, &signals, clock)? else {
+        info!("ended before serving");
+        return Ok(());
+    };
+    let has_own_mac =
+        matches!(settings.link, LinkChoice::Packet(_)) && settings.mac == MacSetting::Own;
+    let link_watch = LinkWatch::new(link_watch, clock(), has_own_mac);
     let limits = &settings.limits;
     let store = open_store(settings, storage.objects_max)?;
     assert_eq!(
@@ -307,7 +329,8 @@ fn assemble<L: Link>(
         limits.shutdown_grace,
         loader,
         watch,
-    );
+    )
+    .watching(link_watch);
     serving.run(&settings.urls())
 }
 

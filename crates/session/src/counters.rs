@@ -53,6 +53,10 @@ counters! {
     wire_answer_frames,
     /// Answers not sent because too many were waiting.
     wire_answer_overflow_count,
+    /// Frames by which another station said that it has one of our addresses.
+    wire_conflict_frames,
+    /// Announcements that defended an address against them.
+    wire_defense_frames,
     /// Segments for no connection, answered by a reset.
     tcp_refused_segments,
     /// SYNs that began a handshake.

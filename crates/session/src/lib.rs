@@ -16,6 +16,7 @@
 //! stands in for a socket buffer).
 #![forbid(unsafe_code)]
 
+mod address;
 mod client;
 mod conductor;
 mod counters;
@@ -36,6 +37,7 @@ use clock::Duration;
 use memory::FreeSlot;
 use wire::MacAddress;
 
+pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
 pub use conductor::Conductor;
 pub use counters::Counters;
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};

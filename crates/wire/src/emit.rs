@@ -187,6 +187,23 @@ pub fn emit_gratuitous_arp(
     emit_arp(buffer, MacAddress::BROADCAST, &announcement)
 }
 
+/// Writes the question whether anybody has `address`, to all stations (RFC 5227 s2.1.1: a request
+/// whose sender has no address, so that nobody's cache changes); returns its length.
+pub fn emit_arp_probe(
+    buffer: &mut [u8; HEADERS_BYTES_MAX],
+    our_mac: MacAddress,
+    address: Ipv4Addr,
+) -> usize {
+    let probe = ArpRepr {
+        operation: ArpOperation::Request,
+        sender_mac: our_mac,
+        sender_address: Ipv4Addr::UNSPECIFIED,
+        target_mac: MacAddress::default(),
+        target_address: address,
+    };
+    emit_arp(buffer, MacAddress::BROADCAST, &probe)
+}
+
 /// Writes any ARP frame, from its sender's MAC; returns its length.
 pub fn emit_arp(
     buffer: &mut [u8; HEADERS_BYTES_MAX],

@@ -89,6 +89,15 @@ pub enum Incoming<'a> {
         /// The asker's MAC, if it says so.
         source_link: Option<MacAddress>,
     },
+    /// Someone on our link says that it has `target`.
+    NeighborAdvertisement {
+        /// Where it came from; the destination is a group, or who asked.
+        path: Path,
+        /// The address spoken of.
+        target: Ipv6Addr,
+        /// The MAC it is said to be at, if any is.
+        target_link: Option<MacAddress>,
+    },
     /// A segment of ours was larger than a link on its way: ICMP type 3 code 4, ICMPv6 type 2.
     PacketTooBig {
         /// Where it came from: some router.
@@ -257,6 +266,18 @@ fn sort_icmpv6(path: Path, message: Icmpv6Message<'_>) -> Result<Incoming<'_>, D
                 source_link,
             })
         }
+        Icmpv6Message::NeighborAdvertisement {
+            target,
+            target_link,
+            ..
+        } => {
+            check_source(path.source)?;
+            Ok(Incoming::NeighborAdvertisement {
+                path,
+                target,
+                target_link,
+            })
+        }
         Icmpv6Message::PacketTooBig { mtu_bytes, quote } => {
             check_ends(&path)?;
             let original = OriginalTcp::parse_v6(quote)?;
@@ -271,9 +292,7 @@ fn sort_icmpv6(path: Path, message: Icmpv6Message<'_>) -> Result<Incoming<'_>, D
             let original = OriginalTcp::parse_v6(quote)?;
             Ok(Incoming::Unreachable { path, original })
         }
-        Icmpv6Message::EchoReply { .. } | Icmpv6Message::NeighborAdvertisement { .. } => {
-            Err(DropReason::Icmpv6Other)
-        }
+        Icmpv6Message::EchoReply { .. } => Err(DropReason::Icmpv6Other),
     }
 }
 

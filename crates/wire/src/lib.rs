@@ -40,9 +40,9 @@ mod writer;
 
 pub use arp::{ArpOperation, ArpRepr};
 pub use emit::{
-    HEADERS_BYTES_MAX, Route, TcpChecksum, emit_arp, emit_arp_reply, emit_echo_reply,
-    emit_gratuitous_arp, emit_neighbor_advertisement, emit_neighbor_solicitation, emit_tcp,
-    emit_unsolicited_advertisement,
+    HEADERS_BYTES_MAX, Route, TcpChecksum, emit_arp, emit_arp_probe, emit_arp_reply,
+    emit_echo_reply, emit_gratuitous_arp, emit_neighbor_advertisement, emit_neighbor_solicitation,
+    emit_tcp, emit_unsolicited_advertisement,
 };
 pub use ethernet::MacAddress;
 pub use incoming::{ChecksumState, Incoming, Path, parse_frame};

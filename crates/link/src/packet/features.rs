@@ -1,4 +1,5 @@
-//! Whether a device cuts large TCP segments itself, asked by ethtool's ioctls.
+//! Whether a device cuts large TCP segments itself, and whether it has carrier, asked by ethtool's
+//! ioctls.
 //!
 //! The kernel has one bit for each feature of a device, whose place is known only by its name in
 //! a table of strings. The places are looked up once; asking again later is one ioctl.
@@ -13,6 +14,7 @@ use crate::interface::InterfaceName;
 use crate::sys;
 
 // linux/ethtool.h
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
@@ -30,6 +32,16 @@ const BLOCKS_MAX: usize = FEATURES_MAX / 32;
 
 /// Both IP versions, or large segments of one of them would be refused for ever.
 const NAMES: [&[u8]; 2] = [b"tx-tcp-segmentation", b"tx-tcp6-segmentation"];
+
+/// Whether the device is up and has carrier now; `None` if it does not tell. The interface's flags
+/// say so, too, but up to a second later.
+pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<bool> {
+    // struct ethtool_value: cmd, data
+    let mut value = [ETHTOOL_GLINK, 0];
+    // SAFETY: the kernel writes one word of data.
+    unsafe { sys::ethtool(fd, name, &mut value) }.ok()?;
+    Some(value[1] != 0)
+}
 
 /// The places of the two segmentation features.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +101,7 @@ impl SegmentationFeatures {
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::SegmentationFeatures;
+    use super::{SegmentationFeatures, has_carrier};
     use crate::interface::InterfaceName;
     use crate::sys;
 
@@ -102,5 +114,7 @@ mod tests {
         assert!(features.are_active(socket.as_fd(), loopback));
         assert!(!features.are_active(socket.as_fd(), missing));
         assert!(SegmentationFeatures::look_up(socket.as_fd(), missing).is_none());
+        assert_eq!(has_carrier(socket.as_fd(), loopback), Some(true));
+        assert_eq!(has_carrier(socket.as_fd(), missing), None);
     }
 }

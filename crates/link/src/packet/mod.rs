@@ -6,9 +6,9 @@
 //! checksum unfinished; what the device cannot do, the kernel does. Receiving has a socket of its
 //! own, without that header (`ring` says why).
 //!
-//! Refuses interfaces that are not Ethernet, tagged frames, and zero-copy transmit rings: a ring's
-//! frame is marked free while its pages still wait in a local receiver's queue, and using them
-//! again corrupts what that receiver reads.
+//! Refuses interfaces that are not Ethernet, and tagged frames. It does not send from a transmit
+//! ring (`PACKET_TX_RING`), although that is safe: the kernel takes a ring's frame out in its turn
+//! only, and reads complete in any order.
 //!
 //! Bounds: a receive ring (see `ring`) and `RECEIVE_BUFFER_BYTES` in the kernel for frames too
 //! large for it, `SEND_BUFFER_BYTES` for what waits to be sent. One system call for each frame
@@ -17,7 +17,9 @@
 //! **Bypassing the queueing discipline** saves its cost, but then the kernel refuses whatever
 //! would not leave in one piece: a large frame on a device without TCP segmentation would be
 //! refused for ever with the errno of a full queue. So the bypass is used only while the device
-//! segments; it is given up for good when the device is found to have stopped.
+//! segments; it is given up for good when the device is found to have stopped, or has refused every
+//! frame for [`REFUSED_FOR_MAX`](crate::REFUSED_FOR_MAX). A frame refused for as long without it is
+//! lost, so that those behind it go on.
 //!
 //! **Known limits.** Multicast listener reports are not sent: behind a switch that snoops them,
 //! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
@@ -34,11 +36,12 @@ use wire::{MacAddress, Outgoing};
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
+use crate::refusal::Refusals;
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
-    Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather, linear_bytes,
-    segmentation_bytes_max,
+    Capabilities, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL, gather,
+    linear_bytes, segmentation_bytes_max,
 };
 
 mod features;
@@ -113,6 +116,8 @@ pub struct Packet {
     counters: LinkCounters,
     /// Present while the queueing discipline is bypassed.
     bypass: Option<SegmentationFeatures>,
+    /// Of the device, since it last took a frame.
+    refusals: Refusals,
     /// When to ask next how the interface is, should nothing be received.
     check_at: Instant,
     /// Whether the interface was down when last asked.
@@ -171,6 +176,7 @@ impl Packet {
             ring,
             counters: LinkCounters::default(),
             bypass,
+            refusals: Refusals::default(),
             check_at: Instant::ZERO,
             is_down: false,
             gone: None,
@@ -221,11 +227,11 @@ impl Packet {
     }
 
     /// Sorts the errno of a failed send. `large`: the kernel was to cut the frame.
-    fn send_failed(&mut self, errno: i32, large: bool) -> Refusal {
+    fn send_failed(&mut self, now: Instant, errno: i32, large: bool) -> Refusal {
         match errno {
             // The socket's send buffer: the descriptor becomes writable when there is room.
             libc::EAGAIN => Refusal::Full,
-            libc::ENOBUFS => self.device_refused(large),
+            libc::ENOBUFS => self.device_refused(now, large),
             libc::ENETDOWN => {
                 self.counters.down_events += 1;
                 Refusal::Lost(errno)
@@ -240,26 +246,40 @@ impl Packet {
     }
 
     /// `ENOBUFS`: the kernel dropped the frame. Finds out whether a later offer can succeed.
-    ///
-    /// A device without carrier refuses at once, but the flags say so up to a second later; until
-    /// then its frames count as held up by a full queue.
-    fn device_refused(&mut self, large: bool) -> Refusal {
+    fn device_refused(&mut self, now: Instant, large: bool) -> Refusal {
         let fd = self.sender.as_fd();
         let needed = libc::IFF_UP | libc::IFF_RUNNING;
         let flags = sys::interface_flags(fd, self.name).map(i32::from);
-        if flags.is_ok_and(|flags| flags & needed != needed) {
+        let is_down = flags.is_ok_and(|flags| flags & needed != needed);
+        if is_down || features::has_carrier(fd, self.name) == Some(false) {
             self.counters.down_events += 1;
             return Refusal::Lost(libc::ENETDOWN);
         }
-        let Some(features) = self.bypass else {
-            return Refusal::Full;
-        };
-        if large && !features.are_active(fd, self.name) {
-            self.bypass = None;
-            let off = sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0);
-            return off.map_or_else(Refusal::Lost, |()| Refusal::Again);
+        let has_stopped_segmenting = self
+            .bypass
+            .is_some_and(|features| large && !features.are_active(fd, self.name));
+        let is_over = self.refusals.is_over(now);
+        // Through the queueing discipline the kernel cuts what the device does not, keeps what the
+        // device has no room for, and says when there is room: what follows is offered to it.
+        if (has_stopped_segmenting || is_over) && self.end_bypass() {
+            return Refusal::Again;
+        }
+        if is_over {
+            self.counters.refused_frames += 1;
+            return Refusal::Lost(libc::ENOBUFS);
         }
         Refusal::Full
+    }
+
+    /// Goes back to the queueing discipline for good. `false` if it was not bypassed, or the kernel
+    /// does not let us.
+    fn end_bypass(&mut self) -> bool {
+        if self.bypass.take().is_none() {
+            return false;
+        }
+        self.counters.bypass_end_events += 1;
+        let fd = self.sender.as_fd();
+        sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0).is_ok()
     }
 }
 
@@ -275,6 +295,12 @@ enum Refusal {
 
 impl Link for Packet {
     fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+        self.capabilities.mtu_bytes = state.mtu_bytes;
+        self.capabilities.segmentation_bytes_max = state.segmentation_bytes_max;
         self.capabilities
     }
 
@@ -312,7 +338,7 @@ impl Link for Packet {
         self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
     }
 
-    fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
         let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
         let (parts, count, bytes) = gather(&header, frame);
         let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
@@ -326,17 +352,19 @@ impl Link for Packet {
         }
         loop {
             let Err(errno) = sys::send_gathered(self.sender.as_fd(), parts) else {
+                self.refusals.end();
                 self.counters.count_transmitted(bytes);
                 return Ok(());
             };
             // Runs at most twice: only giving the bypass up is followed by `Again`.
-            match self.send_failed(errno, large) {
+            match self.send_failed(now, errno, large) {
                 Refusal::Again => {}
                 Refusal::Full => {
                     self.counters.full_frames += 1;
                     return Err(TransmitError::Full);
                 }
                 Refusal::Lost(errno) => {
+                    self.refusals.end();
                     self.counters.lost_frames += 1;
                     return Err(TransmitError::Lost(errno));
                 }
@@ -402,7 +430,7 @@ fn start_bypass(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<SegmentationF
     on.ok().map(|()| features)
 }
 
-/// Lets frames to our MAC and our solicited-node groups through the device's filter.
+/// Lets frames to our MAC, our solicited-node groups and all nodes through the device's filter.
 fn join(
     fd: BorrowedFd<'_>,
     index: i32,
@@ -417,12 +445,18 @@ fn join(
     }
     for address in addresses {
         if let IpAddr::V6(address) = address {
-            let group = solicited_node_mac(*address);
-            sys::add_membership(fd, index, libc::PACKET_MR_MULTICAST, group)?;
+            // Who has an address of ours says so to all nodes, whose group the kernel may not have
+            // joined: it can be without IPv6 on this interface.
+            for group in [solicited_node_mac(*address), ALL_NODES_MAC] {
+                sys::add_membership(fd, index, libc::PACKET_MR_MULTICAST, group)?;
+            }
         }
     }
     Ok(())
 }
+
+/// The group MAC of all IPv6 nodes (RFC 4291 s2.7.1, RFC 2464 s7).
+const ALL_NODES_MAC: MacAddress = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
 
 /// RFC 4291 s2.7.1 and RFC 2464 s7: the group MAC that solicitations of an address are sent to.
 const fn solicited_node_mac(address: Ipv6Addr) -> MacAddress {

@@ -23,7 +23,7 @@ use wire::Outgoing;
 
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, TransmitError};
-use crate::{Capabilities, Link, Received};
+use crate::{Capabilities, InterfaceState, Link, Received};
 
 /// draft-ietf-opsawg-pcap s4: "Magic Number" of files with nanoseconds.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -116,6 +116,10 @@ impl<L: Link, W: Write> Captured<L, W> {
 impl<L: Link, W: Write> Link for Captured<L, W> {
     fn capabilities(&self) -> Capabilities {
         self.link.capabilities()
+    }
+
+    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+        self.link.follow(state)
     }
 
     fn receive(

@@ -19,7 +19,7 @@ use crate::interface::{InterfaceAddress, InterfaceName, clamp_mtu, derived_mac, 
 use crate::netlink::{InterfaceDescription, Netlink};
 use crate::sys::{self, errno_of};
 use crate::vnet::VNET_HEADER_BYTES;
-use crate::{Capabilities, IP_PACKET_BYTES_MAX, segmentation_bytes_max};
+use crate::{Capabilities, IP_PACKET_BYTES_MAX, InterfaceState, segmentation_bytes_max};
 
 /// Ethernet frames, no extra header but virtio-net's.
 const MODE: i32 = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
@@ -62,6 +62,15 @@ impl Device {
     }
 
     pub(super) const fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// See [`crate::Link::follow`]. The host's stack takes what we write to a tap in any size.
+    pub(super) const fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+        self.capabilities.mtu_bytes = state.mtu_bytes;
+        if self.is_macvtap {
+            self.capabilities.segmentation_bytes_max = state.segmentation_bytes_max;
+        }
         self.capabilities
     }
 

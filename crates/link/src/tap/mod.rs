@@ -22,10 +22,12 @@ use wire::Outgoing;
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceAddress;
+use crate::refusal::Refusals;
 use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use crate::{
-    Capabilities, ETHERNET_BYTES, Link, Received, STATE_CHECK_INTERVAL, gather, linear_bytes,
+    Capabilities, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL, gather,
+    linear_bytes,
 };
 
 mod device;
@@ -59,6 +61,8 @@ pub struct Tap {
     device: Device,
     buffer: Box<[u8]>,
     counters: LinkCounters,
+    /// Of the device, since it last took a frame.
+    refusals: Refusals,
     /// For a macvtap: when to ask next whether it still exists.
     removal_check: Option<Instant>,
     /// The errno that told that the interface was removed.
@@ -78,6 +82,7 @@ impl Tap {
             device,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             counters: LinkCounters::default(),
+            refusals: Refusals::default(),
             gone: None,
         })
     }
@@ -100,17 +105,27 @@ impl Tap {
     }
 
     /// Sorts the errno of a failed write.
-    fn refused(&mut self, errno: i32) -> TransmitError {
+    fn refused(&mut self, now: Instant, errno: i32) -> TransmitError {
         match errno {
-            libc::EAGAIN | libc::ENOBUFS => {
+            // The send buffer: the descriptor becomes writable when there is room.
+            libc::EAGAIN => {
                 self.counters.full_frames += 1;
                 return TransmitError::Full;
+            }
+            // The kernel has no memory for the frame; nothing says when it will.
+            libc::ENOBUFS => {
+                if !self.refusals.is_over(now) {
+                    self.counters.full_frames += 1;
+                    return TransmitError::Full;
+                }
+                self.counters.refused_frames += 1;
             }
             // A tap answers EIO while its interface is down.
             libc::EIO | libc::ENETDOWN => self.counters.down_events += 1,
             errno if is_gone(errno) => self.gone = Some(errno),
             _ => {}
         }
+        self.refusals.end();
         self.counters.lost_frames += 1;
         TransmitError::Lost(errno)
     }
@@ -119,6 +134,10 @@ impl Tap {
 impl Link for Tap {
     fn capabilities(&self) -> Capabilities {
         self.device.capabilities()
+    }
+
+    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+        self.device.follow(state)
     }
 
     fn receive(
@@ -161,15 +180,15 @@ impl Link for Tap {
         }
     }
 
-    fn transmit(&mut self, _now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
         if let Some(errno) = self.gone {
-            return Err(self.refused(errno));
+            return Err(self.refused(now, errno));
         }
         let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
         let (parts, count, bytes) = gather(&header, frame);
         let packet_bytes_max = self.device.capabilities().segmentation_bytes_max;
         if bytes > ETHERNET_BYTES + packet_bytes_max as usize {
-            return Err(self.refused(libc::EMSGSIZE));
+            return Err(self.refused(now, libc::EMSGSIZE));
         }
         let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
         match self.file.write_vectored(parts) {
@@ -179,10 +198,11 @@ impl Link for Tap {
                     VNET_HEADER_BYTES + bytes,
                     "a write to these devices takes the whole frame or fails"
                 );
+                self.refusals.end();
                 self.counters.count_transmitted(bytes);
                 Ok(())
             }
-            Err(error) => Err(self.refused(errno_of(&error))),
+            Err(error) => Err(self.refused(now, errno_of(&error))),
         }
     }
 

@@ -281,10 +281,19 @@ fn elapsed(start: WallInstant) -> Instant {
 
 /// Hands the link a finished frame.
 pub(crate) fn send(link: &mut impl Link, frame: &[u8]) -> Result<(), TransmitError> {
+    send_at(link, Instant::ZERO, frame)
+}
+
+/// The same at a moment.
+pub(crate) fn send_at(
+    link: &mut impl Link,
+    now: Instant,
+    frame: &[u8],
+) -> Result<(), TransmitError> {
     let (headers, payload) = frame.split_at(14);
     let offload = Offload::default();
     link.transmit(
-        Instant::ZERO,
+        now,
         &Outgoing {
             headers,
             payload: &[payload],

@@ -99,6 +99,8 @@ const fn number(
 pub const LINK_DEFAULT: &str = "tap:atlas0";
 /// Our address when none is given.
 pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
+/// Whose MAC when it is not said.
+pub const MAC_DEFAULT: &str = "own";
 /// The log level when neither `log` nor `-v` nor `-q` is given.
 pub const LOG_DEFAULT: &str = "info";
 
@@ -219,7 +221,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 27] = [
+pub static KEYS: [Key; 29] = [
     Key {
         name: "link",
         flag: "--link",
@@ -232,6 +234,17 @@ pub static KEYS: [Key; 27] = [
                 first free address of each subnet; `packet:` takes an existing one.",
     },
     Key {
+        name: "mac",
+        flag: "--mac",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`\"own\"`",
+            range: "`own`, `interface`",
+        },
+        about: "MAC address the server is reached at, with `packet:` only: one of its own, or the \
+                interface's, shared with the kernel. See below.",
+    },
+    Key {
         name: "address",
         flag: "--address",
         kind: Kind::Other {
@@ -241,6 +254,17 @@ pub static KEYS: [Key; 27] = [
         },
         about: "Addresses the server answers at. None may be the host's own, nor name a network \
                 or its broadcast.",
+    },
+    Key {
+        name: "address_check",
+        flag: "",
+        kind: Kind::Other {
+            unit: "boolean",
+            default: "`true`",
+            range: "`true`, `false`",
+        },
+        about: "Whether the network is asked, before serving, if somebody has one of the \
+                addresses. See below.",
     },
     Key::port(&HTTP, "--http", "Port of plain HTTP."),
     Key::port(
@@ -462,6 +486,44 @@ key = \"/etc/atlas/example.org/key.pem\"
 lrc = \"text/plain\"
 ```
 
+## Addresses
+
+An address is the server's alone. Before `ready` is said, in this order:
+
+1. The server takes a lock on each address on its interface (an abstract Unix socket named
+   `atlas/IFACE/ADDRESS`, in its network namespace). A second server that wants one of them ends
+   with code 2. Two servers may share an interface if they share no address.
+2. It waits until the interface is up and has carrier, with one line in the log. SIGTERM ends the
+   wait, with code 0.
+3. It asks the network three times, 200 ms apart, whether somebody has one of the addresses, and
+   waits 200 ms more: ARP probes (RFC 5227), duplicate address detection (RFC 4862). If somebody
+   answers, or is about to take the address, it ends with code 2 and says whose MAC that is. This
+   makes a start 600 ms longer; on a TAP that is no port of a bridge, where only the host can
+   answer, 20 ms. `address_check = false` leaves this step out. That is needed only where the network
+   answers for every address (proxy ARP, as in some clouds).
+4. It announces its addresses, and does so again whenever the interface comes back.
+
+If another station claims one of the addresses later, the server keeps it. It counts the frames
+(`wire_conflict_frames`), and at most once in ten seconds it logs a warning and, for IPv4, announces
+the address again.
+
+**With a MAC address of its own** (`own`), locally administered and the same at every start, the
+server is another station beside the kernel, which takes none of its packets for its own. A device
+that cannot filter for a second address is made to receive everything (promiscuous mode). Networks
+that let only known MAC addresses through drop what is sent to it: most clouds, many container
+networks, access points, switches with port security. Nobody can connect then, and nothing arrives;
+after a minute without any frame the log says so.
+
+**With the interface's** (`interface`), server and kernel share one MAC address, each with IP
+addresses of its own. Promiscuous mode is not needed. The server answers ARP and neighbour
+solicitations for its addresses, the kernel for the kernel's. The kernel sees the server's packets,
+too, and drops them, because their address is none of its own. But if it forwards (`sysctl
+net.ipv4.conf.IFACE.forwarding`), it tries to forward them, and sends the clients redirects and
+\"host unreachable\"; the log warns of it. Switch forwarding off on that interface, or drop them where
+the server has them already: `iptables -t raw -A PREROUTING -i IFACE -d ADDRESS -j DROP`. In a cloud
+the address must be assigned to the interface there (as a secondary address), but not be configured
+on it in the host.
+
 ## What replies say
 
 A directory, a path that ends with `/`, is answered with its `index.html`, or 404 if it has none; its
@@ -499,6 +561,8 @@ for 24 hours.
 | Requests answered ahead of the client (pipelined) | 8 | they wait |
 | Request body | none | 413 |
 
+## Memory and descriptors
+
 Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and some hundred bytes for
 each of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
 vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
@@ -518,7 +582,9 @@ each of `connections_max`, since each may ask for another; the log warns if ther
 )]
 pub struct FileConfig {
     pub link: Option<String>,
+    pub mac: Option<String>,
     pub address: Option<Vec<String>>,
+    pub address_check: Option<bool>,
     pub http: Option<PortOrOff>,
     pub https: Option<PortOrOff>,
     pub certificate: Option<Vec<CertificateTable>>,

@@ -69,6 +69,7 @@ fn the_text_defaults_in_the_table_are_those_of_the_code() {
     for default in [
         super::LINK_DEFAULT,
         super::ADDRESS_DEFAULT,
+        super::MAC_DEFAULT,
         super::LOG_DEFAULT,
     ] {
         assert_eq!(

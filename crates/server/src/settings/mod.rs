@@ -41,6 +41,25 @@ pub enum LinkChoice {
     Packet(String),
 }
 
+impl LinkChoice {
+    /// The interface's name.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        match self {
+            Self::Tap(name) | Self::Packet(name) => name,
+        }
+    }
+}
+
+/// Which MAC address the server is reached at on an existing interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MacSetting {
+    /// One of its own.
+    Own,
+    /// The interface's, shared with the kernel.
+    Interface,
+}
+
 /// Everything the server runs with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -48,10 +67,14 @@ pub struct Settings {
     pub path: PathBuf,
     /// The interface.
     pub link: LinkChoice,
+    /// Our MAC address there; means nothing on a TAP.
+    pub mac: MacSetting,
     /// Our addresses: 1..=[`ADDRESSES_MAX`], no two alike.
     pub addresses: Vec<Cidr>,
     /// How the operator named the addresses, for messages: `--address`, or the key.
     pub addresses_origin: Origin,
+    /// Whether the network is asked who has them before they are used.
+    pub is_address_checked: bool,
     /// TCP port of plain HTTP.
     pub http_port: Option<u16>,
     /// HTTP over TLS.
@@ -187,6 +210,8 @@ impl Settings {
             link.as_deref().unwrap_or(config::LINK_DEFAULT),
             &link_origin,
         )?;
+        let (mac, mac_origin) = keys.pick(args.mac, file.mac.take(), "--mac", "mac");
+        let mac = parse_mac(mac.as_deref(), &mac_origin, &link)?;
         let typed = (!args.addresses.is_empty()).then_some(args.addresses);
         let (addresses, addresses_origin) =
             keys.pick(typed, file.address.take(), "--address", "address");
@@ -199,8 +224,10 @@ impl Settings {
         Ok(Self {
             path: args.path,
             link,
+            mac,
             addresses,
             addresses_origin,
+            is_address_checked: file.address_check.unwrap_or(true),
             http_port,
             https,
             is_sealing_emulated: false,
@@ -623,6 +650,26 @@ fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Failure> {
         "tap" => Ok(LinkChoice::Tap(name.into())),
         "packet" => Ok(LinkChoice::Packet(name.into())),
         _ => Err(refuse("unknown kind of link")),
+    }
+}
+
+/// Whose MAC: on a TAP there is none to share, since the interface's is the host's end.
+fn parse_mac(
+    text: Option<&str>,
+    origin: &Origin,
+    link: &LinkChoice,
+) -> Result<MacSetting, Failure> {
+    match (text.unwrap_or(config::MAC_DEFAULT), link) {
+        ("own", _) => Ok(MacSetting::Own),
+        ("interface", LinkChoice::Packet(_)) => Ok(MacSetting::Interface),
+        ("interface", LinkChoice::Tap(_)) => Err(Failure::refused(
+            format!("{origin} interface: means nothing with a TAP"),
+            "leave it out, or use --link packet:IFACE",
+        )),
+        (other, _) => Err(Failure::refused(
+            format!("{origin} {other}: unknown MAC address"),
+            "write own or interface",
+        )),
     }
 }
 

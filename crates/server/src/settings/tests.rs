@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
-use super::{LinkChoice, Origin, Settings};
+use super::{LinkChoice, MacSetting, Origin, Settings};
 use crate::access_log::AccessLogTarget;
 use crate::cli::{CommonArgs, EmulateArgs, ServeArgs};
 use crate::config::{FileConfig, documentation};
@@ -74,6 +74,45 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
     assert_eq!(from_flags.urls(), "http://[fd77::2]/ http://10.2.0.2/");
     assert_eq!(from_flags.pcap, Some(PathBuf::from("b")));
     assert!(from_flags.replies.cors);
+}
+
+#[test]
+fn the_mac_address_is_our_own_or_the_interface_s() {
+    assert_eq!(with_file("").unwrap().mac, MacSetting::Own);
+    let packet = "link = \"packet:eth1\"\n";
+    let written = |mac: &str| with_file(&format!("{packet}mac = \"{mac}\""));
+    assert_eq!(written("interface").unwrap().mac, MacSetting::Interface);
+    assert_eq!(written("own").unwrap().mac, MacSetting::Own);
+    let typed = with_both(&format!("{packet}mac = \"own\""), |args| {
+        args.common.mac = Some("interface".into());
+    });
+    assert_eq!(typed.unwrap().mac, MacSetting::Interface);
+    assert_eq!(
+        written("02:00:00:00:00:01").unwrap_err(),
+        "atlas.toml: mac 02:00:00:00:00:01: unknown MAC address; write own or interface"
+    );
+    let on_a_tap = with_flags(|args| args.common.mac = Some("interface".into())).unwrap_err();
+    assert_eq!(
+        on_a_tap,
+        "--mac interface: means nothing with a TAP; leave it out, or use --link packet:IFACE"
+    );
+    let own = with_flags(|args| args.common.mac = Some("own".into())).unwrap();
+    assert_eq!(own.mac, MacSetting::Own);
+}
+
+#[test]
+fn addresses_are_checked_unless_the_file_says_otherwise() {
+    assert!(with_file("").unwrap().is_address_checked);
+    assert!(
+        with_file("address_check = true")
+            .unwrap()
+            .is_address_checked
+    );
+    assert!(
+        !with_file("address_check = false")
+            .unwrap()
+            .is_address_checked
+    );
 }
 
 #[test]

@@ -32,11 +32,11 @@ use std::sync::Arc;
 
 use clock::Instant;
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
-use link::{Link, LinkError, Received, TransmitError};
+use link::{InterfaceState, Link, LinkError, Received, TransmitError};
 use memory::Arena;
 use session::{
-    Conductor, ObjectHandle, ReadError, ReadPlan, RequestLog, TlsAnswer, TlsPlan, TlsToken,
-    TransmitProgress, Transmitted,
+    AddressConflict, Conductor, ObjectHandle, ReadError, ReadPlan, RequestLog, TlsAnswer, TlsPlan,
+    TlsToken, TransmitProgress, Transmitted,
 };
 use store::Store;
 
@@ -215,6 +215,28 @@ impl<L: Link, D: Disk> Worker<L, D> {
             blocked_on_link,
             next_timeout: blocked_on_link.then(|| now + link::FULL_RETRY_AFTER),
         }
+    }
+
+    /// Tells the network again that our addresses are here.
+    pub fn announce(&mut self) {
+        self.conductor.announce();
+    }
+
+    /// The last conflict about one of our addresses that has not been asked for yet.
+    pub fn poll_conflict(&mut self) -> Option<AddressConflict> {
+        self.conductor.poll_conflict()
+    }
+
+    /// Takes over what has become of the interface; whether that limits frames in another way.
+    pub fn follow(&mut self, now: Instant, state: &InterfaceState) -> bool {
+        let before = self.link.capabilities();
+        let after = self.link.follow(state);
+        if after == before {
+            return false;
+        }
+        let (mtu, segmentation) = (after.mtu_bytes, after.segmentation_bytes_max);
+        self.conductor.set_link_limits(now, mtu, segmentation);
+        true
     }
 
     /// Open connections, half-open ones included.

@@ -216,6 +216,23 @@ impl Atlas {
         line.trim_end().to_owned()
     }
 
+    /// Whether it has written anything to stdout that was not read.
+    #[allow(
+        unsafe_code,
+        reason = "UNSAFETY: poll(2), which the standard library does not have"
+    )]
+    pub(crate) fn has_output(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.stdout.get_ref().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry, which lives through the call.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        assert!(ready >= 0, "{}", std::io::Error::last_os_error());
+        ready > 0
+    }
+
     /// Reads stderr up to a line that has `part` in it.
     pub(crate) fn stderr_line(&mut self, part: &str) -> String {
         loop {

@@ -9,6 +9,7 @@
     reason = "a test may panic, and says on stderr what it skips"
 )]
 
+mod addresses;
 mod lab;
 mod privileges;
 mod tls;

@@ -11,6 +11,7 @@ use wire::{
 };
 
 use super::Conductor;
+use crate::address::{self, AddressConflict};
 
 /// Least MTU a router may talk us down to: RFC 791's 576 for IPv4 (anything less is an attack on
 /// our packet rate), RFC 8200's 1280 for IPv6.
@@ -42,6 +43,8 @@ impl Conductor {
             } if self.is_ours(path.destination) => {
                 self.handle_segment(now, arena, &path, &segment, payload);
             }
+            Incoming::Arp(_) | Incoming::NeighborAdvertisement { .. }
+                if self.is_conflict(now, &incoming) => {}
             Incoming::Arp(arp) => self.answer_arp(&arp),
             Incoming::EchoV4 {
                 path,
@@ -83,15 +86,49 @@ impl Conductor {
     }
 
     /// Tells the link that our addresses are here: gratuitous ARP (RFC 5227 s3), unsolicited
-    /// neighbour advertisement (RFC 4861 s7.2.6).
-    pub(super) fn announce(&mut self) {
-        let mac = self.config.mac;
-        for address in self.config.addresses.clone() {
-            self.answer_short(|buffer| match address {
-                IpAddr::V4(address) => wire::emit_gratuitous_arp(buffer, mac, address),
-                IpAddr::V6(address) => wire::emit_unsolicited_advertisement(buffer, mac, address),
-            });
+    /// neighbour advertisement (RFC 4861 s7.2.6). Done at start; to be repeated when the interface
+    /// was down, for then switches and neighbours may have forgotten us.
+    pub fn announce(&mut self) {
+        for place in 0..self.config.addresses.len() {
+            self.announce_one(place);
         }
+    }
+
+    fn announce_one(&mut self, place: usize) {
+        let mac = self.config.mac;
+        let Some(&address) = self.config.addresses.get(place) else {
+            return;
+        };
+        self.answer_short(|buffer| match address {
+            IpAddr::V4(address) => wire::emit_gratuitous_arp(buffer, mac, address),
+            IpAddr::V6(address) => wire::emit_unsolicited_advertisement(buffer, mac, address),
+        });
+    }
+
+    /// The last conflict about one of our addresses that has not been asked for yet. There is a new
+    /// one for each address at most once in [`DEFEND_INTERVAL`](crate::DEFEND_INTERVAL).
+    pub fn poll_conflict(&mut self) -> Option<AddressConflict> {
+        self.defense.take()
+    }
+
+    /// Whether a frame says that another station has an address of ours. If so, it is counted, and
+    /// an IPv4 address is defended (RFC 5227 s2.4 (c)). Of IPv6 addresses RFC 4862 s5.4.4 leaves
+    /// open what to do; neighbours ask again before long, and get our answer, too.
+    fn is_conflict(&mut self, now: Instant, incoming: &Incoming<'_>) -> bool {
+        let Some(conflict) = address::claim(incoming) else {
+            return false;
+        };
+        let ours = &self.config.addresses;
+        let place = ours.iter().position(|address| *address == conflict.address);
+        let Some(place) = place.filter(|_| conflict.mac != self.config.mac) else {
+            return false;
+        };
+        self.counters.wire_conflict_frames += 1;
+        if self.defense.note(now, place, conflict) && conflict.address.is_ipv4() {
+            self.counters.wire_defense_frames += 1;
+            self.announce_one(place);
+        }
+        true
     }
 
     fn answer_arp(&mut self, arp: &ArpRepr) {
@@ -133,6 +170,26 @@ impl Conductor {
         });
     }
 
+    /// The link takes other frames from now on. New connections follow; of those that are open, who
+    /// sends larger segments than it takes sends what is in flight again in smaller ones.
+    pub fn set_link_limits(&mut self, now: Instant, mtu_bytes: u16, segmentation_bytes_max: u32) {
+        let is_smaller = mtu_bytes < self.config.mtu_bytes;
+        self.config.mtu_bytes = mtu_bytes;
+        self.config.segmentation_bytes_max = segmentation_bytes_max;
+        if !is_smaller {
+            return;
+        }
+        let indexes: Vec<u32> = self.clients.indexes().collect();
+        for index in indexes {
+            let Some(client) = self.clients.entry_mut(index) else {
+                continue;
+            };
+            let segment_bytes = path_segment_bytes(client.route.source, mtu_bytes.into());
+            client.tcp.on_link_limit(now, segment_bytes);
+            self.settle(now, index);
+        }
+    }
+
     pub(super) fn handle_packet_too_big(
         &mut self,
         now: Instant,
@@ -154,12 +211,7 @@ impl Conductor {
             return;
         }
         self.counters.tcp_packet_too_big_count += 1;
-        let (least, headers) = match original.source {
-            IpAddr::V4(_) => (MTU_BYTES_MIN_V4, 20 + 32),
-            IpAddr::V6(_) => (MTU_BYTES_MIN_V6, 40 + 32),
-        };
-        let segment_bytes = mtu_bytes.max(least) - headers;
-        let segment_bytes = u16::try_from(segment_bytes).unwrap_or(u16::MAX);
+        let segment_bytes = path_segment_bytes(original.source, mtu_bytes);
         client
             .tcp
             .on_packet_too_big(now, original.sequence, segment_bytes);
@@ -171,4 +223,14 @@ impl Conductor {
         let headers = if path.source.is_ipv4() { 40 } else { 60 };
         self.config.mtu_bytes.saturating_sub(headers)
     }
+}
+
+/// The largest TCP payload with timestamps of one packet from `source` where `mtu_bytes` are the
+/// most, bytes.
+fn path_segment_bytes(source: IpAddr, mtu_bytes: u32) -> u16 {
+    let (least, headers) = match source {
+        IpAddr::V4(_) => (MTU_BYTES_MIN_V4, 20 + 32),
+        IpAddr::V6(_) => (MTU_BYTES_MIN_V6, 40 + 32),
+    };
+    u16::try_from(mtu_bytes.max(least) - headers).unwrap_or(u16::MAX)
 }

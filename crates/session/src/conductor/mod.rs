@@ -23,6 +23,7 @@ use record::Sealer;
 use tcp::{HalfOpen, Listener, Table, TimeWaitTable, TimerQueue};
 use wire::Route;
 
+use crate::address::Defense;
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::fetch::FetchLimits;
@@ -72,6 +73,7 @@ pub struct Conductor {
     /// Clients with something to send.
     writers: RunQueue,
     outbox: Outbox,
+    defense: Defense,
     lookups: VecDeque<LookupPlan>,
     released: Vec<ObjectHandle>,
     /// Clients to be reset as soon as there is room for their resets.
@@ -122,6 +124,7 @@ impl Conductor {
             readers: RunQueue::new(clients),
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),
+            defense: Defense::new(config.addresses.len()),
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
             condemned: Vec::new(),

@@ -48,6 +48,15 @@ impl Connection {
         }
     }
 
+    /// Our own link takes at most `segment_bytes` of payload from now on. That is certain, unlike
+    /// what a router says: what is in flight goes again in the new size.
+    pub fn on_link_limit(&mut self, now: Instant, segment_bytes: u16) {
+        let segment_bytes = segment_bytes.max(SEGMENT_BYTES_MIN - 12);
+        if segment_bytes < self.segment_bytes {
+            self.shrink_segments(now, segment_bytes);
+        }
+    }
+
     /// The timer fired. Returns whether a report explains it, which is obeyed then.
     pub(super) fn obey_path_report(&mut self, now: Instant) -> bool {
         let Some(report) = self.path_report.take() else {

@@ -9,9 +9,9 @@ use wire::ipv6::{Ipv6Packet, Ipv6Repr};
 use wire::{
     ArpOperation, ArpRepr, ChecksumState, DropReason, HEADERS_BYTES_MAX, Incoming, MacAddress,
     Path, Route, SackBlocks, SegmentationKind, SeqNumber, TcpChecksum, TcpOptions, TcpRepr,
-    Timestamps, complete_checksum, emit_arp, emit_arp_reply, emit_echo_reply, emit_gratuitous_arp,
-    emit_neighbor_advertisement, emit_neighbor_solicitation, emit_unsolicited_advertisement,
-    parse_frame,
+    Timestamps, complete_checksum, emit_arp, emit_arp_probe, emit_arp_reply, emit_echo_reply,
+    emit_gratuitous_arp, emit_neighbor_advertisement, emit_neighbor_solicitation,
+    emit_unsolicited_advertisement, parse_frame,
 };
 
 use crate::strategies::{
@@ -120,6 +120,37 @@ proptest! {
             let expected = Incoming::NeighborSolicitation { path, target, source_link };
             prop_assert_eq!(parsed, Ok(expected));
         }
+    }
+
+    #[test]
+    fn probes_come_back_and_name_no_sender(us in mac(), target in address_v4()) {
+        let mut buffer = [0; HEADERS_BYTES_MAX];
+        let length = emit_arp_probe(&mut buffer, us, target);
+        prop_assert_eq!(buffer[..6].as_ref(), &MacAddress::BROADCAST.0);
+        let parsed = parse_frame(&buffer[..length], ChecksumState::Unverified);
+        prop_assert_eq!(parsed, Ok(Incoming::Arp(ArpRepr {
+            operation: ArpOperation::Request,
+            sender_mac: us,
+            sender_address: Ipv4Addr::UNSPECIFIED,
+            target_mac: MacAddress::default(),
+            target_address: target,
+        })));
+    }
+
+    #[test]
+    fn advertisements_come_back(us in mac(), target in address_v6()) {
+        let mut buffer = [0; HEADERS_BYTES_MAX];
+        let length = emit_unsolicited_advertisement(&mut buffer, us, target);
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        let path = Path {
+            source_mac: us,
+            destination_mac: MacAddress::from_multicast_v6(group),
+            source: target.into(),
+            destination: group.into(),
+        };
+        let parsed = parse_frame(&buffer[..length], ChecksumState::Unverified);
+        let target_link = Some(us);
+        prop_assert_eq!(parsed, Ok(Incoming::NeighborAdvertisement { path, target, target_link }));
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each check prints one line. It refuses to touch the host's own interfaces: clients, servers and
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
+mod addresses;
 mod files;
 mod https;
 mod identities;
@@ -149,6 +150,7 @@ fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let packet = Stage::packet(&subject)?;
     show(suite, &packet, &subject);
     start::run(suite, &packet, &atlas, library.root(), &identities);
+    addresses::run(suite, &packet, &atlas, &library);
     drop(packet);
     if !Path::new("/dev/net/tun").exists() {
         suite.skip("tap", "no /dev/net/tun");

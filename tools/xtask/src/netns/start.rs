@@ -13,7 +13,7 @@ use crate::harness::process::output;
 use crate::harness::suite::{Outcome, Suite};
 
 /// The exit code of a start that failed.
-const EXIT_REFUSED: i32 = 2;
+pub(super) const EXIT_REFUSED: i32 = 2;
 
 /// A start that hangs is a failure too.
 const LIMIT: Duration = Duration::from_secs(20);

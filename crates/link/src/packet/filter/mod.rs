@@ -4,8 +4,12 @@
 //! interface costs us nothing. It passes, untagged:
 //!
 //! - to our MAC: ARP about our IPv4 addresses, IPv4 and IPv6 to our addresses;
-//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations
-//!   (RFC 4861 s4.3) sent to an IPv6 multicast group that ask for one of our addresses.
+//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations and
+//!   advertisements (RFC 4861 s4.3, s4.4) sent to an IPv6 multicast group that are about one of our
+//!   addresses.
+//!
+//! ARP is about an address when that is asked for, or is the sender's: who says that it has one of
+//! our addresses must be heard (RFC 5227 s2.1.1).
 //!
 //! It refuses everything else, and a frame too short for what is asked of it: a classic BPF load
 //! beyond the end refuses the frame. It does not check what a parser will: lengths, checksums,
@@ -42,6 +46,7 @@ const ETHERTYPE_IPV6: u32 = 0x86dd;
 
 const AT_DESTINATION_MAC: u32 = 0;
 const AT_ETHERTYPE: u32 = 12;
+const AT_ARP_SENDER: u32 = 14 + 14;
 const AT_ARP_TARGET: u32 = 14 + 24;
 const AT_IPV4_DESTINATION: u32 = 14 + 16;
 const AT_IPV6_NEXT_HEADER: u32 = 14 + 6;
@@ -51,6 +56,7 @@ const AT_ND_TARGET: u32 = 14 + 40 + 8;
 
 const NEXT_HEADER_ICMPV6: u32 = 58;
 const NEIGHBOR_SOLICITATION: u32 = 135;
+const NEIGHBOR_ADVERTISEMENT: u32 = 136;
 /// First byte of every IPv6 multicast address.
 const IPV6_MULTICAST: u32 = 0xff;
 
@@ -72,18 +78,21 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
             IpAddr::V6(address) => v6.push(*address),
         }
     }
-    let arp = when_equal(ETHERTYPE_ARP, &accept_any_v4(AT_ARP_TARGET, &v4));
+    let arp = when_equal(
+        ETHERTYPE_ARP,
+        &accept_any_v4(&[AT_ARP_TARGET, AT_ARP_SENDER], &v4),
+    );
     let to_us = concat(&[
         vec![load(LOAD_HALF, AT_ETHERTYPE)],
         arp.clone(),
-        when_equal(ETHERTYPE_IPV4, &accept_any_v4(AT_IPV4_DESTINATION, &v4)),
+        when_equal(ETHERTYPE_IPV4, &accept_any_v4(&[AT_IPV4_DESTINATION], &v4)),
         when_equal(ETHERTYPE_IPV6, &accept_ipv6(&v6)),
         vec![refuse()],
     ]);
     let to_a_group = concat(&[
         vec![load(LOAD_HALF, AT_ETHERTYPE)],
         arp,
-        when_equal(ETHERTYPE_IPV6, &accept_solicitation(&v6)),
+        when_equal(ETHERTYPE_IPV6, &accept_neighbor(&v6)),
         vec![refuse()],
     ]);
     concat(&[
@@ -101,32 +110,36 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
     ])
 }
 
-/// Accepts if one of `addresses` is at `at`, refuses otherwise.
-fn accept_any_v4(at: u32, addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
-    let mut block = vec![load(LOAD_WORD, at)];
-    for address in addresses {
-        block.extend([step(JUMP_EQUAL, 0, 1, address.to_bits()), accept()]);
+/// Accepts if one of `addresses` is at one of `places`, refuses otherwise.
+fn accept_any_v4(places: &[u32], addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+    let mut block = Vec::new();
+    for at in places {
+        block.push(load(LOAD_WORD, *at));
+        for address in addresses {
+            block.extend([step(JUMP_EQUAL, 0, 1, address.to_bits()), accept()]);
+        }
     }
     block.push(refuse());
     block
 }
 
-/// Accepts IPv6 to one of `addresses` and solicitations of them, refuses otherwise.
+/// Accepts IPv6 to one of `addresses` and neighbour messages about them, refuses otherwise.
 fn accept_ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     let mut block = Vec::new();
     for address in addresses {
         block.extend(accept_v6(AT_IPV6_DESTINATION, *address));
     }
     // RFC 6085 s3: a multicast packet may be sent to a unicast MAC.
-    block.extend(accept_solicitation(addresses));
+    block.extend(accept_neighbor(addresses));
     block
 }
 
-/// Accepts multicast neighbour solicitations of one of `addresses`, refuses otherwise.
+/// Accepts multicast neighbour solicitations and advertisements of one of `addresses`, refuses
+/// otherwise.
 ///
 /// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no other extension
-/// header before a solicitation.
-fn accept_solicitation(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
+/// header before these messages.
+fn accept_neighbor(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     let mut block = vec![
         load(LOAD_BYTE, AT_IPV6_DESTINATION),
         step(JUMP_EQUAL, 1, 0, IPV6_MULTICAST),
@@ -135,7 +148,8 @@ fn accept_solicitation(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
         step(JUMP_EQUAL, 1, 0, NEXT_HEADER_ICMPV6),
         refuse(),
         load(LOAD_BYTE, AT_ICMPV6_TYPE),
-        step(JUMP_EQUAL, 1, 0, NEIGHBOR_SOLICITATION),
+        step(JUMP_EQUAL, 2, 0, NEIGHBOR_SOLICITATION),
+        step(JUMP_EQUAL, 1, 0, NEIGHBOR_ADVERTISEMENT),
         refuse(),
     ];
     for address in addresses {

@@ -82,6 +82,13 @@ fn arp(destination: [u8; 6], target: &str) -> Vec<u8> {
     frame
 }
 
+/// An answer to a probe: it is sent to one station, and to no address.
+fn arp_reply(destination: [u8; 6], sender: &str) -> Vec<u8> {
+    let mut frame = arp(destination, "0.0.0.0");
+    frame[28..32].copy_from_slice(&octets(sender));
+    frame
+}
+
 fn ipv4(destination_mac: [u8; 6], destination: &str) -> Vec<u8> {
     let mut frame = ethernet(destination_mac, 0x0800);
     frame.extend_from_slice(&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 6, 0, 0, 9, 9, 9, 9]);
@@ -106,11 +113,21 @@ fn solicitation(destination_mac: [u8; 6], kind: u8, target: &str) -> Vec<u8> {
 
 /// The group MAC of the solicited-node group of [`V6`].
 const SOLICITED: [u8; 6] = [0x33, 0x33, 0xff, 0xa1, 0xb2, 0xc3];
+/// The group MAC of all IPv6 nodes.
+const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 #[test]
 fn what_is_ours_passes() {
     assert!(ours(&arp(BROADCAST, V4)), "a broadcast ARP request");
     assert!(ours(&arp(OURS.0, V4)), "a unicast ARP request");
+    assert!(
+        ours(&arp_reply(OURS.0, V4)),
+        "who has our address answers our probe"
+    );
+    assert!(
+        ours(&arp_reply(BROADCAST, V4)),
+        "who has our address asks for another"
+    );
     assert!(ours(&ipv4(OURS.0, V4)));
     assert!(ours(&ipv6(OURS.0, V6, 6)));
     assert!(ours(&ipv6(OURS.0, V6, 44)), "a fragment");
@@ -118,6 +135,10 @@ fn what_is_ours_passes() {
     assert!(
         ours(&solicitation(OURS.0, 135, V6)),
         "multicast sent to a unicast MAC"
+    );
+    assert!(
+        ours(&solicitation(ALL_NODES, 136, V6)),
+        "who has our address says so to all"
     );
 }
 
@@ -148,7 +169,16 @@ fn what_is_the_kernel_s_or_nobody_s_does_not_pass() {
         !ours(&solicitation(SOLICITED, 135, "fd01::a1:b2c3")),
         "same group, other target"
     );
-    assert!(!ours(&solicitation(SOLICITED, 136, V6)), "an advertisement");
+    assert!(
+        !ours(&solicitation(ALL_NODES, 136, "fd01::a1:b2c3")),
+        "an advertisement of another address"
+    );
+    for kind in [134, 137] {
+        let message = solicitation(ALL_NODES, kind, V6);
+        assert!(!ours(&message), "a router's advertisement, a redirect");
+    }
+    assert!(!ours(&arp_reply(BROADCAST, "10.1.2.4")), "another sender");
+    assert!(!ours(&arp_reply(other_mac, V4)), "to another station");
     assert!(!ours(&ethernet(OURS.0, 0x88cc)), "LLDP");
 }
 
@@ -202,8 +232,11 @@ fn every_one_of_the_most_addresses_passes_and_the_program_fits_the_kernel() {
 
     let addresses: Vec<IpAddr> = (0..ADDRESSES_MAX).map(v4).collect();
     let four = program(OURS, &addresses);
+    assert!(four.len() <= 1_800, "{}", four.len());
     for address in &addresses {
         assert!(passes(&four, &arp(BROADCAST, &address.to_string()), 0));
+        let reply = arp_reply(OURS.0, &address.to_string());
+        assert!(passes(&four, &reply, 0));
         assert!(passes(&four, &ipv4(OURS.0, &address.to_string()), 0));
     }
     assert!(!passes(

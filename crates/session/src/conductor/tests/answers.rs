@@ -3,12 +3,14 @@
 use core::net::{IpAddr, Ipv4Addr};
 
 use wire::{
-    ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, TcpFlags,
-    TcpRepr,
+    ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, SeqNumber,
+    TcpFlags, TcpRepr,
 };
 
-use super::{Bench, OUR_ADDRESS, OUR_MAC, PEER_ADDRESS, PEER_MAC, Peer, Sent, config};
-use crate::Conductor;
+use super::{
+    Bench, OBJECT_BYTES, OUR_ADDRESS, OUR_MAC, PEER_ADDRESS, PEER_MAC, Peer, Sent, config,
+};
+use crate::{AddressConflict, Conductor};
 
 fn arp_request(target: Ipv4Addr) -> Vec<u8> {
     let request = ArpRepr {
@@ -118,4 +120,120 @@ fn a_lost_syn_ack_is_repeated_and_at_last_forgotten() {
     }
     assert_eq!(repeated, 4);
     assert_eq!(bench.conductor.counters().tcp_handshake_timeout_count, 1);
+}
+
+/// What another station at `mac` says of `address` to all.
+fn claim_of(mac: MacAddress, address: IpAddr) -> Vec<u8> {
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = match address {
+        IpAddr::V4(address) => wire::emit_gratuitous_arp(&mut buffer, mac, address),
+        IpAddr::V6(address) => wire::emit_unsolicited_advertisement(&mut buffer, mac, address),
+    };
+    buffer[..length].to_vec()
+}
+
+#[test]
+fn an_address_that_another_station_claims_is_defended_once_in_an_interval() {
+    let mut bench = Bench::new();
+    let ours = IpAddr::V4(OUR_ADDRESS);
+    let conflict = AddressConflict {
+        address: ours,
+        mac: PEER_MAC,
+    };
+    for (now_and_then, defended) in [(0, 1), (0, 0), (9_999, 0), (1, 1)] {
+        bench.pass(clock::Duration::from_millis(now_and_then));
+        bench.sent.clear();
+        bench.receive(&claim_of(PEER_MAC, ours));
+        bench.turn();
+        assert_eq!(bench.sent.len(), defended);
+        for (_, frame) in &bench.sent {
+            assert_eq!(
+                *frame,
+                claim_of(OUR_MAC, ours),
+                "an announcement, no answer"
+            );
+        }
+        let told = bench.conductor.poll_conflict();
+        assert_eq!(told, (defended == 1).then_some(conflict));
+    }
+    let counters = bench.conductor.counters();
+    assert_eq!(
+        (counters.wire_conflict_frames, counters.wire_defense_frames),
+        (4, 2)
+    );
+    assert_eq!(counters.wire_foreign_frames, 0);
+}
+
+#[test]
+fn an_ipv6_address_that_another_station_claims_is_told_of() {
+    let ours = IpAddr::V6("fd00::2".parse().unwrap());
+    let mut config = config();
+    config.addresses.push(ours);
+    let mut bench = Bench::with(config, 2);
+    bench.receive(&claim_of(PEER_MAC, ours));
+    bench.turn();
+    assert!(bench.sent.is_empty());
+    let conflict = bench.conductor.poll_conflict();
+    assert_eq!(
+        conflict.map(|conflict| (conflict.address, conflict.mac)),
+        Some((ours, PEER_MAC))
+    );
+    assert_eq!(bench.conductor.counters().wire_conflict_frames, 1);
+}
+
+#[test]
+fn our_own_words_and_those_about_other_addresses_are_no_conflict() {
+    let ours = IpAddr::V4(OUR_ADDRESS);
+    let mut bench = Bench::new();
+    bench.receive(&claim_of(OUR_MAC, ours));
+    bench.receive(&claim_of(PEER_MAC, IpAddr::V4(PEER_ADDRESS)));
+    bench.receive(&claim_of(PEER_MAC, IpAddr::V6("fd00::2".parse().unwrap())));
+    assert_eq!(bench.conductor.poll_conflict(), None);
+    let counters = bench.conductor.counters();
+    assert_eq!(counters.wire_conflict_frames, 0);
+    assert_eq!(counters.wire_foreign_frames, 2);
+}
+
+#[test]
+fn addresses_are_announced_again_when_asked() {
+    let mut bench = Bench::new();
+    bench.conductor.announce();
+    bench.turn();
+    let ours = IpAddr::V4(OUR_ADDRESS);
+    let [(_, frame)] = &bench.sent[..] else {
+        panic!("one announcement");
+    };
+    assert_eq!(*frame, claim_of(OUR_MAC, ours));
+}
+
+#[test]
+fn a_link_that_takes_smaller_packets_is_followed_by_connections_old_and_new() {
+    let mut bench = Bench::new();
+    let mut old = Peer::connect(&mut bench, 1000);
+    let now = bench.now;
+    bench.conductor.set_link_limits(now, 1_400, 9_000);
+    old.get(&mut bench, "/object");
+    for read in core::mem::take(&mut bench.reads) {
+        bench.complete(read, OBJECT_BYTES);
+    }
+    let mut large = Vec::new();
+    let _ = bench
+        .conductor
+        .transmit(now, &mut bench.arena, &mut |frame| {
+            let parts: usize = frame.payload.iter().map(|part| part.len()).sum();
+            if let Some(segmentation) = frame.offload.segmentation {
+                large.push((frame.headers.len() + parts, segmentation.segment_bytes));
+            }
+            crate::Transmitted::Taken
+        });
+    assert!(!large.is_empty());
+    for (frame_bytes, segment_bytes) in large {
+        assert!(frame_bytes <= 14 + 9_000);
+        assert_eq!(segment_bytes, 1_400 - 20 - 32, "room for timestamps");
+    }
+    let _new = Peer::knock(&mut bench, 1001, SeqNumber(7));
+    let [(syn_ack, _)] = &bench.take_segments(1001)[..] else {
+        panic!("a SYN-ACK");
+    };
+    assert_eq!(syn_ack.options.mss, Some(1_400 - 20 - 20));
 }

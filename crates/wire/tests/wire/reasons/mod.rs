@@ -567,10 +567,13 @@ fn neighbor_rows() -> Vec<Row> {
         row(
             advertisement(0x60, group),
             D::NeighborInvalid,
-            solicitation(),
+            advertisement(0x20, group),
         ),
-        row(advertisement(0x20, group), D::Icmpv6Other, solicitation()),
-        row(advertisement(0x60, OUR_V6), D::Icmpv6Other, solicitation()),
+        row(
+            icmp_v6(patch(advertisement(0x60, OUR_V6), IP + 8, &[0; 16])),
+            D::SourceInvalid,
+            advertisement(0x60, OUR_V6),
+        ),
     ]
 }
 

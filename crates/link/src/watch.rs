@@ -1,0 +1,151 @@
+//! How an interface is, and that it has changed.
+//!
+//! Only rarely asked: before serving, until the interface carries frames; then once in a while,
+//! because an operator or a cable may change it. It refuses to say what changed: the kernel's
+//! notices say when to ask, and the answer is the state as it is then.
+//!
+//! Bounds: two netlink sockets; the kernel bounds what waits in them.
+
+use std::os::fd::BorrowedFd;
+
+use crate::error::SetupError;
+use crate::interface::{InterfaceName, clamp_mtu};
+use crate::netlink::{InterfaceDescription, Netlink, Notices};
+use crate::segmentation_bytes_max;
+
+/// How an interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceState {
+    /// An operator has set it up.
+    pub is_up: bool,
+    /// There is something at the other end. An interface that is down has none.
+    pub has_carrier: bool,
+    /// It is a port of a bridge or a bond, so that others are behind it.
+    pub has_master: bool,
+    /// Largest IP packet of one frame, bytes; 65,535 if it is larger.
+    pub mtu_bytes: u16,
+    /// Largest IP packet it takes in one piece to cut it, bytes.
+    pub segmentation_bytes_max: u32,
+}
+
+impl InterfaceState {
+    /// Whether frames can pass.
+    #[must_use]
+    pub const fn carries_frames(&self) -> bool {
+        self.is_up && self.has_carrier
+    }
+
+    fn new(found: &InterfaceDescription) -> Self {
+        let has = |flag: i32| found.flags & flag.cast_unsigned() != 0;
+        Self {
+            is_up: has(libc::IFF_UP),
+            has_carrier: has(libc::IFF_LOWER_UP),
+            has_master: found.has_master,
+            mtu_bytes: clamp_mtu(found.mtu_bytes),
+            segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
+        }
+    }
+}
+
+/// Watches one interface.
+#[derive(Debug)]
+pub struct InterfaceWatch {
+    name: InterfaceName,
+    index: i32,
+    notices: Notices,
+    netlink: Netlink,
+    state: InterfaceState,
+}
+
+impl InterfaceWatch {
+    /// Begins to watch the interface called `name`, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`SetupError`]: there is no such interface, or the kernel does not answer.
+    pub fn open(name: &str) -> Result<Self, SetupError> {
+        let name = InterfaceName::parse(name)?;
+        let failed = |errno| name.error(OPERATION, CAPABILITY, errno);
+        // In this order: what changes after the answer is told of.
+        let notices = Notices::open().map_err(failed)?;
+        let mut netlink = Netlink::open().map_err(failed)?;
+        let found = netlink.describe(name.as_str()).map_err(failed)?;
+        Ok(Self {
+            name,
+            index: found.index,
+            notices,
+            netlink,
+            state: InterfaceState::new(&found),
+        })
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// How the interface was when last asked.
+    #[must_use]
+    pub const fn state(&self) -> InterfaceState {
+        self.state
+    }
+
+    /// Asks again if the kernel has told of a change; `None` if there is none that matters here.
+    ///
+    /// # Errors
+    /// [`SetupError`]: the interface was removed, or the kernel does not answer.
+    pub fn take_change(&mut self) -> Result<Option<InterfaceState>, SetupError> {
+        if !self.notices.take(self.index) {
+            return Ok(None);
+        }
+        let name = self.name;
+        let failed = |errno| name.error(OPERATION, CAPABILITY, errno);
+        let found = self.netlink.describe(name.as_str()).map_err(failed)?;
+        // Another interface may have the name by now.
+        if found.index != self.index {
+            return Err(failed(libc::ENODEV));
+        }
+        let state = InterfaceState::new(&found);
+        let is_changed = state != self.state;
+        self.state = state;
+        Ok(is_changed.then_some(state))
+    }
+
+    /// Readable when [`InterfaceWatch::take_change`] may have something.
+    #[must_use]
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.notices.fd()
+    }
+}
+
+const OPERATION: &str = "describing the interface";
+const CAPABILITY: &str = "cap_net_admin";
+
+#[cfg(test)]
+mod tests {
+    use super::{InterfaceState, InterfaceWatch, SetupError};
+
+    #[test]
+    fn loopback_carries_frames_and_a_missing_interface_is_refused() {
+        let mut watch = InterfaceWatch::open("lo").unwrap();
+        assert!(watch.state().carries_frames());
+        assert!(!watch.state().has_master);
+        assert_eq!(watch.state().mtu_bytes, u16::MAX);
+        assert_eq!(watch.take_change(), Ok(None));
+        let refusal = InterfaceWatch::open("no-such-link").unwrap_err();
+        assert!(matches!(refusal, SetupError::NoInterface { .. }));
+    }
+
+    #[test]
+    fn frames_pass_where_it_is_up_and_has_carrier() {
+        let lo = InterfaceWatch::open("lo").unwrap().state();
+        for (is_up, has_carrier) in [(false, false), (true, false), (false, true), (true, true)] {
+            let state = InterfaceState {
+                is_up,
+                has_carrier,
+                ..lo
+            };
+            assert_eq!(state.carries_frames(), is_up && has_carrier);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Making our addresses ours before they are used: a lock against a second server, an interface
+//! that carries frames, and the network's word that nobody has them.
+//!
+//! It refuses to serve at an address that somebody has: two stations at one address take each
+//! other's clients away without a word. It refuses to say that requests are answered while the
+//! interface is down; it waits, because at boot cables and switches take their time, and ends when
+//! it is asked to.
+//!
+//! Bounds: the wait for the interface has none; the questions take [`ProbeTimes::total`].
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use clock::Instant;
+use link::{InterfaceState, InterfaceWatch, Link, Received};
+use session::{AddressCheck, AddressConflict, ProbeTimes};
+use tracing::{debug, info, warn};
+use wire::{HEADERS_BYTES_MAX, Offload, Outgoing};
+
+use crate::failure::Failure;
+use crate::settings::{LinkChoice, MacSetting, Settings};
+use crate::signals::Signals;
+use crate::wait::{self, Source};
+
+/// Most frames looked at before the time is.
+const FRAMES_AT_ONCE_MAX: usize = 256;
+
+/// Locks on our addresses, each on one interface of this network namespace. The kernel takes them
+/// back when the process ends, however it ends.
+#[derive(Debug)]
+pub struct Locks {
+    _sockets: Vec<UnixDatagram>,
+}
+
+/// Locks our addresses on our interface.
+///
+/// Two packet sockets on one interface do not hear each other, so no question to the network would
+/// find a second server on this host.
+///
+/// # Errors
+/// Somebody has the lock.
+pub fn lock(settings: &Settings) -> Result<Locks, Failure> {
+    let interface = settings.link.interface();
+    let lock_one = |address: IpAddr| {
+        let name = format!("atlas/{interface}/{address}");
+        SocketAddr::from_abstract_name(&name)
+            .and_then(|name| UnixDatagram::bind_addr(&name))
+            .map_err(|error| {
+                let problem = match error.kind() {
+                    std::io::ErrorKind::AddrInUse => "another server has it".to_owned(),
+                    _ => format!("it cannot be locked: {error}"),
+                };
+                Failure::refused(
+                    format!(
+                        "{} {address} on {interface}: {problem}",
+                        settings.addresses_origin
+                    ),
+                    format!("stop that one (`ss -xap | grep @{name}` names it) or use another"),
+                )
+            })
+    };
+    let addresses = settings.addresses.iter().map(|cidr| cidr.address());
+    let sockets = addresses.map(lock_one).collect::<Result<_, _>>()?;
+    Ok(Locks { _sockets: sockets })
+}
+
+/// Waits for the interface, then asks the network about our addresses. `None`: a signal asked the
+/// server to end meanwhile.
+///
+/// # Errors
+/// Somebody has one of the addresses, or the interface was removed.
+pub fn claim<L: Link>(
+    link: &mut L,
+    settings: &Settings,
+    signals: &Signals,
+    clock: impl Fn() -> Instant,
+) -> Result<Option<InterfaceWatch>, Failure> {
+    let interface = settings.link.interface();
+    let mut watch = InterfaceWatch::open(interface).map_err(refuse)?;
+    warn_of_forwarding(settings);
+    let mut clash = None;
+    loop {
+        if !wait_for_frames(&mut watch, signals)? {
+            return Ok(None);
+        }
+        if !settings.is_address_checked {
+            return Ok(Some(watch));
+        }
+        let times = probe_times(&settings.link, watch.state())?;
+        let started = clock();
+        let check = AddressCheck::new(
+            started,
+            link.capabilities().mac,
+            &settings.own_addresses(),
+            times,
+        );
+        if !ask(link, check, signals, &clock, &mut clash)? {
+            return Ok(None);
+        }
+        if let Some(conflict) = clash {
+            return Err(refuse_conflict(settings, conflict));
+        }
+        debug!(
+            milliseconds = clock().since(started).as_millis(),
+            "nobody has the addresses"
+        );
+        // What was asked while the interface was down was asked of nobody.
+        watch.take_change().map_err(refuse)?;
+        if watch.state().carries_frames() {
+            return Ok(Some(watch));
+        }
+    }
+}
+
+fn refuse(error: impl std::fmt::Display) -> Failure {
+    Failure::Refused(format!("--link: {error}"))
+}
+
+fn refuse_conflict(settings: &Settings, conflict: AddressConflict) -> Failure {
+    let AddressConflict { address, mac } = conflict;
+    Failure::refused(
+        format!(
+            "{} {address}: the station {mac} on {} has that address",
+            settings.addresses_origin,
+            settings.link.interface()
+        ),
+        "choose one that nobody has, or take it from that station; if it answers for every address \
+         (proxy ARP), set address_check = false in the configuration file",
+    )
+}
+
+/// On a tap, only this host is at the other end, unless it is a port of a bridge.
+fn probe_times(link: &LinkChoice, state: InterfaceState) -> Result<ProbeTimes, Failure> {
+    let is_host_alone = match link {
+        LinkChoice::Packet(_) => false,
+        LinkChoice::Tap(name) => !state.has_master && !link::is_macvtap(name).map_err(refuse)?,
+    };
+    Ok(if is_host_alone {
+        ProbeTimes::HOST
+    } else {
+        ProbeTimes::NETWORK
+    })
+}
+
+/// What is missing for an interface to carry frames, and what to do about it.
+pub(crate) fn complaint(name: &str, state: InterfaceState) -> String {
+    if state.is_up {
+        format!("{name} has no carrier: waiting for it; see that its cable or its other end is up")
+    } else {
+        format!("{name} is down: waiting for it; ip link set {name} up")
+    }
+}
+
+/// Waits until frames can pass; `false`: asked to end.
+fn wait_for_frames(watch: &mut InterfaceWatch, signals: &Signals) -> Result<bool, Failure> {
+    let mut told = None;
+    while !watch.state().carries_frames() {
+        let complaint = complaint(watch.name(), watch.state());
+        if told.as_ref() != Some(&complaint) {
+            warn!("{complaint}");
+            told = Some(complaint);
+        }
+        if signals.wants_end() {
+            return Ok(false);
+        }
+        let sources = [
+            Source::readable(signals.wake_fd()),
+            Source::readable(watch.poll_fd()),
+        ];
+        sleep(&sources, None, signals)?;
+        watch.take_change().map_err(refuse)?;
+    }
+    if told.is_some() {
+        info!("{} carries frames", watch.name());
+    }
+    Ok(!signals.wants_end())
+}
+
+/// Asks every question; `false`: asked to end. Stops at the first answer.
+fn ask<L: Link>(
+    link: &mut L,
+    mut check: AddressCheck,
+    signals: &Signals,
+    clock: &impl Fn() -> Instant,
+    clash: &mut Option<AddressConflict>,
+) -> Result<bool, Failure> {
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    loop {
+        if signals.wants_end() {
+            return Ok(false);
+        }
+        let now = clock();
+        let mut sink = |Received { frame, checksum }: Received<'_>| {
+            *clash = clash.or_else(|| check.judge(frame, checksum));
+        };
+        link.receive(now, FRAMES_AT_ONCE_MAX, &mut sink)
+            .map_err(refuse)?;
+        if clash.is_some() || check.is_over(now) {
+            return Ok(true);
+        }
+        while let Some(length) = check.poll_probe(now, &mut buffer) {
+            let frame = Outgoing {
+                headers: &buffer[..length],
+                payload: &[],
+                offload: Offload::default(),
+            };
+            // One that the link does not take is as good as lost, which is why there are several.
+            if let Err(error) = link.transmit(now, &frame) {
+                debug!("a question about an address was not sent: {error}");
+            }
+        }
+        let left = check.poll_timeout().since(now);
+        let mut sources = [Source::readable(signals.wake_fd()); 2];
+        let mut count = 1;
+        if let Some(fd) = link.poll_fd() {
+            sources[1] = Source::readable(fd);
+            count = 2;
+        }
+        sleep(&sources[..count], Some(left), signals)?;
+    }
+}
+
+fn sleep(
+    sources: &[Source<'_>],
+    timeout: Option<Duration>,
+    signals: &Signals,
+) -> Result<(), Failure> {
+    wait::wait(sources, timeout).map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
+    signals.drain();
+    Ok(())
+}
+
+/// With a MAC shared with the kernel, a kernel that forwards does so with what is sent to us.
+fn warn_of_forwarding(settings: &Settings) {
+    let interface = settings.link.interface();
+    if settings.mac != MacSetting::Interface {
+        return;
+    }
+    for (version, is_used) in [
+        ("ipv4", settings.own_addresses().iter().any(IpAddr::is_ipv4)),
+        ("ipv6", settings.own_addresses().iter().any(IpAddr::is_ipv6)),
+    ] {
+        let file = format!("/proc/sys/net/{version}/conf/{interface}/forwarding");
+        let forwards = fs::read_to_string(&file).is_ok_and(|text| text.trim() != "0");
+        if is_used && forwards {
+            warn!(
+                "--mac interface: this host forwards packets from {interface}, also those sent to \
+                 the server; set {file} to 0, or drop them in the table raw (docs/configuration.md)"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use link::{InterfaceState, InterfaceWatch};
+    use session::ProbeTimes;
+
+    use super::{complaint, probe_times};
+    use crate::settings::LinkChoice;
+
+    fn state(is_up: bool, has_master: bool) -> InterfaceState {
+        InterfaceState {
+            is_up,
+            has_master,
+            has_carrier: false,
+            ..InterfaceWatch::open("lo").unwrap().state()
+        }
+    }
+
+    #[test]
+    fn a_complaint_has_its_remedy() {
+        assert_eq!(
+            complaint("eth0", state(false, false)),
+            "eth0 is down: waiting for it; ip link set eth0 up"
+        );
+        let no_carrier = complaint("eth0", state(true, false));
+        assert!(no_carrier.starts_with("eth0 has no carrier: waiting for it; see"));
+    }
+
+    #[test]
+    fn the_host_alone_is_asked_quickly() {
+        // Any interface that is no macvtap will do.
+        let tap = LinkChoice::Tap("lo".into());
+        let packet = LinkChoice::Packet("lo".into());
+        let times = |link, has_master| probe_times(link, state(true, has_master)).unwrap();
+        assert_eq!(times(&tap, false), ProbeTimes::HOST);
+        assert_eq!(times(&tap, true), ProbeTimes::NETWORK);
+        assert_eq!(times(&packet, false), ProbeTimes::NETWORK);
+        assert!(ProbeTimes::HOST.total() < ProbeTimes::NETWORK.total() / 10);
+    }
+}

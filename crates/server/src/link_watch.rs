@@ -1,0 +1,162 @@
+//! What an operator should know of the link while the server runs: looked at once a second, said in
+//! one line each.
+//!
+//! It refuses to change anything but what the interface's limits demand, and to log more often than
+//! [`REPEAT_AFTER`] says. Nothing here costs a round more than a comparison.
+
+use clock::{Duration, Instant};
+use diskmap::Disk;
+use link::{InterfaceState, InterfaceWatch, Link, LinkCounters};
+use session::AddressConflict;
+use tracing::{info, warn};
+
+use crate::claim;
+use crate::worker::Worker;
+
+/// How often the link is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// What goes on happening is said again after this.
+pub const REPEAT_AFTER: Duration = Duration::from_secs(10);
+/// A server that received no frame at all for this long says what the reason may be.
+pub const SILENCE_HINT_AFTER: Duration = Duration::from_secs(60);
+
+/// Watches the link of one worker.
+#[derive(Debug)]
+pub struct LinkWatch {
+    watch: InterfaceWatch,
+    /// Our MAC is one that the network may not let through.
+    has_own_mac: bool,
+    next_look: Instant,
+    /// When to say that nothing was received; `None` once that is said or untrue.
+    hint_at: Option<Instant>,
+    /// Counters when last looked at.
+    counters: LinkCounters,
+    /// When refused frames may be told of again.
+    refusals_told_until: Instant,
+}
+
+impl LinkWatch {
+    /// Begins at `now`. `has_own_mac`: on an interface that has another one.
+    #[must_use]
+    pub fn new(watch: InterfaceWatch, now: Instant, has_own_mac: bool) -> Self {
+        Self {
+            watch,
+            has_own_mac,
+            next_look: now,
+            hint_at: Some(now + SILENCE_HINT_AFTER),
+            counters: LinkCounters::default(),
+            refusals_told_until: now,
+        }
+    }
+
+    /// Looks, if it is time to.
+    pub fn look<L: Link, D: Disk>(&mut self, now: Instant, worker: &mut Worker<L, D>) {
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK_INTERVAL;
+        if let Some(AddressConflict { address, mac }) = worker.poll_conflict() {
+            warn!(
+                "the station {mac} on {} claims our address {address}: one of the two must give \
+                 it up",
+                self.watch.name()
+            );
+        }
+        let before = self.watch.state();
+        // An interface that was removed is noticed by the link itself.
+        if let Ok(Some(state)) = self.watch.take_change() {
+            self.on_change(now, before, state, worker);
+        }
+        self.look_at_counters(now, worker.link().counters());
+    }
+
+    fn on_change<L: Link, D: Disk>(
+        &mut self,
+        now: Instant,
+        before: InterfaceState,
+        state: InterfaceState,
+        worker: &mut Worker<L, D>,
+    ) {
+        let name = self.watch.name();
+        match (before.carries_frames(), state.carries_frames()) {
+            (_, false) => warn!("{}", claim::complaint(name, state)),
+            (false, true) => {
+                info!("{name} carries frames again");
+                worker.announce();
+            }
+            (true, true) => {}
+        }
+        if worker.follow(now, &state) {
+            info!(
+                mtu_bytes = state.mtu_bytes,
+                segmentation_bytes_max = state.segmentation_bytes_max,
+                "{name} has other limits now"
+            );
+        }
+    }
+
+    fn look_at_counters(&mut self, now: Instant, counters: LinkCounters) {
+        let before = std::mem::replace(&mut self.counters, counters);
+        let is_silent = self.is_silent(now, counters.received_frames);
+        let name = self.watch.name();
+        if counters.bypass_end_events > before.bypass_end_events {
+            info!(
+                "{name} stopped segmenting or refused frames: they go through its queueing \
+                 discipline from now on"
+            );
+        }
+        if counters.refused_frames > before.refused_frames && now >= self.refusals_told_until {
+            self.refusals_told_until = now + REPEAT_AFTER;
+            warn!(
+                refused_frames = counters.refused_frames,
+                "{name} takes no frames for {} ms and longer: some are lost; see its queue \
+                 (tc -s qdisc show dev {name}) and its driver's log",
+                link::REFUSED_FOR_MAX.as_millis()
+            );
+        }
+        if is_silent {
+            info!(
+                "nothing was received for our addresses on {name} for {} s: if clients cannot \
+                 connect, the network may drop MAC addresses it does not know, as clouds, container \
+                 networks and Wi-Fi do: try --mac interface",
+                SILENCE_HINT_AFTER.as_secs()
+            );
+        }
+    }
+
+    /// Whether it is time to say that nothing was received: once, and only where that has a remedy.
+    fn is_silent(&mut self, now: Instant, received_frames: u64) -> bool {
+        if received_frames > 0 || !self.has_own_mac {
+            self.hint_at = None;
+        }
+        self.hint_at.take_if(|hint_at| now >= *hint_at).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clock::{Duration, Instant};
+    use link::InterfaceWatch;
+
+    use super::{LinkWatch, SILENCE_HINT_AFTER};
+
+    const START: Instant = Instant::from_millis(5);
+
+    fn watch(has_own_mac: bool) -> LinkWatch {
+        LinkWatch::new(InterfaceWatch::open("lo").unwrap(), START, has_own_mac)
+    }
+
+    #[test]
+    fn silence_is_told_of_once_and_where_the_mac_may_be_the_reason() {
+        let at = START + SILENCE_HINT_AFTER;
+        let before = START + (SILENCE_HINT_AFTER - Duration::from_nanos(1));
+        let mut silent = watch(true);
+        assert!(!silent.is_silent(before, 0));
+        assert!(silent.is_silent(at, 0));
+        assert!(!silent.is_silent(at, 0));
+        let mut heard = watch(true);
+        assert!(!heard.is_silent(before, 1));
+        assert!(!heard.is_silent(at, 1));
+        assert!(!watch(false).is_silent(at, 0));
+    }
+}

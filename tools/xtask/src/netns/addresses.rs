@@ -1,0 +1,150 @@
+//! What comes before `ready`: addresses that are nobody's, and an interface that carries frames.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use super::files::{self, Library, name};
+use super::stage::{Family, Stage};
+use super::start::EXIT_REFUSED;
+use crate::harness::namespace::Cable;
+use crate::harness::process::output;
+use crate::harness::server::Server;
+use crate::harness::suite::{Outcome, Suite};
+
+/// How long the server may take until it waits for its interface.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// All of them, on a packet stage without a server.
+pub(crate) fn run(suite: &mut Suite, stage: &Stage, atlas: &Path, library: &Library) {
+    for (address, bits) in [("10.77.0.9", 24), ("fd77::9", 64)] {
+        let what = format!("start refused: a neighbour has {address}");
+        suite.run(&what, || {
+            taken_by_a_neighbour(stage, atlas, library, address, bits)
+        });
+    }
+    suite.run("start refused: a second server at one address", || {
+        let first = stage.start(library.root(), None, None)?;
+        let mut second = stage.atlas_command(atlas, library.root(), None, None);
+        let refused = expect_refusal(&mut second, "another server has it");
+        serves(stage).context("the first one, afterwards")?;
+        ended_well(first)?;
+        refused.map(|()| Outcome::Passed)
+    });
+    suite.run("packet --mac interface", || {
+        let mut command = stage.atlas_command(atlas, library.root(), None, None);
+        let server = Server::atlas(command.args(["--mac", "interface"]))?;
+        serves(stage)?;
+        let interface = stage.server().ip("-o link show")?;
+        ensure!(!interface.contains("PROMISC"), "{interface}");
+        ended_well(server).map(|_| Outcome::Passed)
+    });
+    suite.run("packet: interface down at start, then up", || {
+        down_at_start(stage, atlas, library)
+    });
+}
+
+/// The client's kernel has the address. Once it no longer has it, the server may.
+fn taken_by_a_neighbour(
+    stage: &Stage,
+    atlas: &Path,
+    library: &Library,
+    address: &str,
+    bits: u8,
+) -> Result<Outcome> {
+    let at = format!("{address}/{bits}");
+    let link = format!("packet:{}", stage.interface());
+    let command = || {
+        let mut command = stage.server().command("env");
+        command.arg(atlas).arg("serve").arg(library.root());
+        command.args(["--link", &link, "--address", &at]);
+        command
+    };
+    let neighbour = format!("{at} dev {}", Cable::CLIENT_INTERFACE);
+    stage.client().ip(&format!("addr add {neighbour} nodad"))?;
+    let refused = expect_refusal(&mut command(), "has that address");
+    stage.client().ip(&format!("addr del {neighbour}"))?;
+    refused?;
+    ended_well(Server::atlas(&mut command())?).context("when it is free")?;
+    Ok(Outcome::Passed)
+}
+
+/// The server says what it waits for, and is ready once the interface is up.
+fn down_at_start(stage: &Stage, atlas: &Path, library: &Library) -> Result<Outcome> {
+    let interface = stage.interface();
+    stage.server().ip(&format!("link set {interface} down"))?;
+    let server = thread::scope(|scope| {
+        let mut command = stage.atlas_command(atlas, library.root(), None, None);
+        let server = scope.spawn(move || Server::atlas(&mut command));
+        // It has locked its address: it comes to the interface next, or is there.
+        let locked = wait_for_lock(stage);
+        let is_early = server.is_finished();
+        let up = stage.server().ip(&format!("link set {interface} up"));
+        let server = server.join().map_err(|_| anyhow!("starting it panicked"))?;
+        locked.and(up)?;
+        ensure!(!is_early, "it did not wait");
+        server
+    })?;
+    serves(stage)?;
+    let log = ended_well(server)?;
+    let expected = format!("{interface} is down: waiting for it");
+    ensure!(log.contains(&expected), "not said: {expected}");
+    Ok(Outcome::Passed)
+}
+
+fn wait_for_lock(stage: &Stage) -> Result<()> {
+    let lock = format!("@atlas/{}/{}", stage.interface(), Cable::ATLAS_V4);
+    let deadline = Instant::now() + LIMIT;
+    let is_locked = || {
+        let sockets = stage
+            .server()
+            .enter(|| Ok(fs::read_to_string("/proc/thread-self/net/unix")?));
+        sockets.map(|sockets| sockets.contains(&lock))
+    };
+    while !is_locked()? {
+        ensure!(Instant::now() < deadline, "no lock {lock}");
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Exit code 2, nothing on stdout, and this in the last line of stderr.
+fn expect_refusal(command: &mut Command, words: &str) -> Result<()> {
+    let output = output(command, LIMIT)?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let (status, last) = (output.status, stderr.lines().last().unwrap_or_default());
+    ensure!(status.code() == Some(EXIT_REFUSED), "{status}: {last}");
+    ensure!(output.stdout.is_empty(), "printed to stdout");
+    ensure!(
+        last.starts_with("atlas: ") && last.contains(words),
+        "{last}"
+    );
+    Ok(())
+}
+
+/// One small file over both protocols.
+fn serves(stage: &Stage) -> Result<()> {
+    for family in Family::BOTH {
+        let mut client = stage.connect(family)?;
+        let (head, body) = client.exchange("GET", &name(4097), "")?;
+        ensure!(head.status == 200, "{}: {}", family.name(), head.status);
+        files::content(4097).check(0, &body)?;
+    }
+    Ok(())
+}
+
+/// Ends the server; what it logged.
+fn ended_well(server: Server) -> Result<String> {
+    let stopped = server.stop()?;
+    let status = stopped.status;
+    ensure!(
+        status.code() == Some(0),
+        "{status}: {}",
+        stopped.last_words()
+    );
+    Ok(stopped.stderr)
+}
