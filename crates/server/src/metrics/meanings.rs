@@ -41,7 +41,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 37] = [
+const COUNTERS: [(&str, &str); 39] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds in which nothing happened."),
     (
@@ -82,6 +82,14 @@ const COUNTERS: [(&str, &str); 37] = [
     (
         "link_lost_frames",
         "Frames the kernel refused; TCP sends their bytes again.",
+    ),
+    (
+        "link_refused_frames",
+        "Frames lost because the device refused all for 20 ms.",
+    ),
+    (
+        "link_bypass_end_events",
+        "Times sending went back to the interface's queueing discipline for good.",
     ),
     (
         "link_truncated_frames",
