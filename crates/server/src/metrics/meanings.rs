@@ -41,7 +41,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 39] = [
+const COUNTERS: [(&str, &str); 48] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds in which nothing happened."),
     (
@@ -143,6 +143,18 @@ const COUNTERS: [(&str, &str); 39] = [
         "System calls made to find out whether a file changed.",
     ),
     (
+        "disk_touched_files",
+        "Files that were linked, renamed or given away while their content stayed.",
+    ),
+    (
+        "disk_unregistered_files",
+        "Files the kernel would not register: each of their reads costs a little more.",
+    ),
+    (
+        "disk_kept_registrations",
+        "Times the kernel would not forget a registered file; tried again later.",
+    ),
+    (
         "store_shared_lookups",
         "Look-ups answered by a file already open.",
     ),
@@ -161,6 +173,27 @@ const COUNTERS: [(&str, &str); 39] = [
     (
         "store_replaced_objects",
         "Files whose path was found to name another file, or none.",
+    ),
+    (
+        "store_expired_objects",
+        "Files closed because nobody had used them for long.",
+    ),
+    (
+        "store_overdue_lookups",
+        "Look-ups given up because their file system did not answer in time.",
+    ),
+    (
+        "store_late_lookups",
+        "Look-ups that came back after they were given up.",
+    ),
+    (
+        "store_threaded_closes",
+        "Files handed to the threads to be closed.",
+    ),
+    ("store_finished_closes", "Files the threads have closed."),
+    (
+        "store_reopened_roots",
+        "Times the served directory was opened again.",
     ),
 ];
 

@@ -43,8 +43,6 @@ use store::Store;
 use crate::tls::{Handshaker, Loaded};
 use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
-pub use objects::{FaultKind, ObjectFault};
-
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
 use objects::Objects;
 
@@ -280,7 +278,6 @@ impl<L: Link, D: Disk> Worker<L, D> {
             conductor,
             arena,
             reading,
-            warnings,
             ..
         } = self;
         let mut sink = |arena: &mut Arena, completion: Completion| {
@@ -288,8 +285,6 @@ impl<L: Link, D: Disk> Worker<L, D> {
             let result = result.map_err(|(slot, error)| {
                 let read = reading.get(place_of(slot.index())).copied().flatten();
                 let (object, file) = read.expect("invariant: reads are noted before they are made");
-                let path = || objects.path_of_read(object, file);
-                troubles::note_read(warnings, now, error, path);
                 objects.on_read_failed(object, file, error);
                 (slot, read_error(error))
             });
@@ -526,12 +521,6 @@ impl<L: Link, D: Disk> Worker<L, D> {
     #[must_use]
     pub const fn store(&self) -> &Store {
         self.objects.store()
-    }
-
-    /// What went wrong with an object, each fault once, the oldest first. Of those that are not
-    /// asked for in time, only the last are kept.
-    pub fn poll_fault(&mut self) -> Option<ObjectFault> {
-        self.objects.poll_fault()
     }
 
     /// The store, to have its directory opened again, or for the simulator to change what is in it.

@@ -37,22 +37,24 @@ pub(super) const FAULTS_MAX: usize = 64;
 
 /// What went wrong with an object: for whoever tells the operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ObjectFault {
+pub(super) struct ObjectFault {
     /// The path it was asked for by.
-    pub path: String,
-    /// What was being done.
-    pub what: FaultKind,
-    /// Why it failed: errno, or that the file is no longer what it was.
-    pub error: DiskError,
+    pub(super) path: String,
+    /// What failed, and why.
+    pub(super) what: FaultKind,
 }
 
 /// What failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FaultKind {
+pub(super) enum FaultKind {
+    /// Finding it, for another reason than that there is no such file, or no room yet.
+    LookUp(StoreRefusal),
+    /// There was no room for it for too long, or too many waited for room.
+    NoRoom,
     /// Opening it for the disk.
-    Open,
+    Open(DiskError),
     /// A read of it: those who were being sent what it was to bring are reset.
-    Read,
+    Read(DiskError),
 }
 
 /// An answer to a look-up, as the conductor takes it.
@@ -187,11 +189,10 @@ impl Objects {
         disk: &mut D,
         question: Question,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        let Question { plan, .. } = &question;
         if question.is_overdue(now) {
-            self.counters.overdue += 1;
-            return Some((plan.token, Err(LookupError::Busy)));
+            return Some(self.refuse_for_want_of_room(question));
         }
+        let Question { plan, .. } = &question;
         let place = self.vacant.last().copied().unwrap_or(self.pending.len());
         let mut answer = self.store.look_up(now, name_of(place), &plan.path);
         if let LookUp::Ready(found) = &answer
@@ -203,7 +204,7 @@ impl Objects {
         let answer = match answer {
             LookUp::Ready(found) => self.admit(disk, found),
             LookUp::Refused(StoreRefusal::Full(lane)) => return self.put_off(lane, question),
-            LookUp::Refused(refusal) => Err(lookup_error(refusal)),
+            LookUp::Refused(refusal) => return Some(self.refuse(question, refusal)),
             LookUp::Pending => {
                 self.remember(place, question);
                 return None;
@@ -215,8 +216,7 @@ impl Objects {
     /// Lets a question wait for room, in the order of asking.
     fn put_off(&mut self, lane: Lane, question: Question) -> Option<(LookupToken, LookupAnswer)> {
         if self.waiting_count == self.waiting_max {
-            self.counters.overdue += 1;
-            return Some((question.plan.token, Err(LookupError::Busy)));
+            return Some(self.refuse_for_want_of_room(question));
         }
         self.counters.waits += 1;
         self.waiting_count += 1;
@@ -234,6 +234,22 @@ impl Objects {
             line.push_back(question);
         }
         None
+    }
+
+    fn refuse_for_want_of_room(&mut self, question: Question) -> (LookupToken, LookupAnswer) {
+        self.counters.overdue += 1;
+        let LookupPlan { token, path } = question.plan;
+        self.note_fault(path, FaultKind::NoRoom);
+        (token, Err(LookupError::Busy))
+    }
+
+    /// Whoever asks for what is not there asks for nothing that is broken.
+    fn refuse(&mut self, question: Question, refusal: StoreRefusal) -> (LookupToken, LookupAnswer) {
+        let LookupPlan { token, path } = question.plan;
+        if !matches!(refusal, StoreRefusal::NotFound | StoreRefusal::Directory) {
+            self.note_fault(path, FaultKind::LookUp(refusal));
+        }
+        (token, Err(lookup_error(refusal)))
     }
 
     /// The next late answer, and whose it is.
@@ -261,7 +277,7 @@ impl Objects {
                     Some(answer) => return Some(answer),
                     None => continue,
                 },
-                Err(refusal) => Err(lookup_error(refusal)),
+                Err(refusal) => return Some(self.refuse(question, refusal)),
             };
             return Some((plan.token, answer));
         }
@@ -282,15 +298,6 @@ impl Objects {
         }
     }
 
-    /// The path of what a read of `file`, under the name of `object`, was for. The read may have
-    /// outlived its object, and another have its name by now.
-    pub(super) fn path_of_read(&self, object: ObjectHandle, file: FileIndex) -> String {
-        match self.opened(object.0) {
-            Some(opened) if opened.file == file => self.store.path_of(object.0),
-            _ => NO_PATH.into(),
-        }
-    }
-
     /// A read of `file`, under the name of `object`, failed. The device may have failed, or the
     /// file is no longer what was opened; those who are being sent it are lost, but nobody else
     /// should have to wait until the store looks at the file again.
@@ -306,15 +313,15 @@ impl Objects {
         {
             opened.is_spoilt = true;
             let path = self.store.path_of(object.0);
-            self.note_fault(path, FaultKind::Read, error);
+            self.note_fault(path, FaultKind::Read(error));
         }
     }
 
-    fn note_fault(&mut self, path: String, what: FaultKind, error: DiskError) {
+    fn note_fault(&mut self, path: String, what: FaultKind) {
         if self.faults.len() == FAULTS_MAX {
             self.faults.pop_front();
         }
-        self.faults.push_back(ObjectFault { path, what, error });
+        self.faults.push_back(ObjectFault { path, what });
     }
 
     /// Ends one use of an object.
@@ -356,7 +363,7 @@ impl Objects {
                 Ok(opened) => *self.place(handle) = Some(opened),
                 Err(error) => {
                     let path = self.store.path_of(handle);
-                    self.note_fault(path, FaultKind::Open, error);
+                    self.note_fault(path, FaultKind::Open(error));
                     self.give_up(handle);
                     return Err(match error {
                         DiskError::TableFull | DiskError::Changed => LookupError::Busy,

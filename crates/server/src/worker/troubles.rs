@@ -6,14 +6,18 @@ use clock::Instant;
 use diskmap::{Disk, DiskError};
 use link::Link;
 use session::Trouble;
+use store::StoreRefusal;
 
 use super::Worker;
-use super::objects::Objects;
+use super::objects::{FaultKind, LOOKUP_WAIT_MAX, ObjectFault, Objects};
 use crate::warnings::{Kind, Warnings, push_errno};
 
 impl<L: Link, D: Disk> Worker<L, D> {
-    /// Takes the conductor's troubles of this round.
+    /// Takes what went wrong with objects, and the conductor's troubles, of this round.
     pub(super) fn note_troubles(&mut self, now: Instant) {
+        while let Some(fault) = self.objects.poll_fault() {
+            note_fault(&mut self.warnings, now, fault);
+        }
         while let Some((trouble, count)) = self.conductor.poll_trouble() {
             let (warnings, objects) = (&mut self.warnings, &self.objects);
             note(warnings, now, objects, trouble, count);
@@ -21,23 +25,51 @@ impl<L: Link, D: Disk> Worker<L, D> {
     }
 }
 
-/// A read failed, and the connection it was for is reset.
-pub(super) fn note_read(
-    warnings: &mut Warnings,
-    now: Instant,
-    error: DiskError,
-    path: impl FnOnce() -> String,
-) {
-    match error {
-        DiskError::Changed => note_change(warnings, now, 1, path),
-        DiskError::Io(errno) => warnings.note(now, Kind::ReadFailed, 1, |text| {
-            let _ = write!(text, "{}: ", path());
-            push_errno(text, errno);
+fn note_fault(warnings: &mut Warnings, now: Instant, ObjectFault { path, what }: ObjectFault) {
+    match what {
+        FaultKind::Read(DiskError::Changed) => note_change(warnings, now, 1, || path),
+        FaultKind::Read(error) => warnings.note(now, Kind::ReadFailed, 1, |text| {
+            let _ = write!(text, "{path}: ");
+            push_error(text, error);
             text.push_str("; see the kernel's log for the device");
         }),
-        error => warnings.note(now, Kind::ReadFailed, 1, |text| {
-            let _ = write!(text, "{}: {error}", path());
+        FaultKind::Open(error) => warnings.note(now, Kind::LookupFailed, 1, |text| {
+            let _ = write!(text, "{path}: ");
+            push_error(text, error);
         }),
+        FaultKind::LookUp(StoreRefusal::TimedOut) => {
+            warnings.note(now, Kind::LookupOverdue, 1, |text| {
+                let _ = write!(
+                    text,
+                    "{path}: its file system does not answer; see its mount"
+                );
+            });
+        }
+        FaultKind::LookUp(StoreRefusal::Failed(errno)) => {
+            warnings.note(now, Kind::LookupFailed, 1, |text| {
+                let _ = write!(text, "{path}: ");
+                push_errno(text, errno);
+            });
+        }
+        FaultKind::LookUp(refusal) => warnings.note(now, Kind::LookupFailed, 1, |text| {
+            let _ = write!(text, "{path}: {refusal}");
+        }),
+        FaultKind::NoRoom => warnings.note(now, Kind::LookupOverdue, 1, |text| {
+            let seconds = LOOKUP_WAIT_MAX.as_secs();
+            let _ = write!(
+                text,
+                "{path}: no room for {seconds} s, or too many wait for it; raise objects_max"
+            );
+        }),
+    }
+}
+
+fn push_error(text: &mut String, error: DiskError) {
+    match error {
+        DiskError::Io(errno) => push_errno(text, errno),
+        error => {
+            let _ = write!(text, "{error}");
+        }
     }
 }
 
@@ -75,4 +107,55 @@ fn note(warnings: &mut Warnings, now: Instant, objects: &Objects, trouble: Troub
     warnings.note(now, kind, count, |text| {
         let _ = write!(text, "{peer}");
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use clock::Instant;
+    use diskmap::DiskError;
+    use store::StoreRefusal;
+
+    use super::super::objects::{FaultKind, ObjectFault};
+    use super::note_fault;
+    use crate::warnings::Warnings;
+
+    #[test]
+    fn each_fault_is_told_with_its_path_and_reason() {
+        let changed = "file changed while it was being sent, connection reset: /a; to replace a \
+                       file, rename the new one over it";
+        for (what, expected) in [
+            (
+                FaultKind::Read(DiskError::Io(libc::EIO)),
+                "read failed, connection reset: /a: Input/output error (os error 5); see the \
+                 kernel's log for the device",
+            ),
+            (FaultKind::Read(DiskError::Changed), changed),
+            (
+                FaultKind::Open(DiskError::TableFull),
+                "look-up failed: /a: the table of open files is full",
+            ),
+            (
+                FaultKind::LookUp(StoreRefusal::Forbidden),
+                "look-up failed: /a: not to be served",
+            ),
+            (
+                FaultKind::LookUp(StoreRefusal::Failed(libc::ESTALE)),
+                "look-up failed: /a: Stale file handle (os error 116)",
+            ),
+            (
+                FaultKind::LookUp(StoreRefusal::TimedOut),
+                "look-up overdue: /a: its file system does not answer; see its mount",
+            ),
+            (
+                FaultKind::NoRoom,
+                "look-up overdue: /a: no room for 10 s, or too many wait for it; raise objects_max",
+            ),
+        ] {
+            let mut warnings = Warnings::default();
+            let path = "/a".into();
+            note_fault(&mut warnings, Instant::ZERO, ObjectFault { path, what });
+            let warning = warnings.poll(Instant::ZERO).expect("a line");
+            assert_eq!(warning.text, expected);
+        }
+    }
 }

@@ -1,12 +1,12 @@
 //! Crowds at a small store: who waits, who is refused, and when.
 
 use clock::{Duration, Instant};
-use diskmap::DiskError;
 use diskmap::sim::SimDisk;
 use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
 use store::{Catalogue, CatalogueEntry, Facts, Store, StoreConfig};
 
-use super::super::objects::{FaultKind, LOOKUP_WAIT_MAX, ObjectFault, Objects};
+use super::super::objects::{LOOKUP_WAIT_MAX, Objects};
+use super::warnings::told;
 use super::{FILE_BYTES, Setup, World, content, find_head_end};
 use wire::{SeqNumber, TcpFlags};
 
@@ -238,6 +238,12 @@ fn a_request_that_waits_too_long_is_told_to_come_back() {
     assert!(reply.contains("retry-after:"), "{reply}");
     assert!(world.now >= asked_at + LOOKUP_WAIT_MAX);
     assert_eq!(world.counter("server_overdue_lookups"), 1);
+    let lines = told(&mut world);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("look-up overdue: /1: no room for 10 s"),
+        "{lines:?}"
+    );
 }
 
 /// More ask for files of a device that hangs than it may have look-ups; then others ask.
@@ -283,6 +289,8 @@ fn a_request_to_what_hangs_is_told_so_and_its_connection_lives_on() {
     let head = find_head_end(&world.client.received);
     assert!(world.client.received.starts_with(b"HTTP/1.1 503"));
     assert_eq!(world.counter("store_overdue_lookups"), 1);
+    let line = "look-up overdue: /0: its file system does not answer; see its mount";
+    assert_eq!(told(&mut world), [line]);
 
     hang(&mut world, false);
     let before = world.client.received.len();
@@ -326,27 +334,4 @@ fn an_object_that_somebody_is_sent_stays_open() {
     let head = find_head_end(&world.client.received);
     world.receive(head + super::bytes(&content(0)).len());
     assert_eq!(world.client.received[head..], super::bytes(&content(0)));
-}
-
-#[test]
-fn a_failed_read_is_told_with_its_path_and_reason() {
-    let setup = Setup {
-        disk: diskmap::sim::SimConfig {
-            error_chance: diskmap::sim::CHANCE_SCALE,
-            ..Setup::default().disk
-        },
-        ..Setup::default()
-    };
-    let mut world = World::connected(setup);
-    world.ask(0);
-    world.run_until(|client| client.is_reset);
-    let fault = world.worker.poll_fault().expect("a read failed");
-    assert_eq!(
-        fault,
-        ObjectFault {
-            path: "/0".into(),
-            what: FaultKind::Read,
-            error: DiskError::Io(libc::EIO),
-        }
-    );
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::limiter::LINE_EVERY;
 use crate::warnings::Warning;
 
-fn told(world: &mut World) -> Vec<String> {
+pub(super) fn told(world: &mut World) -> Vec<String> {
     let now = world.now;
     std::iter::from_fn(|| world.worker.poll_warning(now))
         .map(|Warning { text, .. }| text)
