@@ -46,9 +46,12 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
         ("a preflight with fields of a player's own", preflight),
         ("a target of 8 KiB", long_target),
     ];
+    // Once for all: a file that is written while it is served resets whoever is being sent it.
+    if let Err(error) = add_files(library) {
+        return suite.fail("write the files of the replies", &format!("{error:#}"));
+    }
     for (what, check) in checks {
         suite.run(&format!("{} {what}", stage.name()), || {
-            add_files(library)?;
             check(stage).map(|()| Outcome::Passed)
         });
     }
