@@ -56,6 +56,8 @@ pub(super) enum Steering {
 pub(super) enum Contender {
     /// `atlas serve`.
     Atlas(PathBuf),
+    /// `atlas serve` of another build, to be compared with.
+    AtlasBaseline(PathBuf),
     /// `atlas emulate`: TLS's sealing without TLS.
     AtlasEmulated(PathBuf),
     /// nginx, sending files in one of its ways.
@@ -67,6 +69,8 @@ pub(super) enum Contender {
 impl Contender {
     /// Atlas's name in reports.
     pub(super) const ATLAS: &str = "atlas";
+    /// The name in reports of the other build of Atlas.
+    pub(super) const ATLAS_BASELINE: &str = "atlas-baseline";
     /// The name in reports of Atlas emulating TLS.
     pub(super) const ATLAS_EMULATED: &str = "atlas-emulated";
 
@@ -74,6 +78,7 @@ impl Contender {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Atlas(_) => Self::ATLAS,
+            Self::AtlasBaseline(_) => Self::ATLAS_BASELINE,
             Self::AtlasEmulated(_) => Self::ATLAS_EMULATED,
             Self::Nginx(mode) => mode.name(),
             Self::Peer(peer) => peer.name(),
@@ -163,7 +168,8 @@ impl Lab {
         }
     }
 
-    /// Starts a server on its core; with `arguments`, separated by spaces, if it is Atlas.
+    /// Starts a server on its core; with `arguments`, separated by spaces, if it is the Atlas
+    /// that is measured. A baseline gets none: it may not know them.
     pub(super) fn start(
         &self,
         contender: &Contender,
@@ -171,6 +177,7 @@ impl Lab {
     ) -> Result<(Server, SocketAddr)> {
         match contender {
             Contender::Atlas(binary) => self.start_atlas(binary, "serve", arguments),
+            Contender::AtlasBaseline(binary) => self.start_atlas(binary, "serve", ""),
             Contender::AtlasEmulated(binary) => self.start_atlas(binary, "emulate", arguments),
             Contender::Nginx(mode) => {
                 let address = SocketAddr::new(Cable::KERNEL_V4.parse()?, self.port());
@@ -271,7 +278,7 @@ impl Lab {
         ];
         let atlas = contenders.iter().find_map(|contender| match contender {
             Contender::Atlas(binary) | Contender::AtlasEmulated(binary) => Some(binary),
-            Contender::Nginx(_) | Contender::Peer(_) => None,
+            Contender::AtlasBaseline(_) | Contender::Nginx(_) | Contender::Peer(_) => None,
         });
         if let Some(binary) = atlas {
             environment.push(("atlas", text(Command::new(binary).arg("--version"))));

@@ -208,7 +208,7 @@ impl Report {
             }
             let _ = writeln!(
                 out,
-                "\n{} / best nginx of the round, median of {} rounds: \
+                "\n{} / best rival of the round, median of {} rounds: \
                  {:.2} x the Gb/s, {:.2} x the work per core-second ({:.2} x with both cores \
                  counted)",
                 ratios.name,

@@ -70,7 +70,11 @@ pub(crate) struct ServeOptions {
     /// The binary to measure and to measure with (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
-    /// Further arguments for `atlas serve`, separated by spaces
+    /// Another build of atlas, measured in the same rounds as atlas-baseline: with
+    /// `--servers atlas`, the ratios compare the two builds
+    #[arg(long, value_name = "PATH")]
+    baseline: Option<PathBuf>,
+    /// Further arguments for `atlas serve`, separated by spaces; the baseline gets none of them
     #[arg(
         long,
         value_name = "ARGUMENTS",
@@ -135,7 +139,12 @@ impl<'a> Serve<'a> {
             .map(|contender| Rival::new(contender.name(), contender.is_ours()))
             .collect();
         for round in 1..=rounds {
-            for (contender, rival) in self.contenders.iter().zip(&mut rivals) {
+            // Every other round runs backwards: nobody always comes first.
+            let mut turns: Vec<_> = self.contenders.iter().zip(&mut rivals).collect();
+            if round % 2 == 0 {
+                turns.reverse();
+            }
+            for (contender, rival) in turns {
                 interrupt::check()?;
                 let run = self
                     .turn(contender)
@@ -243,7 +252,7 @@ fn contenders(options: &ServeOptions, atlas: &Path) -> Result<Vec<Contender>> {
         [] => all.clone(),
         names => names.iter().map(String::as_str).collect(),
     };
-    wanted
+    let mut contenders = wanted
         .into_iter()
         .map(|name| {
             if !all.contains(&name) {
@@ -252,5 +261,9 @@ fn contenders(options: &ServeOptions, atlas: &Path) -> Result<Vec<Contender>> {
             Contender::find(name, Some(atlas))?
                 .with_context(|| format!("no server is called {name}"))
         })
-        .collect()
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(baseline) = &options.baseline {
+        contenders.push(Contender::AtlasBaseline(atlas_binary(Some(baseline))?));
+    }
+    Ok(contenders)
 }

@@ -385,7 +385,10 @@ fn is_able(contender: &Contender, cell: &Cell) -> bool {
         }
         // Direct reads do not see a warm cache.
         Contender::Nginx(NginxMode { directio: true, .. }) => cell.cache == Cache::Cold,
-        Contender::Atlas(_) | Contender::Nginx(_) | Contender::Peer(_) => true,
+        Contender::Atlas(_)
+        | Contender::AtlasBaseline(_)
+        | Contender::Nginx(_)
+        | Contender::Peer(_) => true,
     }
 }
 
@@ -405,7 +408,7 @@ fn can_be_best(rival: &Contender, security: Security) -> bool {
         Contender::Nginx(mode) => mode.threads,
         Contender::Peer(Peer::Lighttpd) => security == Security::Plain,
         Contender::Peer(Peer::H2o) => security == Security::Tls,
-        Contender::Atlas(_) | Contender::AtlasEmulated(_) => false,
+        Contender::Atlas(_) | Contender::AtlasBaseline(_) | Contender::AtlasEmulated(_) => false,
     }
 }
 

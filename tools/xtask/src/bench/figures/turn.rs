@@ -97,7 +97,9 @@ impl Turns<'_> {
             _ => Likeness::Same,
         })?;
         let counters = match contender {
-            Contender::Atlas(_) | Contender::AtlasEmulated(_) => Some(stop(server)?.summary()?),
+            Contender::Atlas(_) | Contender::AtlasBaseline(_) | Contender::AtlasEmulated(_) => {
+                Some(stop(server)?.summary()?)
+            }
             // How rivals end is not measured: some call it a failure to have connections then,
             // some wait for them to go.
             Contender::Nginx(_) | Contender::Peer(_) => {
