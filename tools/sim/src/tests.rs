@@ -71,17 +71,21 @@ fn the_product_passes_and_every_canary_in_it_is_found() {
     }
     for (canary, theme, complaint) in COMPLAINTS {
         let theme = Theme::named(theme).expect("a theme");
-        let found = (0..PRODUCT_SEEDS).any(|seed| {
+        // Windows below a segment are TCP's to refuse, so few rude peers still reach the limit of
+        // reads: one or two in a hundred runs.
+        let seeds = if canary == Canary::Reads {
+            4 * PRODUCT_SEEDS
+        } else {
+            PRODUCT_SEEDS
+        };
+        let found = (0..seeds).any(|seed| {
             let (outcome, _) = crate::run(seed, theme, Some(canary), Tape::default());
             outcome
                 .violations
                 .iter()
                 .any(|violation| violation.contains(complaint))
         });
-        assert!(
-            found,
-            "{canary:?} was not found within {PRODUCT_SEEDS} seeds"
-        );
+        assert!(found, "{canary:?} was not found within {seeds} seeds");
     }
 }
 
