@@ -38,7 +38,7 @@ use crate::link_watch::LinkWatch;
 use crate::log;
 use crate::privileges::{self, Identity};
 use crate::run::{self, Serving};
-use crate::settings::{Https, LinkChoice, MacSetting, Settings};
+use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
 use crate::wall_clock;
@@ -355,7 +355,14 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
         idle_timeout: settings.limits.idle_timeout,
         send_timeout: settings.limits.send_timeout,
         read_limits: session::ReadLimits::default(),
+        reads_max: reads_max(&settings.limits),
     }
+}
+
+/// How many reads there are buffers and places of the disk's queue for.
+fn reads_max(limits: &Limits) -> usize {
+    usize::try_from(limits.slots.min(limits.disk_queue_depth))
+        .expect("invariant: a usize has at least 32 bits")
 }
 
 fn check_directory(path: &Path) -> Result<(), Failure> {

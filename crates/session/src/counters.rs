@@ -147,6 +147,8 @@ counters! {
     session_reread_count,
     /// Times a read had to wait because its client had much read for what it acknowledged.
     session_read_deferred_count,
+    /// Times a read had to wait because its device had as many under way as it may have.
+    session_device_capped_count,
     /// Times no slot was free for a read that was due.
     session_slot_famine_count,
     /// Reads that failed.

@@ -9,8 +9,9 @@
 //! already (over TLS 32 KiB of it opened; buffers grow by doubling), eight replies' heads
 //! ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and the log of
 //! [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
-//! when it first needs it; beyond that, a look-up takes its path, and queues of what the caller
-//! polls each round grow to the most that ever waited.
+//! when it first needs it; beyond that, a look-up takes its path, a device that was not seen before
+//! ([`DEVICES_MAX`]) a queue of connections, and queues of what the caller polls each round grow to
+//! the most that ever waited.
 //!
 //! Reading first: [`Conductor`], then `fetch` (how credit becomes a read), `stream_map` (what
 //! stands in for a socket buffer).
@@ -20,6 +21,7 @@ mod address;
 mod client;
 mod conductor;
 mod counters;
+mod device_reads;
 mod fetch;
 mod input;
 mod outbox;
@@ -40,6 +42,7 @@ use wire::MacAddress;
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
 pub use conductor::Conductor;
 pub use counters::Counters;
+pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
 pub use trouble::Trouble;
 
@@ -82,6 +85,9 @@ pub struct Config {
     pub send_timeout: Duration,
     /// What a connection may have read from the disk for what it acknowledges.
     pub read_limits: ReadLimits,
+    /// Reads that slots and the disk's queue have room for at once. Where objects are on several
+    /// devices, each gets as many as stay free beside it: half of them, if it is the first to hang.
+    pub reads_max: usize,
 }
 
 /// How much one connection may have read from the disk: at most `factor` times the bytes of the
@@ -132,6 +138,8 @@ pub struct Object {
     pub block_bytes: u32,
     /// Largest read, bytes.
     pub read_bytes_max: u32,
+    /// What it is read from. Devices are numbered in the order in which they are seen.
+    pub device: DeviceIndex,
 }
 
 /// Why there is no object.

@@ -19,11 +19,18 @@ impl RunQueue {
 
     /// Puts a connection last, unless it already waits.
     pub(crate) fn push(&mut self, index: u32) {
+        self.push_new(index);
+    }
+
+    /// The same; whether it did not wait yet.
+    pub(crate) fn push_new(&mut self, index: u32) -> bool {
         let queued = &mut self.is_queued[index as usize];
-        if !*queued {
+        let is_new = !*queued;
+        if is_new {
             *queued = true;
             self.queue.push_back(index);
         }
+        is_new
     }
 
     /// Puts a connection first: it was interrupted.

@@ -209,6 +209,7 @@ fn conductor_config(scenario: &Scenario, link: &Witness) -> session::Config {
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
         read_limits: scenario.read_limits,
+        reads_max: scenario.slots.min(scenario.disk.depth) as usize,
     }
 }
 

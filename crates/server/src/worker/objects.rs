@@ -15,13 +15,15 @@
 //!
 //! Bounds: [`Store::handles_max`] handles, allocated at start; as many questions that wait as there
 //! may be connections, as many late answers as the store takes look-ups, both allocated when first
-//! needed; [`FAULTS_MAX`] faults. Each answer allocates its entity tag, which goes to the conductor.
+//! needed; [`FAULTS_MAX`] faults; [`DEVICES_MAX`] devices. Each answer allocates its entity tag, which goes to the conductor.
 
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
 use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus};
-use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
+use session::{
+    DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupToken, Object, ObjectHandle,
+};
 use store::{Attributes, Facts, Found, Lane, LookUp, Source, Store, StoreRefusal};
 
 /// Longest wait for room in the store. Players give a request up after 10 s or more `[guess]`:
@@ -74,6 +76,8 @@ pub(super) struct Objects {
     waiting: Vec<Line>,
     waiting_count: usize,
     waiting_max: usize,
+    /// File systems that objects were found on, by [`DeviceIndex`]; see [`Facts::device`].
+    devices: Vec<u64>,
     /// What went wrong, the oldest first.
     faults: VecDeque<ObjectFault>,
     counters: Counters,
@@ -123,6 +127,7 @@ impl Objects {
             waiting: Vec::new(),
             waiting_count: 0,
             waiting_max,
+            devices: Vec::with_capacity(DEVICES_MAX),
             faults: VecDeque::with_capacity(FAULTS_MAX),
             counters: Counters::default(),
         }
@@ -385,7 +390,18 @@ impl Objects {
             },
             block_bytes: limits.block_bytes,
             read_bytes_max: limits.read_bytes_max,
+            device: self.device_of(facts.device),
         })
+    }
+
+    /// Numbers devices in the order in which they are found, as far as they are told apart.
+    fn device_of(&mut self, device: u64) -> DeviceIndex {
+        let known = self.devices.iter().position(|&known| known == device);
+        let place = known.unwrap_or(self.devices.len());
+        if known.is_none() && place < DEVICES_MAX {
+            self.devices.push(device);
+        }
+        DeviceIndex::new(place)
     }
 
     /// Whether it is an object that was opened before and should be opened anew.

@@ -5,15 +5,19 @@ use memory::{Arena, FilledSlot, FreeSlot};
 
 use super::Conductor;
 use crate::client::Client;
+use crate::device_reads::DeviceIndex;
 use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
 use crate::read_budget::ReadCost;
 use crate::{ReadError, ReadPlan, Trouble};
+
+/// Bits of a client's index in a read's token.
+pub(super) const CLIENT_BITS: u32 = 24;
 
 impl Conductor {
     /// The next read to enqueue, its slot already reserved. Clients take turns, a read each.
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
         let limits = self.fetch_limits(arena);
-        while let Some(index) = self.readers.pop() {
+        while let Some(index) = self.next_reader() {
             let Some(client) = self.clients.entry_mut(index) else {
                 continue;
             };
@@ -32,6 +36,20 @@ impl Conductor {
             let Some(plan) = fetch::plan(&demand, &client.stream, limits) else {
                 continue;
             };
+            if let Some(read) = plan.read
+                && self.device_reads.are_many()
+            {
+                let device = read.object.device;
+                if client.is_reading_from_another(device) {
+                    // The last of those reads makes it a reader again.
+                    continue;
+                }
+                if !self.device_reads.has_room(device) {
+                    let is_new = self.device_reads.wait(device, index);
+                    self.counters.session_device_capped_count += u64::from(is_new);
+                    continue;
+                }
+            }
             if plan.read.is_some() && arena.free_count() == 0 {
                 self.counters.session_slot_famine_count += 1;
                 self.troubles.note(Trouble::SlotFamine);
@@ -57,6 +75,7 @@ impl Conductor {
                 self.writers.push(index);
             }
             if let Some(read) = read {
+                self.device_reads.begin(untoken(read.token).device);
                 self.counters.session_read_count += 1;
                 self.counters.session_read_bytes += u64::from(read.length_bytes);
                 self.counters.session_reread_count += u64::from(plan.is_retransmission);
@@ -67,14 +86,20 @@ impl Conductor {
         None
     }
 
+    /// Who waited for room on its device goes first: it was a reader before.
+    fn next_reader(&mut self) -> Option<u32> {
+        self.device_reads.pop_ready().or_else(|| self.readers.pop())
+    }
+
     /// The disk's queue was full: the read is planned again later.
     ///
     /// # Panics
     /// If it is not the plan that [`Conductor::poll_read`] returned last: claims are given back
     /// newest first, or a gap would open between them.
     pub fn return_read(&mut self, arena: &mut Arena, plan: ReadPlan) {
-        let (index, id) = untoken(plan.token);
+        let ReadToken { device, index, id } = untoken(plan.token);
         arena.release(plan.slot);
+        self.device_reads.end(device);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
@@ -101,7 +126,8 @@ impl Conductor {
         token: u64,
         result: Result<FilledSlot, (FreeSlot, ReadError)>,
     ) {
-        let (index, id) = untoken(token);
+        let ReadToken { device, index, id } = untoken(token);
+        self.device_reads.end(device);
         let waiting = self.clients.entry_mut(index).and_then(|client| {
             let peer = client.tcp.tuple().peer;
             let fetch = client.fetches.iter_mut().find(|fetch| fetch.id == id);
@@ -174,7 +200,16 @@ impl Client {
             offset_bytes: read.offset_bytes,
             length_bytes: read.length_bytes,
             slot,
-            token: u64::from(index) << 32 | u64::from(id),
+            token: token_of(read.object.device, index, id),
+        })
+    }
+
+    /// Whether a read for it is under way on another device.
+    fn is_reading_from_another(&self, device: DeviceIndex) -> bool {
+        self.fetches.iter().any(|fetch| {
+            let is_reading = matches!(fetch.state, FetchState::Reading);
+            let read = fetch.plan.read.filter(|_| is_reading);
+            read.is_some_and(|read| read.object.device != device)
         })
     }
 }
@@ -192,7 +227,23 @@ impl FetchPlan {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the two halves of a token")]
-const fn untoken(token: u64) -> (u32, u32) {
-    ((token >> 32) as u32, token as u32)
+/// What names a read. The client may be gone when it completes.
+struct ReadToken {
+    device: DeviceIndex,
+    index: u32,
+    id: u32,
+}
+
+/// Device, client and fetch in one: 8 bits, [`CLIENT_BITS`] and 32.
+const fn token_of(device: DeviceIndex, index: u32, id: u32) -> u64 {
+    (device.number() as u64) << (32 + CLIENT_BITS) | (index as u64) << 32 | id as u64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "parts of a token")]
+const fn untoken(token: u64) -> ReadToken {
+    ReadToken {
+        device: DeviceIndex::new((token >> (32 + CLIENT_BITS)) as usize),
+        index: (token >> 32) as u32 & ((1 << CLIENT_BITS) - 1),
+        id: token as u32,
+    }
 }

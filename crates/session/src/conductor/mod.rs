@@ -26,6 +26,7 @@ use wire::Route;
 use crate::address::Defense;
 use crate::client::Client;
 use crate::counters::Counters;
+use crate::device_reads::DeviceReads;
 use crate::fetch::FetchLimits;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
@@ -70,6 +71,8 @@ pub struct Conductor {
     timers: TimerQueue,
     /// Clients with a demand.
     readers: RunQueue,
+    /// Reads under way, and clients with a demand whose device has no room for more.
+    device_reads: DeviceReads,
     /// Clients with something to send.
     writers: RunQueue,
     outbox: Outbox,
@@ -107,8 +110,13 @@ pub struct Conductor {
 
 impl Conductor {
     /// All tables are allocated here.
+    ///
+    /// # Panics
+    /// If there may be more than 2^24 connections.
     #[must_use]
     pub fn new(config: Config) -> Self {
+        let most = 1 << fetching::CLIENT_BITS;
+        assert!(config.connections_max <= most, "at most {most} connections");
         let (clients, knocks) = (config.connections_max, HALF_OPEN_MAX as usize);
         let (table_key, listener_key) = split_seed(config.seed);
         let mut conductor = Self {
@@ -122,6 +130,7 @@ impl Conductor {
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
             timers: TimerQueue::new(clients + knocks),
             readers: RunQueue::new(clients),
+            device_reads: DeviceReads::new(config.reads_max, clients),
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),
             defense: Defense::new(config.addresses.len()),

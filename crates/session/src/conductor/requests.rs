@@ -62,6 +62,9 @@ impl Conductor {
         token: LookupToken,
         answer: Result<Object, LookupError>,
     ) {
+        if let Ok(object) = &answer {
+            self.device_reads.see(object.device);
+        }
         let (index, serial) = untoken(token);
         let client = self
             .clients
@@ -272,6 +275,7 @@ impl Object {
             handle: self.handle,
             block_bytes: self.block_bytes,
             read_bytes_max: self.read_bytes_max,
+            device: self.device,
         }
     }
 }

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use tcp::{Demand, StreamOffset, StreamRange};
 
 use super::{FetchLimits, FetchPlan, plan};
-use crate::ObjectHandle;
 use crate::stream_map::tests::{place, sealed_map};
 use crate::stream_map::{Layout, ObjectPlace, RECORDS_PER_FETCH_MAX, StreamMap};
+use crate::{DeviceIndex, ObjectHandle};
 
 const LIMITS: FetchLimits = FetchLimits {
     frame_bytes: 65_463,
@@ -22,6 +22,7 @@ const HEAD: u64 = 300;
 fn stream(start: u64, length: u64, block_bytes: u32) -> StreamMap {
     let object = ObjectPlace {
         handle: ObjectHandle(0),
+        device: DeviceIndex::default(),
         block_bytes,
         read_bytes_max: 1 << 20,
     };

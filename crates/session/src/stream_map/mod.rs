@@ -19,8 +19,8 @@ use std::rc::Rc;
 use record::{ContentType, Framing, Sealer};
 use tcp::{StreamOffset, StreamRange};
 
-use crate::ObjectHandle;
 use crate::request_log::UnsentBytes;
+use crate::{DeviceIndex, ObjectHandle};
 pub(crate) use layout::Layout;
 use records::TextSeal;
 use records::{CONTENT_BYTES, SMALL_CONTENT_BYTES};
@@ -61,6 +61,7 @@ pub(crate) struct ObjectPlace {
     pub(crate) handle: ObjectHandle,
     pub(crate) block_bytes: u32,
     pub(crate) read_bytes_max: u32,
+    pub(crate) device: DeviceIndex,
 }
 
 /// A run of the stream from one source.

@@ -7,7 +7,7 @@ use record::{Algorithm, ContentType, Sealer, TrafficKey, Version};
 use tcp::{StreamOffset, StreamRange};
 
 use super::{ContentChanged, ObjectPlace, Sealing, Source, StreamMap};
-use crate::ObjectHandle;
+use crate::{DeviceIndex, ObjectHandle};
 
 /// Bytes a TLS 1.3 record is longer than its content.
 const OVERHEAD: u64 = 22;
@@ -15,6 +15,7 @@ const OVERHEAD: u64 = 22;
 pub(crate) fn place(handle: u32) -> ObjectPlace {
     ObjectPlace {
         handle: ObjectHandle(handle),
+        device: DeviceIndex::default(),
         block_bytes: 4096,
         read_bytes_max: 65_536,
     }

@@ -38,6 +38,8 @@ const HTTPS_PORT: u16 = 443;
 const CONNECTIONS_MAX: usize = 4;
 /// Bytes of the file served.
 const FILE_BYTES: u64 = 300_000;
+/// Read buffers.
+const SLOTS: u32 = 16;
 /// Every read takes this long.
 const DISK_LATENCY: Duration = Duration::from_micros(100);
 
@@ -47,6 +49,8 @@ struct Setup {
     disk: DiskConfig,
     /// How many files `/0`, `/1`, ... there are.
     files: u32,
+    /// How many devices there are; files take turns.
+    devices: u32,
     answers_later: bool,
     /// Objects open at once.
     objects_max: usize,
@@ -64,10 +68,17 @@ impl Default for Setup {
             link: LinkConfig::default(),
             disk,
             files: 1,
+            devices: 1,
             answers_later: false,
             objects_max: 8,
             tls: None,
         }
+    }
+}
+
+impl Setup {
+    const fn device_of(&self, file: u32) -> u32 {
+        file % self.devices
     }
 }
 
@@ -114,6 +125,7 @@ fn store(setup: &Setup) -> Store {
         let facts = Facts {
             size_bytes: FILE_BYTES,
             inode: file.into(),
+            device: setup.device_of(file).into(),
             ..Facts::default()
         };
         let answers_later = setup.answers_later;
@@ -135,7 +147,7 @@ fn store(setup: &Setup) -> Store {
     )
 }
 
-fn conductor(capabilities: Capabilities, connections_max: usize) -> Conductor {
+fn conductor(capabilities: Capabilities, connections_max: usize, reads_max: usize) -> Conductor {
     Conductor::new(session::Config {
         addresses: vec![IpAddr::V4(SERVER)],
         mac: capabilities.mac,
@@ -155,13 +167,14 @@ fn conductor(capabilities: Capabilities, connections_max: usize) -> Conductor {
         idle_timeout: Duration::from_secs(50),
         send_timeout: Duration::from_secs(60),
         read_limits: session::ReadLimits::default(),
+        reads_max,
     })
 }
 
 fn arena() -> Arena {
     let config = ArenaConfig {
         pages: PageKind::Ordinary,
-        ..ArenaConfig::new(16)
+        ..ArenaConfig::new(SLOTS)
     };
     Arena::new(config).unwrap()
 }
@@ -169,13 +182,15 @@ fn arena() -> Arena {
 impl World {
     fn new(setup: Setup) -> Self {
         let (link, port) = link::sim::pair(setup.link.clone(), 1);
+        let reads_max = setup.disk.queue_depth.min(SLOTS) as usize;
         let mut disk = SimDisk::new(setup.disk);
         for file in 0..setup.files {
-            assert_eq!(disk.add_file(content(file)), file);
+            let device = setup.device_of(file);
+            assert_eq!(disk.add_file_on(device, content(file)), file);
         }
         let (store, conductor) = (
             store(&setup),
-            conductor(link.capabilities(), CONNECTIONS_MAX),
+            conductor(link.capabilities(), CONNECTIONS_MAX, reads_max),
         );
         let worker = Worker::new(link, disk, store, conductor, arena(), setup.tls);
         let client = Client {
@@ -516,6 +531,42 @@ fn a_full_disk_queue_delays_reads_and_loses_none() {
 }
 
 #[test]
+fn a_disk_that_hangs_delays_reads_of_its_own_files_only() {
+    let disk = DiskConfig {
+        queue_depth: 2,
+        ..Setup::default().disk
+    };
+    let mut world = World::connected(Setup {
+        disk,
+        files: 2,
+        devices: 2,
+        ..Setup::default()
+    });
+    // Both devices are known from here on.
+    world.fetch(0);
+    world.fetch(1);
+    let capped = world.counter("session_device_capped_count");
+    let now = world.now;
+    world.worker.disk_mut().set_hung(now, 0, true);
+    // The disk that hangs has a place for one read; the first client has a window for several.
+    for _ in 0..3 {
+        world.ask(0);
+        world.settle();
+        world.reconnect();
+    }
+    assert_eq!(world.worker.disk().in_flight_reads(), 1);
+    assert_eq!(world.counter("session_device_capped_count"), capped + 3);
+    world.fetch(1);
+    assert_eq!(world.worker.disk().in_flight_reads(), 1);
+    let reads = world.counter("session_read_count");
+    let now = world.now;
+    world.worker.disk_mut().set_hung(now, 0, false);
+    world.fetch(0);
+    assert!(world.counter("session_read_count") > reads + 3);
+    world.assert_quiet();
+}
+
+#[test]
 fn late_answers_find_their_questions() {
     let mut world = World::connected(Setup {
         answers_later: true,
@@ -638,7 +689,7 @@ impl Link for Gone {
 #[test]
 fn a_removed_interface_ends_the_worker() {
     let setup = Setup::default();
-    let conductor = conductor(Gone.capabilities(), CONNECTIONS_MAX);
+    let conductor = conductor(Gone.capabilities(), CONNECTIONS_MAX, SLOTS as usize);
     let mut worker = Worker::new(
         Gone,
         SimDisk::new(setup.disk),

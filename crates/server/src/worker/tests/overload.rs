@@ -85,7 +85,7 @@ impl Crowd {
         };
         let (link, port) = link::sim::pair(link, 1);
         let setup = Setup::default();
-        let conductor = conductor(link.capabilities(), CONNECTIONS_MAX);
+        let conductor = conductor(link.capabilities(), CONNECTIONS_MAX, super::SLOTS as usize);
         let tls = Some(Handshaker::new(config(), CONNECTIONS_MAX));
         let disk = SimDisk::new(setup.disk);
         let worker = Worker::new(link, disk, store(&setup), conductor, arena(), tls);

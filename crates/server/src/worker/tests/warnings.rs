@@ -123,7 +123,11 @@ fn frames_that_are_lost_are_told_with_the_errno() {
     let setup = Setup::default();
     let (disk, conductor) = (
         SimDisk::new(setup.disk),
-        conductor(Losing.capabilities(), super::CONNECTIONS_MAX),
+        conductor(
+            Losing.capabilities(),
+            super::CONNECTIONS_MAX,
+            super::SLOTS as usize,
+        ),
     );
     let mut worker = Worker::new(Losing, disk, store(&setup), conductor, arena(), None);
     // It announces its address.

@@ -3,6 +3,7 @@
 
 mod answers;
 mod budget;
+mod devices;
 mod endings;
 mod handshakes;
 mod next_hop;
@@ -25,8 +26,8 @@ use wire::{
 
 use super::Conductor;
 use crate::{
-    Config, LookupError, LookupPlan, Object, ObjectHandle, ReadLimits, ReadPlan, TransmitProgress,
-    Transmitted,
+    Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadLimits, ReadPlan,
+    TransmitProgress, Transmitted,
 };
 
 const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
@@ -35,6 +36,8 @@ const OUR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PEER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 80;
 const OBJECT_BYTES: u64 = 300_000;
+/// The object on the second device.
+const OTHER: ObjectHandle = ObjectHandle(8);
 
 fn config() -> Config {
     Config {
@@ -55,6 +58,7 @@ fn config() -> Config {
         idle_timeout: Duration::from_secs(75),
         send_timeout: Duration::from_secs(60),
         read_limits: ReadLimits::default(),
+        reads_max: 8,
     }
 }
 
@@ -118,7 +122,8 @@ impl Bench {
     }
 
     /// Polls everything once; look-ups are answered at once: `/object` exists, and a directory
-    /// `/folder` with an index; the index of `/deep/` is a directory.
+    /// `/folder` with an index; the index of `/deep/` is a directory. `/other` is the same object
+    /// on another device.
     fn turn(&mut self) {
         while let Some(plan) = self.conductor.poll_lookup() {
             self.answer(&plan, None);
@@ -135,6 +140,11 @@ impl Bench {
             None if plan.path == "/object" || plan.path == "/folder/index.html" => {
                 Ok(object(self.object_bytes))
             }
+            None if plan.path == "/other" => Ok(Object {
+                handle: OTHER,
+                device: DeviceIndex::new(1),
+                ..object(self.object_bytes)
+            }),
             None if plan.path == "/folder" => Err(LookupError::Directory),
             None if plan.path == "/deep/index.html" => Err(LookupError::Directory),
             None => Err(LookupError::NotFound),
@@ -227,6 +237,7 @@ fn object(size_bytes: u64) -> Object {
         },
         block_bytes: 4096,
         read_bytes_max: 65_536,
+        device: DeviceIndex::default(),
     }
 }
 
