@@ -7,9 +7,11 @@
 use rustls::sign::SigningKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-/// A record that leads to no arithmetic: a part of a hello, `change_cipher_spec`, one that is
-/// refused.
+/// A record that leads to no arithmetic: a part of a hello, `change_cipher_spec`.
 pub(super) const RECORD_US: u64 = 3;
+/// A record that is refused: at most a key exchange comes before the fault is found `[guess]`. One
+/// cost for all, so that it does not depend on which random byte of a hello was altered.
+pub(super) const REFUSED_US: u64 = 45;
 /// The client's Finished, and our tickets behind it.
 pub(super) const FINISHED_US: u64 = 30;
 /// The client's key share of TLS 1.2, which comes in a record of its own.

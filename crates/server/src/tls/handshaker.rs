@@ -143,6 +143,7 @@ impl Handshaker {
         let shaken = shaking.handle_record(record);
         self.counters.cost_us += match (&shaken, take_chosen_us()) {
             (Shaken::Done(_), _) => cost::FINISHED_US,
+            (Shaken::Refused(_) | Shaken::Failed, _) => cost::REFUSED_US,
             (Shaken::More(shaking, _), Some(_)) if shaking.is_resumed() => cost::RESUMED_HELLO_US,
             (_, Some(full_us)) => full_us,
             (_, None) if is_key_exchange => cost::KEY_EXCHANGE_US,
