@@ -43,7 +43,7 @@ impl Conductor {
     /// one, from the client that has waited longest. To answer it is the dearest thing that a
     /// client can ask for.
     ///
-    /// With [`HANDSHAKES_MAX`] handshakes begun, the one that began first among those that wait
+    /// With `HANDSHAKES_MAX` handshakes begun, the one that began first among those that wait
     /// for their client is reset; if none does, a new one waits.
     pub fn poll_hello(&mut self) -> Option<TlsPlan> {
         while let Some(index) = self.hello_turns.pop() {
