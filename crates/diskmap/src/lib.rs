@@ -20,6 +20,7 @@
 pub mod sim;
 pub mod uring;
 
+use std::hash::{DefaultHasher, Hasher as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use clock::Instant;
@@ -94,6 +95,36 @@ pub struct FileStatus {
     pub direct_offset_align_bytes: u32,
     /// Memory read into must be aligned to this, bytes; 0 if the file system does not say.
     pub direct_memory_align_bytes: u32,
+    /// What its path ended with, where that is known without asking the kernel.
+    pub path_end: Option<PathEnd>,
+}
+
+/// The last bytes of a path, to be compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathEnd {
+    length_bytes: usize,
+    hash: u64,
+}
+
+impl PathEnd {
+    /// All of `bytes`. If they begin with a slash, they are whole names of directories and files.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(bytes);
+        Self {
+            length_bytes: bytes.len(),
+            hash: hasher.finish(),
+        }
+    }
+
+    /// Whether `path` ends so.
+    #[must_use]
+    pub fn is_end_of(&self, path: &[u8]) -> bool {
+        let start = path.len().checked_sub(self.length_bytes);
+        let end = start.and_then(|start| path.get(start..));
+        end.is_some_and(|end| Self::of(end) == *self)
+    }
 }
 
 /// A file that was closed and that no command uses any more.

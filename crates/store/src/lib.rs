@@ -159,9 +159,20 @@ pub enum Source {
         descriptor: OwnedFd,
         /// As of the same moment as the facts.
         attributes: Attributes,
+        /// Whether the name of the object is the path of the file in the directory.
+        links: Links,
     },
     /// A file of a simulated disk: [`CatalogueEntry::source`].
     Simulated(u32),
+}
+
+/// Symbolic links on the way to a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Links {
+    /// There was none: the path of the file ends with the name it was found by.
+    Refused,
+    /// There may have been some.
+    Followed,
 }
 
 /// What may change of a file without its content changing, and moves [`Facts::changed`].

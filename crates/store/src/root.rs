@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mounts::{Mounts, name_beneath};
 use crate::system::{self, Kind};
-use crate::{Direct, DirectSupport, Opened, Source, StoreError, StoreRefusal};
+use crate::{Direct, DirectSupport, Links, Opened, Source, StoreError, StoreRefusal};
 
 /// Most directory entries looked at, at start, for a file to try `O_DIRECT` with.
 const PROBE_ENTRIES_MAX: usize = 1024;
@@ -109,11 +109,21 @@ impl Root {
         }
     }
 
+    /// First as if there were no symbolic links: of what is found so, the name is the path.
     fn open_in_place(&self, name: &CStr, way: Way) -> io::Result<Opened> {
-        let (file, direct) = match self.open_file(name, way, libc::O_DIRECT) {
+        match self.open_with(name, way, Links::Refused) {
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+                self.open_with(name, way, Links::Followed)
+            }
+            result => result,
+        }
+    }
+
+    fn open_with(&self, name: &CStr, way: Way, links: Links) -> io::Result<Opened> {
+        let (file, direct) = match self.open_file(name, way, links, libc::O_DIRECT) {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                (self.open_refused_directly(name, way)?, false)
+                (self.open_refused_directly(name, way, links)?, false)
             }
             Err(error) => return Err(error),
         };
@@ -123,6 +133,7 @@ impl Root {
             source: Source::File {
                 descriptor: file,
                 attributes: status.attributes,
+                links,
             },
             facts: status.facts,
         })
@@ -130,12 +141,17 @@ impl Root {
 
     /// The file refused `O_DIRECT`. What is no regular file does that too, and is not to be
     /// opened before it is known to be one.
-    fn open_refused_directly(&self, name: &CStr, way: Way) -> io::Result<OwnedFd> {
-        let pointer = self.open_file(name, way, libc::O_PATH)?;
+    fn open_refused_directly(
+        &self,
+        name: &CStr,
+        way: Way,
+        links: Links,
+    ) -> io::Result<OwnedFd> {
+        let pointer = self.open_file(name, way, links, libc::O_PATH)?;
         check_kind(system::stat(pointer.as_fd(), false)?.kind)?;
         match self.direct {
             Direct::Required => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            Direct::Preferred => self.open_file(name, way, 0),
+            Direct::Preferred => self.open_file(name, way, links, 0),
         }
     }
 
@@ -160,7 +176,8 @@ impl Root {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
         let mut scratch = Vec::new();
-        let opened = self.open_in_place(c_string(&mut scratch, inner), Way::Beneath)?;
+        let inner = c_string(&mut scratch, inner);
+        let opened = self.open_with(inner, Way::Beneath, Links::Followed)?;
         let facts = system::stat(end.as_fd(), false)?.facts;
         if (facts.device, facts.inode) != (opened.facts.device, opened.facts.inode) {
             // Something was renamed between the two opens.
@@ -169,7 +186,13 @@ impl Root {
         Ok(opened)
     }
 
-    fn open_file(&self, name: &CStr, way: Way, more_flags: libc::c_int) -> io::Result<OwnedFd> {
+    fn open_file(
+        &self,
+        name: &CStr,
+        way: Way,
+        links: Links,
+        more_flags: libc::c_int,
+    ) -> io::Result<OwnedFd> {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
         // With `O_PATH` the kernel accepts few other flags.
         let flags = if more_flags == libc::O_PATH {
@@ -184,12 +207,16 @@ impl Root {
             Way::OwnMount => beneath | libc::RESOLVE_NO_XDEV,
             Way::Beneath | Way::Links => beneath,
         };
+        let resolve = match links {
+            Links::Refused => resolve | libc::RESOLVE_NO_SYMLINKS,
+            Links::Followed => resolve,
+        };
         system::openat2(self.descriptor.as_fd(), name, flags, resolve)
     }
 
     /// `RESOLVE_CACHED` came with Linux 5.12, six versions after `openat2`.
     pub(crate) fn kernel_knows_cached_lookups(&self) -> Result<bool, StoreError> {
-        let open = |way| self.open_file(c".", way, libc::O_PATH);
+        let open = |way| self.open_file(c".", way, Links::Followed, libc::O_PATH);
         let _ = open(Way::Beneath).map_err(StoreError::OpenAt2)?;
         match open(Way::Cached) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
@@ -210,7 +237,7 @@ impl Root {
         let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
             return Ok(DirectSupport::Unknown);
         };
-        match self.open_file(name, Way::Beneath, libc::O_DIRECT) {
+        match self.open_file(name, Way::Beneath, Links::Followed, libc::O_DIRECT) {
             Ok(_) => Ok(DirectSupport::Direct),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match self.direct {
                 Direct::Required => Err(StoreError::NotDirect { path: file }),

@@ -20,11 +20,11 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus};
+use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd};
 use session::{
     DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupToken, Object, ObjectHandle,
 };
-use store::{Attributes, Facts, Found, Lane, LookUp, Source, Store, StoreRefusal};
+use store::{Attributes, Facts, Found, Lane, Links, LookUp, Source, Store, StoreRefusal};
 
 /// Longest wait for room in the store. Players give a request up after 10 s or more `[guess]`:
 /// earlier, a 503 would come too soon for a store that is about to have room, and later too late
@@ -364,10 +364,10 @@ impl Objects {
             facts,
         } = found;
         if let Some(source) = opened {
-            match open(disk, source, &facts) {
+            let path = self.store.path_of(handle);
+            match open(disk, source, &facts, &path) {
                 Ok(opened) => *self.place(handle) = Some(opened),
                 Err(error) => {
-                    let path = self.store.path_of(handle);
                     self.note_fault(path, FaultKind::Open(error));
                     self.give_up(handle);
                     return Err(match error {
@@ -466,14 +466,23 @@ fn index_of(handle: u32) -> usize {
     usize::try_from(handle).expect("invariant: a usize has at least 32 bits")
 }
 
-fn open<D: Disk>(disk: &mut D, source: Source, facts: &Facts) -> Result<Opened, DiskError> {
+fn open<D: Disk>(
+    disk: &mut D,
+    source: Source,
+    facts: &Facts,
+    path: &str,
+) -> Result<Opened, DiskError> {
     let source = match source {
         Source::File {
             descriptor,
             attributes,
+            links,
         } => FileSource::File {
             descriptor,
-            status: status_of(facts, attributes),
+            status: FileStatus {
+                path_end: (links == Links::Refused).then(|| PathEnd::of(path.as_bytes())),
+                ..status_of(facts, attributes)
+            },
         },
         Source::Simulated(number) => FileSource::Simulated(number),
     };
@@ -511,6 +520,7 @@ fn status_of(facts: &Facts, attributes: Attributes) -> FileStatus {
         direct: facts.direct,
         direct_offset_align_bytes: facts.direct_offset_align_bytes,
         direct_memory_align_bytes: facts.direct_memory_align_bytes,
+        path_end: None,
     }
 }
 

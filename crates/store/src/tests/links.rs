@@ -66,6 +66,34 @@ fn an_absolute_link_that_ends_in_the_directory_is_followed() {
     }
 }
 
+/// Whoever asks later whether a file was renamed must know whether its name was its path.
+#[test]
+fn links_on_the_way_to_a_file_are_told() {
+    for config in [config(), through_threads()] {
+        let config = StoreConfig {
+            objects_max: 16,
+            ..config
+        };
+        let mut site = site(config);
+        symlink("dir/b", site.path("relative")).unwrap();
+        symlink("dir", site.path("current")).unwrap();
+        link(&site, "absolute", site.path("dir/b"));
+        for (path, expected) in [
+            ("/a", Links::Refused),
+            ("/dir/b", Links::Refused),
+            ("/relative", Links::Followed),
+            ("/current/deep/c", Links::Followed),
+            ("/absolute", Links::Followed),
+        ] {
+            let found = site.ask(path).unwrap();
+            let Some(Source::File { links, .. }) = found.opened else {
+                panic!("{path}: not newly opened");
+            };
+            assert_eq!(links, expected, "{path}");
+        }
+    }
+}
+
 #[test]
 fn a_link_that_ends_outside_is_refused() {
     for config in [config(), through_threads()] {

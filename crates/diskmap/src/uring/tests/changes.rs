@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Bench, NOW, is_readable, pattern};
-use crate::{Disk, DiskError, FileIndex, FileSource, FileStatus};
+use crate::{Disk, DiskError, FileIndex, FileSource, FileStatus, PathEnd};
 
 fn serving(size_bytes: u64) -> (Bench, PathBuf, FileIndex) {
     let mut bench = Bench::new();
@@ -89,12 +89,28 @@ fn an_overwritten_file_has_changed_even_with_its_time_put_back() {
 
 #[test]
 fn a_renamed_file_is_served_on() {
-    let (mut bench, path, file) = serving(4096);
+    let (bench, path, file) = serving(4096);
+    rename_to_and_fro(bench, &path, file);
+}
+
+/// Whoever opened it knew its path, and the kernel was not asked for it.
+#[test]
+fn a_renamed_file_is_served_on_if_its_path_was_known() {
+    let (mut bench, path, _) = serving(4096);
+    let mut source = known(&path, 4096);
+    if let FileSource::File { status, .. } = &mut source {
+        status.path_end = Some(PathEnd::of(b"/served"));
+    }
+    let (file, _) = bench.disk.open(source).expect("there is room");
+    rename_to_and_fro(bench, &path, file);
+}
+
+fn rename_to_and_fro(mut bench: Bench, path: &Path, file: FileIndex) {
     fs::create_dir(bench.path("elsewhere")).expect("our own directory");
     for name in ["other", "elsewhere/other", "elsewhere/served", "served"] {
-        fs::rename(&path, bench.path(name)).expect("our own directory");
+        fs::rename(path, bench.path(name)).expect("our own directory");
         assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)), "{name}");
-        fs::rename(bench.path(name), &path).expect("our own directory");
+        fs::rename(bench.path(name), path).expect("our own directory");
         assert_eq!(
             bench.read(file, 0),
             Ok(pattern(0, 4096)),
@@ -103,7 +119,7 @@ fn a_renamed_file_is_served_on() {
     }
     assert!(bench.disk.counters().disk_touched_files > 0);
     // The excuses are not for the next one.
-    overwrite(&path, b"new");
+    overwrite(path, b"new");
     assert_eq!(bench.read(file, 0), Err(DiskError::Changed));
 }
 
@@ -153,6 +169,7 @@ fn known(path: &Path, block_bytes: u32) -> FileSource {
             direct: true,
             direct_offset_align_bytes: block_bytes,
             direct_memory_align_bytes: 0,
+            path_end: None,
         },
         descriptor: file.into(),
     }
