@@ -12,14 +12,16 @@
 //! Threads often share the worker's core, and there switching to one and back costs more than
 //! opening a file. So one is woken only if none is on its way to the queues already, it takes what
 //! has gathered there, and it does not preempt the worker (`SCHED_BATCH`, sched(7)). One that is
-//! stuck is on its way to nowhere, and another is woken for what comes next.
+//! stuck is on its way to nowhere, and another is woken for what comes next. Of those asleep it is
+//! the one that slept last, whose stacks are still in the cache: sixteen threads in turn would put
+//! out the worker's data instead.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::lookups::lane_share;
@@ -60,7 +62,6 @@ pub(crate) enum Reply {
 #[derive(Debug)]
 struct Queues {
     state: Mutex<QueueState>,
-    has_jobs: Condvar,
     /// Threads one lane may keep.
     lane_threads_max: usize,
 }
@@ -71,10 +72,10 @@ struct QueueState {
     lanes: VecDeque<LaneQueue>,
     /// The directory is to be opened again.
     wants_root: bool,
-    /// Threads asleep for want of jobs.
-    asleep: usize,
-    /// Of them, those that were woken and have not yet looked.
-    waking: usize,
+    /// Threads asleep for want of jobs. Whoever wakes one takes it off the end.
+    asleep: Vec<thread::Thread>,
+    /// One was woken and has not yet looked.
+    is_waking: bool,
     /// Nobody will ask any more.
     is_closed: bool,
 }
@@ -104,11 +105,10 @@ impl Queues {
             state: Mutex::new(QueueState {
                 lanes: VecDeque::new(),
                 wants_root: false,
-                asleep: 0,
-                waking: 0,
+                asleep: Vec::new(),
+                is_waking: false,
                 is_closed: false,
             }),
-            has_jobs: Condvar::new(),
             lane_threads_max,
         }
     }
@@ -135,13 +135,15 @@ impl Queues {
                 self.wake_if_due(&mut state);
                 return Some(batch);
             }
-            state.asleep += 1;
-            state = self
-                .has_jobs
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-            state.asleep -= 1;
-            state.waking = state.waking.saturating_sub(1);
+            state.asleep.push(thread::current());
+            let me = thread::current().id();
+            while state.asleep.iter().any(|thread| thread.id() == me) {
+                drop(state);
+                // Returns at once if it was woken in between, and may return for no reason.
+                thread::park();
+                state = self.lock();
+            }
+            state.is_waking = false;
         }
     }
 
@@ -168,15 +170,19 @@ impl Queues {
     }
 
     fn close(&self) {
-        self.lock().is_closed = true;
-        self.has_jobs.notify_all();
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.asleep.drain(..).for_each(|thread| thread.unpark());
     }
 
     /// Wakes a thread if there is a job for one, one sleeps, and none is on its way.
     fn wake_if_due(&self, state: &mut QueueState) {
-        if state.waking == 0 && state.asleep > 0 && state.has_job(self.lane_threads_max) {
-            state.waking = 1;
-            self.has_jobs.notify_one();
+        if state.is_waking || !state.has_job(self.lane_threads_max) {
+            return;
+        }
+        if let Some(thread) = state.asleep.pop() {
+            state.is_waking = true;
+            thread.unpark();
         }
     }
 }
