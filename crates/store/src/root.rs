@@ -141,12 +141,7 @@ impl Root {
 
     /// The file refused `O_DIRECT`. What is no regular file does that too, and is not to be
     /// opened before it is known to be one.
-    fn open_refused_directly(
-        &self,
-        name: &CStr,
-        way: Way,
-        links: Links,
-    ) -> io::Result<OwnedFd> {
+    fn open_refused_directly(&self, name: &CStr, way: Way, links: Links) -> io::Result<OwnedFd> {
         let pointer = self.open_file(name, way, links, libc::O_PATH)?;
         check_kind(system::stat(pointer.as_fd(), false)?.kind)?;
         match self.direct {

@@ -81,7 +81,8 @@ impl Identity {
 impl Baseline {
     /// Whether size and times are the same, so that nothing happened to the file at all.
     fn is_untouched(&self, now: &Identity) -> bool {
-        let times = |identity: &Identity| (identity.size_bytes, identity.modified, identity.changed);
+        let times =
+            |identity: &Identity| (identity.size_bytes, identity.modified, identity.changed);
         times(&self.identity) == times(now)
     }
 
