@@ -93,9 +93,9 @@ pub enum SetupError {
     #[error(
         "{path} cannot be opened: {}; {}",
         std::io::Error::from_raw_os_error(*.errno),
-        closed_node_remedy(*.errno)
+        node_permission_remedy(*.errno)
     )]
-    NodeClosed {
+    NodeNotPermitted {
         /// The node's path.
         path: String,
         /// `EACCES`: its mode; `EPERM`: a container's or service's list of devices.
@@ -154,9 +154,9 @@ pub enum SetupError {
     },
 }
 
-/// What to do about a device node that cannot be opened. No capability helps, short of those that
-/// pass over the modes of files.
-const fn closed_node_remedy(errno: i32) -> &'static str {
+/// What to do about a device node that may not be opened. Only capabilities that override file
+/// modes would help.
+const fn node_permission_remedy(errno: i32) -> &'static str {
     match errno {
         libc::EPERM => {
             "let the container or service have the device (`--device /dev/net/tun`, \

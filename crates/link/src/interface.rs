@@ -1,4 +1,5 @@
-//! Names, addresses and descriptions of the host's interfaces. Used at start only.
+//! Names, addresses and descriptions of the host's interfaces, asked at start only. It refuses names
+//! that the kernel would refuse or read as a pattern. Bound: one netlink request per question.
 
 use std::net::IpAddr;
 
@@ -146,10 +147,10 @@ impl InterfaceDescription {
     }
 }
 
-/// A MAC address that follows from `parts`: locally administered, for one station, the same at
-/// every start, so that neighbours' caches stay right over a restart.
+/// A unicast, locally administered MAC address derived from `parts`: the same at every start, so
+/// that neighbours' ARP caches stay valid over a restart.
 pub(crate) fn derived_mac(parts: &[&[u8]]) -> MacAddress {
-    // FNV-1a, 64 bits. Nobody gains by choosing a collision: who can name our interfaces can
+    // FNV-1a, 64 bits. A chosen collision gains nothing: a user who can name our interfaces can
     // also set their addresses.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_about_interfaces_are_answered() {
+    fn interface_queries_work_for_loopback_and_a_missing_interface() {
         assert_eq!(interface_exists("lo"), Ok(true));
         assert_eq!(interface_exists("no-such-link"), Ok(false));
         assert!(interface_exists("").is_err());

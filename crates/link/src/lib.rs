@@ -1,27 +1,31 @@
-//! Packet I/O for one worker: frames in, frames out, nothing kept.
+//! Packet I/O for one worker: receives and sends Ethernet frames, and queues none.
 //!
-//! A [`Link`] is chosen once at start and driven by one thread. Four of them exist:
+//! A [`Link`] is chosen once at start and driven by one thread. There are four:
 //!
-//! | type | what carries the frames | who else has an address there |
+//! | type | frames pass through | other addresses on the interface |
 //! |---|---|---|
-//! | [`Tap`] on a tap | `/dev/net/tun`, virtio-net header | the host, at the other end |
-//! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | nobody |
-//! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel, beside us |
-//! | [`sim::SimLink`] | a seeded virtual wire with faults | whoever the simulation says |
+//! | [`Tap`] on a tap | `/dev/net/tun`, virtio-net header | the host's, at the other end |
+//! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | none |
+//! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel's |
+//! | [`sim::SimLink`] | a seeded virtual wire with faults | those of the simulated clients |
 //!
-//! [`Captured`] wraps any of them and writes a pcap file of what passes.
+//! [`Captured`] wraps any of them and writes the frames that pass to a pcap file.
 //!
-//! It refuses to queue: [`Link::transmit`] has either handed the frame to the kernel when it
-//! returns, or says why not, and the memory the frame named is the caller's again. It refuses to
-//! block, to log and to parse beyond what an offload needs.
+//! It refuses to queue: when [`Link::transmit`] returns, the kernel has the frame or the error says
+//! why not, and the caller may use the frame's memory again. It refuses to block, to log and to
+//! parse more of a frame than an offload needs.
 //!
-//! Bounds: one receive buffer of 64 KB for a tap, that and a ring of 4 MiB for a packet socket, all
-//! allocated at start; nothing is allocated afterwards. The simulated wire allocates
-//! per frame and is bounded by its queues.
+//! Bounds, all allocated at start:
 //!
-//! No reference is ever formed to bytes the kernel may write: frames are copied out of the ring
-//! it shares with us, whose status words are atomics on both sides, and other buffers are its own
-//! only during a system call.
+//! | link | memory |
+//! |---|---|
+//! | tap, macvtap | one receive buffer of 64 KB |
+//! | packet socket | one receive buffer of 64 KB, a ring of 4 MiB |
+//! | simulated | allocates per frame; bounded by its queues |
+//!
+//! No reference is ever formed to bytes the kernel may write. Frames are copied out of the receive
+//! ring, whose status words are accessed atomically by both sides. The kernel accesses all other
+//! buffers only during a system call.
 
 use std::io::IoSlice;
 
@@ -58,19 +62,20 @@ pub const IP_PACKET_BYTES_MAX: u32 = 65_535;
 ///
 /// A full socket buffer makes the descriptor unwritable, and polling for writability is enough.
 /// A full device queue behind a packet socket that bypasses the queueing discipline does not:
-/// the descriptor stays writable while every frame is refused. The wait must therefore have an
-/// end; 500 us is 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
+/// the descriptor stays writable while every frame is refused. So the wait needs a limit: 500 us is
+/// 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
 pub const FULL_RETRY_AFTER: Duration = Duration::from_micros(500);
 
-/// How long a device may refuse every frame before the link gives the one at hand up.
+/// How long a device may refuse every frame before the link drops the current one.
 ///
-/// A frame that is held stops all that is behind it, answers to ARP included, and a device may
-/// refuse it for ever: because its queue has stopped, or because it will never take this frame. A
-/// queue that only is full has room again much sooner: 20 ms are 25 frames of 64 KB at 1 Gb/s, and
-/// two round trips of a client in the same city, so a loss costs it little. `[guess]`
+/// A frame that waits blocks all frames behind it, answers to ARP included. A device may refuse a
+/// frame for ever, because its queue has stopped or because it will never take this frame. A queue
+/// that is merely full has room again much sooner: 20 ms are 25 frames of 64 KB at 1 Gb/s. They are
+/// also two round trips of a client in the same city, so the loss costs little. `[guess]`
 pub const REFUSED_FOR_MAX: Duration = Duration::from_millis(20);
 
-/// How often a link with nothing to receive asks how its interface is, where nothing tells.
+/// How often a link that receives nothing asks the kernel for the state of its interface, where no
+/// notification reports it.
 const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Bytes of an Ethernet header: two addresses and a type.
@@ -82,11 +87,11 @@ const GATHER_MAX: usize = 2 + Outgoing::PARTS_MAX;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// From so many bytes on a payload part is worth aligning: a page. What stands before a body, a
-/// record's header or a reply's head, is less.
+/// Smallest payload part that is worth aligning: a page. The parts before a body (a record's
+/// header, a reply's head) are smaller.
 const ALIGNED_PART_BYTES_MIN: usize = 4096;
 
-/// Most payload bytes before the part to align: the kernel allocates room for them in one piece.
+/// Most payload bytes before the part to align: the kernel allocates contiguous memory for them.
 const LINEAR_PAYLOAD_BYTES_MAX: usize = 2048;
 
 /// What a link can do, asked once at start.
@@ -115,25 +120,24 @@ pub struct Received<'a> {
 
 /// Packet I/O for one worker: chosen once at start.
 pub trait Link {
-    /// What this link can do. Does not change but by [`Link::follow`].
+    /// What this link can do. Only [`Link::apply_interface_state`] changes it.
     fn capabilities(&self) -> Capabilities;
 
-    /// Takes over what has become of the interface, as far as it limits frames, and returns what
-    /// the link can do now. A link without an interface stays as it is.
-    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+    /// Applies the interface's new MTU and GSO limit, and returns what the link can do now. A link
+    /// without an interface ignores them.
+    fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         let _ = state;
         self.capabilities()
     }
 
     /// Hands up to `frames_max` waiting frames to `sink`, never blocks, returns how many.
     ///
-    /// An interface that is down yields 0 frames and is counted, not an error: traffic goes on
-    /// when it comes back. Frames that did not fit their buffer are dropped and counted.
+    /// An interface that is down yields 0 frames and is counted; it is no error, and traffic goes on
+    /// when the interface is up again. Frames larger than their buffer are dropped and counted.
     ///
     /// # Errors
-    /// [`LinkError::Gone`] once the interface no longer exists, and ever after. A removed
-    /// interface may be noticed up to 5 ms of `now` after its removal, and only
-    /// by a call: with no frame and no error to wake it, an idle caller asks on a timer.
+    /// [`LinkError::Gone`] from when the interface no longer exists. A call notices the removal up
+    /// to 5 ms of `now` later. The removal may wake no poll, so an idle caller calls on a timer.
     fn receive(
         &mut self,
         now: Instant,
@@ -141,14 +145,14 @@ pub trait Link {
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError>;
 
-    /// Sends one frame. On return (any result) the memory it named is the caller's again.
+    /// Sends one frame. After the call (any result) the caller may use the frame's memory again.
     ///
     /// # Errors
     /// [`TransmitError::Full`]: nothing was sent; offer the same frame again when
-    /// [`Link::room_fd`] is writable, and not sooner than other work or [`FULL_RETRY_AFTER`] passed
-    /// (see there why writability alone is not enough). A device that refuses for
-    /// [`REFUSED_FOR_MAX`] is not waited for any longer: then the frame is lost instead.
-    /// [`TransmitError::Lost`]: the frame is gone as if the network had dropped it; do not offer
+    /// [`Link::writable_fd`] is writable, and not sooner than other work or [`FULL_RETRY_AFTER`] passed
+    /// (see there why writability alone is not enough). When the device has refused for
+    /// [`REFUSED_FOR_MAX`], the frame is lost instead.
+    /// [`TransmitError::Lost`]: the frame is dropped, as if the network had dropped it; do not offer
     /// it again at once.
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError>;
 
@@ -156,7 +160,7 @@ pub trait Link {
     fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
     /// The descriptor to poll for writability after `Full`; `None` in simulation.
-    fn room_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+    fn writable_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.poll_fd()
     }
 
@@ -191,14 +195,14 @@ fn gather<'a>(header: &'a [u8], frame: &Outgoing<'a>) -> ([IoSlice<'a>; GATHER_M
     (pieces, 2 + count, bytes)
 }
 
-/// Bytes from a frame's start that the kernel is to keep in one piece, before the pages it copies
-/// the rest into: the headers, and what stands before the first part worth aligning and before that
-/// part's first cache line.
+/// Bytes at a frame's start that the kernel is to keep linear (in one piece): the headers, and the
+/// payload up to the first cache line of the first part worth aligning. The kernel copies the rest
+/// into pages, from a page's start.
 ///
-/// The rest then lands as far from a line's start as it comes from. Else the five bytes of a TLS
-/// record's header put each body five bytes further on than it was read, and `rep movsb`, which the
-/// kernel copies with, takes ten times as long where the target is 1 to 15 bytes ahead of the source
-/// in a page: 0.31 instead of 0.03 s/GB on an AMD EPYC of family 25, model 17.
+/// The copy then has the same offset in a cache line as its source. Otherwise the five bytes of a
+/// TLS record's header would shift each body by five bytes. The kernel copies with `rep movsb`,
+/// which takes ten times as long if the target is 1 to 15 bytes ahead of the source within a page:
+/// 0.31 instead of 0.03 s/GB on an AMD EPYC of family 25, model 17.
 fn linear_bytes(frame: &Outgoing<'_>) -> usize {
     let headers = frame.headers.len();
     let mut bytes = headers;
@@ -215,12 +219,13 @@ fn linear_bytes(frame: &Outgoing<'_>) -> usize {
     headers
 }
 
-/// The largest IP packet that a device takes in one piece, from the size at which the kernel
-/// starts to cut instead (`gso_max_size`, 65,536 on most devices; unknown: the same).
+/// The largest IP packet that a device takes uncut. `gso_bytes_max` is the device's `gso_max_size`:
+/// 65,536 on most devices, and assumed where it is unknown.
 ///
-/// The kernel compares that size with the whole frame, Ethernet header included, and cuts from
-/// equality on: 65,521 bytes of IP pass in one piece and 65,522 in forty-six, or, when the
-/// queueing discipline is bypassed, not at all (docs/decisions/0005-packet-io.md).
+/// The kernel compares `gso_max_size` with the whole frame, Ethernet header included, and cuts a
+/// frame that is as large or larger: an IP packet of 65,521 bytes passes in one piece, one of 65,522
+/// in forty-six. When the queueing discipline is bypassed, the kernel refuses the larger one
+/// (docs/decisions/0005-packet-io.md).
 fn segmentation_bytes_max(gso_bytes_max: Option<u32>) -> u32 {
     const KERNEL_DEFAULT: u32 = 65_536;
     const OVERHEAD: u32 = 14 + 1;
@@ -237,13 +242,13 @@ mod tests {
         linear_bytes, segmentation_bytes_max,
     };
 
-    /// Begins with a line.
+    /// Starts at a cache line.
     #[repr(align(64))]
     struct Slot([u8; 2 * ALIGNED_PART_BYTES_MIN]);
 
     const SLOT: Slot = Slot([0; 2 * ALIGNED_PART_BYTES_MIN]);
 
-    /// Of a frame with 54 bytes of headers, those of the payload that stay with them.
+    /// Payload bytes that stay linear in a frame with 54 bytes of headers.
     fn linear_payload(payload: &[&[u8]]) -> usize {
         let headers = [0; 54];
         let frame = Outgoing {
@@ -255,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_copied_to_a_line_s_start_from_one() {
+    fn the_copy_of_a_body_keeps_its_offset_in_the_cache_line() {
         let slot = SLOT;
         let page = ALIGNED_PART_BYTES_MIN;
         let body = |from: usize| &slot.0[from..from + page];
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_than_a_page_or_behind_too_much_is_not_worth_aligning() {
+    fn parts_below_a_page_or_behind_2048_bytes_are_not_aligned() {
         let slot = SLOT;
         let page = ALIGNED_PART_BYTES_MIN;
         assert_eq!(linear_payload(&[]), 0);

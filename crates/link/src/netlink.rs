@@ -1,9 +1,10 @@
-//! The three questions this room asks of rtnetlink (describe an interface, set its flags, give it
-//! an address) and what it is told unasked: that an interface has changed.
+//! The three requests this room makes of rtnetlink (describe an interface, set its flags, add or
+//! remove an address), and the notifications that an interface has changed.
 //!
-//! One request, one answer, each in one datagram; the kernel answers while we ask, so reading
-//! blocks for nothing. Answers are parsed as bytes from outside: a malformed one is `EPROTO`,
-//! never a panic. Reading first: netlink(7), rtnetlink(7).
+//! One request, one answer, each in one datagram. The kernel answers within the `send`, so the
+//! `read` after it never waits. Answers are parsed as bytes from outside: it refuses a malformed one
+//! with `EPROTO`, never a panic. Bound: [`ANSWER_BYTES_MAX`] for each answer.
+//! Reading first: netlink(7), rtnetlink(7).
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -33,7 +34,7 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 
-/// The answer to `RTM_GETLINK`, as far as it matters here.
+/// The fields of an answer to `RTM_GETLINK` that this room uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InterfaceDescription {
     pub(crate) index: i32,
@@ -53,14 +54,14 @@ pub(crate) struct InterfaceDescription {
     pub(crate) gso_bytes_max: Option<u32>,
 }
 
-/// A conversation with rtnetlink.
+/// A socket for requests to rtnetlink.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: File,
 }
 
 impl Netlink {
-    /// Opens the conversation, with the network namespace of the calling thread.
+    /// Opens the socket in the network namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, i32> {
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
         Ok(Self {
@@ -85,7 +86,7 @@ impl Netlink {
             .map(drop)
     }
 
-    /// Gives an interface an address that is usable at once. `EEXIST` if it has it.
+    /// Adds an address to an interface, usable at once. `EEXIST` if the interface has it.
     pub(crate) fn add_address(&mut self, index: i32, address: IpAddr, bits: u8) -> Result<(), i32> {
         let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         self.request(
@@ -96,7 +97,7 @@ impl Netlink {
         .map(drop)
     }
 
-    /// Takes an address from an interface.
+    /// Removes an address from an interface.
     pub(crate) fn remove_address(
         &mut self,
         index: i32,
@@ -116,7 +117,7 @@ impl Netlink {
         message.extend_from_slice(&length.to_ne_bytes());
         message.extend_from_slice(&kind.to_ne_bytes());
         message.extend_from_slice(&flags.to_ne_bytes());
-        // One question at a time on a socket of its own: sequence and port need no values.
+        // One request at a time on a socket of its own: sequence and port may be 0.
         message.extend_from_slice(&[0; 8]);
         message.extend_from_slice(body);
         self.socket
@@ -132,42 +133,42 @@ impl Netlink {
     }
 }
 
-/// What the kernel tells of interfaces unasked.
+/// A socket that receives the kernel's notifications about interfaces.
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub(crate) struct Notifications {
     socket: OwnedFd,
 }
 
-impl Notices {
-    /// Most notices looked at in one call; those of a host that makes and removes interfaces all
-    /// the time wait for the next.
+impl Notifications {
+    /// Most notifications read in one call; on a host that adds and removes interfaces all the time,
+    /// the others wait for the next call.
     const AT_ONCE_MAX: usize = 256;
 
-    /// Hears of every change from now on, in the network namespace of the calling thread.
+    /// Subscribes to interface changes in the network namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, i32> {
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
         sys::bind_netlink(socket.as_fd(), libc::RTMGRP_LINK.cast_unsigned())?;
         Ok(Self { socket })
     }
 
-    /// Whether the kernel has told of a change of this interface since this was last asked, or may
-    /// have: notices that found no room are lost.
+    /// Whether the kernel has notified a change of this interface since the last call. Also true
+    /// when notifications were lost for lack of room in the socket.
     pub(crate) fn take(&mut self, index: i32) -> bool {
-        let mut is_told = false;
+        let mut is_changed = false;
         for _ in 0..Self::AT_ONCE_MAX {
             let mut head = [0; HEADER_BYTES + INTERFACE_MESSAGE_BYTES];
             match sys::receive(self.socket.as_fd(), &mut head) {
                 Ok(_) => {
-                    is_told |= read_u32(&head, HEADER_BYTES + 4) == Some(index.cast_unsigned())
+                    is_changed |= read_u32(&head, HEADER_BYTES + 4) == Some(index.cast_unsigned())
                 }
-                Err(libc::ENOBUFS) => is_told = true,
+                Err(libc::ENOBUFS) => is_changed = true,
                 Err(_) => break,
             }
         }
-        is_told
+        is_changed
     }
 
-    /// Readable when there is something to take.
+    /// Readable when a notification waits.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -275,8 +276,8 @@ fn address_message(index: i32, address: IpAddr, prefix_bits: u8) -> Vec<u8> {
         IpAddr::V6(address) => {
             push_attribute(&mut body, IFA_LOCAL, &address.octets());
             push_attribute(&mut body, IFA_ADDRESS, &address.octets());
-            // Duplicate address detection would make the address unusable for a second or more;
-            // on a wire with only us at its other end it can find nothing.
+            // Duplicate address detection would make the address unusable for a second or more. It
+            // can find nothing: Atlas is the only other host on this link.
             push_attribute(&mut body, IFA_FLAGS, &libc::IFA_F_NODAD.to_ne_bytes());
         }
     }
@@ -375,7 +376,7 @@ mod tests {
         };
         assert_eq!(parse_description(&body), Some(expected));
         for length in 0..body.len() {
-            // Whatever is missing: no panic, and nothing invented.
+            // Whatever is missing: no panic.
             let _ = parse_description(&body[..length]);
         }
     }
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_describes_loopback_and_refuses_a_name_nobody_has() {
+    fn the_kernel_describes_loopback_and_refuses_an_unknown_name() {
         let mut netlink = Netlink::open().unwrap();
         let loopback = netlink.describe("lo").unwrap();
         assert_eq!(

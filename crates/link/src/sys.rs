@@ -1,9 +1,9 @@
 //! The system calls of this room that `std` does not offer, all but ethtool as safe functions.
 //!
-//! Every function takes its memory by reference and is done with it on return. The receive ring
-//! shares memory with the kernel for longer and is in `packet/ring.rs`. Errors are bare errnos:
-//! the callers know what was tried. Nothing blocks: descriptors are used with `MSG_DONTWAIT` or
-//! are ioctls.
+//! The kernel uses the memory passed to these functions only during the call. The receive ring, which
+//! shares memory with the kernel for longer, is in `packet/ring.rs`. Errors are bare errnos: the
+//! callers know which operation failed. It refuses to block: socket calls use `MSG_DONTWAIT`, the
+//! others are ioctls. Bounds: no memory of its own.
 #![allow(
     unsafe_code,
     reason = "UNSAFETY: sockets, socket options, ioctls and gathered sends that std does not wrap"
@@ -71,7 +71,7 @@ pub(crate) fn set_integer(
     set_option(fd, level, name, &value)
 }
 
-/// Attaches a classic BPF program that says which frames reach the socket.
+/// Attaches a classic BPF program that filters the frames the socket receives.
 pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[sock_filter]) -> Result<(), i32> {
     let description = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| libc::E2BIG)?,
@@ -192,7 +192,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, i3
     usize::try_from(received).map_err(|_| last_errno())
 }
 
-/// The error that waits on a socket, 0 for none; reading clears it.
+/// The pending error of a socket (`SO_ERROR`), 0 for none; reading clears it.
 pub(crate) fn take_error(fd: BorrowedFd<'_>) -> Result<i32, i32> {
     let mut error: c_int = 0;
     let mut length: socklen_t = 4;
@@ -300,7 +300,7 @@ pub(crate) fn macvtap_mac(fd: BorrowedFd<'_>) -> Result<MacAddress, i32> {
     Ok(MacAddress([a, b, c, d, e, f]))
 }
 
-/// Which large or unfinished frames we take from the host: `TUN_F_` flags.
+/// Which large frames and partial checksums we accept from the host: `TUN_F_` flags.
 pub(crate) fn tun_offload(fd: BorrowedFd<'_>, flags: u32) -> Result<(), i32> {
     // SAFETY: this request takes its argument by value and touches no memory of ours.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(flags)) })?;
@@ -314,7 +314,7 @@ pub(crate) fn tun_vnet_header_bytes(fd: BorrowedFd<'_>, bytes: c_int) -> Result<
     Ok(())
 }
 
-/// Bounds the memory of frames we wrote and the host has not taken yet, bytes.
+/// Bounds the memory of frames we wrote and the host has not received yet, bytes.
 pub(crate) fn tun_send_buffer_bytes(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), i32> {
     // SAFETY: this request reads one `int`, which lives through the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETSNDBUF, &raw const bytes) })?;

@@ -2,9 +2,9 @@
 //!
 //! Virtio 1.2, s5.1.6 `struct virtio_net_hdr` without `num_buffers`, in the byte order of this
 //! host: that is what the kernel means for both descriptors unless told otherwise
-//! (`TUNSETVNETLE`). The header speaks of what is left to do with a frame: finish its checksum,
-//! cut it. Sizes larger than a `u16` cannot be said and are a programming error here, because
-//! links refuse larger frames before they come to this.
+//! (`TUNSETVNETLE`). The header names what is left to do with a frame: complete its checksum, cut
+//! it. It refuses sizes larger than a `u16` as a programming error: links refuse larger frames
+//! first. Bound: 10 bytes per frame, on the stack.
 
 use wire::{ChecksumState, Offload, SegmentationKind};
 
@@ -28,9 +28,9 @@ pub(crate) struct VnetHeader {
     flags: u8,
     /// `GSO_` kind, 0 for a frame that is not cut.
     gso_type: u8,
-    /// Bytes of Ethernet, IP and transport headers, and as much payload as is to stay with them. The
-    /// kernel keeps this much in one piece and puts the rest into pages; 0 would make it allocate
-    /// 64 KB in one piece.
+    /// Bytes of Ethernet, IP and transport headers, and of the payload that is to stay linear with
+    /// them. The kernel keeps these bytes in one piece and puts the rest into pages; 0 would make it
+    /// allocate 64 KB in one piece.
     hdr_len: u16,
     /// Payload bytes of each cut segment.
     gso_size: u16,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_is_read_back() {
+    fn an_emitted_header_parses_to_itself() {
         let header = VnetHeader::from_offload(&offload(Some(SegmentationKind::TcpV6)), 86);
         let mut bytes = header.to_bytes().to_vec();
         bytes.extend_from_slice(b"frame");

@@ -1,19 +1,19 @@
-//! How an interface is, and that it has changed.
+//! The state of an interface (up, carrier, MTU, GSO limit) and notifications of its changes.
 //!
-//! Only rarely asked: before serving, until the interface carries frames; then once in a while,
-//! because an operator or a cable may change it. It refuses to say what changed: the kernel's
-//! notices say when to ask, and the answer is the state as it is then.
+//! The server asks before it serves, until the interface carries frames, and then once in a while:
+//! an operator may change the interface, and its carrier may fail. It refuses to say what changed:
+//! a netlink notification only triggers a new query, and the answer is the state at that moment.
 //!
-//! Bounds: two netlink sockets; the kernel bounds what waits in them.
+//! Bounds: two netlink sockets; the kernel bounds their queues.
 
 use std::os::fd::BorrowedFd;
 
 use crate::error::SetupError;
 use crate::interface::{InterfaceName, clamp_mtu};
-use crate::netlink::{InterfaceDescription, Netlink, Notices};
+use crate::netlink::{InterfaceDescription, Netlink, Notifications};
 use crate::segmentation_bytes_max;
 
-/// How an interface is.
+/// The state of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceState {
     /// An operator has set it up.
@@ -52,7 +52,7 @@ impl InterfaceState {
 pub struct InterfaceWatch {
     name: InterfaceName,
     index: i32,
-    notices: Notices,
+    notifications: Notifications,
     netlink: Netlink,
     state: InterfaceState,
 }
@@ -65,14 +65,14 @@ impl InterfaceWatch {
     pub fn open(name: &str) -> Result<Self, SetupError> {
         let name = InterfaceName::parse(name)?;
         let failed = |errno| name.error(OPERATION, CAPABILITY, errno);
-        // In this order: what changes after the answer is told of.
-        let notices = Notices::open().map_err(failed)?;
+        // In this order: a change after the answer is then notified.
+        let notifications = Notifications::open().map_err(failed)?;
         let mut netlink = Netlink::open().map_err(failed)?;
         let found = netlink.describe(name.as_str()).map_err(failed)?;
         Ok(Self {
             name,
             index: found.index,
-            notices,
+            notifications,
             netlink,
             state: InterfaceState::new(&found),
         })
@@ -84,18 +84,18 @@ impl InterfaceWatch {
         self.name.as_str()
     }
 
-    /// How the interface was when last asked.
+    /// The state at the last query.
     #[must_use]
     pub const fn state(&self) -> InterfaceState {
         self.state
     }
 
-    /// Asks again if the kernel has told of a change; `None` if there is none that matters here.
+    /// Asks again if the kernel has notified a change; `None` if the state is the same.
     ///
     /// # Errors
     /// [`SetupError`]: the interface was removed, or the kernel does not answer.
     pub fn take_change(&mut self) -> Result<Option<InterfaceState>, SetupError> {
-        if !self.notices.take(self.index) {
+        if !self.notifications.take(self.index) {
             return Ok(None);
         }
         let name = self.name;
@@ -114,7 +114,7 @@ impl InterfaceWatch {
     /// Readable when [`InterfaceWatch::take_change`] may have something.
     #[must_use]
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
-        self.notices.fd()
+        self.notifications.fd()
     }
 }
 

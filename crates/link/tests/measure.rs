@@ -1,10 +1,10 @@
-//! What a frame costs on each road: the numbers of docs/decisions/0005-packet-io.md.
+//! What a frame costs by each I/O method: the numbers of docs/decisions/0005-packet-io.md.
 //!
 //! `cargo test --release -p atlas-link --test measure -- --ignored --nocapture --test-threads=1`
 //!
-//! One thread sends and receives over a veth pair inside one namespace, so that whatever the
-//! kernel does for a frame, at either end, is in the time. Each figure is the best of
-//! [`REPEATS`]: on a shared machine the others measure the neighbours.
+//! One thread sends and receives over a veth pair inside one namespace, so that the time includes
+//! the kernel's work at both ends. Each figure is the best of [`REPEATS`]: on a shared machine the
+//! slower ones include the load of other guests.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -58,7 +58,7 @@ fn config() -> PacketConfig {
     PacketConfig::new("v0", &["10.77.0.9".parse().unwrap()])
 }
 
-/// The road not taken: 64 buffers of 64 KB and `recvmmsg`.
+/// The method that was not chosen: 64 buffers of 64 KB and `recvmmsg`.
 struct Batches {
     socket: RawSocket,
     buffers: Vec<u8>,

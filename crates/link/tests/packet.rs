@@ -110,7 +110,7 @@ fn a_neighbour_s_stack_talks_to_us_and_to_the_kernel_beside_us() {
 }
 
 #[test]
-fn with_the_interface_s_mac_the_same_holds() {
+fn a_neighbour_s_stack_talks_to_us_at_the_interface_s_mac() {
     in_namespace(|| {
         let peer = connect();
         let config = PacketConfig {
@@ -258,7 +258,7 @@ fn an_interface_that_was_down_carries_frames_again() {
 }
 
 #[test]
-fn a_cable_that_is_out_loses_frames_instead_of_holding_them() {
+fn without_carrier_frames_are_lost_and_not_held() {
     in_namespace(|| {
         let peer = connect();
         let mut link = open();
@@ -304,10 +304,10 @@ fn a_removed_interface_is_gone_whether_it_was_up_or_down() {
 }
 
 #[test]
-fn a_full_send_buffer_says_full_and_writable_when_there_is_room() {
+fn a_full_send_buffer_returns_full_and_polls_writable_when_it_has_room() {
     in_namespace(|| {
         let _peer = connect();
-        // A queue that lets nearly nothing out, so that frames stay ours to account for.
+        // A queue that sends almost nothing, so that frames stay charged to our socket.
         run(
             "tc",
             "qdisc add dev v0 root tbf rate 8kbit burst 2000 limit 10000000",
@@ -323,7 +323,7 @@ fn a_full_send_buffer_says_full_and_writable_when_there_is_room() {
         };
         let taken = fill(&mut link).expect("4,608 bytes are full before 100 frames");
         assert!(taken >= 1, "an empty buffer takes a frame of any size");
-        assert!(!is_ready(link.room_fd().unwrap(), libc::POLLOUT));
+        assert!(!is_ready(link.writable_fd().unwrap(), libc::POLLOUT));
         assert_eq!(link.counters().full_frames, 1);
         run("tc", "qdisc delete dev v0 root");
         wait_writable(&link);
@@ -332,7 +332,7 @@ fn a_full_send_buffer_says_full_and_writable_when_there_is_room() {
 }
 
 #[test]
-fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
+fn a_full_device_queue_returns_full_although_the_descriptor_polls_writable() {
     in_namespace(|| {
         let (mut tap, mut link) = stuck_device();
         assert!(link.bypasses_qdisc());
@@ -341,7 +341,7 @@ fn a_full_device_queue_says_full_although_the_descriptor_is_writable() {
         assert_eq!(send(&mut link, &[0; 60]), Err(TransmitError::Full));
         assert_eq!(link.counters().full_frames, 2);
         assert!(
-            is_ready(link.room_fd().unwrap(), libc::POLLOUT),
+            is_ready(link.writable_fd().unwrap(), libc::POLLOUT),
             "why time has to pass"
         );
         assert!(
@@ -369,8 +369,8 @@ fn fill(link: &mut Packet, now: Instant) -> TransmitError {
     refusals.expect("a queue has an end")
 }
 
-/// The least there is.
-const ALMOST: Duration = Duration::from_nanos(1);
+/// The smallest step of the clock.
+const STEP: Duration = Duration::from_nanos(1);
 
 #[test]
 fn a_device_that_refuses_for_the_limit_ends_the_bypass() {
@@ -380,7 +380,7 @@ fn a_device_that_refuses_for_the_limit_ends_the_bypass() {
         assert!(link.bypasses_qdisc());
         let start = Instant::from_millis(5);
         assert_eq!(fill(&mut link, start), TransmitError::Full);
-        let just_before = start + (REFUSED_FOR_MAX - ALMOST);
+        let just_before = start + (REFUSED_FOR_MAX - STEP);
         assert_eq!(fill(&mut link, just_before), TransmitError::Full);
         assert!(link.bypasses_qdisc());
         assert_eq!(link.counters().bypass_end_events, 0);
@@ -411,7 +411,7 @@ fn a_frame_that_is_refused_for_ever_is_lost_after_the_limit_and_those_behind_it_
         let large = [0; 1_000];
         let full = Err(TransmitError::Full);
         assert_eq!(send_at(&mut link, start, &large), full);
-        let just_before = start + (REFUSED_FOR_MAX - ALMOST);
+        let just_before = start + (REFUSED_FOR_MAX - STEP);
         assert_eq!(send_at(&mut link, just_before, &large), full);
         assert_eq!(link.counters().refused_frames, 0);
         let end = start + REFUSED_FOR_MAX;
@@ -443,7 +443,7 @@ fn frames_are_handed_up_in_order_all_around_the_ring_and_no_more_than_asked() {
         let mut link = open();
         let socket = introduce(&peer, link.capabilities().mac);
         let mut numbers: Vec<u16> = Vec::new();
-        // The ring has 2,048 places.
+        // The ring has 2,048 entries.
         for start in (0..5_000_u16).step_by(250) {
             for number in start..start + 250 {
                 socket.send_to(&number.to_be_bytes(), (V4, 7)).unwrap();
@@ -463,7 +463,7 @@ fn frames_are_handed_up_in_order_all_around_the_ring_and_no_more_than_asked() {
 }
 
 #[test]
-fn what_overflows_the_ring_is_counted_once_frames_come_through_again() {
+fn frames_that_overflow_the_ring_are_counted_when_the_next_frame_arrives() {
     in_namespace(|| {
         let peer = connect();
         let mut link = open();
@@ -494,7 +494,7 @@ fn frames_too_large_for_the_ring_arrive_whole_and_in_their_turn() {
         let receiver = PacketConfig::new("v0", &["10.77.0.99".parse().unwrap()]);
         let mut link = Packet::open(&receiver).unwrap();
         let mac = link.capabilities().mac;
-        // Around the size of a place (2,048 bytes with its own header), and the largest.
+        // Around the size of an entry (2,048 bytes with its own header), and the largest.
         let sizes: Vec<usize> = (1_940..2_000).chain([60, 65_521, 100, 30_000]).collect();
         let expected = sizes.clone();
         peer.run(move || {
@@ -522,7 +522,7 @@ fn frames_too_large_for_the_ring_arrive_whole_and_in_their_turn() {
 }
 
 #[test]
-fn a_frame_the_kernel_has_no_offload_word_for_does_not_stop_the_ring() {
+fn a_frame_with_an_offload_unknown_to_virtio_net_does_not_stop_the_ring() {
     in_namespace(|| {
         // What a neighbouring guest sends: the device hands it to the stack with its offload.
         let tap = TapConfig {
@@ -562,7 +562,7 @@ fn a_frame_the_kernel_has_no_offload_word_for_does_not_stop_the_ring() {
 }
 
 #[test]
-fn an_interface_that_goes_down_takes_no_large_frame_and_no_word_of_it_along() {
+fn going_down_loses_neither_a_queued_large_frame_nor_the_pending_error() {
     in_namespace(|| {
         let peer = connect();
         let receiver = PacketConfig::new("v0", &["10.77.0.99".parse().unwrap()]);

@@ -148,7 +148,7 @@ fn a_persistent_tap_stays_and_loses_only_what_we_gave_it() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_refused_with_its_reason() {
+fn bad_names_and_missing_rights_are_refused_with_their_reason() {
     in_namespace(|| {
         let refusal = |config| Tap::open(&config).unwrap_err();
         let _tap = open("t0", &[]);
@@ -185,7 +185,7 @@ fn what_cannot_be_opened_is_refused_with_its_reason() {
         eventually(|| interface_exists("t1") == Ok(false));
         become_nobody();
         let denied = refusal(config("t2", &[]));
-        // Two different things keep nobody out, and the remedies differ.
+        // A missing capability and a node's mode have different remedies.
         let node = std::fs::metadata("/dev/net/tun").unwrap();
         if node.permissions().mode() & 0o006 == 0o006 {
             assert!(
@@ -195,7 +195,7 @@ fn what_cannot_be_opened_is_refused_with_its_reason() {
         } else {
             let errno = libc::EACCES;
             let path = "/dev/net/tun".to_owned();
-            assert_eq!(denied, SetupError::NodeClosed { path, errno });
+            assert_eq!(denied, SetupError::NodeNotPermitted { path, errno });
             assert!(denied.to_string().contains("chmod 0666 /dev/net/tun"));
         }
     });

@@ -86,7 +86,7 @@ impl LinkWatch {
             }
             (true, true) => {}
         }
-        if worker.follow(now, &state) {
+        if worker.apply_interface_state(now, &state) {
             info!(
                 mtu_bytes = state.mtu_bytes,
                 segmentation_bytes_max = state.segmentation_bytes_max,

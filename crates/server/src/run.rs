@@ -252,7 +252,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
         let link = self.worker.link();
         link.poll_fd().map(Source::readable).map(&mut add);
-        if let (true, Some(fd)) = (or_writable, link.room_fd()) {
+        if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
             add(Source { fd, or_writable });
         }
         self.worker

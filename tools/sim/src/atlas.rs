@@ -10,7 +10,7 @@ use clock::{Duration, Instant};
 use diskmap::Disk;
 use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
 use link::Link;
-use link::sim::{CableConfig, SimConfig as LinkConfig, SimPort};
+use link::sim::{PathConfig, SimConfig as LinkConfig, SimPort};
 use memory::{Arena, ArenaConfig, PageKind};
 use server::tls::Handshaker;
 use server::worker::Worker;
@@ -86,14 +86,14 @@ fn link_config(scenario: &Scenario) -> LinkConfig {
         checksum_offload: scenario.checksum_offload,
         transmit_bits_per_second: scenario.transmit_bits,
         transmit_queue_frames_max: scenario.transmit_queue_frames,
-        to_port: cable_config(&scenario.outbound),
-        to_link: cable_config(&scenario.inbound),
+        to_port: path_config(&scenario.outbound),
+        to_link: path_config(&scenario.inbound),
     }
 }
 
-fn cable_config(path: &Path) -> CableConfig {
+fn path_config(path: &Path) -> PathConfig {
     let ppm = |permille: u16| u32::from(permille) * (link::sim::MILLION / 1000);
-    CableConfig {
+    PathConfig {
         loss_ppm: ppm(path.loss_permille),
         duplicate_ppm: ppm(path.duplicate_permille),
         corrupt_ppm: ppm(path.corrupt_permille),

@@ -107,7 +107,7 @@ impl Writer {
             let pause = Timespec::try_from(link::FULL_RETRY_AFTER)?;
             let room = self
                 .link
-                .room_fd()
+                .writable_fd()
                 .context("a real link has a descriptor")?;
             poll(&mut [PollFd::new(&room, PollFlags::OUT)], Some(&pause))?;
         }

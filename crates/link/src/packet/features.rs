@@ -1,8 +1,9 @@
-//! Whether a device cuts large TCP segments itself, and whether it has carrier, asked by ethtool's
-//! ioctls.
+//! Whether a device offers TCP segmentation offload and has carrier, asked by ethtool ioctls.
 //!
-//! The kernel has one bit for each feature of a device, whose place is known only by its name in
-//! a table of strings. The places are looked up once; asking again later is one ioctl.
+//! The kernel has one bit for each feature of a device; a table of strings maps a feature's name to
+//! its bit. The bit numbers are looked up once; each later query is one ioctl.
+//!
+//! It refuses tables of more than [`FEATURES_MAX`] names. Bound: one such table on the stack.
 #![allow(
     unsafe_code,
     reason = "UNSAFETY: ethtool commands are arrays the kernel fills in"
@@ -43,14 +44,14 @@ pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<boo
     Some(value[1] != 0)
 }
 
-/// The places of the two segmentation features.
+/// The bit numbers of the two segmentation features.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentationFeatures {
-    places: [usize; 2],
+    bits: [usize; 2],
 }
 
 impl SegmentationFeatures {
-    /// Looks the places up. `None` if the kernel does not tell.
+    /// Looks the bit numbers up. `None` if the kernel does not report them.
     pub(super) fn look_up(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<Self> {
         // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), data[1]
         let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
@@ -66,7 +67,7 @@ impl SegmentationFeatures {
         // SAFETY: the kernel writes `count` names of 32 bytes, and FEATURES_MAX of them fit.
         unsafe { sys::ethtool(fd, name, &mut strings) }.ok()?;
         let names = strings.get(3..3 + count * NAME_WORDS)?;
-        let place = |wanted: &[u8]| {
+        let bit = |wanted: &[u8]| {
             names.chunks_exact(NAME_WORDS).position(|words| {
                 let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
                 bytes
@@ -75,7 +76,7 @@ impl SegmentationFeatures {
             })
         };
         Some(Self {
-            places: [place(NAMES[0])?, place(NAMES[1])?],
+            bits: [bit(NAMES[0])?, bit(NAMES[1])?],
         })
     }
 
@@ -89,11 +90,11 @@ impl SegmentationFeatures {
         if unsafe { sys::ethtool(fd, name, &mut features) }.is_err() {
             return false;
         }
-        let is_active = |place: usize| {
-            let word = features.get(2 + place / 32 * BLOCK_WORDS + BLOCK_ACTIVE);
-            word.is_some_and(|word| word >> (place % 32) & 1 == 1)
+        let is_active = |bit: usize| {
+            let word = features.get(2 + bit / 32 * BLOCK_WORDS + BLOCK_ACTIVE);
+            word.is_some_and(|word| word >> (bit % 32) & 1 == 1)
         };
-        self.places.into_iter().all(is_active)
+        self.bits.into_iter().all(is_active)
     }
 }
 

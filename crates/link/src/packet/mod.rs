@@ -1,30 +1,30 @@
-//! Frames through an `AF_PACKET` socket, as a station of our own beside the kernel's.
+//! Frames through `AF_PACKET` sockets, on an interface that the kernel's own stack also uses.
 //!
-//! The interface stays the kernel's, with its addresses and its traffic. We have other IP
-//! addresses and, by default, another MAC; a filter in the kernel passes only frames for those
-//! (see `filter`). Every frame sent carries a virtio-net header, so it may be 64 KB large and its
-//! checksum unfinished; what the device cannot do, the kernel does. Receiving has a socket of its
-//! own, without that header (`ring` says why).
+//! The kernel keeps the interface, its addresses and its traffic. Atlas has other IP addresses and,
+//! by default, another MAC; a BPF filter passes only frames for those (see `filter`). Every frame
+//! sent carries a virtio-net header, so it may be 64 KB large and lack its checksum; the kernel does
+//! in software what the device cannot. A second socket, without that header, receives (`ring` says
+//! why).
 //!
-//! Refuses interfaces that are not Ethernet, and tagged frames. It does not send from a transmit
-//! ring (`PACKET_TX_RING`), although that is safe: the kernel takes a ring's frame out in its turn
-//! only, and reads complete in any order.
+//! It refuses interfaces that are not Ethernet, and tagged frames. It does not send from a transmit
+//! ring (`PACKET_TX_RING`), although that is safe: the kernel takes a ring's frames in order only,
+//! and reads complete in any order.
 //!
-//! Bounds: a receive ring (see `ring`) and `RECEIVE_BUFFER_BYTES` in the kernel for frames too
-//! large for it, `SEND_BUFFER_BYTES` for what waits to be sent. One system call for each frame
-//! sent, none for a small one received.
+//! Bounds: a receive ring (see `ring`), `RECEIVE_BUFFER_BYTES` in the kernel for frames too large
+//! for the ring, `SEND_BUFFER_BYTES` for frames that wait to be sent. One system call for each frame
+//! sent, none for a small frame received.
 //!
-//! **Bypassing the queueing discipline** saves its cost, but then the kernel refuses whatever
-//! would not leave in one piece: a large frame on a device without TCP segmentation would be
-//! refused for ever with the errno of a full queue. So the bypass is used only while the device
-//! segments; it is given up for good when the device is found to have stopped, or has refused every
-//! frame for [`REFUSED_FOR_MAX`](crate::REFUSED_FOR_MAX). A frame refused for as long without it is
-//! lost, so that those behind it go on.
+//! **Bypassing the queueing discipline** saves its cost, but then the kernel does not segment. It
+//! would refuse a large frame on a device without TCP segmentation for ever, with the errno of a
+//! full queue. So the bypass is used only while the device segments. It ends for good when the
+//! device has stopped segmenting, or has refused every frame for
+//! [`REFUSED_FOR_MAX`](crate::REFUSED_FOR_MAX). Without the bypass, a frame refused for that long is
+//! dropped, so that the frames behind it can be sent.
 //!
-//! **Known limits.** Multicast listener reports are not sent: behind a switch that snoops them,
+//! **Known limits.** Multicast listener reports are not sent: behind a switch with MLD snooping,
 //! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
 //! refuse a second MAC: then use [`MacChoice::Interface`]. With that choice on a host that
-//! forwards packets, the kernel would also try to forward what is sent to us.
+//! forwards packets, the kernel also tries to forward the packets that are sent to Atlas.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv6Addr};
@@ -36,7 +36,7 @@ use wire::{MacAddress, Outgoing};
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
-use crate::refusal::Refusals;
+use crate::refusal::RefusalPeriod;
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
@@ -50,9 +50,10 @@ mod ring;
 
 use features::SegmentationFeatures;
 pub use filter::ADDRESSES_MAX;
-use ring::{ReceiveRing, Taken};
+use ring::{ReceiveRing, RingFrame};
 
-/// Bytes of frames too large for the ring that may wait for us: some hundred of 64 KB. `[guess]`
+/// Bytes that may wait in the kernel of received frames too large for the ring: about a hundred
+/// frames of 64 KB. `[guess]`
 const RECEIVE_BUFFER_BYTES: i32 = 16 << 20;
 
 /// Bytes of frames that may wait in a queueing discipline before `transmit` answers `Full`.
@@ -70,8 +71,8 @@ pub struct PacketConfig {
     pub addresses: Vec<IpAddr>,
     /// The MAC address they are reached at.
     pub mac: MacChoice,
-    /// Bytes that may wait to be sent before `Full`; `None`: 16 MiB. The kernel doubles it and
-    /// has a least value of its own (4,608).
+    /// Bytes that may wait to be sent before `Full`; `None`: 16 MiB. The kernel doubles it; its
+    /// minimum is 4,608.
     pub send_buffer_bytes: Option<u32>,
     /// Whether to bypass the queueing discipline where that is possible (see the module).
     pub qdisc_bypass: bool,
@@ -94,8 +95,8 @@ impl PacketConfig {
 /// Which MAC address is ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MacChoice {
-    /// A locally administered one that follows from the interface's name and MAC and our first
-    /// address: the same at every start, another on every host and for every server.
+    /// A locally administered one, derived from the interface's name and MAC and our first address:
+    /// the same at every start, different on every host and for every server.
     #[default]
     Own,
     /// The interface's, shared with the kernel.
@@ -108,7 +109,7 @@ pub enum MacChoice {
 #[derive(Debug)]
 pub struct Packet {
     receiver: OwnedFd,
-    /// Bound to no protocol: it is handed nothing.
+    /// Bound to no protocol, so it receives nothing.
     sender: OwnedFd,
     name: InterfaceName,
     capabilities: Capabilities,
@@ -116,13 +117,13 @@ pub struct Packet {
     counters: LinkCounters,
     /// Present while the queueing discipline is bypassed.
     bypass: Option<SegmentationFeatures>,
-    /// Of the device, since it last took a frame.
-    refusals: Refusals,
-    /// When to ask next how the interface is, should nothing be received.
+    /// For how long the device has refused every frame.
+    refusals: RefusalPeriod,
+    /// When to ask next for the interface's state, if nothing is received.
     check_at: Instant,
-    /// Whether the interface was down when last asked.
+    /// Whether the interface was down at the last query.
     is_down: bool,
-    /// The errno that told that the interface was removed.
+    /// The errno that reported the removal of the interface.
     gone: Option<i32>,
 }
 
@@ -176,7 +177,7 @@ impl Packet {
             ring,
             counters: LinkCounters::default(),
             bypass,
-            refusals: Refusals::default(),
+            refusals: RefusalPeriod::default(),
             check_at: Instant::ZERO,
             is_down: false,
             gone: None,
@@ -189,22 +190,23 @@ impl Packet {
         self.bypass.is_some()
     }
 
-    /// Asks now and then how the interface is: the ring is empty, and does not say why.
-    fn check_state(&mut self, now: Instant) {
+    /// Asks for the interface's state at most every `STATE_CHECK_INTERVAL`: an empty ring does not
+    /// tell an idle interface from one that is down or removed.
+    fn poll_interface_state(&mut self, now: Instant) {
         if now < self.check_at {
             return;
         }
         self.check_at = now + STATE_CHECK_INTERVAL;
         let waiting = sys::take_error(self.receiver.as_fd()).unwrap_or_else(|errno| errno);
         if waiting != 0 {
-            self.note_error(waiting);
+            self.classify_receive_error(waiting);
         }
-        // It may be down because it was removed, which makes no noise of its own.
+        // It may be down because it was removed, which causes no error of its own.
         if self.is_down {
             let fd = self.receiver.as_fd();
             match sys::bound_interface(fd) {
                 Ok(index) if index > 0 => {
-                    // Frames do not tell: those taken lately may have come before it went down.
+                    // Frames received lately prove nothing: they may have come before it went down.
                     let flags = sys::interface_flags(fd, self.name).map(i32::from);
                     self.is_down = flags.is_ok_and(|flags| flags & libc::IFF_UP == 0);
                 }
@@ -214,8 +216,8 @@ impl Packet {
         }
     }
 
-    /// Sorts an error that waited on the receiving socket.
-    fn note_error(&mut self, errno: i32) {
+    /// Classifies a pending error of the receiving socket.
+    fn classify_receive_error(&mut self, errno: i32) {
         match errno {
             libc::ENETDOWN => {
                 self.counters.down_events += 1;
@@ -226,49 +228,49 @@ impl Packet {
         }
     }
 
-    /// Sorts the errno of a failed send. `large`: the kernel was to cut the frame.
-    fn send_failed(&mut self, now: Instant, errno: i32, large: bool) -> Refusal {
+    /// Classifies the errno of a failed send. `large`: the frame is to be segmented.
+    fn classify_send_error(&mut self, now: Instant, errno: i32, large: bool) -> SendFailure {
         match errno {
             // The socket's send buffer: the descriptor becomes writable when there is room.
-            libc::EAGAIN => Refusal::Full,
-            libc::ENOBUFS => self.device_refused(now, large),
+            libc::EAGAIN => SendFailure::Full,
+            libc::ENOBUFS => self.handle_enobufs(now, large),
             libc::ENETDOWN => {
                 self.counters.down_events += 1;
-                Refusal::Lost(errno)
+                SendFailure::Lost(errno)
             }
             errno => {
                 if is_gone(errno) {
                     self.gone = Some(errno);
                 }
-                Refusal::Lost(errno)
+                SendFailure::Lost(errno)
             }
         }
     }
 
-    /// `ENOBUFS`: the kernel dropped the frame. Finds out whether a later offer can succeed.
-    fn device_refused(&mut self, now: Instant, large: bool) -> Refusal {
+    /// `ENOBUFS`: the kernel dropped the frame. Decides whether a later attempt can succeed.
+    fn handle_enobufs(&mut self, now: Instant, large: bool) -> SendFailure {
         let fd = self.sender.as_fd();
         let needed = libc::IFF_UP | libc::IFF_RUNNING;
         let flags = sys::interface_flags(fd, self.name).map(i32::from);
         let is_down = flags.is_ok_and(|flags| flags & needed != needed);
         if is_down || features::has_carrier(fd, self.name) == Some(false) {
             self.counters.down_events += 1;
-            return Refusal::Lost(libc::ENETDOWN);
+            return SendFailure::Lost(libc::ENETDOWN);
         }
         let has_stopped_segmenting = self
             .bypass
             .is_some_and(|features| large && !features.are_active(fd, self.name));
-        let is_over = self.refusals.is_over(now);
-        // Through the queueing discipline the kernel cuts what the device does not, keeps what the
-        // device has no room for, and says when there is room: what follows is offered to it.
-        if (has_stopped_segmenting || is_over) && self.end_bypass() {
-            return Refusal::Again;
+        let is_limit_reached = self.refusals.record(now);
+        // The queueing discipline segments for a device that does not, queues frames that the
+        // device has no room for, and makes the descriptor writable when there is room.
+        if (has_stopped_segmenting || is_limit_reached) && self.end_bypass() {
+            return SendFailure::Retry;
         }
-        if is_over {
+        if is_limit_reached {
             self.counters.refused_frames += 1;
-            return Refusal::Lost(libc::ENOBUFS);
+            return SendFailure::Lost(libc::ENOBUFS);
         }
-        Refusal::Full
+        SendFailure::Full
     }
 
     /// Goes back to the queueing discipline for good. `false` if it was not bypassed, or the kernel
@@ -283,10 +285,10 @@ impl Packet {
     }
 }
 
-/// What follows from a failed send.
-enum Refusal {
-    /// Offer it again now: the reason was removed.
-    Again,
+/// What to do after a failed send.
+enum SendFailure {
+    /// Send it again now: the cause was removed.
+    Retry,
     /// [`TransmitError::Full`].
     Full,
     /// [`TransmitError::Lost`].
@@ -298,7 +300,7 @@ impl Link for Packet {
         self.capabilities
     }
 
-    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+    fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         self.capabilities.mtu_bytes = state.mtu_bytes;
         self.capabilities.segmentation_bytes_max = state.segmentation_bytes_max;
         self.capabilities
@@ -316,7 +318,7 @@ impl Link for Packet {
                 break;
             };
             taken += 1;
-            let Taken::Whole(frame, checksum) = frame else {
+            let RingFrame::Complete(frame, checksum) = frame else {
                 self.counters.truncated_frames += 1;
                 continue;
             };
@@ -324,17 +326,17 @@ impl Link for Packet {
             handed += 1;
             sink(Received { frame, checksum });
         }
-        if self.ring.has_lost() {
+        if self.ring.take_losing() {
             let dropped = sys::take_drops(self.receiver.as_fd()).unwrap_or_default();
             self.counters.overflow_frames += u64::from(dropped);
         }
         if let Some(errno) = self.ring.take_error() {
-            self.note_error(errno);
+            self.classify_receive_error(errno);
         }
         if taken > 0 {
             return Ok(handed);
         }
-        self.check_state(now);
+        self.poll_interface_state(now);
         self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
     }
 
@@ -343,8 +345,8 @@ impl Link for Packet {
         let (parts, count, bytes) = gather(&header, frame);
         let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
         let large = frame.offload.segmentation.is_some();
-        // Past this size the kernel cuts the frame before the device sees it, and bypassing the
-        // queueing discipline it would be refused as if the queue were full, for ever.
+        // The kernel segments a larger frame in software. With the queueing discipline bypassed it
+        // would refuse the frame for ever instead, with the errno of a full queue.
         let bytes_max = ETHERNET_BYTES + self.capabilities.segmentation_bytes_max as usize;
         if large && bytes > bytes_max {
             self.counters.lost_frames += 1;
@@ -352,19 +354,19 @@ impl Link for Packet {
         }
         loop {
             let Err(errno) = sys::send_gathered(self.sender.as_fd(), parts) else {
-                self.refusals.end();
+                self.refusals.reset();
                 self.counters.count_transmitted(bytes);
                 return Ok(());
             };
-            // Runs at most twice: only giving the bypass up is followed by `Again`.
-            match self.send_failed(now, errno, large) {
-                Refusal::Again => {}
-                Refusal::Full => {
+            // Runs at most twice: only the end of the bypass returns `Retry`.
+            match self.classify_send_error(now, errno, large) {
+                SendFailure::Retry => {}
+                SendFailure::Full => {
                     self.counters.full_frames += 1;
                     return Err(TransmitError::Full);
                 }
-                Refusal::Lost(errno) => {
-                    self.refusals.end();
+                SendFailure::Lost(errno) => {
+                    self.refusals.reset();
                     self.counters.lost_frames += 1;
                     return Err(TransmitError::Lost(errno));
                 }
@@ -376,7 +378,7 @@ impl Link for Packet {
         Some(self.receiver.as_fd())
     }
 
-    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+    fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.sender.as_fd())
     }
 
@@ -390,7 +392,7 @@ const fn is_gone(errno: i32) -> bool {
     matches!(errno, libc::ENXIO | libc::ENODEV)
 }
 
-/// A socket to send on an interface with virtio-net headers, which receives nothing.
+/// Opens a socket that sends on an interface with virtio-net headers and receives nothing.
 fn open_sender(config: &PacketConfig, index: i32) -> Result<OwnedFd, i32> {
     let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
     let fd = socket.as_fd();
@@ -402,9 +404,9 @@ fn open_sender(config: &PacketConfig, index: i32) -> Result<OwnedFd, i32> {
     Ok(socket)
 }
 
-/// Options that hold from before the first frame.
+/// Sets the options that must hold before the first frame.
 fn set_receive_options(fd: BorrowedFd<'_>) -> Result<(), i32> {
-    // What we and the kernel send on the interface is no business of ours.
+    // Frames that this host sends on the interface are not received.
     sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_buffer(
         fd,
@@ -415,9 +417,9 @@ fn set_receive_options(fd: BorrowedFd<'_>) -> Result<(), i32> {
 }
 
 /// Sets a buffer size past the system's limit, or up to it without `CAP_NET_ADMIN`.
-fn set_buffer(fd: BorrowedFd<'_>, force: i32, polite: i32, bytes: i32) -> Result<(), i32> {
+fn set_buffer(fd: BorrowedFd<'_>, force: i32, limited: i32, bytes: i32) -> Result<(), i32> {
     sys::set_integer(fd, libc::SOL_SOCKET, force, bytes)
-        .or_else(|_| sys::set_integer(fd, libc::SOL_SOCKET, polite, bytes))
+        .or_else(|_| sys::set_integer(fd, libc::SOL_SOCKET, limited, bytes))
 }
 
 /// Bypasses the queueing discipline if the device cuts large segments itself.
@@ -445,8 +447,8 @@ fn join(
     }
     for address in addresses {
         if let IpAddr::V6(address) = address {
-            // Who has an address of ours says so to all nodes, whose group the kernel may not have
-            // joined: it can be without IPv6 on this interface.
+            // A host that has one of our addresses announces it to the all-nodes group. The kernel
+            // may not have joined that group: IPv6 can be disabled on this interface.
             for group in [solicited_node_mac(*address), ALL_NODES_MAC] {
                 sys::add_membership(fd, index, libc::PACKET_MR_MULTICAST, group)?;
             }
@@ -503,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_refused_with_its_reason() {
+    fn bad_names_addresses_and_devices_are_refused_with_their_reason() {
         let address = "10.0.0.1".parse().unwrap();
         let refusal =
             |name, addresses: &[_]| Packet::open(&PacketConfig::new(name, addresses)).unwrap_err();

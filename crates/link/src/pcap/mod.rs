@@ -1,11 +1,11 @@
-//! A link that writes what passes to a pcap file: for looking on, not for measuring.
+//! A link that writes its frames to a pcap file: for debugging, not for measuring.
 //!
-//! Wraps any [`Link`] and changes nothing of it. Frames are written as they were handed over: a
-//! large one as one large record, an unfinished checksum unfinished, as on any host with
+//! It wraps any [`Link`] and does not change its behaviour. Frames are written as they were handed
+//! over: a large frame as one large record, a partial checksum as it is, as on any host with
 //! offloads. Outgoing frames are written once the link has taken them.
 //!
-//! It refuses to disturb the link: the first write error ends the capture and is counted. It does
-//! write to a file between frames, which may take its time: do not measure with it.
+//! It refuses to fail the link: the first write error ends the capture and is counted. It writes to
+//! a file between frames, which may block: do not measure with it.
 //!
 //! Bounds: [`CaptureConfig::bytes_max`] of file, [`CaptureConfig::snap_bytes`] of each frame, one
 //! buffer allocated at start.
@@ -76,11 +76,11 @@ pub struct Captured<L: Link, W: Write = BufWriter<File>> {
 }
 
 impl<L: Link> Captured<L> {
-    /// Makes the file, readable by its owner alone, or empties it. A symbolic link is not
-    /// followed: in a directory where others may write it would lead anywhere.
+    /// Creates the file, readable by its owner alone, or truncates it. A symbolic link is not
+    /// followed: in a directory that others may write to, it could point to any file.
     ///
     /// # Errors
-    /// If it cannot be made or its header not be written; `ELOOP` if it is a symbolic link.
+    /// If the file cannot be created or written; `ELOOP` if it is a symbolic link.
     pub fn create(link: L, path: &Path, config: CaptureConfig) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
@@ -118,8 +118,8 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.capabilities()
     }
 
-    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
-        self.link.follow(state)
+    fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
+        self.link.apply_interface_state(state)
     }
 
     fn receive(
@@ -134,7 +134,7 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
             sink(received);
         });
         if !matches!(result, Ok(1..)) {
-            // Nothing to do: a good moment to let a reader of the file see what there is.
+            // The link is idle: lets a reader of the file see all frames.
             capture.flush();
         }
         result
@@ -143,8 +143,8 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
         self.link.transmit(now, frame)?;
         let mut parts = [frame.headers; 1 + Outgoing::PARTS_MAX];
-        for (place, part) in parts[1..].iter_mut().zip(frame.payload) {
-            *place = part;
+        for (entry, part) in parts[1..].iter_mut().zip(frame.payload) {
+            *entry = part;
         }
         let count = 1 + frame.payload.len();
         self.capture
@@ -156,8 +156,8 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.poll_fd()
     }
 
-    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.room_fd()
+    fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.writable_fd()
     }
 
     fn counters(&self) -> LinkCounters {

@@ -5,19 +5,19 @@
 //! bytes at the same moments on any machine.
 //!
 //! ```text
-//!  SimLink::transmit                 one Cable each way                     SimPort
+//!  SimLink::transmit                 one Path each way                      SimPort
 //!   large frames -> transmit queue -> bottleneck -> faults -> delay  -> receive
 //!                   (line rate, Full)  (rate, drop)
 //!   receive      <- delay <- faults <- bottleneck                    <- send
 //! ```
 //!
-//! A large frame is cut by `wire::cut` into complete MTU frames before any fault is applied, as a
-//! device would. It refuses what a real link would refuse (too large, interface down) and panics
-//! on what no caller may do (an offload that [`Capabilities`] does not offer).
+//! `wire::cut` segments a large frame into complete MTU frames before any fault is applied, as a
+//! device would. It refuses what a real link refuses (too large, interface down) and panics
+//! on programming errors (an offload that [`Capabilities`] does not offer).
 //!
-//! **Faults** ([`CableConfig`]) are loss, delay of single frames past younger ones, duplication,
-//! and one flipped bit in an IP packet. One bit, because two can cancel out in the Internet
-//! checksum; only in IP packets, because ARP has no checksum and Ethernet's would have caught it.
+//! **Faults** ([`PathConfig`]) are loss, reordering, duplication, and one flipped bit in an IP
+//! packet. One bit, because two can cancel out in the Internet checksum; only in IP packets, because
+//! ARP has no checksum and Ethernet's would have caught it.
 //!
 //! Bounds: both queues have a limit; frames in flight are limited by rate times delay only, and
 //! each is an allocation. For simulation only.
@@ -34,31 +34,31 @@ use crate::counters::LinkCounters;
 use crate::error::{LinkError, TransmitError};
 use crate::{Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, Link, Received};
 
-mod cable;
+mod path;
 
-use cable::{Cable, time_on_wire};
-pub use cable::{CableConfig, CableCounters, MILLION};
+pub use path::{MILLION, PathConfig, PathCounters};
+use path::{Path, time_on_wire};
 
-/// The link's side of the wire, and the wire both ways.
+/// The link's capabilities and transmit queue, and both directions of the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// MAC address the link says is ours.
+    /// The link's MAC address.
     pub mac: MacAddress,
     /// Largest IP packet of one frame, bytes, both ways.
     pub mtu_bytes: u16,
-    /// What the link says it can cut, bytes; 0: nothing.
+    /// Largest packet the link segments, bytes; 0: none.
     pub segmentation_bytes_max: u32,
-    /// Whether the link says it completes checksums; needed for segmentation.
+    /// Whether the link completes checksums; needed for segmentation.
     pub checksum_offload: bool,
-    /// Rate at which the transmit queue empties onto the wire, bits per second; 0: at once, so
-    /// that it never fills.
+    /// Rate at which the transmit queue empties, bits per second; 0: at once, so that it never
+    /// fills.
     pub transmit_bits_per_second: u64,
     /// Frames the transmit queue holds before `Full`, at least 1; a large one counts once.
     pub transmit_queue_frames_max: usize,
     /// From the link to the port.
-    pub to_port: CableConfig,
+    pub to_port: PathConfig,
     /// From the port to the link.
-    pub to_link: CableConfig,
+    pub to_link: PathConfig,
 }
 
 impl Default for SimConfig {
@@ -71,8 +71,8 @@ impl Default for SimConfig {
             checksum_offload: true,
             transmit_bits_per_second: 0,
             transmit_queue_frames_max: 1_024,
-            to_port: CableConfig::default(),
-            to_link: CableConfig::default(),
+            to_port: PathConfig::default(),
+            to_link: PathConfig::default(),
         }
     }
 }
@@ -93,11 +93,11 @@ pub fn pair(config: SimConfig, seed: u64) -> (SimLink, SimPort) {
         "a transmit queue of nothing"
     );
     let shared = Rc::new(RefCell::new(Shared {
-        to_port: Cable::new(config.to_port, seed, 0),
-        to_link: Cable::new(config.to_link, seed, 1),
+        to_port: Path::new(config.to_port, seed, 0),
+        to_link: Path::new(config.to_link, seed, 1),
         queue: VecDeque::new(),
         line_free_at: Instant::ZERO,
-        room_at: None,
+        writable_at: None,
         is_up: true,
         counters: LinkCounters::default(),
         config,
@@ -125,21 +125,21 @@ pub struct SimPort {
 #[derive(Debug)]
 struct Shared {
     config: SimConfig,
-    to_port: Cable,
-    to_link: Cable,
+    to_port: Path,
+    to_link: Path,
     /// When each frame of the transmit queue will have left it.
     queue: VecDeque<Instant>,
-    /// When the last of them will have left.
+    /// When the last frame will have left.
     line_free_at: Instant,
-    /// After `Full`: when there will be room. Until the caller comes back.
-    room_at: Option<Instant>,
+    /// After `Full`: when there will be room, until the next call.
+    writable_at: Option<Instant>,
     is_up: bool,
     counters: LinkCounters,
 }
 
 impl Shared {
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
-        self.room_at = None;
+        self.writable_at = None;
         let bytes =
             frame.headers.len() + frame.payload.iter().map(|part| part.len()).sum::<usize>();
         if let Err(errno) = self.check(frame, bytes) {
@@ -153,7 +153,7 @@ impl Shared {
         {}
         if self.queue.len() >= self.config.transmit_queue_frames_max {
             self.counters.full_frames += 1;
-            self.room_at = self.queue.front().copied();
+            self.writable_at = self.queue.front().copied();
             return Err(TransmitError::Full);
         }
         self.counters.count_transmitted(bytes);
@@ -173,7 +173,7 @@ impl Shared {
                 config.mtu_bytes
             );
             *line_free_at += time_on_wire(whole.len(), config.transmit_bits_per_second);
-            to_port.carry(*line_free_at, whole);
+            to_port.send(*line_free_at, whole);
         });
         self.queue.push_back(self.line_free_at);
         Ok(())
@@ -210,9 +210,9 @@ impl Shared {
     /// The next frame for the link that has arrived by `now`; those that arrive while the
     /// interface is down are lost.
     fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
-        self.room_at = self.room_at.filter(|room_at| *room_at > now);
+        self.writable_at = self.writable_at.filter(|writable_at| *writable_at > now);
         if !self.is_up {
-            self.to_link.lose_arrived(now);
+            self.to_link.drop_arrived(now);
             return None;
         }
         let frame = self.to_link.take_arrived(now)?;
@@ -224,9 +224,9 @@ impl Shared {
         if self.is_up && !up {
             self.counters.down_events += 1;
         }
-        // Going down, what was not received yet; coming up, what arrived meanwhile.
+        // Going down: frames not received yet. Coming up: frames that arrived meanwhile.
         if self.is_up != up {
-            self.to_link.lose_arrived(now);
+            self.to_link.drop_arrived(now);
         }
         self.is_up = up;
     }
@@ -235,15 +235,15 @@ impl Shared {
         let moments = [
             self.to_port.next_arrival(),
             self.to_link.next_arrival(),
-            self.room_at,
+            self.writable_at,
         ];
         moments.into_iter().flatten().min()
     }
 }
 
 impl SimLink {
-    /// When something will next have happened on the wire: a frame arrives at either end, or the
-    /// transmit queue that was `Full` has room. May be past, if what happened was not taken yet.
+    /// When the next event is: a frame arrives at either end, or the transmit queue that was `Full`
+    /// has room. May be in the past, if the frame was not received yet.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         self.shared.borrow().next_event()
@@ -311,7 +311,7 @@ impl SimPort {
         if frame.len() > ETHERNET_BYTES + usize::from(shared.config.mtu_bytes) {
             shared.to_link.count_oversize();
         } else {
-            shared.to_link.carry(now, frame);
+            shared.to_link.send(now, frame);
         }
     }
 
@@ -333,13 +333,13 @@ impl SimPort {
 
     /// What happened on the way from the link to the port.
     #[must_use]
-    pub fn counters_to_port(&self) -> CableCounters {
+    pub fn counters_to_port(&self) -> PathCounters {
         self.shared.borrow().to_port.counters()
     }
 
     /// What happened on the way from the port to the link.
     #[must_use]
-    pub fn counters_to_link(&self) -> CableCounters {
+    pub fn counters_to_link(&self) -> PathCounters {
         self.shared.borrow().to_link.counters()
     }
 

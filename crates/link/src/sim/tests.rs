@@ -1,4 +1,4 @@
-//! Each fault on and off, each bound on both sides, and the promise of the seed.
+//! Each fault on and off, each bound on both sides, and that the seed decides everything.
 
 use clock::{Duration, Instant};
 use wire::{
@@ -6,7 +6,7 @@ use wire::{
     SegmentationKind, parse_frame,
 };
 
-use super::{CableConfig, CableCounters, MILLION, SimConfig, SimLink, SimPort, pair};
+use super::{MILLION, PathConfig, PathCounters, SimConfig, SimLink, SimPort, pair};
 use crate::{Capabilities, Link, TransmitError};
 
 const FRAMES: u16 = 2_000;
@@ -51,7 +51,7 @@ fn arrivals(port: &mut SimPort) -> Vec<(Instant, u16)> {
 }
 
 /// Sends numbered frames, one a microsecond, over a wire with these faults.
-fn run(to_port: CableConfig, seed: u64) -> (Vec<(Instant, u16)>, CableCounters) {
+fn run(to_port: PathConfig, seed: u64) -> (Vec<(Instant, u16)>, PathCounters) {
     let (mut link, mut port) = pair(
         SimConfig {
             to_port,
@@ -129,17 +129,17 @@ fn transmit_large(link: &mut SimLink, payload: &[u8]) -> Result<(), TransmitErro
 fn without_faults_everything_arrives_in_order_and_on_time() {
     let delay = Duration::from_micros(250);
     let (arrived, counters) = run(
-        CableConfig {
+        PathConfig {
             delay,
-            ..CableConfig::default()
+            ..PathConfig::default()
         },
         1,
     );
     let expected: Vec<_> = (0..FRAMES).map(|n| (at(u64::from(n) + 250), n)).collect();
     assert_eq!(arrived, expected);
-    let expected = CableCounters {
+    let expected = PathCounters {
         carried_frames: FRAMES.into(),
-        ..CableCounters::default()
+        ..PathCounters::default()
     };
     assert_eq!(counters, expected);
 }
@@ -159,12 +159,12 @@ fn frames_of_one_moment_keep_their_order() {
 
 #[test]
 fn the_seed_decides_everything_and_only_the_seed() {
-    let faults = CableConfig {
+    let faults = PathConfig {
         loss_ppm: 100_000,
         duplicate_ppm: 100_000,
         reorder_ppm: 100_000,
         reorder_delay: Duration::from_micros(50),
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     assert_eq!(run(faults, 5), run(faults, 5));
     assert_ne!(run(faults, 5), run(faults, 6));
@@ -177,10 +177,10 @@ fn the_seed_decides_everything_and_only_the_seed() {
 const PINNED_LOST_FRAMES: u64 = 204;
 
 #[test]
-fn the_two_directions_have_dice_of_their_own() {
-    let lossy = CableConfig {
+fn the_two_directions_draw_their_faults_independently() {
+    let lossy = PathConfig {
         loss_ppm: MILLION / 2,
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let config = SimConfig {
         to_port: lossy,
@@ -203,8 +203,8 @@ fn the_two_directions_have_dice_of_their_own() {
 
 #[test]
 fn rates_are_kept_near_enough_and_at_their_ends_exactly() {
-    type Set = fn(&mut CableConfig, u32);
-    type Read = fn(&CableCounters) -> u64;
+    type Set = fn(&mut PathConfig, u32);
+    type Read = fn(&PathCounters) -> u64;
     let faults: [(Set, Read); 3] = [
         (
             |config, rate| config.loss_ppm = rate,
@@ -221,7 +221,7 @@ fn rates_are_kept_near_enough_and_at_their_ends_exactly() {
     ];
     for (set, read) in faults {
         let happened = |rate| {
-            let mut config = CableConfig::default();
+            let mut config = PathConfig::default();
             set(&mut config, rate);
             read(&run(config, 11).1)
         };
@@ -238,15 +238,15 @@ fn rates_are_kept_near_enough_and_at_their_ends_exactly() {
 
 #[test]
 fn lost_frames_do_not_arrive_and_duplicates_arrive_twice() {
-    let lossy = CableConfig {
+    let lossy = PathConfig {
         loss_ppm: 200_000,
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let (arrived, counters) = run(lossy, 2);
     assert_eq!(arrived.len() as u64 + counters.lost_frames, FRAMES.into());
-    let doubling = CableConfig {
+    let doubling = PathConfig {
         duplicate_ppm: MILLION,
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let (arrived, _) = run(doubling, 2);
     assert_eq!(arrived.len(), 2 * usize::from(FRAMES));
@@ -254,11 +254,11 @@ fn lost_frames_do_not_arrive_and_duplicates_arrive_twice() {
 }
 
 #[test]
-fn late_frames_are_overtaken_and_never_later_than_said() {
-    let late = CableConfig {
+fn reordered_frames_are_overtaken_and_never_later_than_the_limit() {
+    let late = PathConfig {
         reorder_ppm: 100_000,
         reorder_delay: Duration::from_micros(20),
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let (arrived, _) = run(late, 4);
     assert_eq!(arrived.len(), usize::from(FRAMES));
@@ -269,12 +269,12 @@ fn late_frames_are_overtaken_and_never_later_than_said() {
 }
 
 #[test]
-fn switching_one_fault_off_leaves_the_others_where_they_were() {
-    let lossy = CableConfig {
+fn switching_one_fault_off_does_not_move_the_others() {
+    let lossy = PathConfig {
         loss_ppm: 100_000,
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
-    let both = CableConfig {
+    let both = PathConfig {
         duplicate_ppm: 300_000,
         ..lossy
     };
@@ -295,9 +295,9 @@ fn switching_one_fault_off_leaves_the_others_where_they_were() {
 
 #[test]
 fn a_corrupted_packet_differs_in_one_bit_and_is_refused_by_the_parser() {
-    let corrupt = CableConfig {
+    let corrupt = PathConfig {
         corrupt_ppm: MILLION,
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let (mut link, mut port) = pair(
         SimConfig {
@@ -388,7 +388,7 @@ fn the_port_refuses_frames_larger_than_the_mtu() {
 }
 
 #[test]
-fn what_the_link_says_it_can_do_is_what_the_configuration_says() {
+fn capabilities_follow_the_configuration() {
     let config = SimConfig {
         mtu_bytes: 9_000,
         segmentation_bytes_max: 0,
@@ -436,7 +436,7 @@ fn a_partial_checksum_that_was_not_offered_is_a_programming_error() {
 }
 
 #[test]
-fn a_full_transmit_queue_says_so_and_has_room_again_when_announced() {
+fn a_full_transmit_queue_has_room_again_at_the_announced_time() {
     // 60 bytes at 480,000 bits per second: one frame in a millisecond.
     let config = SimConfig {
         transmit_bits_per_second: 480_000,
@@ -462,13 +462,13 @@ fn a_full_transmit_queue_says_so_and_has_room_again_when_announced() {
 }
 
 #[test]
-fn room_is_announced_until_the_caller_has_come_back() {
+fn room_is_announced_until_the_next_call() {
     let config = SimConfig {
         transmit_bits_per_second: 480_000,
         transmit_queue_frames_max: 1,
-        to_port: CableConfig {
+        to_port: PathConfig {
             loss_ppm: MILLION,
-            ..CableConfig::default()
+            ..PathConfig::default()
         },
         ..SimConfig::default()
     };
@@ -487,11 +487,11 @@ fn room_is_announced_until_the_caller_has_come_back() {
 
 #[test]
 fn a_bottleneck_spaces_frames_and_drops_beyond_its_queue() {
-    let narrow = CableConfig {
+    let narrow = PathConfig {
         bits_per_second: 480_000,
         queue_frames_max: 2,
         delay: Duration::from_millis(5),
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let (mut link, mut port) = pair(
         SimConfig {
@@ -550,10 +550,10 @@ fn receiving_takes_no_more_than_asked() {
 
 #[test]
 #[should_panic(expected = "a rate of 1000001 in a million")]
-fn a_rate_above_all_is_a_programming_error() {
-    let to_port = CableConfig {
+fn a_rate_above_a_million_is_a_programming_error() {
+    let to_port = PathConfig {
         loss_ppm: MILLION + 1,
-        ..CableConfig::default()
+        ..PathConfig::default()
     };
     let _ = pair(
         SimConfig {

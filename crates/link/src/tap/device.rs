@@ -1,11 +1,12 @@
-//! Opening a tap or macvtap, and leaving the host as it was found.
+//! Opens a tap or macvtap, and undoes its changes to the host when dropped.
 //!
-//! What is set: the virtio-net header and its length, the offloads we take (large TCP segments,
-//! unfinished checksums: the host then never cuts or sums for us), a large send buffer, the link
-//! up, the host's addresses. By ioctl and rtnetlink, no other program.
+//! It sets the virtio-net header and its length, the offloads we accept (large TCP segments and
+//! partial checksums, so that the host neither segments nor computes checksums for us), a large send
+//! buffer, the link up, and the host's addresses. It uses ioctls and rtnetlink and runs no program.
+//! It refuses interfaces of other kinds. Bound: the addresses in [`TapConfig`].
 //!
-//! Several queues: `IFF_MULTI_QUEUE` joins [`MODE`] and each worker opens its own `Device` on the
-//! same name; the rest stays.
+//! For several queues: add `IFF_MULTI_QUEUE` to [`MODE`] and let each worker open its own `Device`
+//! on the same name.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -33,13 +34,13 @@ const TUN_REMEDY: &str = "load it with `modprobe tun`; in a container pass it in
 const MACVTAP_REMEDY: &str = "udev makes it when the macvtap is made; in a container pass it in";
 const CAPABILITY: &str = "cap_net_admin";
 
-/// The interface behind a descriptor: what to say of it, what to undo.
+/// The interface behind a descriptor: its capabilities, and what to undo.
 #[derive(Debug)]
 pub(super) struct Device {
     index: i32,
     is_macvtap: bool,
     capabilities: Capabilities,
-    /// Addresses to take back from an interface that outlives us.
+    /// Addresses to remove from an interface that outlives this process.
     to_remove: Vec<InterfaceAddress>,
 }
 
@@ -65,8 +66,8 @@ impl Device {
         self.capabilities
     }
 
-    /// See [`crate::Link::follow`]. The host's stack takes what we write to a tap in any size.
-    pub(super) const fn follow(&mut self, state: &InterfaceState) -> Capabilities {
+    /// See [`crate::Link::apply_interface_state`]. The host's stack takes what we write to a tap in any size.
+    pub(super) const fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         self.capabilities.mtu_bytes = state.mtu_bytes;
         if self.is_macvtap {
             self.capabilities.segmentation_bytes_max = state.segmentation_bytes_max;
@@ -83,7 +84,7 @@ impl Device {
             index: found.index,
             is_macvtap: false,
             capabilities: Capabilities {
-                mac: mac_beside(name, host_mac),
+                mac: mac_differing_from(name, host_mac),
                 mtu_bytes: clamp_mtu(found.mtu_bytes),
                 // The host's stack receives what we write: no device's limits apply.
                 segmentation_bytes_max: IP_PACKET_BYTES_MAX,
@@ -118,8 +119,8 @@ impl Device {
         check_owner(name, &file, &path, mac)?;
         attach(name, &file)?;
         let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
-        // The host joins no multicast group for our IPv6 addresses, so the interface has to let
-        // all of them through for neighbour solicitations to arrive.
+        // The host joins no multicast group for our IPv6 addresses. So the interface has to receive
+        // all groups, or neighbour solicitations would not arrive.
         let flags = (libc::IFF_UP | libc::IFF_ALLMULTI).cast_unsigned();
         let set_up = |mut netlink: Netlink| netlink.set_flags(found.index, flags);
         Netlink::open().and_then(set_up).map_err(failed)?;
@@ -147,7 +148,7 @@ impl Drop for Device {
         if self.to_remove.is_empty() {
             return;
         }
-        // Nobody is left to tell of a failure, and the worst is an address that stays.
+        // A failure cannot be reported any more; at worst an address stays.
         if let Ok(mut netlink) = Netlink::open() {
             for InterfaceAddress {
                 address,
@@ -174,7 +175,7 @@ fn open_node(name: InterfaceName, path: &str, remedy: &'static str) -> Result<Fi
             remedy,
         },
         // No capability is asked for before the node is open.
-        errno @ (libc::EACCES | libc::EPERM) => SetupError::NodeClosed {
+        errno @ (libc::EACCES | libc::EPERM) => SetupError::NodeNotPermitted {
             path: path.to_owned(),
             errno,
         },
@@ -182,8 +183,8 @@ fn open_node(name: InterfaceName, path: &str, remedy: &'static str) -> Result<Fi
     })
 }
 
-/// Refuses a node that belongs to another interface: nodes are numbered by interface index, which
-/// two network namespaces both count from 1, and all namespaces share `/dev`.
+/// Refuses a node that belongs to another interface. Nodes are numbered by interface index, every
+/// network namespace counts its indexes from 1, and all namespaces share `/dev`.
 fn check_owner(
     name: InterfaceName,
     file: &File,
@@ -239,7 +240,7 @@ fn add_address(
 }
 
 /// Our MAC on a tap: from the name, and never the one at the host's end.
-fn mac_beside(name: InterfaceName, host_mac: MacAddress) -> MacAddress {
+fn mac_differing_from(name: InterfaceName, host_mac: MacAddress) -> MacAddress {
     let mut mac = derived_mac(&[b"tap", name.as_str().as_bytes()]);
     if mac == host_mac {
         mac.0[5] ^= 1;
@@ -249,19 +250,22 @@ fn mac_beside(name: InterfaceName, host_mac: MacAddress) -> MacAddress {
 
 #[cfg(test)]
 mod tests {
-    use super::{InterfaceName, SetupError, mac_beside, open_node};
+    use super::{InterfaceName, SetupError, mac_differing_from, open_node};
     use wire::MacAddress;
 
     #[test]
     fn our_mac_is_never_the_host_s() {
         let name = InterfaceName::parse("atlas0").unwrap();
-        let usual = mac_beside(name, MacAddress([2, 0, 0, 0, 0, 1]));
-        assert_eq!(usual, mac_beside(name, MacAddress([2, 0, 0, 0, 0, 2])));
-        assert_ne!(usual, mac_beside(name, usual));
+        let usual = mac_differing_from(name, MacAddress([2, 0, 0, 0, 0, 1]));
+        assert_eq!(
+            usual,
+            mac_differing_from(name, MacAddress([2, 0, 0, 0, 0, 2]))
+        );
+        assert_ne!(usual, mac_differing_from(name, usual));
     }
 
     #[test]
-    fn a_missing_device_node_is_said_with_its_remedy() {
+    fn the_error_for_a_missing_device_node_has_its_remedy() {
         let name = InterfaceName::parse("atlas0").unwrap();
         let error = open_node(name, "/dev/no-such-tun", "make it").unwrap_err();
         let expected = SetupError::NoDevice {

@@ -1,16 +1,16 @@
 //! Frames through a tap or a macvtap: a character device with a virtio-net header.
 //!
-//! A **tap** is a wire between us and the host: what we write, the host's stack receives on the
-//! interface, without any device in between and in the largest packets IP can say. A **macvtap**
-//! is a station of its own on an existing interface; its descriptor behaves the same.
+//! A **tap** is a virtual wire to the host: the host's stack receives on the interface what we
+//! write, with no device in between and in packets of up to 65,535 bytes. A **macvtap** is an
+//! interface with a MAC of its own on top of an existing one; its descriptor behaves the same.
 //!
-//! Refuses to touch an interface that is not a tap. Takes one queue; with several workers each
+//! It refuses to use an interface that is not a tap. It opens one queue; with several workers each
 //! would attach its own descriptor with `IFF_MULTI_QUEUE`, see `device`.
 //!
 //! Bounds: one receive buffer of `BUFFER_BYTES`, one system call for each frame either way
-//! (neither device has a batched call). Written frames that the host has not taken yet are
-//! bounded by `SEND_BUFFER_BYTES`; beyond it `transmit` answers `Full` and the descriptor
-//! becomes writable when there is room.
+//! (neither device has a batched call). `SEND_BUFFER_BYTES` bounds the frames that the host has not
+//! received yet; beyond it `transmit` returns `Full` and the descriptor becomes writable when there
+//! is room.
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
@@ -22,7 +22,7 @@ use wire::Outgoing;
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceAddress;
-use crate::refusal::Refusals;
+use crate::refusal::RefusalPeriod;
 use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use crate::{
@@ -35,8 +35,8 @@ mod device;
 use device::Device;
 
 /// Room for the largest frame (IPv6 with 65,535 bytes of payload, a VLAN tag), its virtio-net
-/// header, and one byte more: the device cuts a frame that does not fit without a word, so a full
-/// buffer means just that.
+/// header, and one byte more: the device truncates a frame that does not fit and reports nothing,
+/// so a full buffer means a truncated frame.
 const BUFFER_BYTES: usize = VNET_HEADER_BYTES + ETHERNET_BYTES + 4 + 65_575 + 1;
 
 /// Bytes of frames that may wait in the host behind a tap. A tap hands frames to the host's stack
@@ -49,7 +49,7 @@ pub struct TapConfig {
     /// Interface name, 1 to 15 bytes. A tap of this name is made, or attached to if it exists
     /// (persistent); if it names a macvtap, that is opened.
     pub name: String,
-    /// Addresses for the host's end. Not used for a macvtap: its host end is somebody else.
+    /// Addresses for the host's end. Not used for a macvtap, which has no host's end.
     pub host_addresses: Vec<InterfaceAddress>,
 }
 
@@ -61,11 +61,11 @@ pub struct Tap {
     device: Device,
     buffer: Box<[u8]>,
     counters: LinkCounters,
-    /// Of the device, since it last took a frame.
-    refusals: Refusals,
+    /// For how long the device has refused every frame.
+    refusals: RefusalPeriod,
     /// For a macvtap: when to ask next whether it still exists.
     removal_check: Option<Instant>,
-    /// The errno that told that the interface was removed.
+    /// The errno that reported the removal of the interface.
     gone: Option<i32>,
 }
 
@@ -82,13 +82,13 @@ impl Tap {
             device,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             counters: LinkCounters::default(),
-            refusals: Refusals::default(),
+            refusals: RefusalPeriod::default(),
             gone: None,
         })
     }
 
-    /// Sorts the errno of a failed read: nothing waits, gone, or something else.
-    fn receive_failed(&mut self, now: Instant, errno: i32) {
+    /// Classifies the errno of a failed read: no frame, interface removed, or another error.
+    fn handle_read_error(&mut self, now: Instant, errno: i32) {
         match errno {
             libc::EAGAIN => self.check_removal(now),
             errno if is_gone(errno) => self.gone = Some(errno),
@@ -96,7 +96,7 @@ impl Tap {
         }
     }
 
-    /// A removed macvtap takes every write and has nothing to read, so we have to ask.
+    /// A removed macvtap accepts every write and has nothing to read, so it has to be asked.
     fn check_removal(&mut self, now: Instant) {
         if self.removal_check.is_some_and(|due| now >= due) {
             self.removal_check = Some(now + STATE_CHECK_INTERVAL);
@@ -104,8 +104,8 @@ impl Tap {
         }
     }
 
-    /// Sorts the errno of a failed write.
-    fn refused(&mut self, now: Instant, errno: i32) -> TransmitError {
+    /// Classifies the errno of a failed write.
+    fn handle_write_error(&mut self, now: Instant, errno: i32) -> TransmitError {
         match errno {
             // The send buffer: the descriptor becomes writable when there is room.
             libc::EAGAIN => {
@@ -114,7 +114,7 @@ impl Tap {
             }
             // The kernel has no memory for the frame; nothing says when it will.
             libc::ENOBUFS => {
-                if !self.refusals.is_over(now) {
+                if !self.refusals.record(now) {
                     self.counters.full_frames += 1;
                     return TransmitError::Full;
                 }
@@ -125,7 +125,7 @@ impl Tap {
             errno if is_gone(errno) => self.gone = Some(errno),
             _ => {}
         }
-        self.refusals.end();
+        self.refusals.reset();
         self.counters.lost_frames += 1;
         TransmitError::Lost(errno)
     }
@@ -136,8 +136,8 @@ impl Link for Tap {
         self.device.capabilities()
     }
 
-    fn follow(&mut self, state: &InterfaceState) -> Capabilities {
-        self.device.follow(state)
+    fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
+        self.device.apply_interface_state(state)
     }
 
     fn receive(
@@ -154,7 +154,7 @@ impl Link for Tap {
             let length = match self.file.read(&mut self.buffer) {
                 Ok(length) => length,
                 Err(error) => {
-                    self.receive_failed(now, errno_of(&error));
+                    self.handle_read_error(now, errno_of(&error));
                     break;
                 }
             };
@@ -182,13 +182,13 @@ impl Link for Tap {
 
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
         if let Some(errno) = self.gone {
-            return Err(self.refused(now, errno));
+            return Err(self.handle_write_error(now, errno));
         }
         let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
         let (parts, count, bytes) = gather(&header, frame);
         let packet_bytes_max = self.device.capabilities().segmentation_bytes_max;
         if bytes > ETHERNET_BYTES + packet_bytes_max as usize {
-            return Err(self.refused(now, libc::EMSGSIZE));
+            return Err(self.handle_write_error(now, libc::EMSGSIZE));
         }
         let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
         match self.file.write_vectored(parts) {
@@ -198,11 +198,11 @@ impl Link for Tap {
                     VNET_HEADER_BYTES + bytes,
                     "a write to these devices takes the whole frame or fails"
                 );
-                self.refusals.end();
+                self.refusals.reset();
                 self.counters.count_transmitted(bytes);
                 Ok(())
             }
-            Err(error) => Err(self.refused(now, errno_of(&error))),
+            Err(error) => Err(self.handle_write_error(now, errno_of(&error))),
         }
     }
 

@@ -236,7 +236,7 @@ pub(crate) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
 
 /// Waits until a link can be written to.
 pub(crate) fn wait_writable(link: &impl Link) {
-    let fd = link.room_fd().unwrap();
+    let fd = link.writable_fd().unwrap();
     let deadline = WallInstant::now() + PATIENCE;
     while !is_ready(fd, libc::POLLOUT) {
         wait(fd.as_raw_fd(), libc::POLLOUT, deadline);

@@ -226,9 +226,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
     }
 
     /// Takes over what has become of the interface; whether that limits frames in another way.
-    pub fn follow(&mut self, now: Instant, state: &InterfaceState) -> bool {
+    pub fn apply_interface_state(&mut self, now: Instant, state: &InterfaceState) -> bool {
         let before = self.link.capabilities();
-        let after = self.link.follow(state);
+        let after = self.link.apply_interface_state(state);
         if after == before {
             return false;
         }

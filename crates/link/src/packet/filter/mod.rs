@@ -1,18 +1,18 @@
 //! A classic BPF program that passes only frames meant for our addresses.
 //!
-//! It runs in the kernel before a frame is copied to us, so the host's own traffic on the same
-//! interface costs us nothing. It passes, untagged:
+//! It runs in the kernel before a frame is copied to the socket, so Atlas spends nothing on the
+//! host's own traffic on the same interface. It passes these untagged frames:
 //!
 //! - to our MAC: ARP about our IPv4 addresses, IPv4 and IPv6 to our addresses;
 //! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations and
 //!   advertisements (RFC 4861 s4.3, s4.4) sent to an IPv6 multicast group that are about one of our
 //!   addresses.
 //!
-//! ARP is about an address when that is asked for, or is the sender's: who says that it has one of
-//! our addresses must be heard (RFC 5227 s2.1.1).
+//! ARP is about an address if that is its target or sender address: a host that claims one of our
+//! addresses must be detected (RFC 5227 s2.1.1).
 //!
-//! It refuses everything else, and a frame too short for what is asked of it: a classic BPF load
-//! beyond the end refuses the frame. It does not check what a parser will: lengths, checksums,
+//! It refuses everything else, and frames too short for the fields it loads: a classic BPF load
+//! beyond the end refuses the frame. It does not check what the parser checks: lengths, checksums,
 //! header versions. Bounds: [`ADDRESSES_MAX`] addresses make at most 1,800 instructions of the
 //! kernel's 4,096.
 //!
@@ -35,7 +35,7 @@ const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const JUMP_BITS: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
-/// `SKF_AD_OFF + SKF_AD_VLAN_TAG`: the tag the kernel took off the frame, 0 if there was none.
+/// `SKF_AD_OFF + SKF_AD_VLAN_TAG`: the tag the kernel removed from the frame, 0 if it had none.
 const VLAN_TAG: u32 = 0xffff_f000 + 44;
 /// The bits of a tag that name a VLAN; a frame with only a priority is untagged to us.
 const VLAN_ID: u32 = 0x0fff;
@@ -44,15 +44,15 @@ const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_ARP: u32 = 0x0806;
 const ETHERTYPE_IPV6: u32 = 0x86dd;
 
-const AT_DESTINATION_MAC: u32 = 0;
-const AT_ETHERTYPE: u32 = 12;
-const AT_ARP_SENDER: u32 = 14 + 14;
-const AT_ARP_TARGET: u32 = 14 + 24;
-const AT_IPV4_DESTINATION: u32 = 14 + 16;
-const AT_IPV6_NEXT_HEADER: u32 = 14 + 6;
-const AT_IPV6_DESTINATION: u32 = 14 + 24;
-const AT_ICMPV6_TYPE: u32 = 14 + 40;
-const AT_ND_TARGET: u32 = 14 + 40 + 8;
+const OFFSET_DESTINATION_MAC: u32 = 0;
+const OFFSET_ETHERTYPE: u32 = 12;
+const OFFSET_ARP_SENDER: u32 = 14 + 14;
+const OFFSET_ARP_TARGET: u32 = 14 + 24;
+const OFFSET_IPV4_DESTINATION: u32 = 14 + 16;
+const OFFSET_IPV6_NEXT_HEADER: u32 = 14 + 6;
+const OFFSET_IPV6_DESTINATION: u32 = 14 + 24;
+const OFFSET_ICMPV6_TYPE: u32 = 14 + 40;
+const OFFSET_ND_TARGET: u32 = 14 + 40 + 8;
 
 const NEXT_HEADER_ICMPV6: u32 = 58;
 const NEIGHBOR_SOLICITATION: u32 = 135;
@@ -80,17 +80,20 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
     }
     let arp = when_equal(
         ETHERTYPE_ARP,
-        &accept_any_v4(&[AT_ARP_TARGET, AT_ARP_SENDER], &v4),
+        &accept_any_v4(&[OFFSET_ARP_TARGET, OFFSET_ARP_SENDER], &v4),
     );
     let to_us = concat(&[
-        vec![load(LOAD_HALF, AT_ETHERTYPE)],
+        vec![load(LOAD_HALF, OFFSET_ETHERTYPE)],
         arp.clone(),
-        when_equal(ETHERTYPE_IPV4, &accept_any_v4(&[AT_IPV4_DESTINATION], &v4)),
+        when_equal(
+            ETHERTYPE_IPV4,
+            &accept_any_v4(&[OFFSET_IPV4_DESTINATION], &v4),
+        ),
         when_equal(ETHERTYPE_IPV6, &accept_ipv6(&v6)),
         vec![refuse()],
     ]);
     let to_a_group = concat(&[
-        vec![load(LOAD_HALF, AT_ETHERTYPE)],
+        vec![load(LOAD_HALF, OFFSET_ETHERTYPE)],
         arp,
         when_equal(ETHERTYPE_IPV6, &accept_neighbor(&v6)),
         vec![refuse()],
@@ -102,7 +105,7 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
         when_mac(mac, &to_us),
         // The group bit of the first byte.
         vec![
-            load(LOAD_BYTE, AT_DESTINATION_MAC),
+            load(LOAD_BYTE, OFFSET_DESTINATION_MAC),
             step(JUMP_BITS, 1, 0, 1),
             refuse(),
         ],
@@ -110,11 +113,11 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
     ])
 }
 
-/// Accepts if one of `addresses` is at one of `places`, refuses otherwise.
-fn accept_any_v4(places: &[u32], addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+/// Accepts if one of `addresses` is at one of `offsets`, refuses otherwise.
+fn accept_any_v4(offsets: &[u32], addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
     let mut block = Vec::new();
-    for at in places {
-        block.push(load(LOAD_WORD, *at));
+    for offset in offsets {
+        block.push(load(LOAD_WORD, *offset));
         for address in addresses {
             block.extend([step(JUMP_EQUAL, 0, 1, address.to_bits()), accept()]);
         }
@@ -127,7 +130,7 @@ fn accept_any_v4(places: &[u32], addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
 fn accept_ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     let mut block = Vec::new();
     for address in addresses {
-        block.extend(accept_v6(AT_IPV6_DESTINATION, *address));
+        block.extend(accept_v6(OFFSET_IPV6_DESTINATION, *address));
     }
     // RFC 6085 s3: a multicast packet may be sent to a unicast MAC.
     block.extend(accept_neighbor(addresses));
@@ -141,36 +144,36 @@ fn accept_ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
 /// header before these messages.
 fn accept_neighbor(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     let mut block = vec![
-        load(LOAD_BYTE, AT_IPV6_DESTINATION),
+        load(LOAD_BYTE, OFFSET_IPV6_DESTINATION),
         step(JUMP_EQUAL, 1, 0, IPV6_MULTICAST),
         refuse(),
-        load(LOAD_BYTE, AT_IPV6_NEXT_HEADER),
+        load(LOAD_BYTE, OFFSET_IPV6_NEXT_HEADER),
         step(JUMP_EQUAL, 1, 0, NEXT_HEADER_ICMPV6),
         refuse(),
-        load(LOAD_BYTE, AT_ICMPV6_TYPE),
+        load(LOAD_BYTE, OFFSET_ICMPV6_TYPE),
         step(JUMP_EQUAL, 2, 0, NEIGHBOR_SOLICITATION),
         step(JUMP_EQUAL, 1, 0, NEIGHBOR_ADVERTISEMENT),
         refuse(),
     ];
     for address in addresses {
-        block.extend(accept_v6(AT_ND_TARGET, *address));
+        block.extend(accept_v6(OFFSET_ND_TARGET, *address));
     }
     block.push(refuse());
     block
 }
 
-/// Accepts if `address` is at `at`, goes on behind the block otherwise.
-fn accept_v6(at: u32, address: Ipv6Addr) -> [sock_filter; 9] {
+/// Accepts if `address` is at `offset`, goes on behind the block otherwise.
+fn accept_v6(offset: u32, address: Ipv6Addr) -> [sock_filter; 9] {
     let word = |shift: u32| u32::try_from(address.to_bits() >> shift & 0xffff_ffff);
     let word = |shift| word(shift).expect("invariant: masked to 32 bits");
     [
-        load(LOAD_WORD, at),
+        load(LOAD_WORD, offset),
         step(JUMP_EQUAL, 0, 7, word(96)),
-        load(LOAD_WORD, at + 4),
+        load(LOAD_WORD, offset + 4),
         step(JUMP_EQUAL, 0, 5, word(64)),
-        load(LOAD_WORD, at + 8),
+        load(LOAD_WORD, offset + 8),
         step(JUMP_EQUAL, 0, 3, word(32)),
-        load(LOAD_WORD, at + 12),
+        load(LOAD_WORD, offset + 12),
         step(JUMP_EQUAL, 0, 1, word(0)),
         accept(),
     ]
@@ -178,7 +181,7 @@ fn accept_v6(at: u32, address: Ipv6Addr) -> [sock_filter; 9] {
 
 /// Runs `block`, which always returns, if the accumulator is `value`; goes on behind it if not.
 ///
-/// Conditional jumps reach 255 instructions only, so the long way is an unconditional one.
+/// Conditional jumps reach 255 instructions only, so an unconditional one skips the block.
 fn when_equal(value: u32, block: &[sock_filter]) -> Vec<sock_filter> {
     concat(&[
         vec![step(JUMP_EQUAL, 1, 0, value), jump_over(block)],
@@ -190,9 +193,9 @@ fn when_equal(value: u32, block: &[sock_filter]) -> Vec<sock_filter> {
 fn when_mac(mac: MacAddress, block: &[sock_filter]) -> Vec<sock_filter> {
     let [a, b, c, d, e, f] = mac.0;
     let head = vec![
-        load(LOAD_WORD, AT_DESTINATION_MAC),
+        load(LOAD_WORD, OFFSET_DESTINATION_MAC),
         step(JUMP_EQUAL, 0, 2, u32::from_be_bytes([a, b, c, d])),
-        load(LOAD_HALF, AT_DESTINATION_MAC + 4),
+        load(LOAD_HALF, OFFSET_DESTINATION_MAC + 4),
         step(JUMP_EQUAL, 1, 0, u32::from(u16::from_be_bytes([e, f]))),
         jump_over(block),
     ];
@@ -208,8 +211,8 @@ fn jump_over(block: &[sock_filter]) -> sock_filter {
     )
 }
 
-fn load(code: u16, at: u32) -> sock_filter {
-    step(code, 0, 0, at)
+fn load(code: u16, offset: u32) -> sock_filter {
+    step(code, 0, 0, offset)
 }
 
 fn accept() -> sock_filter {

@@ -1,4 +1,4 @@
-//! The program run by a small interpreter on hand-made frames; the kernel runs it in
+//! The filter, run by a small BPF interpreter on hand-made frames; the kernel runs it in
 //! `tests/packet.rs`.
 
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const BROADCAST: [u8; 6] = [0xff; 6];
 const V4: &str = "10.1.2.3";
 const V6: &str = "fd00::a1:b2c3";
 
-/// Runs a program the way the kernel does; what a load beyond the frame does included.
+/// Runs a program as the kernel does: a load beyond the frame refuses the frame.
 fn passes(program: &[sock_filter], frame: &[u8], vlan_tag: u16) -> bool {
     let (mut accumulator, mut at) = (0_u32, 0_usize);
     loop {
@@ -117,7 +117,7 @@ const SOLICITED: [u8; 6] = [0x33, 0x33, 0xff, 0xa1, 0xb2, 0xc3];
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 #[test]
-fn what_is_ours_passes() {
+fn frames_for_our_addresses_pass() {
     assert!(ours(&arp(BROADCAST, V4)), "a broadcast ARP request");
     assert!(ours(&arp(OURS.0, V4)), "a unicast ARP request");
     assert!(
@@ -143,7 +143,7 @@ fn what_is_ours_passes() {
 }
 
 #[test]
-fn what_is_the_kernel_s_or_nobody_s_does_not_pass() {
+fn frames_for_other_addresses_do_not_pass() {
     let other_mac = [0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa6];
     assert!(!ours(&arp(BROADCAST, "10.1.2.4")), "ARP for a neighbour");
     assert!(!ours(&arp(other_mac, V4)), "another station's ARP");
@@ -197,7 +197,7 @@ fn a_frame_cut_short_does_not_pass() {
 }
 
 #[test]
-fn a_frame_of_a_vlan_does_not_pass_but_one_with_a_priority_does() {
+fn a_vlan_tagged_frame_does_not_pass_but_a_priority_tagged_one_does() {
     let program = program(OURS, &[ip(V4)]);
     let frame = ipv4(OURS.0, V4);
     assert!(passes(&program, &frame, 0xe000), "priority 7, no VLAN");
@@ -206,7 +206,7 @@ fn a_frame_of_a_vlan_does_not_pass_but_one_with_a_priority_does() {
 }
 
 #[test]
-fn every_one_of_the_most_addresses_passes_and_the_program_fits_the_kernel() {
+fn each_of_64_addresses_passes_and_the_program_fits_the_kernel() {
     let v4 = |n: usize| IpAddr::from([10, 9, 0, u8::try_from(n).unwrap()]);
     let v6 = |n: usize| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::try_from(n).unwrap()]);
     let addresses: Vec<IpAddr> = (0..ADDRESSES_MAX).map(v6).collect();

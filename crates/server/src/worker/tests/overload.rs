@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clock::{Duration, Instant};
 use diskmap::sim::SimDisk;
 use link::Link as _;
-use link::sim::{CableConfig, SimConfig as LinkConfig, SimLink, SimPort};
+use link::sim::{PathConfig, SimConfig as LinkConfig, SimLink, SimPort};
 use rustls::ClientConfig;
 use rustls::client::{ClientConnection, Resumption};
 use rustls::version::TLS13;
@@ -74,13 +74,13 @@ struct Outcome {
 
 impl Crowd {
     fn new() -> Self {
-        let cable = CableConfig {
+        let path = PathConfig {
             delay: DELAY,
-            ..CableConfig::default()
+            ..PathConfig::default()
         };
         let link = LinkConfig {
-            to_port: cable,
-            to_link: cable,
+            to_port: path,
+            to_link: path,
             ..LinkConfig::default()
         };
         let (link, port) = link::sim::pair(link, 1);

@@ -1,8 +1,9 @@
-//! One direction of the wire: a bottleneck with a queue, faults, a delay.
+//! One direction of the virtual wire: a bottleneck with a queue, faults, a delay.
 //!
-//! Nothing happens by itself: a frame's whole way is decided when it enters, and it waits in a
-//! map ordered by arrival until somebody takes it. Every frame costs the same number of random
-//! draws whatever the rates are, so switching one fault off leaves the others where they were.
+//! A frame's faults and arrival time are decided when it is sent; then it waits in a map ordered by
+//! arrival until it is taken. Every frame takes the same number of random draws whatever the rates
+//! are, so switching one fault off does not move the others. It refuses frames beyond its queue's
+//! limit; in flight, frames are bounded by rate times delay.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,33 +13,34 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::ETHERNET_BYTES;
 
-/// What the rates of a [`CableConfig`] are parts of.
+/// The rates of a [`PathConfig`] are parts of this.
 pub const MILLION: u32 = 1_000_000;
 
 const ETHERTYPES_IP: [[u8; 2]; 2] = [[0x08, 0x00], [0x86, 0xdd]];
 
 /// One direction of the wire. The default has no limits and no faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CableConfig {
+pub struct PathConfig {
     /// Frames in a million that never arrive.
     pub loss_ppm: u32,
     /// Frames in a million that arrive twice.
     pub duplicate_ppm: u32,
     /// IP packets in a million that arrive with one bit flipped.
     pub corrupt_ppm: u32,
-    /// Frames in a million that are late by up to `reorder_delay`, so that younger ones overtake.
+    /// Frames in a million that are delayed by up to `reorder_delay` more, so that later frames
+    /// overtake them.
     pub reorder_ppm: u32,
-    /// The most such a frame is late.
+    /// Largest extra delay of such a frame.
     pub reorder_delay: Duration,
-    /// How long every frame travels.
+    /// One-way delay of every frame.
     pub delay: Duration,
     /// Rate of the bottleneck, bits per second; 0: none.
     pub bits_per_second: u64,
-    /// Frames that wait before the bottleneck; one more is dropped.
+    /// Most frames that wait before the bottleneck; further ones are dropped.
     pub queue_frames_max: usize,
 }
 
-impl Default for CableConfig {
+impl Default for PathConfig {
     fn default() -> Self {
         Self {
             loss_ppm: 0,
@@ -55,56 +57,56 @@ impl Default for CableConfig {
 
 /// What happened to the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CableCounters {
-    /// Frames that entered.
+pub struct PathCounters {
+    /// Frames sent.
     pub carried_frames: u64,
     /// Frames lost at random.
     pub lost_frames: u64,
     /// Frames dropped before the bottleneck.
     pub queue_dropped_frames: u64,
-    /// Frames that were given a copy.
+    /// Frames that were duplicated.
     pub duplicated_frames: u64,
     /// Frames with a flipped bit.
     pub corrupted_frames: u64,
-    /// Frames made late.
+    /// Frames that got an extra delay.
     pub reordered_frames: u64,
     /// Frames that arrived at an interface that was down.
     pub arrived_down_frames: u64,
-    /// Frames larger than the MTU, refused at the entry.
+    /// Frames larger than the MTU, refused when sent.
     pub oversize_frames: u64,
 }
 
 /// One direction of the wire.
 #[derive(Debug)]
-pub(super) struct Cable {
-    config: CableConfig,
+pub(super) struct Path {
+    config: PathConfig,
     random: ChaCha8Rng,
-    /// When each frame before the bottleneck will have passed it.
+    /// When each queued frame will have passed the bottleneck.
     queue: VecDeque<Instant>,
-    /// When the last of them will have passed.
+    /// When the last queued frame will have passed it.
     free_at: Instant,
-    /// Frames on their way by arrival, then by the order they entered in.
+    /// Frames in flight by arrival, then by the order they were sent in.
     in_flight: BTreeMap<(Instant, u64), Vec<u8>>,
-    /// Frames that ever were on their way.
+    /// Number of frames ever put in flight.
     entered: u64,
-    counters: CableCounters,
+    counters: PathCounters,
 }
 
-/// The random part of one frame's way.
-struct Dice {
+/// The random faults of one frame.
+struct FaultDraw {
     lost: bool,
     duplicated: bool,
     corrupted: bool,
     reordered: bool,
-    /// Where the bit is flipped, of 2^64 parts of the packet.
+    /// Position of the flipped bit, in parts of 2^64 of the packet.
     corrupt_at: u64,
-    /// How late the frame is, of 2^64 parts of `reorder_delay`.
-    lateness: u64,
+    /// Extra delay, in parts of 2^64 of `reorder_delay`.
+    extra_delay: u64,
 }
 
-impl Cable {
-    pub(super) fn new(config: CableConfig, seed: u64, direction: u64) -> Self {
-        let CableConfig {
+impl Path {
+    pub(super) fn new(config: PathConfig, seed: u64, direction: u64) -> Self {
+        let PathConfig {
             loss_ppm,
             duplicate_ppm,
             corrupt_ppm,
@@ -125,14 +127,14 @@ impl Cable {
             free_at: Instant::ZERO,
             in_flight: BTreeMap::new(),
             entered: 0,
-            counters: CableCounters::default(),
+            counters: PathCounters::default(),
         }
     }
 
-    /// Lets a frame enter at `at`, which must not be before the last one's.
-    pub(super) fn carry(&mut self, at: Instant, mut frame: Vec<u8>) {
+    /// Sends a frame at `at`, which must not be before the last frame's.
+    pub(super) fn send(&mut self, at: Instant, mut frame: Vec<u8>) {
         self.counters.carried_frames += 1;
-        let dice = self.roll();
+        let draw = self.draw_faults();
         while self
             .queue
             .pop_front_if(|passed_at| *passed_at <= at)
@@ -145,23 +147,23 @@ impl Cable {
         let transit = time_on_wire(frame.len(), self.config.bits_per_second);
         self.free_at = self.free_at.max(at) + transit;
         self.queue.push_back(self.free_at);
-        if dice.lost {
+        if draw.lost {
             self.counters.lost_frames += 1;
             return;
         }
         let mut arrival = self.free_at + self.config.delay;
-        if dice.reordered {
+        if draw.reordered {
             self.counters.reordered_frames += 1;
-            arrival += part(self.config.reorder_delay, dice.lateness);
+            arrival += part(self.config.reorder_delay, draw.extra_delay);
         }
-        if dice.corrupted && flip_bit(&mut frame, dice.corrupt_at) {
+        if draw.corrupted && flip_bit(&mut frame, draw.corrupt_at) {
             self.counters.corrupted_frames += 1;
         }
-        if dice.duplicated {
+        if draw.duplicated {
             self.counters.duplicated_frames += 1;
-            self.enter(arrival, frame.clone());
+            self.schedule_arrival(arrival, frame.clone());
         }
-        self.enter(arrival, frame);
+        self.schedule_arrival(arrival, frame);
     }
 
     /// The next frame that has arrived by `now`.
@@ -174,8 +176,8 @@ impl Cable {
         }
     }
 
-    /// Loses all that has arrived by `now`: there is nobody to take it.
-    pub(super) fn lose_arrived(&mut self, now: Instant) {
+    /// Drops the frames that have arrived by `now`: the interface is down.
+    pub(super) fn drop_arrived(&mut self, now: Instant) {
         while self.take_arrived(now).is_some() {
             self.counters.arrived_down_frames += 1;
         }
@@ -192,26 +194,26 @@ impl Cable {
         self.counters.oversize_frames += 1;
     }
 
-    pub(super) const fn counters(&self) -> CableCounters {
+    pub(super) const fn counters(&self) -> PathCounters {
         self.counters
     }
 
-    fn enter(&mut self, arrival: Instant, frame: Vec<u8>) {
+    fn schedule_arrival(&mut self, arrival: Instant, frame: Vec<u8>) {
         self.in_flight.insert((arrival, self.entered), frame);
         self.entered += 1;
     }
 
-    /// Draws everything a frame may need, needed or not.
-    fn roll(&mut self) -> Dice {
+    /// Draws the same number of values for every frame, whether it needs them or not.
+    fn draw_faults(&mut self) -> FaultDraw {
         let random = &mut self.random;
         let mut happens = |rate: u32| scale(random.next_u64(), u64::from(MILLION)) < rate.into();
-        Dice {
+        FaultDraw {
             lost: happens(self.config.loss_ppm),
             duplicated: happens(self.config.duplicate_ppm),
             corrupted: happens(self.config.corrupt_ppm),
             reordered: happens(self.config.reorder_ppm),
             corrupt_at: self.random.next_u64(),
-            lateness: self.random.next_u64(),
+            extra_delay: self.random.next_u64(),
         }
     }
 }
@@ -233,7 +235,7 @@ fn scale(random: u64, below: u64) -> u64 {
     u64::try_from(scaled).expect("invariant: less than `below`")
 }
 
-/// `random`, of 2^64, as a part of `whole`: more than nothing, at most all.
+/// `random`, of 2^64, as a part of `whole`: more than zero, at most all.
 fn part(whole: Duration, random: u64) -> Duration {
     let nanos = u64::try_from(whole.as_nanos()).unwrap_or(u64::MAX);
     Duration::from_nanos(scale(random, nanos).saturating_add(1).min(nanos))
