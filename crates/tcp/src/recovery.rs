@@ -96,10 +96,10 @@ impl Rack {
     }
 
     /// RACK.reo_wnd: how long to wait for reordered packets.
-    fn window(&self, flight: &Flight, rtt: &RttEstimator, patience: Patience) -> Duration {
+    fn window(&self, flight: &Flight, rtt: &RttEstimator, context: RackContext) -> Duration {
         if !self.reordering_seen {
-            let enough = u64::from(DUPLICATE_THRESHOLD) * patience.segment_bytes;
-            if patience.is_recovering || flight.sacked_bytes() >= enough {
+            let enough = u64::from(DUPLICATE_THRESHOLD) * context.segment_bytes;
+            if context.is_recovering || flight.sacked_bytes() >= enough {
                 return Duration::ZERO;
             }
         }
@@ -118,12 +118,12 @@ impl Rack {
         now: Instant,
         flight: &mut Flight,
         rtt: &RttEstimator,
-        patience: Patience,
+        context: RackContext,
     ) -> (u64, Option<Instant>) {
         let Some(newest) = self.newest else {
             return (0, None);
         };
-        let wait = self.rtt + self.window(flight, rtt, patience);
+        let wait = self.rtt + self.window(flight, rtt, context);
         let mut next: Option<Instant> = None;
         let lost = flight.mark_lost(|entry| {
             if (entry.sent_at, entry.end) >= newest {
@@ -148,17 +148,17 @@ impl Default for Rack {
 
 /// What decides whether RACK waits for reordered packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RackContext {
     /// Whether a recovery is under way.
     pub is_recovering: bool,
     /// SMSS, bytes.
     pub segment_bytes: u64,
 }
 
-/// What the sender is going through (RFC 5681, RFC 6675 s5).
+/// The state of loss recovery (RFC 5681, RFC 6675 s5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Episode {
-    /// No loss is being mended.
+pub enum RecoveryState {
+    /// No loss is being repaired.
     Open,
     /// Fast recovery, until everything before `high` is acknowledged.
     Recovery {
@@ -228,13 +228,13 @@ impl RateReduction {
 mod tests {
     use clock::{Duration, Instant};
 
-    use super::{Patience, Rack, RateReduction};
-    use crate::flight::{Fate, Flight};
+    use super::{Rack, RackContext, RateReduction};
+    use crate::flight::{Flight, SegmentState};
     use crate::rtt::RttEstimator;
     use crate::stream::{StreamOffset, StreamRange};
 
     const RTT: Duration = Duration::from_millis(40);
-    const PATIENCE: Patience = Patience {
+    const CONTEXT: RackContext = RackContext {
         is_recovering: false,
         segment_bytes: 1000,
     };
@@ -261,14 +261,17 @@ mod tests {
     #[test]
     fn an_earlier_transmission_is_lost_a_quarter_round_trip_later() {
         let (rack, mut flight, rtt, now) = second_arrives_first();
-        let (lost, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        let (lost, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
         // Deadline: sent at 0 + rtt 40 ms + 10 ms for reordering.
         assert_eq!((lost, next), (0, Some(Instant::from_millis(50))));
         let early = Instant::from_nanos(49_999_999);
-        assert_eq!(rack.detect(early, &mut flight, &rtt, PATIENCE).0, 0);
+        assert_eq!(rack.detect(early, &mut flight, &rtt, CONTEXT).0, 0);
         let due = Instant::from_millis(50);
-        assert_eq!(rack.detect(due, &mut flight, &rtt, PATIENCE), (1000, None));
-        assert_eq!(flight.first().map(|entry| entry.fate), Some(Fate::Lost));
+        assert_eq!(rack.detect(due, &mut flight, &rtt, CONTEXT), (1000, None));
+        assert_eq!(
+            flight.first().map(|entry| entry.state),
+            Some(SegmentState::Lost)
+        );
     }
 
     #[test]
@@ -279,11 +282,11 @@ mod tests {
             rack.on_delivered(now, entry, RTT)
         });
         assert_eq!(flight.sacked_bytes(), 2999);
-        assert_eq!(rack.detect(now, &mut flight, &rtt, PATIENCE).0, 0);
+        assert_eq!(rack.detect(now, &mut flight, &rtt, CONTEXT).0, 0);
         flight.sack(range(3999, 4000), |entry| {
             rack.on_delivered(now, entry, RTT)
         });
-        assert_eq!(rack.detect(now, &mut flight, &rtt, PATIENCE).0, 1000);
+        assert_eq!(rack.detect(now, &mut flight, &rtt, CONTEXT).0, 1000);
     }
 
     #[test]
@@ -300,7 +303,7 @@ mod tests {
         flight.sack(range(3000, 7000), |entry| {
             rack.on_delivered(later, entry, RTT)
         });
-        let (lost, next) = rack.detect(later, &mut flight, &rtt, PATIENCE);
+        let (lost, next) = rack.detect(later, &mut flight, &rtt, CONTEXT);
         assert_eq!(lost, 0);
         assert_eq!(next, Some(now + RTT + RTT / 4));
     }
@@ -310,22 +313,22 @@ mod tests {
         let (mut rack, mut flight, rtt, now) = second_arrives_first();
         for una in [0, 500, 1999] {
             rack.on_duplicate_report(StreamOffset(una), StreamOffset(2000 + una));
-            let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+            let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
             assert_eq!(next, Some(Instant::from_millis(60)), "one round trip");
         }
         rack.on_duplicate_report(StreamOffset(2000), StreamOffset(4000));
-        let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
         assert_eq!(next, Some(Instant::from_millis(70)));
         for round in 2..40 {
             let una = StreamOffset(round * 2000);
             rack.on_duplicate_report(una, una + 2000);
         }
-        let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
         assert_eq!(next, Some(Instant::from_millis(80)), "srtt bounds the wait");
         for _ in 0..16 {
             rack.on_recovery_end();
         }
-        let (_, next) = rack.detect(now, &mut flight, &rtt, PATIENCE);
+        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
         assert_eq!(next, Some(Instant::from_millis(50)));
     }
 

@@ -19,7 +19,7 @@ use crate::stream::{StreamOffset, StreamRange};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fin {
     /// The stream may still grow.
-    Unsaid,
+    NotQueued,
     /// To be sent once everything before it was.
     Queued,
     /// Sent at least once.
@@ -67,7 +67,7 @@ impl SendState {
             claimed: StreamOffset::ZERO,
             claimed_once: StreamOffset::ZERO,
             end: StreamOffset::ZERO,
-            fin: Fin::Unsaid,
+            fin: Fin::NotQueued,
             window,
             window_max: window,
             window_shift,

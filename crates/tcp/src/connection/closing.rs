@@ -116,7 +116,7 @@ impl Connection {
     /// Whether our FIN shall leave now, for the first time or again.
     pub(super) fn wants_fin(&self) -> bool {
         match self.send.fin {
-            Fin::Unsaid => false,
+            Fin::NotQueued => false,
             Fin::Queued => self.send.nxt == self.send.end && self.send.claimed == self.send.end,
             Fin::Sent => self
                 .flight

@@ -7,7 +7,7 @@ use super::Connection;
 use super::spurious::is_stamped_before;
 use super::timers::{Acknowledgment, CHALLENGE_INTERVAL};
 use crate::receive::Unacceptable;
-use crate::recovery::{DUPLICATE_THRESHOLD, Episode, Patience, RateReduction};
+use crate::recovery::{DUPLICATE_THRESHOLD, RackContext, RateReduction, RecoveryState};
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 use crate::verdict::{Arrival, CloseReason, Outcome, SegmentDrop};
@@ -210,9 +210,9 @@ impl Connection {
         };
         let (rack, rtt_min) = (&mut self.rack, self.rtt.minimum());
         let echoed_at = delivery.echoed_at;
-        let timed_out_end = match self.episode {
-            Episode::Loss { high } => high,
-            Episode::Open | Episode::Recovery { .. } => StreamOffset::ZERO,
+        let timed_out_end = match self.recovery {
+            RecoveryState::Loss { high } => high,
+            RecoveryState::Open | RecoveryState::Recovery { .. } => StreamOffset::ZERO,
         };
         let mut largest_bytes = 0;
         let mut is_ambiguous = false;
@@ -307,7 +307,7 @@ impl Connection {
             self.progress_at = now;
         }
         let timeout_undone = self.judge_timeout(ack, &delivery, duplicate);
-        self.end_episode(ack);
+        self.end_recovery(ack);
         if self.sack_permitted {
             self.detect_losses(now);
         } else {
@@ -332,12 +332,12 @@ impl Connection {
 
     /// RACK looks at the log; a first loss begins a recovery.
     fn detect_losses(&mut self, now: Instant) {
-        let patience = Patience {
-            is_recovering: self.episode != Episode::Open,
+        let context = RackContext {
+            is_recovering: self.recovery != RecoveryState::Open,
             segment_bytes: u64::from(self.segment_bytes),
         };
         let outstanding = self.outstanding_bytes();
-        let (lost, next) = self.rack.detect(now, &mut self.flight, &self.rtt, patience);
+        let (lost, next) = self.rack.detect(now, &mut self.flight, &self.rtt, context);
         self.reordering = next;
         if lost > 0 {
             self.begin_recovery(outstanding);
@@ -346,12 +346,12 @@ impl Connection {
 
     /// A loss: the window falls, once per round trip of data (RFC 6675 s5).
     fn begin_recovery(&mut self, outstanding: u64) {
-        if self.episode != Episode::Open {
+        if self.recovery != RecoveryState::Open {
             return;
         }
         self.congestion.on_loss();
         self.recover = Some(self.send.nxt);
-        self.episode = Episode::Recovery {
+        self.recovery = RecoveryState::Recovery {
             high: self.send.nxt,
             reduction: RateReduction::new(outstanding),
         };
@@ -379,9 +379,9 @@ impl Connection {
         if duplicate {
             self.duplicate_acks += 1;
         }
-        let partial = delivery.advanced && matches!(self.episode, Episode::Recovery { .. });
+        let partial = delivery.advanced && matches!(self.recovery, RecoveryState::Recovery { .. });
         let third = self.duplicate_acks == DUPLICATE_THRESHOLD
-            && self.episode == Episode::Open
+            && self.recovery == RecoveryState::Open
             && self.recover.is_none_or(|recover| self.send.una > recover);
         if third || partial {
             let outstanding = self.outstanding_bytes();
@@ -391,16 +391,16 @@ impl Connection {
     }
 
     /// Everything that was outstanding when the loss was found has arrived.
-    fn end_episode(&mut self, ack: StreamOffset) {
-        match self.episode {
-            Episode::Recovery { high, .. } if ack >= high => {
+    fn end_recovery(&mut self, ack: StreamOffset) {
+        match self.recovery {
+            RecoveryState::Recovery { high, .. } if ack >= high => {
                 self.congestion.set_window(self.congestion.threshold());
                 self.rack.on_recovery_end();
-                self.episode = Episode::Open;
+                self.recovery = RecoveryState::Open;
             }
-            Episode::Loss { high } if ack >= high => {
+            RecoveryState::Loss { high } if ack >= high => {
                 self.rack.on_recovery_end();
-                self.episode = Episode::Open;
+                self.recovery = RecoveryState::Open;
                 self.timeout_record = None;
             }
             _ => {}
@@ -409,8 +409,8 @@ impl Connection {
 
     fn adjust_window(&mut self, now: Instant, delivery: &Delivery) {
         let outstanding = self.outstanding_bytes();
-        match &mut self.episode {
-            Episode::Recovery { reduction, .. } => {
+        match &mut self.recovery {
+            RecoveryState::Recovery { reduction, .. } => {
                 let threshold = self.congestion.threshold();
                 let segment = u64::from(self.segment_bytes);
                 let allowed = reduction.on_ack(delivery.arrived, outstanding, threshold, segment);
@@ -419,7 +419,7 @@ impl Connection {
                 let least = if partial { segment } else { 0 };
                 self.congestion.set_window(outstanding + allowed.max(least));
             }
-            Episode::Open | Episode::Loss { .. } => {
+            RecoveryState::Open | RecoveryState::Loss { .. } => {
                 // RFC 7661's criterion: a window less than half used says nothing of the path.
                 let in_use = 2 * delivery.outstanding_before >= self.congestion.window();
                 // RFC 5681 s3.1 has only cumulative ACKs open the window; a report above a hole
@@ -446,7 +446,7 @@ impl Connection {
             // Nothing was received twice: the probe mended a loss nobody else would have noticed,
             // and it counts as one.
             self.tail_probe = None;
-            if self.episode == Episode::Open {
+            if self.recovery == RecoveryState::Open {
                 self.congestion.on_loss();
                 self.congestion.set_window(self.congestion.threshold());
             }
@@ -487,9 +487,9 @@ impl Connection {
         arrival
     }
 
-    /// Whether the session may still append: our FIN is unsaid.
+    /// Whether the session may still append: our FIN is not queued.
     #[must_use]
     pub fn can_append(&self) -> bool {
-        self.send.fin == Fin::Unsaid
+        self.send.fin == Fin::NotQueued
     }
 }

@@ -27,7 +27,7 @@ use crate::congestion::Cubic;
 use crate::flight::Flight;
 use crate::half_open::HalfOpen;
 use crate::receive::ReceiveState;
-use crate::recovery::{Episode, Rack};
+use crate::recovery::{Rack, RecoveryState};
 use crate::rtt::RttEstimator;
 use crate::send::{Fin, SendState};
 use crate::stream::StreamOffset;
@@ -92,7 +92,7 @@ pub struct Connection {
     rtt: RttEstimator,
     congestion: Cubic,
     rack: Rack,
-    episode: Episode,
+    recovery: RecoveryState,
     /// Largest payload of one packet, bytes: the peer's MSS and the path's MTU, less options.
     segment_bytes: u16,
     /// Both sides agreed on SACK (RFC 2018 s2).
@@ -172,7 +172,7 @@ impl Connection {
             rtt,
             congestion: Cubic::new(segment_bytes),
             rack: Rack::new(),
-            episode: Episode::Open,
+            recovery: RecoveryState::Open,
             segment_bytes,
             sack_permitted: half_open.sack_permitted(),
             duplicate_acks: 0,
@@ -251,7 +251,7 @@ impl Connection {
 
     /// The stream ends after what was appended; a FIN follows the last byte.
     pub fn finish(&mut self) {
-        if self.send.fin == Fin::Unsaid {
+        if self.send.fin == Fin::NotQueued {
             self.send.fin = Fin::Queued;
         }
     }
@@ -302,7 +302,7 @@ impl Connection {
     /// Whether [`Connection::finish`] was called.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
-        self.send.fin != Fin::Unsaid
+        self.send.fin != Fin::NotQueued
     }
 
     /// Whether everything appended was acknowledged.

@@ -5,7 +5,7 @@ use wire::{TcpFlags, TcpRepr};
 
 use super::Connection;
 use super::timers::Acknowledgment;
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 
@@ -132,7 +132,7 @@ impl Connection {
             probe.is_due = false;
             probe.claimed = Some(range.start);
         }
-        if let Episode::Recovery { reduction, .. } = &mut self.episode {
+        if let RecoveryState::Recovery { reduction, .. } = &mut self.recovery {
             reduction.on_sent(range.bytes());
         }
     }
@@ -144,7 +144,7 @@ impl Connection {
         } else if range.end == self.send.claimed {
             self.send.claimed = range.start.max(self.send.nxt);
         }
-        if let Episode::Recovery { reduction, .. } = &mut self.episode {
+        if let RecoveryState::Recovery { reduction, .. } = &mut self.recovery {
             reduction.on_returned(range.bytes());
         }
         if let Some(probe) = &mut self.tail_probe

@@ -18,7 +18,7 @@ use clock::Instant;
 use super::Connection;
 use super::input::Delivery;
 use crate::congestion::Snapshot;
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 use crate::stream::{StreamOffset, StreamRange};
 
 /// Segments of new data that F-RTO lets leave to learn whether a timeout was spurious (RFC 5682
@@ -96,7 +96,8 @@ impl Connection {
         delivery: &Delivery,
         is_duplicate: bool,
     ) -> bool {
-        let (Some(record), Episode::Loss { high }) = (self.timeout_record, self.episode) else {
+        let (Some(record), RecoveryState::Loss { high }) = (self.timeout_record, self.recovery)
+        else {
             return false;
         };
         let judgement = self.judge(&record, ack, high, delivery, is_duplicate);
@@ -186,7 +187,7 @@ impl Connection {
         self.flight.undo_expiry();
         // What it knows may be of a resend, and would make the first sendings look overdue.
         self.rack.forget_newest();
-        self.episode = Episode::Open;
+        self.recovery = RecoveryState::Open;
         self.timeout_record = None;
     }
 }

@@ -4,7 +4,7 @@
 use clock::{Duration, Instant};
 
 use super::{Connection, State};
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 use crate::send::Fin;
 use crate::stream::StreamOffset;
 use crate::verdict::{CloseReason, Outcome};
@@ -159,7 +159,7 @@ impl Connection {
                 }
                 self.window_probes_backoff = self.window_probes_backoff.saturating_add(1);
                 self.restart_retransmit(now);
-                // RFC 1122 s4.2.2.17 wants no less patience here than with data.
+                // RFC 1122 s4.2.2.17 wants as many attempts here as with data.
                 return self.probe(self.config.timeouts_max);
             }
         }
@@ -183,7 +183,7 @@ impl Connection {
             if has_reneged {
                 self.timeout_record = None;
             }
-            self.episode = Episode::Loss {
+            self.recovery = RecoveryState::Loss {
                 high: self.send.nxt,
             };
             self.recover = Some(self.send.nxt);
@@ -200,13 +200,13 @@ impl Connection {
     /// timer that fires again, and not while a recovery is under way, which lowered it already and
     /// has a window for the moment only.
     fn reduce_window_on_timeout(&mut self) {
-        match self.episode {
-            Episode::Open => {
+        match self.recovery {
+            RecoveryState::Open => {
                 self.record_timeout(self.congestion.snapshot());
                 self.congestion.on_timeout();
             }
-            Episode::Recovery { .. } => self.congestion.on_timeout_again(),
-            Episode::Loss { .. } => {
+            RecoveryState::Recovery { .. } => self.congestion.on_timeout_again(),
+            RecoveryState::Loss { .. } => {
                 self.record_timeout_again();
                 self.congestion.on_timeout_again();
             }
@@ -237,7 +237,7 @@ impl Connection {
     /// Karn's rule keep the sample away that says so.
     fn tail_probe_delay(&self) -> Option<Duration> {
         let eligible = self.sack_permitted
-            && self.episode == Episode::Open
+            && self.recovery == RecoveryState::Open
             && self.tail_probe.is_none()
             && self.flight.sacked_bytes() == 0
             && self.flight.lost_bytes() == 0
@@ -274,7 +274,7 @@ impl Connection {
         let quiet = self.flight.is_empty()
             && self.send.unclaimed_bytes() == 0
             && self.send.fetching_bytes() == 0
-            && self.send.fin == Fin::Unsaid
+            && self.send.fin == Fin::NotQueued
             && !self.probe_due;
         quiet.then(|| {
             if self.probes == 0 {

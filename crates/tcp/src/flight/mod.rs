@@ -22,16 +22,16 @@ const ENTRIES_FOR_NEW_MAX: usize = ENTRIES_MAX - 64;
 /// Packets that left in one moment are one entry up to this size: what one large segment holds.
 const MERGED_BYTES_MAX: u64 = 1 << 16;
 
-/// What is believed of a transmission.
+/// What the sender knows of a transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum SegmentState {
     /// On its way.
     InFlight,
     /// Received above a hole (RFC 2018).
     Sacked,
-    /// Deemed lost; nobody fetches it yet.
+    /// Considered lost; no fetch for it is under way.
     Lost,
-    /// Deemed lost; being read from the disk again.
+    /// Considered lost; its bytes are being read from the disk again.
     Claimed,
 }
 
@@ -44,8 +44,8 @@ pub struct Transmission {
     pub end: StreamOffset,
     /// When it last left.
     pub sent_at: Instant,
-    /// What is believed of it.
-    pub fate: Fate,
+    /// What the sender knows of it.
+    pub state: SegmentState,
     /// Whether it left more than once, or was reported and taken back: when it arrives says
     /// nothing of the round trip.
     pub retransmitted: bool,
@@ -59,9 +59,9 @@ impl Transmission {
     /// Whether `next`, which starts where this ends, needs no entry of its own: nothing tells the
     /// two apart. Packets of one large segment leave in one moment and stay one entry.
     fn is_continued_by(&self, next: &Self) -> bool {
-        match (self.fate, next.fate) {
-            (Fate::Sacked, Fate::Sacked) => true,
-            (Fate::InFlight, Fate::InFlight) => {
+        match (self.state, next.state) {
+            (SegmentState::Sacked, SegmentState::Sacked) => true,
+            (SegmentState::InFlight, SegmentState::InFlight) => {
                 self.sent_at == next.sent_at
                     && self.retransmitted == next.retransmitted
                     && next.end.since(self.start) <= MERGED_BYTES_MAX
@@ -157,7 +157,7 @@ impl Flight {
             start: range.start,
             end: range.end,
             sent_at: now,
-            fate: Fate::InFlight,
+            state: SegmentState::InFlight,
             retransmitted: false,
         };
         match self.entries.back_mut() {
@@ -177,9 +177,9 @@ impl Flight {
                 end: first.end.min(up_to),
                 ..first
             };
-            self.forget(part.fate, part.bytes());
+            self.forget(part.state, part.bytes());
             self.total_bytes -= part.bytes();
-            if part.fate != Fate::Sacked {
+            if part.state != SegmentState::Sacked {
                 delivered(&part);
             }
             if first.end > up_to {
@@ -202,8 +202,8 @@ impl Flight {
             if entry.start >= block.end {
                 break;
             }
-            if entry.fate != Fate::Sacked {
-                self.set_fate(index, Fate::Sacked);
+            if entry.state != SegmentState::Sacked {
+                self.set_state(index, SegmentState::Sacked);
                 delivered(&entry);
             }
             index += 1;
@@ -216,8 +216,8 @@ impl Flight {
         let mut bytes = 0;
         for index in 0..self.entries.len() {
             let entry = self.entries[index];
-            if entry.fate == Fate::InFlight && is_lost(&entry) {
-                self.set_fate(index, Fate::Lost);
+            if entry.state == SegmentState::InFlight && is_lost(&entry) {
+                self.set_state(index, SegmentState::Lost);
                 bytes += entry.bytes();
             }
         }
@@ -229,13 +229,13 @@ impl Flight {
         let Some(first) = self.entries.front().copied() else {
             return;
         };
-        if first.fate != Fate::InFlight {
+        if first.state != SegmentState::InFlight {
             return;
         }
         if first.bytes() > bytes && self.split_at(first.start + bytes).is_err() {
             return;
         }
-        self.set_fate(0, Fate::Lost);
+        self.set_state(0, SegmentState::Lost);
     }
 
     /// Deems the last `bytes` of the log lost, so that they leave again (RFC 8985 s7.3).
@@ -243,13 +243,13 @@ impl Flight {
         let Some(last) = self.entries.back().copied() else {
             return;
         };
-        if last.fate != Fate::InFlight {
+        if last.state != SegmentState::InFlight {
             return;
         }
         if last.bytes() > bytes && self.split_at(last.end - bytes).is_err() {
             return;
         }
-        self.set_fate(self.entries.len() - 1, Fate::Lost);
+        self.set_state(self.entries.len() - 1, SegmentState::Lost);
     }
 
     /// The retransmission timer fired: all that is not known to have arrived is lost, and claims
@@ -259,12 +259,12 @@ impl Flight {
         let reneged = self
             .entries
             .front()
-            .is_some_and(|first| first.fate == Fate::Sacked);
+            .is_some_and(|first| first.state == SegmentState::Sacked);
         for index in 0..self.entries.len() {
-            let fate = self.entries[index].fate;
-            if fate != Fate::Lost && (fate != Fate::Sacked || reneged) {
-                self.entries[index].retransmitted |= fate == Fate::Sacked;
-                self.set_fate(index, Fate::Lost);
+            let state = self.entries[index].state;
+            if state != SegmentState::Lost && (state != SegmentState::Sacked || reneged) {
+                self.entries[index].retransmitted |= state == SegmentState::Sacked;
+                self.set_state(index, SegmentState::Lost);
             }
         }
         reneged
@@ -274,8 +274,11 @@ impl Flight {
     /// way, or was sent again. What is being fetched to leave again need not.
     pub fn undo_expiry(&mut self) {
         for index in 0..self.entries.len() {
-            if matches!(self.entries[index].fate, Fate::Lost | Fate::Claimed) {
-                self.set_fate(index, Fate::InFlight);
+            if matches!(
+                self.entries[index].state,
+                SegmentState::Lost | SegmentState::Claimed
+            ) {
+                self.set_state(index, SegmentState::InFlight);
             }
         }
         self.merge();
@@ -290,10 +293,10 @@ impl Flight {
         let mut lost = self
             .entries
             .iter()
-            .skip_while(|entry| entry.fate != Fate::Lost);
+            .skip_while(|entry| entry.state != SegmentState::Lost);
         let first = lost.next()?;
         let mut end = first.end;
-        for entry in lost.take_while(|entry| entry.fate == Fate::Lost) {
+        for entry in lost.take_while(|entry| entry.state == SegmentState::Lost) {
             end = entry.end;
         }
         let bytes = end.since(first.start).min(bytes_max);
@@ -302,12 +305,12 @@ impl Flight {
 
     /// Lost bytes of `range` are being fetched from now on.
     pub fn claim(&mut self, range: StreamRange) {
-        self.turn(range, Fate::Lost, Fate::Claimed);
+        self.turn(range, SegmentState::Lost, SegmentState::Claimed);
     }
 
     /// Claimed bytes of `range` are not being fetched after all.
     pub fn return_claim(&mut self, range: StreamRange) {
-        self.turn(range, Fate::Claimed, Fate::Lost);
+        self.turn(range, SegmentState::Claimed, SegmentState::Lost);
     }
 
     /// Nothing is being fetched any more. A claim made while the log was full may have covered
@@ -317,8 +320,8 @@ impl Flight {
             return;
         }
         for index in 0..self.entries.len() {
-            if self.entries[index].fate == Fate::Claimed {
-                self.set_fate(index, Fate::Lost);
+            if self.entries[index].state == SegmentState::Claimed {
+                self.set_state(index, SegmentState::Lost);
             }
         }
     }
@@ -333,7 +336,7 @@ impl Flight {
         for entry in self
             .entries
             .iter()
-            .filter(|entry| entry.fate == Fate::Claimed)
+            .filter(|entry| entry.state == SegmentState::Claimed)
         {
             if let Some(part) = entry.range().intersection(range) {
                 let start = covered.map_or(part.start, |covered| covered.start);
@@ -352,8 +355,8 @@ impl Flight {
             if entry.start >= range.end {
                 break;
             }
-            if entry.fate != Fate::Sacked {
-                self.set_fate(index, Fate::InFlight);
+            if entry.state != SegmentState::Sacked {
+                self.set_state(index, SegmentState::InFlight);
                 let entry = &mut self.entries[index];
                 entry.sent_at = now;
                 entry.retransmitted = true;
@@ -363,7 +366,7 @@ impl Flight {
         self.merge();
     }
 
-    fn turn(&mut self, range: StreamRange, from: Fate, to: Fate) {
+    fn turn(&mut self, range: StreamRange, from: SegmentState, to: SegmentState) {
         // Without room for an edge, all of the entry turns.
         let (Ok(mut index) | Err(mut index)) = self.split_at(range.start);
         let _ = self.split_at(range.end);
@@ -371,8 +374,8 @@ impl Flight {
             if entry.start >= range.end {
                 break;
             }
-            if entry.fate == from {
-                self.set_fate(index, to);
+            if entry.state == from {
+                self.set_state(index, to);
             }
             index += 1;
         }
@@ -403,25 +406,25 @@ impl Flight {
         Ok(index + 1)
     }
 
-    fn set_fate(&mut self, index: usize, fate: Fate) {
+    fn set_state(&mut self, index: usize, state: SegmentState) {
         let entry = &mut self.entries[index];
-        let (old, bytes) = (entry.fate, entry.bytes());
-        entry.fate = fate;
+        let (old, bytes) = (entry.state, entry.bytes());
+        entry.state = state;
         self.forget(old, bytes);
-        match fate {
-            Fate::InFlight => {}
-            Fate::Sacked => self.sacked_bytes += bytes,
-            Fate::Lost => self.lost_bytes += bytes,
-            Fate::Claimed => self.claimed_bytes += bytes,
+        match state {
+            SegmentState::InFlight => {}
+            SegmentState::Sacked => self.sacked_bytes += bytes,
+            SegmentState::Lost => self.lost_bytes += bytes,
+            SegmentState::Claimed => self.claimed_bytes += bytes,
         }
     }
 
-    fn forget(&mut self, fate: Fate, bytes: u64) {
-        match fate {
-            Fate::InFlight => {}
-            Fate::Sacked => self.sacked_bytes -= bytes,
-            Fate::Lost => self.lost_bytes -= bytes,
-            Fate::Claimed => self.claimed_bytes -= bytes,
+    fn forget(&mut self, state: SegmentState, bytes: u64) {
+        match state {
+            SegmentState::InFlight => {}
+            SegmentState::Sacked => self.sacked_bytes -= bytes,
+            SegmentState::Lost => self.lost_bytes -= bytes,
+            SegmentState::Claimed => self.claimed_bytes -= bytes,
         }
     }
 

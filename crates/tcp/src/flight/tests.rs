@@ -3,17 +3,17 @@
 use clock::Instant;
 use proptest::prelude::*;
 
-use super::{ENTRIES_MAX, Fate, Flight};
+use super::{ENTRIES_MAX, Flight, SegmentState};
 use crate::stream::{StreamOffset, StreamRange};
 
 fn range(start: u64, end: u64) -> StreamRange {
     StreamRange::new(StreamOffset(start), StreamOffset(end))
 }
 
-fn fates(flight: &Flight) -> Vec<(u64, u64, Fate)> {
+fn states(flight: &Flight) -> Vec<(u64, u64, SegmentState)> {
     flight
         .iter()
-        .map(|entry| (entry.start.0, entry.end.0, entry.fate))
+        .map(|entry| (entry.start.0, entry.end.0, entry.state))
         .collect()
 }
 
@@ -31,7 +31,7 @@ fn a_cumulative_ack_cuts_the_oldest_entry() {
     let mut bytes = 0;
     flight.acknowledge(StreamOffset(150), |entry| bytes += entry.bytes());
     assert_eq!(bytes, 150);
-    assert_eq!(fates(&flight), [(150, 200, Fate::InFlight)]);
+    assert_eq!(states(&flight), [(150, 200, SegmentState::InFlight)]);
     assert_eq!(flight.in_flight_bytes(), 50);
 }
 
@@ -75,8 +75,11 @@ fn the_timer_voids_claims_and_keeps_reports() {
     flight.claim(range(0, 100));
     flight.expire();
     assert_eq!(
-        fates(&flight),
-        [(0, 100, Fate::Lost), (100, 200, Fate::Sacked)]
+        states(&flight),
+        [
+            (0, 100, SegmentState::Lost),
+            (100, 200, SegmentState::Sacked)
+        ]
     );
 }
 
@@ -146,8 +149,11 @@ fn only_the_head_is_lost_without_sack() {
     let mut flight = sent(&[(0, 100)]);
     flight.mark_head_lost(30);
     assert_eq!(
-        fates(&flight),
-        [(0, 30, Fate::Lost), (30, 100, Fate::InFlight)]
+        states(&flight),
+        [
+            (0, 30, SegmentState::Lost),
+            (30, 100, SegmentState::InFlight)
+        ]
     );
     flight.mark_head_lost(30);
     assert_eq!(flight.lost_bytes(), 30);
@@ -188,12 +194,12 @@ fn happening() -> impl Strategy<Value = Happening> {
 /// One cell per byte.
 #[derive(Default)]
 struct Twin {
-    cells: Vec<Fate>,
+    cells: Vec<SegmentState>,
     una: usize,
 }
 
 impl Twin {
-    fn turn(&mut self, start: u64, end: u64, change: impl Fn(Fate) -> Fate) {
+    fn turn(&mut self, start: u64, end: u64, change: impl Fn(SegmentState) -> SegmentState) {
         let end = usize::try_from(end).unwrap().min(self.cells.len());
         let start = usize::try_from(start).unwrap().max(self.una);
         for cell in self.cells.iter_mut().take(end).skip(start) {
@@ -202,38 +208,49 @@ impl Twin {
     }
 
     fn apply(&mut self, what: &Happening) {
-        let from_to = |from: Fate, to: Fate| move |fate| if fate == from { to } else { fate };
+        let from_to = |from: SegmentState, to: SegmentState| {
+            move |state| if state == from { to } else { state }
+        };
         match *what {
             Happening::Push(bytes) => {
-                self.cells.extend((0..bytes).map(|_| Fate::InFlight));
+                self.cells
+                    .extend((0..bytes).map(|_| SegmentState::InFlight));
             }
             Happening::Acknowledge(bytes) => {
                 self.una = (self.una + usize::try_from(bytes).unwrap()).min(self.cells.len());
             }
-            Happening::Sack(start, end) => self.turn(start, end, |_| Fate::Sacked),
-            Happening::LoseAll => self.turn(0, u64::MAX, from_to(Fate::InFlight, Fate::Lost)),
-            Happening::Claim(s, e) => self.turn(s, e, from_to(Fate::Lost, Fate::Claimed)),
-            Happening::ReturnClaim(s, e) => self.turn(s, e, from_to(Fate::Claimed, Fate::Lost)),
-            Happening::Resend(start, end) => self.turn(start, end, |fate| {
-                if fate == Fate::Sacked {
-                    fate
+            Happening::Sack(start, end) => self.turn(start, end, |_| SegmentState::Sacked),
+            Happening::LoseAll => self.turn(
+                0,
+                u64::MAX,
+                from_to(SegmentState::InFlight, SegmentState::Lost),
+            ),
+            Happening::Claim(s, e) => {
+                self.turn(s, e, from_to(SegmentState::Lost, SegmentState::Claimed))
+            }
+            Happening::ReturnClaim(s, e) => {
+                self.turn(s, e, from_to(SegmentState::Claimed, SegmentState::Lost))
+            }
+            Happening::Resend(start, end) => self.turn(start, end, |state| {
+                if state == SegmentState::Sacked {
+                    state
                 } else {
-                    Fate::InFlight
+                    SegmentState::InFlight
                 }
             }),
             Happening::Expire => {
-                let reneged = self.cells.get(self.una) == Some(&Fate::Sacked);
-                self.turn(0, u64::MAX, |fate| {
-                    if fate == Fate::Sacked && !reneged {
-                        fate
+                let reneged = self.cells.get(self.una) == Some(&SegmentState::Sacked);
+                self.turn(0, u64::MAX, |state| {
+                    if state == SegmentState::Sacked && !reneged {
+                        state
                     } else {
-                        Fate::Lost
+                        SegmentState::Lost
                     }
                 });
             }
-            Happening::UndoExpiry => self.turn(0, u64::MAX, |fate| match fate {
-                Fate::Lost | Fate::Claimed => Fate::InFlight,
-                Fate::InFlight | Fate::Sacked => fate,
+            Happening::UndoExpiry => self.turn(0, u64::MAX, |state| match state {
+                SegmentState::Lost | SegmentState::Claimed => SegmentState::InFlight,
+                SegmentState::InFlight | SegmentState::Sacked => state,
             }),
         }
     }
@@ -257,7 +274,7 @@ fn apply(flight: &mut Flight, una: &mut u64, nxt: &mut u64, what: &Happening) {
         Happening::ReturnClaim(start, end) => flight.return_claim(range(start, end)),
         Happening::Resend(start, end) => flight.on_retransmitted(Instant::ZERO, range(start, end)),
         Happening::Expire => {
-            let reneged = flight.first().map(|first| first.fate) == Some(Fate::Sacked);
+            let reneged = flight.first().map(|first| first.state) == Some(SegmentState::Sacked);
             assert_eq!(flight.expire(), reneged);
         }
         Happening::UndoExpiry => flight.undo_expiry(),
@@ -279,14 +296,14 @@ proptest! {
             for entry in flight.iter() {
                 prop_assert_eq!(entry.start.0, expected_start, "no gap, no overlap");
                 expected_start = entry.end.0;
-                cells.extend((0..entry.bytes()).map(|_| entry.fate));
+                cells.extend((0..entry.bytes()).map(|_| entry.state));
             }
             prop_assert_eq!(&cells[..], &twin.cells[twin.una..]);
-            let count = |fate| cells.iter().filter(|cell| **cell == fate).count() as u64;
-            prop_assert_eq!(flight.in_flight_bytes(), count(Fate::InFlight));
-            prop_assert_eq!(flight.sacked_bytes(), count(Fate::Sacked));
-            prop_assert_eq!(flight.lost_bytes(), count(Fate::Lost));
-            prop_assert_eq!(flight.claimed_bytes(), count(Fate::Claimed));
+            let count = |state| cells.iter().filter(|cell| **cell == state).count() as u64;
+            prop_assert_eq!(flight.in_flight_bytes(), count(SegmentState::InFlight));
+            prop_assert_eq!(flight.sacked_bytes(), count(SegmentState::Sacked));
+            prop_assert_eq!(flight.lost_bytes(), count(SegmentState::Lost));
+            prop_assert_eq!(flight.claimed_bytes(), count(SegmentState::Claimed));
         }
     }
 }

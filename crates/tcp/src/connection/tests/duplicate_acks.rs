@@ -2,7 +2,7 @@
 
 use super::Sent::{Again, New};
 use super::{Driver, PEER_WITHOUT_SACK, STAMPING_WITHOUT_SACK, ack, millis};
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 
 fn sending() -> Driver {
     let mut driver = Driver::sending(PEER_WITHOUT_SACK, 100_000);
@@ -21,7 +21,7 @@ fn two_duplicates_are_reordering() {
     let mut driver = sending();
     duplicates(&mut driver, 0, 2);
     assert_eq!(driver.flush(), []);
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn new_data_acknowledged_begins_the_count_anew() {
     driver.accept(ack(1000));
     let _ = driver.flush();
     duplicates(&mut driver, 1000, 2);
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
 }
 
 /// RFC 5681 s2: what is a duplicate acknowledgment and what only looks like one.
@@ -47,11 +47,19 @@ fn text_window_and_fin_make_no_duplicate() {
         let mut driver = sending();
         duplicates(&mut driver, 0, 2);
         driver.accept(segment);
-        assert_eq!(driver.connection.episode, Episode::Open, "{segment:?}");
+        assert_eq!(
+            driver.connection.recovery,
+            RecoveryState::Open,
+            "{segment:?}"
+        );
     }
     let mut driver = Driver::with(PEER_WITHOUT_SACK);
     duplicates(&mut driver, 0, 5);
-    assert_eq!(driver.connection.episode, Episode::Open, "nothing is out");
+    assert_eq!(
+        driver.connection.recovery,
+        RecoveryState::Open,
+        "nothing is out"
+    );
 }
 
 /// RFC 6582 s3.2, steps 2 and 3.
@@ -60,8 +68,8 @@ fn three_duplicates_resend_the_oldest_segment() {
     let mut driver = sending();
     duplicates(&mut driver, 0, 3);
     assert!(matches!(
-        driver.connection.episode,
-        Episode::Recovery { .. }
+        driver.connection.recovery,
+        RecoveryState::Recovery { .. }
     ));
     assert_eq!(driver.connection.congestion.threshold(), 7000);
     assert_eq!(driver.flush(), [Again(0, 1000)]);
@@ -102,7 +110,7 @@ fn a_partial_ack_resends_the_next_hole() {
     assert_eq!(driver.flush()[0], Again(6000, 7000));
     assert_eq!(driver.connection.congestion.threshold(), 7000);
     driver.pass(millis(100)).accept(ack(10_000));
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     assert!((7000..8000).contains(&driver.window()));
 }
 
@@ -142,12 +150,12 @@ fn duplicates_at_the_end_of_a_timeout_are_no_loss() {
         let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 30_000);
         let _ = driver.fire();
         let _ = driver.flush();
-        // The originals were merely late: one ACK for all ten, which ends the episode.
+        // The originals were merely late: one ACK for all ten, which ends the recovery.
         driver.pass(millis(10)).accept(ack(10_000));
         assert!(!driver.flush().is_empty(), "new data is out");
         driver.pass(millis(100)).accept(ack(acknowledgment));
         duplicates(&mut driver, acknowledgment, 3);
-        let is_recovering = matches!(driver.connection.episode, Episode::Recovery { .. });
+        let is_recovering = matches!(driver.connection.recovery, RecoveryState::Recovery { .. });
         assert_eq!(is_recovering, is_loss, "{acknowledgment}");
     }
 }
@@ -160,11 +168,11 @@ fn duplicates_at_the_end_of_a_recovery_are_no_loss() {
         duplicates(&mut driver, 0, 3);
         let _ = driver.flush();
         driver.pass(millis(100)).accept(ack(10_000));
-        assert_eq!(driver.connection.episode, Episode::Open);
+        assert_eq!(driver.connection.recovery, RecoveryState::Open);
         assert!(!driver.flush().is_empty(), "new data is out");
         driver.pass(millis(100)).accept(ack(acknowledgment));
         duplicates(&mut driver, acknowledgment, 3);
-        let is_recovering = matches!(driver.connection.episode, Episode::Recovery { .. });
+        let is_recovering = matches!(driver.connection.recovery, RecoveryState::Recovery { .. });
         assert_eq!(is_recovering, is_loss, "{acknowledgment}");
     }
 }

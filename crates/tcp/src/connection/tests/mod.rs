@@ -27,7 +27,7 @@ use clock::{Duration, Instant};
 use wire::{SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::{Config, Connection, Control};
-use crate::flight::Fate;
+use crate::flight::SegmentState;
 use crate::half_open::{HalfOpen, Offer};
 use crate::stream::{StreamOffset, StreamRange};
 use crate::table::FourTuple;
@@ -436,11 +436,11 @@ fn check_log(connection: &Connection) {
         assert_eq!(entry.start, expected, "no gap and no overlap");
         assert!(entry.start < entry.end, "no empty entry");
         expected = entry.end;
-        sums[match entry.fate {
-            Fate::InFlight => 0,
-            Fate::Sacked => 1,
-            Fate::Lost => 2,
-            Fate::Claimed => 3,
+        sums[match entry.state {
+            SegmentState::InFlight => 0,
+            SegmentState::Sacked => 1,
+            SegmentState::Lost => 2,
+            SegmentState::Claimed => 3,
         }] += entry.range().bytes();
     }
     assert_eq!(expected, send.nxt, "the log ends at SND.NXT");

@@ -2,8 +2,8 @@
 
 use super::Sent::{Again, New};
 use super::{Config, Driver, PEER, ack, millis};
-use crate::flight::Fate;
-use crate::recovery::Episode;
+use crate::flight::SegmentState;
+use crate::recovery::RecoveryState;
 use crate::verdict::{CloseReason, Outcome};
 
 /// Ten segments out; an ACK comes a round trip later.
@@ -13,12 +13,12 @@ fn sending() -> Driver {
     driver
 }
 
-fn fates(driver: &Driver) -> Vec<(u64, u64, Fate)> {
+fn states(driver: &Driver) -> Vec<(u64, u64, SegmentState)> {
     driver
         .connection
         .flight
         .iter()
-        .map(|entry| (entry.start.0, entry.end.0, entry.fate))
+        .map(|entry| (entry.start.0, entry.end.0, entry.state))
         .collect()
 }
 
@@ -61,18 +61,18 @@ fn a_peer_that_did_not_offer_sack_is_not_believed() {
 fn few_segments_above_a_hole_wait_for_a_quarter_round_trip() {
     let mut driver = sending();
     driver.accept(ack(0).sack(1000, 3999));
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     // Sent at 100 ms; RACK.rtt of 100 ms and 25 ms more.
     assert_eq!(driver.wait(), millis(25));
     let deadline = driver.deadline();
     let _ = driver.at(super::just_before(deadline)).expire();
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     let _ = driver.at(deadline).expire();
     assert!(matches!(
-        driver.connection.episode,
-        Episode::Recovery { .. }
+        driver.connection.recovery,
+        RecoveryState::Recovery { .. }
     ));
-    assert_eq!(fates(&driver)[0], (0, 1000, Fate::Lost));
+    assert_eq!(states(&driver)[0], (0, 1000, SegmentState::Lost));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_late_segment_that_comes_in_time_is_not_lost() {
     driver.accept(ack(0).sack(1000, 3000));
     driver.pass(millis(20)).accept(ack(3000));
     let _ = driver.pass(millis(10)).expire();
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     let sent = driver.flush();
     assert!(sent.iter().all(|sent| matches!(sent, New(..))), "{sent:?}");
 }
@@ -90,7 +90,7 @@ fn a_late_segment_that_comes_in_time_is_not_lost() {
 fn three_segments_above_a_hole_mean_a_loss() {
     let mut driver = sending();
     driver.accept(ack(0).sack(1000, 4000));
-    assert_eq!(fates(&driver)[0], (0, 1000, Fate::Lost));
+    assert_eq!(states(&driver)[0], (0, 1000, SegmentState::Lost));
     assert_eq!(driver.connection.congestion.threshold(), 7000);
     assert_eq!(driver.flush()[0], Again(0, 1000));
 }
@@ -104,7 +104,7 @@ fn one_round_trip_of_losses_lowers_the_window_once() {
     assert_eq!(driver.connection.congestion.threshold(), 7000);
     let _ = driver.flush();
     driver.pass(millis(100)).accept(ack(10_000));
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     // RFC 6937: ssthresh at the end, and what that ACK itself adds.
     assert!((7000..8000).contains(&driver.window()));
 }
@@ -116,7 +116,7 @@ fn recovery_ends_when_all_that_was_out_arrived() {
         driver.accept(ack(0).sack(1000, 4000));
         let _ = driver.flush();
         driver.pass(millis(100)).accept(ack(acknowledgment));
-        assert_eq!(driver.connection.episode == Episode::Open, over);
+        assert_eq!(driver.connection.recovery == RecoveryState::Open, over);
     }
 }
 
@@ -129,11 +129,11 @@ fn reports_survive_the_timer_while_the_hole_is_below_them() {
         let _ = driver.fire();
     }
     assert_eq!(
-        fates(&driver),
+        states(&driver),
         [
-            (0, 5000, Fate::Lost),
-            (5000, 6000, Fate::Sacked),
-            (6000, 10_000, Fate::Lost)
+            (0, 5000, SegmentState::Lost),
+            (5000, 6000, SegmentState::Sacked),
+            (6000, 10_000, SegmentState::Lost)
         ]
     );
 }
@@ -167,9 +167,9 @@ fn a_peer_that_dropped_what_it_reported_gets_it_again() {
     driver.pass(millis(100)).accept(ack(0).sack(1000, 10_000));
     assert_eq!(driver.flush(), [Again(0, 1000)]);
     driver.pass(millis(100)).accept(ack(1000));
-    assert_eq!(fates(&driver), [(1000, 10_000, Fate::Sacked)]);
+    assert_eq!(states(&driver), [(1000, 10_000, SegmentState::Sacked)]);
     let _ = driver.fire();
-    assert_eq!(fates(&driver), [(1000, 10_000, Fate::Lost)]);
+    assert_eq!(states(&driver), [(1000, 10_000, SegmentState::Lost)]);
     assert_eq!(driver.flush(), [Again(1000, 2000)]);
 }
 
@@ -249,8 +249,8 @@ fn the_reordering_timer_begins_rate_reduction_too() {
     let _ = driver.flush();
     let _ = driver.fire();
     assert!(matches!(
-        driver.connection.episode,
-        Episode::Recovery { .. }
+        driver.connection.recovery,
+        RecoveryState::Recovery { .. }
     ));
     assert_eq!(driver.connection.flight.lost_bytes(), 9000);
     assert_eq!(
@@ -283,7 +283,7 @@ fn a_claim_given_back_counts_as_not_sent() {
 
 /// RFC 2883 s4: a first block below the ACK, or inside the second block.
 #[test]
-fn a_report_of_a_duplicate_makes_more_patient() {
+fn a_dsack_widens_the_reordering_window() {
     let rows = [
         (ack(4000).sack(3000, 4000).sack(5000, 6000), millis(50)),
         (ack(4000).sack(3000, 4001).sack(5000, 6000), millis(25)),
@@ -291,16 +291,16 @@ fn a_report_of_a_duplicate_makes_more_patient() {
         (ack(4000).sack(5000, 6001).sack(5000, 6000), millis(25)),
         (ack(4000).sack(5000, 6000), millis(25)),
     ];
-    for (segment, patience) in rows {
+    for (segment, wait) in rows {
         let mut driver = sending();
         driver.accept(segment);
         // Sent a round trip of 100 ms ago.
-        assert_eq!(driver.wait(), patience, "{segment:?}");
+        assert_eq!(driver.wait(), wait, "{segment:?}");
     }
 }
 
 #[test]
-fn patience_wears_off_after_sixteen_recoveries() {
+fn the_reordering_window_shrinks_again_after_sixteen_recoveries() {
     let mut driver = sending();
     driver.accept(ack(4000).sack(3000, 4000).sack(5000, 6000));
     for _ in 0..15 {

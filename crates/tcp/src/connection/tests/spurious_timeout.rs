@@ -4,7 +4,7 @@ use clock::Instant;
 
 use super::Sent::{Again, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, Peer, STAMPING_WITHOUT_SACK, ack, millis, range};
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 
 const STAMPING: Peer = Peer {
     timestamps: true,
@@ -35,7 +35,7 @@ fn threshold(driver: &Driver) -> u64 {
 }
 
 fn is_undone(driver: &Driver) -> bool {
-    let is_open = driver.connection.episode == Episode::Open;
+    let is_open = driver.connection.recovery == RecoveryState::Open;
     assert_eq!(is_open, driver.window() >= 10_000);
     assert_eq!(is_open, threshold(driver) == u64::MAX);
     assert_eq!(is_open, driver.connection.flight.lost_bytes() == 0);
@@ -96,7 +96,7 @@ fn one_ack_of_everything_undoes_it_too() {
         driver.pass(millis(100));
         let arrival = driver.receive(ack(10_000).echo(echoed));
         assert_eq!(arrival.timeout_undone, early);
-        assert_eq!(driver.connection.episode, Episode::Open);
+        assert_eq!(driver.connection.recovery, RecoveryState::Open);
         assert!(driver.window() >= window);
         assert_eq!(threshold(&driver) == u64::MAX, early);
     }
@@ -250,7 +250,7 @@ fn new_data_is_not_tried_again_before_there_is_a_sample() {
         let end = i64::try_from(end.expect("it is resent")).unwrap();
         driver.pass(millis(100)).accept(ack(end));
     }
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     let _ = driver.flush();
     let _ = driver.fire();
     assert_eq!(driver.connection.timeouts, 1);
@@ -273,7 +273,10 @@ fn a_timeout_during_recovery_is_not_undone() {
     let _ = driver.flush();
     driver.pass(millis(10)).accept(ack(4000).echo(left_at));
     assert_eq!(threshold(&driver), 7000);
-    assert!(matches!(driver.connection.episode, Episode::Loss { .. }));
+    assert!(matches!(
+        driver.connection.recovery,
+        RecoveryState::Loss { .. }
+    ));
 }
 
 /// RFC 8985 s6.2, step 2: the delivery of a first sending makes nothing look overdue that left with

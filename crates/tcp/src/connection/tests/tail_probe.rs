@@ -3,7 +3,7 @@
 use super::Sent::{Again, Fin, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, RTO, ack, just_before, millis};
 use crate::connection::timers::Alarm;
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 
 fn alarm(driver: &Driver) -> Option<Alarm> {
     driver.connection.retransmit.map(|(alarm, _)| alarm)
@@ -43,7 +43,7 @@ fn new_data_is_the_better_probe_and_may_exceed_the_window_by_a_segment() {
     let _ = driver.fire();
     assert_eq!(driver.flush(), [New(10_000, 11_000)]);
     driver.pass(millis(100)).accept(ack(11_000));
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     assert_eq!(driver.window(), 21_000);
 }
 
@@ -112,8 +112,8 @@ fn a_probe_reveals_the_losses_before_it() {
     assert_eq!(driver.flush(), [Again(4000, 5000)]);
     driver.pass(millis(100)).accept(ack(1000).sack(4000, 5000));
     assert!(matches!(
-        driver.connection.episode,
-        Episode::Recovery { .. }
+        driver.connection.recovery,
+        RecoveryState::Recovery { .. }
     ));
     assert!(matches!(driver.flush()[..], [Again(1000, _), ..]));
 }

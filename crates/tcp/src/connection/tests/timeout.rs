@@ -7,7 +7,7 @@ use super::{
     Config, Driver, MSS, PEER, PEER_WITHOUT_SACK, RTO, STAMPING_WITHOUT_SACK, ack, just_before,
     millis, range,
 };
-use crate::recovery::Episode;
+use crate::recovery::RecoveryState;
 use crate::rtt::RTO_MAX;
 use crate::verdict::{CloseReason, Outcome};
 
@@ -89,13 +89,13 @@ fn progress_restarts_the_timer_and_sending_or_duplicates_do_not() {
 }
 
 #[test]
-fn an_episode_of_loss_ends_where_sending_had_come() {
+fn loss_recovery_ends_at_the_snd_nxt_of_the_timeout() {
     for (acknowledgment, over) in [(9999, false), (10_000, true)] {
         let mut driver = sending(50_000);
         let _ = driver.fire();
         let _ = driver.flush();
         driver.pass(millis(100)).accept(ack(acknowledgment));
-        assert_eq!(driver.connection.episode == Episode::Open, over);
+        assert_eq!(driver.connection.recovery == RecoveryState::Open, over);
     }
 }
 
@@ -140,7 +140,7 @@ fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
     assert_eq!(driver.connection.congestion.threshold(), 36_400);
     // Another loss event is another reduction.
     driver.pass(millis(100)).accept(ack(i64::from(end)));
-    assert_eq!(driver.connection.episode, Episode::Open);
+    assert_eq!(driver.connection.recovery, RecoveryState::Open);
     let window = driver.window();
     let _ = driver.flush();
     while driver.connection.timeouts == 0 {

@@ -40,7 +40,7 @@ impl Server {
             window: raw_window,
             window_shift: case.window_shift,
         };
-        // Loss is as bad as it gets: patience is what is tested, not its end.
+        // Loss is extreme here; the test is of retransmission, not of giving up.
         let config = Config {
             timeouts_max: 100,
             probes_max: 100,
