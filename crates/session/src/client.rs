@@ -1,4 +1,4 @@
-//! One client: its connection, what it asked, what it is being sent.
+//! One client: its TCP connection, its pipelined requests, and the replies queued for it.
 
 use std::collections::VecDeque;
 
@@ -14,19 +14,21 @@ use crate::stream_map::{REPLIES_MAX, StreamMap};
 use crate::tls::Tls;
 use crate::{Config, ReadLimits};
 
-/// Bytes kept per connection that the client sent and that were not yet understood, and the receive
-/// window we offer: a whole TLS record, or the largest head and a little of what is pipelined.
-/// Over TLS, what was opened of it is kept apart: less than a head, and one record's content.
+/// Most received bytes kept per connection before they are parsed; also the receive window we
+/// advertise. It holds one whole TLS record, or the largest request head and some pipelined bytes.
+/// Over TLS, decrypted bytes are kept in a second buffer: less than one head plus the content of one
+/// record.
 pub(crate) const INPUT_BYTES_MAX: u16 = 17_408;
 
 const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 const _: () = assert!(http::HEAD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 
-/// What the client is waited for.
+/// What we are waiting for from the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Awaiting {
-    /// A request's first byte, since then. A connection opened ahead of need is as idle as one
-    /// between two requests, and a request whose first segments were lost has come late.
+    /// The first byte of a request, since this time. The same timeout applies to a connection that
+    /// was opened ahead of need, between two requests, and when a request's first segments were
+    /// lost.
     Request(Instant),
     /// The rest of a head, since its first byte.
     Head(Instant),
@@ -39,24 +41,24 @@ pub(crate) enum Awaiting {
 pub(crate) struct Client {
     pub(crate) tcp: Connection,
     pub(crate) route: Route,
-    /// Names this client among all there ever were at its index.
+    /// Tells this client from earlier ones at the same index.
     pub(crate) serial: u32,
     /// Request bytes not yet answered.
     pub(crate) input: InputBuffer,
-    /// How far the head at the start of `input` was looked at.
+    /// How much of the head at the start of `input` was scanned.
     pub(crate) head: HeadProgress,
     pub(crate) stream: StreamMap,
-    /// What the access log is to be told of the replies in the stream.
+    /// What the access log will report of the replies in the stream.
     pub(crate) logged: LoggedReplies,
     /// `None`: plain HTTP.
     pub(crate) tls: Option<Box<Tls>>,
     /// In stream order of their claims; sent in that order.
     pub(crate) fetches: VecDeque<Fetch>,
-    /// How far it has come in taking what it is sent.
+    /// The client's progress in acknowledging what was sent.
     progress: Progress,
-    /// What may be read for it.
+    /// How many bytes may be read from the disk for this client.
     pub(crate) read_budget: ReadBudget,
-    /// The next read waits for the budget until then, or until something arrives.
+    /// The read budget is used up: no read is planned before this time or the next segment.
     pub(crate) read_waits: Option<Instant>,
     /// Length of the head at the start of `input` whose object is being looked up.
     pub(crate) lookup: Option<usize>,
@@ -95,16 +97,16 @@ impl Client {
         }
     }
 
-    /// Whether the next request may be looked at.
+    /// Whether the next request may be parsed.
     pub(crate) fn takes_requests(&self) -> bool {
         !self.is_closing && self.lookup.is_none() && self.stream.replies() < REPLIES_MAX
     }
 
-    /// TCP accepted `segment`, which came by `path`: what we send goes back the same way from now
-    /// on, so that a router that fails over to another one does not take its connections along.
-    /// What TCP refused moves nothing, or whoever knows a connection's name could lead its stream
-    /// away; nor does a segment that acknowledges less than was acknowledged: it is an old one that
-    /// came late, perhaps by the router that is gone. Returns whether the next hop is another.
+    /// TCP accepted `segment`, which came by `path`: from now on we send to the MAC address it came
+    /// from, so that connections survive a router that fails over to another one. Segments that TCP
+    /// refused do not change the next hop, because an attacker who knows the four-tuple could then
+    /// redirect the stream. Neither does a segment that acknowledges less than SND.UNA: it is an
+    /// old one that came late, perhaps by the failed router. Returns whether the next hop changed.
     pub(crate) fn follow_path(&mut self, path: &Path, segment: &TcpRepr) -> bool {
         let moves = path.source_mac != self.route.destination_mac
             && self.tcp.is_acknowledged_to(segment.acknowledgment);
@@ -123,62 +125,63 @@ impl Client {
             return room(&tls.sealed);
         }
         if self.is_closing {
-            // What still comes is read and thrown away, so that it does not turn into a reset
-            // that could overtake our last reply (RFC 9112 s9.6).
+            // Further bytes are read and discarded. A reset in answer to them could reach the
+            // client before our last reply (RFC 9112 s9.6).
             return INPUT_BYTES_MAX;
         }
         room(&self.input)
     }
 
-    /// Whether the connection wants to be asked for reads.
+    /// Whether a read could be planned for this connection now.
     pub(crate) fn wants_fetch(&self) -> bool {
         self.fetches.len() < FETCHES_MAX && self.tcp.demand().is_some()
     }
 
-    /// Whether something can leave.
+    /// Whether something can be sent.
     pub(crate) fn wants_transmit(&self) -> bool {
         let ready = |fetch: &Fetch| matches!(fetch.state, FetchState::Ready(_));
         self.fetches.front().is_some_and(ready) || self.tcp.control().is_some()
     }
 
-    /// What of a fetch is still to be sent.
+    /// The part of a fetched range that must still be sent.
     pub(crate) fn admit(&self, range: StreamRange) -> Option<StreamRange> {
         self.tcp.admit(range)
     }
 
-    /// When the client's own patience with this client ends, or TCP has something to do.
+    /// When this client times out, TCP has work to do, or a read may be planned again.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Instant> {
-        let patience = self.patience(config).map(|(deadline, _)| deadline);
-        [self.tcp.poll_timeout(), patience, self.read_waits]
+        let client_timeout = self.client_timeout(config).map(|(deadline, _)| deadline);
+        [self.tcp.poll_timeout(), client_timeout, self.read_waits]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// When what is awaited is overdue, and what that is.
-    pub(crate) fn patience(&self, config: &Config) -> Option<(Instant, Overdue)> {
+    /// The next deadline of this client above TCP, and which timeout it is.
+    pub(crate) fn client_timeout(&self, config: &Config) -> Option<(Instant, ClientTimeout)> {
         let acknowledgment = (!self.tcp.is_idle()).then(|| {
             let deadline = self.progress_at() + config.send_timeout;
-            (deadline, Overdue::Acknowledgment)
+            (deadline, ClientTimeout::Acknowledgment)
         });
-        // Acknowledging it bit by bit does not make a handshake last longer.
-        let handshake = self.shaking_since().map(|since| {
+        // Acknowledgments do not extend the time for a handshake.
+        let handshake = self.handshaking_since().map(|since| {
             let deadline = since + config.head_timeout;
-            (deadline, Overdue::Handshake)
+            (deadline, ClientTimeout::Handshake)
         });
         if acknowledgment.is_some() || handshake.is_some() {
-            let overdue = [acknowledgment, handshake].into_iter().flatten();
-            return overdue.min_by_key(|(deadline, _)| *deadline);
+            let timeouts = [acknowledgment, handshake].into_iter().flatten();
+            return timeouts.min_by_key(|(deadline, _)| *deadline);
         }
-        let (since, time, overdue): (Instant, Duration, _) = match self.awaiting {
-            Awaiting::Request(since) => (since, config.idle_timeout, Overdue::Request),
-            Awaiting::Head(since) => (since, config.head_timeout, Overdue::Head),
+        let (since, time, timeout): (Instant, Duration, _) = match self.awaiting {
+            Awaiting::Request(since) => (since, config.idle_timeout, ClientTimeout::Request),
+            Awaiting::Head(since) => (since, config.head_timeout, ClientTimeout::Head),
             Awaiting::Nothing => return None,
         };
-        Some((since + time, overdue))
+        Some((since + time, timeout))
     }
 
-    /// Since when less than a segment was acknowledged, or data is queued after an idle time.
+    /// When the client last made progress: it acknowledged a segment's worth, or data was queued
+    /// after an idle time.
     pub(crate) fn progress_at(&self) -> Instant {
         if self.progress.up_to == self.tcp.acknowledged() {
             self.tcp.progress_at()
@@ -187,9 +190,10 @@ impl Client {
         }
     }
 
-    /// SND.UNA moved. A client makes progress by a segment's worth, or by all there is: else one
-    /// that acknowledges a byte a minute would keep its connection, and its object, for years.
-    /// `before` is what [`Client::progress_at`] was before.
+    /// SND.UNA moved. Progress means that the client acknowledged a segment's worth, or everything
+    /// that was sent: otherwise a client that acknowledges one byte a minute could keep its
+    /// connection and its object open for years. `before` is [`Client::progress_at`] before this
+    /// ACK.
     pub(crate) fn on_acknowledged(&mut self, now: Instant, before: Instant) {
         let up_to = self.tcp.acknowledged();
         let bytes = up_to.since(self.progress.up_to);
@@ -199,10 +203,10 @@ impl Client {
         }
     }
 
-    /// Since when the handshake of TLS is waited for, if it is.
-    fn shaking_since(&self) -> Option<Instant> {
+    /// When the TLS handshake began, while it is under way.
+    fn handshaking_since(&self) -> Option<Instant> {
         match self.awaiting {
-            Awaiting::Request(since) if self.tls.as_ref()?.is_shaking() => Some(since),
+            Awaiting::Request(since) if self.tls.as_ref()?.is_handshaking() => Some(since),
             _ => None,
         }
     }
@@ -225,15 +229,15 @@ impl Progress {
     }
 }
 
-/// What did not come in time.
+/// What did not arrive in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Overdue {
+pub(crate) enum ClientTimeout {
     /// A request's first byte: the connection is closed.
     Request,
     /// The rest of a head: 408.
     Head,
     /// The end of the handshake: the connection is closed.
     Handshake,
-    /// An acknowledgment of a segment of what we send: the connection is reset.
+    /// An acknowledgment of at least one segment of what we sent: the connection is reset.
     Acknowledgment,
 }

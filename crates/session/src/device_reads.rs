@@ -1,30 +1,32 @@
-//! Reads under way, by device: a disk that hangs hurts who wants its own objects, and nobody else.
+//! Reads under way, counted by device: a disk that hangs delays only clients of its own objects.
 //!
-//! A read takes a slot and a place of the disk's queue, and gives them back by its completion only.
-//! A device that completes nothing would gather them all. So once there are two devices, each may
-//! have as many reads under way as places are left free, and no more: one that hangs gets half
-//! of them, the next a quarter, and the others go on with the rest. Clients of a device without
-//! room wait in a line of its own, where nobody else waits behind them. A device that has been the
-//! only one so far has no limit: there is nobody it could hurt.
+//! A read takes one slot and one entry of the disk's queue until its completion. Without a limit, a
+//! device that completes nothing would collect all of them. So once there are two devices, each may
+//! have at most as many reads under way as the number that is still free: the first device that
+//! hangs gets half of them, the second one a quarter, and the others share the rest. Clients of a
+//! device at its limit wait in a queue of that device, so they delay no client of another one. A
+//! single device has no limit.
 //!
-//! A client is read for from one device at a time: what is sent in order would wait in its slots
-//! for the reply before.
+//! A client has reads under way on one device at a time: replies are sent in order, so slots read
+//! for the second reply would only wait for the first one.
 //!
-//! Bounds: [`DEVICES_MAX`] devices, each with a line as long as there may be connections, allocated
-//! when the first object of the device is looked up. A client may stand in several of them, if what
-//! it waits for changed meanwhile; it is asked again what it wants before it gets a read.
+//! Bounds: [`DEVICES_MAX`] devices, each with a queue as long as there may be connections, allocated
+//! when the first object of the device is looked up. A client may be in several queues if its next
+//! read changed meanwhile; its demand is evaluated again before it gets a read.
 
 use crate::run_queue::RunQueue;
 
-/// Devices told apart; all further ones count as the last. Servers have one for each disk.
+/// Devices counted separately; all further ones share the last index. Servers have one for each
+/// disk.
 pub const DEVICES_MAX: usize = 32;
 
-/// Names a device that objects are on; less than [`DEVICES_MAX`].
+/// Index of a device that holds objects; less than [`DEVICES_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DeviceIndex(u8);
 
 impl DeviceIndex {
-    /// The device that was the `place`-th to be seen, from 0. Those from the last place on share it.
+    /// The device that was seen as number `place`, from 0. Numbers beyond the limit share the last
+    /// index.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "less than DEVICES_MAX")]
     pub const fn new(place: usize) -> Self {
@@ -59,7 +61,7 @@ pub(crate) struct DeviceReads {
 struct Device {
     /// Reads under way.
     reads: usize,
-    /// Clients that wait until there is room.
+    /// Clients that wait until the device has room.
     waiting: RunQueue,
 }
 
@@ -91,12 +93,12 @@ impl DeviceReads {
         !self.are_many() || self.devices[device.place()].reads < self.free()
     }
 
-    /// Has a client wait for the device; whether it did not yet.
+    /// Puts a client on the device's queue; returns whether it was not on it yet.
     pub(crate) fn wait(&mut self, device: DeviceIndex, client: u32) -> bool {
         self.devices[device.place()].waiting.push_new(client)
     }
 
-    /// The first client that waits for a device that has room again.
+    /// Takes the first client off the queue of a device that has room again.
     pub(crate) fn pop_ready(&mut self) -> Option<u32> {
         if !self.are_many() {
             return None;
@@ -133,7 +135,7 @@ mod tests {
         reads
     }
 
-    /// How many reads a device gets that completes none.
+    /// How many reads a device gets if it completes none.
     fn take_all(reads: &mut DeviceReads, place: usize) -> usize {
         let device = DeviceIndex::new(place);
         let mut taken = 0;
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(reads.pop_ready(), None);
         reads.end(hung);
         assert_eq!(reads.pop_ready(), Some(3));
-        // Room comes from others' completions too.
+        // Completions of other devices make room too.
         reads.begin(other);
         reads.begin(other);
         assert_eq!(reads.pop_ready(), None);

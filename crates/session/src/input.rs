@@ -1,10 +1,10 @@
-//! Bytes a client sent, until they are understood.
+//! Bytes received from a client, until they are parsed.
 //!
-//! Taking from the front moves nothing: what was taken stays where it is until it is at least as
-//! much as what is left, and then the rest is moved to the front once. So each byte that arrives is
-//! moved at most once, however small the pieces are that it is taken in.
+//! Taking bytes from the front moves nothing. Only when at least as many bytes were taken as are
+//! left, the rest is moved to the front. So each byte is moved at most once, however small the
+//! pieces are in which bytes are taken.
 //!
-//! Bound: twice the most that is kept unread, which is the caller's: the receive window.
+//! Bound: twice the most unparsed bytes, which the caller bounds by the receive window.
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct InputBuffer {
 }
 
 impl InputBuffer {
-    /// What is not taken.
+    /// The bytes not taken.
     pub(crate) fn as_slice(&self) -> &[u8] {
         self.bytes.get(self.taken..).unwrap_or_default()
     }
@@ -37,7 +37,7 @@ impl InputBuffer {
         self.len() == 0
     }
 
-    /// Puts what arrived behind the rest.
+    /// Appends received bytes.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.compact();
         self.bytes.extend_from_slice(bytes);
@@ -52,7 +52,7 @@ impl InputBuffer {
         }
     }
 
-    /// Forgets everything, and gives its memory back.
+    /// Drops all bytes and frees the memory.
     pub(crate) fn discard(&mut self) {
         self.bytes = Vec::new();
         self.taken = 0;
@@ -70,23 +70,23 @@ impl InputBuffer {
     }
 }
 
-/// How far the request head at the start of the input was looked at.
+/// How much of the request head at the start of the input was parsed without finding its end.
 ///
-/// A head that arrives in pieces is parsed from its start each time. That is worth its while when a
-/// line has ended, for then something may be complete, or when there is twice as much as the last
-/// time, so that what is wrong in the middle of a line is seen before long. A head has at most
-/// [`http::HEADERS_MAX`] lines and some more, so it is parsed at most that often, and one that
-/// never ends a line as often as its length can be doubled.
+/// A head that arrives in pieces is parsed from its start each time. So it is parsed again only when
+/// a line has ended, because the head may be complete then, or when the input is twice as long as
+/// the last time, so that an error within a line is found early. A head has little more than
+/// [`http::HEADERS_MAX`] lines, which bounds how often it is parsed; a head without line ends is
+/// parsed as often as its length can double.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeadProgress {
     /// Length of the input when it was last parsed.
     parsed: usize,
-    /// Length of the input in which line ends were looked for since.
+    /// Length of the input that was searched for line ends since.
     scanned: usize,
 }
 
 impl HeadProgress {
-    /// Whether parsing `input` may say more than the last time.
+    /// Whether parsing `input` may have another result than the last time.
     pub(crate) fn is_due(&mut self, input: &[u8]) -> bool {
         let new = input.get(self.scanned..).unwrap_or_default();
         self.scanned = input.len();
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn each_byte_is_moved_at_most_once() {
-        // Pieces of one byte are taken out of a full buffer that is filled up all the time.
+        // Single bytes are taken out of a buffer that is kept full.
         let mut buffer = InputBuffer::default();
         let mut arrived = 17_000;
         buffer.extend(&[7; 17_000]);

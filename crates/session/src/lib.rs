@@ -77,7 +77,7 @@ pub struct Config {
     pub replies: http::ReplyConfig,
     /// Unix time, seconds, until [`Conductor::set_unix_seconds`] says another.
     pub unix_seconds_at_start: u64,
-    /// A client has this long to finish a request head (408 after), and to shake hands.
+    /// A client has this long to finish a request head (408 after), and a TLS handshake.
     pub head_timeout: Duration,
     /// A connection without a request is closed after this, whether it ever had one or not.
     pub idle_timeout: Duration,
@@ -171,12 +171,12 @@ pub struct LookupPlan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LookupToken(pub u64);
 
-/// Names a client that speaks TLS to whoever shakes hands for it.
+/// Identifies a TLS client to the handshaker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TlsToken {
     /// Less than [`Config::connections_max`]; no two clients have the same at the same time.
     pub index: u32,
-    /// Names this client among all there ever were at the index.
+    /// Tells this client from earlier ones at the same index.
     pub serial: u32,
 }
 
@@ -189,29 +189,29 @@ pub enum Direction {
     Receive,
 }
 
-/// What the conductor wants of whoever shakes hands, by [`Conductor::poll_tls`] and
+/// What the conductor asks of the TLS handshaker, by [`Conductor::poll_tls`] and
 /// [`Conductor::poll_hello`]. All but [`TlsPlan::Forget`] are answered by
-/// [`Conductor::handle_tls`], now or later, and a client has one unanswered plan at a time.
+/// [`Conductor::handle_tls`], now or later. A client has at most one unanswered plan.
 #[derive(Debug)]
 pub enum TlsPlan {
     /// The client's next record during its handshake, header included. A token not seen before
     /// begins a handshake.
     Handshake {
-        /// Whose.
+        /// The client.
         token: TlsToken,
         /// One whole record.
         record: Vec<u8>,
     },
     /// The next traffic key of a client that speaks TLS 1.3 (RFC 8446 s7.2).
     NextKey {
-        /// Whose.
+        /// The client.
         token: TlsToken,
-        /// Of which half.
+        /// Which half of the connection the key is for.
         direction: Direction,
     },
-    /// The client is gone, or has only its end to wait for: nothing of it need be kept.
+    /// The client is gone, or only the end of its connection is left: its state can be dropped.
     Forget {
-        /// Who.
+        /// The client.
         token: TlsToken,
     },
 }
@@ -232,7 +232,7 @@ pub enum TlsAnswer {
         send: (record::TrafficKey, u64),
         /// The client's key, and the number of its next record.
         receive: (record::TrafficKey, u64),
-        /// Whether it was a session of before.
+        /// Whether the session was resumed.
         is_resumed: bool,
     },
     /// The handshake failed; the connection ends after the flight.
@@ -242,10 +242,10 @@ pub enum TlsAnswer {
     },
     /// The key asked for.
     NextKey {
-        /// Of the half that was asked for. Its record numbers start at 0.
+        /// The key of the half that was asked for. Its record numbers start at 0.
         key: record::TrafficKey,
     },
-    /// Our own fault (an internal error, no such client): the connection is reset.
+    /// An internal error, or no such client: the connection is reset.
     Failed,
 }
 
@@ -265,16 +265,16 @@ pub struct ReadPlan {
     pub token: u64,
 }
 
-/// Why a read failed, as far as it is counted apart.
+/// Why a read failed; each reason has its own counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadError {
-    /// The device said so.
+    /// The device or the kernel reported an error.
     Io,
-    /// The object is no longer what it was when it was opened.
+    /// The object has changed since it was opened.
     Changed,
 }
 
-/// Whether the link took everything.
+/// Whether the link accepted all frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransmitProgress {
     /// Nothing is left to send now.
@@ -286,7 +286,7 @@ pub enum TransmitProgress {
 /// The link's answer to a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transmitted {
-    /// Taken; or lost, which TCP finds out by itself.
+    /// Accepted, or lost: TCP detects the loss.
     Taken,
     /// No room.
     Full,

@@ -1,13 +1,15 @@
-//! Small frames that answer frames: ARP, neighbour discovery, echo, SYN-ACK, reset.
+//! The queue of small frames that answer received frames: ARP, neighbour discovery, echo, SYN-ACK,
+//! reset.
 //!
-//! Each is complete when it is put here, checksums included. Bound: [`FRAMES_MAX`] frames of at
-//! most [`FRAME_BYTES_MAX`]; what does not fit is not sent, as if the network had lost it.
+//! Each frame is complete when it is queued, checksums included. Bound: [`FRAMES_MAX`] frames of at
+//! most [`FRAME_BYTES_MAX`]. A frame for which there is no room is dropped, as if the network had
+//! lost it.
 
 use wire::{Offload, Outgoing};
 
 use crate::{TransmitProgress, Transmitted};
 
-/// Most frames waiting: an answer for each frame of a full receive ring.
+/// Most queued frames: one answer for each frame of a full receive ring.
 pub(crate) const FRAMES_MAX: usize = 2_048;
 /// Longest frame: an echo reply of a full Ethernet packet.
 pub(crate) const FRAME_BYTES_MAX: usize = 1514;
@@ -44,8 +46,8 @@ impl Outbox {
         self.count == FRAMES_MAX
     }
 
-    /// Lets `write` fill a frame and say its length, `None` for none. Returns whether a frame was
-    /// queued.
+    /// Has `write` fill a frame and return its length, or `None` for no frame. Returns whether a
+    /// frame was queued.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
         if self.is_full() {
             return false;
@@ -78,7 +80,7 @@ impl Outbox {
             self.first = (self.first + 1) % FRAMES_MAX;
             self.count -= 1;
         }
-        // The next ones go where the cache is warm.
+        // The next frames reuse memory that is in the cache.
         self.first = 0;
         TransmitProgress::Done
     }

@@ -1,23 +1,25 @@
-//! How much a client may have read from the disk for what it acknowledges.
+//! The read budget of a client: limits the bytes read from the disk in proportion to the bytes that
+//! the client acknowledges.
 //!
-//! A read serves whole blocks, and over TLS whole records, of which a client may want a few bytes
-//! only: its window admits no more, it reported them lost, or its ranges are that short. One such
-//! read is the price of reading without a cache. Thousands are an attack that buys disk and AEAD
-//! time with ACKs. So each connection has an **allowance** of bytes to read:
+//! A read covers whole blocks, and over TLS whole records, even if only a few bytes of them are
+//! sent: because the client's window admits no more, because it reported them lost, or because it
+//! asked for short ranges. A single such read is the cost of having no cache. Thousands of them are
+//! an attack that uses up disk and AEAD time at the cost of a few ACKs. So each connection has an
+//! **allowance** of bytes to read:
 //!
-//! * it begins with `burst_bytes`;
-//! * each byte of the stream that is claimed for the first time adds `factor` bytes. Claimed bytes
-//!   are at most what was acknowledged and a window more;
-//! * each second adds `floor_bytes_per_second`, so that nobody waits for ever;
-//! * it is never more than `burst_bytes` and `factor` for each byte not yet acknowledged: what is
-//!   in flight can be lost and read again, what was acknowledged is over;
-//! * each read takes its length, new bytes and lost ones alike.
+//! * It begins at `burst_bytes`.
+//! * Each byte of the stream that is claimed for the first time adds `factor` bytes. At most one
+//!   window more than what was acknowledged can be claimed.
+//! * Each second adds `floor_bytes_per_second`, so that no client waits for ever.
+//! * It is at most `burst_bytes` plus `factor` for each byte not yet acknowledged: bytes in flight
+//!   may be lost and read again, acknowledged bytes may not.
+//! * Each read subtracts its length, for new bytes and lost ones alike.
 //!
-//! A read waits while the allowance is less than its length. What became due meanwhile goes with
-//! it, so that waiting makes reads larger, and the allowance is enough again.
+//! A read waits while the allowance is less than its length. Bytes that become due meanwhile are
+//! read with it, so waiting makes reads larger and fewer.
 //!
-//! So a connection reads at most `factor` times the bytes it was sent, `burst_bytes` and
-//! `floor_bytes_per_second` for each second: [`crate::ReadLimits`] says how those were chosen.
+//! In all, a connection reads at most `factor` times the bytes it was sent, plus `burst_bytes`, plus
+//! `floor_bytes_per_second` for each second. [`crate::ReadLimits`] says how these were chosen.
 
 use clock::{Duration, Instant};
 
@@ -28,13 +30,13 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadBudget {
-    /// What may be read now, bytes.
+    /// The allowance: bytes that may be read now.
     allowance_bytes: u64,
-    /// When time was last counted.
+    /// When the floor was last added.
     counted_at: Instant,
 }
 
-/// One read as the budget sees it.
+/// The cost of one read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadCost {
     /// Bytes read from the disk.
@@ -70,7 +72,7 @@ impl ReadBudget {
             .saturating_add(unacknowledged.saturating_mul(limits.factor));
         let gained = cost.new_bytes.saturating_mul(limits.factor);
         let allowance = self.allowance_bytes.saturating_add(gained).min(most);
-        // A read larger than the burst is made on credit: else it never could be.
+        // A read larger than the burst needs only the burst; otherwise it could never be made.
         let needed = cost.length_bytes.min(limits.burst_bytes);
         if allowance < needed {
             return Err(now + limits.time_for(needed - allowance));
@@ -84,13 +86,13 @@ impl ReadBudget {
         self.allowance_bytes = self.allowance_bytes.saturating_add(length_bytes);
     }
 
-    /// What time adds fills the allowance up to the burst, never beyond.
+    /// Adds the floor for the time passed, up to the burst and not beyond.
     fn count_time(&mut self, now: Instant, limits: &ReadLimits) {
         let nanos = now.since(self.counted_at).as_nanos();
         let rate = u128::from(limits.floor_bytes_per_second);
         let earned = nanos.saturating_mul(rate) / NANOS_PER_SECOND;
         if earned == 0 && self.allowance_bytes < limits.burst_bytes {
-            // A byte is not yet earned: the time goes on counting.
+            // Less than a byte: the time is kept for the next call.
             return;
         }
         self.counted_at = now;
@@ -101,7 +103,7 @@ impl ReadBudget {
 }
 
 impl ReadLimits {
-    /// How long the floor takes to add so many bytes, rounded up.
+    /// The time in which the floor adds this many bytes, rounded up.
     fn time_for(&self, bytes: u64) -> Duration {
         let rate = u128::from(self.floor_bytes_per_second.max(1));
         let nanos = (u128::from(bytes) * NANOS_PER_SECOND).div_ceil(rate);
@@ -151,7 +153,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(budget.pay(NOW, new(500), &LIMITS), Ok(()), "ten times");
         }
-        // Three more take a byte too many of the burst each, and at last one too many.
+        // Each of these takes 300 bytes of the burst: three of them fit.
         let mut paid = 0;
         while budget.pay(NOW, new(800), &LIMITS).is_ok() {
             paid += 1;

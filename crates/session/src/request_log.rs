@@ -1,8 +1,9 @@
-//! What is told of each request to whoever keeps an access log.
+//! The interface to an access log: what is reported of each request.
 //!
-//! The conductor keeps none of a request's text: it lends it when the reply begins, and gets a
-//! number for it. Of each reply under way it keeps that number and the length of its body, eight
-//! to a connection ([`crate::stream_map::REPLIES_MAX`]), and nothing at all while nobody listens.
+//! The conductor keeps none of a request's text: it passes the text by reference when the reply
+//! begins, and gets a number for it. Of each reply under way it keeps that number and the length of
+//! its body, for at most eight replies a connection ([`crate::stream_map::REPLIES_MAX`]). Without an
+//! access log it keeps nothing.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -12,20 +13,20 @@ use http::{HeadText, Part};
 
 use super::stream_map::REPLIES_MAX;
 
-/// The status that is logged for a request whose client left before there was a reply. No reply
-/// has it; nginx logs the same number.
+/// The status that is logged for a request whose client closed the connection before the reply
+/// began. No reply has this status; nginx logs the same number.
 pub const STATUS_CLIENT_LEFT: u16 = 499;
 
 /// Keeps an access log. Called within the conductor's round, so it must neither block nor wait.
 pub trait RequestLog: fmt::Debug {
-    /// A reply was queued. Returns the name under which [`RequestLog::end`] tells of its end;
-    /// `None`: it need not be told. A name may be given again after its end.
+    /// A reply was queued. Returns the name with which [`RequestLog::end`] is called at its end;
+    /// `None`: no such call is wanted. A name may be used again after its end.
     fn begin(&mut self, request: &LoggedRequest<'_>) -> Option<RequestName>;
 
     /// The reply is over: its last byte was acknowledged, or its connection ended before that.
-    /// `body_bytes` of its body were sent, those sent again counted once: without the head, and
-    /// over TLS without what TLS adds. After an end in mid-transfer they have left, and need not
-    /// have arrived.
+    /// `body_bytes` of its body were sent; retransmitted bytes count once, the head and the
+    /// overhead of TLS do not count. If the connection ended in mid-transfer, some of these bytes
+    /// may not have arrived.
     fn end(&mut self, name: RequestName, body_bytes: u64);
 }
 
@@ -34,36 +35,36 @@ pub trait RequestLog: fmt::Debug {
 pub struct LoggedRequest<'a> {
     /// The client's address.
     pub peer: IpAddr,
-    /// Of the reply, or [`STATUS_CLIENT_LEFT`].
+    /// The reply's status, or [`STATUS_CLIENT_LEFT`].
     pub status: u16,
-    /// What the client wrote.
+    /// The request as the client sent it.
     pub text: HeadText<'a>,
 }
 
-/// Names a request between its begin and its end.
+/// Identifies a request from [`RequestLog::begin`] to [`RequestLog::end`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RequestName(pub u32);
 
-/// Replies of one connection whose end is to be told, in the order of the stream: one for each
-/// reply in its stream map, or none if nobody listens.
+/// Replies of one connection whose end will be logged, in stream order: one for each reply in its
+/// stream map, or none without an access log.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedReplies {
     replies: VecDeque<LoggedReply>,
 }
 
-/// A reply whose end is to be told.
+/// A reply whose end will be logged.
 #[derive(Clone, Copy, Debug)]
 struct LoggedReply {
     name: Option<RequestName>,
-    /// Bytes of its body, as far as they are to be sent.
+    /// Bytes of its body that were or will be sent.
     body_bytes: u64,
 }
 
-/// Content bytes of each reply under way that have not left, in the order of the stream.
+/// Unsent content bytes of each reply under way, in stream order.
 pub(crate) type UnsentBytes = [u64; REPLIES_MAX];
 
 impl LoggedReplies {
-    /// A reply was queued: `text` is all its text, which begins with its head.
+    /// A reply was queued: `text` is all its text and begins with its head.
     pub(crate) fn push(&mut self, name: Option<RequestName>, text: &[u8], parts: &[Part]) {
         let all_bytes: u64 = parts.iter().map(Part::bytes).sum();
         let end_of_head = text.windows(4).position(|bytes| bytes == b"\r\n\r\n");
@@ -75,21 +76,21 @@ impl LoggedReplies {
         });
     }
 
-    /// Of each reply, `unsent` will not be sent, the later ones not at all.
+    /// The bytes in `unsent` will not be sent; replies beyond it will not be sent at all.
     pub(crate) fn cut(&mut self, unsent: &UnsentBytes) {
         for (reply, unsent) in self.replies.iter_mut().zip(unsent) {
             reply.body_bytes = reply.body_bytes.saturating_sub(*unsent);
         }
     }
 
-    /// Tells the end of all but the last `under_way` replies: they were acknowledged.
+    /// Logs the end of all but the last `under_way` replies, which were acknowledged.
     pub(crate) fn end_first(&mut self, under_way: usize, log: &mut dyn RequestLog) {
         while self.replies.len() > under_way {
             end(self.replies.pop_front(), log);
         }
     }
 
-    /// Tells the end of all but the first `under_way` replies: they were dropped.
+    /// Logs the end of all but the first `under_way` replies, which were dropped.
     pub(crate) fn end_last(&mut self, under_way: usize, log: &mut dyn RequestLog) {
         while self.replies.len() > under_way {
             end(self.replies.pop_back(), log);

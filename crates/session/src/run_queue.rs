@@ -1,4 +1,4 @@
-//! Connections that have something to do, each at most once, in the order they came.
+//! A queue of connections that have work to do, first in, first out, each in it at most once.
 
 use std::collections::VecDeque;
 
@@ -17,12 +17,12 @@ impl RunQueue {
         }
     }
 
-    /// Puts a connection last, unless it already waits.
+    /// Appends a connection, unless it is in the queue already.
     pub(crate) fn push(&mut self, index: u32) {
         self.push_new(index);
     }
 
-    /// The same; whether it did not wait yet.
+    /// The same; returns whether it was not in the queue yet.
     pub(crate) fn push_new(&mut self, index: u32) -> bool {
         let queued = &mut self.is_queued[index as usize];
         let is_new = !*queued;
@@ -33,7 +33,7 @@ impl RunQueue {
         is_new
     }
 
-    /// Puts a connection first: it was interrupted.
+    /// Puts a connection at the front: its turn was interrupted.
     pub(crate) fn push_front(&mut self, index: u32) {
         let queued = &mut self.is_queued[index as usize];
         if !*queued {
@@ -42,7 +42,7 @@ impl RunQueue {
         }
     }
 
-    /// Takes the first.
+    /// Takes the first connection out.
     pub(crate) fn pop(&mut self) -> Option<u32> {
         let index = self.queue.pop_front()?;
         self.is_queued[index as usize] = false;

@@ -1,4 +1,4 @@
-//! A table of fixed capacity whose places are named by small numbers, reused last freed first.
+//! A table of fixed capacity, addressed by index; the index freed last is reused first.
 
 /// The table.
 #[derive(Debug)]

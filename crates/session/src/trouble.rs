@@ -1,23 +1,23 @@
-//! What hurt a client, for whoever writes the log: events, not text.
+//! Events that harmed a client, for the server's log: values, not text.
 //!
-//! Counters say how often; this says who and what, of the last time of each kind since it was last
-//! polled. Nothing grows: there is one place for each kind.
+//! Counters count such events; this keeps the client and the object of the last event of each kind
+//! since the last poll. Its memory is constant: there is one entry for each kind.
 
 use core::net::SocketAddr;
 
 use crate::ObjectHandle;
 
-/// Something that hurt a client. A client that asks for what does not exist is not hurt.
+/// An event that harmed a client. A request for an object that does not exist is not one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// A SYN was refused: there are as many connections as there may be.
+    /// A SYN was refused: the connection table is full.
     ConnectionTableFull {
-        /// Who was refused.
+        /// The client that was refused.
         peer: SocketAddr,
     },
-    /// A handshake of TCP was forgotten for another: as many were under way as may be.
+    /// A half-open connection was evicted for a new one: the half-open table is full.
     HalfOpenTableFull {
-        /// For whom room was made.
+        /// The client of the new connection.
         peer: SocketAddr,
     },
     /// A TLS handshake was refused.
@@ -83,11 +83,11 @@ impl Trouble {
     }
 }
 
-/// The last of each kind, and how often it came.
+/// The last event of each kind, and how many there were.
 #[derive(Debug, Default)]
 pub(crate) struct Troubles {
     last: [Option<(Trouble, u64)>; KINDS],
-    /// How many kinds there are in `last`.
+    /// How many kinds are in `last`.
     kinds: usize,
 }
 
@@ -99,7 +99,7 @@ impl Troubles {
         *place = Some((trouble, before + 1));
     }
 
-    /// One kind: the last time, and how often since the kind was last polled.
+    /// Takes one kind out: its last event, and how many there were since the kind was last polled.
     pub(crate) fn poll(&mut self) -> Option<(Trouble, u64)> {
         if self.kinds == 0 {
             return None;

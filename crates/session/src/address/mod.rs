@@ -1,12 +1,13 @@
-//! Whether an address of ours is another station's: before it is used, and while it is.
+//! Address conflict detection: whether another station uses one of our addresses, before we use it
+//! and while we use it.
 //!
-//! [`AddressCheck`] asks before: ARP probes for IPv4 (RFC 5227 s2.1), duplicate address detection
-//! for IPv6 (RFC 4862 s5.4). Whoever starts the server carries its frames and its time, and serves
-//! only if nobody answered. While an address is used, the conductor hears of others that claim it
-//! and defends it ([`DEFEND_INTERVAL`]).
+//! [`AddressCheck`] runs before: it sends ARP probes for IPv4 (RFC 5227 s2.1) and does duplicate
+//! address detection for IPv6 (RFC 4862 s5.4). Its caller sends its frames, passes received frames
+//! and the time to it, and serves only if no conflict was found. While an address is in use, the
+//! conductor detects other stations that claim it, and defends it ([`DEFEND_INTERVAL`]).
 //!
-//! It refuses to give an address up: a server whose address its clients know is what RFC 5227
-//! s2.4 (c) is written for. It refuses to answer for an address that is still being checked.
+//! It refuses to give an address up: RFC 5227 s2.4 (c) permits that to a server whose address its
+//! clients know. It refuses to answer for an address that is still being checked.
 //!
 //! Bounds: [`ProbeTimes::probes`] frames for each address.
 
@@ -15,65 +16,64 @@ use core::net::{IpAddr, Ipv6Addr};
 use clock::{Duration, Instant};
 use wire::{ArpOperation, ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress};
 
-/// An address is defended, and its conflict told of, at most this often (RFC 5227 s1.1).
+/// An address is defended, and its conflict reported, at most this often (RFC 5227 s1.1).
 pub const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Another station says that it has an address of ours.
+/// Another station claims one of our addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressConflict {
     /// The address.
     pub address: IpAddr,
-    /// The MAC of who says so.
+    /// The MAC address of that station.
     pub mac: MacAddress,
 }
 
-/// How often each address is asked for before it is used, and how long an answer is waited for.
+/// How many probes are sent for each address before it is used, and the time between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProbeTimes {
-    /// Questions about each address.
+    /// Probes for each address.
     pub probes: u32,
-    /// From one to the next, and from the last to the end.
+    /// Time between two probes, and from the last one to the end of the check.
     pub interval: Duration,
 }
 
 impl ProbeTimes {
-    /// On a network: 600 ms in all. RFC 5227 s1.1 would have up to 9 s, of which a network that
-    /// loses no frame needs less than one round trip; RFC 4862 s5.1 has one question and 1 s. Three
-    /// questions stay, because one may be lost. `[guess]`
+    /// On a network: 600 ms in all. RFC 5227 s1.1 takes up to 9 s, though without frame loss one
+    /// round trip is enough; RFC 4862 s5.1 sends one solicitation and waits 1 s. We send three
+    /// probes, because one may be lost. `[guess]`
     pub const NETWORK: Self = Self {
         probes: 3,
         interval: Duration::from_millis(200),
     };
-    /// On a wire with only this host's kernel at its other end, which answers while it is asked: 20
-    /// ms in all.
+    /// On a link whose other end is this host's kernel (TAP), which answers at once: 20 ms in all.
     pub const HOST: Self = Self {
         probes: 2,
         interval: Duration::from_millis(10),
     };
 
-    /// From the first question to the end.
+    /// From the first probe to the end of the check.
     #[must_use]
     pub fn total(self) -> Duration {
         self.interval.saturating_mul(self.probes)
     }
 }
 
-/// Asks whether anybody has our addresses.
+/// Probes whether another station uses our addresses.
 #[derive(Clone, Debug)]
 pub struct AddressCheck {
     mac: MacAddress,
     addresses: Vec<IpAddr>,
     times: ProbeTimes,
-    /// Rounds begun: in each, every address is asked for once.
+    /// Rounds begun: in each round one probe is sent for every address.
     rounds: u32,
-    /// The next address of this round; none are left when it is their count.
+    /// Index of the next address of this round; equal to their count when the round is complete.
     next: usize,
     /// When the next round begins, or the check ends.
     due: Instant,
 }
 
 impl AddressCheck {
-    /// Begins at `now`; `mac` is ours.
+    /// A check that begins at `now`; `mac` is ours.
     #[must_use]
     pub fn new(now: Instant, mac: MacAddress, addresses: &[IpAddr], times: ProbeTimes) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl AddressCheck {
         }
     }
 
-    /// Writes the next question due at `now` and returns its length; `None`: nothing is due.
+    /// Writes the next probe due at `now` and returns its length; `None`: nothing is due.
     pub fn poll_probe(
         &mut self,
         now: Instant,
@@ -101,7 +101,7 @@ impl AddressCheck {
         self.next += 1;
         Some(match address {
             IpAddr::V4(address) => wire::emit_arp_probe(buffer, self.mac, address),
-            // RFC 4862 s5.4.2: from nobody, to the group of whoever has it.
+            // RFC 4862 s5.4.2: from the unspecified address, to the solicited-node group.
             IpAddr::V6(address) => {
                 let nobody = Ipv6Addr::UNSPECIFIED;
                 wire::emit_neighbor_solicitation(buffer, self.mac, nobody, address)
@@ -115,26 +115,26 @@ impl AddressCheck {
         self.due
     }
 
-    /// Whether every question was asked and waited for. If there was no conflict, the addresses are
-    /// ours.
+    /// Whether every probe was sent and its interval has passed. If there was no conflict, the
+    /// addresses can be used.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         let is_all_asked = self.rounds >= self.times.probes && self.next == self.addresses.len();
         is_all_asked && now >= self.due
     }
 
-    /// What a received frame says of our addresses.
+    /// Checks a received frame for a conflict with our addresses.
     #[must_use]
     pub fn judge(&self, frame: &[u8], checksum: ChecksumState) -> Option<AddressConflict> {
         let incoming = wire::parse_frame(frame, checksum).ok()?;
         let conflict = claim(&incoming).or_else(|| question(&incoming))?;
-        // What we sent may come back to us, from a switch or a radio.
+        // A switch or an access point may send our own frames back to us.
         let is_other = conflict.mac != self.mac;
         (is_other && self.addresses.contains(&conflict.address)).then_some(conflict)
     }
 }
 
-/// Who says that it has an address: the sender of any ARP packet (RFC 5227 s2.1.1), and of a
+/// The station that claims an address: the sender of any ARP packet (RFC 5227 s2.1.1) or of a
 /// neighbour advertisement (RFC 4862 s5.4.4).
 pub(crate) fn claim(incoming: &Incoming<'_>) -> Option<AddressConflict> {
     match *incoming {
@@ -154,8 +154,8 @@ pub(crate) fn claim(incoming: &Incoming<'_>) -> Option<AddressConflict> {
     }
 }
 
-/// Who is about to take an address, like us: RFC 5227 s2.1.1 and RFC 4862 s5.4.3 let neither have
-/// it then.
+/// The station that probes for the same address as we do: by RFC 5227 s2.1.1 and RFC 4862 s5.4.3
+/// neither may use it then.
 fn question(incoming: &Incoming<'_>) -> Option<AddressConflict> {
     match *incoming {
         Incoming::Arp(arp)
@@ -181,12 +181,12 @@ fn question(incoming: &Incoming<'_>) -> Option<AddressConflict> {
 pub(crate) struct Defense {
     /// When each address was last defended, in the order of the addresses.
     last: Vec<Option<Instant>>,
-    /// The last conflict told of, until it is asked for.
+    /// The last reportable conflict, until it is polled.
     told: Option<AddressConflict>,
 }
 
 impl Defense {
-    /// Of so many addresses.
+    /// For this many addresses.
     pub(crate) fn new(count: usize) -> Self {
         Self {
             last: vec![None; count],
@@ -194,9 +194,9 @@ impl Defense {
         }
     }
 
-    /// Another station claims the address at this place. Returns whether the address is to be
-    /// defended, and the conflict told of: once in [`DEFEND_INTERVAL`], so that two stations that
-    /// both defend one address do not flood the network.
+    /// Another station claims the address at this index. Returns whether to defend the address and
+    /// report the conflict: at most once in [`DEFEND_INTERVAL`], so that two stations that both
+    /// defend one address do not flood the network.
     pub(crate) fn note(&mut self, now: Instant, place: usize, conflict: AddressConflict) -> bool {
         let Some(last) = self.last.get_mut(place) else {
             return false;
@@ -209,7 +209,7 @@ impl Defense {
         true
     }
 
-    /// The last conflict, once.
+    /// Takes the last conflict out.
     pub(crate) const fn take(&mut self) -> Option<AddressConflict> {
         self.told.take()
     }

@@ -1,4 +1,5 @@
-//! From SYN to farewell: which table a segment's connection is in, and how it moves on.
+//! A connection's life from SYN to FIN or reset: finds the table that holds a segment's connection
+//! (half-open, established, TIME-WAIT), and moves the connection from one table to the next.
 
 use core::net::SocketAddr;
 
@@ -10,8 +11,8 @@ use tcp::{
 };
 use wire::{Path, SeqNumber, TcpRepr};
 
-use super::{Conductor, HALF_OPEN_MAX, Knock};
-use crate::client::{Client, INPUT_BYTES_MAX, Overdue};
+use super::{Conductor, HALF_OPEN_MAX, HalfOpenEntry};
+use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
@@ -36,18 +37,18 @@ impl Conductor {
                 self.handle_client_segment(now, arena, index, path, segment, payload);
             }
             Some(Place::HalfOpen(index)) => {
-                self.handle_knock_segment(now, arena, index, path, segment, payload);
+                self.handle_half_open_segment(now, arena, index, path, segment, payload);
             }
             Some(Place::TimeWait(index)) => {
-                self.handle_late_segment(now, index, &tuple, path, segment, payload);
+                self.handle_time_wait_segment(now, index, &tuple, path, segment, payload);
             }
-            None => self.handle_stranger(now, &tuple, path, segment, payload, None),
+            None => self.handle_unmatched_segment(now, &tuple, path, segment, payload, None),
         }
     }
 
     /// LISTEN, or CLOSED (RFC 9293 s3.10.7.1-2). `iss_min` is the least initial sequence number
-    /// for a name that was in TIME-WAIT.
-    fn handle_stranger(
+    /// for a four-tuple that was in TIME-WAIT.
+    fn handle_unmatched_segment(
         &mut self,
         now: Instant,
         tuple: &FourTuple,
@@ -64,7 +65,7 @@ impl Conductor {
             return;
         }
         if self.clients.is_full() {
-            // Refused at once, the client can go elsewhere; left waiting, it could not.
+            // A reset lets the client try another server at once; a dropped SYN would not.
             self.counters.tcp_overflow_count += 1;
             let peer = tuple.peer;
             self.troubles.note(Trouble::ConnectionTableFull { peer });
@@ -72,7 +73,7 @@ impl Conductor {
             return;
         }
         if port == self.config.https_port && self.has_many_hellos() {
-            // Its TCP tries again in a second, when the queue is short.
+            // The client retransmits its SYN after a second, when the queue may be shorter.
             self.counters.tls_syn_dropped_count += 1;
             return;
         }
@@ -85,24 +86,24 @@ impl Conductor {
         {
             offer.iss = least;
         }
-        if self.knocks.is_full() {
+        if self.half_opens.is_full() {
             self.counters.tcp_overflow_count += 1;
             let peer = tuple.peer;
             self.troubles.note(Trouble::HalfOpenTableFull { peer });
-            self.forget_next_knock();
+            self.evict_half_open();
         }
         let half_open = HalfOpen::new(now, *tuple, segment, offer);
         let route = path.reply_route();
-        let knock = self.knocks.insert(Knock { half_open, route });
-        let index = knock.expect("invariant: room was made");
+        let index = self.half_opens.insert(HalfOpenEntry { half_open, route });
+        let index = index.expect("invariant: room was made");
         self.counters.tcp_open_count += 1;
         self.table.set(*tuple, Place::HalfOpen(index));
         self.timers
-            .set(self.first_knock_key() + index, half_open.deadline());
+            .set(self.first_half_open_key() + index, half_open.deadline());
         self.answer_segment(&route, &half_open.syn_ack(now));
     }
 
-    /// A segment for no connection is answered by a reset, unless it is one.
+    /// Answers a segment of no connection by a reset, unless the segment is itself a reset.
     fn refuse(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
         if let Some(reset) = refusal(segment, payload.len()) {
             self.counters.tcp_refused_segments += 1;
@@ -110,7 +111,7 @@ impl Conductor {
         }
     }
 
-    fn handle_knock_segment(
+    fn handle_half_open_segment(
         &mut self,
         now: Instant,
         arena: &mut Arena,
@@ -119,16 +120,16 @@ impl Conductor {
         segment: &TcpRepr,
         payload: &[u8],
     ) {
-        let Some(Knock { half_open, route }) = self.knocks.entry(index).copied() else {
+        let Some(HalfOpenEntry { half_open, route }) = self.half_opens.entry(index).copied() else {
             return;
         };
         match half_open.handle_segment(segment, payload.len()) {
             HalfOpenVerdict::Ignore => {}
             HalfOpenVerdict::Repeat => self.repeat_syn_ack(now, index, path, segment),
             HalfOpenVerdict::Reset => self.refuse(path, segment, payload),
-            HalfOpenVerdict::Forget => self.forget_knock(index),
+            HalfOpenVerdict::Forget => self.remove_half_open(index),
             HalfOpenVerdict::Establish => {
-                self.forget_knock(index);
+                self.remove_half_open(index);
                 let config = tcp::Config::default();
                 let connection = Connection::new(config, &half_open, now, segment.window);
                 self.next_serial = self.next_serial.wrapping_add(1);
@@ -158,49 +159,50 @@ impl Conductor {
         }
     }
 
-    /// The answer goes the way the segment came: the next hop of the first SYN may be gone.
+    /// The SYN-ACK goes to the MAC address this segment came from: the next hop of the first SYN
+    /// may have failed.
     fn repeat_syn_ack(&mut self, now: Instant, index: u32, path: &Path, segment: &TcpRepr) {
-        let Some(knock) = self.knocks.entry_mut(index) else {
+        let Some(entry) = self.half_opens.entry_mut(index) else {
             return;
         };
-        knock.half_open.on_repeat(now, segment);
-        let half_open = knock.half_open;
+        entry.half_open.on_repeat(now, segment);
+        let half_open = entry.half_open;
         self.answer_segment(&path.reply_route(), &half_open.syn_ack(now));
     }
 
-    /// The attempt is over; its name is free.
-    pub(super) fn forget_knock(&mut self, index: u32) {
-        self.timers.clear(self.first_knock_key() + index);
-        if let Some(knock) = self.knocks.remove(index) {
-            self.table.remove(&knock.half_open.tuple());
+    /// The handshake is over; its four-tuple is free.
+    pub(super) fn remove_half_open(&mut self, index: u32) {
+        self.timers.clear(self.first_half_open_key() + index);
+        if let Some(entry) = self.half_opens.remove(index) {
+            self.table.remove(&entry.half_open.tuple());
         }
     }
 
-    /// Makes room by forgetting knocks in turn. In a flood that never answers, a client still has
-    /// the time of [`HALF_OPEN_MAX`] more SYNs for its ACK.
-    fn forget_next_knock(&mut self) {
-        let index = self.next_knock_to_forget;
-        self.next_knock_to_forget = (index + 1) % HALF_OPEN_MAX;
-        self.forget_knock(index);
+    /// Makes room in the half-open table by evicting its entries in turn. During a SYN flood a
+    /// client can still complete its handshake while the next [`HALF_OPEN_MAX`] SYNs arrive.
+    fn evict_half_open(&mut self) {
+        let index = self.next_half_open_to_evict;
+        self.next_half_open_to_evict = (index + 1) % HALF_OPEN_MAX;
+        self.remove_half_open(index);
     }
 
-    pub(super) fn on_knock_timeout(&mut self, now: Instant, index: u32) {
-        let Some(knock) = self.knocks.entry_mut(index) else {
+    pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.half_opens.entry_mut(index) else {
             return;
         };
-        if knock.half_open.handle_timeout(now) {
-            let Knock { half_open, route } = *knock;
+        if entry.half_open.handle_timeout(now) {
+            let HalfOpenEntry { half_open, route } = *entry;
             self.timers
-                .set(self.first_knock_key() + index, half_open.deadline());
+                .set(self.first_half_open_key() + index, half_open.deadline());
             self.answer_segment(&route, &half_open.syn_ack(now));
         } else {
             self.counters.tcp_handshake_timeout_count += 1;
-            self.forget_knock(index);
+            self.remove_half_open(index);
         }
     }
 
-    /// A segment under a name in TIME-WAIT.
-    fn handle_late_segment(
+    /// A segment whose four-tuple is in TIME-WAIT.
+    fn handle_time_wait_segment(
         &mut self,
         now: Instant,
         index: u32,
@@ -218,7 +220,7 @@ impl Conductor {
             TimeWaitVerdict::Reopen { iss_min } => {
                 self.time_wait.remove(index);
                 self.table.remove(tuple);
-                self.handle_stranger(now, tuple, path, segment, payload, Some(iss_min));
+                self.handle_unmatched_segment(now, tuple, path, segment, payload, Some(iss_min));
             }
         }
     }
@@ -264,14 +266,14 @@ impl Conductor {
         match arrival.outcome {
             Outcome::Open => {
                 self.take_input(now, index);
-                self.settle(now, index);
+                self.update_queues_and_timers(now, index);
             }
             Outcome::Closed(reason) => self.forget_client(arena, index, reason),
             Outcome::TimeWait => self.enter_time_wait(now, arena, index),
         }
     }
 
-    /// A client's deadline passed: TCP's, or ours with it.
+    /// A client's deadline passed: one of TCP's, or a timeout of ours.
     pub(super) fn on_client_timeout(&mut self, now: Instant, arena: &mut Arena, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
@@ -280,41 +282,44 @@ impl Conductor {
             self.forget_client(arena, index, reason);
             return;
         }
-        match client.patience(&self.config) {
-            Some((deadline, Overdue::Acknowledgment)) if deadline <= now => {
+        match client.client_timeout(&self.config) {
+            Some((deadline, ClientTimeout::Acknowledgment)) if deadline <= now => {
                 self.counters.http_stall_count += 1;
                 let peer = client.tcp.tuple().peer;
                 self.troubles.note(Trouble::SendTimedOut { peer });
                 self.abort(now, arena, index);
                 return;
             }
-            Some((deadline, Overdue::Head)) if deadline <= now => self.time_out_head(now, index),
-            Some((deadline, Overdue::Handshake)) if deadline <= now => {
+            Some((deadline, ClientTimeout::Head)) if deadline <= now => {
+                self.time_out_head(now, index)
+            }
+            Some((deadline, ClientTimeout::Handshake)) if deadline <= now => {
                 self.counters.tls_handshake_timeout_count += 1;
                 let peer = client.tcp.tuple().peer;
                 self.troubles.note(Trouble::HandshakeTimedOut { peer });
                 self.close_when_replied(now, index);
             }
-            Some((deadline, Overdue::Request)) if deadline <= now => {
+            Some((deadline, ClientTimeout::Request)) if deadline <= now => {
                 self.counters.http_idle_close_count += 1;
                 self.close_when_replied(now, index);
             }
             _ => {}
         }
-        self.settle(now, index);
+        self.update_queues_and_timers(now, index);
     }
 
-    /// No further request is taken; a FIN follows the last reply. A handshake goes no further.
+    /// Accepts no further request and sends a FIN after the last reply. A TLS handshake under way
+    /// is given up.
     pub(super) fn close_when_replied(&mut self, now: Instant, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        if client.tls.as_ref().is_some_and(|tls| tls.is_shaking()) {
+        if client.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) {
             self.end_tls(index);
         } else {
             client.stop_taking_requests();
         }
-        self.settle(now, index);
+        self.update_queues_and_timers(now, index);
     }
 
     /// Resets a connection and forgets it.
@@ -328,10 +333,10 @@ impl Conductor {
         self.remove_client(arena, index);
     }
 
-    /// Resets condemned clients as long as there is room for their resets.
-    pub(super) fn abort_condemned(&mut self, now: Instant, arena: &mut Arena) {
+    /// Sends pending resets as long as the outbox has room for them.
+    pub(super) fn send_pending_resets(&mut self, now: Instant, arena: &mut Arena) {
         while !self.outbox.is_full()
-            && let Some(TlsToken { index, serial }) = self.condemned.pop()
+            && let Some(TlsToken { index, serial }) = self.pending_resets.pop()
         {
             let client = self.clients.entry(index);
             if client.is_some_and(|client| client.serial == serial) {
@@ -366,7 +371,8 @@ impl Conductor {
         self.answer_segment(&route, &ack);
     }
 
-    /// Slots that are here go back to the arena; those at the disk come back by their completions.
+    /// Slots the client holds go back to the arena; those with a read under way come back with
+    /// their completions.
     fn remove_client(&mut self, arena: &mut Arena, index: u32) {
         self.timers.clear(index);
         self.leave_handshake(index);

@@ -61,7 +61,7 @@ impl Conductor {
             if let Err(until) = client.read_budget.pay(now, cost, limits) {
                 client.read_waits = Some(until);
                 self.counters.session_read_deferred_count += 1;
-                self.settle(now, index);
+                self.update_queues_and_timers(now, index);
                 continue;
             }
             let slot = plan.read.and_then(|_| arena.reserve());
@@ -81,7 +81,7 @@ impl Conductor {
                 self.counters.session_reread_count += u64::from(plan.is_retransmission);
                 return Some(read);
             }
-            self.settle(now, index);
+            self.update_queues_and_timers(now, index);
         }
         None
     }
@@ -114,7 +114,8 @@ impl Conductor {
         self.counters.session_read_bytes -= u64::from(plan.length_bytes);
         self.counters.session_reread_count -= u64::from(fetch.plan.is_retransmission);
         self.readers.push_front(index);
-        // The next round of frames settles the client: giving a claim back may start a timer.
+        // Giving a claim back may start a timer: the next round of frames updates the client's
+        // timers.
         self.writers.push(index);
     }
 
@@ -144,7 +145,7 @@ impl Conductor {
                     slot,
                     is_sealed: false,
                 }));
-                self.settle(now, index);
+                self.update_queues_and_timers(now, index);
             }
             Ok(slot) => {
                 // The object is shorter than it was when it was opened.

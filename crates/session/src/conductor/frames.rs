@@ -186,7 +186,7 @@ impl Conductor {
             };
             let segment_bytes = path_segment_bytes(client.route.source, mtu_bytes.into());
             client.tcp.on_link_limit(now, segment_bytes);
-            self.settle(now, index);
+            self.update_queues_and_timers(now, index);
         }
     }
 
@@ -215,7 +215,7 @@ impl Conductor {
         client
             .tcp
             .on_packet_too_big(now, original.sequence, segment_bytes);
-        self.settle(now, index);
+        self.update_queues_and_timers(now, index);
     }
 
     /// The largest TCP payload of one packet on this path's link (RFC 9293 s3.7.1), bytes.

@@ -37,17 +37,17 @@ use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Trouble};
 #[cfg(doc)]
 use crate::{ReadPlan, tls::Stage};
 
-/// Half-open connections are few words; with this many, a flood of 40,000 SYN/s leaves each client
-/// a round trip of 100 ms.
+/// Half-open connections. With this many entries, a flood of 40,000 SYN/s still leaves each client
+/// 100 ms to complete its handshake before its entry is evicted.
 const HALF_OPEN_MAX: u32 = 4096;
-/// Names in TIME-WAIT. Clients mostly close first and take the waiting upon themselves.
+/// Four-tuples in TIME-WAIT. Clients mostly close first, so most TIME-WAIT states are theirs.
 const TIME_WAIT_MAX: usize = 16_384;
 /// IP and TCP headers with timestamps, at most: what a frame loses of the segmentation limit.
 const PACKET_HEADER_BYTES_MAX: u64 = 40 + 32;
 
-/// A half-open connection and the way back to its peer.
+/// A half-open connection and the route to its peer.
 #[derive(Clone, Copy, Debug)]
-struct Knock {
+struct HalfOpenEntry {
     half_open: HalfOpen,
     route: Route,
 }
@@ -56,15 +56,15 @@ struct Knock {
 #[derive(Debug)]
 pub struct Conductor {
     config: Config,
-    /// What time it is for everybody else: for `Date`, and for nothing else here.
+    /// The wall clock, Unix seconds: for `Date`, and for nothing else here.
     unix_seconds: u64,
     listener: Listener,
-    /// New connections are answered.
+    /// New connections are accepted.
     is_listening: bool,
     table: Table,
-    knocks: Slab<Knock>,
-    /// Whose turn it is when there are too many.
-    next_knock_to_forget: u32,
+    half_opens: Slab<HalfOpenEntry>,
+    /// The half-open connection to evict next when the table is full.
+    next_half_open_to_evict: u32,
     clients: Slab<Client>,
     time_wait: TimeWaitTable,
     /// Keys: clients by index, then half-open connections.
@@ -79,28 +79,28 @@ pub struct Conductor {
     defense: Defense,
     lookups: VecDeque<LookupPlan>,
     released: Vec<ObjectHandle>,
-    /// Clients to be reset as soon as there is room for their resets.
-    condemned: Vec<TlsToken>,
-    /// Clients that want something of whoever shakes hands, but for hellos.
+    /// Clients to be reset as soon as the outbox has room for their resets.
+    pending_resets: Vec<TlsToken>,
+    /// Clients that need the TLS handshaker, except those whose ClientHello waits.
     tls_turns: RunQueue,
-    /// Clients whose hello is to be answered.
+    /// Clients whose ClientHello waits for its answer.
     hello_turns: RunQueue,
     /// Clients whose first record waits, in [`Stage::Queued`].
     hellos_queued: usize,
-    /// Clients that spoke TLS and no longer do.
+    /// Clients whose state the handshaker can drop.
     forgotten: Vec<TlsToken>,
-    /// Handshakes in the order they began, and some that are over.
+    /// Handshakes in the order they began; some entries are of handshakes that are over.
     handshakes: VecDeque<TlsToken>,
     /// Handshakes under way, in [`Stage::Begun`] or [`Stage::Answered`].
     handshakes_begun: usize,
-    /// What objects are sealed with on the plain port, in the emulation.
+    /// The sealer of objects on the plain-HTTP port while sealing is emulated (for benchmarks).
     emulation: Option<Rc<Sealer>>,
-    /// A reply's text, on its way into its stream.
+    /// Scratch buffer: a reply's text before it is copied into its stream.
     text: Vec<u8>,
     parts: Vec<http::Part>,
-    /// Told of every request; `None`: nobody is.
+    /// Receives every request; `None`: requests are not logged.
     request_log: Option<Box<dyn RequestLog>>,
-    /// What hurt clients since it was last polled.
+    /// Events that harmed clients since the last poll.
     troubles: Troubles,
     next_serial: u32,
     next_fetch: u32,
@@ -117,18 +117,18 @@ impl Conductor {
     pub fn new(config: Config) -> Self {
         let most = 1 << fetching::CLIENT_BITS;
         assert!(config.connections_max <= most, "at most {most} connections");
-        let (clients, knocks) = (config.connections_max, HALF_OPEN_MAX as usize);
+        let (clients, half_opens) = (config.connections_max, HALF_OPEN_MAX as usize);
         let (table_key, listener_key) = split_seed(config.seed);
         let mut conductor = Self {
             unix_seconds: config.unix_seconds_at_start,
             listener: Listener::new(listener_key),
             is_listening: true,
-            table: Table::new(clients + knocks + TIME_WAIT_MAX, table_key),
-            knocks: Slab::new(knocks),
-            next_knock_to_forget: 0,
+            table: Table::new(clients + half_opens + TIME_WAIT_MAX, table_key),
+            half_opens: Slab::new(half_opens),
+            next_half_open_to_evict: 0,
             clients: Slab::new(clients),
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
-            timers: TimerQueue::new(clients + knocks),
+            timers: TimerQueue::new(clients + half_opens),
             readers: RunQueue::new(clients),
             device_reads: DeviceReads::new(config.reads_max, clients),
             writers: RunQueue::new(clients),
@@ -136,7 +136,7 @@ impl Conductor {
             defense: Defense::new(config.addresses.len()),
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
-            condemned: Vec::new(),
+            pending_resets: Vec::new(),
             tls_turns: RunQueue::new(clients),
             hello_turns: RunQueue::new(clients),
             hellos_queued: 0,
@@ -172,8 +172,8 @@ impl Conductor {
     /// Fires every timer due at `now`.
     pub fn handle_timeouts(&mut self, now: Instant, arena: &mut Arena) {
         while let Some(key) = self.timers.pop_due(now) {
-            match self.knock_of(key) {
-                Some(knock) => self.on_knock_timeout(now, knock),
+            match self.half_open_of(key) {
+                Some(index) => self.on_half_open_timeout(now, index),
                 None => self.on_client_timeout(now, arena, key),
             }
         }
@@ -192,25 +192,25 @@ impl Conductor {
         self.released.pop()
     }
 
-    /// Tells the wall clock's time, Unix seconds. It may be set, back or forth, by any amount: it is
-    /// the `Date` of replies from now on, and says which modification times lie in the future.
-    /// Whatever waits for time to pass goes by `now`.
+    /// Sets the wall clock, Unix seconds. It may jump forwards or backwards by any amount. It is
+    /// used for the `Date` of replies and to detect modification times in the future; timers use
+    /// `now` only.
     pub const fn set_unix_seconds(&mut self, unix_seconds: u64) {
         self.unix_seconds = unix_seconds;
     }
 
-    /// What hurt a client: the last of its kind, and how often the kind came since it was last
-    /// polled.
+    /// An event that harmed a client: the last one of its kind, and how many of that kind there were
+    /// since the last poll.
     pub fn poll_trouble(&mut self) -> Option<(Trouble, u64)> {
         self.troubles.poll()
     }
 
-    /// Refuses new connections and requests; replies under way finish, then a FIN.
+    /// Refuses new connections and requests; replies under way finish, then a FIN follows.
     pub fn shut_down(&mut self, now: Instant) {
         self.is_listening = false;
-        let knocks: Vec<u32> = self.knocks.indexes().collect();
-        for index in knocks {
-            self.forget_knock(index);
+        let half_opens: Vec<u32> = self.half_opens.indexes().collect();
+        for index in half_opens {
+            self.remove_half_open(index);
         }
         let indexes: Vec<u32> = self.clients.indexes().collect();
         for index in indexes {
@@ -218,20 +218,20 @@ impl Conductor {
         }
     }
 
-    /// Resets whatever is left, as fast as [`Conductor::transmit`] takes the resets out.
+    /// Resets all remaining connections, as fast as [`Conductor::transmit`] sends the resets.
     pub fn abort_all(&mut self) {
         let clients = &self.clients;
         let name = |index| {
             let serial = clients.entry(index)?.serial;
             Some(TlsToken { index, serial })
         };
-        self.condemned = clients.indexes().filter_map(name).collect();
+        self.pending_resets = clients.indexes().filter_map(name).collect();
     }
 
     /// Open connections, half-open ones included, TIME-WAIT not.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        self.clients.len() + self.knocks.len()
+        self.clients.len() + self.half_opens.len()
     }
 
     /// Most connections at once.
@@ -258,7 +258,7 @@ impl Conductor {
         self.config.addresses.contains(&address)
     }
 
-    /// What one frame and one read hold.
+    /// How much one frame and one read can hold.
     fn fetch_limits(&self, arena: &Arena) -> FetchLimits {
         FetchLimits {
             frame_bytes: self.frame_bytes(),
@@ -266,8 +266,8 @@ impl Conductor {
         }
     }
 
-    /// Payload bytes of the largest frame. A link without segmentation gets what one fetch brought
-    /// cut into packets, so there only the slot bounds a fetch.
+    /// Payload bytes of the largest frame. For a link without segmentation we cut each fetch into
+    /// packets ourselves, so only the slot bounds a fetch there.
     fn frame_bytes(&self) -> u64 {
         match u64::from(self.config.segmentation_bytes_max) {
             0 => u64::MAX,
@@ -275,21 +275,22 @@ impl Conductor {
         }
     }
 
-    fn knock_of(&self, timer_key: u32) -> Option<u32> {
-        timer_key.checked_sub(self.first_knock_key())
+    fn half_open_of(&self, timer_key: u32) -> Option<u32> {
+        timer_key.checked_sub(self.first_half_open_key())
     }
 
-    fn first_knock_key(&self) -> u32 {
+    fn first_half_open_key(&self) -> u32 {
         u32::try_from(self.config.connections_max).unwrap_or(u32::MAX)
     }
 
-    /// After anything happened to a client: queues and timers follow its state.
-    fn settle(&mut self, now: Instant, index: u32) {
+    /// Call this after any change of a client's state: puts the client on the queues its state asks
+    /// for, and sets its timer.
+    fn update_queues_and_timers(&mut self, now: Instant, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
         if client.is_closing && client.tcp.can_append() && client.lookup.is_none() {
-            client.say_farewell(now);
+            client.queue_close_notify_and_fin(now);
         }
         client.tcp.set_receive_window(client.input_room());
         client.read_waits = client.read_waits.filter(|until| *until > now);

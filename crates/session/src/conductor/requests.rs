@@ -87,7 +87,7 @@ impl Conductor {
             }),
         }
         self.take_input(now, index);
-        self.settle(now, index);
+        self.update_queues_and_timers(now, index);
     }
 
     /// The rest of a head did not come in time: 408, and the connection closes.

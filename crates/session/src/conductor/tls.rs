@@ -1,4 +1,4 @@
-//! TLS: the client's records in, plans for whoever shakes hands, keys taken into use.
+//! TLS: takes the client's records in, makes plans for the handshaker, and installs keys.
 
 use std::rc::Rc;
 
@@ -18,9 +18,10 @@ use crate::tls::{
 use crate::{Direction, TlsAnswer, TlsPlan, TlsToken, Trouble};
 
 impl Conductor {
-    /// The next thing to do for a client that speaks TLS, but for what [`Conductor::poll_hello`]
-    /// has: a client that left, a record behind our answer to a hello, a key. None of them is
-    /// dear, and most complete what was paid for already, so they come first.
+    /// The next plan for the handshaker, except those of [`Conductor::poll_hello`]: dropping the
+    /// state of a client that left, a handshake record after our answer to the ClientHello, a key.
+    /// These are cheap, and most of them complete handshakes whose costly part is done, so they
+    /// come before ClientHellos.
     pub fn poll_tls(&mut self) -> Option<TlsPlan> {
         if let Some(token) = self.forgotten.pop() {
             return Some(TlsPlan::Forget { token });
@@ -29,7 +30,7 @@ impl Conductor {
             let Some((token, tls)) = self.tls_of(index) else {
                 continue;
             };
-            // Someone else may be at that index since: a hello has its own queue.
+            // Another client may be at that index by now; a ClientHello has its own queue.
             if matches!(tls.stage(), None | Some(Stage::Answered))
                 && let Some(plan) = tls.take_plan(token)
             {
@@ -39,12 +40,12 @@ impl Conductor {
         None
     }
 
-    /// The next record of a handshake we have not said anything in: a ClientHello, or a part of
-    /// one, from the client that has waited longest. To answer it is the dearest thing that a
-    /// client can ask for.
+    /// The next record of a handshake that we have not answered yet: a ClientHello, or a part of
+    /// one, from the client that has waited longest. The answer to a ClientHello costs more CPU
+    /// time than anything else a client can ask for.
     ///
-    /// With `HANDSHAKES_MAX` handshakes begun, the one that began first among those that wait
-    /// for their client is reset; if none does, a new one waits.
+    /// If `HANDSHAKES_MAX` handshakes were begun already, the oldest one that is waiting for its
+    /// client is reset to make room. If none is waiting for its client, the new one stays queued.
     pub fn poll_hello(&mut self) -> Option<TlsPlan> {
         while let Some(index) = self.hello_turns.pop() {
             let Some((token, tls)) = self.tls_of(index) else {
@@ -90,14 +91,14 @@ impl Conductor {
             return;
         };
         let asked = tls.take_answer();
-        if asked.is_none() && !tls.is_shaking() {
+        if asked.is_none() && !tls.is_handshaking() {
             // The handshake was given up meanwhile.
             return;
         }
         match answer {
             TlsAnswer::Continue { flight } => {
-                if !flight.is_empty() && tls.is_shaking() {
-                    tls.phase = Phase::Shaking(Stage::Answered);
+                if !flight.is_empty() && tls.is_handshaking() {
+                    tls.phase = Phase::Handshaking(Stage::Answered);
                 }
                 client.push_flight(now, &flight);
             }
@@ -127,7 +128,7 @@ impl Conductor {
             }
         }
         self.take_input(now, token.index);
-        self.settle(now, token.index);
+        self.update_queues_and_timers(now, token.index);
     }
 
     fn client_of(&mut self, token: TlsToken) -> Option<&mut Client> {
@@ -181,7 +182,7 @@ impl Conductor {
                     inbound.rekey(key);
                 }
             }
-            Some(Direction::Send) if !client.has_parted() => {
+            Some(Direction::Send) if !client.is_write_closed() => {
                 let claimed = client.tcp.claimed_once();
                 let sealer = Rc::new(Sealer::new(key));
                 let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
@@ -193,7 +194,7 @@ impl Conductor {
         self.ask_for_keys(token.index);
     }
 
-    /// Understands what arrived: opens the client's records, takes its requests.
+    /// Processes what arrived: opens the client's records and parses its requests.
     pub(super) fn take_input(&mut self, now: Instant, index: u32) {
         loop {
             self.take_requests(now, index);
@@ -211,8 +212,9 @@ impl Conductor {
         }
     }
 
-    /// Opens the records that can be opened now; says whether one had request bytes in it. They
-    /// are looked at once for all, or a head cut into records of a byte would be parsed for each.
+    /// Opens the records that can be opened now; returns whether one of them had request bytes. The
+    /// bytes of all records are parsed together, because otherwise a head cut into one-byte records
+    /// would be parsed once for each byte.
     fn open_records(&mut self, now: Instant, index: u32) -> bool {
         let mut is_any = false;
         loop {
@@ -230,8 +232,8 @@ impl Conductor {
                     tls.sealed.discard();
                     return false;
                 }
-                Phase::Shaking(stage) => {
-                    self.shake(now, index, stage);
+                Phase::Handshaking(stage) => {
+                    self.advance_handshake(now, index, stage);
                     return false;
                 }
                 // RFC 8446 s6.1: "Any data received after a closure alert has been received MUST be
@@ -251,7 +253,7 @@ impl Conductor {
                 Opened::Ended => {
                     self.counters.tls_peer_alert_count += 1;
                     let serial = client.serial;
-                    self.condemned.push(TlsToken { index, serial });
+                    self.pending_resets.push(TlsToken { index, serial });
                     self.end_tls(index);
                 }
                 Opened::Wrong(alert) => self.send_alert(now, index, alert),
@@ -259,9 +261,9 @@ impl Conductor {
         }
     }
 
-    /// Looks at what came of a handshake. Its records wait with their client until it is their
-    /// turn: a client that leaves takes them with it.
-    fn shake(&mut self, now: Instant, index: u32, stage: Stage) {
+    /// Handshake bytes arrived: puts the client on the queue for its next plan. The records stay
+    /// with their client until then, so they are dropped with a client that leaves.
+    fn advance_handshake(&mut self, now: Instant, index: u32, stage: Stage) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
@@ -270,10 +272,10 @@ impl Conductor {
             return;
         };
         if tls.is_plain_http() {
-            // After a shutdown nobody is left to be told.
-            let has_parted = client.has_parted();
+            // After our FIN no answer can be sent.
+            let is_write_closed = client.is_write_closed();
             self.end_tls(index);
-            if !has_parted {
+            if !is_write_closed {
                 self.refuse_with(now, index, Status::BadRequest);
             }
             return;
@@ -289,40 +291,40 @@ impl Conductor {
                 self.end_tls(index);
             }
             (_, Stage::Queued | Stage::Begun) => self.hello_turns.push(index),
-            // There may be keys already: whoever has them says what is wrong.
+            // The handshaker may have keys already, so it is the one that sends the alert.
             (_, Stage::Answered) => self.tls_turns.push(index),
         }
     }
 
-    /// A client's first record is here; if too many wait, the client is reset.
+    /// A client's first record is complete: queues it. If too many are queued, resets the client.
     fn queue_hello(&mut self, token: TlsToken) {
         if self.hellos_queued >= HELLOS_QUEUED_MAX {
             self.note_overflow(token);
             self.counters.tls_hello_refused_count += 1;
-            self.condemned.push(token);
+            self.pending_resets.push(token);
             self.end_tls(token.index);
             return;
         }
         if let Some((_, tls)) = self.tls_of(token.index) {
-            tls.phase = Phase::Shaking(Stage::Queued);
+            tls.phase = Phase::Handshaking(Stage::Queued);
             self.hellos_queued += 1;
             self.hello_turns.push(token.index);
         }
     }
 
-    /// Whether so many hellos wait that SYNs to the port of TLS are not answered.
+    /// Whether so many ClientHellos are queued that SYNs to the HTTPS port are dropped.
     pub(super) const fn has_many_hellos(&self) -> bool {
         self.hellos_queued >= HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED
     }
 
-    /// A handshake's first record is about to be looked at: it counts among those begun. Says
-    /// whether there is room for it.
+    /// The handshaker is about to get a handshake's first record: counts the handshake among those
+    /// begun. Returns whether there is room for it.
     fn begin_handshake(&mut self, token: TlsToken) -> bool {
         if self.handshakes_begun >= HANDSHAKES_MAX && !self.evict_handshake() {
             return false;
         }
         if let Some((_, tls)) = self.tls_of(token.index) {
-            tls.phase = Phase::Shaking(Stage::Begun);
+            tls.phase = Phase::Handshaking(Stage::Begun);
         }
         self.hellos_queued -= 1;
         self.handshakes_begun += 1;
@@ -331,7 +333,7 @@ impl Conductor {
             self.handshakes.retain(|token| {
                 clients.entry(token.index).is_some_and(|client| {
                     client.serial == token.serial
-                        && client.tls.as_ref().is_some_and(|tls| tls.is_shaking())
+                        && client.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
                 })
             });
         }
@@ -339,15 +341,15 @@ impl Conductor {
         true
     }
 
-    /// Resets the client whose handshake began first, of those that wait for their client: not
-    /// one that waits for us, or an overload of ours would end each handshake just before its
-    /// end. Says whether there was one.
+    /// Resets the client with the oldest handshake among those that are waiting for their client.
+    /// Handshakes that are waiting for us are not reset: otherwise an overloaded server would reset
+    /// each handshake just before it completes. Returns whether there was one to reset.
     fn evict_handshake(&mut self) -> bool {
         let mut place = 0;
         while let Some(token) = self.handshakes.get(place).copied() {
             let tls = self.client_of(token).and_then(|client| client.tls.as_ref());
             let (is_over, is_waiting) = match tls {
-                Some(tls) => (!tls.is_shaking(), tls.waits_for_client()),
+                Some(tls) => (!tls.is_handshaking(), tls.waits_for_client()),
                 None => (true, false),
             };
             if is_over || is_waiting {
@@ -358,7 +360,7 @@ impl Conductor {
             if is_waiting {
                 self.note_overflow(token);
                 self.counters.tls_handshake_overflow_count += 1;
-                self.condemned.push(token);
+                self.pending_resets.push(token);
                 self.end_tls(token.index);
                 return true;
             }
@@ -373,7 +375,7 @@ impl Conductor {
         }
     }
 
-    /// A handshake is no longer under way, if it was.
+    /// Removes a client from the counts of queued and begun handshakes, if it is in them.
     pub(super) fn leave_handshake(&mut self, index: u32) {
         let client = self.clients.entry(index);
         match client
@@ -386,8 +388,8 @@ impl Conductor {
         }
     }
 
-    /// Whoever shakes hands is done with a client: told once, and as early as can be, since the
-    /// client may stay for minutes.
+    /// Has the handshaker drop a client's keys and state. Requested once and as early as possible,
+    /// because the connection may stay open for minutes.
     pub(super) fn forget_secrets(&mut self, index: u32) {
         let Some(client) = self.clients.entry(index) else {
             return;
@@ -399,7 +401,7 @@ impl Conductor {
         }
     }
 
-    /// Nothing more is opened; the connection ends after what is queued.
+    /// Opens no further record and ends the connection after what is queued.
     pub(super) fn end_tls(&mut self, index: u32) {
         self.leave_handshake(index);
         self.forget_secrets(index);
@@ -412,18 +414,21 @@ impl Conductor {
         client.stop_taking_requests();
     }
 
-    /// Tells the client what was wrong, as early as it still can be, and ends the connection.
+    /// Sends a fatal alert at the earliest possible place in the stream, and ends the connection.
     fn send_alert(&mut self, now: Instant, index: u32, alert: Alert) {
         self.counters.tls_alert_count += 1;
-        let has_parted = self.clients.entry(index).is_some_and(Client::has_parted);
+        let is_write_closed = self
+            .clients
+            .entry(index)
+            .is_some_and(Client::is_write_closed);
         self.end_tls(index);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        // A look-up under way will find that nobody waits for it.
+        // The answer to a look-up under way will be ignored.
         client.lookup = None;
         client.stop_taking_requests();
-        if has_parted {
+        if is_write_closed {
             return;
         }
         let claimed = client.tcp.claimed_once();
@@ -438,8 +443,9 @@ impl Conductor {
         client.push_record(now, ContentType::Alert, &alert.to_bytes());
     }
 
-    /// Tells a client of TLS 1.2 that there is no second handshake. Once, the connection goes on:
-    /// RFC 5246 s7.2.2: "the original requester can decide whether to proceed".
+    /// Answers a TLS 1.2 client's request for renegotiation by a warning, `no_renegotiation`. After
+    /// the first request the connection goes on (RFC 5246 s7.2.2: "the original requester can decide
+    /// whether to proceed"); a second one ends it.
     fn refuse_renegotiation(&mut self, now: Instant, index: u32) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
@@ -453,7 +459,7 @@ impl Conductor {
         };
         if std::mem::replace(&mut tls.has_refused_renegotiation, true) {
             self.send_alert(now, index, alert);
-        } else if !tls.has_said_farewell() && !client.tcp.has_sent_fin() {
+        } else if !tls.has_queued_close_notify() && !client.tcp.has_sent_fin() {
             client.push_record(now, ContentType::Alert, &alert.to_bytes());
         }
     }
@@ -473,8 +479,8 @@ impl Conductor {
         }
     }
 
-    /// Before new bytes are claimed, from `next` on: whether our key may seal them. If not, the next
-    /// one is asked for, or, in TLS 1.2, which has none, the connection ends.
+    /// Called before new bytes are claimed from `next` on: whether our key may seal them. If not, a
+    /// TLS 1.3 connection asks for its next key; a TLS 1.2 connection has none and is reset.
     pub(super) fn is_key_good(&mut self, index: u32, next: StreamOffset) -> bool {
         let Some(client) = self.clients.entry_mut(index) else {
             return false;
@@ -497,28 +503,28 @@ impl Conductor {
                 let peer = client.tcp.tuple().peer;
                 self.troubles.note(Trouble::KeyExhausted { peer });
                 self.counters.tls_key_exhausted_count += 1;
-                self.condemned.push(TlsToken { index, serial });
+                self.pending_resets.push(TlsToken { index, serial });
             }
         }
         false
     }
 }
 
-/// What a record of the client's came to, for the conductor.
+/// What opening a client's record means to the conductor.
 enum Opened {
     /// Request bytes.
     Data,
-    /// Nothing to be done.
+    /// Nothing needs to be done.
     Nothing,
-    /// There is no whole record.
+    /// The next record is not complete yet.
     Incomplete,
-    /// Keys are wanted.
+    /// A KeyUpdate: the next keys are needed.
     KeyUpdate,
-    /// A second handshake is wanted.
+    /// The client asks for a second handshake.
     Renegotiation,
-    /// The client gave up.
+    /// The client sent a fatal alert.
     Ended,
-    /// The client is to be told this.
+    /// The record is not acceptable: this alert is sent.
     Wrong(Alert),
 }
 
@@ -565,15 +571,19 @@ impl Client {
         opened
     }
 
-    /// Whether the last word is said, a FIN or the `close_notify` before it: nothing may follow.
-    fn has_parted(&self) -> bool {
+    /// Whether our side is closed: the FIN was sent, or the `close_notify` before it was claimed.
+    /// Nothing may be queued any more.
+    fn is_write_closed(&self) -> bool {
         let is_all_claimed = self.tcp.claimed_once() == self.stream.end();
-        let is_farewell_claimed =
-            is_all_claimed && self.tls.as_ref().is_some_and(|tls| tls.has_said_farewell());
-        is_farewell_claimed || self.tcp.has_sent_fin()
+        let is_close_notify_claimed = is_all_claimed
+            && self
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.has_queued_close_notify());
+        is_close_notify_claimed || self.tcp.has_sent_fin()
     }
 
-    /// Queues records that were made by whoever shakes hands.
+    /// Queues whole records made by the handshaker.
     fn push_flight(&mut self, now: Instant, flight: &[u8]) {
         if flight.is_empty() || self.tcp.has_sent_fin() {
             return;
@@ -582,17 +592,17 @@ impl Client {
         self.tcp.append(now, flight.len() as u64);
     }
 
-    /// Queues a record of its own.
+    /// Queues a record of its own, which shares no record with a reply.
     pub(super) fn push_record(&mut self, now: Instant, content_type: ContentType, text: &[u8]) {
         let before = self.stream.end();
         self.stream.push_text(content_type, text);
         self.tcp.append(now, self.stream.end().since(before));
     }
 
-    /// Everything that will ever be said was queued: over TLS that is said too (RFC 8446 s6.1),
-    /// then comes the FIN.
-    pub(super) fn say_farewell(&mut self, now: Instant) {
-        if self.tls.as_mut().is_some_and(|tls| tls.take_farewell()) {
+    /// No reply will follow those queued: queues a `close_notify` over TLS (RFC 8446 s6.1), then the
+    /// FIN.
+    pub(super) fn queue_close_notify_and_fin(&mut self, now: Instant) {
+        if self.tls.as_mut().is_some_and(|tls| tls.take_close_notify()) {
             self.push_record(now, ContentType::Alert, &Alert::CLOSE_NOTIFY.to_bytes());
         }
         self.tcp.finish();

@@ -26,10 +26,10 @@ impl Conductor {
             if self.outbox.transmit(sink) == TransmitProgress::Full {
                 return TransmitProgress::Full;
             }
-            if self.condemned.is_empty() {
+            if self.pending_resets.is_empty() {
                 break;
             }
-            self.abort_condemned(now, arena);
+            self.send_pending_resets(now, arena);
         }
         while let Some(index) = self.writers.pop() {
             let Some(client) = self.clients.entry_mut(index) else {
@@ -43,10 +43,10 @@ impl Conductor {
                 sink: &mut *sink,
             };
             match sender.serve(client, arena) {
-                Ok(TransmitProgress::Done) => self.settle(now, index),
+                Ok(TransmitProgress::Done) => self.update_queues_and_timers(now, index),
                 Ok(TransmitProgress::Full) => {
                     self.writers.push_front(index);
-                    self.settle(now, index);
+                    self.update_queues_and_timers(now, index);
                     return TransmitProgress::Full;
                 }
                 Err(ContentChanged) => {

@@ -1,18 +1,18 @@
-//! From credit to a disk read: how much, from where, and when it is worth waiting for more.
+//! From credit to a disk read: how many bytes to read, from where, and when to wait for more credit.
 //!
-//! A fetch is one frame's worth of stream: some text, then at most one read of an object. The rule
-//! of its size (docs/decisions/0003-read-size.md):
+//! A fetch covers one frame's worth of the stream: some text, then at most one read of an object.
+//! The rules for its size (docs/decisions/0003-read-size.md):
 //!
-//! * as much as credit, one slot, one read and one frame allow;
-//! * ending on a block boundary where that gives up less than an eighth of it, so that the next
-//!   read starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small
-//!   window is used to the byte instead; a block read twice costs less than idle credit;
-//! * over TLS whole records are read, whatever part of them is to leave, since only a whole one can
-//!   be sealed; new data ends with a record if at least one fits, and waits for credit for the
-//!   first if the window will hold two;
-//! * new data waits while something is outstanding and the credit is below a third of the window
-//!   and below one full fetch. ACKs that arrive together then become one read instead of many,
-//!   and a third of the window never leaves the pipe empty.
+//! * It is as large as credit, one slot, one read and one frame allow.
+//! * It ends on a block boundary if that shortens it by less than an eighth. The next read then
+//!   starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small window
+//!   is used to the byte instead, because a block read twice costs less than idle credit.
+//! * Over TLS whole records are read, even if only a part of one is sent, because only a whole
+//!   record can be sealed. New data ends with a record if at least one fits, and waits for credit
+//!   for its first record if the window can hold two.
+//! * New data waits while bytes are outstanding and the credit is below a third of the window and
+//!   below one full fetch. ACKs that arrive together then cause one read instead of many, and more
+//!   than two thirds of the window are still outstanding meanwhile.
 
 use memory::FilledSlot;
 use tcp::{Demand, StreamOffset, StreamRange};
@@ -21,12 +21,12 @@ use crate::stream_map::{
     ObjectPlace, RECORDS_PER_FETCH_MAX, RecordRun, Records, Source, Span, StreamMap,
 };
 
-/// Fetches of one connection under way or waiting for their turn: 1 MiB of a 64 KiB slot each,
-/// which a disk of 100 microseconds turns into 80 Gb/s.
+/// Most fetches of one connection, under way or complete and not yet sent: 1 MiB with slots of
+/// 64 KiB, or 80 Gb/s with a disk latency of 100 microseconds.
 pub(crate) const FETCHES_MAX: usize = 16;
-/// The share of a fetch that may be given up to end on a block boundary.
+/// A fetch may be shortened by one part in this many to end on a block boundary.
 const ALIGNMENT_SHARE: u64 = 8;
-/// The share of the window worth waiting for.
+/// New data waits while the credit is below one part in this many of the window.
 const WINDOW_SHARE: u64 = 3;
 
 /// What one frame and one read can hold.
@@ -39,7 +39,7 @@ pub(crate) struct FetchLimits {
 }
 
 impl FetchLimits {
-    /// A full fetch less what alignment and a head may cost it.
+    /// The size of a full fetch, less what alignment and a head may take of it.
     const fn worthwhile_bytes(self) -> u64 {
         let full = if self.frame_bytes < self.slot_bytes {
             self.frame_bytes
@@ -58,11 +58,11 @@ pub(crate) struct ReadShape {
     pub(crate) offset_bytes: u64,
     /// Aligned length, bytes.
     pub(crate) length_bytes: u32,
-    /// Where in the slot the wanted bytes start.
+    /// Offset in the slot of the first byte to send.
     pub(crate) skip_bytes: u32,
-    /// Where in the stream the run's part of the fetch starts; everything before is text.
+    /// Stream offset at which the run's part of the fetch starts; everything before is text.
     pub(crate) stream_start: StreamOffset,
-    /// The records that the part lies in, the first of which may start before it.
+    /// The records that hold this part; the first of them may start before it.
     pub(crate) records: Option<RecordRun>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct FetchPlan {
 /// A fetch under way.
 #[derive(Debug)]
 pub(crate) struct Fetch {
-    /// Names it among all fetches of the worker.
+    /// Unique among all fetches of the worker.
     pub(crate) id: u32,
     pub(crate) plan: FetchPlan,
     pub(crate) state: FetchState,
@@ -87,21 +87,21 @@ pub(crate) struct Fetch {
 /// Where a fetch's bytes are.
 #[derive(Debug)]
 pub(crate) enum FetchState {
-    /// The disk has the slot.
+    /// The read is under way; the device owns the slot.
     Reading,
-    /// Here; `None` for text only.
+    /// The bytes are in memory; `None` for text only.
     Ready(Option<Arrived>),
 }
 
-/// What the disk brought.
+/// A completed read.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) slot: FilledSlot,
-    /// Its records were sealed, so they may leave.
+    /// Its records were sealed and may be sent.
     pub(crate) is_sealed: bool,
 }
 
-/// Decides what to fetch for a demand; `None` if it is worth waiting.
+/// Decides what to fetch for a demand; `None`: wait for more credit.
 pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> Option<FetchPlan> {
     let range = demand.range;
     let text = stream.text_run(range.start, range.end);
@@ -127,8 +127,8 @@ pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> 
     (!is_worth_waiting(demand, &plan, stream, limits)).then_some(plan)
 }
 
-/// The read for the object run at the start of `range`, and where in the stream it ends; `None` if
-/// there is no such run, or waiting for credit is better.
+/// The read for the object run at the start of `range`, and the stream offset at which it ends;
+/// `None` if there is no such run, or if it is better to wait for credit.
 fn shape_read(
     demand: &Demand,
     stream: &StreamMap,
@@ -194,7 +194,7 @@ fn plain_bytes(
     let aligned = offset - offset % block;
     let bytes = range.bytes().min(aligned + read_bytes_max - offset);
     let beyond_block = (offset + bytes) % block;
-    // A run that ends here has no next read to align.
+    // If the run ends here, there is no next read to align.
     if range.start + bytes < span.end() && beyond_block <= bytes / ALIGNMENT_SHARE {
         bytes - beyond_block
     } else {
@@ -202,7 +202,7 @@ fn plain_bytes(
     }
 }
 
-/// The records of the run that one read serves, of those that `range` lies in.
+/// The records that one read serves, of those of the run that hold `range`.
 fn shape_records(
     demand: &Demand,
     span: &Span,
@@ -244,7 +244,7 @@ fn is_worth_waiting(
     if demand.is_retransmission || demand.outstanding_bytes == 0 {
         return false;
     }
-    // The end of a run or of all there is: waiting would not make it more.
+    // The end of the run or of the stream: waiting would bring no more bytes.
     let Some(next) = stream.find(plan.range.end) else {
         return false;
     };

@@ -1,12 +1,13 @@
-//! What the stream we send consists of, from SND.UNA on: runs of text and runs of objects.
+//! The contents of the stream we send, from SND.UNA on: runs of text and runs of objects.
 //!
-//! This is what stands in for a socket buffer. Text (heads, multipart delimiters, alerts) is kept
-//! until it is acknowledged; of objects only their place is kept, so a lost range is found again
-//! by arithmetic: stream offset to record and its number to object offset (`records`).
+//! This takes the place of a socket buffer. Text (heads, multipart delimiters, alerts) is kept until
+//! it is acknowledged. Of objects only their position is kept, and a lost range is found again by
+//! arithmetic: from the stream offset to the record and its number to the object offset
+//! (`records`).
 //!
-//! Over TLS each run of text is one record, sealed in the text buffer when it first leaves; a run
-//! of an object is sealed in its slots. Until then a record has a place and a number, but nothing
-//! is computed, so a KeyUpdate can still be put before it ([`StreamMap::insert`]).
+//! Over TLS each run of text is one record, sealed in the text buffer when it is first sent; a run
+//! of an object is sealed in its slots. Until then a record has a position and a number, but nothing
+//! is computed, so a KeyUpdate can still be inserted before it ([`StreamMap::insert`]).
 //!
 //! Bounds: [`REPLIES_MAX`] replies, each of at most `http`'s text and ranges.
 
@@ -26,9 +27,11 @@ use records::TextSeal;
 use records::{CONTENT_BYTES, SMALL_CONTENT_BYTES};
 pub(crate) use records::{ContentChanged, RECORDS_PER_FETCH_MAX, RecordRun, Records, Sealing};
 
-/// Replies queued on one connection before the next pipelined request is looked at.
+/// Most replies queued on one connection; the next pipelined request is parsed once one of them is
+/// acknowledged.
 pub(crate) const REPLIES_MAX: usize = 8;
-/// Acknowledged text is cut off the buffer once it is this long; cutting less would copy more.
+/// Acknowledged text is removed from the buffer once it is this long; removing it earlier would
+/// copy the rest more often.
 const DEAD_TEXT_BYTES_MAX: usize = 8192;
 
 /// Over TLS, the text of a reply is one record, or several of its parts are one each.
@@ -41,7 +44,7 @@ pub(crate) enum Source {
     Text {
         /// The run's first byte among all text ever queued.
         position: u64,
-        /// How it becomes a record; `None`: it leaves as it is.
+        /// How it becomes a record; `None`: it is sent as it is.
         seal: Option<TextSeal>,
     },
     /// An object.
@@ -50,7 +53,7 @@ pub(crate) enum Source {
         object: ObjectPlace,
         /// Offset of the run's first byte of content, bytes.
         start: u64,
-        /// `None`: the content leaves as it is.
+        /// `None`: the content is sent as it is.
         records: Option<Records>,
     },
 }
@@ -79,7 +82,7 @@ impl Span {
         self.start + self.bytes
     }
 
-    /// The first place at or after `offset`, which lies in this run, that no record straddles.
+    /// The first boundary between records at or after `offset`, which lies in this run.
     fn boundary_after(&self, offset: StreamOffset) -> StreamOffset {
         match &self.source {
             Source::Text { seal: None, .. } | Source::Object { records: None, .. } => offset,
@@ -95,8 +98,8 @@ impl Span {
         }
     }
 
-    /// Bytes of replies in what of the run lies behind `offset`: content, without what TLS adds and
-    /// without its own messages. A record of which a part lies before it lies before it.
+    /// Bytes of replies in the part of the run after `offset`: content, without the overhead and the
+    /// own messages of TLS. A record that `offset` lies in counts as before it.
     fn content_behind(&self, offset: StreamOffset) -> u64 {
         let start = self.boundary_after(offset.clamp(self.start, self.end()));
         let behind = self.end().since(start);
@@ -121,7 +124,7 @@ impl Span {
         }
     }
 
-    /// What the run's records are sealed with; `None`: it has none.
+    /// What the run's records are sealed with; `None`: the run has no records.
     fn sealer(&self) -> Option<&Rc<Sealer>> {
         match &self.source {
             Source::Text { seal, .. } => seal.as_ref().map(|seal| &seal.sealer),
@@ -174,8 +177,8 @@ impl Span {
 #[derive(Debug, Default)]
 pub(crate) struct StreamMap {
     spans: VecDeque<Span>,
-    /// Text not yet acknowledged, and some that is. Runs of text are in stream order here, those
-    /// that follow each other in the stream contiguous.
+    /// Text not yet acknowledged, and some that is acknowledged. Runs of text are in stream order
+    /// here; runs that are adjacent in the stream are contiguous.
     text: Vec<u8>,
     /// Position of `text[0]` among all text ever queued.
     text_base: u64,
@@ -183,7 +186,7 @@ pub(crate) struct StreamMap {
     end: StreamOffset,
     /// Replies whose last byte is not acknowledged.
     replies: usize,
-    /// How what is queued next is sealed; `None`: not at all.
+    /// How bytes queued from now on are sealed; `None`: they are not sealed.
     sealing: Option<Sealing>,
 }
 
@@ -198,23 +201,23 @@ impl StreamMap {
         self.end
     }
 
-    /// The number of the next record that is queued; 0 if none ever was.
+    /// The number of the next record to be queued; 0 if none was queued yet.
     pub(crate) fn next_number(&self) -> u64 {
         let sealing = self.sealing.as_ref();
         sealing.map_or(0, |sealing| sealing.next_number)
     }
 
-    /// Whether what is queued is sealed.
+    /// Whether queued bytes are sealed.
     const fn is_sealing(&self) -> bool {
         self.sealing.is_some()
     }
 
-    /// What is queued from now on is sealed like this.
+    /// Bytes queued from now on are sealed like this.
     pub(crate) fn seal_from_here(&mut self, sealing: Sealing) {
         self.sealing = Some(sealing);
     }
 
-    /// Queues text that leaves as it is.
+    /// Queues text that is sent as it is.
     pub(crate) fn push_verbatim(&mut self, text: &[u8]) {
         if text.is_empty() {
             return;
@@ -289,7 +292,7 @@ impl StreamMap {
         self.end += bytes;
     }
 
-    /// What was queued last was the end of a reply. Its use of `object` ends when the reply's last
+    /// The last queued run was the end of a reply. Its use of `object` ends when the reply's last
     /// byte is acknowledged.
     fn end_reply(&mut self, object: Option<ObjectHandle>) {
         let last = self
@@ -324,8 +327,8 @@ impl StreamMap {
         self.drop_dead_text();
     }
 
-    /// Bytes of each reply behind `offset`, heads and delimiters included, in the order of the
-    /// stream; of a record that `offset` lies in, none.
+    /// Bytes of each reply after `offset`, heads and delimiters included, in stream order. A record
+    /// that `offset` lies in counts as before it.
     pub(crate) fn content_behind(&self, offset: StreamOffset) -> UnsentBytes {
         let (mut unsent, mut index) = (UnsentBytes::default(), 0);
         for span in &self.spans {
@@ -374,8 +377,8 @@ impl StreamMap {
         }
     }
 
-    /// Whether the key changes behind the record that `offset` lies in, or the first one behind what
-    /// the handshake left to be sent.
+    /// Whether the key changes after the record that `offset` lies in, or, if the handshake's last
+    /// records are still queued there, after the first record that follows them.
     pub(crate) fn is_rekeyed_behind(&self, offset: StreamOffset) -> bool {
         let first = self.spans.partition_point(|span| span.end() <= offset);
         let sealer = self.spans.iter().skip(first).find_map(Span::sealer);
@@ -399,7 +402,7 @@ impl StreamMap {
         StreamRange::new(offset, run_end.min(end).max(offset))
     }
 
-    /// Seals the text of `range` that was not yet. Afterwards it may leave, as often as need be.
+    /// Seals the text of `range` that is not sealed yet. Afterwards it can be sent, and sent again.
     pub(crate) fn seal_text(&mut self, range: StreamRange) {
         let first = self.spans.partition_point(|span| span.end() <= range.start);
         for span in self.spans.iter_mut().skip(first) {
@@ -449,9 +452,9 @@ impl StreamMap {
             .expect("invariant: unacknowledged text is kept")
     }
 
-    /// Puts a record of handshake text as early as it still can be, before the first record of
-    /// which nothing was claimed, and seals what is behind it with `next`, its records numbered
-    /// from 0: a KeyUpdate. Returns the bytes added.
+    /// Inserts a KeyUpdate at the earliest possible position: before the first record of which no
+    /// byte was claimed. The records after it are sealed with `next` and numbered from 0. Returns
+    /// the bytes added.
     pub(crate) fn rekey(&mut self, claimed: StreamOffset, text: &[u8], next: Rc<Sealer>) -> u64 {
         let index = self.split_at(claimed);
         let number = self.next_number_at(index);
@@ -482,8 +485,8 @@ impl StreamMap {
         bytes
     }
 
-    /// Drops everything of which nothing was claimed, up to a record's end. Objects whose use ends
-    /// with it go to `released`. Returns the bytes dropped.
+    /// Drops all records of which no byte was claimed. Objects whose use ends with them go to
+    /// `released`. Returns the bytes dropped.
     pub(crate) fn truncate(
         &mut self,
         claimed: StreamOffset,
@@ -491,7 +494,7 @@ impl StreamMap {
     ) -> u64 {
         let index = self.split_at(claimed);
         let number = self.next_number_at(index);
-        // The key that a KeyUpdate among what is dropped would have brought was never in use.
+        // If a KeyUpdate is dropped, its key was never in use.
         let sealer = self
             .spans
             .iter()
@@ -505,7 +508,7 @@ impl StreamMap {
             .drain(index..)
             .filter_map(|span| span.ends_reply)
             .collect();
-        // What is left of a reply still needs its object.
+        // The part of a reply that is left still needs its object.
         if let Some(last) = self.spans.back_mut()
             && last.ends_reply.is_none()
         {
@@ -523,12 +526,12 @@ impl StreamMap {
         dropped
     }
 
-    /// Makes the first boundary of records at or after `offset` one of runs. Returns the index of
+    /// Splits a run at the first boundary between records at or after `offset`. Returns the index of
     /// the run that begins there.
     ///
-    /// Text that leaves as it is has no such boundary, not even at its start: it is what the
-    /// handshake left to be sent, tickets sealed under our key's first numbers. Nothing can come
-    /// before it, and without it the numbers behind it would be wrong.
+    /// Text that is sent as it is has no such boundary, not even at its start: it is the handshake's
+    /// last records, tickets sealed under the first numbers of our key. No record can be inserted
+    /// before them, and without them the numbers of later records would be wrong.
     fn split_at(&mut self, offset: StreamOffset) -> usize {
         let Some(mut index) = self.index_of(offset) else {
             return self.spans.len();
@@ -562,7 +565,7 @@ impl StreamMap {
         queued.unwrap_or_else(|| self.next_number())
     }
 
-    /// Where in all text the first text at or after the run at `index` is.
+    /// The position among all text of the first text at or after the run at `index`.
     fn text_position(&self, index: usize) -> u64 {
         let position = |span: &Span| match span.source {
             Source::Text { position, .. } => Some(position),
@@ -572,7 +575,7 @@ impl StreamMap {
         queued.unwrap_or(self.text_base + self.text.len() as u64)
     }
 
-    /// The runs from `index` on lie `bytes` later, and are sealed as [`Self::sealing`] says.
+    /// Moves the runs from `index` on by `bytes`, and seals them as [`Self::sealing`] says.
     fn renumber_from(&mut self, index: usize, bytes: u64) {
         let sealing = self.sealing.as_mut().expect("invariant: TLS is spoken");
         for span in self.spans.iter_mut().skip(index) {
@@ -605,7 +608,7 @@ impl StreamMap {
     }
 }
 
-/// Puts a record-to-be into the buffer: room for what goes before and after, zeroed, and the text.
+/// Appends the text of a record to the buffer, between zeroed room for its header and trailer.
 fn splice_text(buffer: &mut Vec<u8>, at: usize, framing: Framing, text: &[u8]) -> u64 {
     let room = |bytes: u32| core::iter::repeat_n(0, bytes as usize);
     let before = buffer.len();

@@ -1,4 +1,4 @@
-//! Patience, limits and the end of the server.
+//! Timeouts, limits and shutdown of the server.
 
 use clock::Duration;
 use wire::{SeqNumber, TcpFlags};
@@ -221,14 +221,14 @@ fn a_flood_of_syns_shuts_nobody_out() {
     let mut bench = Bench::new();
     let flood = |bench: &mut Bench, ports: core::ops::Range<u16>| {
         for port in ports {
-            Peer::knock(bench, port, SeqNumber(0));
+            Peer::send_syn(bench, port, SeqNumber(0));
         }
         bench.sent.clear();
     };
     let most = 10_000 + u16::try_from(HALF_OPEN_MAX).unwrap();
     flood(&mut bench, 10_000..most);
     assert_eq!(bench.conductor.counters().tcp_overflow_count, 0);
-    let mut peer = Peer::knock(&mut bench, 1000, SeqNumber(0));
+    let mut peer = Peer::send_syn(&mut bench, 1000, SeqNumber(0));
     let replies = bench.take_segments(1000);
     // Its knock outlives all but the last of as many more.
     flood(
@@ -255,7 +255,7 @@ fn a_name_used_again_begins_beyond_what_was_sent_under_it() {
     assert!(peer.finished);
     peer.close(&mut bench);
     bench.assert_quiet();
-    Peer::knock(&mut bench, 1000, peer.next.wrapping_add(1));
+    Peer::send_syn(&mut bench, 1000, peer.next.wrapping_add(1));
     let replies = bench.take_segments(1000);
     let syn_ack = &replies.last().expect("a SYN-ACK").0;
     assert!(syn_ack.flags.contains(TcpFlags::SYN));

@@ -145,7 +145,7 @@ fn a_long_queue_of_hellos_leaves_syns_unanswered() {
     let port = 1000 + u16::try_from(HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED).unwrap();
     let established = |bench: &Bench| bench.conductor.counters().tcp_established_count;
     let before = established(&bench);
-    let mut refused = Peer::knock_at(&mut bench, TLS_PORT, port, SeqNumber(7));
+    let mut refused = Peer::send_syn_to(&mut bench, TLS_PORT, port, SeqNumber(7));
     assert!(!refused.take(&mut bench) && !refused.reset, "no answer");
     assert_eq!(bench.conductor.counters().tls_syn_dropped_count, 1);
     Peer::connect_to(&mut bench, PORT, port + 1);

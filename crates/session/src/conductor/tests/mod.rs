@@ -274,15 +274,15 @@ struct Peer {
 
 impl Peer {
     /// Sends a SYN. It counts as sent; the SYN-ACK is not looked at.
-    fn knock(bench: &mut Bench, port: u16, sequence: SeqNumber) -> Self {
-        Self::knock_at(bench, PORT, port, sequence)
+    fn send_syn(bench: &mut Bench, port: u16, sequence: SeqNumber) -> Self {
+        Self::send_syn_to(bench, PORT, port, sequence)
     }
 
-    fn knock_at(bench: &mut Bench, server_port: u16, port: u16, sequence: SeqNumber) -> Self {
-        Self::knock_by(bench, peer_route(), server_port, port, sequence)
+    fn send_syn_to(bench: &mut Bench, server_port: u16, port: u16, sequence: SeqNumber) -> Self {
+        Self::send_syn_by(bench, peer_route(), server_port, port, sequence)
     }
 
-    fn knock_by(
+    fn send_syn_by(
         bench: &mut Bench,
         route: Route,
         server_port: u16,
@@ -312,7 +312,7 @@ impl Peer {
         peer
     }
 
-    /// Shakes hands.
+    /// Completes the three-way handshake.
     fn connect(bench: &mut Bench, port: u16) -> Self {
         Self::connect_to(bench, PORT, port)
     }
@@ -323,7 +323,7 @@ impl Peer {
 
     fn connect_by(bench: &mut Bench, route: Route, server_port: u16, port: u16) -> Self {
         let sequence = SeqNumber(u32::MAX - 3);
-        let mut peer = Self::knock_by(bench, route, server_port, port, sequence);
+        let mut peer = Self::send_syn_by(bench, route, server_port, port, sequence);
         let replies = bench.take_segments(port);
         if let [(syn_ack, _)] = &replies[..]
             && syn_ack.flags.contains(TcpFlags::SYN)

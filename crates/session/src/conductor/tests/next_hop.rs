@@ -141,7 +141,7 @@ fn a_group_is_nobodys_next_hop() {
 #[test]
 fn a_syn_that_comes_again_is_answered_where_it_came_from() {
     let mut bench = Bench::new();
-    let mut peer = Peer::knock(&mut bench, 1000, SeqNumber(7));
+    let mut peer = Peer::send_syn(&mut bench, 1000, SeqNumber(7));
     assert_eq!(bench.last_hop, PEER_MAC);
     peer.route.source_mac = OTHER_MAC;
     peer.next = SeqNumber(7);
