@@ -1,4 +1,5 @@
-//! Who shakes hands, and whose keys may change: a table by [`TlsToken::index`].
+//! The TLS handshaker: handshakes under way, and the secrets that later keys are derived from, in a
+//! table by [`TlsToken::index`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +12,20 @@ use session::{Direction, TlsAnswer, TlsPlan, TlsToken};
 
 use super::certificates::take_chosen_us;
 use super::cost;
-use super::shaking::{Done, Shaken, Shaking};
+use super::handshaking::{Done, HandshakeStep, Handshaking};
 
-/// Shakes hands for the conductor.
+/// Carries out the conductor's [`TlsPlan`]s.
 ///
 /// ```text
 ///              Handshake                Handshake
-///   (nobody) ─────────────▶ Shaking ──────────────────▶ Streaming ⟲ NextKey
+///   (nobody) ─────────────▶ Handshaking ──────────────▶ Streaming ⟲ NextKey
 ///       ▲                      │                            │
 ///       └── Refused, Failed, Forget ◀──────── Forget ───────┘
 /// ```
 ///
-/// The table is made at start. A client that shakes hands takes what rustls needs, some KiB, and
-/// what it has sent of an unfinished message; one that streams takes some hundred bytes.
+/// The table is allocated at start. A client in its handshake takes what rustls needs, some KiB,
+/// and the part it has sent of an unfinished message; a client that streams takes some hundred
+/// bytes.
 pub struct Handshaker {
     config: Arc<ServerConfig>,
     /// By [`TlsToken::index`].
@@ -38,8 +40,8 @@ struct Counters {
     records: u64,
     /// What they cost, estimated, microseconds.
     cost_us: u64,
-    /// Clients that shake hands now.
-    shaking: u64,
+    /// Clients whose handshake is under way.
+    handshaking: u64,
     /// Configurations taken while serving.
     reloads: u64,
     /// Unix time at which the first certificate ends, seconds.
@@ -53,14 +55,14 @@ struct Client {
 }
 
 enum Stage {
-    Shaking(Box<Shaking>),
+    Handshaking(Box<Handshaking>),
     /// With what later keys come from; TLS 1.2 has no later keys.
     Streaming(Option<Box<KernelConnection<ServerConnectionData>>>),
 }
 
 impl Stage {
-    const fn is_shaking(&self) -> bool {
-        matches!(self, Self::Shaking(_))
+    const fn is_handshaking(&self) -> bool {
+        matches!(self, Self::Handshaking(_))
     }
 }
 
@@ -81,7 +83,9 @@ impl Handshaker {
     /// If the token's index is not below `connections_max`.
     pub fn handle(&mut self, plan: TlsPlan) -> Option<(TlsToken, TlsAnswer)> {
         match plan {
-            TlsPlan::Handshake { token, record } => Some((token, self.shake(token, record))),
+            TlsPlan::Handshake { token, record } => {
+                Some((token, self.handle_record(token, record)))
+            }
             TlsPlan::NextKey { token, direction } => Some((token, self.next_key(token, direction))),
             TlsPlan::Forget { token } => {
                 self.take(token);
@@ -96,15 +100,15 @@ impl Handshaker {
         self.counters.reloads += 1;
     }
 
-    /// Unix time at which the first certificate of the configuration ends, seconds; it is told
-    /// with the counters, as 0 if it is not known.
+    /// Unix time at which the first certificate of the configuration expires, seconds. It is
+    /// reported with the counters, as 0 if it is not known.
     pub fn set_certificate_end(&mut self, unix_seconds: Option<i64>) {
         let end = unix_seconds.unwrap_or_default();
         self.counters.certificate_end = u64::try_from(end).unwrap_or_default();
     }
 
-    /// What all handshakes have cost so far, in microseconds of a core: an estimate by what was
-    /// done in them, and by the keys that signed.
+    /// CPU time of all handshakes so far, microseconds: an estimate from the operations that were
+    /// made in them and the types of the signing keys.
     #[must_use]
     pub const fn cost_us(&self) -> u64 {
         self.counters.cost_us
@@ -115,48 +119,50 @@ impl Handshaker {
     pub fn counters(&self) -> [(&'static str, u64); 5] {
         let Counters {
             records,
-            shaking,
+            handshaking,
             reloads,
             cost_us,
             certificate_end,
         } = self.counters;
         [
             ("tls_handshake_records", records),
-            ("tls_shaking_connections", shaking),
+            ("tls_shaking_connections", handshaking),
             ("tls_reload_count", reloads),
             ("tls_handshake_cost_us", cost_us),
             ("tls_certificate_end_unix_seconds", certificate_end),
         ]
     }
 
-    fn shake(&mut self, token: TlsToken, record: Vec<u8>) -> TlsAnswer {
+    fn handle_record(&mut self, token: TlsToken, record: Vec<u8>) -> TlsAnswer {
         self.counters.records += 1;
-        let shaking = match self.take(token) {
-            None => Shaking::new(&self.config),
-            Some(Stage::Shaking(shaking)) => Some(shaking),
+        let handshaking = match self.take(token) {
+            None => Handshaking::new(&self.config),
+            Some(Stage::Handshaking(handshaking)) => Some(handshaking),
             Some(Stage::Streaming(_)) => None,
         };
-        let Some(shaking) = shaking else {
+        let Some(handshaking) = handshaking else {
             return TlsAnswer::Failed;
         };
-        let is_key_exchange = shaking.expects_key_exchange(&record);
-        let shaken = shaking.handle_record(record);
-        self.counters.cost_us += match (&shaken, take_chosen_us()) {
-            (Shaken::Done(_), _) => cost::FINISHED_US,
-            (Shaken::Refused(_) | Shaken::Failed, _) => cost::REFUSED_US,
-            (Shaken::More(shaking, _), Some(_)) if shaking.is_resumed() => cost::RESUMED_HELLO_US,
+        let is_key_exchange = handshaking.expects_key_exchange(&record);
+        let step = handshaking.handle_record(record);
+        self.counters.cost_us += match (&step, take_chosen_us()) {
+            (HandshakeStep::Done(_), _) => cost::FINISHED_US,
+            (HandshakeStep::Refused(_) | HandshakeStep::Failed, _) => cost::REFUSED_US,
+            (HandshakeStep::More(handshaking, _), Some(_)) if handshaking.is_resumed() => {
+                cost::RESUMED_HELLO_US
+            }
             (_, Some(full_us)) => full_us,
             (_, None) if is_key_exchange => cost::KEY_EXCHANGE_US,
             (_, None) => cost::RECORD_US,
         };
-        match shaken {
-            Shaken::More(shaking, flight) => {
-                self.put(token, Stage::Shaking(shaking));
+        match step {
+            HandshakeStep::More(handshaking, flight) => {
+                self.put(token, Stage::Handshaking(handshaking));
                 TlsAnswer::Continue { flight }
             }
-            Shaken::Done(done) => self.establish(token, *done),
-            Shaken::Refused(flight) => TlsAnswer::Refused { flight },
-            Shaken::Failed => TlsAnswer::Failed,
+            HandshakeStep::Done(done) => self.establish(token, *done),
+            HandshakeStep::Refused(flight) => TlsAnswer::Refused { flight },
+            HandshakeStep::Failed => TlsAnswer::Failed,
         }
     }
 
@@ -199,25 +205,25 @@ impl Handshaker {
         }
     }
 
-    /// Takes the client out of its place, if it is the one there.
+    /// Takes the client out of the table, if its serial number is the token's.
     fn take(&mut self, token: TlsToken) -> Option<Stage> {
         let is_same = |client: &mut Client| client.serial == token.serial;
         let stage = self.place(token).take_if(is_same)?.stage;
-        self.counters.shaking -= u64::from(stage.is_shaking());
+        self.counters.handshaking -= u64::from(stage.is_handshaking());
         Some(stage)
     }
 
-    /// Puts the client into its place. Whoever is still there is gone: no two clients have the
-    /// same index at the same time.
+    /// Puts the client into the table. An entry still at its index is of a client that left: no two
+    /// clients have the same index at the same time.
     fn put(&mut self, token: TlsToken, stage: Stage) {
-        self.counters.shaking += u64::from(stage.is_shaking());
+        self.counters.handshaking += u64::from(stage.is_handshaking());
         let client = Client {
             serial: token.serial,
             stage,
         };
         let gone = self.place(token).replace(client);
-        let was_shaking = gone.is_some_and(|client| client.stage.is_shaking());
-        self.counters.shaking -= u64::from(was_shaking);
+        let was_handshaking = gone.is_some_and(|client| client.stage.is_handshaking());
+        self.counters.handshaking -= u64::from(was_handshaking);
     }
 
     fn place(&mut self, token: TlsToken) -> &mut Option<Client> {

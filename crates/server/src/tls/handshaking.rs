@@ -1,8 +1,8 @@
 //! One client's handshake: whole records in, flights out, keys at the end.
 //!
-//! rustls wants to be called until it has nothing left to say but that it needs more of the
-//! client's bytes ([`ConnectionState`]); this calls it and collects what it wants sent. Records
-//! are refused by rustls alone, but for one bound of ours: [`HANDSHAKE_BYTES_MAX`].
+//! rustls must be called until it answers that it needs more of the client's bytes
+//! ([`ConnectionState`]); this calls it and collects the records to be sent. Only rustls refuses
+//! records, except for one bound of ours: [`HANDSHAKE_BYTES_MAX`].
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const PLAIN_ALERT_HEADER: [u8; 5] = [21, 3, 3, 0, 2];
 const TYPE_HANDSHAKE: u8 = 22;
 
 /// A handshake under way.
-pub(super) struct Shaking {
+pub(super) struct Handshaking {
     connection: UnbufferedServerConnection,
     /// What rustls has not finished with: the beginning of a message that goes on in the next
     /// record. rustls remembers places in it, and moves fragments together.
@@ -36,15 +36,16 @@ pub(super) struct Shaking {
     received_bytes: usize,
 }
 
-/// What a record of the client's came to.
-pub(super) enum Shaken {
+/// The result of handling one record of the client's.
+pub(super) enum HandshakeStep {
     /// It goes on; whole records for the client.
-    More(Box<Shaking>, Vec<u8>),
+    More(Box<Handshaking>, Vec<u8>),
     /// It is complete.
     Done(Box<Done>),
-    /// The client broke a rule, or nothing suits both; whole records for the client.
+    /// The client broke a rule, or there is no common version or cipher suite; whole records for
+    /// the client.
     Refused(Vec<u8>),
-    /// rustls is where it cannot be.
+    /// rustls is in a state that cannot occur here.
     Failed,
 }
 
@@ -54,23 +55,26 @@ pub(super) struct Done {
     pub(super) flight: Vec<u8>,
     /// Keys of both halves, each with the number of the next record.
     pub(super) secrets: ExtractedSecrets,
-    /// What later keys come from.
+    /// Derives later keys.
     pub(super) kernel: KernelConnection<ServerConnectionData>,
-    /// Whether it was a session of before.
+    /// Whether the session was resumed.
     pub(super) is_resumed: bool,
 }
 
-/// What rustls wants after a call.
+/// What to do next, after a call of rustls.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum NextAction {
+    /// Call rustls again.
     Call,
-    Bytes,
-    Nothing,
-    /// Something it has no reason for: it was given no record after the client's Finished.
-    Other,
+    /// Wait for more bytes of the client.
+    WaitForBytes,
+    /// The handshake is complete.
+    Finish,
+    /// A state that cannot occur: rustls is given no record after the client's Finished.
+    Fail,
 }
 
-impl Shaking {
+impl Handshaking {
     /// `None` if rustls refuses the configuration.
     pub(super) fn new(config: &Arc<ServerConfig>) -> Option<Box<Self>> {
         let connection = UnbufferedServerConnection::new(Arc::clone(config)).ok()?;
@@ -82,11 +86,11 @@ impl Shaking {
     }
 
     /// Takes one whole record.
-    pub(super) fn handle_record(mut self: Box<Self>, record: Vec<u8>) -> Shaken {
+    pub(super) fn handle_record(mut self: Box<Self>, record: Vec<u8>) -> HandshakeStep {
         self.received_bytes = self.received_bytes.saturating_add(record.len());
         if self.received_bytes > HANDSHAKE_BYTES_MAX {
             debug!("a handshake is refused: more than {HANDSHAKE_BYTES_MAX} bytes");
-            return Shaken::Refused(self.alert(AlertDescription::IllegalParameter));
+            return HandshakeStep::Refused(self.alert(AlertDescription::IllegalParameter));
         }
         if self.pending.is_empty() {
             self.pending = record;
@@ -109,38 +113,38 @@ impl Shaking {
     }
 
     /// Calls rustls until it wants no more calls.
-    fn drive(mut self: Box<Self>) -> Shaken {
+    fn drive(mut self: Box<Self>) -> HandshakeStep {
         let mut flight = Vec::new();
         loop {
             let UnbufferedStatus { discard, state, .. } =
                 self.connection.process_tls_records(&mut self.pending);
-            let wish = match state {
-                Ok(state) => heed(state, &mut flight),
+            let next = match state {
+                Ok(state) => apply_state(state, &mut flight),
                 Err(error) => {
                     debug!("a handshake is refused: {error}");
                     return self.refuse(flight, &error);
                 }
             };
             self.pending.drain(..discard);
-            match wish {
-                Wish::Call => {}
-                Wish::Bytes => return Shaken::More(self, flight),
-                Wish::Nothing => return self.finish(flight),
-                Wish::Other => return Shaken::Failed,
+            match next {
+                NextAction::Call => {}
+                NextAction::WaitForBytes => return HandshakeStep::More(self, flight),
+                NextAction::Finish => return self.finish(flight),
+                NextAction::Fail => return HandshakeStep::Failed,
             }
         }
     }
 
-    /// After an error rustls still gives what it has queued: the flight it was working on, and the
-    /// alert. It is called just as long as there is something, because then it does not look at
-    /// the client's bytes, and to look at them again is what it must not do.
+    /// After an error rustls still returns what it has queued: the flight it was working on, and
+    /// the alert. It is called only as long as something is queued, because only then does it not
+    /// parse the client's bytes again.
     ///
-    /// For a few errors it queues no alert; then the client is told by one of ours.
-    fn refuse(mut self: Box<Self>, mut flight: Vec<u8>, error: &Error) -> Shaken {
+    /// For a few errors rustls queues no alert; then we send one.
+    fn refuse(mut self: Box<Self>, mut flight: Vec<u8>, error: &Error) -> HandshakeStep {
         while self.connection.wants_write() {
             let UnbufferedStatus { state, .. } =
                 self.connection.process_tls_records(&mut self.pending);
-            if !state.is_ok_and(|state| heed(state, &mut flight) == Wish::Call) {
+            if !state.is_ok_and(|state| apply_state(state, &mut flight) == NextAction::Call) {
                 break;
             }
         }
@@ -151,16 +155,16 @@ impl Shaking {
                 _ => flight,
             };
         }
-        Shaken::Refused(flight)
+        HandshakeStep::Refused(flight)
     }
 
-    fn finish(self: Box<Self>, flight: Vec<u8>) -> Shaken {
+    fn finish(self: Box<Self>, flight: Vec<u8>) -> HandshakeStep {
         if !self.pending.is_empty() {
-            return Shaken::Failed;
+            return HandshakeStep::Failed;
         }
         let is_resumed = self.is_resumed();
         match self.connection.dangerous_into_kernel_connection() {
-            Ok((secrets, kernel)) => Shaken::Done(Box::new(Done {
+            Ok((secrets, kernel)) => HandshakeStep::Done(Box::new(Done {
                 flight,
                 secrets,
                 kernel,
@@ -168,13 +172,13 @@ impl Shaking {
             })),
             Err(error) => {
                 debug!("no keys after a handshake: {error}");
-                Shaken::Failed
+                HandshakeStep::Failed
             }
         }
     }
 
-    /// An alert of ours. Once there are keys only rustls could seal it, and it cannot be asked to;
-    /// then the connection ends without.
+    /// An alert of ours. Once there are keys only rustls could seal it, and it has no interface for
+    /// that; the connection then ends without an alert.
     fn alert(&self, description: AlertDescription) -> Vec<u8> {
         if self.connection.protocol_version().is_some() {
             return Vec::new();
@@ -184,20 +188,23 @@ impl Shaking {
     }
 }
 
-/// Does what rustls asks for, as far as it can be done here.
-fn heed(state: ConnectionState<'_, '_, ServerConnectionData>, flight: &mut Vec<u8>) -> Wish {
+/// Carries out the state that rustls returned, and says what to do next.
+fn apply_state(
+    state: ConnectionState<'_, '_, ServerConnectionData>,
+    flight: &mut Vec<u8>,
+) -> NextAction {
     match state {
         ConnectionState::EncodeTlsData(mut data) => {
             append(&mut data, flight);
-            Wish::Call
+            NextAction::Call
         }
         ConnectionState::TransmitTlsData(data) => {
             data.done();
-            Wish::Call
+            NextAction::Call
         }
-        ConnectionState::BlockedHandshake => Wish::Bytes,
-        ConnectionState::WriteTraffic(_) => Wish::Nothing,
-        _ => Wish::Other,
+        ConnectionState::BlockedHandshake => NextAction::WaitForBytes,
+        ConnectionState::WriteTraffic(_) => NextAction::Finish,
+        _ => NextAction::Fail,
     }
 }
 

@@ -19,18 +19,18 @@ mod config;
 mod cost;
 mod files;
 mod handshaker;
+mod handshaking;
 mod loader;
 mod pem;
 pub mod reader;
-mod shaking;
 mod validity;
 
 pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PairPaths};
 pub use config::{Loaded, Source, server_config};
 pub use files::{PEM_BYTES_MAX, PemFiles};
 pub use handshaker::Handshaker;
+pub use handshaking::HANDSHAKE_BYTES_MAX;
 pub use loader::Loader;
-pub use shaking::HANDSHAKE_BYTES_MAX;
 pub use validity::{EXPIRY_NOTICE_LIFE_PART, EXPIRY_NOTICE_SECONDS_MAX};
 
 #[cfg(test)]

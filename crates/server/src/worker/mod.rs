@@ -154,7 +154,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
         progressed |= self.fire_timers(now);
-        progressed |= self.shake_hands(now, !progressed);
+        progressed |= self.drive_handshakes(now, !progressed);
         self.objects.expire_unused(now);
         // Handles given up by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
@@ -303,13 +303,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
         is_due
     }
 
-    /// Answers what the conductor asks of TLS: first what is cheap, and most of it the end of what
-    /// was paid for; then hellos, as long as there is credit. `is_idle`: nothing else happened in
-    /// this round, so a hello takes no time from anyone.
+    /// Carries out the conductor's TLS plans: first the cheap ones, most of which complete
+    /// handshakes whose costly part is done; then ClientHellos, as long as there is credit.
+    /// `is_idle`: nothing else happened in this round, so a ClientHello delays nobody.
     ///
-    /// Hellos left over never wait for the worker to wake up: they are left over in a round in
-    /// which something happened, and behind it comes another.
-    fn shake_hands(&mut self, now: Instant, is_idle: bool) -> bool {
+    /// A ClientHello left over does not wait for the worker to wake up: something happened in this
+    /// round, so another round follows at once.
+    fn drive_handshakes(&mut self, now: Instant, is_idle: bool) -> bool {
         self.credit.begin_round(now);
         let (mut is_any, mut records, mut keys) = (false, 0, 0);
         while records < RECORDS_MAX && keys < KEYS_MAX {
@@ -581,7 +581,7 @@ fn place_of(slot: u32) -> usize {
     usize::try_from(slot).expect("invariant: a usize has at least 32 bits")
 }
 
-/// The answer where nobody can shake hands.
+/// The answer to a plan of TLS on a worker that has no handshaker.
 fn fail(plan: &TlsPlan) -> Option<(TlsToken, TlsAnswer)> {
     match plan {
         TlsPlan::Handshake { token, .. } | TlsPlan::NextKey { token, .. } => {

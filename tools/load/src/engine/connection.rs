@@ -23,10 +23,10 @@ pub(super) enum Phase {
     /// There is no socket.
     #[default]
     Waiting,
-    /// TCP is shaking hands.
+    /// The TCP handshake is under way.
     Connecting(Line),
     /// TLS is.
-    Shaking(Box<Shaking>),
+    Handshaking(Box<Handshaking>),
     /// Requests may be sent.
     Open(Open),
 }
@@ -56,12 +56,12 @@ impl Line {
 
 /// A TLS handshake under way.
 #[derive(Debug)]
-pub(super) struct Shaking {
+pub(super) struct Handshaking {
     pub(super) line: Line,
     handshake: Handshake,
 }
 
-impl Shaking {
+impl Handshaking {
     pub(super) fn new(
         mut line: Line,
         config: &Arc<ClientConfig>,
@@ -92,9 +92,9 @@ impl Shaking {
     }
 
     pub(super) fn finish(self) -> Result<(Open, Agreement), Fault> {
-        let shaken = self.handshake.finish()?;
-        let agreed = shaken.agreed;
-        let channel = Channel::Sealed(Box::new(Sealed::new(shaken)?));
+        let established = self.handshake.finish()?;
+        let agreed = established.agreed;
+        let channel = Channel::Sealed(Box::new(Sealed::new(established)?));
         Ok((Open::new(self.line, channel), agreed))
     }
 }

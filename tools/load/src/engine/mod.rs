@@ -33,7 +33,7 @@ use crate::schedule::{Random, Schedule, back_off};
 use crate::socket::{self, Buffers};
 use crate::stats::{Ending, Faults, Frame, Report, Stats, float};
 use crate::tls::with_sessions;
-use connection::{Line, Open, Phase, Progress, Shaking};
+use connection::{Handshaking, Line, Open, Phase, Progress};
 
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 1024;
@@ -328,7 +328,7 @@ impl<'a> Engine<'a> {
             // What made it be looked at again may have been its last connection's.
             Phase::Connecting(_) if !flags.intersects(decided()) => Ok(()),
             Phase::Connecting(_) => self.connected(index, now),
-            Phase::Shaking(_) => self.shake(index, now),
+            Phase::Handshaking(_) => self.advance_handshake(index, now),
             Phase::Open(_) => {
                 let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP;
                 let is_ending = flags.intersects(ends | epoll::EventFlags::ERR);
@@ -357,29 +357,29 @@ impl<'a> Engine<'a> {
             return Ok(());
         };
         if let (Some(name), Some(config)) = (&server.tls, &connection.tls) {
-            let shaking = Shaking::new(line, config, name.clone())?;
-            connection.phase = Phase::Shaking(Box::new(shaking));
-            return self.shake(index, now);
+            let handshaking = Handshaking::new(line, config, name.clone())?;
+            connection.phase = Phase::Handshaking(Box::new(handshaking));
+            return self.advance_handshake(index, now);
         }
         connection.phase = Phase::Open(Open::plain(line));
         self.stand(index, now);
         Ok(())
     }
 
-    fn shake(&mut self, index: u32, now: Duration) -> Result<(), Fault> {
+    fn advance_handshake(&mut self, index: u32, now: Duration) -> Result<(), Fault> {
         let Some(connection) = connection(&mut self.connections, index) else {
             return Ok(());
         };
-        let Phase::Shaking(shaking) = &mut connection.phase else {
+        let Phase::Handshaking(handshaking) = &mut connection.phase else {
             return Ok(());
         };
-        if !shaking.advance(&mut self.buffers)? {
+        if !handshaking.advance(&mut self.buffers)? {
             return Ok(());
         }
-        let Phase::Shaking(shaking) = std::mem::take(&mut connection.phase) else {
+        let Phase::Handshaking(handshaking) = std::mem::take(&mut connection.phase) else {
             return Ok(());
         };
-        let (open, agreed) = shaking.finish()?;
+        let (open, agreed) = handshaking.finish()?;
         connection.phase = Phase::Open(open);
         self.stats.add_handshake(agreed);
         self.stand(index, now);
@@ -599,7 +599,7 @@ impl<'a> Engine<'a> {
         connection.wakes = None;
         match std::mem::take(&mut connection.phase) {
             // A handshake that could not even begin has left no phase behind.
-            Phase::Waiting | Phase::Connecting(_) | Phase::Shaking(_) => {
+            Phase::Waiting | Phase::Connecting(_) | Phase::Handshaking(_) => {
                 self.opening -= 1;
                 self.tried(index);
             }
@@ -682,7 +682,7 @@ impl<'a> Engine<'a> {
                     self.reopen(index);
                 }
                 Phase::Open(_) => self.ask(index, moment, now),
-                Phase::Connecting(_) | Phase::Shaking(_) => {}
+                Phase::Connecting(_) | Phase::Handshaking(_) => {}
             }
         }
     }
@@ -697,7 +697,7 @@ impl<'a> Engine<'a> {
             let (since, doing) = match &connection.phase {
                 Phase::Waiting => continue,
                 Phase::Connecting(line) => (line.since, "connecting"),
-                Phase::Shaking(shaking) => (shaking.line.since, "shaking hands"),
+                Phase::Handshaking(handshaking) => (handshaking.line.since, "in the handshake"),
                 Phase::Open(open) if open.url.is_some() => (open.last_byte, "a reply"),
                 Phase::Open(_) => continue,
             };

@@ -38,16 +38,16 @@ impl std::fmt::Debug for Handshake {
 }
 
 /// What a finished handshake leaves.
-pub(crate) struct Shaken {
+pub(crate) struct Established {
     pub(crate) secrets: ExtractedSecrets,
     /// Knows how keys change and what tickets are worth.
     pub(crate) keys: KernelConnection<ClientConnectionData>,
     pub(crate) agreed: Agreement,
 }
 
-impl std::fmt::Debug for Shaken {
+impl std::fmt::Debug for Established {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shaken")
+        f.debug_struct("Established")
             .field("agreed", &self.agreed)
             .finish_non_exhaustive()
     }
@@ -101,7 +101,7 @@ impl Handshake {
     ///
     /// # Errors
     /// A handshake that is not over.
-    pub(crate) fn finish(self) -> Result<Shaken, Fault> {
+    pub(crate) fn finish(self) -> Result<Established, Fault> {
         let group = self.tls.negotiated_key_exchange_group();
         let suite = self.tls.negotiated_cipher_suite();
         let agreed = Agreement {
@@ -115,7 +115,7 @@ impl Handshake {
             },
         };
         let (secrets, keys) = self.tls.dangerous_into_kernel_connection().map_err(fault)?;
-        Ok(Shaken {
+        Ok(Established {
             secrets,
             keys,
             agreed,

@@ -8,7 +8,7 @@ mod tests;
 
 pub use config::{Agreed, Kind, Suite, Version};
 pub(crate) use config::{Agreement, ClientOptions, client_config, with_sessions};
-pub(crate) use handshake::{Handshake, Shaken};
+pub(crate) use handshake::{Established, Handshake};
 pub(crate) use sealed::Sealed;
 
 /// Bytes of a record's header: type, version, length (RFC 8446 s5.1).

@@ -1,6 +1,6 @@
 //! A connection over TLS whose bodies are counted by their records' headers, not decrypted.
 //!
-//! rustls shakes hands; its keys are then used here, through rustls's own record protection, to
+//! rustls makes the handshake; its keys are then used here, through rustls's own record protection, to
 //! seal requests and to open the records in which a reply's head stands. Of every other record the
 //! five bytes of header are read and checked, and the ciphertext is thrown away inside the kernel:
 //! a client that decrypted all would be measured itself. What proves the work is arithmetic: the
@@ -27,7 +27,7 @@ use rustls::crypto::cipher::{
 use rustls::kernel::KernelConnection;
 use rustls::{ConnectionTrafficSecrets, ContentType, ProtocolVersion, SupportedCipherSuite};
 
-use super::{CONTENT_BYTES_MAX, HEADER_BYTES, Shaken};
+use super::{CONTENT_BYTES_MAX, Established, HEADER_BYTES};
 use crate::channel::{RecordCounts, Want};
 use crate::fault::{Fault, FaultKind};
 use crate::reply::Reply;
@@ -129,8 +129,8 @@ impl fmt::Debug for Protection {
 
 impl Protection {
     /// Takes the keys of a finished handshake.
-    fn new(shaken: Shaken) -> Result<Self, Fault> {
-        let Shaken { secrets, keys, .. } = shaken;
+    fn new(established: Established) -> Result<Self, Fault> {
+        let Established { secrets, keys, .. } = established;
         let suite = keys.negotiated_cipher_suite();
         let (sent, tx) = secrets.tx;
         let (received, rx) = secrets.rx;
@@ -302,9 +302,9 @@ impl Sealed {
     ///
     /// # Errors
     /// Keys of a kind nobody knows.
-    pub(crate) fn new(shaken: Shaken) -> Result<Self, Fault> {
+    pub(crate) fn new(established: Established) -> Result<Self, Fault> {
         Ok(Self {
-            protection: Protection::new(shaken)?,
+            protection: Protection::new(established)?,
             at: At::NEXT,
             is_closed: false,
             reply: Reply::default(),

@@ -77,7 +77,7 @@ fn reply(connection: &mut ServerConnection) {
     record(connection, &body());
 }
 
-fn shake(socket: &mut TcpStream, options: ClientOptions<'_>) -> Result<Sealed, Fault> {
+fn complete_handshake(socket: &mut TcpStream, options: ClientOptions<'_>) -> Result<Sealed, Fault> {
     let config = client_config(ClientOptions {
         is_insecure: true,
         ..options
@@ -141,11 +141,11 @@ fn fetch(
     }
 }
 
-/// Shakes hands with a server and fetches `requests` replies, every other compared.
+/// Completes a handshake with a server and fetches `requests` replies, every other compared.
 fn run(options: ClientOptions<'_>, requests: usize, answer: Answer) -> Result<Sealed, Fault> {
     let (mut socket, server) = serve(requests, answer);
     let mut outcome = Ok(());
-    let mut sealed = shake(&mut socket, options)?;
+    let mut sealed = complete_handshake(&mut socket, options)?;
     for (index, piece_bytes) in [100_000, 7].into_iter().cycle().take(requests).enumerate() {
         let is_compared = index % 2 == 1;
         outcome = outcome.and_then(|()| {

@@ -57,7 +57,7 @@ impl World {
         opened
     }
 
-    fn shake_hands(&mut self, client: &mut ClientConnection) {
+    fn complete_handshake(&mut self, client: &mut ClientConnection) {
         while client.is_handshaking() {
             self.send_sealed(client);
             if client.is_handshaking() {
@@ -72,7 +72,7 @@ impl World {
 fn a_file_comes_whole_over_tls() {
     let mut world = world(with_tls());
     let mut client = new_client();
-    world.shake_hands(&mut client);
+    world.complete_handshake(&mut client);
     let expected = bytes(&content(0));
     for _ in 0..2 {
         client
@@ -146,7 +146,7 @@ fn without_credit_a_hello_waits_for_a_round_in_which_nothing_else_happens() {
 fn a_round_makes_no_more_keys_than_its_bound() {
     let mut world = world(with_tls());
     let mut client = new_client();
-    world.shake_hands(&mut client);
+    world.complete_handshake(&mut client);
     world.settle();
     for _ in 0..=KEYS_MAX {
         client.refresh_traffic_keys().unwrap();
@@ -187,13 +187,13 @@ fn where_nobody_shakes_hands_the_client_is_reset() {
 fn new_certificates_are_for_the_next_who_comes() {
     let mut world = world(with_tls());
     let mut before = new_client();
-    world.shake_hands(&mut before);
+    world.complete_handshake(&mut before);
     let loaded = loaded();
     world.worker.set_tls(&loaded);
     world.reconnect();
     world.client.received.clear();
     let mut after = new_client();
-    world.shake_hands(&mut after);
+    world.complete_handshake(&mut after);
     assert_ne!(before.peer_certificates(), after.peer_certificates());
     assert_eq!(world.counter("tls_reload_count"), 1);
     let end = world.counter("tls_certificate_end_unix_seconds");
