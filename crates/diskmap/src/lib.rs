@@ -1,9 +1,8 @@
-//! Storage I/O for one worker with five verbs: open, read (and write), sqsync, and
-//! consume completions.
+//! Storage I/O for one worker: open, close, read, write, submit (`sqsync`), consume completions.
 //!
 //! **A slot given to the device returns only by its completion.** A read is enqueued with a
-//! [`FreeSlot`] and a token; one [`Disk::sqsync`] rings the doorbell for all that are enqueued;
-//! completions come back in any order, each with its token and its slot.
+//! [`FreeSlot`] and a token; one [`Disk::sqsync`] submits all enqueued reads; completions come back
+//! in any order, each with its token and its slot.
 //!
 //! Two implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
 //! descriptor says so) and [`sim`] (seeded, virtual time). They keep the same promises:
@@ -13,9 +12,9 @@
 //!   ends in [`DiskError::Changed`] (`docs/decisions/0004-file-change-detection.md`).
 //! - Every accepted read and write completes once, after [`Disk::close`] too.
 //!
-//! It refuses to cache, to read ahead, to follow paths (it is given open descriptors) and to
-//! make a write durable (`fdatasync` is for whoever owns the descriptor). Bounded by the queue
-//! depth and the file table of the chosen disk; a full queue gives the read back.
+//! It refuses to cache, to read ahead, to resolve paths (it is given open descriptors) and to make a
+//! write durable (the caller calls `fdatasync`). Bounded by the queue depth and the file table of
+//! the chosen disk; a full queue returns the read to the caller.
 
 pub mod sim;
 pub mod uring;
@@ -26,44 +25,45 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
 
-/// Smallest block, bytes: the sector every disk can be asked for, and the smallest alignment
-/// `O_DIRECT` knows.
+/// Smallest block, bytes: the sector size that every disk supports, and the smallest alignment of
+/// `O_DIRECT`.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 
-/// Names an opened file or block device within one disk. Opaque; a closed one is not soon reused.
+/// Identifies an open file or block device of one disk: index and generation, opaque to callers.
+/// The generation keeps a closed file's identifier from being reused soon.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileIndex(pub u32);
 
 impl FileIndex {
-    fn new(place: u16, generation: u16) -> Self {
-        Self(u32::from(generation) << 16 | u32::from(place))
+    fn new(index: u16, generation: u16) -> Self {
+        Self(u32::from(generation) << 16 | u32::from(index))
     }
 
-    /// Its place in the table of open files.
-    fn place(self) -> u16 {
+    /// Index in the table of open files.
+    fn table_index(self) -> u16 {
         let [_, _, high, low] = self.0.to_be_bytes();
         u16::from_be_bytes([high, low])
     }
 
-    /// Tells it from earlier files of the same place.
+    /// Tells the file from earlier files of the same index.
     fn generation(self) -> u16 {
         let [high, low, _, _] = self.0.to_be_bytes();
         u16::from_be_bytes([high, low])
     }
 }
 
-/// What is to be opened.
+/// The file to open.
 #[derive(Debug)]
 pub enum FileSource {
-    /// A regular file or block device, whose status is asked for. With `O_DIRECT` the page cache is
+    /// A regular file or block device; `open` asks for its status. With `O_DIRECT` the page cache is
     /// not used.
     Descriptor(OwnedFd),
-    /// A regular file whose status is known. Its content counts as changed if it changed since
-    /// that status was taken, and its file system is asked nothing before the first read.
+    /// A regular file whose status is known. Its content counts as changed if it changed after that
+    /// status was taken. The file system is not asked before the first read.
     File {
         /// The file.
         descriptor: OwnedFd,
-        /// As it was.
+        /// The known status.
         status: FileStatus,
     },
     /// A file of the simulation's catalogue ([`sim::SimDisk::add_file`]).
@@ -95,11 +95,11 @@ pub struct FileStatus {
     pub direct_offset_align_bytes: u32,
     /// Memory read into must be aligned to this, bytes; 0 if the file system does not say.
     pub direct_memory_align_bytes: u32,
-    /// What its path ended with, where that is known without asking the kernel.
+    /// The last bytes of its path, if they are known without asking the kernel.
     pub path_end: Option<PathEnd>,
 }
 
-/// The last bytes of a path, to be compared with.
+/// Length and hash of the last bytes of a path, to compare another path with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathEnd {
     length_bytes: usize,
@@ -107,7 +107,7 @@ pub struct PathEnd {
 }
 
 impl PathEnd {
-    /// All of `bytes`. If they begin with a slash, they are whole names of directories and files.
+    /// Of all of `bytes`. With a leading slash they match whole path components only.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -130,14 +130,14 @@ impl PathEnd {
 /// A file that was closed and that no command uses any more.
 #[derive(Debug)]
 pub struct ClosedFile {
-    /// Its last descriptor here: dropping it may take as long as freeing the space of a deleted
-    /// file.
+    /// The last descriptor of it in this process. Dropping it may take long: for a deleted file,
+    /// the last close frees the space.
     pub descriptor: OwnedFd,
     /// Its file system's device: major and minor number.
     pub device: (u32, u32),
 }
 
-/// What the device demands and allows for one opened file.
+/// Alignment and size limits of one open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLimits {
     /// File or device size, bytes.
@@ -158,14 +158,14 @@ pub struct Read {
     /// Bytes wanted, a multiple of the block size, at most the slot; may reach past the end of the
     /// file within its last block.
     pub length_bytes: u32,
-    /// Where to; the disk owns it until the completion.
+    /// Target; the disk owns it until the completion.
     pub slot: FreeSlot,
     /// Comes back with the completion.
     pub token: u64,
 }
 
-/// A write to be enqueued. Once a file was written to, its changes are no longer looked for:
-/// whoever writes a file through this disk is the one who changes it.
+/// A write to be enqueued. A file that was written to through this disk is no longer checked for
+/// changes: the disk would detect its own.
 #[derive(Debug)]
 pub struct Write {
     /// Which file.
@@ -174,7 +174,7 @@ pub struct Write {
     pub offset_bytes: u64,
     /// Bytes to write, a multiple of the block size, at most what the slot is filled with.
     pub length_bytes: u32,
-    /// Where from; the disk owns it until the completion.
+    /// Source; the disk owns it until the completion.
     pub slot: FilledSlot,
     /// Comes back with the completion.
     pub token: u64,
@@ -185,9 +185,8 @@ pub struct Write {
 pub struct Completion {
     /// The token of the [`Read`] or [`Write`].
     pub token: u64,
-    /// For a read, the slot with as many bytes as were read (fewer than asked only at the end of
-    /// the file); for a write that took all bytes, its slot as it was. Otherwise the free slot and
-    /// the reason.
+    /// A successful read: the slot, filled with the bytes read (fewer than asked only at the end of
+    /// the file). A complete write: its slot, unchanged. Otherwise the free slot and the error.
     pub result: Result<FilledSlot, (FreeSlot, DiskError)>,
 }
 
@@ -195,9 +194,9 @@ pub struct Completion {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
-    /// The device or kernel said so: errno. `EBADF` also stands for a file that is not open,
-    /// `ENOTSUP` for a [`FileSource`] of another kind of disk, `EIO` also for a read that ended
-    /// before the end of an unchanged file and would not go on.
+    /// errno of the device or kernel. `EBADF` also means that the file is not open, `ENOTSUP` that
+    /// the [`FileSource`] is for another kind of disk, `EIO` also that a read stopped before the end
+    /// of an unchanged file.
     #[error("storage error (errno {0})")]
     Io(i32),
     /// The file is no longer what it was when it was opened.
@@ -227,7 +226,7 @@ pub struct Counters {
     pub disk_failed_commands: u64,
     /// Reads that ended in [`DiskError::Changed`].
     pub disk_changed_commands: u64,
-    /// Completions with an unknown or stale name; ignored.
+    /// Completions with unknown or stale user data; ignored.
     pub disk_stale_completions: u64,
     /// System calls made to submit and to reap; none in simulation.
     pub disk_enter_calls: u64,
@@ -235,9 +234,9 @@ pub struct Counters {
     pub disk_check_calls: u64,
     /// Files whose change time moved while their content stayed: linked, renamed, given away.
     pub disk_touched_files: u64,
-    /// Files that the kernel would not register, which costs each of their reads a little.
+    /// Files that the kernel refused to register, which costs a little in each of their reads.
     pub disk_unregistered_files: u64,
-    /// Times the kernel would not forget a registered file; tried again later.
+    /// Times the kernel refused to unregister a file; tried again later.
     pub disk_kept_registrations: u64,
 }
 
@@ -274,24 +273,23 @@ impl Counters {
 
 /// Storage for one worker.
 pub trait Disk {
-    /// Takes over a file and asks its device for its limits. Not for the data path: it makes a
-    /// handful of system calls.
+    /// Takes ownership of a file and asks its device for its limits. Not for the data path: it makes
+    /// several system calls.
     ///
     /// # Errors
     /// The table is full, or the kernel refused; the file counts as closed then.
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError>;
 
-    /// Forgets a file. Commands in flight on it still complete. A file that is not open is
-    /// ignored.
+    /// Closes a file. Commands in flight on it still complete. A file that is not open is ignored.
     fn close(&mut self, file: FileIndex);
 
-    /// A file that was closed, to be dropped where that may take its time; `None` from a disk that
-    /// drops them by itself. Take them all after each round of closes and completions.
+    /// A closed file, for the caller to drop on a thread that may block; `None` from a disk that
+    /// drops them itself. Take them all after each round of closes and completions.
     fn poll_closed(&mut self) -> Option<ClosedFile> {
         None
     }
 
-    /// Enqueues a read; nothing is submitted before `sqsync`. `Err` gives it back when the queue
+    /// Enqueues a read; nothing is submitted before `sqsync`. `Err` returns the read when the queue
     /// is full. A read of a file that is not open completes with `EBADF`.
     ///
     /// # Panics
@@ -304,10 +302,10 @@ pub trait Disk {
     /// If `length_bytes` is zero or more than the slot is filled with.
     fn write(&mut self, arena: &mut Arena, write: Write) -> Result<(), Write>;
 
-    /// Rings the doorbell once for all enqueued commands. Costs nothing if there are none.
+    /// Submits all enqueued commands by one system call. Costs nothing if there are none.
     ///
     /// # Errors
-    /// The kernel refuses commands for good; those enqueued stay enqueued.
+    /// The kernel refused the submission; the commands stay enqueued.
     fn sqsync(&mut self, now: Instant) -> Result<(), DiskError>;
 
     /// Hands up to `completions_max` completions, in any order, to `sink`; never blocks; returns
@@ -324,15 +322,15 @@ pub trait Disk {
     fn in_flight(&self) -> usize;
 
     /// The descriptor that is readable when completions wait to be consumed; `None` in simulation.
-    /// Stays the same. A wait for it that ends in `EINTR` means the same as one that succeeds: the
-    /// kernel may have interrupted it to complete a command.
+    /// It never changes. A poll that ends in `EINTR` counts as readable: the kernel may have
+    /// interrupted it to complete a command.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// What happened since start.
     fn counters(&self) -> &Counters;
 }
 
-/// Misaligned commands are a caller's mistake that a real device answers with `EINVAL`.
+/// A misaligned command is a programming error, which a real device answers with `EINVAL`.
 fn check_alignment(offset_bytes: u64, length_bytes: u32, limits: &FileLimits) {
     debug_assert!(
         offset_bytes.is_multiple_of(limits.block_bytes.into())

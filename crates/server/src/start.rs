@@ -603,7 +603,7 @@ fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring,
     let config = UringConfig {
         queue_depth,
         files_max,
-        hands_back_closed: true,
+        return_closed_files: true,
         ..UringConfig::default()
     };
     let disk = Uring::new(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;

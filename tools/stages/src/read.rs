@@ -85,7 +85,7 @@ impl Reader {
             queue_depth: args.window,
             files_max: args.files,
             fixed_buffers: true,
-            hands_back_closed: false,
+            return_closed_files: false,
         };
         let mut disk = Uring::new(config, &arena)?;
         let mut paths = Vec::new();

@@ -1,7 +1,8 @@
-//! What simulated files hold: given bytes, or bytes that are a function of their offset.
+//! The content of simulated files: given bytes, or bytes that are a function of their offset.
 //!
-//! The function lets a simulation serve terabytes, and lets its checker know every byte without
-//! asking the disk. Bounded by the size of [`SimContent::Bytes`].
+//! With the function a simulation can serve terabytes, and its checker can compute every byte
+//! without asking the disk. It refuses nothing but offsets beyond the file. Bounded by the size of
+//! [`SimContent::Bytes`].
 
 /// Content of a simulated file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,8 +75,8 @@ fn fill_pattern(seed: u64, offset_bytes: u64, target: &mut [u8]) {
     }
 }
 
-/// The finaliser of SplitMix64: neighbours have nothing in common, so a byte of a wrong place or
-/// version does not pass for the right one.
+/// The finaliser of SplitMix64: adjacent words are unrelated, so a byte from a wrong offset or
+/// version differs from the right one.
 fn pattern_word(seed: u64, index: u64) -> u64 {
     let mut word = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,17 +1,16 @@
 //! A disk that is a function of its seed: virtual time, latencies, reordering, failures.
 //!
-//! Time is what the `now` arguments say. A command's fate is drawn when `sqsync` submits it: how
-//! long it takes, whether it fails, whether it needs a second round (a partial read whose rest
-//! the real disk would issue again), whether it is stuck for a long but bounded while. It is
-//! consumed once its time has come, earliest first, and by lot among equals. Same seed and same
-//! calls: same completions.
+//! Time is the `now` argument. The faults of a command are drawn when `sqsync` submits it: its
+//! latency, whether it fails, whether it is partial (and needs a second round for its rest, which
+//! the real disk would reissue), whether it is stuck for a long but bounded time. Completions are
+//! consumed by due time, in random order among equals. Same seed and same calls: same completions.
 //!
-//! A device can be made to hang ([`SimDisk::set_hung`]): its commands complete only once it answers
-//! again, if ever, as those of a mount whose server is gone. Other devices go on.
+//! A device can be made to hang ([`SimDisk::set_hung`]), as a mount does whose server is gone: its
+//! commands complete only once it answers again. Other devices go on.
 //!
-//! It refuses what a real disk under `uring` does not do: bytes in the middle of a file missing from
-//! a successful read, a completion that comes twice. The one lie it can be told to tell is [`SimChange::Silent`]: bytes that change and keep their timestamps, so that the layers
-//! above can prove they notice by themselves.
+//! It refuses to do what a real disk under `uring` does not do: to leave out bytes in the middle of
+//! a successful read, to complete a command twice. The exception is [`SimChange::Silent`]: content
+//! that changes with unchanged timestamps. It tests that the layers above detect the change.
 //!
 //! Bounded by [`SimConfig::queue_depth`] and [`SimConfig::files_max`]; the catalogue is as large
 //! as the simulation makes it.
@@ -40,7 +39,7 @@ pub const CHANCE_SCALE: u32 = 1_000_000;
 /// How a simulated disk behaves. Chances are in millionths ([`CHANCE_SCALE`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimConfig {
-    /// Of everything that is left to chance.
+    /// Seed of all random draws.
     pub seed: u64,
     /// Most commands enqueued or in flight.
     pub queue_depth: u32,
@@ -52,11 +51,11 @@ pub struct SimConfig {
     pub read_bytes_max: u32,
     /// Shortest time a command takes.
     pub latency_min: Duration,
-    /// Longest time an ordinary command takes; uniform in between.
+    /// Longest time a command takes that is not stuck; uniform in between.
     pub latency_max: Duration,
     /// Chance that a command takes up to `stuck_max` instead.
     pub stuck_chance: u32,
-    /// Longest time any command takes, but for second rounds.
+    /// Longest time any command takes, without second rounds.
     pub stuck_max: Duration,
     /// Chance that a command is done in two rounds, each with its own time.
     pub partial_chance: u32,
@@ -84,7 +83,7 @@ impl SimConfig {
     }
 }
 
-/// Whether a change of a file shows in what the disk checks.
+/// Whether the disk's check detects a change of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SimChange {
     /// Reads of files opened before end in [`DiskError::Changed`].
@@ -98,7 +97,7 @@ pub enum SimChange {
 #[derive(Debug)]
 struct CatalogueFile {
     content: SimContent,
-    /// Where it is.
+    /// The device it is on.
     device: u32,
     /// Counts detected changes.
     version: u32,
@@ -123,12 +122,12 @@ struct OpenFile {
 }
 
 #[derive(Debug)]
-enum Held {
+enum CommandSlot {
     Reading(memory::ReadingSlot),
     Writing(FilledSlot),
 }
 
-impl Held {
+impl CommandSlot {
     fn into_free(self) -> FreeSlot {
         match self {
             Self::Reading(slot) => slot.into_free(),
@@ -146,11 +145,11 @@ struct Command {
     file_index: FileIndex,
     offset_bytes: u64,
     length_bytes: u32,
-    held: Held,
+    slot: CommandSlot,
     fails: bool,
 }
 
-/// When a submitted command is due, a lot among equals, and its place in the table.
+/// When a submitted command is due, a random number for the order among equals, and its table index.
 type Due = Reverse<(Instant, u32, u32)>;
 
 /// A simulated disk.
@@ -161,7 +160,7 @@ pub struct SimDisk {
     catalogue: Vec<CatalogueFile>,
     /// Changes to come, by time, and in the order they were ordered among equals.
     changes: VecDeque<Change>,
-    /// Open files; the generation of a place changes when it is closed.
+    /// Generation and open file of each index; closing increments the generation.
     files: Vec<(u16, Option<OpenFile>)>,
     commands: Vec<Option<Command>>,
     free_commands: Vec<u32>,
@@ -229,20 +228,20 @@ impl SimDisk {
             return;
         }
         self.hung.remove(&device);
-        for place in core::mem::take(&mut self.stuck) {
-            if self.is_stuck(place) {
-                self.stuck.push(place);
+        for index in core::mem::take(&mut self.stuck) {
+            if self.is_stuck(index) {
+                self.stuck.push(index);
             } else {
                 let due = now + self.draw_latency();
                 let lot = self.random.next_u32();
-                self.submitted.push(Reverse((due, lot, place)));
+                self.submitted.push(Reverse((due, lot, index)));
             }
         }
     }
 
-    /// Whether the command at a place waits for a device that hangs.
-    fn is_stuck(&self, place: u32) -> bool {
-        let command = self.commands[place as usize].as_ref();
+    /// Whether the command at an index waits for a device that hangs.
+    fn is_stuck(&self, index: u32) -> bool {
+        let command = self.commands[index as usize].as_ref();
         let file = command.and_then(|command| command.file);
         file.is_some_and(|file| {
             let device = self.catalogue[file.catalogue_id as usize].device;
@@ -259,9 +258,9 @@ impl SimDisk {
             (id as usize) < self.catalogue.len(),
             "there is no file {id}"
         );
-        let place = self.changes.partition_point(|change| change.at <= at);
+        let index = self.changes.partition_point(|change| change.at <= at);
         self.changes.insert(
-            place,
+            index,
             Change {
                 at,
                 catalogue_id: id,
@@ -276,8 +275,8 @@ impl SimDisk {
         self.refusal = Some(error);
     }
 
-    /// Applies the changes due at `now`, as `sqsync` and `consume_completions` do. For whoever
-    /// opens files at a time when neither was called, since `open` is not told the time.
+    /// Applies the changes due at `now`, as `sqsync` and `consume_completions` do. Call it before
+    /// `open`, which has no `now`.
     pub fn advance(&mut self, now: Instant) {
         while self.changes.front().is_some_and(|change| change.at <= now) {
             let Some(change) = self.changes.pop_front() else {
@@ -296,13 +295,13 @@ impl SimDisk {
     }
 
     fn open_file(&self, file: FileIndex) -> Option<OpenFile> {
-        let (generation, open) = self.files.get(usize::from(file.place()))?;
+        let (generation, open) = self.files.get(usize::from(file.table_index()))?;
         open.filter(|_| *generation == file.generation())
     }
 
-    fn enqueue(&mut self, place: u32, command: Command) {
-        self.commands[place as usize] = Some(command);
-        self.enqueued.push(place);
+    fn enqueue(&mut self, index: u32, command: Command) {
+        self.commands[index as usize] = Some(command);
+        self.enqueued.push(index);
     }
 
     fn happens(&mut self, chance: u32) -> bool {
@@ -333,13 +332,13 @@ impl SimDisk {
     fn finish(&mut self, arena: &mut Arena, command: Command) -> Completion {
         let token = command.token;
         let Some(file) = command.file else {
-            let failure = (command.held.into_free(), DiskError::Io(libc::EBADF));
+            let failure = (command.slot.into_free(), DiskError::Io(libc::EBADF));
             return Completion {
                 token,
                 result: Err(failure),
             };
         };
-        // A write through this disk is no change to whoever has the file open through it.
+        // A write through this disk is not detected as a change by its own open files.
         let is_written = self
             .open_file(command.file_index)
             .is_some_and(|f| f.version.is_none());
@@ -353,11 +352,11 @@ impl SimDisk {
         if let Some(error) = error {
             return Completion {
                 token,
-                result: Err((command.held.into_free(), error)),
+                result: Err((command.slot.into_free(), error)),
             };
         }
-        let slot = match command.held {
-            Held::Reading(slot) => {
+        let slot = match command.slot {
+            CommandSlot::Reading(slot) => {
                 let left_bytes = stored
                     .content
                     .size_bytes()
@@ -371,7 +370,7 @@ impl SimDisk {
                 self.counters.disk_read_bytes += u64::from(bytes);
                 slot
             }
-            Held::Writing(slot) => {
+            CommandSlot::Writing(slot) => {
                 let bytes = &arena.payload(&slot)[..command.length_bytes as usize];
                 stored.content.overwrite(command.offset_bytes, bytes);
                 self.counters.disk_write_bytes += u64::from(command.length_bytes);
@@ -404,21 +403,21 @@ impl Disk for SimDisk {
             version: Some(stored.version),
             limits,
         };
-        let place = self.files.iter().position(|(_, open)| open.is_none());
-        let place = place.ok_or(DiskError::TableFull)?;
-        self.files[place].1 = Some(open);
-        let index = u16::try_from(place).expect("invariant: at most 65,536 files");
-        Ok((FileIndex::new(index, self.files[place].0), limits))
+        let entry = self.files.iter().position(|(_, open)| open.is_none());
+        let entry = entry.ok_or(DiskError::TableFull)?;
+        self.files[entry].1 = Some(open);
+        let index = u16::try_from(entry).expect("invariant: at most 65,536 files");
+        Ok((FileIndex::new(index, self.files[entry].0), limits))
     }
 
     fn close(&mut self, file: FileIndex) {
         if self.open_file(file).is_some() {
-            self.files[usize::from(file.place())] = (file.generation().wrapping_add(1), None);
+            self.files[usize::from(file.table_index())] = (file.generation().wrapping_add(1), None);
         }
     }
 
     fn read(&mut self, arena: &mut Arena, read: Read) -> Result<(), Read> {
-        let Some(place) = self.free_commands.pop() else {
+        let Some(index) = self.free_commands.pop() else {
             self.counters.disk_queue_full_commands += 1;
             return Err(read);
         };
@@ -437,15 +436,15 @@ impl Disk for SimDisk {
             file_index: read.file,
             offset_bytes: read.offset_bytes,
             length_bytes: read.length_bytes,
-            held: Held::Reading(read.slot.into_reading()),
+            slot: CommandSlot::Reading(read.slot.into_reading()),
             fails: false,
         };
-        self.enqueue(place, command);
+        self.enqueue(index, command);
         Ok(())
     }
 
     fn write(&mut self, _arena: &mut Arena, write: Write) -> Result<(), Write> {
-        let Some(place) = self.free_commands.pop() else {
+        let Some(index) = self.free_commands.pop() else {
             self.counters.disk_queue_full_commands += 1;
             return Err(write);
         };
@@ -460,7 +459,7 @@ impl Disk for SimDisk {
         });
         if let Some(file) = file {
             check_alignment(write.offset_bytes, write.length_bytes, &file.limits);
-            self.files[usize::from(write.file.place())].1 = Some(file);
+            self.files[usize::from(write.file.table_index())].1 = Some(file);
         }
         self.counters.disk_write_commands += 1;
         let command = Command {
@@ -469,10 +468,10 @@ impl Disk for SimDisk {
             file_index: write.file,
             offset_bytes: write.offset_bytes,
             length_bytes: write.length_bytes,
-            held: Held::Writing(write.slot),
+            slot: CommandSlot::Writing(write.slot),
             fails: false,
         };
-        self.enqueue(place, command);
+        self.enqueue(index, command);
         Ok(())
     }
 
@@ -482,7 +481,7 @@ impl Disk for SimDisk {
         }
         self.advance(now);
         for at in 0..self.enqueued.len() {
-            let place = self.enqueued[at];
+            let index = self.enqueued[at];
             let mut latency = self.draw_latency();
             if self.happens(self.config.partial_chance) {
                 self.counters.disk_reissued_commands += 1;
@@ -490,10 +489,10 @@ impl Disk for SimDisk {
             }
             let fails = self.happens(self.config.error_chance);
             let lot = self.random.next_u32();
-            if let Some(command) = &mut self.commands[place as usize] {
+            if let Some(command) = &mut self.commands[index as usize] {
                 command.fails = fails;
             }
-            self.submitted.push(Reverse((now + latency, lot, place)));
+            self.submitted.push(Reverse((now + latency, lot, index)));
         }
         self.enqueued.clear();
         Ok(())
@@ -509,16 +508,16 @@ impl Disk for SimDisk {
         self.advance(now);
         let mut consumed = 0;
         while consumed < completions_max && self.next_event().is_some_and(|due| due <= now) {
-            let Some(Reverse((_, _, place))) = self.submitted.pop() else {
+            let Some(Reverse((_, _, index))) = self.submitted.pop() else {
                 break;
             };
-            if self.is_stuck(place) {
-                self.stuck.push(place);
+            if self.is_stuck(index) {
+                self.stuck.push(index);
                 continue;
             }
-            let command = self.commands[place as usize].take();
+            let command = self.commands[index as usize].take();
             let command = command.expect("invariant: what is submitted is in the table");
-            self.free_commands.push(place);
+            self.free_commands.push(index);
             let completion = self.finish(arena, command);
             if let Err((_, error)) = &completion.result {
                 self.counters.count_failure(*error);

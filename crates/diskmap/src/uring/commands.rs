@@ -1,28 +1,28 @@
-//! The table of commands in flight: who a completion is for, and what becomes of it.
+//! The table of commands in flight: matches completions to commands, and decides what follows.
 //!
-//! A command's name in the ring is its place and a generation that changes with every issue, so a
-//! completion that comes twice, late or from nowhere finds nobody. It refuses to grow: bounded by
+//! A command's `user_data` is its table index and a generation that changes with every issue. So a
+//! duplicate, late or unknown completion matches no command. The table refuses to grow: bounded by
 //! the queue depth.
 
 use memory::{FilledSlot, FreeSlot, ReadingSlot};
 
 use crate::DiskError;
 
-/// How often one command is issued again before it counts as failed. A partial read of 64 KiB in
-/// steps of a page needs 15.
+/// How often one command is reissued before it fails. A read of 64 KiB that completes in steps of a
+/// page needs 15.
 const REISSUES_MAX: u8 = 16;
 
 /// The slot of a command. The kernel may touch it until its completion.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum CommandSlot {
     /// Filled by the kernel.
     Reading(ReadingSlot),
     /// Read by the kernel.
     Writing(FilledSlot),
 }
 
-impl Held {
-    /// The slot, when the kernel is done with it.
+impl CommandSlot {
+    /// The slot, after the completion.
     pub(super) fn into_free(self) -> FreeSlot {
         match self {
             Self::Reading(slot) => slot.into_free(),
@@ -34,9 +34,9 @@ impl Held {
 /// A read or write in flight.
 #[derive(Debug)]
 pub(super) struct Command {
-    /// The caller's.
+    /// The caller's token.
     pub(super) token: u64,
-    /// Place in the file table; `None` if the file was not open.
+    /// Entry in the file table; `None` if the file was not open.
     pub(super) file: Option<u16>,
     /// Where it starts in the file.
     pub(super) offset_bytes: u64,
@@ -46,49 +46,48 @@ pub(super) struct Command {
     pub(super) done_bytes: u32,
     /// Issues after the first.
     pub(super) reissues: u8,
-    /// Where to or from.
-    pub(super) held: Held,
+    /// Target of a read, source of a write.
+    pub(super) slot: CommandSlot,
 }
 
 /// What a completion means for its command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// All there is: `done_bytes` of it.
+    /// Complete: `done_bytes`.
     Done,
     /// To be issued again, for the rest.
-    Again,
-    /// Less than there should be, and no way forward. A file that shrank looks like this.
-    Stopped,
-    /// The kernel said no.
+    Reissue,
+    /// Ended before the end of the file, and reissuing would not help: the file may have shrunk.
+    Short,
+    /// The kernel returned an error.
     Failed(DiskError),
 }
 
 impl Command {
-    /// Takes in one completion. `size_bytes` is where the file ended when it was opened; `block`
-    /// is its block size.
+    /// Handles one completion. `size_bytes` is the file's size at open; `block` is its block size.
     pub(super) fn handle_result(&mut self, result: i32, size_bytes: u64, block: u32) -> Verdict {
         let Ok(bytes) = u32::try_from(result) else {
             let errno = result.saturating_neg();
             let is_transient = errno == libc::EAGAIN || errno == libc::EINTR;
             return if is_transient && self.may_reissue() {
-                Verdict::Again
+                Verdict::Reissue
             } else {
                 Verdict::Failed(DiskError::Io(errno))
             };
         };
         if bytes > self.length_bytes - self.done_bytes {
-            // More than was asked for: nothing this completion says can be trusted.
+            // More than was asked for: the completion is invalid.
             return Verdict::Failed(DiskError::Io(libc::EIO));
         }
         self.done_bytes += bytes;
-        let is_at_end = matches!(self.held, Held::Reading(_))
+        let is_at_end = matches!(self.slot, CommandSlot::Reading(_))
             && self.offset_bytes.saturating_add(self.done_bytes.into()) >= size_bytes;
         if self.done_bytes == self.length_bytes || is_at_end {
             Verdict::Done
         } else if bytes > 0 && self.done_bytes.is_multiple_of(block) && self.may_reissue() {
-            Verdict::Again
+            Verdict::Reissue
         } else {
-            Verdict::Stopped
+            Verdict::Short
         }
     }
 
@@ -99,7 +98,7 @@ impl Command {
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct Entry {
     generation: u32,
     command: Option<Command>,
 }
@@ -107,72 +106,72 @@ struct Place {
 /// All commands enqueued or in flight.
 #[derive(Debug)]
 pub(super) struct Commands {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     free: Vec<u32>,
 }
 
 impl Commands {
     /// A table for `depth` commands.
     pub(super) fn new(depth: u32) -> Self {
-        let places = (0..depth).map(|_| Place::default()).collect();
+        let entries = (0..depth).map(|_| Entry::default()).collect();
         Self {
-            places,
+            entries,
             free: (0..depth).rev().collect(),
         }
     }
 
     /// Commands in the table.
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.entries.len() - self.free.len()
     }
 
-    /// True if there is no place for another.
+    /// True if there is no room for another.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Puts a command into a table that is not full; returns the name of its first issue.
+    /// Inserts a command into a table that is not full; returns the `user_data` of its first issue.
     pub(super) fn insert(&mut self, command: Command) -> u64 {
-        let place = self
+        let index = self
             .free
             .pop()
             .expect("invariant: the caller asked is_full");
-        self.issue(place, command)
+        self.issue(index, command)
     }
 
-    /// Takes out the command a completion is for; `None` if there is no such issue.
-    pub(super) fn take(&mut self, name: u64) -> Option<(u32, Command)> {
-        let (generation, place) = split(name);
-        let entry = self.places.get_mut(usize::try_from(place).ok()?)?;
+    /// Removes the command that a completion is for; `None` if no issue matches.
+    pub(super) fn take(&mut self, user_data: u64) -> Option<(u32, Command)> {
+        let (generation, index) = split_user_data(user_data);
+        let entry = self.entries.get_mut(usize::try_from(index).ok()?)?;
         if entry.generation != generation {
             return None;
         }
         let command = entry.command.take()?;
-        Some((place, command))
+        Some((index, command))
     }
 
-    /// Puts a command back where it was taken from, to be issued again; returns its new name.
-    pub(super) fn issue(&mut self, place: u32, command: Command) -> u64 {
-        let entry = &mut self.places[place as usize];
-        debug_assert!(entry.command.is_none(), "place {place} is taken");
+    /// Puts a command back at its index, to be reissued; returns its new `user_data`.
+    pub(super) fn issue(&mut self, index: u32, command: Command) -> u64 {
+        let entry = &mut self.entries[index as usize];
+        debug_assert!(entry.command.is_none(), "index {index} is taken");
         entry.generation = entry.generation.wrapping_add(1);
         entry.command = Some(command);
-        u64::from(entry.generation) << 32 | u64::from(place)
+        u64::from(entry.generation) << 32 | u64::from(index)
     }
 
-    /// Ends the use of a place whose command was taken.
-    pub(super) fn release(&mut self, place: u32) {
+    /// Frees an index whose command was taken.
+    pub(super) fn release(&mut self, index: u32) {
         debug_assert!(
-            self.places[place as usize].command.is_none(),
-            "place {place} is in use"
+            self.entries[index as usize].command.is_none(),
+            "index {index} is in use"
         );
-        self.free.push(place);
+        self.free.push(index);
     }
 }
 
-/// Generation and place.
-fn split(name: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = name.to_be_bytes();
+/// Generation and index.
+fn split_user_data(user_data: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = user_data.to_be_bytes();
     (
         u32::from_be_bytes([a, b, c, d]),
         u32::from_be_bytes([e, f, g, h]),
@@ -197,36 +196,36 @@ mod tests {
             length_bytes: 65_536,
             done_bytes: 0,
             reissues: 0,
-            held: Held::Reading(slot.into_reading()),
+            slot: CommandSlot::Reading(slot.into_reading()),
         }
     }
 
     fn write() -> Command {
         let command = read(0);
-        let Held::Reading(slot) = command.held else {
+        let CommandSlot::Reading(slot) = command.slot else {
             unreachable!("just made")
         };
         Command {
-            held: Held::Writing(slot.into_filled(65_536)),
+            slot: CommandSlot::Writing(slot.into_filled(65_536)),
             ..command
         }
     }
 
     #[test]
-    fn a_name_fits_one_issue_only() {
+    fn user_data_matches_one_issue_only() {
         let mut commands = Commands::new(2);
         let first = commands.insert(read(0));
-        assert!(commands.take(first ^ 1).is_none(), "another place");
+        assert!(commands.take(first ^ 1).is_none(), "another entry");
         assert!(
             commands.take(u64::from(u32::MAX)).is_none(),
-            "no such place"
+            "no such entry"
         );
-        let (place, command) = commands.take(first).expect("it is in flight");
+        let (index, command) = commands.take(first).expect("it is in flight");
         assert!(commands.take(first).is_none(), "twice");
-        let second = commands.issue(place, command);
+        let second = commands.issue(index, command);
         assert!(commands.take(first).is_none(), "late");
-        let (place, _command) = commands.take(second).expect("it is in flight again");
-        commands.release(place);
+        let (index, _command) = commands.take(second).expect("it is in flight again");
+        commands.release(index);
         assert_eq!(commands.len(), 0);
     }
 
@@ -252,7 +251,7 @@ mod tests {
         );
         assert_eq!(
             read(SIZE_BYTES - 5).handle_result(4, SIZE_BYTES, BLOCK),
-            Verdict::Stopped
+            Verdict::Short
         );
         assert_eq!(
             read(SIZE_BYTES).handle_result(0, SIZE_BYTES, BLOCK),
@@ -265,7 +264,7 @@ mod tests {
         let mut command = read(0);
         assert_eq!(
             command.handle_result(4096, SIZE_BYTES, BLOCK),
-            Verdict::Again
+            Verdict::Reissue
         );
         assert_eq!(
             command.handle_result(65_536 - 4096, SIZE_BYTES, BLOCK),
@@ -273,19 +272,16 @@ mod tests {
         );
         assert_eq!(
             read(0).handle_result(4095, SIZE_BYTES, BLOCK),
-            Verdict::Stopped
+            Verdict::Short
         );
-        assert_eq!(
-            read(0).handle_result(0, SIZE_BYTES, BLOCK),
-            Verdict::Stopped
-        );
+        assert_eq!(read(0).handle_result(0, SIZE_BYTES, BLOCK), Verdict::Short);
     }
 
     #[test]
     fn partial_writes_go_on_past_the_end() {
         let mut command = write();
-        assert_eq!(command.handle_result(4096, 0, BLOCK), Verdict::Again);
-        assert_eq!(command.handle_result(0, 0, BLOCK), Verdict::Stopped);
+        assert_eq!(command.handle_result(4096, 0, BLOCK), Verdict::Reissue);
+        assert_eq!(command.handle_result(0, 0, BLOCK), Verdict::Short);
         assert_eq!(write().handle_result(65_536, 0, BLOCK), Verdict::Done);
     }
 
@@ -296,7 +292,7 @@ mod tests {
         let mut command = read(0);
         assert_eq!(
             command.handle_result(4096, SIZE_BYTES, BLOCK),
-            Verdict::Again
+            Verdict::Reissue
         );
         assert_eq!(command.handle_result(65_536, SIZE_BYTES, BLOCK), failed);
     }
@@ -308,7 +304,7 @@ mod tests {
             for _ in 0..REISSUES_MAX {
                 assert_eq!(
                     command.handle_result(-errno, SIZE_BYTES, BLOCK),
-                    Verdict::Again
+                    Verdict::Reissue
                 );
             }
             let failed = Verdict::Failed(DiskError::Io(errno));

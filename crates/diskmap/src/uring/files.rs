@@ -1,20 +1,19 @@
-//! The table of open files, and the check that they are still what they were.
+//! The table of open files, and the check that their content has not changed since open.
 //!
 //! **Bytes of a file that changed since it was opened are not handed out.** After a read has
-//! ended, its file is asked for its status and compared with the status at open. The order is what
-//! makes it sound: a writer's `mtime` is updated before its bytes can be seen (in `write`, before
-//! the copy to the page cache or the submission; through a mapping, when the page is made
-//! writable), so bytes read earlier than an unchanged `mtime` are the old ones.
+//! completed, the file's status is compared with its status at open. This order is sound because
+//! the kernel updates `mtime` before a writer's bytes can be read: in `write`, before the copy to the
+//! page cache or the submission; through a mapping, when the page is made writable. So bytes read
+//! before a check that finds the old `mtime` are the old bytes.
 //!
-//! - `size` or `mtime` differ: changed, for good. A later restoration does not mend it.
-//! - Only `ctime` differs, and so does the link count, the mode, the owner or the path: nobody
-//!   wrote. This is a file that was unlinked, replaced by a rename over it, linked, renamed or given
-//!   away: it is served on, and its new `ctime` is what the next check compares with.
-//! - Only `ctime` differs and nothing explains it: changed. Who overwrites a file and puts back
-//!   its `mtime` (`touch -r`, `cp -p`) looks like this.
+//! | what differs | verdict |
+//! |---|---|
+//! | `size` or `mtime` | changed, for good, even if the old values are restored |
+//! | `ctime`, and also link count, mode, owner or path | not written: unlinked, renamed or replaced, linked, `chmod`, `chown`. Served on; the next check compares with the new `ctime` |
+//! | only `ctime` | changed: overwritten, and its `mtime` restored (`touch -r`, `cp -p`) |
 //!
-//! What it cannot see, and why it is so: `docs/decisions/0004-file-change-detection.md`.
-//! Block devices have no timestamps and are not checked; neither is a file written by ourselves.
+//! What this cannot detect, and why: `docs/decisions/0004-file-change-detection.md`. It refuses to
+//! check block devices, which have no timestamps, and files written through this disk.
 //!
 //! One `fstat` serves all completions of a file that were reaped together. It costs 170 ns of CPU
 //! time here (`examples/read_speed.rs --check`); a read costs 1,700 to 4,000 ns and takes 75,000.
@@ -26,7 +25,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use super::limits::{Devices, status};
 use crate::{ClosedFile, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd};
 
-/// The parts of a status that tell whether somebody wrote.
+/// The parts of a status that tell whether the content was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Identity {
     size_bytes: u64,
@@ -35,7 +34,7 @@ struct Identity {
     attributes: (u64, u32, u32, u32),
 }
 
-/// A file as it was.
+/// A file's identity at the last check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Baseline {
     identity: Identity,
@@ -44,8 +43,8 @@ struct Baseline {
 }
 
 impl Identity {
-    /// What is now the case.
-    fn of(status: &libc::stat) -> Self {
+    /// From a status just asked for.
+    fn from_stat(status: &libc::stat) -> Self {
         #[cfg_attr(
             target_arch = "x86_64",
             expect(clippy::useless_conversion, reason = "st_nlink is 32 bits on others")
@@ -59,8 +58,8 @@ impl Identity {
         }
     }
 
-    /// What was the case.
-    fn then(status: &FileStatus) -> Self {
+    /// From a status known at open.
+    fn from_status(status: &FileStatus) -> Self {
         let time = |(seconds, nanos): (i64, u32)| (seconds, i64::from(nanos));
         let &FileStatus {
             links,
@@ -79,29 +78,29 @@ impl Identity {
 }
 
 impl Baseline {
-    /// Whether size and times are the same, so that nothing happened to the file at all.
+    /// Whether size and times are the same: neither content nor inode changed.
     fn is_untouched(&self, now: &Identity) -> bool {
         let times =
             |identity: &Identity| (identity.size_bytes, identity.modified, identity.changed);
         times(&self.identity) == times(now)
     }
 
-    /// Whether the file, which is `now` and at `path`, may have been written to.
+    /// Whether the file, whose identity is `now` and path is `path`, may have been written to.
     fn was_written(&self, now: &Identity, path: Option<&[u8]>) -> bool {
         let before = &self.identity;
         if (before.size_bytes, before.modified) != (now.size_bytes, now.modified) {
             return true;
         }
-        let is_moved = match (self.path_end, path) {
+        let is_renamed = match (self.path_end, path) {
             (Some(end), Some(path)) => !end.is_end_of(path),
             _ => false,
         };
-        before.changed != now.changed && before.attributes == now.attributes && !is_moved
+        before.changed != now.changed && before.attributes == now.attributes && !is_renamed
     }
 }
 
-/// The kernel's own name for an open file. Asks no file system, so never waits; some 15 us, for the
-/// kernel makes an inode of `/proc` for each.
+/// The path of an open file by `/proc/self/fd`. It asks no file system, so it never blocks; it takes
+/// some 15 us, because the kernel makes an inode of `/proc` for each.
 fn kernel_path(file: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     Some(path.into_os_string().into_vec())
@@ -111,13 +110,13 @@ fn path_end(file: BorrowedFd<'_>) -> Option<PathEnd> {
     kernel_path(file).as_deref().map(PathEnd::of)
 }
 
-/// How a file stands with its changes.
+/// What is known of a file's changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Watch {
-    /// A block device, or written by ourselves.
-    Off,
-    /// As it was when last looked at, in check round `.1`; `None`: not since it was opened.
-    Same(Baseline, Option<u64>),
+enum ChangeState {
+    /// Not checked: a block device, or a file written through this disk.
+    Unchecked,
+    /// Unchanged at its last check, in round `.1`; `None`: not checked since open.
+    Unchanged(Baseline, Option<u64>),
     /// Changed, for good.
     Changed,
 }
@@ -126,13 +125,13 @@ enum Watch {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     descriptor: OwnedFd,
-    /// As they were at open; the size grows with our own writes.
+    /// The limits at open; the size grows with writes through this disk.
     pub(super) limits: FileLimits,
-    /// The kernel knows the descriptor by its place.
+    /// Registered with the ring under its table index.
     pub(super) is_registered: bool,
-    /// Its file system's.
+    /// Its file system's device.
     device: (u32, u32),
-    watch: Watch,
+    change_state: ChangeState,
     /// Commands enqueued or in flight on it.
     commands: u32,
     is_closing: bool,
@@ -144,7 +143,7 @@ impl OpenFile {
         self.descriptor.as_raw_fd()
     }
 
-    /// What is left when no command uses it any more.
+    /// The closed file, once no command uses it any more.
     pub(super) fn into_closed(self) -> ClosedFile {
         ClosedFile {
             descriptor: self.descriptor,
@@ -154,13 +153,13 @@ impl OpenFile {
 
     /// A write through us has reached `end_bytes`.
     pub(super) fn note_write(&mut self, end_bytes: u64) {
-        self.watch = Watch::Off;
+        self.change_state = ChangeState::Unchecked;
         self.limits.size_bytes = self.limits.size_bytes.max(end_bytes);
     }
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct Entry {
     generation: u16,
     file: Option<OpenFile>,
 }
@@ -168,23 +167,23 @@ struct Place {
 /// All open files.
 #[derive(Debug)]
 pub(super) struct Files {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     free: Vec<u16>,
     devices: Devices,
     round: u64,
     /// `fstat` calls made by [`Files::check`].
     pub(super) check_calls: u64,
-    /// Files found touched, and not written to.
+    /// Files whose `ctime` moved without a write.
     pub(super) touched_files: u64,
 }
 
 impl Files {
     /// A table for `files_max` files, at most 65,536.
     pub(super) fn new(files_max: u32) -> Self {
-        let places = (0..files_max).map(|_| Place::default()).collect();
+        let entries = (0..files_max).map(|_| Entry::default()).collect();
         let free = (0..=u16::MAX).take(files_max as usize).rev().collect();
         Self {
-            places,
+            entries,
             free,
             devices: Devices::default(),
             round: 0,
@@ -193,8 +192,8 @@ impl Files {
         }
     }
 
-    /// Takes over a file; returns its place and name. A file that is refused comes back, if
-    /// there is one.
+    /// Takes ownership of a file; returns its table index and identifier. `Err` returns the refused
+    /// file, if it has a descriptor.
     pub(super) fn open(
         &mut self,
         file: FileSource,
@@ -209,29 +208,29 @@ impl Files {
             Some(status) => self.describe_known(descriptor.as_fd(), status, slot_bytes),
             None => self.describe(descriptor.as_fd(), slot_bytes),
         };
-        let place = described.and_then(|described| {
-            let place = self.free.pop().ok_or(DiskError::TableFull)?;
-            Ok((place, described))
+        let index = described.and_then(|described| {
+            let index = self.free.pop().ok_or(DiskError::TableFull)?;
+            Ok((index, described))
         });
-        let (place, (limits, watch, device)) = match place {
-            Ok(place) => place,
+        let (index, (limits, change_state, device)) = match index {
+            Ok(index) => index,
             Err(error) => {
                 let device = known.unwrap_or_default().device;
                 let closed = ClosedFile { descriptor, device };
                 return Err((Some(closed), error));
             }
         };
-        let entry = &mut self.places[usize::from(place)];
+        let entry = &mut self.entries[usize::from(index)];
         entry.file = Some(OpenFile {
             descriptor,
             limits,
             is_registered: false,
             device,
-            watch,
+            change_state,
             commands: 0,
             is_closing: false,
         });
-        Ok((place, FileIndex::new(place, entry.generation), limits))
+        Ok((index, FileIndex::new(index, entry.generation), limits))
     }
 
     fn describe_known(
@@ -239,104 +238,108 @@ impl Files {
         file: BorrowedFd<'_>,
         status: &FileStatus,
         slot_bytes: u32,
-    ) -> Result<(FileLimits, Watch, (u32, u32)), DiskError> {
+    ) -> Result<(FileLimits, ChangeState, (u32, u32)), DiskError> {
         let limits = self.devices.look_up(status, slot_bytes)?;
         let baseline = Baseline {
-            identity: Identity::then(status),
+            identity: Identity::from_status(status),
             path_end: status.path_end.or_else(|| path_end(file)),
         };
-        // Not even a read of this very round may pass for looked at.
-        Ok((limits, Watch::Same(baseline, None), status.device))
+        // `None`: even reads of the current round must be checked.
+        Ok((
+            limits,
+            ChangeState::Unchanged(baseline, None),
+            status.device,
+        ))
     }
 
     fn describe(
         &mut self,
         file: BorrowedFd<'_>,
         slot_bytes: u32,
-    ) -> Result<(FileLimits, Watch, (u32, u32)), DiskError> {
-        // Asked before the limits: a change in between must not pass for the state at open.
+    ) -> Result<(FileLimits, ChangeState, (u32, u32)), DiskError> {
+        // Asked before the limits, so that a change in between is detected.
         let status = status(file)?;
         let limits = self.devices.ask(file, &status, slot_bytes)?;
         let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let watch = if is_regular {
+        let change_state = if is_regular {
             let baseline = Baseline {
-                identity: Identity::of(&status),
+                identity: Identity::from_stat(&status),
                 path_end: path_end(file),
             };
-            Watch::Same(baseline, None)
+            ChangeState::Unchanged(baseline, None)
         } else {
-            Watch::Off
+            ChangeState::Unchecked
         };
         let device = (libc::major(status.st_dev), libc::minor(status.st_dev));
-        Ok((limits, watch, device))
+        Ok((limits, change_state, device))
     }
 
-    /// The place of a file that is open and not closing.
+    /// The table index of a file that is open and not closing.
     pub(super) fn find(&self, file: FileIndex) -> Option<u16> {
-        let entry = self.places.get(usize::from(file.place()))?;
+        let entry = self.entries.get(usize::from(file.table_index()))?;
         let is_open = entry.file.as_ref().is_some_and(|file| !file.is_closing);
-        (is_open && entry.generation == file.generation()).then_some(file.place())
+        (is_open && entry.generation == file.generation()).then_some(file.table_index())
     }
 
-    /// The file at a place that [`Files::find`] or [`Files::open`] returned.
-    pub(super) fn at(&mut self, place: u16) -> &mut OpenFile {
-        let file = self.places[usize::from(place)].file.as_mut();
-        file.expect("invariant: a file stays as long as a command names its place")
+    /// The file at an index that [`Files::find`] or [`Files::open`] returned.
+    pub(super) fn at(&mut self, index: u16) -> &mut OpenFile {
+        let file = self.entries[usize::from(index)].file.as_mut();
+        file.expect("invariant: a file stays as long as a command names its index")
     }
 
-    /// One more command is in flight on the file.
-    pub(super) fn note_command(&mut self, place: u16) {
-        self.at(place).commands += 1;
+    /// Counts one more command on the file.
+    pub(super) fn note_command(&mut self, index: u16) {
+        self.at(index).commands += 1;
     }
 
-    /// One command on the file has ended. True if the file is to be taken out now.
-    pub(super) fn note_completion(&mut self, place: u16) -> bool {
-        let file = self.at(place);
+    /// Counts one command less on the file. True if the file is to be removed now.
+    pub(super) fn note_completion(&mut self, index: u16) -> bool {
+        let file = self.at(index);
         file.commands -= 1;
         file.is_closing && file.commands == 0
     }
 
-    /// No more commands for this file. True if the file is to be taken out now.
-    pub(super) fn close(&mut self, place: u16) -> bool {
-        let file = self.at(place);
+    /// Refuses further commands on the file. True if the file is to be removed now.
+    pub(super) fn close(&mut self, index: u16) -> bool {
+        let file = self.at(index);
         file.is_closing = true;
         file.commands == 0
     }
 
-    /// Takes out a file with no commands; its name is not given to the next one.
-    pub(super) fn remove(&mut self, place: u16) -> Option<OpenFile> {
-        let entry = &mut self.places[usize::from(place)];
+    /// Removes a file without commands and increments the generation of its index.
+    pub(super) fn remove(&mut self, index: u16) -> Option<OpenFile> {
+        let entry = &mut self.entries[usize::from(index)];
         entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(place);
+        self.free.push(index);
         entry.file.take()
     }
 
-    /// Starts a round of checks. To be called after the last completion of the batch was reaped:
-    /// a status asked earlier says nothing of bytes read later.
+    /// Starts a round of checks. Call it after the last completion of the batch was reaped: an
+    /// earlier check does not cover bytes read later.
     pub(super) fn start_round(&mut self) {
         self.round += 1;
     }
 
-    /// Whether the file is still what it was; asks the kernel once a round.
-    pub(super) fn check(&mut self, place: u16) -> Result<(), DiskError> {
+    /// Whether the content is unchanged; asks the kernel once a round.
+    pub(super) fn check(&mut self, index: u16) -> Result<(), DiskError> {
         let round = self.round;
-        let file = self.places[usize::from(place)].file.as_mut();
-        let file = file.expect("invariant: a file stays as long as a command names its place");
-        match file.watch {
-            Watch::Off => Ok(()),
-            Watch::Changed => Err(DiskError::Changed),
-            Watch::Same(_, asked) if asked == Some(round) => Ok(()),
-            Watch::Same(before, _) => {
+        let file = self.entries[usize::from(index)].file.as_mut();
+        let file = file.expect("invariant: a file stays as long as a command names its index");
+        match file.change_state {
+            ChangeState::Unchecked => Ok(()),
+            ChangeState::Changed => Err(DiskError::Changed),
+            ChangeState::Unchanged(_, asked) if asked == Some(round) => Ok(()),
+            ChangeState::Unchanged(before, _) => {
                 self.check_calls += 1;
                 let descriptor = file.descriptor.as_fd();
-                let now = Identity::of(&status(descriptor)?);
+                let now = Identity::from_stat(&status(descriptor)?);
                 if before.is_untouched(&now) {
-                    file.watch = Watch::Same(before, Some(round));
+                    file.change_state = ChangeState::Unchanged(before, Some(round));
                     return Ok(());
                 }
                 let path = kernel_path(descriptor);
                 if before.was_written(&now, path.as_deref()) {
-                    file.watch = Watch::Changed;
+                    file.change_state = ChangeState::Changed;
                     return Err(DiskError::Changed);
                 }
                 self.touched_files += 1;
@@ -344,7 +347,7 @@ impl Files {
                     identity: now,
                     path_end: path.as_deref().map(PathEnd::of),
                 };
-                file.watch = Watch::Same(now, Some(round));
+                file.change_state = ChangeState::Unchanged(now, Some(round));
                 Ok(())
             }
         }
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn size_and_modification_time_always_count() {
+    fn a_changed_size_or_modification_time_means_written() {
         let before = before();
         assert!(!before.was_written(&IDENTITY, PATH));
         let attributes = (0, 0, 0, 0);
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_change_time_has_to_be_explained() {
+    fn a_changed_ctime_means_written_unless_attributes_or_path_differ() {
         let before = before();
         let after = Identity {
             changed: (60, 2),
@@ -438,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happened_if_size_and_times_are_the_same() {
+    fn a_file_is_untouched_if_size_and_times_are_the_same() {
         let before = before();
         assert!(before.is_untouched(&IDENTITY));
         for now in [

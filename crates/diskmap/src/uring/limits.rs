@@ -1,8 +1,7 @@
-//! Asks a descriptor's file system and device what they demand of direct reads.
+//! Alignment and size limits of direct reads, asked of a descriptor's file system and device.
 //!
 //! It refuses everything but regular files and block devices, and blocks larger than a slot.
-//! Runs at open only; the answers of `/sys` are remembered per device, for [`DEVICES_MAX`] of
-//! them.
+//! Runs at open only; the answers of `/sys` are cached for [`DEVICES_MAX`] devices.
 
 use core::mem::MaybeUninit;
 use std::fs;
@@ -13,10 +12,10 @@ use memory::SLOT_ALIGNMENT_BYTES;
 
 use crate::{BLOCK_BYTES_MIN, DiskError, FileLimits, FileStatus};
 
-/// Devices whose answers are remembered; more are asked each time.
+/// Devices whose answers are cached; further devices are asked each time.
 const DEVICES_MAX: usize = 16;
-/// Block of a file with `O_DIRECT` on a kernel (before 6.1) or file system that does not tell:
-/// no file system in use has larger blocks than a page by default.
+/// Block of a file with `O_DIRECT` where the kernel (before 6.1) or the file system does not report
+/// one: no file system in use has larger blocks than a page by default.
 const BLOCK_BYTES_UNKNOWN: u32 = 4096;
 /// Largest read where no block device can be asked (tmpfs, btrfs, overlay): what `io_uring` and
 /// the file systems split by themselves without loss.
@@ -24,7 +23,7 @@ const READ_BYTES_UNKNOWN: u32 = 1 << 20;
 /// `BLKGETSIZE64`, `_IOR(0x12, 114, size_t)`: the size of a block device, bytes. Not in `libc`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
-/// What is asked at open, and what was answered before.
+/// The largest command of each device, as `/sys` reports it.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     read_bytes_max: Vec<(libc::dev_t, u32)>,
@@ -130,7 +129,7 @@ fn ask_file_block(file: BorrowedFd<'_>) -> Result<u32, DiskError> {
         return Err(last_error());
     }
     if flags & libc::O_DIRECT == 0 {
-        // Through the page cache anything goes.
+        // Reads through the page cache need no alignment.
         return Ok(BLOCK_BYTES_MIN);
     }
     let mut status = MaybeUninit::<libc::statx>::zeroed();
@@ -163,8 +162,8 @@ fn direct_block(offset_align: u32, memory_align: u32) -> Result<u32, DiskError> 
     if memory_align > SLOT_ALIGNMENT_BYTES {
         return Err(DiskError::Io(libc::EINVAL));
     }
-    // The rest of a partial read starts at an address as odd as its offset, so both alignments
-    // have to hold for either.
+    // The rest of a partial read starts at the same distance into the slot as into the file. So the
+    // larger alignment must hold for both.
     Ok(offset_align.max(memory_align))
 }
 

@@ -1,26 +1,32 @@
 //! Files and block devices through `io_uring`.
 //!
-//! **A slot given to the kernel returns only by its completion.** Reads name their slot as part
-//! of a registered buffer, so that the kernel does not look up pages for each, and their file by
-//! its place in a registered table. One `io_uring_enter` submits everything enqueued; reaping
-//! costs another only if the ring's flags say the kernel has something to run for us.
+//! **A slot given to the kernel returns only by its completion.** Reads use slots of registered
+//! buffers, so that the kernel does not look up pages for each read, and registered files. One
+//! `io_uring_enter` submits everything enqueued. Reaping needs another call only if the ring's flags
+//! say that the kernel has task work for this thread.
 //!
-//! Completions are cooperative (`COOP_TASKRUN`), not deferred (`DEFER_TASKRUN`). On Linux 6.18 a
-//! thread that sleeps in `poll` on its own deferred ring is not woken when a read completes (tried:
-//! it slept out its timeout, and found the completion then). An eventfd beside the ring wakes it,
-//! at the price of a `read` a batch to clear it and of a wake-up lost if it is cleared at the wrong
-//! moment, and without a gain: a 4 KiB read at depth 16 cost 2.8 and 3.8 us of CPU time, against
-//! 2.9 and 3.6 here (two runs each, a busy machine).
+//! Task work is cooperative (`COOP_TASKRUN`), not deferred (`DEFER_TASKRUN`). On Linux 6.18 a thread
+//! that sleeps in `poll` on its own deferred ring is not woken when a read completes (tried: it slept
+//! until its timeout, and found the completion then). An eventfd registered with the ring wakes it.
+//! But it costs a `read` per batch to clear it, loses a wake-up if it is cleared at the wrong moment,
+//! and gains nothing. CPU time of a 4 KiB read at depth 16, two runs each on a busy machine:
 //!
-//! What a completion goes through: found in the table of commands by place and generation, or
-//! counted as stale and ignored; issued again if it was interrupted or partial; its file checked
-//! for changes (`files`); handed out. Dropping a `Uring` with commands in flight waits for them,
-//! for [`DRAIN_SECONDS_MAX`] at most; their slots do not come home then, and an arena that misses
-//! slots keeps its memory mapped, so even a device that answers after that harms nobody.
-//! To have the slots back, consume until [`Disk::in_flight`] is zero first.
+//! | ring | us |
+//! |---|---|
+//! | deferred, with an eventfd | 2.8, 3.8 |
+//! | cooperative | 2.9, 3.6 |
 //!
-//! It refuses SQPOLL (a second core that spins), IOPOLL (not for files), and links or timeouts
-//! between commands. Bounded by [`UringConfig`].
+//! A completion is matched to its command by index and generation, or counted as stale and ignored.
+//! An interrupted or partial command is reissued. Then the file is checked for changes (`files`), and
+//! the completion is handed out.
+//!
+//! Dropping a `Uring` with commands in flight waits for them, for [`DRAIN_SECONDS_MAX`] at most.
+//! Their slots are then lost to the arena, which keeps its memory mapped while slots are missing: so
+//! a device that writes even later writes to no other memory. To get the slots back, consume until
+//! [`Disk::in_flight`] is zero before the drop.
+//!
+//! It refuses SQPOLL (it occupies a second core), IOPOLL (only for direct I/O on devices and file
+//! systems with polled queues), and links or timeouts between commands. Bounded by [`UringConfig`].
 
 #![allow(
     unsafe_code,
@@ -43,34 +49,34 @@ use crate::{
     ClosedFile, Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read,
     Write, check_alignment,
 };
-use commands::{Command, Commands, Held, Verdict};
+use commands::{Command, CommandSlot, Commands, Verdict};
 use files::Files;
 
 /// Most commands enqueued or in flight.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
 /// Most files open at once.
 pub const FILES_MAX: u32 = 1 << 16;
-/// Longest wait for commands in flight when a disk is dropped. No disk takes longer that will
-/// answer at all (the block layer gives up after 30 s).
+/// Longest wait for commands in flight when a disk is dropped. A disk that answers at all answers
+/// sooner (the block layer's timeout is 30 s).
 pub const DRAIN_SECONDS_MAX: u64 = 40;
-/// Completions reaped at a time: those that share a check of their file.
+/// Most completions reaped at a time. Completions of one batch share the check of their file.
 const BATCH_MAX: usize = 64;
-/// How often a submission is tried when the kernel is interrupted or short of memory.
+/// How often a submission is tried that returns `EINTR`, `EAGAIN` or `EBUSY`.
 const SUBMIT_ATTEMPTS_MAX: u32 = 8;
 /// `IORING_ENTER_GETEVENTS`.
 const ENTER_GETEVENTS: u32 = 1;
 
-/// What a disk is told at start; every size in it is a bound.
+/// Sizes and options of a disk; every size is a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UringConfig {
     /// Most commands enqueued or in flight, 1..=[`QUEUE_DEPTH_MAX`].
     pub queue_depth: u32,
     /// Most files open at once, 1..=[`FILES_MAX`].
     pub files_max: u32,
-    /// Registers the arena with the kernel, if it lets us.
+    /// Registers the arena with the kernel, if the kernel permits it.
     pub fixed_buffers: bool,
     /// Hands closed files back ([`Disk::poll_closed`]) instead of dropping them.
-    pub hands_back_closed: bool,
+    pub return_closed_files: bool,
 }
 
 impl Default for UringConfig {
@@ -79,7 +85,7 @@ impl Default for UringConfig {
             queue_depth: 256,
             files_max: 1024,
             fixed_buffers: true,
-            hands_back_closed: false,
+            return_closed_files: false,
         }
     }
 }
@@ -99,7 +105,7 @@ pub enum UringError {
         /// As configured.
         files_max: u32,
     },
-    /// The kernel gives us no ring.
+    /// The kernel refused to set up a ring.
     #[error(
         "no io_uring (errno {errno}): set kernel.io_uring_disabled to 0, let the seccomp profile \
          of the container allow io_uring_setup, or use Linux 5.19 or newer"
@@ -120,13 +126,13 @@ pub struct Uring {
     has_fixed_buffers: bool,
     has_fixed_files: bool,
     fallback_reason: Option<String>,
-    hands_back_closed: bool,
-    /// Files that were closed, to be dropped by somebody else.
+    return_closed_files: bool,
+    /// Closed files for [`Disk::poll_closed`].
     closed: VecDeque<ClosedFile>,
-    /// Places of files that were closed and that the kernel would not forget.
-    kept: Vec<u16>,
-    /// Commands were issued again and wait for the next submission, which we owe ourselves.
-    owes_submit: bool,
+    /// Indexes of closed files that the kernel refused to unregister.
+    still_registered: Vec<u16>,
+    /// Reissued commands wait for a submission, which no caller will ask for.
+    has_unsubmitted_reissues: bool,
     counters: Counters,
 }
 
@@ -143,8 +149,8 @@ impl Uring {
     /// Sets up a ring for the slots of `arena`.
     ///
     /// # Errors
-    /// A size out of range, or no ring even of the plainest kind. That buffers or files cannot be
-    /// registered is no error; see [`Uring::fallback_reason`].
+    /// A size is out of range, or the kernel refuses even a ring without flags. Buffers or files that
+    /// cannot be registered are no error; see [`Uring::fallback_reason`].
     pub fn new(config: UringConfig, arena: &Arena) -> Result<Self, UringError> {
         let UringConfig {
             queue_depth,
@@ -166,7 +172,7 @@ impl Uring {
             queue_depth,
             files_max,
             fixed_buffers,
-            hands_back_closed,
+            return_closed_files,
         } = config;
         let buffers = if fixed_buffers {
             register_buffers(&ring, arena)
@@ -187,15 +193,15 @@ impl Uring {
             has_fixed_buffers: fixed_buffers && buffers.is_ok(),
             has_fixed_files,
             fallback_reason: buffers.err().or(files.err()),
-            hands_back_closed,
+            return_closed_files,
             closed: VecDeque::new(),
-            kept: Vec::new(),
-            owes_submit: false,
+            still_registered: Vec::new(),
+            has_unsubmitted_reissues: false,
             counters: Counters::default(),
         }
     }
 
-    /// Why reads are slower than they could be, and what to do; `None` if all is well.
+    /// Why reads cost more than necessary, and what to do; `None` if buffers and files are registered.
     #[must_use]
     pub fn fallback_reason(&self) -> Option<&str> {
         self.fallback_reason.as_deref()
@@ -203,23 +209,23 @@ impl Uring {
 
     /// Enters a command into the table and the submission queue.
     fn enqueue(&mut self, arena: &Arena, command: Command) {
-        if let Some(place) = command.file {
-            self.files.note_command(place);
+        if let Some(index) = command.file {
+            self.files.note_command(index);
         }
         let entry = self.entry(arena, &command);
-        let name = self.commands.insert(command);
-        self.push(entry.user_data(name));
+        let user_data = self.commands.insert(command);
+        self.push(entry.user_data(user_data));
     }
 
-    /// The ring's form of what is left of a command.
+    /// The submission queue entry for the rest of a command.
     fn entry(&mut self, arena: &Arena, command: &Command) -> squeue::Entry {
         let (number, flags) = match command.file {
-            // The kernel answers EBADF, by the same road as everything else.
+            // The kernel completes it with EBADF, like any other command.
             None => (-1, squeue::Flags::empty()),
-            Some(place) => {
-                let file = self.files.at(place);
+            Some(index) => {
+                let file = self.files.at(index);
                 if file.is_registered {
-                    (i32::from(place), squeue::Flags::FIXED_FILE)
+                    (i32::from(index), squeue::Flags::FIXED_FILE)
                 } else {
                     (file.raw_fd(), squeue::Flags::empty())
                 }
@@ -229,8 +235,8 @@ impl Uring {
         let done_bytes = command.done_bytes;
         let offset_bytes = command.offset_bytes + u64::from(done_bytes);
         let length_bytes = command.length_bytes - done_bytes;
-        let entry = match &command.held {
-            Held::Reading(slot) => {
+        let entry = match &command.slot {
+            CommandSlot::Reading(slot) => {
                 let target = arena.device_address(slot).wrapping_add(done_bytes as usize);
                 if self.has_fixed_buffers {
                     let region = arena.region_index(slot.index());
@@ -242,7 +248,7 @@ impl Uring {
                         .build()
                 }
             }
-            Held::Writing(slot) => {
+            CommandSlot::Writing(slot) => {
                 let source = arena.device_source(slot).wrapping_add(done_bytes as usize);
                 if self.has_fixed_buffers {
                     let region = arena.region_index(slot.index());
@@ -262,10 +268,11 @@ impl Uring {
         // SAFETY: the entry's address and length lie within a slot (`read` and `write` check the
         // length) whose token sits in the table of commands until the completion, and an arena
         // that misses a token never unmaps. A Reading slot yields no references; of a Writing one
-        // nobody can have a mutable reference, for lack of the token. The descriptor is kept open
+        // nobody can have a mutable reference, for lack of the token. The descriptor is still_registered open
         // by the file table until no command names it.
         let pushed = unsafe { self.ring.0.submission().push(&entry) };
-        pushed.expect("invariant: the ring has a place for every command of the table");
+        pushed
+            .expect("invariant: the submission queue has an entry for every command of the table");
     }
 
     /// Submits what is enqueued, by as few calls as the kernel lets us.
@@ -275,7 +282,7 @@ impl Uring {
             self.counters.disk_enter_calls += 1;
             match self.ring.0.submitter().submit() {
                 Ok(_) if self.ring.0.submission().is_empty() => {
-                    self.owes_submit = false;
+                    self.has_unsubmitted_reissues = false;
                     return Ok(());
                 }
                 Ok(_) => {}
@@ -290,8 +297,8 @@ impl Uring {
         Err(DiskError::Io(errno))
     }
 
-    /// Fills `batch` with what has completed: names and results. Enters the kernel only if it has
-    /// deferred work for us, without which completions do not show.
+    /// Fills `batch` with user data and results of completions. Enters the kernel only if it has
+    /// task work for this thread, which must run before its completions appear.
     fn reap(&mut self, batch: &mut [(u64, i32)]) -> usize {
         if self.ring.0.submission().taskrun() {
             self.counters.disk_enter_calls += 1;
@@ -305,16 +312,16 @@ impl Uring {
             };
         }
         let mut count = 0;
-        for (place, entry) in batch.iter_mut().zip(self.ring.0.completion()) {
-            *place = (entry.user_data(), entry.result());
+        for (slot, cqe) in batch.iter_mut().zip(self.ring.0.completion()) {
+            *slot = (cqe.user_data(), cqe.result());
             count += 1;
         }
         count
     }
 
-    /// What a reaped completion amounts to; `None` if it is stale or its command goes on.
-    fn finish(&mut self, arena: &Arena, name: u64, result: i32) -> Option<Completion> {
-        let Some((place, mut command)) = self.commands.take(name) else {
+    /// Handles a reaped completion; `None` if it is stale or its command is reissued.
+    fn finish(&mut self, arena: &Arena, user_data: u64, result: i32) -> Option<Completion> {
+        let Some((index, mut command)) = self.commands.take(user_data) else {
             self.counters.disk_stale_completions += 1;
             return None;
         };
@@ -326,19 +333,19 @@ impl Uring {
             None => (0, crate::BLOCK_BYTES_MIN),
         };
         let outcome = match command.handle_result(result, size_bytes, block) {
-            Verdict::Again => {
+            Verdict::Reissue => {
                 self.counters.disk_reissued_commands += 1;
                 let entry = self.entry(arena, &command);
-                let name = self.commands.issue(place, command);
-                self.push(entry.user_data(name));
-                self.owes_submit = true;
+                let user_data = self.commands.issue(index, command);
+                self.push(entry.user_data(user_data));
+                self.has_unsubmitted_reissues = true;
                 return None;
             }
             Verdict::Done => self.check(&command),
-            Verdict::Stopped => self.check(&command).and(Err(DiskError::Io(libc::EIO))),
+            Verdict::Short => self.check(&command).and(Err(DiskError::Io(libc::EIO))),
             Verdict::Failed(error) => Err(error),
         };
-        self.commands.release(place);
+        self.commands.release(index);
         if let Some(file) = command.file
             && self.files.note_completion(file)
         {
@@ -347,16 +354,16 @@ impl Uring {
         Some(self.complete(command, outcome))
     }
 
-    /// Whether what was read may be handed out.
+    /// Whether the bytes read may be handed out.
     fn check(&mut self, command: &Command) -> Result<(), DiskError> {
-        let Some(place) = command.file else {
+        let Some(index) = command.file else {
             return Ok(());
         };
-        match command.held {
-            Held::Reading(_) => self.files.check(place),
-            Held::Writing(_) => {
+        match command.slot {
+            CommandSlot::Reading(_) => self.files.check(index),
+            CommandSlot::Writing(_) => {
                 let end_bytes = command.offset_bytes + u64::from(command.done_bytes);
-                self.files.at(place).note_write(end_bytes);
+                self.files.at(index).note_write(end_bytes);
                 Ok(())
             }
         }
@@ -364,18 +371,18 @@ impl Uring {
 
     fn complete(&mut self, command: Command, outcome: Result<(), DiskError>) -> Completion {
         let done_bytes = command.done_bytes;
-        let result = match (outcome, command.held) {
-            (Ok(()), Held::Reading(slot)) => {
+        let result = match (outcome, command.slot) {
+            (Ok(()), CommandSlot::Reading(slot)) => {
                 self.counters.disk_read_bytes += u64::from(done_bytes);
                 Ok(slot.into_filled(done_bytes))
             }
-            (Ok(()), Held::Writing(slot)) => {
+            (Ok(()), CommandSlot::Writing(slot)) => {
                 self.counters.disk_write_bytes += u64::from(done_bytes);
                 Ok(slot)
             }
-            (Err(error), held) => {
+            (Err(error), slot) => {
                 self.counters.count_failure(error);
-                Err((held.into_free(), error))
+                Err((slot.into_free(), error))
             }
         };
         Completion {
@@ -384,37 +391,36 @@ impl Uring {
         }
     }
 
-    /// Takes out a file that is closing and has no commands. The kernel forgets it first: the
-    /// ring's own reference must not be the last one, for then the file would be released, and its
-    /// space freed if it is deleted, in our next system call. No request holds another: those of
-    /// this file have completed, and were freed before we saw their completions, or belong to a
-    /// thread of the kernel's, which releases what it held last.
-    fn remove_file(&mut self, place: u16) {
-        if self.files.at(place).is_registered && !self.unregister(place) {
+    /// Removes a file that is closing and has no commands. It is unregistered first: the ring's
+    /// reference must not be the last one, or our next system call would release the file and, if
+    /// it is deleted, free its space. Completed requests hold no reference: the kernel frees them
+    /// before their completions appear, or a thread of the kernel holds them and releases them.
+    fn remove_file(&mut self, index: u16) {
+        if self.files.at(index).is_registered && !self.unregister(index) {
             self.counters.disk_kept_registrations += 1;
-            self.kept.push(place);
+            self.still_registered.push(index);
             return;
         }
-        if let Some(file) = self.files.remove(place) {
-            self.let_go(file.into_closed());
+        if let Some(file) = self.files.remove(index) {
+            self.return_closed(file.into_closed());
         }
     }
 
-    fn unregister(&self, place: u16) -> bool {
+    fn unregister(&self, index: u16) -> bool {
         let submitter = self.ring.0.submitter();
-        let updated = submitter.register_files_update(place.into(), &[-1]);
+        let updated = submitter.register_files_update(index.into(), &[-1]);
         updated.is_ok()
     }
 
-    /// Tries again to have the kernel forget a file.
-    fn retry_kept(&mut self) {
-        if let Some(place) = self.kept.pop() {
-            self.remove_file(place);
+    /// Tries again to unregister a file.
+    fn retry_unregister(&mut self) {
+        if let Some(index) = self.still_registered.pop() {
+            self.remove_file(index);
         }
     }
 
-    fn let_go(&mut self, file: ClosedFile) {
-        if self.hands_back_closed {
+    fn return_closed(&mut self, file: ClosedFile) {
+        if self.return_closed_files {
             self.closed.push_back(file);
         }
     }
@@ -422,31 +428,33 @@ impl Uring {
 
 impl Disk for Uring {
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError> {
-        self.retry_kept();
-        let (place, index, limits) = match self.files.open(file, self.slot_bytes) {
+        self.retry_unregister();
+        let (index, file, limits) = match self.files.open(file, self.slot_bytes) {
             Ok(opened) => opened,
             Err((refused, error)) => {
-                refused.into_iter().for_each(|file| self.let_go(file));
+                refused
+                    .into_iter()
+                    .for_each(|file| self.return_closed(file));
                 return Err(error);
             }
         };
         if self.has_fixed_files {
-            let number = self.files.at(place).raw_fd();
+            let number = self.files.at(index).raw_fd();
             let submitter = self.ring.0.submitter();
-            let updated = submitter.register_files_update(place.into(), &[number]);
+            let updated = submitter.register_files_update(index.into(), &[number]);
             let is_registered = updated.is_ok_and(|count| count == 1);
-            self.files.at(place).is_registered = is_registered;
+            self.files.at(index).is_registered = is_registered;
             self.counters.disk_unregistered_files += u64::from(!is_registered);
         }
-        Ok((index, limits))
+        Ok((file, limits))
     }
 
     fn close(&mut self, file: FileIndex) {
-        self.retry_kept();
-        if let Some(place) = self.files.find(file)
-            && self.files.close(place)
+        self.retry_unregister();
+        if let Some(index) = self.files.find(file)
+            && self.files.close(index)
         {
-            self.remove_file(place);
+            self.remove_file(index);
         }
     }
 
@@ -464,8 +472,8 @@ impl Disk for Uring {
             return Err(read);
         }
         let file = self.files.find(read.file);
-        if let Some(place) = file {
-            let limits = &self.files.at(place).limits;
+        if let Some(index) = file {
+            let limits = &self.files.at(index).limits;
             check_alignment(read.offset_bytes, read.length_bytes, limits);
         }
         self.counters.disk_read_commands += 1;
@@ -476,7 +484,7 @@ impl Disk for Uring {
             length_bytes: read.length_bytes,
             done_bytes: 0,
             reissues: 0,
-            held: Held::Reading(read.slot.into_reading()),
+            slot: CommandSlot::Reading(read.slot.into_reading()),
         };
         self.enqueue(arena, command);
         Ok(())
@@ -493,10 +501,10 @@ impl Disk for Uring {
             return Err(write);
         }
         let file = self.files.find(write.file);
-        if let Some(place) = file {
-            let open = self.files.at(place);
+        if let Some(index) = file {
+            let open = self.files.at(index);
             check_alignment(write.offset_bytes, write.length_bytes, &open.limits);
-            // From here on changes are our own.
+            // From here on this disk changes the file.
             open.note_write(0);
         }
         self.counters.disk_write_commands += 1;
@@ -507,7 +515,7 @@ impl Disk for Uring {
             length_bytes: write.length_bytes,
             done_bytes: 0,
             reissues: 0,
-            held: Held::Writing(write.slot),
+            slot: CommandSlot::Writing(write.slot),
         };
         self.enqueue(arena, command);
         Ok(())
@@ -536,8 +544,8 @@ impl Disk for Uring {
             let wanted = BATCH_MAX.min(completions_max - consumed);
             let reaped = self.reap(&mut batch[..wanted]);
             self.files.start_round();
-            for &(name, result) in &batch[..reaped] {
-                if let Some(completion) = self.finish(arena, name, result) {
+            for &(user_data, result) in &batch[..reaped] {
+                if let Some(completion) = self.finish(arena, user_data, result) {
                     sink(arena, completion);
                     consumed += 1;
                 }
@@ -548,8 +556,8 @@ impl Disk for Uring {
         }
         self.counters.disk_check_calls = self.files.check_calls;
         self.counters.disk_touched_files = self.files.touched_files;
-        if self.owes_submit {
-            // Failing leaves the debt to the next call.
+        if self.has_unsubmitted_reissues {
+            // After a failure the next call tries again.
             let _ = self.submit();
         }
         consumed
@@ -580,9 +588,9 @@ impl Drop for Uring {
                 let arguments = types::SubmitArgs::new().timespec(&second);
                 let waited = self.ring.0.submitter().submit_with_args(1, &arguments);
                 let reaped = self.reap(&mut batch);
-                for &(name, _) in &batch[..reaped] {
-                    if let Some((place, _command)) = self.commands.take(name) {
-                        self.commands.release(place);
+                for &(user_data, _) in &batch[..reaped] {
+                    if let Some((index, _command)) = self.commands.take(user_data) {
+                        self.commands.release(index);
                     }
                 }
                 if waited.is_err() && reaped == 0 {
@@ -593,11 +601,11 @@ impl Drop for Uring {
     }
 }
 
-/// Kinds of rings, best first.
+/// Set-up flags of a ring, best first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Level {
-    /// Linux 5.19: completions wait for our next system call instead of interrupting us, and a
-    /// flag says that they do.
+    /// Linux 5.19: task work waits for the thread's next system call instead of interrupting it,
+    /// and a flag in the ring says that it waits.
     Cooperative,
     Plain,
 }
@@ -605,7 +613,7 @@ enum Level {
 /// The best ring this kernel has.
 fn set_up(queue_depth: u32) -> Result<IoUring, i32> {
     match set_up_at(Level::Cooperative, queue_depth) {
-        // Only "unknown flags" gets better with fewer of them.
+        // `EINVAL` means unknown flags; other errors would come without flags, too.
         Err(libc::EINVAL) => set_up_at(Level::Plain, queue_depth),
         outcome => outcome,
     }
@@ -632,8 +640,8 @@ fn register_buffers(ring: &IoUring, arena: &Arena) -> Result<(), String> {
             iov_len: region.length_bytes,
         })
         .collect();
-    // SAFETY: the regions are mapped. The kernel holds on to the pages behind them, so it writes
-    // to nobody else's even if the arena is gone by then.
+    // SAFETY: the regions are mapped. The kernel pins their pages, so it writes to no other memory
+    // even if the arena is gone by then.
     let registered = unsafe { ring.submitter().register_buffers(&buffers) };
     registered.map_err(|error| explain_registration(&error, arena.bytes()))
 }

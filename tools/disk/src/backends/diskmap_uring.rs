@@ -30,7 +30,7 @@ impl DiskmapUring {
             queue_depth: job.window,
             files_max: 1,
             fixed_buffers: true,
-            hands_back_closed: false,
+            return_closed_files: false,
         };
         let mut disk = Uring::new(config, &arena)?;
         let file = open_direct(&target.path)?;

@@ -1,4 +1,4 @@
-//! What may happen to a file while it is being served.
+//! Files that are unlinked, renamed, overwritten or resized while they are served.
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
@@ -48,7 +48,7 @@ fn a_file_given_another_mode_or_name_is_served_on() {
     assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
     fs::hard_link(&path, bench.path("link")).expect("our own directory");
     assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
-    // The excuses are not for the next one.
+    // The next change of ctime needs an explanation of its own.
     overwrite(&path, b"new");
     assert_eq!(bench.read(file, 0), Err(DiskError::Changed));
 }
@@ -72,7 +72,7 @@ fn an_overwritten_file_has_changed_even_with_its_time_put_back() {
     overwrite(&path, b"new");
     let writer = File::open(&path).expect("our own file");
     let times = FileTimes::new().set_modified(before.modified().expect("a time"));
-    // Kernels with coarse clocks may need a few milliseconds to show another time.
+    // On kernels with coarse timestamps a changed time may take a few milliseconds to show.
     loop {
         writer.set_times(times).expect("our own file");
         let after = writer.metadata().expect("it is there");
@@ -93,7 +93,7 @@ fn a_renamed_file_is_served_on() {
     rename_to_and_fro(bench, &path, file);
 }
 
-/// Whoever opened it knew its path, and the kernel was not asked for it.
+/// The caller gave the path at open, and the kernel was not asked for it.
 #[test]
 fn a_renamed_file_is_served_on_if_its_path_was_known() {
     let (mut bench, path, _) = serving(4096);
@@ -118,12 +118,12 @@ fn rename_to_and_fro(mut bench: Bench, path: &Path, file: FileIndex) {
         );
     }
     assert!(bench.disk.counters().disk_touched_files > 0);
-    // The excuses are not for the next one.
+    // The next change of ctime needs an explanation of its own.
     overwrite(path, b"new");
     assert_eq!(bench.read(file, 0), Err(DiskError::Changed));
 }
 
-/// Between the look at a file and its opening, somebody writes as many bytes as it had.
+/// Between its `stat` and its open, a file is overwritten with as many bytes.
 #[test]
 fn a_file_rewritten_before_it_is_opened_has_changed() {
     let mut bench = Bench::new();
@@ -151,7 +151,7 @@ fn a_file_whose_status_is_known_is_opened_as_any_other() {
     assert_eq!(bench.disk.counters().disk_touched_files, 1);
 }
 
-/// A file, opened and looked at as a store does it.
+/// A file, opened and with its status, as the store passes it.
 fn known(path: &Path, block_bytes: u32) -> FileSource {
     let file = File::from(super::descriptor(path, super::Mode::Direct));
     let meta = file.metadata().expect("an open file");

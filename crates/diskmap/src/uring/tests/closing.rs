@@ -1,4 +1,4 @@
-//! Who closes a file for good, and when.
+//! When the last descriptor of a closed file is handed back.
 
 use std::fs::{File, TryLockError};
 
@@ -7,7 +7,7 @@ use super::*;
 fn bench() -> Bench {
     let config = UringConfig {
         files_max: 1,
-        hands_back_closed: true,
+        return_closed_files: true,
         ..UringConfig::default()
     };
     Bench::with(config, Level::Cooperative)
@@ -56,7 +56,7 @@ fn a_file_is_handed_back_after_its_last_command() {
 }
 
 #[test]
-fn a_file_there_is_no_room_for_is_handed_back() {
+fn a_file_refused_by_a_full_table_is_handed_back() {
     let mut bench = bench();
     let (path, _) = open_locked(&mut bench);
     let source = FileSource::Descriptor(descriptor(&path, Mode::Direct));
@@ -67,9 +67,9 @@ fn a_file_there_is_no_room_for_is_handed_back() {
     assert!(bench.disk.poll_closed().is_none());
 }
 
-/// A kernel that forgets nothing looks like one that no longer has the table.
+/// Without a registered table the kernel refuses to unregister files.
 #[test]
-fn a_file_the_kernel_would_not_forget_is_kept_until_it_does() {
+fn a_file_that_cannot_be_unregistered_stays_open_until_it_can() {
     let mut bench = bench();
     let (_, file) = open_locked(&mut bench);
     let submitter = bench.disk.ring.0.submitter();
@@ -85,7 +85,7 @@ fn a_file_the_kernel_would_not_forget_is_kept_until_it_does() {
 }
 
 #[test]
-fn a_file_the_kernel_would_not_register_is_counted_and_served() {
+fn a_file_that_cannot_be_registered_is_counted_and_served() {
     let mut bench = bench();
     let submitter = bench.disk.ring.0.submitter();
     submitter.unregister_files().expect("they are registered");

@@ -401,7 +401,7 @@ fn reads_in_flight_survive_the_closing_of_their_file() {
     let (file, _) = bench.open(&path);
     bench.enqueue(file, 0, 4096, 0);
     bench.disk.close(file);
-    // Its place is in use until the read has ended.
+    // Its table entry is in use until the read has completed.
     let source = FileSource::Descriptor(descriptor(&path, Mode::Direct));
     assert_eq!(bench.disk.open(source), Err(DiskError::TableFull));
     assert_eq!(bench.run(), [(0, Ok(pattern(0, 4096)))]);
@@ -430,7 +430,7 @@ fn configurations_on_both_sides_of_each_limit() {
             queue_depth,
             files_max,
             fixed_buffers: true,
-            hands_back_closed: false,
+            return_closed_files: false,
         };
         let refused = Uring::new(config, &arena).err();
         assert_eq!(
@@ -446,7 +446,7 @@ fn configurations_on_both_sides_of_each_limit() {
             queue_depth,
             files_max,
             fixed_buffers: true,
-            hands_back_closed: false,
+            return_closed_files: false,
         };
         assert!(Uring::new(config, &arena).is_ok());
     }
@@ -459,7 +459,7 @@ fn a_read_larger_than_its_slot_is_refused() {
     bench.enqueue(FileIndex(0), 0, ArenaConfig::SLOT_BYTES + 512, 0);
 }
 
-// Completions as they should not be.
+// Invalid completions.
 
 #[test]
 fn unknown_completions_are_counted_and_ignored() {
@@ -471,7 +471,7 @@ fn unknown_completions_are_counted_and_ignored() {
         bench.disk.push(opcode::Nop::new().build().user_data(name));
     }
     bench.disk.sqsync(NOW).expect("a working ring");
-    // The read's name is generation 1, place 0: that NOP bears its name, and comes first.
+    // The read's user data is generation 1, index 0: the NOP has the same, and completes first.
     while bench.disk.counters().disk_stale_completions < 3 {
         bench.enqueue(FileIndex(9), 0, 512, 8);
         bench.disk.sqsync(NOW).expect("a working ring");
@@ -498,16 +498,16 @@ fn insert_unissued(bench: &mut Bench, file: FileIndex) -> u64 {
     let slot = bench.arena.reserve().expect("a free slot");
     let mut slot = slot.into_reading().into_filled(65_536);
     bench.arena.payload_mut(&mut slot).fill(0xee);
-    let place = bench.disk.files.find(file).expect("it is open");
-    bench.disk.files.note_command(place);
+    let index = bench.disk.files.find(file).expect("it is open");
+    bench.disk.files.note_command(index);
     bench.disk.commands.insert(Command {
         token: 0,
-        file: Some(place),
+        file: Some(index),
         offset_bytes: 0,
         length_bytes: 65_536,
         done_bytes: 0,
         reissues: 0,
-        held: Held::Reading(slot.into_free().into_reading()),
+        slot: CommandSlot::Reading(slot.into_free().into_reading()),
     })
 }
 
@@ -539,7 +539,7 @@ fn an_interrupted_read_is_issued_again_without_being_asked() {
             .finish(&bench.arena, name, -libc::EAGAIN)
             .is_none()
     );
-    // No sqsync: whoever only waits for completions must get this one.
+    // No sqsync: a caller that only consumes completions must get this one.
     bench.consume(1);
     assert!(is_readable(&bench.disk, 30_000));
     assert_eq!(bench.run(), [(0, Ok(pattern(0, 65_536)))]);
@@ -737,7 +737,7 @@ fn a_block_device_tells_its_limits_and_is_read() {
             0,
             "a device has no times to check"
         );
-        // The device goes only when nobody has it open.
+        // The device is removed only when no descriptor is open.
         bench.disk.close(file);
     }
 }
