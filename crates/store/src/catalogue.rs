@@ -1,27 +1,27 @@
 //! Objects that are entries of a list: for simulation.
 //!
-//! It has no files, descriptors or threads, and the same calls have the same answers. An entry may
-//! be made to answer later, so that both ways an answer comes can be walked, and a device to answer
-//! not at all for a while, as a disk or mount that hangs.
+//! It refuses to use files, descriptors or threads, so the same calls have the same answers. To test
+//! answers that come later, an entry can be set to answer later, and a device to answer no look-up
+//! for a while, like a disk or mount that hangs. Bounded by the entries and the pending look-ups.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::root::{Miss, Way};
+use crate::root::{OpenError, Resolve};
 use crate::threads::Reply;
-use crate::{Facts, Lane, Opened, Opening, Source, StoreRefusal};
+use crate::{DeviceId, Metadata, Opened, Opening, Source, StoreRefusal};
 
-/// What a path of a catalogue leads to.
+/// An object of a catalogue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CatalogueEntry {
-    /// The file of the simulated disk: comes out as [`Source::Simulated`].
+    /// The file of the simulated disk, returned as [`Source::Simulated`].
     pub source: u32,
-    /// What is known of it. Change any of it with the entry to make it another object.
-    pub facts: Facts,
+    /// Its metadata. With any of it changed it is another object.
+    pub metadata: Metadata,
     /// Whether look-ups are answered by [`crate::Store::poll_answer`], and not at once.
     pub answers_later: bool,
 }
 
-/// Paths and what they lead to.
+/// Objects by path.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     entries: BTreeMap<String, CatalogueEntry>,
@@ -47,14 +47,14 @@ impl Catalogue {
         self.entries.insert(name.to_owned(), entry);
     }
 
-    /// Takes away what is under a path; whether there was anything.
+    /// Removes the entry of a path; whether there was one.
     pub fn remove(&mut self, path: &str) -> bool {
         let name = crate::path::name_of(path);
         name.is_some_and(|name| self.entries.remove(name).is_some())
     }
 
-    /// From now on entries of a device (see [`Facts::device`]) answer no look-up, or answer again.
-    /// What was asked meanwhile is answered then.
+    /// Makes a device (see [`Metadata::device`]) hang or answer again. Look-ups of its entries that
+    /// came meanwhile are answered then.
     pub fn set_hung(&mut self, device: u64, is_hung: bool) {
         if is_hung {
             self.hung.insert(device);
@@ -63,14 +63,14 @@ impl Catalogue {
         }
     }
 
-    pub(crate) fn lane_of(&self, name: &str) -> Lane {
-        Lane::of_device(self.device_of(name))
+    pub(crate) fn device_of_name(&self, name: &str) -> DeviceId {
+        DeviceId::new(self.device_number_of(name))
     }
 
     pub(crate) fn open_object(&self, name: &str) -> Opening {
         match self.entries.get(name) {
             Some(entry) if entry.answers_later || self.is_hung(name) => {
-                Opening::Waits(self.lane_of(name), Way::Beneath)
+                Opening::WouldBlock(self.device_of_name(name), Resolve::Beneath)
             }
             _ => Opening::Done(self.answer(name)),
         }
@@ -80,12 +80,12 @@ impl Catalogue {
         self.asked.push_back((id, name));
     }
 
-    /// Answers in the order of asking, each with what is there by then.
+    /// Answers look-ups in order, each by the entries at the time of the answer.
     pub(crate) fn poll_reply(&mut self) -> Option<Reply> {
         let answers = |(_, name): &(u64, String)| !self.is_hung(name);
-        let place = self.asked.iter().position(answers)?;
-        let (id, name) = self.asked.remove(place)?;
-        let result = self.answer(&name).map_err(Miss::Refused);
+        let index = self.asked.iter().position(answers)?;
+        let (id, name) = self.asked.remove(index)?;
+        let result = self.answer(&name).map_err(OpenError::Refused);
         Some(Reply::LookUp { id, name, result })
     }
 
@@ -93,7 +93,7 @@ impl Catalogue {
         match self.entries.get(name) {
             Some(entry) => Ok(Opened {
                 source: Source::Simulated(entry.source),
-                facts: entry.facts,
+                metadata: entry.metadata,
             }),
             None if self.is_directory(name) => Err(StoreRefusal::Directory),
             None => Err(StoreRefusal::NotFound),
@@ -110,10 +110,12 @@ impl Catalogue {
     }
 
     fn is_hung(&self, name: &str) -> bool {
-        self.hung.contains(&self.device_of(name))
+        self.hung.contains(&self.device_number_of(name))
     }
 
-    fn device_of(&self, name: &str) -> u64 {
-        self.entries.get(name).map_or(0, |entry| entry.facts.device)
+    fn device_number_of(&self, name: &str) -> u64 {
+        self.entries
+            .get(name)
+            .map_or(0, |entry| entry.metadata.device)
     }
 }

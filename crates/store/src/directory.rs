@@ -1,38 +1,40 @@
-//! A directory of the host: opens beneath it, at once if the kernel has the path in its caches and
-//! its file system is local, else in a thread.
+//! A directory of the host. Files are opened at once if the kernel has the path in its caches and
+//! the file system is local, else in a thread.
 //!
-//! What is asked on the worker itself: `openat2` with `RESOLVE_CACHED` and `statx` of a file of a
-//! local file system, which both answer from memory. `RESOLVE_CACHED` alone would not do: it bounds
-//! the walk along the path, but the open and the status of a file on NFS or FUSE wait for somebody
-//! else however well its path is cached. So where any mount beneath the directory is not local,
-//! the worker's walk stays within the directory's own mount.
+//! The worker itself calls `openat2` with `RESOLVE_CACHED`, and `statx` on files of local file
+//! systems: both answer from memory. `RESOLVE_CACHED` alone is not enough. It keeps the path walk
+//! from blocking, but `open` and `statx` of a file on NFS or FUSE may block however well its path
+//! is cached. So if any mount beneath the directory is not local, the worker resolves paths within
+//! the directory's own mount only.
+//!
+//! It refuses to block. Bounded by the threads' queues (see `threads`).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::root::{CurrentRoot, Miss, Root, Way, c_string, miss_of};
-use crate::threads::{Question, Reply, Threads};
-use crate::{DirectSupport, Lane, Opening, StoreConfig, StoreError};
+use crate::root::{CurrentRoot, OpenError, Resolve, Root, c_string, open_error_of};
+use crate::threads::{LookUpRequest, Reply, Threads};
+use crate::{DeviceId, DirectSupport, Opening, StoreConfig, StoreError};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
     current: Arc<CurrentRoot>,
-    /// As it was when `version` was read.
+    /// The root when `version` was read.
     root: Arc<Root>,
     version: u64,
     threads: Threads,
     /// Whether to ask the kernel's caches first.
     cached_lookups: bool,
     direct_support: DirectSupport,
-    /// The name with its NUL, built anew for each open.
+    /// Buffer for the name with its NUL.
     scratch: Vec<u8>,
 }
 
 impl Directory {
     pub(crate) fn open(path: &Path, config: &StoreConfig) -> Result<Self, StoreError> {
         let root = Root::open(path, config.direct)?;
-        let cached_lookups = root.kernel_knows_cached_lookups()? && config.cached_lookups;
+        let cached_lookups = root.supports_cached_lookups()? && config.cached_lookups;
         let direct_support = root.probe_direct(path)?;
         let current = Arc::new(CurrentRoot::new(path, root));
         let threads = Threads::start(&current, config.threads, config.lookups_max)
@@ -48,55 +50,55 @@ impl Directory {
         })
     }
 
-    /// Whom a look-up of `name` asks, if no symbolic link leads to somebody else.
-    pub(crate) fn lane_of(&self, name: &str) -> Lane {
-        self.root.mounts().of(name.as_bytes()).lane
+    /// The device that a look-up of `name` depends on, if no symbolic link leads to another.
+    pub(crate) fn device_of_name(&self, name: &str) -> DeviceId {
+        self.root.mounts().of(name.as_bytes()).device
     }
 
     pub(crate) fn open_object(&mut self, name: &str) -> Opening {
         self.refresh();
         let mounts = self.root.mounts();
         let (mount, own) = (mounts.of(name.as_bytes()), mounts.root());
-        let way = if mount.lane == own.lane {
-            Way::OwnMount
+        let resolve = if mount.device == own.device {
+            Resolve::OwnMount
         } else {
-            Way::Beneath
+            Resolve::Beneath
         };
-        let later = Opening::Waits(mount.lane, way);
-        // From a directory that is not local, not even its own mount is asked.
+        let later = Opening::WouldBlock(mount.device, resolve);
+        // The worker asks nothing of a directory that is not on a local file system.
         if !self.cached_lookups || !own.is_local || !mount.is_local {
             return later;
         }
         let name = c_string(&mut self.scratch, name.as_bytes());
-        match self.root.open_object(name, Way::Cached) {
+        match self.root.open_object(name, Resolve::CachedOnly) {
             Ok(opened) => Opening::Done(Ok(opened)),
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => later,
-            Err(error) => match miss_of(&error, Way::Cached) {
-                Miss::Refused(refusal) => Opening::Done(Err(refusal)),
-                Miss::Elsewhere if way == Way::Beneath => later,
-                Miss::Elsewhere => Opening::Waits(Lane::ELSEWHERE, Way::Links),
+            Err(error) => match open_error_of(&error, Resolve::CachedOnly) {
+                OpenError::Refused(refusal) => Opening::Done(Err(refusal)),
+                OpenError::OutOfScope if resolve == Resolve::Beneath => later,
+                OpenError::OutOfScope => Opening::WouldBlock(DeviceId::UNKNOWN, Resolve::AnyMount),
             },
         }
     }
 
-    /// Has a thread go that way.
-    pub(crate) fn submit(&mut self, id: u64, name: String, lane: Lane, way: Way) {
+    /// Has a thread resolve and open the name.
+    pub(crate) fn submit(&mut self, id: u64, name: String, device: DeviceId, resolve: Resolve) {
         let root = Arc::clone(&self.root);
-        let question = Question {
+        let request = LookUpRequest {
             id,
             name,
-            way,
+            resolve,
             root,
         };
-        self.threads.ask(lane, question);
+        self.threads.ask(device, request);
     }
 
-    pub(crate) fn withdraw(&mut self, id: u64, lane: Lane) -> bool {
-        self.threads.withdraw(lane, id)
+    pub(crate) fn withdraw(&mut self, id: u64, device: DeviceId) -> bool {
+        self.threads.withdraw(device, id)
     }
 
-    pub(crate) fn close(&mut self, lane: Lane, descriptor: OwnedFd) {
-        self.threads.close(lane, descriptor);
+    pub(crate) fn close(&mut self, device: DeviceId, descriptor: OwnedFd) {
+        self.threads.close(device, descriptor);
     }
 
     pub(crate) fn open_root(&mut self) {
@@ -106,7 +108,7 @@ impl Directory {
     pub(crate) fn poll_reply(&mut self) -> Option<Reply> {
         let reply = self.threads.poll_reply();
         if let Some(Reply::Root(_)) = reply {
-            // Now, or an idle server would keep the old directory.
+            // Now: an idle server has no look-up that would refresh it.
             self.refresh();
         }
         reply
@@ -122,11 +124,11 @@ impl Directory {
     }
 
     #[cfg(test)]
-    pub(crate) fn queued(&self, lane: Lane) -> usize {
-        self.threads.queued(lane)
+    pub(crate) fn queued(&self, device: DeviceId) -> usize {
+        self.threads.queued(device)
     }
 
-    /// Changes when a thread has found something out about the root.
+    /// Changes when a thread has replaced the root or its mounts.
     #[cfg(test)]
     pub(crate) fn version(&self) -> u64 {
         self.current.version()
@@ -136,7 +138,7 @@ impl Directory {
         self.direct_support
     }
 
-    /// Takes over what threads found out about the root.
+    /// Takes over a root that a thread has replaced.
     fn refresh(&mut self) {
         let version = self.current.version();
         if version != self.version

@@ -1,44 +1,42 @@
-//! A directory served as objects that do not change while anyone can be sent them.
+//! A directory served as objects whose content does not change while they are sent.
 //!
-//! [`Store::look_up`] turns a path into an open file, and never waits for the disk: what the
-//! kernel can resolve from its own caches is answered at once, and the rest is left to a few
-//! threads, whose answers come out of [`Store::poll_answer`]. Who asks twice shares one
-//! descriptor; descriptors that nobody uses are kept, the least recently used given up first.
+//! [`Store::look_up`] resolves a path to an open file and never waits for the disk. A path that the
+//! kernel can resolve from its caches is answered at once; the look-up threads resolve the others,
+//! and [`Store::poll_answer`] returns their answers. Clients of the same path share one descriptor.
+//! Unused descriptors are cached; the least recently used is closed first.
 //!
-//! It refuses to serve what lies outside its directory: no path, however written, and no symbolic
-//! link leads there (`openat2` with `RESOLVE_BENEATH`). A link that leaves the directory and ends
-//! in it again, an absolute one for example, is followed. It serves regular files only. A file is
-//! to be replaced by renaming another over it: then those who are being sent the old one get it to
-//! its end, and the new one is found within [`StoreConfig::revalidate_after`]. Devices have no
-//! business in a served directory: they are refused, but only after they were opened.
+//! It refuses to serve files outside its directory: no path and no symbolic link leads there
+//! (`openat2` with `RESOLVE_BENEATH`). A link that leaves the directory and ends in it again, an
+//! absolute one for example, is followed. It serves regular files only; device nodes are refused,
+//! but only after they were opened. Replace a file by renaming another over it: transfers of the old
+//! file then complete, and the new file is found within [`StoreConfig::revalidate_after`].
 //!
-//! **Whatever does not answer hurts its own objects only.** The worker itself asks nothing but the
-//! caches of local file systems. In the threads, each mount is a [`Lane`] that may have a part of
-//! them and of the look-ups; a look-up that takes longer than [`StoreConfig::lookup_time_max`] is
-//! answered by [`StoreRefusal::TimedOut`].
+//! **A file system that hangs blocks its own objects only.** The worker asks nothing but the
+//! kernel's caches of local file systems. In the threads, each file system ([`DeviceId`]) may have a
+//! share of the threads and of the look-ups. A look-up that takes longer than
+//! [`StoreConfig::lookup_time_max`] is answered with [`StoreRefusal::TimedOut`].
 //!
-//! What bounds it: [`StoreConfig::objects_max`] open objects, [`StoreConfig::lookups_max`] look-ups
-//! under way, [`PATH_BYTES_MAX`]. All tables are allocated at start, but for the threads' queues,
-//! which grow to what look-ups and objects there may be. A hit allocates nothing; a path that is
-//! new costs its own length once for each place in the table, and once more when it goes through
-//! the threads.
+//! Bounds: [`StoreConfig::objects_max`] open objects, [`StoreConfig::lookups_max`] pending look-ups,
+//! [`PATH_BYTES_MAX`]. All tables are allocated at start, except the threads' queues, which grow up
+//! to those limits. A hit allocates nothing. A new path is copied once into its table entry, and
+//! once more if it goes through the threads.
 //!
-//! A look-up in the threads holds the place its object will have, so that files being opened count
-//! like files that are open. A look-up that finds no room is [`StoreRefusal::Full`], and worth
-//! asking again as soon as [`Store::has_room`]. Objects that nobody uses make room when it is
-//! needed, and are closed after [`StoreConfig::unused_time_max`] in any case: a file that was
-//! deleted keeps its space, and a file system cannot be unmounted, as long as it is open.
-//! [`Store::expire_unused`] sees to it. Descriptors are closed by the threads
-//! ([`Store::close_descriptor`]), because the last close of a deleted file frees its space.
+//! A look-up in the threads reserves the table entry of its object, so that files being opened count
+//! as open. A look-up without room is refused with [`StoreRefusal::Full`]; ask again when
+//! [`Store::has_room`]. Unused objects are evicted when their entry is needed, and closed after
+//! [`StoreConfig::unused_time_max`] in any case ([`Store::expire_unused`]): an open file keeps the
+//! space of a deleted file and prevents its file system from being unmounted. Threads close the
+//! descriptors ([`Store::close_descriptor`]), because the last close of a deleted file frees its
+//! space, which may take long.
 //!
 //! The life of an object:
 //!
 //! ```text
-//!  look_up ─▶ Found { handle, opened: Some(source) }     first of all: open it, under this handle
+//!  look_up ─▶ Found { handle, opened: Some(source) }     first use: open it under this handle
 //!  look_up ─▶ Found { handle, opened: None }             open already; one more use
 //!  release(handle)                                       one use fewer
-//!  expire_unused                                         long unused: nobody is given it again
-//!  poll_closed ─▶ handle                                 nobody will be given it again: close it
+//!  expire_unused                                         long unused: not found any more
+//!  poll_closed ─▶ handle                                 not found any more and unused: close it
 //! ```
 
 mod catalogue;
@@ -65,20 +63,20 @@ pub use path::PATH_BYTES_MAX;
 
 use directory::Directory;
 use lookups::Lookups;
-use root::{Miss, Way};
+use root::{OpenError, Resolve};
 use table::Table;
 use threads::Reply;
 
-/// Handles beyond [`StoreConfig::objects_max`] that may wait to be taken from
-/// [`Store::poll_closed`]. When all do, new objects are refused as [`StoreRefusal::Full`].
+/// Closed handles beyond [`StoreConfig::objects_max`] that may wait for [`Store::poll_closed`]. With
+/// more, new objects are refused with [`StoreRefusal::Full`].
 pub const CLOSED_HANDLES_MAX: usize = 64;
-/// Descriptors of one lane that may wait for the threads to close them before its look-ups find no
-/// room. They count against the limit of open files.
+/// Most descriptors of one device that may wait for the threads to close them; with more, its
+/// look-ups are refused as [`StoreRefusal::Full`]. They count against the limit of open files.
 pub const CLOSES_MAX: usize = 256;
-/// Most long unused objects given up by one call of [`Store::expire_unused`].
+/// Most objects expired by one call of [`Store::expire_unused`].
 pub const EXPIRED_OBJECTS_MAX: usize = 64;
-/// Unused objects are looked for once in this time, so that a server where many become unused one
-/// after the other wakes once for all of them. Divides a second.
+/// Interval of the checks for expired objects: objects that become unused one after the other then
+/// need one wake-up in this time. Divides a second.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a store may use, and how it opens files.
@@ -86,19 +84,19 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 pub struct StoreConfig {
     /// Most objects open or being opened at once, each a descriptor; `1..=OBJECTS_MAX`.
     pub objects_max: usize,
-    /// Most look-ups under way in the threads; at least 1. A lane may have a quarter of them: enough
-    /// to keep its threads at work from one round of the worker to the next.
+    /// Most look-ups pending in the threads; at least 1. A device may have a quarter of them: enough
+    /// to keep its threads busy from one round of the worker to the next.
     pub lookups_max: usize,
-    /// Threads that open what the kernel has not cached, and close files; at least 1. A lane may
-    /// keep a quarter of them.
+    /// Threads that open paths the kernel has not cached, and close files; at least 1. A device may
+    /// occupy a quarter of them.
     pub threads: usize,
     /// Longest time a look-up may take in the threads.
     pub lookup_time_max: Duration,
-    /// How long an object that nobody uses is kept open.
+    /// How long an unused object is kept open.
     pub unused_time_max: Duration,
     /// Whether files must be readable without the page cache.
     pub direct: Direct,
-    /// How long an open object is believed to be what its path names.
+    /// How long a path is assumed to lead to the same file, before it is checked.
     pub revalidate_after: Duration,
     /// Whether to ask the kernel's caches before the threads. Off only to test the threads.
     pub cached_lookups: bool,
@@ -115,12 +113,12 @@ impl Default for StoreConfig {
             objects_max: 4096,
             lookups_max: 256,
             // A look-up that misses waits for one or two reads, 0.1 ms each on flash: four
-            // threads, a lane's share, answer 20,000 a second. [guess]
+            // threads, a device's share, answer 20,000 a second. [guess]
             threads: 16,
-            // Players give a request up after 10 s or more. [guess]
+            // Players time a request out after 10 s or more. [guess]
             lookup_time_max: Duration::from_secs(10),
-            // An object asked for more seldom than this is opened for each request, which costs a
-            // few microseconds more than to see whether it is still the same.
+            // An object requested less often is opened for each request, which costs a few
+            // microseconds more than a check of an open one.
             unused_time_max: Duration::from_secs(30),
             direct: Direct::Required,
             revalidate_after: Duration::from_secs(1),
@@ -132,13 +130,13 @@ impl Default for StoreConfig {
 /// Whether files must be readable without the page cache (`O_DIRECT`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direct {
-    /// A file system that cannot is an error at start, its files are refused.
+    /// If the file system refuses: an error at start, and its files are refused.
     Required,
-    /// A file system that cannot is read through the page cache.
+    /// If the file system refuses: its files are read through the page cache.
     Preferred,
 }
 
-/// What a store saw, at start, of its file system's ability to read without the page cache.
+/// Whether the file system supports reads without the page cache, as tried at start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectSupport {
     /// A file was opened with `O_DIRECT`.
@@ -149,18 +147,17 @@ pub enum DirectSupport {
     Unknown,
 }
 
-/// Where an object's bytes are to be read from: for the disk to open.
+/// What the disk opens to read an object.
 #[derive(Debug)]
 pub enum Source {
-    /// An open regular file, with what [`Facts`] leave out of its status.
+    /// An open regular file, and the part of its status that is not in [`Metadata`].
     File {
-        /// The file. Whoever closes it may have to free its space: see
-        /// [`Store::close_descriptor`].
+        /// The file. Its last close may have to free its space: see [`Store::close_descriptor`].
         descriptor: OwnedFd,
-        /// As of the same moment as the facts.
+        /// From the same `statx` as the metadata.
         attributes: Attributes,
-        /// Whether the name of the object is the path of the file in the directory.
-        links: Links,
+        /// Whether the object's name is the path of the file in the directory.
+        symlinks: Symlinks,
     },
     /// A file of a simulated disk: [`CatalogueEntry::source`].
     Simulated(u32),
@@ -168,19 +165,19 @@ pub enum Source {
 
 /// Symbolic links on the way to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Links {
-    /// There was none: the path of the file ends with the name it was found by.
+pub enum Symlinks {
+    /// Opened with `RESOLVE_NO_SYMLINKS`: the path of the file ends with the name of the object.
     Refused,
-    /// There may have been some.
+    /// There may have been symbolic links.
     Followed,
 }
 
-/// What may change of a file without its content changing, and moves [`Facts::changed`].
+/// Attributes that may change without the content; a change moves [`Metadata::changed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Attributes {
-    /// How many names it has.
+    /// Number of hard links.
     pub links: u32,
-    /// Type and rights, as `st_mode`.
+    /// Type and permissions, as `st_mode`.
     pub mode: u32,
     /// Its owner.
     pub user: u32,
@@ -188,18 +185,19 @@ pub struct Attributes {
     pub group: u32,
 }
 
-/// Who must answer before an object can be opened, read or closed: objects of one lane are on the
-/// same file system, and wait for each other if it hangs.
+/// The file system that must answer before an object can be opened, read or closed, by its device
+/// number. If it hangs, all its look-ups wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Lane(u64);
+pub struct DeviceId(u64);
 
-impl Lane {
-    /// Paths that lead from mount to mount by symbolic links, wherever they end.
-    pub(crate) const ELSEWHERE: Self = Self(u64::MAX);
+impl DeviceId {
+    /// For paths that cross mounts by symbolic links, so that their file system is not known before
+    /// they are resolved.
+    pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 
-    /// The lane of a file system: see [`Facts::device`].
+    /// From a device number: see [`Metadata::device`].
     #[must_use]
-    pub const fn of_device(device: u64) -> Self {
+    pub const fn new(device: u64) -> Self {
         Self(device)
     }
 }
@@ -213,10 +211,10 @@ pub struct FileTime {
     pub nanos: u32,
 }
 
-/// What identifies the content of a file, as of the moment it was opened. If any of it differs,
-/// it is another object.
+/// Metadata of a file when it was opened, which identifies its content. If any field differs, it is
+/// another object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Facts {
+pub struct Metadata {
     /// Size, bytes.
     pub size_bytes: u64,
     /// When the content changed last.
@@ -235,7 +233,7 @@ pub struct Facts {
     pub direct: bool,
 }
 
-impl Facts {
+impl Metadata {
     /// Modification time in whole Unix seconds, 0 for anything before 1970: for `Last-Modified`.
     #[must_use]
     pub fn modified_unix_seconds(&self) -> u64 {
@@ -245,41 +243,41 @@ impl Facts {
     /// A strong entity tag (RFC 9110 s8.8.3): modification time in whole seconds and size, in hex.
     /// At most [`ENTITY_TAG_BYTES_MAX`] bytes with its quotes.
     ///
-    /// It is the same for a copy with the same times (`cp -p`, `rsync -t`) on another server, so
-    /// that a download begun there goes on here; nginx writes the same one. Whether the file is
-    /// still what it was when it was opened is told by all of [`Facts`], never by this tag: content
-    /// of the same size written within the same second has the same tag.
+    /// A copy with the same times (`cp -p`, `rsync -t`) on another server has the same tag, so that
+    /// a download begun there can be resumed here; nginx builds the same tag. Content of the same
+    /// size written within the same second has the same tag, too: whether a file has changed since
+    /// open is decided by all of [`Metadata`], never by the tag.
     #[must_use]
     pub fn entity_tag(&self) -> String {
         format!("\"{:x}-{:x}\"", self.modified.seconds, self.size_bytes)
     }
 }
 
-/// Longest [`Facts::entity_tag`], bytes: two numbers of 64 bits, three marks.
+/// Longest [`Metadata::entity_tag`], bytes: two numbers of 64 bits in hex, two quotes, a hyphen.
 pub const ENTITY_TAG_BYTES_MAX: usize = 2 * 16 + 3;
 
-/// An object found: one use of it, to be ended by [`Store::release`].
+/// An object found: one use of it, which [`Store::release`] ends.
 #[derive(Debug)]
 #[must_use = "a use that is never released keeps a descriptor open"]
 pub struct Found {
-    /// Names the object until it comes out of [`Store::poll_closed`]; below
+    /// Identifies the object until [`Store::poll_closed`] returns it; below
     /// [`Store::handles_max`].
     pub handle: u32,
-    /// The file, if this is the first that is heard of the handle.
+    /// The file, if the object was opened by this look-up.
     pub opened: Option<Source>,
-    /// What is known of it.
-    pub facts: Facts,
+    /// The file's metadata.
+    pub metadata: Metadata,
 }
 
 /// The first answer to a path.
 #[derive(Debug)]
 #[must_use]
 pub enum LookUp {
-    /// Here it is.
+    /// The object.
     Ready(Found),
-    /// The answer will come out of [`Store::poll_answer`].
+    /// [`Store::poll_answer`] will return the answer.
     Pending,
-    /// There is nothing to be had.
+    /// No object, and why.
     Refused(StoreRefusal),
 }
 
@@ -287,20 +285,20 @@ pub enum LookUp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreRefusal {
-    /// Nothing there.
+    /// The path does not exist.
     #[error("no such object")]
     NotFound,
     /// A directory.
     #[error("a directory")]
     Directory,
-    /// Something there that is not to be served: no permission, a symbolic link that leads out,
+    /// The path exists and must not be served: no permission, a symbolic link that leads outside,
     /// not a regular file.
     #[error("not to be served")]
     Forbidden,
-    /// Every place for an open object is in use, or too many look-ups of this lane are under way.
-    /// To be asked again when it [`Store::has_room`].
+    /// Every table entry is in use, or too many look-ups of this device are pending. Ask again when
+    /// [`Store::has_room`].
     #[error("too much open at once")]
-    Full(Lane),
+    Full(DeviceId),
     /// Its file system did not answer within [`StoreConfig::lookup_time_max`].
     #[error("the file system does not answer")]
     TimedOut,
@@ -310,7 +308,7 @@ pub enum StoreRefusal {
     /// The file cannot be read without the page cache, and must ([`Direct::Required`]).
     #[error("the file system refuses O_DIRECT")]
     NotDirect,
-    /// The kernel said something else: errno.
+    /// Another errno of the kernel.
     #[error("opening failed (errno {0})")]
     Failed(i32),
 }
@@ -322,9 +320,9 @@ pub enum StoreError {
     /// The directory cannot be opened.
     #[error("cannot open the directory {}: {error}", path.display())]
     Directory {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: std::io::Error,
     },
     /// The kernel has no `openat2`, or a filter forbids it.
@@ -351,16 +349,16 @@ pub struct Store {
     table: Table,
     backend: Backend,
     lookups: Lookups,
-    /// What the threads are to close, by lane.
+    /// Descriptors that the threads are to close, by device.
     closing: Vec<Closing>,
-    /// Unused objects are not looked for before this, unless something is closed.
+    /// Objects are not expired before this, unless the threads close a descriptor.
     expiry_resumes: Instant,
     revalidate_after: Duration,
     lookup_time_max: Duration,
     unused_time_max: Duration,
-    /// What became of the last [`Store::reopen`].
+    /// Result of the last [`Store::reopen`].
     reopened: Option<Result<(), StoreError>>,
-    /// As last told.
+    /// The latest `now` of a caller.
     now: Instant,
     counters: Counters,
 }
@@ -371,28 +369,28 @@ enum Backend {
     Catalogue(Catalogue),
 }
 
-/// A file just opened, and what it is.
+/// A file just opened, and its metadata.
 #[derive(Debug)]
 struct Opened {
     source: Source,
-    facts: Facts,
+    metadata: Metadata,
 }
 
-/// Descriptors of a lane that the threads are to close.
+/// Descriptors of a device that the threads are to close.
 #[derive(Clone, Copy, Debug)]
 struct Closing {
-    lane: Lane,
+    device: DeviceId,
     count: usize,
-    /// When one was last closed, or the first handed over.
+    /// When a thread last closed one, or the first was handed over.
     since: Instant,
 }
 
-/// What a backend says to a path.
+/// A backend's first answer to a path.
 #[derive(Debug)]
 enum Opening {
     Done(Result<Opened, StoreRefusal>),
-    /// Somebody has to be waited for, which the caller may not do: to be submitted.
-    Waits(Lane, Way),
+    /// Opening it may block, so it has to be submitted to the threads.
+    WouldBlock(DeviceId, Resolve),
 }
 
 /// What a store did since start.
@@ -400,9 +398,9 @@ enum Opening {
 pub struct Counters {
     /// Look-ups answered by an object already open.
     pub store_shared_lookups: u64,
-    /// Look-ups that went to the file system and were answered at once.
+    /// Look-ups that the kernel's caches answered at once.
     pub store_inline_lookups: u64,
-    /// Look-ups left to the threads.
+    /// Look-ups submitted to the threads.
     pub store_threaded_lookups: u64,
     /// Look-ups refused, whatever the reason, but for want of room.
     pub store_refused_lookups: u64,
@@ -414,11 +412,11 @@ pub struct Counters {
     pub store_closed_objects: u64,
     /// Objects whose path was found to name another file, or none.
     pub store_replaced_objects: u64,
-    /// Objects given up because nobody had used them for long.
+    /// Objects closed because they were unused for [`StoreConfig::unused_time_max`].
     pub store_expired_objects: u64,
-    /// Look-ups given up because their file system did not answer in time.
+    /// Look-ups refused because their file system did not answer in time.
     pub store_overdue_lookups: u64,
-    /// Look-ups that came back from the threads after they were given up.
+    /// Look-ups that the threads answered after their deadline.
     pub store_late_lookups: u64,
     /// Descriptors handed to the threads to be closed.
     pub store_threaded_closes: u64,
@@ -495,8 +493,8 @@ impl Store {
         }
     }
 
-    /// Looks up a path that starts with `/`, is percent-decoded and has no dot segments; one that
-    /// is not like this is not found. Never waits. `token` comes back with a later answer.
+    /// Looks up a path that starts with `/`, is percent-decoded and has no dot segments; other paths
+    /// are not found. Never blocks. A later answer carries `token`.
     pub fn look_up(&mut self, now: Instant, token: u64, path: &str) -> LookUp {
         self.now = now;
         let Some(name) = path::name_of(path) else {
@@ -507,19 +505,23 @@ impl Store {
                 self.counters.store_shared_lookups += 1;
                 return LookUp::Ready(self.share(handle));
             }
-            // What is open and to be checked needs no place if it is still the same.
+            // An open object that is to be checked needs no new entry if it is unchanged.
             Some(_) => {}
             None if self.table.has_room() => {}
-            None => return self.refuse(StoreRefusal::Full(self.backend.lane_of(name))),
+            None => return self.refuse(StoreRefusal::Full(self.backend.device_of_name(name))),
         }
         match self.backend.open_object(name) {
-            Opening::Waits(lane, way) if self.has_room(lane) && self.table.reserve() => {
-                let id = self.lookups.begin(token, lane, now + self.lookup_time_max);
-                self.backend.submit(id, name.to_owned(), lane, way);
+            Opening::WouldBlock(device, resolve)
+                if self.has_room(device) && self.table.reserve() =>
+            {
+                let id = self
+                    .lookups
+                    .begin(token, device, now + self.lookup_time_max);
+                self.backend.submit(id, name.to_owned(), device, resolve);
                 self.counters.store_threaded_lookups += 1;
                 LookUp::Pending
             }
-            Opening::Waits(lane, _) => self.refuse(StoreRefusal::Full(lane)),
+            Opening::WouldBlock(device, _) => self.refuse(StoreRefusal::Full(device)),
             Opening::Done(result) => {
                 self.counters.store_inline_lookups += 1;
                 match self.admit(now, name, result, false) {
@@ -530,8 +532,8 @@ impl Store {
         }
     }
 
-    /// The next answer to a pending look-up, with its token; each has one. Once it says `None`,
-    /// the descriptor of [`Store::poll_fd`] is readable again only when there is another.
+    /// The next answer to a pending look-up, with its token; each pending look-up is answered once.
+    /// After `None`, [`Store::poll_fd`] is readable again only when there is another answer.
     pub fn poll_answer(&mut self, now: Instant) -> Option<(u64, Result<Found, StoreRefusal>)> {
         self.now = now;
         while let Some(reply) = self.backend.poll_reply() {
@@ -541,7 +543,7 @@ impl Store {
                         return Some(answer);
                     }
                 }
-                Reply::Closed(lane, count) => self.note_closed(lane, count),
+                Reply::Closed(device, count) => self.note_closed(device, count),
                 Reply::Root(result) => {
                     self.counters.store_reopened_roots += u64::from(result.is_ok());
                     self.reopened = Some(result);
@@ -550,7 +552,7 @@ impl Store {
         }
         let (id, pending) = self.lookups.poll_overdue(now)?;
         self.counters.store_overdue_lookups += 1;
-        if self.backend.withdraw(id, pending.lane) {
+        if self.backend.withdraw(id, pending.device) {
             self.lookups.finish(id);
             self.table.cancel();
         }
@@ -559,31 +561,33 @@ impl Store {
         Some((pending.token, Err(refusal)))
     }
 
-    /// What a thread brought; `None` if nobody waits for it any more, or it has to go on.
+    /// Handles a thread's answer; `None` if it was abandoned or is submitted again.
     fn take_answer(
         &mut self,
         now: Instant,
         id: u64,
         name: String,
-        result: Result<Opened, Miss>,
+        result: Result<Opened, OpenError>,
     ) -> Option<(u64, Result<Found, StoreRefusal>)> {
-        let lane = Lane::ELSEWHERE;
-        if result.as_ref().is_err_and(|miss| *miss == Miss::Elsewhere)
-            && self.lookups.redirect(id, lane)
+        let device = DeviceId::UNKNOWN;
+        if result
+            .as_ref()
+            .is_err_and(|error| *error == OpenError::OutOfScope)
+            && self.lookups.redirect(id, device)
         {
-            self.backend.submit(id, name, lane, Way::Links);
+            self.backend.submit(id, name, device, Resolve::AnyMount);
             return None;
         }
         let pending = self.lookups.finish(id);
-        let result = result.map_err(|miss| match miss {
-            Miss::Refused(refusal) => refusal,
-            Miss::Elsewhere => StoreRefusal::Full(lane),
+        let result = result.map_err(|error| match error {
+            OpenError::Refused(refusal) => refusal,
+            OpenError::OutOfScope => StoreRefusal::Full(device),
         });
         if pending.is_abandoned {
             self.table.cancel();
             self.counters.store_late_lookups += 1;
             if let Ok(opened) = result {
-                self.give_back(opened);
+                self.close_unneeded(opened);
             }
             return None;
         }
@@ -592,8 +596,8 @@ impl Store {
         Some((pending.token, admitted))
     }
 
-    /// When something is due even if nothing happens: a look-up's time is up, or an unused object
-    /// is to be closed. Never before the `now` last told.
+    /// The next deadline: of a pending look-up, or of an unused object. Never before the latest
+    /// `now`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.lookups.poll_timeout(), self.next_expiry()]
@@ -603,9 +607,9 @@ impl Store {
             .map(|due| due.max(self.now))
     }
 
-    /// Gives up the objects that nobody has used for [`StoreConfig::unused_time_max`], at most
-    /// [`EXPIRED_OBJECTS_MAX`] of them: they come out of [`Store::poll_closed`]. To be called each
-    /// round, and soon after [`Store::poll_timeout`].
+    /// Retires the objects unused for [`StoreConfig::unused_time_max`], at most
+    /// [`EXPIRED_OBJECTS_MAX`] of them; [`Store::poll_closed`] returns them. Call it each round, and
+    /// soon after [`Store::poll_timeout`].
     pub fn expire_unused(&mut self, now: Instant) {
         self.now = now;
         if self.next_expiry().is_none_or(|due| now < due) {
@@ -618,15 +622,15 @@ impl Store {
             if now.since(unused_since) < self.unused_time_max {
                 return;
             }
-            let lane = Lane::of_device(self.table.facts(handle).device);
-            match self.closing.iter().find(|closing| closing.lane == lane) {
+            let device = DeviceId::new(self.table.metadata(handle).device);
+            match self.closing.iter().find(|closing| closing.device == device) {
                 Some(closing) if closing.count >= EXPIRED_OBJECTS_MAX => {
                     if now.since(closing.since) < EXPIRY_INTERVAL {
                         self.expiry_resumes = now + EXPIRY_INTERVAL;
                         return;
                     }
-                    // Its file system hangs, and others behind it should not wait.
-                    self.table.put_off(handle, now);
+                    // Its file system hangs; objects of others must not wait behind it.
+                    self.table.postpone(handle, now);
                 }
                 _ => {
                     self.counters.store_expired_objects += 1;
@@ -636,7 +640,7 @@ impl Store {
         }
     }
 
-    /// When an object has been unused for long enough, at the next whole [`EXPIRY_INTERVAL`].
+    /// When the next object expires, rounded up to a whole [`EXPIRY_INTERVAL`].
     fn next_expiry(&self) -> Option<Instant> {
         let (_, unused_since) = self.table.oldest_unused()?;
         let due = unused_since + self.unused_time_max;
@@ -650,31 +654,35 @@ impl Store {
         Some(due.max(self.expiry_resumes))
     }
 
-    /// The lane that a look-up of `path` waits for, if no symbolic link leads it to another.
+    /// The device that a look-up of `path` depends on, if no symbolic link leads to another.
     #[must_use]
-    pub fn lane_of(&self, path: &str) -> Lane {
-        self.backend.lane_of(path::name_of(path).unwrap_or(""))
+    pub fn device_of_name(&self, path: &str) -> DeviceId {
+        self.backend
+            .device_of_name(path::name_of(path).unwrap_or(""))
     }
 
-    /// Whether a look-up in this lane would get an answer, now or later: worth asking before one
-    /// that was [`StoreRefusal::Full`] is tried again.
+    /// Whether a look-up of this device would not be refused as [`StoreRefusal::Full`].
     #[must_use]
-    pub fn has_room(&self, lane: Lane) -> bool {
-        self.table.has_room() && self.lookups.has_room(lane) && self.closing_in(lane) < CLOSES_MAX
+    pub fn has_room(&self, device: DeviceId) -> bool {
+        self.table.has_room()
+            && self.lookups.has_room(device)
+            && self.closing_in(device) < CLOSES_MAX
     }
 
-    /// Has a thread close the descriptor of an object of `device` (see [`Facts::device`]) that came
-    /// out of [`Store::poll_closed`]: if its file is deleted, that frees its space, and for a file
-    /// of gigabytes takes long.
+    /// Has a thread close the descriptor of a closed object of `device` (see [`Metadata::device`]).
+    /// For a deleted file this frees its space, which takes long for gigabytes.
     pub fn close_descriptor(&mut self, device: u64, descriptor: OwnedFd) {
-        let lane = Lane::of_device(device);
-        if self.backend.close(lane, descriptor) {
+        let device = DeviceId::new(device);
+        if self.backend.close(device, descriptor) {
             self.counters.store_threaded_closes += 1;
-            let known = self.closing.iter_mut().find(|closing| closing.lane == lane);
+            let known = self
+                .closing
+                .iter_mut()
+                .find(|closing| closing.device == device);
             match known {
                 Some(closing) => closing.count += 1,
                 None => self.closing.push(Closing {
-                    lane,
+                    device,
                     count: 1,
                     since: self.now,
                 }),
@@ -682,9 +690,9 @@ impl Store {
         }
     }
 
-    /// Has a thread open the directory again by its path, which may lead to another by now; if it
-    /// cannot, the old one stays. Objects of the old one are served as long as they are in use; a
-    /// path is looked up in the new one within [`StoreConfig::revalidate_after`].
+    /// Has a thread open the directory again by its path, which may name another directory by now;
+    /// if that fails, the old directory stays. Objects of the old one are served while they are in
+    /// use; within [`StoreConfig::revalidate_after`] paths are looked up in the new one.
     pub fn reopen(&mut self) {
         match &mut self.backend {
             Backend::Directory(directory) => directory.open_root(),
@@ -692,8 +700,7 @@ impl Store {
         }
     }
 
-    /// What became of the last [`Store::reopen`], once. Known when [`Store::poll_answer`] has been
-    /// called after it was done.
+    /// The result of the last [`Store::reopen`], once. [`Store::poll_answer`] receives it.
     pub fn poll_reopened(&mut self) -> Option<Result<(), StoreError>> {
         self.reopened.take()
     }
@@ -706,9 +713,8 @@ impl Store {
         self.table.release(handle, self.now);
     }
 
-    /// Lets nobody find this object again, because opening or reading it failed: the next look-up
-    /// of its path opens the file anew. Uses of it are still to be released, the last of which
-    /// closes it.
+    /// Retires an object whose open or read failed: the next look-up of its path opens the file
+    /// anew. The release of its last use closes it.
     ///
     /// # Panics
     /// If the object is not in use.
@@ -716,14 +722,14 @@ impl Store {
         self.table.retire_used(handle);
     }
 
-    /// The path that an object was found by; of one that [`Store::poll_closed`] has not returned.
+    /// The path of an object that [`Store::poll_closed`] has not returned yet.
     #[must_use]
     pub fn path_of(&self, handle: u32) -> String {
         format!("/{}", self.table.name(handle))
     }
 
-    /// An object to close: unused, and its handle free to be given to another. Take them all
-    /// after each round of look-ups and releases.
+    /// An unused object to close; its handle is free for another from now on. Take them all after
+    /// each round of look-ups and releases.
     pub fn poll_closed(&mut self) -> Option<u32> {
         let handle = self.table.poll_closed()?;
         self.counters.store_closed_objects += 1;
@@ -745,7 +751,7 @@ impl Store {
         self.table.handles_max()
     }
 
-    /// What was seen at start. A catalogue is all direct.
+    /// Whether `O_DIRECT` worked at start. A catalogue is always direct.
     #[must_use]
     pub fn direct_support(&self) -> DirectSupport {
         match &self.backend {
@@ -754,7 +760,7 @@ impl Store {
         }
     }
 
-    /// The catalogue, to change what is in it; `None` for a directory.
+    /// The catalogue, to change its entries; `None` for a directory.
     pub fn catalogue_mut(&mut self) -> Option<&mut Catalogue> {
         match &mut self.backend {
             Backend::Directory(_) => None,
@@ -768,8 +774,8 @@ impl Store {
         &self.counters
     }
 
-    /// Gives the file just opened its place, which may be reserved for it already, or finds that
-    /// it is open.
+    /// Enters a file just opened into the table, where an entry may be reserved for it, or finds
+    /// that it is open already.
     fn admit(
         &mut self,
         now: Instant,
@@ -778,14 +784,14 @@ impl Store {
         is_reserved: bool,
     ) -> Result<Found, StoreRefusal> {
         if is_reserved {
-            // For as long as it takes to see whether it is needed.
+            // Reserved again below if the entry is needed.
             self.table.cancel();
         }
         let known = self.table.find(name);
         let opened = match result {
             Ok(opened) => opened,
             Err(refusal) => {
-                // Out of descriptors or the like says nothing about the object.
+                // A lack of descriptors or room says nothing about the object.
                 if let Some(handle) = known
                     && !matches!(refusal, StoreRefusal::Busy | StoreRefusal::Full(_))
                 {
@@ -795,52 +801,55 @@ impl Store {
             }
         };
         if let Some(handle) = known {
-            if *self.table.facts(handle) == opened.facts {
+            if *self.table.metadata(handle) == opened.metadata {
                 self.table.check(handle, now);
                 if is_reserved {
-                    self.give_back(opened);
+                    self.close_unneeded(opened);
                 }
                 return Ok(self.share(handle));
             }
             self.replace(handle);
         }
         if !self.table.reserve() {
-            assert!(!is_reserved, "a place given back can be taken again");
-            let lane = Lane::of_device(opened.facts.device);
-            self.give_back(opened);
-            return Err(StoreRefusal::Full(lane));
+            assert!(!is_reserved, "a cancelled reservation can be made again");
+            let device = DeviceId::new(opened.metadata.device);
+            self.close_unneeded(opened);
+            return Err(StoreRefusal::Full(device));
         }
-        let handle = self.table.insert(name, opened.facts, now);
+        let handle = self.table.insert(name, opened.metadata, now);
         self.counters.store_opened_objects += 1;
         Ok(Found {
             handle,
             opened: Some(opened.source),
-            facts: opened.facts,
+            metadata: opened.metadata,
         })
     }
 
-    /// What was opened is not needed. Only what a local file system's caches gave may be closed
-    /// here, if it is open elsewhere too.
-    fn give_back(&mut self, opened: Opened) {
+    /// Has a thread close a file that is not needed. The worker may only close a file of a local
+    /// file system that is open by another descriptor, too.
+    fn close_unneeded(&mut self, opened: Opened) {
         if let Source::File { descriptor, .. } = opened.source {
-            self.close_descriptor(opened.facts.device, descriptor);
+            self.close_descriptor(opened.metadata.device, descriptor);
         }
     }
 
-    fn note_closed(&mut self, lane: Lane, count: usize) {
+    fn note_closed(&mut self, device: DeviceId, count: usize) {
         self.counters.store_finished_closes += u64::try_from(count).unwrap_or(u64::MAX);
         self.expiry_resumes = Instant::ZERO;
-        let place = self.closing.iter().position(|closing| closing.lane == lane);
-        let place = place.expect("invariant: threads close what they are given");
-        self.closing[place].count -= count;
-        self.closing[place].since = self.now;
-        if self.closing[place].count == 0 {
-            self.closing.swap_remove(place);
+        let index = self
+            .closing
+            .iter()
+            .position(|closing| closing.device == device);
+        let index = index.expect("invariant: threads close what they are given");
+        self.closing[index].count -= count;
+        self.closing[index].since = self.now;
+        if self.closing[index].count == 0 {
+            self.closing.swap_remove(index);
         }
     }
 
-    fn closing_in(&self, lane: Lane) -> usize {
-        let known = self.closing.iter().find(|closing| closing.lane == lane);
+    fn closing_in(&self, device: DeviceId) -> usize {
+        let known = self.closing.iter().find(|closing| closing.device == device);
         known.map_or(0, |closing| closing.count)
     }
 
@@ -849,7 +858,7 @@ impl Store {
         Found {
             handle,
             opened: None,
-            facts: *self.table.facts(handle),
+            metadata: *self.table.metadata(handle),
         }
     }
 
@@ -879,35 +888,35 @@ impl Backend {
         }
     }
 
-    fn lane_of(&self, name: &str) -> Lane {
+    fn device_of_name(&self, name: &str) -> DeviceId {
         match self {
-            Self::Directory(directory) => directory.lane_of(name),
-            Self::Catalogue(catalogue) => catalogue.lane_of(name),
+            Self::Directory(directory) => directory.device_of_name(name),
+            Self::Catalogue(catalogue) => catalogue.device_of_name(name),
         }
     }
 
-    /// Has a name opened by whoever may wait for the disk.
-    fn submit(&mut self, id: u64, name: String, lane: Lane, way: Way) {
+    /// Has a thread open a name.
+    fn submit(&mut self, id: u64, name: String, device: DeviceId, resolve: Resolve) {
         match self {
-            Self::Directory(directory) => directory.submit(id, name, lane, way),
+            Self::Directory(directory) => directory.submit(id, name, device, resolve),
             Self::Catalogue(catalogue) => catalogue.submit(id, name),
         }
     }
 
-    /// Takes back what was submitted and is not begun.
-    fn withdraw(&mut self, id: u64, lane: Lane) -> bool {
+    /// Cancels a submitted look-up that no thread has taken.
+    fn withdraw(&mut self, id: u64, device: DeviceId) -> bool {
         match self {
-            Self::Directory(directory) => directory.withdraw(id, lane),
-            // As if each had a thread that waits.
+            Self::Directory(directory) => directory.withdraw(id, device),
+            // As if a thread had taken each of them.
             Self::Catalogue(_) => false,
         }
     }
 
-    /// Whether there is somebody to close it later.
-    fn close(&mut self, lane: Lane, descriptor: OwnedFd) -> bool {
+    /// Hands a descriptor to the threads; `false` if the backend has none.
+    fn close(&mut self, device: DeviceId, descriptor: OwnedFd) -> bool {
         match self {
             Self::Directory(directory) => {
-                directory.close(lane, descriptor);
+                directory.close(device, descriptor);
                 true
             }
             Self::Catalogue(_) => false,

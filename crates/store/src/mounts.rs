@@ -1,27 +1,26 @@
-//! What is mounted at and beneath the served directory: who a look-up depends on.
+//! The mounts at and beneath the served directory: which file system a look-up depends on.
 //!
-//! A file system that is mounted from another machine, or that a process serves (NFS, FUSE), may
-//! stop answering, and whoever asks it anything then waits for good. So the worker itself asks only
-//! file systems of [`LOCAL_TYPES`], and every mount has a [`Lane`] of its own in the threads.
+//! A network file system or one served by a process (NFS, FUSE) may stop answering, and every call
+//! to it then blocks for good. So the worker asks only file systems of [`LOCAL_TYPES`], and in the
+//! threads every mount has a [`DeviceId`] of its own.
 //!
-//! It is a text of the kernel's, [`MOUNT_TABLE`], made into a table; it refuses to ask any
-//! file system. Lines that it does not understand are passed over. Bounded by [`MOUNTS_MAX`]: what
-//! is mounted beyond that has no lane of its own.
+//! This parses the kernel's [`MOUNT_TABLE`] and refuses to ask any file system. Lines that it
+//! cannot parse are skipped. Bounded by [`MOUNTS_MAX`]: further mounts have no device of their own.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::Lane;
+use crate::DeviceId;
 
-/// Where the kernel lists what is mounted, as the thread that reads it sees it.
+/// The kernel's list of mounts in the mount namespace of the thread that reads it.
 pub(crate) const MOUNT_TABLE: &str = "/proc/thread-self/mountinfo";
 
-/// Most mounts beneath the directory that get a lane each. Servers have a mount for each disk.
+/// Most mounts beneath the directory with a device of their own. Servers have one for each disk.
 pub(crate) const MOUNTS_MAX: usize = 64;
 
-/// File systems that answer out of this machine's memory what is in its caches, and wait for
-/// nobody but its own disks. Any other is asked by threads only.
+/// File systems that answer cached paths from memory and block on local disks only. Others are
+/// asked by threads only.
 const LOCAL_TYPES: [&[u8]; 20] = [
     b"bcachefs",
     b"btrfs",
@@ -45,10 +44,10 @@ const LOCAL_TYPES: [&[u8]; 20] = [
     b"zfs",
 ];
 
-/// A mount, as far as look-ups are concerned.
+/// What look-ups need to know of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mount {
-    pub(crate) lane: Lane,
+    pub(crate) device: DeviceId,
     /// Its file system is one of [`LOCAL_TYPES`].
     pub(crate) is_local: bool,
 }
@@ -56,19 +55,19 @@ pub(crate) struct Mount {
 /// The mounts that paths beneath one directory may lead to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mounts {
-    /// The one that the directory itself is in.
+    /// The mount that the directory itself is in.
     root: Mount,
-    /// Names of mount points beneath it, the longest first, and what is mounted there.
+    /// Names of mount points beneath it, the longest first, and their mounts.
     beneath: Vec<(Vec<u8>, Mount)>,
     /// Some mount beneath it is not local, or not in the table.
     is_mixed: bool,
 }
 
 impl Mounts {
-    /// Nothing is known: nothing is local, and all of it is one lane.
+    /// Without a mount table: nothing counts as local, and everything as one device.
     pub(crate) const UNKNOWN: Self = Self {
         root: Mount {
-            lane: Lane::ELSEWHERE,
+            device: DeviceId::UNKNOWN,
             is_local: false,
         },
         beneath: Vec::new(),
@@ -87,7 +86,7 @@ impl Mounts {
         let mut beneath: Vec<(Vec<u8>, Mount)> = Vec::new();
         for (point, mount) in text.split(|&byte| byte == b'\n').filter_map(parse_line) {
             if name_beneath(&point, directory).is_some() {
-                // What was mounted later hides what was there, if it is as deep.
+                // A later mount at the same depth hides the earlier one.
                 if root.is_none_or(|(length, _)| length <= point.len()) {
                     root = Some((point.len(), mount));
                 }
@@ -124,7 +123,7 @@ impl Mounts {
         found.map_or(self.root, |(_, mount)| *mount)
     }
 
-    /// Whether a path may cross from mount to mount and still meet local ones only.
+    /// Whether all mounts that a path beneath the directory may cross are local.
     pub(crate) const fn are_all_local(&self) -> bool {
         self.root.is_local && !self.is_mixed
     }
@@ -151,7 +150,7 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
     let colon = device.iter().position(|&byte| byte == b':')?;
     let (major, minor) = (number(&device[..colon])?, number(&device[colon + 1..])?);
     let mount = Mount {
-        lane: Lane::of_device(major << 32 | minor),
+        device: DeviceId::new(major << 32 | minor),
         is_local: LOCAL_TYPES.contains(&kind),
     };
     Some((point, mount))
@@ -191,54 +190,58 @@ mod tests {
         nonsense\n\
         33 30 8:33 / /srv/www2 rw - ext4 /dev/sdc1 rw\n";
 
-    fn lane(major: u64, minor: u64) -> Lane {
-        Lane::of_device(major << 32 | minor)
+    fn device(major: u64, minor: u64) -> DeviceId {
+        DeviceId::new(major << 32 | minor)
     }
 
     #[test]
     fn a_name_belongs_to_the_deepest_mount_above_it() {
         let mounts = Mounts::parse(TABLE, b"/srv/www");
-        assert_eq!(mounts.root().lane, lane(8, 1));
+        assert_eq!(mounts.root().device, device(8, 1));
         for (name, expected, is_local) in [
-            ("a", lane(8, 1), true),
-            ("disk 2", lane(8, 17), true),
-            ("disk 2/a", lane(8, 17), true),
-            ("disk 20/a", lane(8, 1), true),
-            ("disk", lane(8, 1), true),
-            ("far/a", lane(8, 1), true),
-            ("far/nfs", lane(0, 50), false),
-            ("far/nfs/a/b", lane(0, 50), false),
-            ("far/nfs2", lane(8, 1), true),
+            ("a", device(8, 1), true),
+            ("disk 2", device(8, 17), true),
+            ("disk 2/a", device(8, 17), true),
+            ("disk 20/a", device(8, 1), true),
+            ("disk", device(8, 1), true),
+            ("far/a", device(8, 1), true),
+            ("far/nfs", device(0, 50), false),
+            ("far/nfs/a/b", device(0, 50), false),
+            ("far/nfs2", device(8, 1), true),
         ] {
             let mount = mounts.of(name.as_bytes());
-            assert_eq!((mount.lane, mount.is_local), (expected, is_local), "{name}");
+            assert_eq!(
+                (mount.device, mount.is_local),
+                (expected, is_local),
+                "{name}"
+            );
         }
         assert!(!mounts.are_all_local(), "one is NFS");
     }
 
     #[test]
-    fn what_is_beneath_another_directory_does_not_matter() {
+    fn mounts_beneath_another_directory_are_left_out() {
         let mounts = Mounts::parse(TABLE, b"/srv/www2");
-        assert_eq!(mounts.root().lane, lane(8, 33));
+        assert_eq!(mounts.root().device, device(8, 33));
         assert!(mounts.beneath.is_empty() && mounts.are_all_local());
         // The root of all, and a directory whose name is the beginning of another's.
         assert!(!Mounts::parse(TABLE, b"/").are_all_local());
-        assert_eq!(Mounts::parse(TABLE, b"/sr").root().lane, lane(254, 0));
+        assert_eq!(Mounts::parse(TABLE, b"/sr").root().device, device(254, 0));
     }
 
     #[test]
-    fn what_was_mounted_last_is_what_is_there() {
+    fn the_last_mount_at_a_point_hides_earlier_ones() {
         let mut table = TABLE.to_vec();
         table.extend(b"40 30 0:60 / /srv/www/disk\\0402 rw - fuse.x x rw\n");
         assert_eq!(
-            Mounts::parse(&table, b"/srv/www").of(b"disk 2/a").lane,
-            lane(0, 60)
+            Mounts::parse(&table, b"/srv/www").of(b"disk 2/a").device,
+            device(0, 60)
         );
         // The list has no order that would tell whether a mount over the directory itself hides
         // those beneath it.
         table.extend(b"41 30 0:61 / /srv/www rw - tmpfs x rw\n");
         let mounts = Mounts::parse(&table, b"/srv/www");
-        assert_eq!(mounts.of(b"a").lane, lane(0, 61));
+        assert_eq!(mounts.of(b"a").device, device(0, 61));
         assert!(!mounts.are_all_local());
     }
 
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_mounts_as_have_lanes_and_one_more() {
+    fn mounts_beyond_the_limit_have_no_device_of_their_own() {
         let table = |count: usize| {
             let mut text = b"27 1 254:0 / / rw - ext4 /dev/vda rw\n".to_vec();
             for disk in 0..count {

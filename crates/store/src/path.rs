@@ -1,7 +1,8 @@
-//! Which paths are names at all.
+//! Which paths are valid names of objects.
 //!
-//! `http` hands down paths that are already clean, and the kernel is told to stay beneath the
-//! directory; this is the store's own lock on the same door, so that it can be used alone.
+//! `http` passes normalized paths only, and `RESOLVE_BENEATH` keeps the kernel beneath the
+//! directory. The store checks again, so that it is safe to use without `http`. It refuses relative
+//! paths, empty and dot segments, and NUL. Bound: [`PATH_BYTES_MAX`].
 
 /// Longest path, bytes, with its leading `/`: the kernel's `PATH_MAX` of 4096 counts a final NUL.
 pub const PATH_BYTES_MAX: usize = 4095;

@@ -1,15 +1,20 @@
-//! The served directory as the worker and its threads share it: how files in it are opened.
+//! The served directory, shared by the worker and its threads: how files in it are opened.
 //!
-//! It refuses whatever is not a regular file beneath the directory. `O_NONBLOCK` keeps the open of
-//! a FIFO or device from waiting for its other end.
+//! It refuses everything but regular files beneath the directory. `O_NONBLOCK` keeps the open of a
+//! FIFO or device from waiting for its other end.
 //!
-//! Symbolic links are followed as the host follows them, and what counts is where they end: a file
-//! that lies beneath the directory is served, any other is refused. The kernel sees to the links
-//! that never leave the directory (`RESOLVE_BENEATH`). One that leaves it, by `..` or because it is
-//! absolute, is followed in a thread with `O_PATH`, which touches nothing at its end; the kernel
-//! is asked for the path of that end, and if it lies beneath the directory, the file is opened by
-//! it, beneath the directory and without links, and must be the same. So whatever is renamed
-//! meanwhile, only a file beneath the directory is ever opened.
+//! Symbolic links are followed as the host follows them. A target beneath the directory is served,
+//! any other is refused. The kernel checks links that never leave the directory
+//! (`RESOLVE_BENEATH`). A link that leaves it, by `..` or because it is absolute, is followed in a
+//! thread, in three steps:
+//!
+//! 1. Open the target with `O_PATH`, which neither reads nor blocks on it.
+//! 2. Ask the kernel for the target's path, and refuse it unless it lies beneath the directory.
+//! 3. Open that path with `RESOLVE_BENEATH`, and refuse the file unless it is the same inode.
+//!
+//! So only a file beneath the directory is ever opened, whatever is renamed meanwhile.
+//!
+//! Bounds: [`RENAME_RETRIES_MAX`] attempts for each open, [`PROBE_ENTRIES_MAX`] entries at start.
 
 use std::ffi::CStr;
 use std::fs;
@@ -22,15 +27,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mounts::{Mounts, name_beneath};
 use crate::system::{self, Kind};
-use crate::{Direct, DirectSupport, Links, Opened, Source, StoreError, StoreRefusal};
+use crate::{Direct, DirectSupport, Opened, Source, StoreError, StoreRefusal, Symlinks};
 
-/// Most directory entries looked at, at start, for a file to try `O_DIRECT` with.
+/// Most directory entries read, at start, to find a file to try `O_DIRECT` with.
 const PROBE_ENTRIES_MAX: usize = 1024;
-/// Most times an open is tried again because a rename crossed it (`RESOLVE_BENEATH` answers
-/// `EAGAIN` then).
-const CROSSED_TRIES_MAX: usize = 8;
+/// Most attempts of an open that a concurrent rename makes fail (`RESOLVE_BENEATH` returns `EAGAIN`
+/// then).
+const RENAME_RETRIES_MAX: usize = 8;
 
-/// The directory, and what is mounted in it.
+/// The directory, and the mounts beneath it.
 #[derive(Debug)]
 pub(crate) struct Root {
     descriptor: Arc<OwnedFd>,
@@ -38,25 +43,25 @@ pub(crate) struct Root {
     mounts: Mounts,
 }
 
-/// How far a look-up may go for its path.
+/// Which mounts and caches a path may be resolved with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// The kernel's caches only, and local file systems only. The worker's.
-    Cached,
-    /// The mount that the directory is in, waiting for its disk.
+pub(crate) enum Resolve {
+    /// The kernel's caches of local file systems only: never blocks. For the worker.
+    CachedOnly,
+    /// The mount that the directory is in. May block, like the next two.
     OwnMount,
     /// Any mount beneath the directory.
     Beneath,
-    /// Anywhere, as long as it ends beneath the directory.
-    Links,
+    /// Any mount, also outside of the directory, as long as the path ends beneath the directory.
+    AnyMount,
 }
 
-/// Why a way did not lead to an object.
+/// Why an open failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Miss {
+pub(crate) enum OpenError {
     Refused(StoreRefusal),
-    /// It leads out of what [`Way`] allows: to be tried by [`Way::Links`].
-    Elsewhere,
+    /// The path leaves what [`Resolve`] allows: to be tried with [`Resolve::AnyMount`].
+    OutOfScope,
 }
 
 impl Root {
@@ -65,7 +70,7 @@ impl Root {
             path: path.to_owned(),
             error,
         };
-        // Opened for reading, not just as a path: a directory that cannot be read is a mistake.
+        // For reading, not with `O_PATH`: a directory that cannot be read is a configuration error.
         let descriptor: OwnedFd = fs::File::open(path).map_err(refuse)?.into();
         let status = system::stat(descriptor.as_fd(), false).map_err(refuse)?;
         if status.kind != Kind::Directory {
@@ -83,47 +88,49 @@ impl Root {
         &self.mounts
     }
 
-    /// Opens for as long as it takes. Called by the threads.
-    pub(crate) fn open_object_waiting(
+    /// Opens a file and may block. Called by the threads.
+    pub(crate) fn open_object_blocking(
         &self,
         scratch: &mut Vec<u8>,
         name: &str,
-        way: Way,
-    ) -> Result<Opened, Miss> {
+        resolve: Resolve,
+    ) -> Result<Opened, OpenError> {
         let name = c_string(scratch, name.as_bytes());
-        for _ in 0..CROSSED_TRIES_MAX {
-            match self.open_object(name, way) {
+        for _ in 0..RENAME_RETRIES_MAX {
+            match self.open_object(name, resolve) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                result => return result.map_err(|error| miss_of(&error, way)),
+                result => return result.map_err(|error| open_error_of(&error, resolve)),
             }
         }
-        Err(Miss::Refused(StoreRefusal::Busy))
+        Err(OpenError::Refused(StoreRefusal::Busy))
     }
 
-    pub(crate) fn open_object(&self, name: &CStr, way: Way) -> io::Result<Opened> {
-        match self.open_in_place(name, way) {
-            Err(error) if way == Way::Links && error.raw_os_error() == Some(libc::EXDEV) => {
-                self.open_at_end_of_links(name)
+    pub(crate) fn open_object(&self, name: &CStr, resolve: Resolve) -> io::Result<Opened> {
+        match self.open_beneath(name, resolve) {
+            Err(error)
+                if resolve == Resolve::AnyMount && error.raw_os_error() == Some(libc::EXDEV) =>
+            {
+                self.open_link_target(name)
             }
             result => result,
         }
     }
 
-    /// First as if there were no symbolic links: of what is found so, the name is the path.
-    fn open_in_place(&self, name: &CStr, way: Way) -> io::Result<Opened> {
-        match self.open_with(name, way, Links::Refused) {
+    /// Tries without symbolic links first: then the name is known to be the file's path.
+    fn open_beneath(&self, name: &CStr, resolve: Resolve) -> io::Result<Opened> {
+        match self.open_with(name, resolve, Symlinks::Refused) {
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-                self.open_with(name, way, Links::Followed)
+                self.open_with(name, resolve, Symlinks::Followed)
             }
             result => result,
         }
     }
 
-    fn open_with(&self, name: &CStr, way: Way, links: Links) -> io::Result<Opened> {
-        let (file, direct) = match self.open_file(name, way, links, libc::O_DIRECT) {
+    fn open_with(&self, name: &CStr, resolve: Resolve, symlinks: Symlinks) -> io::Result<Opened> {
+        let (file, direct) = match self.open_file(name, resolve, symlinks, libc::O_DIRECT) {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                (self.open_refused_directly(name, way, links)?, false)
+                (self.open_without_direct(name, resolve, symlinks)?, false)
             }
             Err(error) => return Err(error),
         };
@@ -133,26 +140,31 @@ impl Root {
             source: Source::File {
                 descriptor: file,
                 attributes: status.attributes,
-                links,
+                symlinks,
             },
-            facts: status.facts,
+            metadata: status.metadata,
         })
     }
 
-    /// The file refused `O_DIRECT`. What is no regular file does that too, and is not to be
-    /// opened before it is known to be one.
-    fn open_refused_directly(&self, name: &CStr, way: Way, links: Links) -> io::Result<OwnedFd> {
-        let pointer = self.open_file(name, way, links, libc::O_PATH)?;
+    /// Opens a file that refused `O_DIRECT`. Files that are not regular refuse it, too, so the type
+    /// is checked before the open.
+    fn open_without_direct(
+        &self,
+        name: &CStr,
+        resolve: Resolve,
+        symlinks: Symlinks,
+    ) -> io::Result<OwnedFd> {
+        let pointer = self.open_file(name, resolve, symlinks, libc::O_PATH)?;
         check_kind(system::stat(pointer.as_fd(), false)?.kind)?;
         match self.direct {
             Direct::Required => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            Direct::Preferred => self.open_file(name, way, links, 0),
+            Direct::Preferred => self.open_file(name, resolve, symlinks, 0),
         }
     }
 
-    /// A path that leaves the directory on its way. `EXDEV` unless it ends beneath it; whether
-    /// there is anything outside is not told.
-    fn open_at_end_of_links(&self, name: &CStr) -> io::Result<Opened> {
+    /// Opens a path that leaves the directory and ends beneath it. `EXDEV` if it ends outside,
+    /// whether or not a file exists there.
+    fn open_link_target(&self, name: &CStr) -> io::Result<Opened> {
         let outside = || io::Error::from_raw_os_error(libc::EXDEV);
         let flags = libc::O_CLOEXEC | libc::O_PATH;
         let end = system::openat2(
@@ -172,9 +184,9 @@ impl Root {
         }
         let mut scratch = Vec::new();
         let inner = c_string(&mut scratch, inner);
-        let opened = self.open_with(inner, Way::Beneath, Links::Followed)?;
-        let facts = system::stat(end.as_fd(), false)?.facts;
-        if (facts.device, facts.inode) != (opened.facts.device, opened.facts.inode) {
+        let opened = self.open_with(inner, Resolve::Beneath, Symlinks::Followed)?;
+        let metadata = system::stat(end.as_fd(), false)?.metadata;
+        if (metadata.device, metadata.inode) != (opened.metadata.device, opened.metadata.inode) {
             // Something was renamed between the two opens.
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
@@ -184,8 +196,8 @@ impl Root {
     fn open_file(
         &self,
         name: &CStr,
-        way: Way,
-        links: Links,
+        resolve: Resolve,
+        symlinks: Symlinks,
         more_flags: libc::c_int,
     ) -> io::Result<OwnedFd> {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -196,31 +208,31 @@ impl Root {
             flags
         } | more_flags;
         let beneath = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS;
-        let resolve = match way {
-            Way::Cached if self.mounts.are_all_local() => beneath | libc::RESOLVE_CACHED,
-            Way::Cached => beneath | libc::RESOLVE_CACHED | libc::RESOLVE_NO_XDEV,
-            Way::OwnMount => beneath | libc::RESOLVE_NO_XDEV,
-            Way::Beneath | Way::Links => beneath,
+        let resolve_flags = match resolve {
+            Resolve::CachedOnly if self.mounts.are_all_local() => beneath | libc::RESOLVE_CACHED,
+            Resolve::CachedOnly => beneath | libc::RESOLVE_CACHED | libc::RESOLVE_NO_XDEV,
+            Resolve::OwnMount => beneath | libc::RESOLVE_NO_XDEV,
+            Resolve::Beneath | Resolve::AnyMount => beneath,
         };
-        let resolve = match links {
-            Links::Refused => resolve | libc::RESOLVE_NO_SYMLINKS,
-            Links::Followed => resolve,
+        let resolve_flags = match symlinks {
+            Symlinks::Refused => resolve_flags | libc::RESOLVE_NO_SYMLINKS,
+            Symlinks::Followed => resolve_flags,
         };
-        system::openat2(self.descriptor.as_fd(), name, flags, resolve)
+        system::openat2(self.descriptor.as_fd(), name, flags, resolve_flags)
     }
 
     /// `RESOLVE_CACHED` came with Linux 5.12, six versions after `openat2`.
-    pub(crate) fn kernel_knows_cached_lookups(&self) -> Result<bool, StoreError> {
-        let open = |way| self.open_file(c".", way, Links::Followed, libc::O_PATH);
-        let _ = open(Way::Beneath).map_err(StoreError::OpenAt2)?;
-        match open(Way::Cached) {
+    pub(crate) fn supports_cached_lookups(&self) -> Result<bool, StoreError> {
+        let open = |resolve| self.open_file(c".", resolve, Symlinks::Followed, libc::O_PATH);
+        let _ = open(Resolve::Beneath).map_err(StoreError::OpenAt2)?;
+        match open(Resolve::CachedOnly) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
             _ => Ok(true),
         }
     }
 
-    /// Tries `O_DIRECT` with the first regular file met, so that an operator hears at start what
-    /// would otherwise be heard by every client.
+    /// Tries `O_DIRECT` with the first regular file found, so that a file system without it is
+    /// reported at start and not by the failure of every request.
     pub(crate) fn probe_direct(&self, path: &Path) -> Result<DirectSupport, StoreError> {
         let Some(file) = first_file_beneath(path) else {
             return Ok(DirectSupport::Unknown);
@@ -232,20 +244,20 @@ impl Root {
         let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
             return Ok(DirectSupport::Unknown);
         };
-        match self.open_file(name, Way::Beneath, Links::Followed, libc::O_DIRECT) {
+        match self.open_file(name, Resolve::Beneath, Symlinks::Followed, libc::O_DIRECT) {
             Ok(_) => Ok(DirectSupport::Direct),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match self.direct {
                 Direct::Required => Err(StoreError::NotDirect { path: file }),
                 Direct::Preferred => Ok(DirectSupport::Refused),
             },
-            // No permission, or gone: it says nothing about the others.
+            // No permission, or removed meanwhile: inconclusive.
             Err(_) => Ok(DirectSupport::Unknown),
         }
     }
 }
 
-/// The root that look-ups use from now on. It is opened again, and its mounts are read again, by
-/// threads; the worker sees by a number that it has changed.
+/// The root for new look-ups. Threads reopen it and read its mounts again; a version number tells
+/// the worker that it has changed.
 #[derive(Debug)]
 pub(crate) struct CurrentRoot {
     /// As the operator named it.
@@ -263,7 +275,7 @@ impl CurrentRoot {
         }
     }
 
-    /// Changes with the root.
+    /// Incremented when the root changes.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -272,7 +284,7 @@ impl CurrentRoot {
         Arc::clone(&self.lock())
     }
 
-    /// The root, unless a thread is just about to replace it: the worker does not wait for that.
+    /// The root; `None` while a thread holds the lock to replace it, so that the worker never waits.
     pub(crate) fn try_get(&self) -> Option<Arc<Root>> {
         self.root.try_lock().ok().map(|root| Arc::clone(&root))
     }
@@ -285,9 +297,9 @@ impl CurrentRoot {
         Ok(())
     }
 
-    /// Reads again what is mounted where.
+    /// Reads the mount table again.
     pub(crate) fn read_mounts(&self) {
-        // Under the lock, or this could put back a root that was replaced meanwhile.
+        // Under the lock, or this could restore a root that was replaced meanwhile.
         let mut current = self.lock();
         let mounts = read_mounts(current.descriptor.as_fd());
         if mounts != current.mounts {
@@ -310,12 +322,12 @@ impl CurrentRoot {
     }
 }
 
-/// What is mounted in and beneath an open directory; without `/proc`, nobody knows.
+/// The mounts at and beneath an open directory; unknown without `/proc`.
 fn read_mounts(directory: BorrowedFd<'_>) -> Mounts {
     path_of(directory).map_or(Mounts::UNKNOWN, |path| Mounts::read(&path))
 }
 
-/// The path that the kernel gives an open file, without symbolic links. It asks no file system.
+/// The path of an open file by `/proc/self/fd`, without symbolic links. It asks no file system.
 fn path_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -349,8 +361,8 @@ fn check_kind(kind: Kind) -> io::Result<()> {
     }
 }
 
-/// The name as a C string. Names hold no NUL: [`crate::path::name_of`] sees to it, and so does the
-/// kernel for those that it gave.
+/// The name as a C string. Names have no NUL: [`crate::path::name_of`] refuses them, and paths from
+/// the kernel have none.
 pub(crate) fn c_string<'a>(scratch: &'a mut Vec<u8>, name: &[u8]) -> &'a CStr {
     scratch.clear();
     scratch.extend_from_slice(name);
@@ -358,13 +370,13 @@ pub(crate) fn c_string<'a>(scratch: &'a mut Vec<u8>, name: &[u8]) -> &'a CStr {
     CStr::from_bytes_with_nul(scratch).expect("invariant: a name holds no NUL")
 }
 
-/// What an error of the kernel means for a look-up that went this way.
-pub(crate) fn miss_of(error: &io::Error, way: Way) -> Miss {
-    Miss::Refused(match error.raw_os_error() {
-        Some(libc::EXDEV) if way != Way::Links => return Miss::Elsewhere,
+/// Classifies the kernel's error for a look-up with `resolve`.
+pub(crate) fn open_error_of(error: &io::Error, resolve: Resolve) -> OpenError {
+    OpenError::Refused(match error.raw_os_error() {
+        Some(libc::EXDEV) if resolve != Resolve::AnyMount => return OpenError::OutOfScope,
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => StoreRefusal::NotFound,
         Some(libc::EISDIR) => StoreRefusal::Directory,
-        // EXDEV: out of the directory. ELOOP: too many links, or a magic one. ENXIO and ENODEV:
+        // EXDEV: out of the directory. ELOOP: too many symlinks, or a magic one. ENXIO and ENODEV:
         // a socket, or a device without a driver.
         Some(
             libc::EACCES | libc::EPERM | libc::EXDEV | libc::ELOOP | libc::ENXIO | libc::ENODEV,

@@ -1,8 +1,9 @@
 //! The system calls that the standard library does not have: `openat2`, `statx`, `eventfd`,
 //! `poll`, `sched_setscheduler`.
 //!
-//! Each is wrapped so that callers cannot misuse it: C strings and descriptors go in, owned
-//! descriptors and plain numbers come out. Numbers that come back are checked, not trusted.
+//! Each is wrapped so that callers cannot misuse it: they pass C strings and descriptors, and get
+//! owned descriptors and plain numbers. It refuses numbers from the kernel that are out of range.
+//! Bounds: no memory of its own.
 
 #![allow(unsafe_code, reason = "UNSAFETY: five system calls")]
 
@@ -11,7 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::{Attributes, Facts, FileTime};
+use crate::{Attributes, FileTime, Metadata};
 
 /// How a path is to be resolved and opened: `struct open_how` of `linux/openat2.h`, which `libc`
 /// does not let others construct.
@@ -51,9 +52,9 @@ pub(crate) fn openat2(
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// From now on the calling thread preempts no other when it wakes (`SCHED_BATCH`, sched(7)). Where
-/// that is refused, things go on as they were, with more switches between threads.
-pub(crate) fn give_way() {
+/// Sets `SCHED_BATCH` for the calling thread, so that it does not preempt others when it wakes
+/// (sched(7)). If the kernel refuses, there are more context switches.
+pub(crate) fn set_sched_batch() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread, and the kernel only reads the parameters.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
@@ -71,11 +72,11 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Status {
     pub(crate) kind: Kind,
-    pub(crate) facts: Facts,
+    pub(crate) metadata: Metadata,
     pub(crate) attributes: Attributes,
 }
 
-/// `statx(2)` of an open file. `direct` is said by the caller, who opened it.
+/// `statx(2)` of an open file. `direct`: whether the caller opened it with `O_DIRECT`.
 pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
     let mut buffer = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the name is an empty C string, and the kernel fills the buffer, which is a `statx`.
@@ -99,7 +100,7 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
         _ => Kind::Other,
     };
     let says_alignment = status.stx_mask & libc::STATX_DIOALIGN != 0;
-    let facts = Facts {
+    let metadata = Metadata {
         size_bytes: status.stx_size,
         modified: file_time(status.stx_mtime),
         changed: file_time(status.stx_ctime),
@@ -125,7 +126,7 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
     };
     Ok(Status {
         kind,
-        facts,
+        metadata,
         attributes,
     })
 }
@@ -149,7 +150,7 @@ pub(crate) fn event_counter() -> io::Result<OwnedFd> {
 }
 
 /// Waits until the kernel's list of mounts has changed since it was read through `table`, or until
-/// `end` is readable: which of the two is so.
+/// `end` is readable. Returns which of the two happened.
 pub(crate) fn wait_for_mount(table: BorrowedFd<'_>, end: BorrowedFd<'_>) -> (bool, bool) {
     let wanted = |fd: BorrowedFd<'_>, events| libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_and_facts() {
+    fn kinds_and_metadata() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("five"), b"12345").unwrap();
         let root = std::fs::File::open(directory.path()).unwrap();
@@ -185,14 +186,14 @@ mod tests {
         assert_eq!(status.kind, Kind::Directory);
         let file = openat2(root.as_fd(), c"five", libc::O_RDONLY, 0).unwrap();
         let status = stat(file.as_fd(), true).unwrap();
-        let facts = status.facts;
+        let metadata = status.metadata;
         assert_eq!(
-            (status.kind, facts.size_bytes, facts.direct),
+            (status.kind, metadata.size_bytes, metadata.direct),
             (Kind::Regular, 5, true)
         );
         assert_eq!(status.attributes.links, 1);
         assert_eq!(status.attributes.mode & libc::S_IFMT, libc::S_IFREG);
-        assert!(facts.modified.seconds > 1_500_000_000 && facts.inode != 0);
+        assert!(metadata.modified.seconds > 1_500_000_000 && metadata.inode != 0);
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(stat(null.as_fd(), false).unwrap().kind, Kind::Other);
     }

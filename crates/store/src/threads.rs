@@ -1,20 +1,23 @@
-//! The threads that wait for disks and other machines so that the worker need not: they resolve
-//! paths, and close what was open.
+//! The look-up threads: they resolve paths and close files, which may block, for the worker.
 //!
-//! Jobs wait in bounded queues, answers in a bounded channel; an `eventfd` wakes the worker, which
-//! itself never waits but for the queues' lock, held for the moment of a push or a take. Threads
-//! end when the worker drops its side; they are not waited for, since one may be stuck in a disk.
+//! Jobs wait in bounded queues, answers in a bounded channel, and an `eventfd` wakes the worker. The
+//! worker waits for nothing but the queues' lock, which is held for a push or a take only. Threads
+//! end when the worker drops its side; they are not joined, since one may be blocked in the kernel.
 //!
-//! Each [`Lane`] has queues of its own, and at most its share of the threads at a time: a mount
-//! that never answers keeps that share and no more. Within a lane, one thread at most closes files,
-//! since the last close of a large deleted file takes as long as freeing its space.
+//! Each [`DeviceId`] has a queue of its own and at most its share of the threads, so that a file
+//! system that hangs blocks no more than that share. At most one thread per device closes files,
+//! because the last close of a large deleted file frees its space, which takes long.
 //!
-//! Threads often share the worker's core, and there switching to one and back costs more than
-//! opening a file. So one is woken only if none is on its way to the queues already, it takes what
-//! has gathered there, and it does not preempt the worker (`SCHED_BATCH`, sched(7)). One that is
-//! stuck is on its way to nowhere, and another is woken for what comes next. Of those asleep it is
-//! the one that slept last, whose stacks are still in the cache: sixteen threads in turn would put
-//! out the worker's data instead.
+//! Threads often share the worker's core, where switching to one and back costs more than opening a
+//! file. So:
+//!
+//! - A thread is woken only if no other is waking, that is, woken but not yet at the queues. A blocked
+//!   thread is not waking, so it does not keep another from being woken.
+//! - A thread takes all jobs up to a limit, and does not preempt the worker (`SCHED_BATCH`, sched(7)).
+//! - The idle thread that worked last is woken first: its stack is still in the cache. Waking sixteen
+//!   threads in turn would evict the worker's data.
+//!
+//! It refuses to retry and to cancel: a job that was taken runs to its end.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,92 +27,92 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::lookups::lane_share;
-use crate::root::{CurrentRoot, Miss, Root, Way};
-use crate::{Lane, Opened, StoreError, system};
+use crate::lookups::device_share;
+use crate::root::{CurrentRoot, OpenError, Resolve, Root};
+use crate::{DeviceId, Opened, StoreError, system};
 
-/// Most look-ups a thread takes at once. Four paths one after the other on a cold disk still take
-/// below a millisecond.
-const QUESTIONS_TAKEN_MAX: usize = 4;
-/// Most descriptors a thread takes at once: nobody waits for them, and each batch wakes the worker.
+/// Most look-ups a thread takes at once: four paths in sequence on a cold disk take less than a
+/// millisecond.
+const REQUESTS_TAKEN_MAX: usize = 4;
+/// Most descriptors a thread takes at once: no client waits for them, and each batch wakes the worker.
 const CLOSES_TAKEN_MAX: usize = 16;
 
 /// A path to be resolved.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct LookUpRequest {
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) way: Way,
+    pub(crate) resolve: Resolve,
     pub(crate) root: Arc<Root>,
 }
 
-/// What a thread has to say.
+/// A message from a thread.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// To a [`Question`].
+    /// The answer to a [`LookUpRequest`].
     LookUp {
         id: u64,
         name: String,
-        result: Result<Opened, Miss>,
+        result: Result<Opened, OpenError>,
     },
-    /// So many descriptors of a lane are closed.
-    Closed(Lane, usize),
-    /// The served directory was opened again, or could not be.
+    /// This many descriptors of a device were closed.
+    Closed(DeviceId, usize),
+    /// The result of reopening the served directory.
     Root(Result<(), StoreError>),
 }
 
-/// Where threads get their jobs.
+/// The queues of jobs, shared with the threads.
 #[derive(Debug)]
 struct Queues {
     state: Mutex<QueueState>,
-    /// Threads one lane may keep.
-    lane_threads_max: usize,
+    /// Most threads that work for one device.
+    device_threads_max: usize,
 }
 
 #[derive(Debug)]
 struct QueueState {
-    /// Lanes with jobs or threads, in the order of their turns.
-    lanes: VecDeque<LaneQueue>,
-    /// The directory is to be opened again.
-    wants_root: bool,
-    /// Threads asleep for want of jobs. Whoever wakes one takes it off the end.
-    asleep: Vec<thread::Thread>,
-    /// One was woken and has not yet looked.
+    /// Devices with jobs or threads, served round-robin.
+    devices: VecDeque<DeviceQueue>,
+    /// The directory is to be reopened.
+    reopen_root: bool,
+    /// Threads without a job, the one that worked last at the end.
+    idle: Vec<thread::Thread>,
+    /// A thread was woken and has not taken the lock yet.
     is_waking: bool,
-    /// Nobody will ask any more.
+    /// The store is dropped: threads end.
     is_closed: bool,
 }
 
 #[derive(Debug)]
-struct LaneQueue {
-    lane: Lane,
-    questions: VecDeque<Question>,
+struct DeviceQueue {
+    device: DeviceId,
+    requests: VecDeque<LookUpRequest>,
     closes: VecDeque<OwnedFd>,
-    /// Threads at work for it.
+    /// Threads that work for it.
     threads: usize,
     /// One of them closes files.
     is_closing: bool,
 }
 
-/// What a thread takes at once.
+/// The jobs that a thread takes at once.
 #[derive(Debug)]
 enum Batch {
-    LookUps(Lane),
-    Closes(Lane, Vec<OwnedFd>),
+    LookUps(DeviceId),
+    Closes(DeviceId, Vec<OwnedFd>),
     Root,
 }
 
 impl Queues {
-    fn new(lane_threads_max: usize) -> Self {
+    fn new(device_threads_max: usize) -> Self {
         Self {
             state: Mutex::new(QueueState {
-                lanes: VecDeque::new(),
-                wants_root: false,
-                asleep: Vec::new(),
+                devices: VecDeque::new(),
+                reopen_root: false,
+                idle: Vec::new(),
                 is_waking: false,
                 is_closed: false,
             }),
-            lane_threads_max,
+            device_threads_max,
         }
     }
 
@@ -117,29 +120,29 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the threads something to do.
+    /// Adds a job.
     fn add(&self, add: impl FnOnce(&mut QueueState)) {
         let mut state = self.lock();
         add(&mut state);
         self.wake_if_due(&mut state);
     }
 
-    /// Waits for jobs and takes some; `None` once nobody can ask any more.
-    fn take(&self, questions: &mut Vec<Question>) -> Option<Batch> {
+    /// Waits for jobs and takes some; `None` once the queues are closed.
+    fn take(&self, requests: &mut Vec<LookUpRequest>) -> Option<Batch> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
                 return None;
             }
-            if let Some(batch) = state.take(questions, self.lane_threads_max) {
+            if let Some(batch) = state.take(requests, self.device_threads_max) {
                 self.wake_if_due(&mut state);
                 return Some(batch);
             }
-            state.asleep.push(thread::current());
+            state.idle.push(thread::current());
             let me = thread::current().id();
-            while state.asleep.iter().any(|thread| thread.id() == me) {
+            while state.idle.iter().any(|thread| thread.id() == me) {
                 drop(state);
-                // Returns at once if it was woken in between, and may return for no reason.
+                // Returns at once if it was unparked in between, and may return spuriously.
                 thread::park();
                 state = self.lock();
             }
@@ -147,40 +150,47 @@ impl Queues {
         }
     }
 
-    /// A thread is done with what it took.
-    fn finish(&self, lane: Lane, was_closing: bool) {
+    /// A thread has finished its batch.
+    fn finish(&self, device: DeviceId, was_closing: bool) {
         let mut state = self.lock();
-        let found = state.lanes.iter_mut().find(|queue| queue.lane == lane);
-        let queue = found.expect("invariant: a lane stays as long as a thread works for it");
+        let found = state
+            .devices
+            .iter_mut()
+            .find(|queue| queue.device == device);
+        let queue = found.expect("invariant: a device stays as long as a thread works for it");
         queue.threads -= 1;
         queue.is_closing &= !was_closing;
-        state.lanes.retain(|queue| !queue.is_idle());
+        state.devices.retain(|queue| !queue.is_idle());
     }
 
-    /// Takes a question back that no thread has taken yet.
-    fn withdraw(&self, lane: Lane, id: u64) -> bool {
+    /// Cancels a request that no thread has taken yet.
+    fn withdraw(&self, device: DeviceId, id: u64) -> bool {
         let mut state = self.lock();
-        let Some(queue) = state.lanes.iter_mut().find(|queue| queue.lane == lane) else {
+        let Some(queue) = state
+            .devices
+            .iter_mut()
+            .find(|queue| queue.device == device)
+        else {
             return false;
         };
-        let place = queue.questions.iter().position(|known| known.id == id);
-        let found = place.and_then(|place| queue.questions.remove(place));
-        state.lanes.retain(|queue| !queue.is_idle());
+        let index = queue.requests.iter().position(|known| known.id == id);
+        let found = index.and_then(|index| queue.requests.remove(index));
+        state.devices.retain(|queue| !queue.is_idle());
         found.is_some()
     }
 
     fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
-        state.asleep.drain(..).for_each(|thread| thread.unpark());
+        state.idle.drain(..).for_each(|thread| thread.unpark());
     }
 
-    /// Wakes a thread if there is a job for one, one sleeps, and none is on its way.
+    /// Wakes a thread if there is a job for one, one is idle, and none is waking.
     fn wake_if_due(&self, state: &mut QueueState) {
-        if state.is_waking || !state.has_job(self.lane_threads_max) {
+        if state.is_waking || !state.has_job(self.device_threads_max) {
             return;
         }
-        if let Some(thread) = state.asleep.pop() {
+        if let Some(thread) = state.idle.pop() {
             state.is_waking = true;
             thread.unpark();
         }
@@ -188,64 +198,68 @@ impl Queues {
 }
 
 impl QueueState {
-    fn lane(&mut self, lane: Lane) -> &mut LaneQueue {
-        let known = self.lanes.iter().position(|queue| queue.lane == lane);
-        let place = known.unwrap_or_else(|| {
-            self.lanes.push_back(LaneQueue {
-                lane,
-                questions: VecDeque::new(),
+    fn device(&mut self, device: DeviceId) -> &mut DeviceQueue {
+        let known = self.devices.iter().position(|queue| queue.device == device);
+        let index = known.unwrap_or_else(|| {
+            self.devices.push_back(DeviceQueue {
+                device,
+                requests: VecDeque::new(),
                 closes: VecDeque::new(),
                 threads: 0,
                 is_closing: false,
             });
-            self.lanes.len() - 1
+            self.devices.len() - 1
         });
-        &mut self.lanes[place]
+        &mut self.devices[index]
     }
 
-    fn has_job(&self, lane_threads_max: usize) -> bool {
-        self.wants_root
+    fn has_job(&self, device_threads_max: usize) -> bool {
+        self.reopen_root
             || self
-                .lanes
+                .devices
                 .iter()
-                .any(|queue| queue.has_job(lane_threads_max))
+                .any(|queue| queue.has_job(device_threads_max))
     }
 
-    /// Lanes take turns; within one, look-ups come before files to be closed.
-    fn take(&mut self, questions: &mut Vec<Question>, lane_threads_max: usize) -> Option<Batch> {
-        if self.wants_root {
-            self.wants_root = false;
-            // Its path may lead anywhere.
-            self.lane(Lane::ELSEWHERE).threads += 1;
+    /// Devices are served round-robin; within one, look-ups come before files to be closed.
+    fn take(
+        &mut self,
+        requests: &mut Vec<LookUpRequest>,
+        device_threads_max: usize,
+    ) -> Option<Batch> {
+        if self.reopen_root {
+            self.reopen_root = false;
+            // Its path may cross any mount.
+            self.device(DeviceId::UNKNOWN).threads += 1;
             return Some(Batch::Root);
         }
-        let has_job = |queue: &LaneQueue| queue.has_job(lane_threads_max);
-        let place = self.lanes.iter().position(has_job)?;
-        let mut queue = self.lanes.remove(place)?;
+        let has_job = |queue: &DeviceQueue| queue.has_job(device_threads_max);
+        let index = self.devices.iter().position(has_job)?;
+        let mut queue = self.devices.remove(index)?;
         queue.threads += 1;
-        let lane = queue.lane;
-        let batch = if queue.questions.is_empty() {
+        let device = queue.device;
+        let batch = if queue.requests.is_empty() {
             queue.is_closing = true;
             let count = queue.closes.len().min(CLOSES_TAKEN_MAX);
-            Batch::Closes(lane, queue.closes.drain(..count).collect())
+            Batch::Closes(device, queue.closes.drain(..count).collect())
         } else {
-            let count = queue.questions.len().min(QUESTIONS_TAKEN_MAX);
-            questions.extend(queue.questions.drain(..count));
-            Batch::LookUps(lane)
+            let count = queue.requests.len().min(REQUESTS_TAKEN_MAX);
+            requests.extend(queue.requests.drain(..count));
+            Batch::LookUps(device)
         };
-        self.lanes.push_back(queue);
+        self.devices.push_back(queue);
         Some(batch)
     }
 }
 
-impl LaneQueue {
+impl DeviceQueue {
     fn has_job(&self, threads_max: usize) -> bool {
         let has_closes = !self.closes.is_empty() && !self.is_closing;
-        self.threads < threads_max && (!self.questions.is_empty() || has_closes)
+        self.threads < threads_max && (!self.requests.is_empty() || has_closes)
     }
 
     fn is_idle(&self) -> bool {
-        self.threads == 0 && self.questions.is_empty() && self.closes.is_empty()
+        self.threads == 0 && self.requests.is_empty() && self.closes.is_empty()
     }
 }
 
@@ -253,14 +267,14 @@ impl LaneQueue {
 pub(crate) struct Threads {
     queues: Arc<Queues>,
     replies: Receiver<Reply>,
-    /// Counts one for each reply, written after it and those taken with it were sent.
+    /// An `eventfd`. A thread adds the number of replies of its batch after it has sent them.
     signal: Arc<File>,
-    /// Replies received less signals read. Above zero, a signal is there or about to be; below,
-    /// a reply is there.
+    /// Replies received minus signals read. Above zero: a signal is readable or will be soon. Below
+    /// zero: a reply waits.
     signals_due: i64,
     is_opening_root: bool,
-    /// Ends the watch over the mounts when it is dropped.
-    _watch: Watch,
+    /// Ends the thread that watches the mounts when it is dropped.
+    _watch: MountWatch,
 }
 
 impl Threads {
@@ -273,8 +287,8 @@ impl Threads {
             count > 0 && pending_max > 0,
             "{count} threads for {pending_max} look-ups"
         );
-        let queues = Arc::new(Queues::new(lane_share(count)));
-        // Each look-up has one reply, and each thread one of the other kinds.
+        let queues = Arc::new(Queues::new(device_share(count)));
+        // One reply for each look-up, and one of the other kinds for each thread.
         let (replies_in, replies) = sync_channel(pending_max + count);
         let signal = Arc::new(File::from(system::event_counter()?));
         for index in 0..count {
@@ -295,30 +309,30 @@ impl Threads {
             signal,
             signals_due: 0,
             is_opening_root: false,
-            _watch: Watch::start(current)?,
+            _watch: MountWatch::start(current)?,
         })
     }
 
-    pub(crate) fn ask(&mut self, lane: Lane, question: Question) {
+    pub(crate) fn ask(&mut self, device: DeviceId, request: LookUpRequest) {
         self.queues
-            .add(|state| state.lane(lane).questions.push_back(question));
+            .add(|state| state.device(device).requests.push_back(request));
     }
 
-    /// Takes a question back; false if a thread has taken it.
-    pub(crate) fn withdraw(&mut self, lane: Lane, id: u64) -> bool {
-        self.queues.withdraw(lane, id)
+    /// Cancels a request; false if a thread has taken it.
+    pub(crate) fn withdraw(&mut self, device: DeviceId, id: u64) -> bool {
+        self.queues.withdraw(device, id)
     }
 
-    pub(crate) fn close(&mut self, lane: Lane, descriptor: OwnedFd) {
+    pub(crate) fn close(&mut self, device: DeviceId, descriptor: OwnedFd) {
         self.queues
-            .add(|state| state.lane(lane).closes.push_back(descriptor));
+            .add(|state| state.device(device).closes.push_back(descriptor));
     }
 
-    /// Has the directory opened again, unless that is under way.
+    /// Has a thread reopen the directory, unless one is doing so.
     pub(crate) fn open_root(&mut self) {
         if !self.is_opening_root {
             self.is_opening_root = true;
-            self.queues.add(|state| state.wants_root = true);
+            self.queues.add(|state| state.reopen_root = true);
         }
     }
 
@@ -333,9 +347,9 @@ impl Threads {
             if self.signals_due <= 0 {
                 return None;
             }
-            // Empty the counter, or the worker would be woken for what it has already seen. A
-            // reply sent in between may lose its signal here: then fewer are due than none, and
-            // the reply, sent before its signal, is found by another look.
+            // Resets the counter, or it would wake the worker for replies already received. This may
+            // read the signal of a reply that was sent in between: `signals_due` is then negative,
+            // and the loop receives that reply, because replies are sent before their signal.
             self.signals_due -= self.read_signals();
             if self.signals_due >= 0 {
                 return None;
@@ -353,8 +367,8 @@ impl Threads {
     }
 
     #[cfg(test)]
-    pub(crate) fn queued(&self, lane: Lane) -> usize {
-        self.queues.lock().lane(lane).questions.len()
+    pub(crate) fn queued(&self, device: DeviceId) -> usize {
+        self.queues.lock().device(device).requests.len()
     }
 
     fn read_signals(&self) -> i64 {
@@ -382,58 +396,58 @@ struct Thread {
 
 impl Thread {
     fn run(self) {
-        system::give_way();
+        system::set_sched_batch();
         let mut scratch = Vec::new();
-        let mut questions = Vec::with_capacity(QUESTIONS_TAKEN_MAX);
-        while let Some(batch) = self.queues.take(&mut questions) {
+        let mut requests = Vec::with_capacity(REQUESTS_TAKEN_MAX);
+        while let Some(batch) = self.queues.take(&mut requests) {
             let mut replied: u64 = 0;
             let mut reply = |reply| {
                 replied += 1;
                 self.replies.send(reply).is_ok()
             };
-            let is_heard = match batch {
-                Batch::LookUps(lane) => {
-                    let is_heard = questions.drain(..).all(|question| {
-                        let result = question.root.open_object_waiting(
+            let has_receiver = match batch {
+                Batch::LookUps(device) => {
+                    let has_receiver = requests.drain(..).all(|request| {
+                        let result = request.root.open_object_blocking(
                             &mut scratch,
-                            &question.name,
-                            question.way,
+                            &request.name,
+                            request.resolve,
                         );
-                        let Question { id, name, .. } = question;
+                        let LookUpRequest { id, name, .. } = request;
                         reply(Reply::LookUp { id, name, result })
                     });
-                    self.queues.finish(lane, false);
-                    is_heard
+                    self.queues.finish(device, false);
+                    has_receiver
                 }
-                Batch::Closes(lane, descriptors) => {
+                Batch::Closes(device, descriptors) => {
                     let count = descriptors.len();
                     drop(descriptors);
-                    self.queues.finish(lane, true);
-                    reply(Reply::Closed(lane, count))
+                    self.queues.finish(device, true);
+                    reply(Reply::Closed(device, count))
                 }
                 Batch::Root => {
                     let opened = self.current.reopen();
-                    self.queues.finish(Lane::ELSEWHERE, false);
+                    self.queues.finish(DeviceId::UNKNOWN, false);
                     reply(Reply::Root(opened))
                 }
             };
-            if !is_heard {
+            if !has_receiver {
                 return;
             }
-            // It fails only when the counter is full, and then it is readable anyway.
+            // It fails only if the counter is full, and then it is readable anyway.
             let _ = (&*self.signal).write(&replied.to_ne_bytes());
         }
     }
 }
 
-/// A thread that sleeps until something is mounted or unmounted, and tells the root.
+/// A thread that waits for mounts and unmounts and then has the root read its mounts again.
 #[derive(Debug)]
-struct Watch {
+struct MountWatch {
     end: Arc<File>,
 }
 
-impl Watch {
-    /// Where the kernel shows no list of mounts there is nothing to watch.
+impl MountWatch {
+    /// Starts no thread where the kernel shows no mount table.
     fn start(current: &Arc<CurrentRoot>) -> io::Result<Self> {
         let end = Arc::new(File::from(system::event_counter()?));
         if let Ok(table) = File::open(crate::mounts::MOUNT_TABLE) {
@@ -446,7 +460,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MountWatch {
     fn drop(&mut self) {
         let _ = (&*self.end).write(&1u64.to_ne_bytes());
     }

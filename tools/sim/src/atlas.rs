@@ -15,7 +15,7 @@ use memory::{Arena, ArenaConfig, PageKind};
 use server::tls::Handshaker;
 use server::worker::Worker;
 use session::Conductor;
-use store::{Catalogue, CatalogueEntry, Facts, FileTime, Store, StoreConfig};
+use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
 
@@ -175,12 +175,12 @@ fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEnt
     let time = FileTime { seconds, nanos: 7 };
     CatalogueEntry {
         source: u32::try_from(object.number).expect("invariant: few objects"),
-        facts: Facts {
+        metadata: Metadata {
             size_bytes: object.size_bytes,
             modified: time,
             changed: time,
             inode: object.number as u64 + 100,
-            ..Facts::default()
+            ..Metadata::default()
         },
         answers_later,
     }

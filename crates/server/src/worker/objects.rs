@@ -2,10 +2,10 @@
 //!
 //! The store finds a file and names it by a handle; the disk opens it and says its limits; the
 //! conductor gets both as one [`Object`] under the same handle. This remembers which handle is
-//! which file of the disk, and which question a late answer belongs to. A question that the store
+//! which file of the disk, and which request a late answer belongs to. A request that the store
 //! has no room for waits here until it has: what is in use is given up sooner or later, and a client
-//! that is told to come back comes back to the same full store. Questions wait in a line for each
-//! [`Lane`], so that those of a file system that hangs keep nobody else waiting.
+//! that is told to come back comes back to the same full store. Questions wait in a queue for each
+//! [`DeviceId`], so that those of a file system that hangs keep nobody else waiting.
 //!
 //! It refuses (503) what has waited for [`LOOKUP_WAIT_MAX`], what finds as many waiting as there may
 //! be connections, and what the store gave up because its file system did not answer.
@@ -13,7 +13,7 @@
 //! What the disk has closed goes back to the store, whose threads drop it: the last descriptor of a
 //! deleted file frees its space.
 //!
-//! Bounds: [`Store::handles_max`] handles, allocated at start; as many questions that wait as there
+//! Bounds: [`Store::handles_max`] handles, allocated at start; as many requests that wait as there
 //! may be connections, as many late answers as the store takes look-ups, both allocated when first
 //! needed; [`FAULTS_MAX`] faults; [`DEVICES_MAX`] devices. Each answer allocates its entity tag, which goes to the conductor.
 
@@ -24,7 +24,7 @@ use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, Pa
 use session::{
     DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupToken, Object, ObjectHandle,
 };
-use store::{Attributes, Facts, Found, Lane, Links, LookUp, Source, Store, StoreRefusal};
+use store::{Attributes, DeviceId, Found, LookUp, Metadata, Source, Store, StoreRefusal, Symlinks};
 
 /// Longest wait for room in the store. Players give a request up after 10 s or more `[guess]`:
 /// earlier, a 503 would come too soon for a store that is about to have room, and later too late
@@ -69,32 +69,32 @@ pub(super) struct Objects {
     /// By handle.
     opened: Vec<Option<Opened>>,
     /// Look-ups whose answers are to come, by the token that the store knows them under.
-    pending: Vec<Option<Question>>,
+    pending: Vec<Option<LookupRequest>>,
     /// Places of `pending` that are empty.
     vacant: Vec<usize>,
-    /// Look-ups that the store had no room for. A lane whose line is empty may be missing.
-    waiting: Vec<Line>,
+    /// Look-ups that the store had no room for. A device whose queue is empty may be missing.
+    waiting: Vec<WaitQueue>,
     waiting_count: usize,
     waiting_max: usize,
-    /// File systems that objects were found on, by [`DeviceIndex`]; see [`Facts::device`].
+    /// File systems that objects were found on, by [`DeviceIndex`]; see [`Metadata::device`].
     devices: Vec<u64>,
     /// What went wrong, the oldest first.
     faults: VecDeque<ObjectFault>,
     counters: Counters,
 }
 
-/// Look-ups that wait for the same lane, the eldest first.
+/// Look-ups that wait for the same device, the eldest first.
 #[derive(Debug)]
-struct Line {
-    lane: Lane,
-    questions: VecDeque<Question>,
+struct WaitQueue {
+    device: DeviceId,
+    requests: VecDeque<LookupRequest>,
 }
 
 /// A look-up on its way to its answer.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct LookupRequest {
     plan: LookupPlan,
-    asked_at: Instant,
+    requested_at: Instant,
 }
 
 /// What became of look-ups, since start.
@@ -112,7 +112,7 @@ struct Opened {
     file: FileIndex,
     limits: FileLimits,
     /// A read of it failed: whoever asks for its path next is given the file opened anew.
-    is_spoilt: bool,
+    needs_reopen: bool,
 }
 
 impl Objects {
@@ -146,39 +146,40 @@ impl Objects {
     }
 
     /// Asks the store; `None` if the answer will come out of [`Objects::poll_answer`], perhaps
-    /// after the question came out of [`Objects::poll_waiting`].
+    /// after the request came out of [`Objects::poll_waiting`].
     pub(super) fn look_up<D: Disk>(
         &mut self,
         now: Instant,
         disk: &mut D,
         plan: LookupPlan,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        let asked_at = now;
-        self.ask(now, disk, Question { plan, asked_at })
+        let requested_at = now;
+        self.ask(now, disk, LookupRequest { plan, requested_at })
     }
 
-    /// The question that has waited longest of those that there is room for or whose time is up: to
+    /// The request that has waited longest of those that there is room for or whose time is up: to
     /// be asked again.
-    pub(super) fn poll_waiting(&mut self, now: Instant) -> Option<Question> {
+    pub(super) fn poll_waiting(&mut self, now: Instant) -> Option<LookupRequest> {
         let store = &self.store;
-        let is_due = |line: &&mut Line| {
-            let first = line.questions.front();
-            first.is_some_and(|first| first.is_overdue(now)) || store.has_room(line.lane)
+        let is_due = |queue: &&mut WaitQueue| {
+            let first = queue.requests.front();
+            first.is_some_and(|first| first.is_overdue(now)) || store.has_room(queue.device)
         };
         let due = self.waiting.iter_mut().filter(is_due);
-        let line = due.min_by_key(|line| line.questions.front().map(|first| first.asked_at))?;
-        let question = line.questions.pop_front();
-        if line.questions.is_empty() {
-            self.waiting.retain(|line| !line.questions.is_empty());
+        let queue =
+            due.min_by_key(|queue| queue.requests.front().map(|first| first.requested_at))?;
+        let request = queue.requests.pop_front();
+        if queue.requests.is_empty() {
+            self.waiting.retain(|queue| !queue.requests.is_empty());
         }
-        self.waiting_count -= usize::from(question.is_some());
-        question
+        self.waiting_count -= usize::from(request.is_some());
+        request
     }
 
     /// When there is something to do even if nothing happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let lines = self.waiting.iter();
-        let waiting = lines.filter_map(|line| Some(line.questions.front()?.deadline()));
+        let queues = self.waiting.iter();
+        let waiting = queues.filter_map(|queue| Some(queue.requests.front()?.deadline()));
         waiting.chain(self.store.poll_timeout()).min()
     }
 
@@ -192,65 +193,75 @@ impl Objects {
         &mut self,
         now: Instant,
         disk: &mut D,
-        question: Question,
+        request: LookupRequest,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        if question.is_overdue(now) {
-            return Some(self.refuse_for_want_of_room(question));
+        if request.is_overdue(now) {
+            return Some(self.refuse_for_want_of_room(request));
         }
-        let Question { plan, .. } = &question;
-        let place = self.vacant.last().copied().unwrap_or(self.pending.len());
-        let mut answer = self.store.look_up(now, name_of(place), &plan.path);
+        let LookupRequest { plan, .. } = &request;
+        let index = self.vacant.last().copied().unwrap_or(self.pending.len());
+        let mut answer = self.store.look_up(now, token_of(index), &plan.path);
         if let LookUp::Ready(found) = &answer
-            && self.is_spoilt(found)
+            && self.needs_reopen(found)
         {
-            self.give_up(found.handle);
-            answer = self.store.look_up(now, name_of(place), &plan.path);
+            self.retire_and_release(found.handle);
+            answer = self.store.look_up(now, token_of(index), &plan.path);
         }
         let answer = match answer {
             LookUp::Ready(found) => self.admit(disk, found),
-            LookUp::Refused(StoreRefusal::Full(lane)) => return self.put_off(lane, question),
-            LookUp::Refused(refusal) => return Some(self.refuse(question, refusal)),
+            LookUp::Refused(StoreRefusal::Full(device)) => {
+                return self.wait_for_room(device, request);
+            }
+            LookUp::Refused(refusal) => return Some(self.refuse(request, refusal)),
             LookUp::Pending => {
-                self.remember(place, question);
+                self.add_pending(index, request);
                 return None;
             }
         };
         Some((plan.token, answer))
     }
 
-    /// Lets a question wait for room, in the order of asking.
-    fn put_off(&mut self, lane: Lane, question: Question) -> Option<(LookupToken, LookupAnswer)> {
+    /// Lets a request wait for room, in the order of asking.
+    fn wait_for_room(
+        &mut self,
+        device: DeviceId,
+        request: LookupRequest,
+    ) -> Option<(LookupToken, LookupAnswer)> {
         if self.waiting_count == self.waiting_max {
-            return Some(self.refuse_for_want_of_room(question));
+            return Some(self.refuse_for_want_of_room(request));
         }
         self.counters.waits += 1;
         self.waiting_count += 1;
-        let known = self.waiting.iter().position(|line| line.lane == lane);
-        let place = known.unwrap_or_else(|| {
-            let questions = VecDeque::new();
-            self.waiting.push(Line { lane, questions });
+        let known = self.waiting.iter().position(|queue| queue.device == device);
+        let index = known.unwrap_or_else(|| {
+            let requests = VecDeque::new();
+            self.waiting.push(WaitQueue { device, requests });
             self.waiting.len() - 1
         });
-        let line = &mut self.waiting[place].questions;
-        let first = line.front();
-        if first.is_some_and(|first| question.asked_at < first.asked_at) {
-            line.push_front(question);
+        let queue = &mut self.waiting[index].requests;
+        let first = queue.front();
+        if first.is_some_and(|first| request.requested_at < first.requested_at) {
+            queue.push_front(request);
         } else {
-            line.push_back(question);
+            queue.push_back(request);
         }
         None
     }
 
-    fn refuse_for_want_of_room(&mut self, question: Question) -> (LookupToken, LookupAnswer) {
+    fn refuse_for_want_of_room(&mut self, request: LookupRequest) -> (LookupToken, LookupAnswer) {
         self.counters.overdue += 1;
-        let LookupPlan { token, path } = question.plan;
+        let LookupPlan { token, path } = request.plan;
         self.note_fault(path, FaultKind::NoRoom);
         (token, Err(LookupError::Busy))
     }
 
     /// Whoever asks for what is not there asks for nothing that is broken.
-    fn refuse(&mut self, question: Question, refusal: StoreRefusal) -> (LookupToken, LookupAnswer) {
-        let LookupPlan { token, path } = question.plan;
+    fn refuse(
+        &mut self,
+        request: LookupRequest,
+        refusal: StoreRefusal,
+    ) -> (LookupToken, LookupAnswer) {
+        let LookupPlan { token, path } = request.plan;
         if !matches!(refusal, StoreRefusal::NotFound | StoreRefusal::Directory) {
             self.note_fault(path, FaultKind::LookUp(refusal));
         }
@@ -263,26 +274,26 @@ impl Objects {
         now: Instant,
         disk: &mut D,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        // Each turn takes one answer from the store, and a question asked again is not answered
+        // Each turn takes one answer from the store, and a request asked again is not answered
         // by a spoilt object again: it is opened anew.
         loop {
             let (name, result) = self.store.poll_answer(now)?;
-            let question = self.recall(name);
-            let Question { plan, .. } = &question;
+            let request = self.take_pending(name);
+            let LookupRequest { plan, .. } = &request;
             let answer = match result {
-                Ok(found) if self.is_spoilt(&found) => {
-                    self.give_up(found.handle);
-                    match self.ask(now, disk, question) {
+                Ok(found) if self.needs_reopen(&found) => {
+                    self.retire_and_release(found.handle);
+                    match self.ask(now, disk, request) {
                         Some(answer) => return Some(answer),
                         None => continue,
                     }
                 }
                 Ok(found) => self.admit(disk, found),
-                Err(StoreRefusal::Full(lane)) => match self.put_off(lane, question) {
+                Err(StoreRefusal::Full(device)) => match self.wait_for_room(device, request) {
                     Some(answer) => return Some(answer),
                     None => continue,
                 },
-                Err(refusal) => return Some(self.refuse(question, refusal)),
+                Err(refusal) => return Some(self.refuse(request, refusal)),
             };
             return Some((plan.token, answer));
         }
@@ -313,10 +324,10 @@ impl Objects {
         error: DiskError,
     ) {
         // The read may have outlived its object, and another have its name by now.
-        if let Some(opened) = self.place(object.0)
+        if let Some(opened) = self.opened_mut(object.0)
             && opened.file == file
         {
-            opened.is_spoilt = true;
+            opened.needs_reopen = true;
             let path = self.store.path_of(object.0);
             self.note_fault(path, FaultKind::Read(error));
         }
@@ -344,7 +355,7 @@ impl Objects {
         let mut is_any = false;
         while let Some(handle) = self.store.poll_closed() {
             is_any = true;
-            if let Some(opened) = self.place(handle).take() {
+            if let Some(opened) = self.opened_mut(handle).take() {
                 disk.close(opened.file);
             }
         }
@@ -361,15 +372,15 @@ impl Objects {
         let Found {
             handle,
             opened,
-            facts,
+            metadata,
         } = found;
         if let Some(source) = opened {
             let path = self.store.path_of(handle);
-            match open(disk, source, &facts, &path) {
-                Ok(opened) => *self.place(handle) = Some(opened),
+            match open(disk, source, &metadata, &path) {
+                Ok(opened) => *self.opened_mut(handle) = Some(opened),
                 Err(error) => {
                     self.note_fault(path, FaultKind::Open(error));
-                    self.give_up(handle);
+                    self.retire_and_release(handle);
                     return Err(match error {
                         DiskError::TableFull | DiskError::Changed => LookupError::Busy,
                         _ => LookupError::Failed,
@@ -384,36 +395,36 @@ impl Objects {
         Ok(Object {
             handle: ObjectHandle(handle),
             meta: http::ObjectMeta {
-                size_bytes: facts.size_bytes,
-                modified_unix_seconds: facts.modified_unix_seconds(),
-                entity_tag: facts.entity_tag(),
+                size_bytes: metadata.size_bytes,
+                modified_unix_seconds: metadata.modified_unix_seconds(),
+                entity_tag: metadata.entity_tag(),
             },
             block_bytes: limits.block_bytes,
             read_bytes_max: limits.read_bytes_max,
-            device: self.device_of(facts.device),
+            device: self.device_of(metadata.device),
         })
     }
 
     /// Numbers devices in the order in which they are found, as far as they are told apart.
     fn device_of(&mut self, device: u64) -> DeviceIndex {
         let known = self.devices.iter().position(|&known| known == device);
-        let place = known.unwrap_or(self.devices.len());
-        if known.is_none() && place < DEVICES_MAX {
+        let index = known.unwrap_or(self.devices.len());
+        if known.is_none() && index < DEVICES_MAX {
             self.devices.push(device);
         }
-        DeviceIndex::new(place)
+        DeviceIndex::new(index)
     }
 
     /// Whether it is an object that was opened before and should be opened anew.
-    fn is_spoilt(&self, found: &Found) -> bool {
+    fn needs_reopen(&self, found: &Found) -> bool {
         found.opened.is_none()
             && self
                 .opened(found.handle)
-                .is_some_and(|opened| opened.is_spoilt)
+                .is_some_and(|opened| opened.needs_reopen)
     }
 
     /// Ends our use of an object that nobody is to be given any more.
-    fn give_up(&mut self, handle: u32) {
+    fn retire_and_release(&mut self, handle: u32) {
         self.store.retire(handle);
         self.store.release(handle);
     }
@@ -422,34 +433,34 @@ impl Objects {
         self.opened.get(index_of(handle)).copied().flatten()
     }
 
-    fn place(&mut self, handle: u32) -> &mut Option<Opened> {
+    fn opened_mut(&mut self, handle: u32) -> &mut Option<Opened> {
         self.opened
             .get_mut(index_of(handle))
             .expect("invariant: handles are below the store's handles_max")
     }
 
-    fn remember(&mut self, place: usize, question: Question) {
+    fn add_pending(&mut self, index: usize, request: LookupRequest) {
         if self.vacant.pop().is_none() {
             self.pending.push(None);
         }
         debug_assert!(
-            self.pending[place].is_none(),
-            "look-up {place} is under way already"
+            self.pending[index].is_none(),
+            "look-up {index} is under way already"
         );
-        self.pending[place] = Some(question);
+        self.pending[index] = Some(request);
     }
 
-    fn recall(&mut self, name: u64) -> Question {
-        let place = usize::try_from(name).expect("invariant: we made the name from a usize");
-        let question = self.pending.get_mut(place).and_then(Option::take);
-        self.vacant.push(place);
-        question.expect("invariant: the store answers each look-up once")
+    fn take_pending(&mut self, name: u64) -> LookupRequest {
+        let index = usize::try_from(name).expect("invariant: we made the name from a usize");
+        let request = self.pending.get_mut(index).and_then(Option::take);
+        self.vacant.push(index);
+        request.expect("invariant: the store answers each look-up once")
     }
 }
 
-impl Question {
+impl LookupRequest {
     fn deadline(&self) -> Instant {
-        self.asked_at + LOOKUP_WAIT_MAX
+        self.requested_at + LOOKUP_WAIT_MAX
     }
 
     fn is_overdue(&self, now: Instant) -> bool {
@@ -457,9 +468,9 @@ impl Question {
     }
 }
 
-/// The store's name for a place in `pending`.
-fn name_of(place: usize) -> u64 {
-    u64::try_from(place).expect("invariant: a usize has at most 64 bits")
+/// The store's name for a index in `pending`.
+fn token_of(index: usize) -> u64 {
+    u64::try_from(index).expect("invariant: a usize has at most 64 bits")
 }
 
 fn index_of(handle: u32) -> usize {
@@ -469,25 +480,25 @@ fn index_of(handle: u32) -> usize {
 fn open<D: Disk>(
     disk: &mut D,
     source: Source,
-    facts: &Facts,
+    metadata: &Metadata,
     path: &str,
 ) -> Result<Opened, DiskError> {
     let source = match source {
         Source::File {
             descriptor,
             attributes,
-            links,
+            symlinks,
         } => FileSource::File {
             descriptor,
             status: FileStatus {
-                path_end: (links == Links::Refused).then(|| PathEnd::of(path.as_bytes())),
-                ..status_of(facts, attributes)
+                path_end: (symlinks == Symlinks::Refused).then(|| PathEnd::of(path.as_bytes())),
+                ..status_of(metadata, attributes)
             },
         },
         Source::Simulated(number) => FileSource::Simulated(number),
     };
     let (file, limits) = disk.open(source)?;
-    if limits.size_bytes != facts.size_bytes {
+    if limits.size_bytes != metadata.size_bytes {
         // It grew or shrank between the store's look and the disk's: somebody is still writing it.
         disk.close(file);
         return Err(DiskError::Changed);
@@ -495,12 +506,12 @@ fn open<D: Disk>(
     Ok(Opened {
         file,
         limits,
-        is_spoilt: false,
+        needs_reopen: false,
     })
 }
 
 /// What the store saw is what the disk compares with: a change in between does not go unseen.
-fn status_of(facts: &Facts, attributes: Attributes) -> FileStatus {
+fn status_of(metadata: &Metadata, attributes: Attributes) -> FileStatus {
     let half = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
     let Attributes {
         links,
@@ -509,17 +520,17 @@ fn status_of(facts: &Facts, attributes: Attributes) -> FileStatus {
         group,
     } = attributes;
     FileStatus {
-        size_bytes: facts.size_bytes,
-        modified: (facts.modified.seconds, facts.modified.nanos),
-        changed: (facts.changed.seconds, facts.changed.nanos),
+        size_bytes: metadata.size_bytes,
+        modified: (metadata.modified.seconds, metadata.modified.nanos),
+        changed: (metadata.changed.seconds, metadata.changed.nanos),
         links,
         mode,
         user,
         group,
-        device: (half(facts.device >> 32), half(facts.device)),
-        direct: facts.direct,
-        direct_offset_align_bytes: facts.direct_offset_align_bytes,
-        direct_memory_align_bytes: facts.direct_memory_align_bytes,
+        device: (half(metadata.device >> 32), half(metadata.device)),
+        direct: metadata.direct,
+        direct_offset_align_bytes: metadata.direct_offset_align_bytes,
+        direct_memory_align_bytes: metadata.direct_memory_align_bytes,
         path_end: None,
     }
 }

@@ -6,15 +6,17 @@ use super::*;
 
 const NOW: Instant = Instant::ZERO;
 
-fn facts(size_bytes: u64) -> Facts {
-    Facts {
+fn metadata(size_bytes: u64) -> Metadata {
+    Metadata {
         size_bytes,
-        ..Facts::default()
+        ..Metadata::default()
     }
 }
 
 fn insert(table: &mut Table, name: &str) -> Option<u32> {
-    table.reserve().then(|| table.insert(name, facts(1), NOW))
+    table
+        .reserve()
+        .then(|| table.insert(name, metadata(1), NOW))
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn the_least_recently_used_goes_first() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn objects_in_use_are_not_evicted() {
     let mut table = Table::new(2, 2);
     let [a, b] = ["a", "b"].map(|name| insert(&mut table, name).unwrap());
     assert_eq!(insert(&mut table, "c"), None);
@@ -54,7 +56,7 @@ fn what_is_in_use_stays() {
 }
 
 #[test]
-fn closed_handles_that_nobody_takes_use_up_the_places() {
+fn closed_handles_that_nobody_takes_use_up_the_entries() {
     let mut table = Table::new(1, 2);
     for name in ["a", "b", "c"] {
         let handle = insert(&mut table, name).unwrap();
@@ -94,7 +96,7 @@ fn an_unused_object_closes_when_retired() {
 }
 
 #[test]
-fn a_reserved_place_is_nobody_elses() {
+fn a_reserved_entry_is_not_given_to_another_object() {
     let mut table = Table::new(2, 1);
     let a = insert(&mut table, "a").unwrap();
     assert!(table.reserve());
@@ -103,16 +105,16 @@ fn a_reserved_place_is_nobody_elses() {
     assert!(table.has_room() && table.reserve(), "`a` makes room");
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(a)));
     table.cancel();
-    let b = table.insert("b", facts(1), NOW);
+    let b = table.insert("b", metadata(1), NOW);
     let c = insert(&mut table, "c").unwrap();
     assert_ne!(b, c);
     assert!(!table.has_room());
 }
 
 #[test]
-#[should_panic(expected = "no place was reserved")]
-fn a_place_is_reserved_before_it_is_filled() {
-    Table::new(1, 1).insert("a", facts(1), NOW);
+#[should_panic(expected = "no entry was reserved")]
+fn an_entry_is_reserved_before_it_is_filled() {
+    Table::new(1, 1).insert("a", metadata(1), NOW);
 }
 
 #[test]
@@ -126,7 +128,7 @@ fn a_use_ends_once() {
 
 #[test]
 #[should_panic(expected = "not in use")]
-fn only_what_is_in_use_is_retired_from_outside() {
+fn retire_used_accepts_objects_in_use_only() {
     let mut table = Table::new(1, 1);
     let handle = insert(&mut table, "a").unwrap();
     table.release(handle, NOW);
@@ -142,7 +144,7 @@ enum Step {
     /// Retire what is under the name, if anything.
     Retire(u8),
     Reserve,
-    /// Give a reserved place back, if there is one.
+    /// End a reservation, if there is one.
     Cancel,
     PollClosed,
 }
@@ -158,7 +160,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The table without places, lists or hashes.
+/// The table without entries, lists or hashes.
 #[derive(Default)]
 struct Twin {
     /// Open objects: handle, name unless retired, uses; unused ones in the order of release.

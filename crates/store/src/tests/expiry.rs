@@ -1,4 +1,4 @@
-//! Objects that nobody uses: until when they stay open, and what closing them takes.
+//! Unused objects: when they expire, and how their descriptors are closed.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn close_unused(site: &mut Site, now: Instant) -> Vec<u32> {
 }
 
 #[test]
-fn an_object_that_nobody_uses_is_closed_after_a_while() {
+fn an_unused_object_is_closed_after_unused_time_max() {
     let mut site = Site::new(config(), &["a", "b"]);
     let unused_max = config().unused_time_max;
     let [a, b] = ["/a", "/b"].map(|path| site.ask(path).unwrap().handle);
@@ -20,7 +20,7 @@ fn an_object_that_nobody_uses_is_closed_after_a_while() {
     let just_before = NOW + (unused_max - Duration::from_nanos(1));
     assert_eq!(close_unused(&mut site, just_before), []);
     assert_eq!(close_unused(&mut site, due), [a]);
-    // `b` is still being sent to somebody.
+    // `b` is still in use.
     assert_eq!(close_unused(&mut site, due + unused_max), []);
     assert_eq!(site.store.poll_timeout(), None, "nothing is unused");
     site.store.release(b);
@@ -42,7 +42,7 @@ fn an_object_used_again_and_again_stays_open() {
 }
 
 #[test]
-fn those_unused_one_after_the_other_are_closed_together() {
+fn objects_that_expire_within_one_second_are_closed_together() {
     let names: Vec<String> = (0..4).map(|name| name.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut site = Site::new(config(), &names);
@@ -59,7 +59,7 @@ fn those_unused_one_after_the_other_are_closed_together() {
 }
 
 #[test]
-fn a_round_gives_up_so_many_and_no_more() {
+fn one_call_expires_at_most_expired_objects_max() {
     let files = EXPIRED_OBJECTS_MAX + 1;
     let names: Vec<String> = (0..files).map(|name| name.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -78,19 +78,19 @@ fn a_round_gives_up_so_many_and_no_more() {
     assert_eq!(close_unused(&mut site, due).len(), 1);
 }
 
-/// The threads have as many to close as they may, and do not get on.
+/// The threads have the most descriptors to close, and make no progress.
 #[test]
-fn a_lane_that_does_not_close_is_waited_for_and_then_passed_over() {
+fn a_device_whose_closes_hang_delays_others_for_one_interval_only() {
     let mut site = Site::new(config(), &["a", "b"]);
     let handles = ["/a", "/b"].map(|path| site.ask(path).unwrap().handle);
-    let device = site.store.table.facts(handles[0]).device;
+    let device = site.store.table.metadata(handles[0]).device;
     for handle in handles {
         site.store.release(handle);
     }
-    let lane = Lane::of_device(device);
+    let device = DeviceId::new(device);
     let due = NOW + config().unused_time_max;
     site.store.closing.push(Closing {
-        lane,
+        device,
         count: EXPIRED_OBJECTS_MAX,
         since: due,
     });
@@ -98,30 +98,30 @@ fn a_lane_that_does_not_close_is_waited_for_and_then_passed_over() {
     let resumes = due + EXPIRY_INTERVAL;
     assert_eq!(site.store.poll_timeout(), Some(resumes), "no spinning");
     // Something was closed: there is room again.
-    site.store.note_closed(lane, 1);
+    site.store.note_closed(device, 1);
     assert_eq!(close_unused(&mut site, due).len(), 2);
 
     let handle = site.ask_at(due, "/a").unwrap().handle;
     site.store.release(handle);
     let due = due + config().unused_time_max;
     site.store.closing[0] = Closing {
-        lane,
+        device,
         count: EXPIRED_OBJECTS_MAX,
         since: due + EXPIRY_INTERVAL,
     };
     let later = due + EXPIRY_INTERVAL + EXPIRY_INTERVAL;
     assert_eq!(close_unused(&mut site, later), []);
-    let put_off = later + config().unused_time_max;
-    assert_eq!(site.store.poll_timeout(), Some(put_off), "it hangs");
-    site.store.note_closed(lane, EXPIRED_OBJECTS_MAX);
+    let postpone = later + config().unused_time_max;
+    assert_eq!(site.store.poll_timeout(), Some(postpone), "it hangs");
+    site.store.note_closed(device, EXPIRED_OBJECTS_MAX);
 }
 
 #[test]
-fn a_lane_with_too_much_to_close_has_no_room() {
+fn a_device_with_too_much_to_close_has_no_room() {
     let mut site = Site::new(config(), &["a"]);
-    let lane = site.store.lane_of("/a");
+    let device = site.store.device_of_name("/a");
     let mut closing = Closing {
-        lane,
+        device,
         count: CLOSES_MAX - 1,
         since: NOW,
     };
@@ -130,12 +130,12 @@ fn a_lane_with_too_much_to_close_has_no_room() {
     closing.count = CLOSES_MAX;
     site.store.closing[0] = closing;
     assert!(!site.has_room());
-    assert!(site.store.has_room(Lane::ELSEWHERE), "others have");
+    assert!(site.store.has_room(DeviceId::UNKNOWN), "others have");
 }
 
 /// The last descriptor of a deleted file is closed by a thread, and the worker hears of it.
 #[test]
-fn the_threads_close_what_they_are_given() {
+fn the_threads_close_the_descriptors_they_are_given() {
     let mut site = Site::new(config(), &["a"]);
     let mut found = site.ask("/a").unwrap();
     let Some(Source::File { descriptor, .. }) = found.opened.take() else {
@@ -145,7 +145,8 @@ fn the_threads_close_what_they_are_given() {
     let number = descriptor.as_raw_fd();
     let shown = format!("/proc/self/fd/{number}");
     let before = fs::read_link(&shown).unwrap();
-    site.store.close_descriptor(found.facts.device, descriptor);
+    site.store
+        .close_descriptor(found.metadata.device, descriptor);
     while site.store.counters().store_finished_closes == 0 {
         assert!(site.store.poll_answer(NOW).is_none());
         if site.store.counters().store_finished_closes == 0 {

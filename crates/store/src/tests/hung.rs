@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use super::*;
 
-/// A directory that hangs whoever asks it anything, until this is dropped.
+/// A mount point on which every system call blocks, until this is dropped.
 struct HungMount {
     _device: File,
 }
@@ -75,25 +75,25 @@ fn a_look_up_that_is_not_answered_is_refused_in_time() {
         assert_eq!((token, answer.unwrap_err()), (1, StoreRefusal::TimedOut));
         assert_eq!(site.store.counters().store_overdue_lookups, 1);
         assert!(site.store.poll_answer(due).is_none(), "answered once");
-        // What a thread says later is for nobody; the process behind the mount is gone.
+        // A thread's later answer is dropped; the process behind the mount is gone.
         drop(mount);
         while site.store.counters().store_late_lookups == 0 {
             wait_readable(site.store.poll_fd().unwrap());
             assert!(site.store.poll_answer(due).is_none());
         }
-        assert!(site.store.has_room(site.store.lane_of("/far/a")));
+        assert!(site.store.has_room(site.store.device_of_name("/far/a")));
     }
 }
 
-/// Look-ups that no thread has taken yet, in the lane of a path.
+/// Look-ups that no thread has taken yet, of the device of a path.
 fn queued(site: &Site, path: &str) -> usize {
     match &site.store.backend {
-        Backend::Directory(directory) => directory.queued(site.store.lane_of(path)),
+        Backend::Directory(directory) => directory.queued(site.store.device_of_name(path)),
         Backend::Catalogue(_) => 0,
     }
 }
 
-/// As many as the store takes, until it says that it is full.
+/// Starts look-ups until the store is full; returns their number.
 fn ask_until_full(site: &mut Site, path: &str) -> usize {
     let mut asked = 0;
     loop {
@@ -106,7 +106,7 @@ fn ask_until_full(site: &mut Site, path: &str) -> usize {
 }
 
 #[test]
-fn a_mount_that_hangs_leaves_the_rest_to_others() {
+fn a_mount_that_hangs_occupies_no_more_than_its_share() {
     for config in [config(), through_threads()] {
         let config = StoreConfig {
             objects_max: 32,
@@ -115,7 +115,10 @@ fn a_mount_that_hangs_leaves_the_rest_to_others() {
         let Some((mut site, _mount)) = site(config) else {
             return;
         };
-        let (here, far) = (site.store.lane_of("/a"), site.store.lane_of("/far/a"));
+        let (here, far) = (
+            site.store.device_of_name("/a"),
+            site.store.device_of_name("/far/a"),
+        );
         assert_ne!(here, far);
         assert_eq!(ask_until_full(&mut site, "/far/a"), config.lookups_max / 4);
         assert!(site.store.has_room(here) && !site.store.has_room(far));
@@ -135,7 +138,7 @@ fn a_mount_that_hangs_leaves_the_rest_to_others() {
 
 /// A link leads from the directory's own mount to one that hangs.
 #[test]
-fn links_to_a_mount_that_hangs_are_a_lane_of_their_own() {
+fn symlinks_to_a_mount_that_hangs_occupy_the_share_of_unknown_devices() {
     let config = StoreConfig {
         objects_max: 32,
         ..through_threads()
@@ -160,7 +163,7 @@ fn links_to_a_mount_that_hangs_are_a_lane_of_their_own() {
                     let found = loop {
                         match site.wait(NOW) {
                             (7, found) => break found.unwrap(),
-                            (99, Err(StoreRefusal::Full(Lane::ELSEWHERE))) => {}
+                            (99, Err(StoreRefusal::Full(DeviceId::UNKNOWN))) => {}
                             other => panic!("{other:?}"),
                         }
                     };
@@ -190,7 +193,7 @@ fn the_worker_asks_nothing_of_a_mount_that_may_hang() {
 }
 
 #[test]
-fn a_mount_that_comes_later_is_noticed() {
+fn a_later_mount_is_noticed() {
     let mut site = Site::new(config(), &["a", "far/here"]);
     let Some(_mount) = HungMount::new(&site.path("far")) else {
         return;

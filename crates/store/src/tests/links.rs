@@ -66,9 +66,9 @@ fn an_absolute_link_that_ends_in_the_directory_is_followed() {
     }
 }
 
-/// Whoever asks later whether a file was renamed must know whether its name was its path.
+/// The later check for renames must know whether the object's name is the file's path.
 #[test]
-fn links_on_the_way_to_a_file_are_told() {
+fn a_found_file_tells_whether_symlinks_were_followed() {
     for config in [config(), through_threads()] {
         let config = StoreConfig {
             objects_max: 16,
@@ -79,17 +79,17 @@ fn links_on_the_way_to_a_file_are_told() {
         symlink("dir", site.path("current")).unwrap();
         link(&site, "absolute", site.path("dir/b"));
         for (path, expected) in [
-            ("/a", Links::Refused),
-            ("/dir/b", Links::Refused),
-            ("/relative", Links::Followed),
-            ("/current/deep/c", Links::Followed),
-            ("/absolute", Links::Followed),
+            ("/a", Symlinks::Refused),
+            ("/dir/b", Symlinks::Refused),
+            ("/relative", Symlinks::Followed),
+            ("/current/deep/c", Symlinks::Followed),
+            ("/absolute", Symlinks::Followed),
         ] {
             let found = site.ask(path).unwrap();
-            let Some(Source::File { links, .. }) = found.opened else {
+            let Some(Source::File { symlinks, .. }) = found.opened else {
                 panic!("{path}: not newly opened");
             };
-            assert_eq!(links, expected, "{path}");
+            assert_eq!(symlinks, expected, "{path}");
         }
     }
 }
@@ -146,7 +146,7 @@ fn a_followed_link_is_checked_like_any_path() {
     assert_eq!(content(&mut other), "a");
 }
 
-/// Somebody swaps what a link on the way leads to, as fast as it goes, while it is followed.
+/// Another thread swaps the target of a link in a loop, while the link is followed.
 #[test]
 fn a_link_that_is_swapped_meanwhile_never_leads_out() {
     let mut site = site(config());

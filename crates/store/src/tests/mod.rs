@@ -26,7 +26,7 @@ struct Site {
 fn config() -> StoreConfig {
     StoreConfig {
         objects_max: 4,
-        // A lane has two of them.
+        // A device has two of them.
         lookups_max: 8,
         threads: 8,
         direct: Direct::Preferred,
@@ -88,11 +88,11 @@ impl Site {
 
     /// What a path is told that there is no room for.
     fn full(&self) -> StoreRefusal {
-        StoreRefusal::Full(self.store.lane_of("/a"))
+        StoreRefusal::Full(self.store.device_of_name("/a"))
     }
 
     fn has_room(&self) -> bool {
-        self.store.has_room(self.store.lane_of("/a"))
+        self.store.has_room(self.store.device_of_name("/a"))
     }
 
     fn refuse(&mut self, path: &str) -> StoreRefusal {
@@ -149,14 +149,14 @@ fn files_are_found_both_ways() {
             let mut found = site.ask(&format!("/{name}")).unwrap();
             assert_eq!(content(&mut found), name);
             let meta = fs::metadata(site.path(name)).unwrap();
-            assert_eq!(found.facts.size_bytes, name.len() as u64);
-            assert_eq!(found.facts.inode, meta.ino());
-            let modified = &found.facts.modified;
+            assert_eq!(found.metadata.size_bytes, name.len() as u64);
+            assert_eq!(found.metadata.inode, meta.ino());
+            let modified = &found.metadata.modified;
             assert_eq!(
                 (modified.seconds, i64::from(modified.nanos)),
                 (meta.mtime(), meta.mtime_nsec())
             );
-            let changed = &found.facts.changed;
+            let changed = &found.metadata.changed;
             assert_eq!(
                 (changed.seconds, i64::from(changed.nanos)),
                 (meta.ctime(), meta.ctime_nsec())
@@ -170,7 +170,7 @@ fn files_are_found_both_ways() {
 }
 
 #[test]
-fn what_the_kernel_has_cached_is_answered_at_once() {
+fn a_path_in_the_kernel_s_caches_is_answered_at_once() {
     let mut site = Site::new(config(), &["a"]);
     // Just written, so its path is in the kernel's caches.
     match site.store.look_up(NOW, 0, "/a") {
@@ -243,7 +243,7 @@ fn nothing_leads_out_of_the_directory() {
 }
 
 #[test]
-fn what_is_not_a_file_is_refused_without_waiting() {
+fn fifos_sockets_and_devices_are_refused_without_blocking() {
     for config in [config(), through_threads()] {
         let mut site = Site::new(config, &["a"]);
         let made = Command::new("mkfifo").arg(site.path("fifo")).status();
@@ -268,7 +268,7 @@ fn what_is_not_a_file_is_refused_without_waiting() {
 }
 
 #[test]
-fn what_may_not_be_read_is_refused() {
+fn files_without_read_permission_are_refused() {
     for config in [config(), through_threads()] {
         let mut site = Site::new(config, &["closed", "open", "shut/a"]);
         for (name, mode) in [("closed", 0o000), ("shut", 0o000), ("..", 0o755)] {
@@ -300,20 +300,23 @@ fn become_user(user: libc::uid_t) -> libc::uid_t {
 }
 
 #[test]
-fn who_asks_twice_shares() {
+fn two_look_ups_of_one_path_share_the_object() {
     for config in [config(), through_threads()] {
         let mut site = Site::new(config, &["a", "b"]);
         let first = site.ask("/a").unwrap();
         let again = site.ask("/a").unwrap();
         assert!(first.opened.is_some() && again.opened.is_none());
-        assert_eq!((first.handle, first.facts), (again.handle, again.facts));
+        assert_eq!(
+            (first.handle, first.metadata),
+            (again.handle, again.metadata)
+        );
         assert_ne!(site.ask("/b").unwrap().handle, first.handle);
         assert_eq!(site.store.counters().store_shared_lookups, 1);
     }
 }
 
 #[test]
-fn two_look_ups_under_way_for_one_path_share_as_well() {
+fn two_pending_look_ups_of_one_path_share_the_object() {
     let mut site = Site::new(through_threads(), &["a"]);
     for token in [1, 2] {
         assert!(matches!(
@@ -331,7 +334,7 @@ fn two_look_ups_under_way_for_one_path_share_as_well() {
 }
 
 #[test]
-fn an_object_is_believed_for_a_while_and_then_checked() {
+fn an_object_is_revalidated_after_the_interval() {
     for config in [config(), through_threads()] {
         let mut site = Site::new(config, &["a"]);
         let first = site.ask("/a").unwrap();
@@ -349,7 +352,7 @@ fn an_object_is_believed_for_a_while_and_then_checked() {
             checked.opened.is_none() && checked.handle == first.handle,
             "the same file"
         );
-        // And is believed again from then on.
+        // It is not checked again before the next interval.
         let _ = site.ask_at(later + Duration::from_nanos(1), "/a").unwrap();
         assert_eq!(site.store.counters().store_shared_lookups, 2);
     }
@@ -368,7 +371,7 @@ fn a_replaced_file_is_another_object() {
 
         let mut new = site.ask_at(later, "/a").unwrap();
         assert_ne!(new.handle, old.handle);
-        assert_ne!(new.facts.entity_tag(), old.facts.entity_tag());
+        assert_ne!(new.metadata.entity_tag(), old.metadata.entity_tag());
         assert_eq!(content(&mut new), "new!");
         assert!(
             content(&mut old).starts_with('a'),
@@ -399,7 +402,7 @@ fn a_file_written_in_place_and_one_removed() {
         site.ask_at(later, "/a").unwrap_err(),
         StoreRefusal::NotFound
     );
-    // Not even within the time it would have been believed.
+    // Not even within the revalidation interval.
     assert_eq!(
         site.ask_at(later, "/a").unwrap_err(),
         StoreRefusal::NotFound
@@ -407,7 +410,7 @@ fn a_file_written_in_place_and_one_removed() {
 }
 
 #[test]
-fn as_many_objects_as_allowed_and_one_more() {
+fn an_object_beyond_objects_max_is_refused() {
     let names = ["a", "b", "c", "d", "e"];
     let mut site = Site::new(config(), &names);
     let path = |name: &str| format!("/{name}");
@@ -437,7 +440,7 @@ fn as_many_objects_as_allowed_and_one_more() {
 }
 
 #[test]
-fn as_many_look_ups_under_way_as_allowed_and_one_more() {
+fn a_look_up_beyond_lookups_max_is_refused() {
     let mut site = Site::new(through_threads(), &["a", "b", "c"]);
     assert!(matches!(site.store.look_up(NOW, 1, "/a"), LookUp::Pending));
     assert!(matches!(site.store.look_up(NOW, 2, "/b"), LookUp::Pending));
@@ -451,7 +454,7 @@ fn as_many_look_ups_under_way_as_allowed_and_one_more() {
 }
 
 #[test]
-fn a_look_up_under_way_has_its_place_already() {
+fn a_pending_look_up_has_a_reserved_entry() {
     let config = StoreConfig {
         objects_max: 2,
         ..through_threads()
@@ -463,7 +466,7 @@ fn a_look_up_under_way_has_its_place_already() {
     let third = site.store.look_up(NOW, 2, "/c");
     assert!(matches!(third, LookUp::Refused(StoreRefusal::Full(_))));
 
-    // What nobody uses makes room before the next file is opened, not after.
+    // An unused object is evicted before the next file is opened, not after.
     site.store.release(a.handle);
     assert!(site.has_room());
     assert!(matches!(site.store.look_up(NOW, 2, "/c"), LookUp::Pending));
@@ -477,7 +480,7 @@ fn a_look_up_under_way_has_its_place_already() {
 }
 
 #[test]
-fn a_look_up_that_finds_nothing_gives_its_place_back() {
+fn a_look_up_that_finds_nothing_ends_its_reservation() {
     let config = StoreConfig {
         objects_max: 1,
         ..through_threads()
@@ -502,7 +505,7 @@ fn a_look_up_that_finds_nothing_gives_its_place_back() {
 }
 
 #[test]
-fn what_is_open_is_checked_without_a_place() {
+fn an_open_object_is_checked_without_a_free_entry() {
     let config = StoreConfig {
         objects_max: 1,
         ..config()
@@ -519,7 +522,7 @@ fn what_is_open_is_checked_without_a_place() {
 }
 
 #[test]
-fn the_descriptor_is_quiet_once_all_answers_are_taken() {
+fn poll_fd_is_not_readable_once_all_answers_are_taken() {
     let mut site = Site::new(through_threads(), &["a"]);
     let later = NOW + config().revalidate_after;
     let mut now = NOW;
@@ -580,8 +583,8 @@ fn direct_reads_where_the_file_system_can() {
             let LookUp::Ready(found) = store.look_up(NOW, 0, "/d/a") else {
                 return;
             };
-            assert!(found.facts.direct);
-            let align = found.facts.direct_offset_align_bytes;
+            assert!(found.metadata.direct);
+            let align = found.metadata.direct_offset_align_bytes;
             assert!(align == 0 || align.is_power_of_two(), "{align}");
         }
         Err(StoreError::NotDirect { path }) => {
@@ -595,7 +598,7 @@ fn direct_reads_where_the_file_system_can() {
 
 /// `/proc` has regular files and no `O_DIRECT`, on every Linux.
 #[test]
-fn a_file_system_that_cannot_read_directly() {
+fn a_file_system_without_o_direct() {
     let strict = StoreConfig {
         direct: Direct::Required,
         ..config()
@@ -616,7 +619,7 @@ fn a_file_system_that_cannot_read_directly() {
     };
     assert_eq!(site.store.direct_support(), DirectSupport::Refused);
     let found = site.ask("/ostype").unwrap();
-    assert!(!found.facts.direct && found.opened.is_some());
+    assert!(!found.metadata.direct && found.opened.is_some());
     assert_eq!(site.refuse("/random"), StoreRefusal::Directory);
 }
 
@@ -634,21 +637,21 @@ fn no_directory_no_store() {
 
 #[test]
 fn entity_tags() {
-    let facts = Facts {
+    let metadata = Metadata {
         size_bytes: 0x2a,
         modified: FileTime {
             seconds: 0x5f,
             nanos: 0xb,
         },
         inode: 0xc,
-        ..Facts::default()
+        ..Metadata::default()
     };
-    assert_eq!(facts.entity_tag(), "\"5f-2a\"");
+    assert_eq!(metadata.entity_tag(), "\"5f-2a\"");
     // What a copy with the same times does not share is not in it.
-    let copy = Facts {
+    let copy = Metadata {
         modified: FileTime {
             nanos: 0,
-            ..facts.modified
+            ..metadata.modified
         },
         changed: FileTime {
             seconds: 0x60,
@@ -656,23 +659,23 @@ fn entity_tags() {
         },
         inode: 0xd,
         device: 1,
-        ..facts
+        ..metadata
     };
-    assert_ne!(copy, facts);
-    assert_eq!(copy.entity_tag(), facts.entity_tag());
-    let longest = Facts {
+    assert_ne!(copy, metadata);
+    assert_eq!(copy.entity_tag(), metadata.entity_tag());
+    let longest = Metadata {
         size_bytes: u64::MAX,
         modified: FileTime {
             seconds: -1,
             nanos: u32::MAX,
         },
         inode: u64::MAX,
-        ..facts
+        ..metadata
     };
     assert_eq!(longest.entity_tag().len(), ENTITY_TAG_BYTES_MAX);
     assert_eq!(
         (
-            facts.modified_unix_seconds(),
+            metadata.modified_unix_seconds(),
             longest.modified_unix_seconds()
         ),
         (0x5f, 0)
@@ -680,13 +683,13 @@ fn entity_tags() {
 }
 
 fn entry(source: u32, answers_later: bool) -> CatalogueEntry {
-    let facts = Facts {
+    let metadata = Metadata {
         size_bytes: u64::from(source),
-        ..Facts::default()
+        ..Metadata::default()
     };
     CatalogueEntry {
         source,
-        facts,
+        metadata,
         answers_later,
     }
 }
@@ -713,7 +716,7 @@ fn a_catalogue_answers_at_once_or_later() {
     let LookUp::Ready(found) = store.look_up(NOW, 1, "/now") else {
         panic!()
     };
-    assert_eq!((source_of(&found), found.facts.size_bytes), (Some(1), 1));
+    assert_eq!((source_of(&found), found.metadata.size_bytes), (Some(1), 1));
     assert!(matches!(store.look_up(NOW, 2, "/later"), LookUp::Pending));
     let over = store.look_up(NOW, 3, "/later");
     assert!(matches!(over, LookUp::Refused(StoreRefusal::Full(_))));
@@ -737,9 +740,9 @@ fn a_catalogue_answers_at_once_or_later() {
 fn a_catalogue_hangs_like_a_mount() {
     let mut catalogue = Catalogue::new();
     let on = |source, device| CatalogueEntry {
-        facts: Facts {
+        metadata: Metadata {
             device,
-            ..entry(source, true).facts
+            ..entry(source, true).metadata
         },
         ..entry(source, true)
     };

@@ -16,7 +16,7 @@ use link::sim::{SimConfig as LinkConfig, SimLink, SimPort};
 use link::{Capabilities, Link, LinkError, Received, TransmitError};
 use memory::{Arena, ArenaConfig, PageKind};
 use session::Conductor;
-use store::{Catalogue, CatalogueEntry, Facts, Store, StoreConfig};
+use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
 use wire::{
     ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Outgoing, Route, SeqNumber,
     TcpChecksum, TcpFlags, TcpOptions, TcpRepr,
@@ -122,18 +122,18 @@ fn bytes(content: &SimContent) -> Vec<u8> {
 fn store(setup: &Setup) -> Store {
     let mut catalogue = Catalogue::new();
     for file in 0..setup.files {
-        let facts = Facts {
+        let metadata = Metadata {
             size_bytes: FILE_BYTES,
             inode: file.into(),
             device: setup.device_of(file).into(),
-            ..Facts::default()
+            ..Metadata::default()
         };
         let answers_later = setup.answers_later;
         catalogue.insert(
             &format!("/{file}"),
             CatalogueEntry {
                 source: file,
-                facts,
+                metadata,
                 answers_later,
             },
         );

@@ -3,7 +3,7 @@
 use clock::{Duration, Instant};
 use diskmap::sim::SimDisk;
 use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
-use store::{Catalogue, CatalogueEntry, Facts, Store, StoreConfig};
+use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
 
 use super::super::objects::{LOOKUP_WAIT_MAX, Objects};
 use super::warnings::told;
@@ -38,15 +38,15 @@ impl Crowd {
         let mut catalogue = Catalogue::new();
         for file in 0..FILES {
             let source = disk.add_file(content(file));
-            let facts = Facts {
+            let metadata = Metadata {
                 size_bytes: FILE_BYTES,
                 inode: file.into(),
                 device: u64::from(file >= HERE_FILES),
-                ..Facts::default()
+                ..Metadata::default()
             };
             let entry = CatalogueEntry {
                 source,
-                facts,
+                metadata,
                 answers_later,
             };
             catalogue.insert(&format!("/{file}"), entry);
@@ -256,7 +256,11 @@ fn nobody_waits_behind_those_who_ask_a_device_that_hangs() {
     for connection in 0..10 {
         crowd.ask(NOW, connection);
     }
-    assert_eq!(crowd.objects.counters().waits, 8, "a lane has two of eight");
+    assert_eq!(
+        crowd.objects.counters().waits,
+        8,
+        "a device has two of eight"
+    );
     crowd.next_file = 0;
     for connection in 10..20 {
         crowd.ask(NOW, connection);
