@@ -110,17 +110,6 @@ pub enum Command {
     /// Everything is as with serve, but for what is sent: see the end.
     #[command(hide = true)]
     Emulate(EmulateArgs),
-    /// For measuring: hold what clients send for a constant time per flow, between two interfaces
-    Delay(delay::DelayArgs),
-    /// For measuring: ask a server with thousands of connections, and count what comes
-    Load(load::LoadArgs),
-    /// For measuring a disk: latency, throughput and CPU time by window, read size and way to read
-    ///
-    /// Random O_DIRECT reads of one file or block device, which is never written to.
-    Disk(disk::DiskArgs),
-    /// Bench only: one stage of the pipeline alone
-    #[command(hide = true)]
-    Stages(stages::StagesArgs),
     /// A part of serve: the process that reads certificates when the server no longer may
     #[command(name = crate::tls::reader::COMMAND, hide = true)]
     ReadCertificates(ReaderArgs),

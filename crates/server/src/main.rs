@@ -1,5 +1,5 @@
-//! `atlas`: parses the command line, sets the log up, serves or runs a tool, and turns the outcome
-//! into an exit code.
+//! `atlas`: parses the command line, sets the log up, serves, and turns the outcome into an exit
+//! code.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -19,10 +19,6 @@ fn main() -> ExitCode {
         Command::Emulate(args) => {
             Settings::resolve_emulated(args).and_then(|settings| serve(&settings))
         }
-        Command::Delay(args) => delay::run(&args).map_err(broken),
-        Command::Load(args) => load::run(&args).map_err(broken),
-        Command::Disk(args) => disk::run(&args).map_err(broken),
-        Command::Stages(args) => stages::run(&args).map_err(broken),
         Command::ReadCertificates(args) => server::tls::reader::run(&args),
     };
     match outcome {
@@ -59,9 +55,4 @@ fn start_log(settings: &Settings) {
         // It would tell of a log that cannot be written by `eprintln!`, which panics then.
         .log_internal_errors(false)
         .init();
-}
-
-/// A tool says itself what to do about its errors.
-fn broken(error: anyhow::Error) -> Failure {
-    Failure::Broken(format!("{error:#}"))
 }

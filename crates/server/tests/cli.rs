@@ -179,6 +179,11 @@ fn usage_errors_exit_with_two() {
         &["serve"],
         &["serve", "/srv", "--no-such-flag"],
         &["dance"],
+        // Instruments are in `atlas-bench`, and not in the server.
+        &["load", "http://127.0.0.1/"],
+        &["delay", "--from", "a", "--to", "b"],
+        &["disk", "/dev/null"],
+        &["stages", "seal"],
     ] {
         assert_eq!(atlas(words).status.code(), Some(2), "{words:?}");
     }

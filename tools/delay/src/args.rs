@@ -1,4 +1,4 @@
-//! The command line of `atlas delay`.
+//! The command line of `atlas-bench delay`.
 
 use clap::Args;
 use clock::Duration;
@@ -6,29 +6,31 @@ use clock::Duration;
 use crate::bands::Bands;
 use crate::middlebox::Config;
 
-/// What follows `atlas delay --help`.
+/// What follows `atlas-bench delay --help`.
 const NOTES: &str = "\
+Examples:
 On the client's end of a cable (c0), in its network namespace; the server's end is not touched:
   ip link add hold0 type veth peer name hold1
   ip link set hold0 arp off up && ip link set hold1 arp off up
   tc qdisc add dev c0 clsact
   tc filter add dev c0 egress protocol all u32 match u32 0 0 \\
     action mirred egress redirect dev hold0
-  atlas delay --from hold1 --to c0
-All that leaves c0 is turned aside to hold1, held, and sent out of c0 past the filter. From the
-filter on nothing leaves while atlas delay is not running; `tc qdisc del dev c0 clsact` ends that.
+  atlas-bench delay --from hold1 --to c0
+All that leaves c0 is turned aside to hold1, held, and sent out of c0 past the filter. With the
+filter in place, nothing leaves c0 while atlas-bench delay is not running; this removes the filter:
+  tc qdisc del dev c0 clsact
 Make hold0 and hold1 with the MTU of c0, and IPv6 off (net.ipv6.conf.hold0.disable_ipv6=1).
 
-On a virtual cable, have the server's end (s0) hand its frames to the server's core, as a network
-card would; or else all that the server's kernel does with them is done by atlas delay, in its time:
+On a veth pair, have the server's end (s0) hand its frames to the server's core (MASK), as a NIC
+would; or else the server's kernel works on them in the time of atlas-bench delay:
   echo MASK > /sys/class/net/s0/queues/rx-0/rps_cpus
 
 Between two cables, in0 to the clients and out0 to the server, neither with an address:
   tc qdisc add dev out0 ingress
   tc filter add dev out0 parent ffff: protocol all u32 match u32 0 0 \\
     action mirred egress redirect dev in0
-  atlas delay --from in0 --to out0
-or for small rates, without tc: atlas delay --from in0 --to out0 --both-ways
+  atlas-bench delay --from in0 --to out0
+or for small rates, without tc: atlas-bench delay --from in0 --to out0 --both-ways
 
 Output:
   stderr  one line when frames begin to pass: ready from=... to=... bands=... seed=...

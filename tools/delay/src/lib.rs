@@ -1,4 +1,4 @@
-//! `atlas delay`: a middlebox that gives each client its distance.
+//! `atlas-bench delay`: a middlebox that gives each client its distance.
 //!
 //! What clients send to a server is held on its way, each flow for a constant time out of a set
 //! of bands, so that a laboratory of two cables behaves like a network of thousands of homes. What
@@ -19,13 +19,13 @@
 //!
 //! `--help` has the commands. **On a cable whose near end is the client's** (`c0`), all that leaves
 //! `c0` is turned aside by a tc filter onto a spare cable in the same namespace, `hold0`, and
-//! received at its other end, `hold1`; from there `atlas delay` sends it out of `c0`:
+//! received at its other end, `hold1`; from there `atlas-bench delay` sends it out of `c0`:
 //!
 //! ```text
 //!   client's stack --> c0 (tc egress: redirect) --> hold0 === hold1
 //!                                                              |
-//!   server <======= c0 <-- packet socket, past tc <-- atlas delay
-//!   server =======> c0 --> client's stack                (not seen by atlas delay)
+//!   server <======= c0 <-- packet socket, past tc <-- atlas-bench delay
+//!   server =======> c0 --> client's stack                (not seen by atlas-bench delay)
 //! ```
 //!
 //! **On a virtual cable, steer the server's end** (`rps_cpus` of its receive queue) to the server's
@@ -35,7 +35,7 @@
 //!
 //! Nothing else changes: addresses, routes, neighbours and MAC addresses are those of the plain
 //! cable, any server may stand at its other end (a kernel's, one on a packet socket or a tap), and
-//! if `atlas delay` is not running nothing leaves. It works because the sender bypasses the
+//! if `atlas-bench delay` is not running nothing leaves. It works because the sender bypasses the
 //! queueing discipline and with it the very filter that turned the frames aside.
 //!
 //! **Between two cables** (`in0` to the clients, `out0` to the server), with the way back by the

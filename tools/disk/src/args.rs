@@ -10,11 +10,11 @@ use crate::plan::{BackendKind, Series};
 const EXAMPLES: &str = "\
 Examples:
   both series over a file made for it, results for a program:
-    atlas disk --make /srv/test.bin --bytes 4G --json > disk.json
+    atlas-bench disk --make /srv/test.bin --bytes 4G --json > disk.json
   throughput and latency against the window, on a whole disk (only read):
-    atlas disk --series window /dev/nvme0n1
+    atlas-bench disk --series window /dev/nvme0n1
   what a read costs by pread and by diskmap, fio beside:
-    atlas disk --series size --backends diskmap,pread --fio /srv/test.bin
+    atlas-bench disk --series size --backends diskmap,pread --fio /srv/test.bin
 
 CPU seconds are those of this process. Interrupts and the kernel's own threads are not in them;
 \"busy\" is the time of all cores that were not idle, whoever kept them.";

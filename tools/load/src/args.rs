@@ -33,16 +33,16 @@ const SECONDS_MAX: f64 = 2_678_400.0;
 const EXAMPLES: &str = "\
 Examples:
   16,000 connections over 13,020 objects for a minute:
-    atlas load -c 16000 --seconds 60 'http://10.0.0.2/{0..13019}.bin'
+    atlas-bench load -c 16000 --seconds 60 'http://10.0.0.2/{0..13019}.bin'
   each object once, each byte compared with the directory that is served:
-    atlas load --once --verify-against /srv/films 'http://10.0.0.2/{0..13019}.bin'
+    atlas-bench load --once --verify-against /srv/films 'http://10.0.0.2/{0..13019}.bin'
   TLS 1.3, records counted; one URL in a hundred opened and compared:
-    atlas load -c 4000 --ca ca.pem --server-name atlas.test --verify-sample 130 \\
+    atlas-bench load -c 4000 --ca ca.pem --server-name atlas.test --verify-sample 130 \\
       --verify-against /srv/films --urls urls.txt
   players: a chunk each 4 seconds, 30 seconds to come up:
-    atlas load -c 8000 --chunk-every 4 --ramp-up 30 --seconds 120 --urls urls.txt
+    atlas-bench load -c 8000 --chunk-every 4 --ramp-up 30 --seconds 120 --urls urls.txt
   handshakes: a connection for each request, sessions resumed:
-    atlas load -c 64 --close --resume --insecure https://10.0.0.2/small.bin
+    atlas-bench load -c 64 --close --resume --insecure https://10.0.0.2/small.bin
 
 The exit code is 1 if any reply was wrong (status, length, bytes) or none came at all.";
 

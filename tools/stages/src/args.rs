@@ -20,14 +20,14 @@ const DESCRIPTORS_MAX: i64 = 32_000;
 const EXAMPLES: &str = "\
 Examples:
   what the core this runs on can seal:
-    taskset -c 0 atlas stages seal
+    taskset -c 0 atlas-bench stages seal
   what two cores do while files are read on one of them:
-    taskset -c 0 atlas stages read /srv/video --watch-core 0,1 --json
+    taskset -c 0 atlas-bench stages read /srv/video --watch-core 0,1 --json
   what frames to nobody cost:
-    taskset -c 0 atlas stages write veth0 --address 10.0.0.9 --watch-core 0
+    taskset -c 0 atlas-bench stages write veth0 --address 10.0.0.9 --watch-core 0
   what a client's core has to do (in two terminals):
-    taskset -c 0 atlas stages send 10.0.0.1:4000
-    taskset -c 1 atlas stages receive 10.0.0.1:4000 --watch-core 0,1";
+    taskset -c 0 atlas-bench stages send 10.0.0.1:4000
+    taskset -c 1 atlas-bench stages receive 10.0.0.1:4000 --watch-core 0,1";
 
 /// Measures one stage of the pipeline alone.
 #[derive(Args, Clone, Debug)]

@@ -1,9 +1,9 @@
 //! Receiving alone: what a client's core has to do for each byte a kernel TCP connection brings.
 //!
-//! Connections of `send` are swept over as `atlas load` sweeps over its own, with the same pause,
-//! and all that came is thrown away in the kernel (`MSG_TRUNC`). Included: the system calls, freeing
+//! Connections of `send` are swept over as `atlas-bench load` sweeps over its own, with the same
+//! pause, and all that came is thrown away in the kernel (`MSG_TRUNC`). Included: the system calls, freeing
 //! the segments, the window updates. Left out: heads, records and their counting, which are
-//! `atlas load`'s; and the softirq work of the kernel's TCP where the bench steers it elsewhere.
+//! `atlas-bench load`'s; and the softirq work of the kernel's TCP where the bench steers it elsewhere.
 
 use std::net::TcpStream;
 use std::thread::sleep;
@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, recv};
 use crate::args::ReceiveArgs;
 use crate::timing::Step;
 
-/// From one sweep to the next, the default of `atlas load`.
+/// From one sweep to the next, the default of `atlas-bench load`.
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// The most a single read may take: more than a socket ever holds.
@@ -34,7 +34,7 @@ impl Receiver {
         let connect = |_| {
             let stream = TcpStream::connect(args.address).with_context(|| {
                 let address = args.address;
-                format!("connecting to {address}: does `atlas stages send` listen there?")
+                format!("connecting to {address}: does `atlas-bench stages send` listen there?")
             })?;
             stream.set_nonblocking(true)?;
             Ok(stream)

@@ -20,7 +20,8 @@ use crate::harness::certificate::{Identity, IdentityFiles};
 use crate::harness::client::Client;
 use crate::harness::film::{self, FRAME_RATE};
 use crate::harness::namespace::Namespace;
-use crate::harness::server::{Server, atlas_binary};
+use crate::harness::program::Program;
+use crate::harness::server::Server;
 use crate::harness::{interrupt, is_root, own_program, scratch_directory};
 use crate::packages::{self, privileged};
 
@@ -69,7 +70,7 @@ pub(crate) struct DemoOptions {
 /// Shows Atlas at work; fails unless the film came over the wire unchanged.
 pub(crate) fn run_command(options: &DemoOptions) -> Result<()> {
     packages::ensure_installed(&packages::FOR_DEMO)?;
-    let atlas = atlas_binary(options.atlas.as_deref())?;
+    let atlas = Program::Atlas.find(options.atlas.as_deref())?;
     if is_root() {
         return show(options.once, &atlas);
     }

@@ -13,12 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::binaries::BinaryOptions;
 use super::lab::{Contender, Lab, Steering, stop};
 use super::load::{CoreSeconds, Load, cores};
 use super::report::{Rival, environment_text, lowest_over, median, over_highest};
 use super::tls::{Credentials, Key};
 use super::{overload, publish};
-use crate::harness::server::{NginxMode, atlas_binary};
+use crate::harness::server::NginxMode;
 use crate::harness::{interrupt, scratch_directory};
 
 /// Size of the object fetched after each handshake, bytes: one block of the disk.
@@ -65,9 +66,6 @@ pub(crate) struct HandshakesOptions {
     /// With --beside-streams: handshakes offered a second, comma-separated
     #[arg(long, value_delimiter = ',', requires = "beside_streams")]
     pub(super) offered: Vec<f64>,
-    /// With --beside-streams: the Atlas that serves, if it is another than the one that asks
-    #[arg(long, value_name = "PATH", requires = "beside_streams")]
-    pub(super) server_binary: Option<PathBuf>,
     /// How often each server takes its turn (default 5, with --quick or --beside-streams 1)
     #[arg(long)]
     pub(super) rounds: Option<usize>,
@@ -80,9 +78,8 @@ pub(crate) struct HandshakesOptions {
     /// Writes the report here as JSON too
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// The binary to measure and to measure with (default: builds the release binary)
-    #[arg(long, value_name = "PATH")]
-    pub(super) atlas: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) binaries: BinaryOptions,
     /// Further arguments for `atlas serve`, separated by spaces
     #[arg(
         long,
@@ -129,21 +126,20 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
     if options.beside_streams {
         return overload::run_command(options);
     }
-    // Before the cores are measured: this may compile.
-    let atlas = atlas_binary(options.atlas.as_deref())?;
+    let binaries = options.binaries.find()?;
     let names = match options.servers.as_slice() {
         [] => &[Name::Atlas, Name::Nginx],
         names => names,
     };
     let contenders = names
         .iter()
-        .map(|name| Ok((*name, name.contender(&atlas)?)))
+        .map(|name| Ok((*name, name.contender(&binaries.server)?)))
         .collect::<Result<Vec<_>>>()?;
     let lab = Lab::new(OBJECTS * OBJECT_BYTES, OBJECT_BYTES, options.steering)?
         .with_tls(Credentials::new(options.key)?, false);
     let bench = Handshakes {
         options,
-        atlas,
+        instruments: binaries.instruments,
         contenders,
         lab,
         directory: scratch_directory("handshakes")?,
@@ -154,8 +150,8 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
 
 struct Handshakes<'a> {
     options: &'a HandshakesOptions,
-    /// The binary with `load`.
-    atlas: PathBuf,
+    /// `atlas-bench`.
+    instruments: PathBuf,
     contenders: Vec<(Name, Contender)>,
     lab: Lab,
     /// Where lists of URLs are written.
@@ -200,7 +196,7 @@ impl Handshakes<'_> {
         };
         let load = Load {
             lab: &self.lab,
-            atlas: &self.atlas,
+            instruments: &self.instruments,
             directory: self.directory.path(),
             server: address,
             objects: OBJECTS,

@@ -17,9 +17,8 @@ use super::tls::Credentials;
 use crate::harness::namespace::Cable;
 use crate::harness::peer::Peer;
 use crate::harness::process::{output, run};
-use crate::harness::server::{
-    NginxConfig, NginxMode, NginxTls, Server, Stopped, atlas_binary, nginx_program,
-};
+use crate::harness::program::Program;
+use crate::harness::server::{NginxConfig, NginxMode, NginxTls, Server, Stopped, nginx_program};
 use crate::harness::undo::Undo;
 use crate::harness::workspace_root;
 
@@ -93,8 +92,8 @@ impl Contender {
     /// The server of a name, Atlas built first unless `atlas` is where it is; `None`: no such name.
     pub(super) fn find(name: &str, atlas: Option<&Path>) -> Result<Option<Self>> {
         Ok(match name {
-            Self::ATLAS => Some(Self::Atlas(atlas_binary(atlas)?)),
-            Self::ATLAS_EMULATED => Some(Self::AtlasEmulated(atlas_binary(atlas)?)),
+            Self::ATLAS => Some(Self::Atlas(Program::Atlas.find(atlas)?)),
+            Self::ATLAS_EMULATED => Some(Self::AtlasEmulated(Program::Atlas.find(atlas)?)),
             _ => NginxMode::ALL
                 .into_iter()
                 .find(|mode| mode.name() == name)

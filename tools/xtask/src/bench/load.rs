@@ -1,4 +1,4 @@
-//! What every bench asks with: `atlas load`, in the client's namespace, on the client's core.
+//! What every bench asks with: `atlas-bench load`, in the client's namespace, on the client's core.
 //!
 //! Here its command is built and its report read. It refuses a run in which anything went wrong,
 //! and handshakes that agreed on anything else than what the bench fixes. Bounded by: [`LIMIT`].
@@ -36,8 +36,8 @@ const GIGA: f64 = 1e9;
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) lab: &'a Lab,
-    /// The binary with `load`.
-    pub(super) atlas: &'a Path,
+    /// `atlas-bench`.
+    pub(super) instruments: &'a Path,
     /// Where lists of URLs are written.
     pub(super) directory: &'a Path,
     pub(super) server: SocketAddr,
@@ -122,7 +122,7 @@ impl Load<'_> {
     fn command(&self, urls: &str, connections: u64) -> Result<Command> {
         let file = self.directory.join("urls");
         fs::write(&file, urls).with_context(|| format!("writing {}", file.display()))?;
-        let mut command = plain_command(self.lab, self.atlas);
+        let mut command = plain_command(self.lab, self.instruments);
         command.arg("--urls").arg(file);
         command.args(["--connections", &connections.to_string()]);
         command.args(["--expect-bytes", &self.lab.disk.objects.bytes.to_string()]);
@@ -141,23 +141,23 @@ impl Load<'_> {
             stderr.trim()
         );
         let report = serde_json::from_slice(&output.stdout)
-            .context("reading the load's report: is --atlas of another version?")?;
+            .context("reading the load's report: is --bench-binary of another version?")?;
         check(&report, self.tls)?;
         Ok(report)
     }
 }
 
 /// A load over TLS, of whatever is to be added.
-pub(super) fn tls_command(lab: &Lab, atlas: &Path, tls: (Version, Suite)) -> Command {
-    let mut command = plain_command(lab, atlas);
+pub(super) fn tls_command(lab: &Lab, instruments: &Path, tls: (Version, Suite)) -> Command {
+    let mut command = plain_command(lab, instruments);
     offer(&mut command, lab, tls);
     command
 }
 
-fn plain_command(lab: &Lab, atlas: &Path) -> Command {
+fn plain_command(lab: &Lab, instruments: &Path) -> Command {
     let mut command = lab.cable.client.command("taskset");
     command.args(["-c", &CLIENT_CORE.to_string()]);
-    command.arg(atlas).args(["load", "--json"]);
+    command.arg(instruments).args(["load", "--json"]);
     command
 }
 

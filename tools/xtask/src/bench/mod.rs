@@ -5,6 +5,7 @@
 //! medians are reported, and the median of each round's ratio of Atlas to the best nginx of that
 //! round. A run in which any reply or any byte of the sample is wrong ends the bench.
 
+mod binaries;
 mod disk;
 mod figures;
 mod handshakes;

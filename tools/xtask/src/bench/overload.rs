@@ -25,7 +25,6 @@ use super::publish;
 use super::report::environment_text;
 use super::tls::Credentials;
 use crate::harness::process::output;
-use crate::harness::server::atlas_binary;
 use crate::harness::{interrupt, scratch_directory};
 
 /// What both ends would choose.
@@ -70,8 +69,7 @@ const FULL: f64 = 0.95;
 
 /// Runs the bench.
 pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
-    // Before the cores are measured: this may compile.
-    let atlas = atlas_binary(options.atlas.as_deref())?;
+    let binaries = options.binaries.find()?;
     let lab = Lab::new(
         STREAM_OBJECTS * STREAM_OBJECT_BYTES,
         STREAM_OBJECT_BYTES,
@@ -81,18 +79,17 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
     let small = lab.disk.root.join(SMALL_OBJECT);
     fs::write(&small, [7; SMALL_OBJECT_BYTES])
         .with_context(|| format!("writing {}", small.display()))?;
-    let served_by = options.server_binary.as_ref().unwrap_or(&atlas);
     let names = match options.servers.as_slice() {
         [] => &[Name::Atlas],
         names => names,
     };
     let contenders = names
         .iter()
-        .map(|name| name.contender(served_by))
+        .map(|name| name.contender(&binaries.server))
         .collect::<Result<Vec<_>>>()?;
     let bench = Overload {
         options,
-        atlas,
+        instruments: binaries.instruments,
         lab,
         directory: scratch_directory("overload")?,
     };
@@ -102,8 +99,8 @@ pub(super) fn run_command(options: &HandshakesOptions) -> Result<()> {
 
 struct Overload<'a> {
     options: &'a HandshakesOptions,
-    /// The binary with `load`.
-    atlas: PathBuf,
+    /// `atlas-bench`.
+    instruments: PathBuf,
     lab: Lab,
     /// Where lists of URLs are written.
     directory: tempfile::TempDir,
@@ -159,7 +156,7 @@ impl Overload<'_> {
         };
         let load = Load {
             lab: &self.lab,
-            atlas: &self.atlas,
+            instruments: &self.instruments,
             directory: self.directory.path(),
             server: address,
             objects: STREAM_OBJECTS,
@@ -172,7 +169,7 @@ impl Overload<'_> {
         let streams = thread::spawn(move || read(&mut streams));
         let handshakes = if rate > 0.0 {
             thread::sleep(STREAMS_ALONE);
-            let mut command = tls_command(&self.lab, &self.atlas, TLS);
+            let mut command = tls_command(&self.lab, &self.instruments, TLS);
             command.arg(format!("https://{address}/{SMALL_OBJECT}"));
             command.args(["--connections", POOL, "--timeout", PATIENCE_SECONDS]);
             command.args(["--expect-bytes", &SMALL_OBJECT_BYTES.to_string()]);

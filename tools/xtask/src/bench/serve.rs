@@ -8,13 +8,15 @@ use ::load::{Suite, Version};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
+use super::binaries::BinaryOptions;
 use super::disk::drop_caches;
 use super::lab::{Contender, Lab, Steering, stop};
 use super::load::{Likeness, Load};
 use super::publish;
 use super::report::{Report, Rival, Run};
 use super::tls::{Credentials, Key, is_kernel_tls_available};
-use crate::harness::server::{NginxMode, atlas_binary};
+use crate::harness::program::Program;
+use crate::harness::server::NginxMode;
 use crate::harness::{interrupt, scratch_directory};
 
 /// Bytes of all objects together.
@@ -67,9 +69,8 @@ pub(crate) struct ServeOptions {
     /// Writes the report here as JSON too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The binary to measure and to measure with (default: builds the release binary)
-    #[arg(long, value_name = "PATH")]
-    atlas: Option<PathBuf>,
+    #[command(flatten)]
+    binaries: BinaryOptions,
     /// Another build of atlas, measured in the same rounds as atlas-baseline: with
     /// `--servers atlas`, the ratios compare the two builds
     #[arg(long, value_name = "PATH")]
@@ -96,8 +97,8 @@ pub(super) fn run_command(options: &ServeOptions) -> Result<()> {
 
 struct Serve<'a> {
     options: &'a ServeOptions,
-    /// The binary with `load`.
-    atlas: PathBuf,
+    /// `atlas-bench`.
+    instruments: PathBuf,
     contenders: Vec<Contender>,
     lab: Lab,
     /// Where lists of URLs are written.
@@ -106,9 +107,8 @@ struct Serve<'a> {
 
 impl<'a> Serve<'a> {
     fn new(options: &'a ServeOptions) -> Result<Self> {
-        // Before the disk takes memory and the cores are measured: this may compile.
-        let atlas = atlas_binary(options.atlas.as_deref())?;
-        let contenders = contenders(options, &atlas)?;
+        let binaries = options.binaries.find()?;
+        let contenders = contenders(options, &binaries.server)?;
         let total = if options.quick {
             QUICK_TOTAL_BYTES
         } else {
@@ -120,7 +120,7 @@ impl<'a> Serve<'a> {
         }
         Ok(Self {
             options,
-            atlas,
+            instruments: binaries.instruments,
             contenders,
             lab,
             directory: scratch_directory("serve")?,
@@ -165,7 +165,7 @@ impl<'a> Serve<'a> {
         drop_caches()?;
         let load = Load {
             lab: &self.lab,
-            atlas: &self.atlas,
+            instruments: &self.instruments,
             directory: self.directory.path(),
             server: address,
             objects: self.lab.disk.objects.count,
@@ -263,7 +263,9 @@ fn contenders(options: &ServeOptions, atlas: &Path) -> Result<Vec<Contender>> {
         })
         .collect::<Result<Vec<_>>>()?;
     if let Some(baseline) = &options.baseline {
-        contenders.push(Contender::AtlasBaseline(atlas_binary(Some(baseline))?));
+        contenders.push(Contender::AtlasBaseline(
+            Program::Atlas.find(Some(baseline))?,
+        ));
     }
     Ok(contenders)
 }

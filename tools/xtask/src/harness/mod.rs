@@ -16,6 +16,7 @@ pub(crate) mod namespace;
 pub(crate) mod openssl;
 pub(crate) mod peer;
 pub(crate) mod process;
+pub(crate) mod program;
 pub(crate) mod server;
 pub(crate) mod suite;
 pub(crate) mod undo;

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use super::certificate::IdentityFiles;
 use super::namespace::Namespace;
 use super::process::Process;
-use super::{find_program, interrupt, target_directory, workspace_root};
+use super::{find_program, interrupt};
 
 /// How long a server may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -245,37 +245,6 @@ fn drain(lines: &Receiver<String>) -> String {
         let _ = writeln!(text, "{line}");
     }
     text
-}
-
-/// Finds the release binary, building it first unless `given` names one.
-pub(crate) fn atlas_binary(given: Option<&Path>) -> Result<PathBuf> {
-    if let Some(path) = given {
-        return path
-            .canonicalize()
-            .with_context(|| format!("no server at {}", path.display()));
-    }
-    build_atlas()?;
-    let path = target_directory().join("release/atlas");
-    path.canonicalize()
-        .with_context(|| format!("no server at {}", path.display()))
-}
-
-/// `cargo build --release` of the server.
-fn build_atlas() -> Result<()> {
-    /// A first build on a small machine takes minutes.
-    const LIMIT: Duration = Duration::from_secs(1800);
-    let mut process = Process::spawn(
-        "cargo build",
-        Command::new("cargo")
-            .args(["build", "--quiet", "--release", "--package", "atlas-server"])
-            .current_dir(workspace_root()),
-    )?;
-    let status = process.wait(LIMIT)?;
-    anyhow::ensure!(
-        status.success(),
-        "the server does not build (cargo: {status})"
-    );
-    Ok(())
 }
 
 /// How nginx sends a file.

@@ -27,7 +27,8 @@ use self::https::Scene;
 use self::identities::Identities;
 use self::stage::{Stage, Subject};
 use crate::harness::namespace::Namespace;
-use crate::harness::server::{Server, atlas_binary};
+use crate::harness::program::Program;
+use crate::harness::server::Server;
 use crate::harness::suite::{Outcome, Suite};
 use crate::harness::{find_program, is_root, own_program, scratch_directory};
 use crate::packages::privileged;
@@ -75,7 +76,7 @@ fn run_through_sudo(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     command.arg(own_program()?).arg("netns");
     command
         .arg("--atlas")
-        .arg(atlas_binary(options.atlas.as_deref())?);
+        .arg(Program::Atlas.find(options.atlas.as_deref())?);
     if options.quick {
         command.arg("--quick");
     }
@@ -145,7 +146,7 @@ fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
         show(suite, &Stage::packet(&Subject::Nginx)?, &Subject::Nginx);
         return Ok(());
     }
-    let atlas = atlas_binary(options.atlas.as_deref())?;
+    let atlas = Program::Atlas.find(options.atlas.as_deref())?;
     let subject = Subject::Atlas(atlas.clone());
     let packet = Stage::packet(&subject)?;
     show(suite, &packet, &subject);

@@ -8,37 +8,49 @@ use super::{SourceFile, Tree};
 /// Most code lines of a file; comments and tests are free.
 const CODE_LINES_MAX: usize = 800;
 
-/// The rooms, and which rooms each may depend on. A room not named here may not exist.
-const ARROWS: [(&str, &[&str]); 17] = [
+/// Where the product's rooms are.
+const PRODUCT_FOLDER: &str = "crates";
+
+/// Where the tools are.
+const TOOLS_FOLDER: &str = "tools";
+
+/// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
+/// named here may not exist.
+const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
     ("memory", &[]),
     ("record", &[]),
-    ("load", &[]),
-    ("delay", &["clock"]),
     ("store", &["clock"]),
     ("tcp", &["clock", "wire"]),
     ("link", &["clock", "wire"]),
     ("diskmap", &["clock", "memory"]),
-    ("disk", &["clock", "diskmap", "memory"]),
     (
         "session",
         &["clock", "http", "memory", "record", "tcp", "wire"],
     ),
+    (
+        "server",
+        &[
+            "clock", "diskmap", "http", "link", "memory", "record", "session", "store", "tcp",
+            "wire",
+        ],
+    ),
+];
+
+/// The tools under `tools/`, which measure and test the product, and what each may depend on.
+const TOOL_ARROWS: [(&str, &[&str]); 7] = [
+    ("load", &[]),
+    ("delay", &["clock"]),
+    ("disk", &["clock", "diskmap", "memory"]),
     (
         "stages",
         &[
             "clock", "diskmap", "link", "load", "memory", "record", "wire",
         ],
     ),
-    (
-        "server",
-        &[
-            "clock", "delay", "disk", "diskmap", "http", "link", "load", "memory", "record",
-            "session", "stages", "store", "tcp", "wire",
-        ],
-    ),
+    ("bench", &["delay", "disk", "load", "stages"]),
     (
         "sim",
         &[
@@ -81,7 +93,8 @@ const UNSAFE_LIST: &str = "docs/unsafe.md";
 /// How a module says that it has unsafe code.
 const UNSAFE_MARK: &str = concat!("allow(\n    unsafe", "_code");
 
-/// Every dependency between rooms is one of [`ARROWS`].
+/// Every dependency between rooms is in [`PRODUCT_ARROWS`] or [`TOOL_ARROWS`], and no room of the
+/// product depends on a tool, not even for its tests.
 pub(super) fn arrows(tree: &Tree) -> Vec<String> {
     tree.ending("/Cargo.toml")
         .flat_map(|file| arrows_of(&file.path, &file.text))
@@ -89,34 +102,76 @@ pub(super) fn arrows(tree: &Tree) -> Vec<String> {
 }
 
 fn arrows_of(path: &str, manifest: &str) -> Vec<String> {
-    let Some(room) = room_of(path) else {
+    let Some((folder, room)) = folder_and_room(path) else {
         return Vec::new();
     };
-    let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == room) else {
+    let is_product = folder == PRODUCT_FOLDER;
+    let arrows: &[(&str, &[&str])] = if is_product {
+        &PRODUCT_ARROWS
+    } else {
+        &TOOL_ARROWS
+    };
+    let Some((_, allowed)) = arrows.iter().find(|(name, _)| *name == room) else {
         return vec![format!(
-            "{path}: the room {room} has no arrows in tidy's table"
+            "{path}: the room {room} has no arrows in tidy's table of {folder}/"
         )];
     };
     let table: toml::Table = match manifest.parse() {
         Ok(table) => table,
         Err(error) => return vec![format!("{path}: {error}")],
     };
-    ["dependencies", "build-dependencies"]
+    let built = dependencies(&table, &["dependencies", "build-dependencies"]);
+    let refused = built
         .iter()
-        .filter_map(|section| table.get(*section)?.as_table())
-        .flat_map(toml::Table::keys)
-        .map(|name| name.trim_start_matches("atlas-"))
-        .filter(|name| ARROWS.iter().any(|(room, _)| room == name) && !allowed.contains(name))
-        .map(|name| format!("{path}: {room} may not depend on {name}"))
+        .filter(|name| is_room(name) && !allowed.contains(name))
+        .map(|name| format!("{path}: {room} may not depend on {name}"));
+    let tested = dependencies(&table, &["dev-dependencies"]);
+    let tools = tested
+        .iter()
+        .filter(|name| is_product && is_tool(name))
+        .map(|name| format!("{path}: tests of {room} may not depend on the tool {name}"));
+    refused.chain(tools).collect()
+}
+
+/// What the sections of a manifest name, also those for some targets only.
+fn dependencies<'a>(manifest: &'a toml::Table, sections: &[&str]) -> Vec<&'a str> {
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let targets = targets
+        .into_iter()
+        .flat_map(toml::Table::values)
+        .filter_map(toml::Value::as_table);
+    std::iter::once(manifest)
+        .chain(targets)
+        .flat_map(|table| sections.iter().filter_map(|section| table.get(*section)))
+        .filter_map(toml::Value::as_table)
+        .flat_map(toml::Table::iter)
+        .map(|(key, value)| package(key, value))
         .collect()
+}
+
+/// The room that an entry of a manifest means, whatever name it is given there.
+fn package<'a>(key: &'a str, value: &'a toml::Value) -> &'a str {
+    let package = value.get("package").and_then(toml::Value::as_str);
+    package.unwrap_or(key).trim_start_matches("atlas-")
+}
+
+fn is_room(name: &str) -> bool {
+    PRODUCT_ARROWS.iter().any(|(room, _)| *room == name) || is_tool(name)
+}
+
+fn is_tool(name: &str) -> bool {
+    TOOL_ARROWS.iter().any(|(room, _)| *room == name)
 }
 
 /// The room a file under `crates/` or `tools/` belongs to.
 fn room_of(path: &str) -> Option<&str> {
-    let rest = path
-        .strip_prefix("crates/")
-        .or_else(|| path.strip_prefix("tools/"))?;
-    rest.split('/').next()
+    folder_and_room(path).map(|(_, room)| room)
+}
+
+fn folder_and_room(path: &str) -> Option<(&str, &str)> {
+    let (folder, rest) = path.split_once('/')?;
+    let room = rest.split('/').next()?;
+    matches!(folder, PRODUCT_FOLDER | TOOLS_FOLDER).then_some((folder, room))
 }
 
 /// Every pure room forbids unsafe code for good.
@@ -294,11 +349,41 @@ mod tests {
     }
 
     #[test]
-    fn the_table_itself_has_no_cycle() {
-        // Rooms come after all they depend on: so nothing can depend on itself.
-        for (index, (room, allowed)) in ARROWS.iter().enumerate() {
+    fn tools_depend_on_the_product_and_never_the_other_way() {
+        for section in [
+            "dependencies",
+            "build-dependencies",
+            "dev-dependencies",
+            "target.'cfg(unix)'.dependencies",
+            "target.'cfg(unix)'.dev-dependencies",
+        ] {
+            for tool in TOOL_ARROWS.map(|(tool, _)| tool) {
+                let manifest = format!("[{section}]\n{tool}.workspace = true\n");
+                assert_eq!(
+                    arrows_of("crates/server/Cargo.toml", &manifest).len(),
+                    1,
+                    "{section} {tool}"
+                );
+            }
+        }
+        let renamed = "[dependencies]\nhelper = { package = \"atlas-load\", path = \"x\" }\n";
+        assert_eq!(arrows_of("crates/server/Cargo.toml", renamed).len(), 1);
+        let tool = "[dependencies]\nrecord.workspace = true\nload.workspace = true\n";
+        assert!(arrows_of("tools/stages/Cargo.toml", tool).is_empty());
+        // A tool does not become a part of the product by standing among its rooms, nor a part of
+        // the product a tool.
+        assert_eq!(arrows_of("crates/load/Cargo.toml", "").len(), 1);
+        assert_eq!(arrows_of("tools/wire/Cargo.toml", "").len(), 1);
+    }
+
+    #[test]
+    fn the_tables_themselves_have_no_cycle_and_no_arrow_from_the_product_to_a_tool() {
+        // Rooms come after all they depend on, so nothing can depend on itself; the product's
+        // table comes first.
+        let arrows = [&PRODUCT_ARROWS[..], &TOOL_ARROWS].concat();
+        for (index, (room, allowed)) in arrows.iter().enumerate() {
             for name in *allowed {
-                let before = ARROWS[..index].iter().any(|(earlier, _)| earlier == name);
+                let before = arrows[..index].iter().any(|(earlier, _)| earlier == name);
                 assert!(
                     before,
                     "{room} may depend on {name}, which does not stand before it"

@@ -1,4 +1,4 @@
-//! The clients' distance: `atlas delay` on the client's side of the cable, for one run.
+//! The clients' distance: `atlas-bench delay` on the client's side of the cable, for one run.
 //!
 //! All that leaves the client's end is turned aside to a spare cable, held there and sent on; what
 //! comes back is not touched. Undone when dropped: without it nothing would leave. Bounded by: the
@@ -48,20 +48,26 @@ pub(super) struct Middlebox<'a> {
 
 impl<'a> Middlebox<'a> {
     /// Starts it on the client's core and turns the client's frames aside.
-    pub(super) fn start(atlas: &Path, client: &'a Namespace) -> Result<Self> {
+    pub(super) fn start(instruments: &Path, client: &'a Namespace) -> Result<Self> {
         let mut command = client.command("taskset");
-        command.args(["-c", &CLIENT_CORE.to_string()]).arg(atlas);
+        command
+            .args(["-c", &CLIENT_CORE.to_string()])
+            .arg(instruments);
         command.args(["delay", "--from", "hold1", "--to", Cable::CLIENT_INTERFACE]);
         command.args(["--realtime", "--json"]);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut process = Process::spawn("atlas delay", &mut command)?;
+        let mut process = Process::spawn("atlas-bench delay", &mut command)?;
         let stderr = process.child().stderr.take().context("a pipe")?;
         let mut line = String::new();
         BufReader::new(stderr).read_line(&mut line)?;
-        ensure!(line.starts_with("ready "), "atlas delay: {}", line.trim());
+        ensure!(
+            line.starts_with("ready "),
+            "atlas-bench delay: {}",
+            line.trim()
+        );
         // From here on dropping it takes the filter away again.
         let middlebox = Self { process, client };
         let aside = "egress protocol all u32 match u32 0 0 action mirred egress redirect dev hold0";
@@ -73,7 +79,7 @@ impl<'a> Middlebox<'a> {
     pub(super) fn stop(mut self) -> Result<serde_json::Value> {
         self.process.signal(Signal::TERM)?;
         let status = self.process.wait_out(END_LIMIT)?;
-        ensure!(status.success(), "atlas delay ended with {status}");
+        ensure!(status.success(), "atlas-bench delay ended with {status}");
         let mut text = String::new();
         let stdout = self.process.child().stdout.take();
         stdout.context("a pipe")?.read_to_string(&mut text)?;

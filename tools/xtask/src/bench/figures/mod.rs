@@ -33,13 +33,14 @@ use self::accounts::stages::{self, Measuring};
 use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes, is_hopeless};
 use self::summary::{Comparison, Point};
 use self::turn::Turns;
+use super::binaries::BinaryOptions;
 use super::lab::{Contender, Lab, Steering};
 use super::publish;
 use super::real_disk::RealDisk;
 use super::tls::{Credentials, Key, is_kernel_tls_available};
 use crate::harness::peer::Peer;
 use crate::harness::process::output;
-use crate::harness::server::{NginxMode, atlas_binary};
+use crate::harness::server::NginxMode;
 use crate::harness::{interrupt, scratch_directory, workspace_root};
 use crate::packages;
 
@@ -76,9 +77,8 @@ pub(crate) struct FiguresOptions {
     /// Writes the report here as JSON; the page (.md) and the plots are put beside it
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The binary to measure and to measure with (default: builds the release binary)
-    #[arg(long, value_name = "PATH")]
-    atlas: Option<PathBuf>,
+    #[command(flatten)]
+    binaries: BinaryOptions,
 }
 
 /// All that was found.
@@ -106,8 +106,8 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
         // Now, not after hours.
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let atlas = atlas_binary(options.atlas.as_deref())?;
-    let contenders = contenders(&options.servers, &atlas)?;
+    let binaries = options.binaries.find()?;
+    let contenders = contenders(&options.servers, &binaries.server)?;
     let wishes = Wishes {
         is_quick: options.quick,
         rounds: options.rounds,
@@ -129,7 +129,7 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
     let all = [&plans.whole, &plans.alone, &plans.real];
     let estimate = parts + all.map(Plan::estimate).into_iter().sum::<Duration>();
     eprintln!("this will take some {}", minutes(estimate));
-    let report = measure(&plans, &atlas, &contenders, options.quick)?;
+    let report = measure(&plans, &binaries.instruments, &contenders, options.quick)?;
     publish(&page::text(&report), &report, options.json.as_deref())?;
     match &options.json {
         Some(json) => illustrate(json, &report),
@@ -169,7 +169,7 @@ struct Plans {
 
 fn measure(
     plans: &Plans,
-    atlas: &Path,
+    instruments: &Path,
     contenders: &[Contender],
     is_quick: bool,
 ) -> Result<Report> {
@@ -187,13 +187,13 @@ fn measure(
     environment.extend(settings::settings(&lab, descriptors)?);
     let directory = directory.path();
     let real = RealDisk::find();
-    let disks = disks::measure(&lab, atlas, &real, is_quick)?;
+    let disks = disks::measure(&lab, instruments, &real, is_quick)?;
     let rounds = Rounds {
-        atlas,
+        instruments,
         directory,
         descriptors,
     };
-    let mut stages = Measuring::new(atlas, is_quick);
+    let mut stages = Measuring::new(instruments, is_quick);
     let (lab, points) = rounds.carry_out(&plans.whole, lab, |lab| stages.repeat(lab))?;
     let (lab, alone) = rounds.carry_out(&plans.alone, lab, |_| Ok(()))?;
     let real_disk = match real::fill(&real, plans.real.objects())? {
@@ -221,7 +221,8 @@ fn measure(
 
 /// What rounds have in common, on whatever disk.
 struct Rounds<'a> {
-    atlas: &'a Path,
+    /// `atlas-bench`.
+    instruments: &'a Path,
     directory: &'a Path,
     descriptors: u64,
 }
@@ -248,7 +249,7 @@ impl Rounds<'_> {
                 };
                 let turns = Turns {
                     lab: &lab,
-                    atlas: self.atlas,
+                    instruments: self.instruments,
                     directory: self.directory,
                     retakes: &retakes,
                 };

@@ -43,8 +43,8 @@ const WARM_READ_SHARE_MAX: f64 = 0.02;
 /// What turns have in common.
 pub(super) struct Turns<'a> {
     pub(super) lab: &'a Lab,
-    /// The binary with `load` and `delay`.
-    pub(super) atlas: &'a Path,
+    /// `atlas-bench`.
+    pub(super) instruments: &'a Path,
     /// Where lists of URLs are written.
     pub(super) directory: &'a Path,
     /// So many turns may still be taken again.
@@ -80,7 +80,7 @@ impl Turns<'_> {
         }
         let middlebox = cell
             .is_distant
-            .then(|| Middlebox::start(self.atlas, &self.lab.cable.client))
+            .then(|| Middlebox::start(self.instruments, &self.lab.cable.client))
             .transpose()?;
         let load = self.load(cell, address);
         let is_cold = cell.cache == Cache::Cold;
@@ -151,7 +151,7 @@ impl Turns<'_> {
     fn load(&self, cell: &Cell, server: SocketAddr) -> Load<'_> {
         Load {
             lab: self.lab,
-            atlas: self.atlas,
+            instruments: self.instruments,
             directory: self.directory,
             server,
             objects: cell.objects,

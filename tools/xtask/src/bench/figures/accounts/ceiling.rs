@@ -136,7 +136,7 @@ pub(super) fn attained(stages: &Stages, points: &[Point], ours: &str) -> Vec<Att
 pub(super) fn section(stages: &Stages, attained: &[Attained]) -> String {
     let mut out = format!(
         "## Ceilings\n\
-         Each stage was measured alone before each round (`atlas stages`), busy seconds of its core for \
+         Each stage was measured alone before each round (`atlas-bench stages`), busy seconds of its core for \
          each GB: on the server's core read {:.3}, write {:.3}, seal {:.3}; on the client's the \
          bench disk's copying {:.3}, receive {:.3}. The disk alone gives {:.1} Gb/s.\n\n\
          The ceiling is what the busier core, always busy and doing nothing but its stages, lets \

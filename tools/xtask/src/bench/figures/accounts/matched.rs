@@ -85,7 +85,7 @@ pub(super) fn section(stages: &Stages, matched: &[Matched]) -> String {
     let mut out = format!(
         "## TLS, had all sealed at one cost\n\
          A GB of AES-128-GCM costs OpenSSL {:.3} s ({}, `openssl speed -aead`, records of 16 KiB \
-         in a hot buffer) and Atlas {:.3} s (`atlas stages seal`, 64 slots in turn), both on the \
+         in a hot buffer) and Atlas {:.3} s (`atlas-bench stages seal`, 64 slots in turn), both on the \
          server's core in this run. This table is arithmetic from those measured parts, not a \
          measurement: *matched* is a rival's cost less OpenSSL's for a GB plus ours. Ratios are to \
          Atlas at the same cell; above 1, Atlas does more for each core-second.\n\n\

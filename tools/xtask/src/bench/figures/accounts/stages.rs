@@ -1,4 +1,4 @@
-//! Measures each stage alone, in the bench's own lab: `atlas stages`, and OpenSSL's own speed test.
+//! Measures each stage alone, in the bench's own lab: `atlas-bench stages`, and OpenSSL's own speed test.
 //!
 //! Stages take turns, repetition after repetition; medians count. Bounded by: the deadline of each.
 
@@ -59,7 +59,7 @@ pub(in super::super) struct Stages {
     pub(super) openssl_seal: f64,
     /// Whose that is.
     pub(super) openssl: String,
-    /// Every repetition of every stage, as `atlas stages` reports it.
+    /// Every repetition of every stage, as `atlas-bench stages` reports it.
     pub(super) reports: Vec<Value>,
 }
 
@@ -110,16 +110,16 @@ pub(in super::super) fn estimate(rounds: usize, is_quick: bool) -> Duration {
 /// The stages, measured once before each round: what the machine does for some minutes then falls
 /// on them as on the servers.
 pub(in super::super) struct Measuring<'a> {
-    atlas: &'a Path,
+    instruments: &'a Path,
     seconds: f64,
     repetitions: Vec<Repetition>,
     reports: Vec<Value>,
 }
 
 impl<'a> Measuring<'a> {
-    pub(in super::super) fn new(atlas: &'a Path, is_quick: bool) -> Self {
+    pub(in super::super) fn new(instruments: &'a Path, is_quick: bool) -> Self {
         Self {
-            atlas,
+            instruments,
             seconds: seconds(is_quick),
             repetitions: Vec::new(),
             reports: Vec::new(),
@@ -131,7 +131,7 @@ impl<'a> Measuring<'a> {
         eprintln!("the stages alone");
         let bench = Bench {
             lab,
-            atlas: self.atlas,
+            instruments: self.instruments,
             seconds: self.seconds,
         };
         self.repetitions.push(bench.repetition(&mut self.reports)?);
@@ -152,7 +152,7 @@ impl<'a> Measuring<'a> {
 
 struct Bench<'a> {
     lab: &'a Lab,
-    atlas: &'a Path,
+    instruments: &'a Path,
     seconds: f64,
 }
 
@@ -193,19 +193,24 @@ impl Bench<'_> {
         let mut command = self.command(&cable.server, SERVER_CORE, &["send", &address]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // Ended when dropped: it never ends by itself.
-        let mut sender = Process::spawn("atlas stages send", &mut command)?;
+        let mut sender = Process::spawn("atlas-bench stages send", &mut command)?;
         let stdout = sender.child().stdout.take().context("a pipe")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        ensure!(line.starts_with("ready "), "atlas stages send: no address");
+        ensure!(
+            line.starts_with("ready "),
+            "atlas-bench stages send: no address"
+        );
         let arguments = ["receive", &address, "--connections", CONNECTIONS];
         read(&mut self.command(&cable.client, CLIENT_CORE, &arguments))
     }
 
-    /// `atlas stages` in a namespace, on a core.
+    /// `atlas-bench stages` in a namespace, on a core.
     fn command(&self, namespace: &Namespace, core: usize, arguments: &[&str]) -> Command {
         let mut command = namespace.command("taskset");
-        command.args(["-c", &core.to_string()]).arg(self.atlas);
+        command
+            .args(["-c", &core.to_string()])
+            .arg(self.instruments);
         command.arg("stages").args(arguments).arg("--json");
         command.args(["--seconds", &self.seconds.to_string()]);
         command.args(["--watch-core", &format!("{SERVER_CORE},{CLIENT_CORE}")]);

@@ -1,4 +1,4 @@
-//! The disks by themselves, without server and network: `atlas disk` on the server's core, as in
+//! The disks by themselves, without server and network: `atlas-bench disk` on the server's core, as in
 //! the paper's figures 6 and 8 to 10. The bench disk, and the machine's own.
 //!
 //! What cannot be measured is told, not left out, and stops nothing else. Bounded by: the plan
@@ -177,7 +177,7 @@ pub(super) fn real_gbps_max(disks: &[Figures]) -> Option<f64> {
 /// Measures both disks; `real` may say why there is none.
 pub(super) fn measure(
     lab: &Lab,
-    atlas: &Path,
+    instruments: &Path,
     real: &Result<RealDisk>,
     is_quick: bool,
 ) -> Result<Vec<Figures>> {
@@ -185,7 +185,7 @@ pub(super) fn measure(
     let parts = parts(is_quick, has_fio);
     let mut bench = Figures::new(BENCH_DISK);
     bench.device = describe(&lab.disk.device) + ", a file in memory";
-    visit(&mut bench, atlas, &lab.disk.root, &parts)?;
+    visit(&mut bench, instruments, &lab.disk.root, &parts)?;
     if let Err(error) = lab.bench_disk().trim() {
         bench.failures.push(format!("{error:#}"));
     }
@@ -193,7 +193,7 @@ pub(super) fn measure(
     match real {
         Ok(real) => {
             own.device = describe(real.device());
-            visit(&mut own, atlas, real.path(), &parts)?;
+            visit(&mut own, instruments, real.path(), &parts)?;
         }
         Err(error) => own.failures.push(format!("{error:#}")),
     }
@@ -207,10 +207,10 @@ pub(super) fn measure(
 }
 
 /// All parts on one disk. Only an interrupt is an error: the rest of a bench goes on.
-fn visit(figures: &mut Figures, atlas: &Path, root: &Path, parts: &[Part]) -> Result<()> {
+fn visit(figures: &mut Figures, instruments: &Path, root: &Path, parts: &[Part]) -> Result<()> {
     let file = Made(root.join("atlas-disk.bin"));
     for part in parts {
-        let rows = run(atlas, &file.0, part);
+        let rows = run(instruments, &file.0, part);
         interrupt::check()?;
         let said = match rows {
             Ok(rows) => {
@@ -229,19 +229,21 @@ fn visit(figures: &mut Figures, atlas: &Path, root: &Path, parts: &[Part]) -> Re
 }
 
 /// The tool, once, on the server's core.
-fn run(atlas: &Path, file: &Path, part: &Part) -> Result<Vec<Row>> {
+fn run(instruments: &Path, file: &Path, part: &Part) -> Result<Vec<Row>> {
     let mut command = Command::new("taskset");
-    command.args(["-c", &SERVER_CORE.to_string()]).arg(atlas);
+    command
+        .args(["-c", &SERVER_CORE.to_string()])
+        .arg(instruments);
     command.args(["disk", "--json", "--make"]).arg(file);
     let output = output(command.args(&part.arguments), PART_LIMIT)?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
-        "atlas disk failed: {}",
+        "atlas-bench disk failed: {}",
         stderr.trim()
     );
     let report: disk::Report =
-        serde_json::from_slice(&output.stdout).context("reading the report of atlas disk")?;
+        serde_json::from_slice(&output.stdout).context("reading the report of atlas-bench disk")?;
     Ok(report.rows)
 }
 

@@ -78,7 +78,7 @@ impl Measure {
 pub(in super::super) fn section(disks: &[Figures]) -> String {
     let mut out = String::from(
         "\n## The disks by themselves\n\
-         `atlas disk` on the server's core: random direct reads of one file, medians. What the \
+         `atlas-bench disk` on the server's core: random direct reads of one file, medians. What the \
          kernel does on other cores for a read is not in its CPU seconds. fio, where it ran, made \
          the same reads by the same call; it cannot tell the CPU time of many threads that ran for \
          milliseconds.\n\n",

@@ -1,0 +1,101 @@
+//! `atlas-bench`: the instruments, one command each, in a binary of their own.
+//!
+//! It parses the command line, runs one instrument and turns the outcome into an exit code; the
+//! instruments are libraries of the workspace. It refuses to be part of the server: no product
+//! crate depends on it or on them (`cargo xtask tidy`). Bounded by: each instrument's own limits.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The exit code when an instrument fails; a usage error is 2, by clap.
+const EXIT_FAILED: u8 = 1;
+
+/// What follows `atlas-bench --help`.
+const NOTES: &str = "\
+Examples:
+  1,000 connections over TLS for a minute, reply lengths and TLS records counted:
+    atlas-bench load -c 1000 -s 60 --insecure 'https://10.77.0.2/{0..999}.bin'
+
+  Clients 10 to 40 ms away from their server: hold what they send, by flow
+    sudo atlas-bench delay --from hold1 --to c0
+
+  What a disk gives by reads in flight, by read size and by system call:
+    atlas-bench disk --make /srv/test.bin --bytes 4G
+
+  What sealing costs one core, without disk and network:
+    taskset -c 0 atlas-bench stages seal
+
+Output:
+  stdout  the report when the instrument ends: text, or with --json one JSON object
+  stderr  progress and errors
+
+Exit codes:
+  0  measured
+  1  could not be measured, or wrong replies were counted: the last line on stderr says why
+  2  wrong usage
+
+`cargo xtask bench` runs these beside Atlas and other servers: bench/README.md";
+
+/// Measures servers, networks and disks: the instruments of Atlas's benches.
+#[derive(Parser, Debug)]
+#[command(name = "atlas-bench", version, after_help = NOTES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Ask a server for objects over thousands of connections, and count and check what comes
+    Load(load::LoadArgs),
+    /// Add a constant one-way delay to each flow of frames between two interfaces
+    Delay(delay::DelayArgs),
+    /// Read a file or disk: latency, throughput and CPU time by window, read size and system call
+    Disk(disk::DiskArgs),
+    /// Run one stage of Atlas's pipeline alone: read, seal or write; or its client's side
+    Stages(stages::StagesArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Load(args) => load::run(&args),
+        Command::Delay(args) => delay::run(&args),
+        Command::Disk(args) => disk::run(&args),
+        Command::Stages(args) => stages::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where nobody reads stderr, the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "atlas-bench: {}", one_line(&error));
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+/// The error and its causes in one line, whatever line breaks they hold.
+fn one_line(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_its_causes() {
+        let error = anyhow::anyhow!("expected\n  a number").context("reading --urls");
+        assert_eq!(one_line(&error), "reading --urls: expected a number");
+    }
+}

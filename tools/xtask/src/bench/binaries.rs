@@ -1,0 +1,38 @@
+//! The programs a bench runs: the server that is measured and the instruments it is measured with.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::harness::program::Program;
+
+/// Where they are, as typed.
+#[derive(Args, Clone, Debug)]
+pub(super) struct BinaryOptions {
+    /// The server to measure, of whatever version (default: builds atlas, release)
+    #[arg(long, value_name = "PATH")]
+    atlas: Option<PathBuf>,
+    /// The instruments to measure with, of this version (default: builds atlas-bench, release)
+    #[arg(long, value_name = "PATH")]
+    bench_binary: Option<PathBuf>,
+}
+
+/// Where they are.
+#[derive(Clone, Debug)]
+pub(super) struct Binaries {
+    /// `atlas`.
+    pub(super) server: PathBuf,
+    /// `atlas-bench`.
+    pub(super) instruments: PathBuf,
+}
+
+impl BinaryOptions {
+    /// Finds both. Before memory is taken and cores are measured: this may compile.
+    pub(super) fn find(&self) -> Result<Binaries> {
+        Ok(Binaries {
+            server: Program::Atlas.find(self.atlas.as_deref())?,
+            instruments: Program::AtlasBench.find(self.bench_binary.as_deref())?,
+        })
+    }
+}

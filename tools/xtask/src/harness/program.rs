@@ -1,0 +1,92 @@
+//! The workspace's own programs, as files: those the command line names, else release builds made here.
+//!
+//! Each is built by a `cargo build` of its own. One build of several packages would unite the
+//! features of what they share, and the server measured would not be the one that is released. It
+//! refuses a file that is not there. Bounded by: [`BUILD_LIMIT`].
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::process::Process;
+use super::{target_directory, workspace_root};
+
+/// A first build on a small machine takes minutes.
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+
+/// A program of this workspace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Program {
+    /// The server.
+    Atlas,
+    /// The instruments: load generator, middlebox, disk and stages.
+    AtlasBench,
+}
+
+impl Program {
+    /// The binary's name.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Atlas => "atlas",
+            Self::AtlasBench => "atlas-bench",
+        }
+    }
+
+    /// What `cargo build --release` is told.
+    fn build_arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Atlas => &["--package", "atlas-server"],
+            Self::AtlasBench => &["--package", "atlas-bench"],
+        }
+    }
+
+    /// The file `given`, or the release build, brought up to date.
+    pub(crate) fn find(self, given: Option<&Path>) -> Result<PathBuf> {
+        let path = match given {
+            Some(path) => path.to_path_buf(),
+            None => self.build()?,
+        };
+        path.canonicalize()
+            .with_context(|| format!("no {} at {}", self.name(), path.display()))
+    }
+
+    fn build(self) -> Result<PathBuf> {
+        let mut process = Process::spawn(
+            "cargo build",
+            Command::new("cargo")
+                .args(["build", "--quiet", "--release"])
+                .args(self.build_arguments())
+                .current_dir(workspace_root()),
+        )?;
+        let status = process.wait(BUILD_LIMIT)?;
+        ensure!(
+            status.success(),
+            "{} does not build (cargo: {status})",
+            self.name()
+        );
+        Ok(target_directory().join("release").join(self.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_given_is_taken_and_one_that_is_not_there_refused() {
+        let given = tempfile::NamedTempFile::new().expect("a file");
+        let found = Program::AtlasBench
+            .find(Some(given.path()))
+            .expect("it is there");
+        assert_eq!(found.file_name(), given.path().file_name());
+        let error = Program::AtlasBench
+            .find(Some(Path::new("/no/such/file")))
+            .expect_err("nothing there");
+        assert!(
+            error.to_string().contains("no atlas-bench at /no/such"),
+            "{error}"
+        );
+    }
+}
