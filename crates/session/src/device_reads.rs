@@ -162,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn even_a_single_place_is_used() {
+    fn a_limit_of_one_read_is_used() {
         let mut reads = devices(2, 1);
         assert_eq!(take_all(&mut reads, 1), 1);
         assert_eq!(take_all(&mut reads, 0), 0);
     }
 
     #[test]
-    fn who_waits_comes_once_there_is_room_and_in_order() {
+    fn waiting_clients_are_read_for_in_order() {
         let mut reads = devices(2, 8);
         let (hung, other) = (DeviceIndex::new(0), DeviceIndex::new(1));
         assert_eq!(take_all(&mut reads, 0), 4);

@@ -106,7 +106,7 @@ mod tests {
     use super::{HeadProgress, InputBuffer};
 
     #[test]
-    fn a_head_is_looked_at_when_a_line_ends_or_it_has_doubled() {
+    fn a_head_is_parsed_when_a_line_ends_or_its_length_doubled() {
         let mut head = HeadProgress::default();
         assert!(!head.is_due(b""), "nothing");
         assert!(head.is_due(b"GET"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_gone_and_the_rest_stays_in_order() {
+    fn taken_bytes_are_gone_and_the_rest_stays_in_order() {
         let mut buffer = InputBuffer::default();
         buffer.extend(b"abc");
         buffer.take(1);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn new_bytes_pay_for_themselves_many_times() {
+    fn new_bytes_add_many_times_their_length_to_the_budget() {
         let mut budget = ReadBudget::new(NOW, &LIMITS);
         let new = |length_bytes| ReadCost {
             length_bytes,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_may_be_read_again_and_what_arrived_may_not() {
+    fn the_budget_allows_rereading_flight_but_not_acknowledged_bytes() {
         let flight = ReadCost {
             length_bytes: 5000,
             new_bytes: 5000,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_gives_what_was_waited_for_up_to_the_burst() {
+    fn the_floor_refills_the_budget_up_to_the_burst() {
         let mut budget = ReadBudget::new(NOW, &LIMITS);
         assert_eq!(budget.pay(NOW, again(1000), &LIMITS), Ok(()));
         let until = budget.pay(NOW, again(300), &LIMITS).unwrap_err();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn text_adds_and_a_read_not_made_gives_back() {
+    fn text_adds_to_the_budget_and_a_cancelled_read_is_refunded() {
         let mut budget = ReadBudget::new(NOW, &LIMITS);
         assert_eq!(budget.pay(NOW, again(1000), &LIMITS), Ok(()));
         let text = ReadCost {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_not_told() {
+    fn unsent_bytes_are_not_logged() {
         let (mut replies, mut ends) = (three(), Ends::default());
         replies.cut(&[30, 9, 9, 0, 0, 0, 0, 0]);
         replies.end_last(1, &mut ends);

@@ -55,7 +55,7 @@ mod tests {
     use super::RunQueue;
 
     #[test]
-    fn each_waits_once_and_in_order() {
+    fn each_connection_is_queued_once_and_in_order() {
         let mut queue = RunQueue::new(3);
         queue.push(2);
         queue.push(0);

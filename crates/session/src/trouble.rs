@@ -115,7 +115,7 @@ mod tests {
     use crate::ObjectHandle;
 
     #[test]
-    fn each_kind_has_a_place_of_its_own_and_the_last_one_counts() {
+    fn each_kind_keeps_its_last_event() {
         let peer = |port| ([192, 0, 2, 7], port).into();
         let object = ObjectHandle(1);
         let all = |port| {

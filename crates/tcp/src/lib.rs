@@ -1,12 +1,12 @@
 //! Server-side TCP that owns sequence numbers, not bytes.
 //!
-//! It never opens a connection, keeps no payload, and makes no system call: segments come in as
-//! values, and what may leave comes out as ranges of the stream for somebody else to fetch, seal
-//! and send. A lost range is demanded again; whoever answers reads it from the disk again.
+//! It never opens a connection, keeps no payload, and makes no system call. Segments come in as
+//! values; what may be sent comes out as ranges of the stream, which the session fetches, seals and
+//! sends. A lost range is demanded again, and the session reads it from the disk again.
 //!
-//! Refused: active open, urgent data, out-of-order reassembly of requests (they come again),
-//! ECN, fast open. Bounded: every table here has a capacity given at start; one connection's log
-//! of transmissions has [`flight::ENTRIES_MAX`] entries and grows to it only as it needs them.
+//! Refused: active open, urgent data, out-of-order reassembly of requests (the client retransmits
+//! them), ECN, fast open. Bounded: every table here has a capacity given at start; one connection's
+//! log of transmissions has at most [`flight::ENTRIES_MAX`] entries and grows as needed.
 //!
 //! Reading first: RFC 9293 (TCP), 5961 (blind attacks), 6298 (RTO), 7323 (timestamps, PAWS, window
 //! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 3522, 4015 and 5682 (spurious timeouts), 6937
@@ -33,7 +33,7 @@ pub use connection::{Config, Connection, Control, Demand, State};
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;
 pub use stream::{StreamOffset, StreamRange};
-pub use table::{FourTuple, Place, Table};
+pub use table::{FourTuple, Table, TableIndex};
 pub use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 pub use timer_queue::TimerQueue;
 pub use verdict::{Arrival, CloseReason, Outcome, SegmentDrop};

@@ -1,4 +1,5 @@
-//! LISTEN: what a SYN is answered with, and what everything else is (RFC 9293 s3.10.7.1-2).
+//! The LISTEN and CLOSED states: the parameters of a SYN-ACK, and the reset that answers any other
+//! segment (RFC 9293 s3.10.7.1-2).
 
 use core::hash::Hasher;
 
@@ -24,8 +25,8 @@ impl Listener {
 
     /// The offer for a SYN. `segment_bytes` is the link's MSS, `window` our receive window, bytes.
     ///
-    /// RFC 6528 s3: ISN = M + F(tuple, secret), M a clock of 4 microseconds, so that a new
-    /// connection under an old name starts beyond the old one's numbers.
+    /// RFC 6528 s3: ISN = M + F(tuple, secret), where M is a clock of 4 microseconds, so that a new
+    /// connection with the four-tuple of an old one starts beyond its sequence numbers.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -54,7 +55,7 @@ impl core::fmt::Debug for Listener {
 
 /// Whether a segment asks for a new connection: SYN and nothing that contradicts it.
 #[must_use]
-pub const fn is_opening(segment: &TcpRepr) -> bool {
+pub const fn is_connection_request(segment: &TcpRepr) -> bool {
     let contradictions = TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
     segment.flags.contains(TcpFlags::SYN) && segment.flags.0 & contradictions == 0
 }
@@ -62,7 +63,7 @@ pub const fn is_opening(segment: &TcpRepr) -> bool {
 /// The reset that answers a segment for no connection (RFC 9293 s3.10.7.1); `None` for a reset,
 /// which is never answered.
 #[must_use]
-pub fn refusal(segment: &TcpRepr, payload_bytes: usize) -> Option<TcpRepr> {
+pub fn reset_for(segment: &TcpRepr, payload_bytes: usize) -> Option<TcpRepr> {
     if segment.flags.contains(TcpFlags::RST) {
         return None;
     }
@@ -91,7 +92,7 @@ mod tests {
     use clock::Instant;
     use wire::{SeqNumber, TcpFlags, TcpRepr};
 
-    use super::{Listener, is_opening, refusal};
+    use super::{Listener, is_connection_request, reset_for};
     use crate::table::FourTuple;
 
     fn tuple(port: u16) -> FourTuple {
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn only_a_bare_syn_opens() {
         let with = |flags| {
-            is_opening(&TcpRepr {
+            is_connection_request(&TcpRepr {
                 flags,
                 ..TcpRepr::default()
             })
@@ -136,23 +137,23 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_acceptable_to_whoever_is_refused() {
+    fn the_reset_is_acceptable_to_its_receiver() {
         let mut segment = TcpRepr {
             sequence: SeqNumber(u32::MAX),
             acknowledgment: SeqNumber(5),
             flags: TcpFlags::ACK,
             ..TcpRepr::default()
         };
-        let reset = refusal(&segment, 3).unwrap();
+        let reset = reset_for(&segment, 3).unwrap();
         assert_eq!((reset.sequence, reset.flags), (SeqNumber(5), TcpFlags::RST));
         segment.flags = TcpFlags::SYN;
-        let reset = refusal(&segment, 3).unwrap();
+        let reset = reset_for(&segment, 3).unwrap();
         assert_eq!(
             (reset.sequence, reset.acknowledgment),
             (SeqNumber(0), SeqNumber(3))
         );
         assert!(reset.flags.contains(TcpFlags::ACK));
         segment.flags = TcpFlags::RST;
-        assert_eq!(refusal(&segment, 3), None);
+        assert_eq!(reset_for(&segment, 3), None);
     }
 }

@@ -1,9 +1,10 @@
-//! Which bytes are lost, and how fast to send while mending it: RACK-TLP (RFC 8985) and
-//! proportional rate reduction (RFC 6937).
+//! Loss detection and the sending rate during recovery: RACK-TLP (RFC 8985) and proportional rate
+//! reduction (RFC 6937).
 //!
-//! RACK deems a transmission lost when one that left later has arrived and a little time for
-//! reordering has passed. Time, not counting, fits large segments: one entry of the log is forty
-//! packets that left in one moment. Peers without SACK get the three duplicate ACKs of RFC 6582.
+//! RACK considers a transmission lost when a later one has arrived and a short time for reordering
+//! has passed. Time fits large segments better than counting packets does: one entry of the log is
+//! some forty packets sent at one moment. For peers without SACK a loss is three duplicate ACKs, as
+//! in RFC 6582.
 
 use clock::{Duration, Instant};
 
@@ -21,7 +22,7 @@ const REORDER_PERSIST: u32 = 16;
 /// RACK's view of the newest delivery (RFC 8985 s5.3).
 #[derive(Clone, Copy, Debug)]
 pub struct Rack {
-    /// RACK.xmit_ts and RACK.end_seq: the delivered transmission that left last.
+    /// RACK.xmit_ts and RACK.end_seq: of the delivered transmissions, the one sent last.
     newest: Option<(Instant, StreamOffset)>,
     /// RACK.rtt of that transmission.
     rtt: Duration,
@@ -33,8 +34,8 @@ pub struct Rack {
     multiple: u32,
     /// RACK.reo_wnd_persist.
     persist: u32,
-    /// RACK.dsack_round: reports of duplicates count once until this is acknowledged.
-    report_round: Option<StreamOffset>,
+    /// RACK.dsack_round: DSACKs count once until this is acknowledged.
+    dsack_round: Option<StreamOffset>,
 }
 
 impl Rack {
@@ -48,7 +49,7 @@ impl Rack {
             reordering_seen: false,
             multiple: 1,
             persist: 0,
-            report_round: None,
+            dsack_round: None,
         }
     }
 
@@ -60,7 +61,7 @@ impl Rack {
         } else if !entry.retransmitted {
             self.reordering_seen = true;
         }
-        // An ACK sooner than any round trip acknowledges the first sending, not the second.
+        // An ACK sooner than the minimum RTT is of the first transmission, not of the second.
         if entry.retransmitted && rtt < rtt_min {
             return;
         }
@@ -71,18 +72,18 @@ impl Rack {
         }
     }
 
-    /// The peer reported bytes received twice: we resent too early, so wait longer for reordered
-    /// ones (RFC 8985 s6.2, step 4); longer once in a round trip, however many reports it brings.
-    /// `una` is SND.UNA, `nxt` SND.NXT.
-    pub fn on_duplicate_report(&mut self, una: StreamOffset, nxt: StreamOffset) {
+    /// The peer sent a DSACK: we retransmitted too early, so the reordering window grows (RFC 8985
+    /// s6.2, step 4), at most once in a round trip. `una` is SND.UNA, `nxt` SND.NXT.
+    pub fn on_dsack(&mut self, una: StreamOffset, nxt: StreamOffset) {
         self.persist = REORDER_PERSIST;
-        if self.report_round.is_none_or(|end| una >= end) {
-            self.report_round = Some(nxt);
+        if self.dsack_round.is_none_or(|end| una >= end) {
+            self.dsack_round = Some(nxt);
             self.multiple = (self.multiple + 1).min(REORDER_MULTIPLE_MAX);
         }
     }
 
-    /// The newest delivery may have been of a resend that was needless: nothing is overdue by it.
+    /// Forgets the newest delivery, which may have been of a needless retransmission: no other
+    /// transmission is overdue because of it.
     pub fn forget_newest(&mut self) {
         self.newest = None;
     }
@@ -111,8 +112,8 @@ impl Rack {
             .min(smoothed)
     }
 
-    /// Marks what is lost by now; returns the bytes, and when to look again for what is merely
-    /// late (RFC 8985 s6.2, step 5).
+    /// Marks transmissions that are lost by now. Returns their bytes, and the deadline of the next
+    /// one that is late but not yet lost (RFC 8985 s6.2, step 5).
     pub fn detect(
         &self,
         now: Instant,
@@ -146,7 +147,7 @@ impl Default for Rack {
     }
 }
 
-/// What decides whether RACK waits for reordered packets.
+/// The state that decides whether RACK waits for reordered packets.
 #[derive(Clone, Copy, Debug)]
 pub struct RackContext {
     /// Whether a recovery is under way.
@@ -164,7 +165,7 @@ pub enum RecoveryState {
     Recovery {
         /// RecoveryPoint: SND.NXT when it began.
         high: StreamOffset,
-        /// The pace of sending meanwhile.
+        /// The sending rate meanwhile.
         reduction: RateReduction,
     },
     /// The retransmission timer fired; slow start until `high` is acknowledged.
@@ -196,12 +197,12 @@ impl RateReduction {
         }
     }
 
-    /// `bytes` left, or were claimed to leave.
+    /// `bytes` were sent, or claimed to be sent.
     pub fn on_sent(&mut self, bytes: u64) {
         self.sent += bytes;
     }
 
-    /// `bytes` claimed to leave do not leave after all.
+    /// `bytes` that were claimed will not be sent.
     pub fn on_returned(&mut self, bytes: u64) {
         self.sent = self.sent.saturating_sub(bytes);
     }
@@ -214,11 +215,11 @@ impl RateReduction {
             let share = u128::from(self.delivered) * u128::from(threshold);
             let share = share.div_ceil(u128::from(self.flight_at_start.max(1)));
             let share = u64::try_from(share).unwrap_or(u64::MAX);
-            // RFC 6675 s5, step 4.3: the first resend waits for nothing.
+            // RFC 6675 s5, step 4.3: the first retransmission is sent at once.
             let least = if self.sent == 0 { segment_bytes } else { 0 };
             return share.saturating_sub(self.sent).max(least);
         }
-        // The slow-start reduction bound: never more than one segment above what arrived.
+        // The slow-start reduction bound: at most one segment more than was delivered.
         let limit = self.delivered.saturating_sub(self.sent).max(delivered) + segment_bytes;
         (threshold - pipe).min(limit)
     }
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn three_segments_above_a_hole_leave_no_doubt() {
+    fn three_segments_above_a_hole_skip_the_reordering_wait() {
         let (mut rack, mut flight, rtt, now) = second_arrives_first();
         flight.push(Instant::from_millis(2), range(2000, 4000));
         flight.sack(range(2000, 3999), |entry| {
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn once_reordering_was_seen_it_waits_even_then() {
+    fn after_reordering_was_seen_the_wait_is_never_skipped() {
         let (mut rack, mut flight, rtt, now) = second_arrives_first();
         // The first arrives after all: that was reordering.
         flight.acknowledge(StreamOffset(1000), |entry| {
@@ -309,19 +310,19 @@ mod tests {
     }
 
     #[test]
-    fn too_early_resends_lengthen_the_wait_up_to_srtt() {
+    fn dsacks_lengthen_the_reordering_wait_up_to_srtt() {
         let (mut rack, mut flight, rtt, now) = second_arrives_first();
         for una in [0, 500, 1999] {
-            rack.on_duplicate_report(StreamOffset(una), StreamOffset(2000 + una));
+            rack.on_dsack(StreamOffset(una), StreamOffset(2000 + una));
             let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
             assert_eq!(next, Some(Instant::from_millis(60)), "one round trip");
         }
-        rack.on_duplicate_report(StreamOffset(2000), StreamOffset(4000));
+        rack.on_dsack(StreamOffset(2000), StreamOffset(4000));
         let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
         assert_eq!(next, Some(Instant::from_millis(70)));
         for round in 2..40 {
             let una = StreamOffset(round * 2000);
-            rack.on_duplicate_report(una, una + 2000);
+            rack.on_dsack(una, una + 2000);
         }
         let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
         assert_eq!(next, Some(Instant::from_millis(80)), "srtt bounds the wait");
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_too_soon_for_a_resend_says_nothing_of_it() {
+    fn an_ack_sooner_than_the_minimum_rtt_is_not_of_the_retransmission() {
         let mut flight = Flight::default();
         flight.push(Instant::ZERO, range(0, 1000));
         let _ = flight.mark_lost(|_| true);

@@ -1,23 +1,23 @@
 //! Round-trip time and the retransmission timeout (RFC 6298).
 //!
-//! Samples run from the moment a segment **left** to its acknowledgment. The disk read before it
-//! is no part of the network's round trip, so it must not stretch the timeout.
+//! A sample is the time from when a segment was **sent** to its acknowledgment. The disk read before
+//! it is not part of the round trip, so it must not lengthen the timeout.
 //!
-//! A segment that left twice gives no sample (Karn's rule), unless the peer echoes timestamps
-//! (RFC 7323 s4). Until there is a sample, the doubled timeout stays doubled.
+//! A retransmitted segment gives no sample (Karn's rule), unless the peer echoes timestamps (RFC
+//! 7323 s4). The backoff of the timeout stays until there is a sample.
 
 use clock::Duration;
 
 /// RTO before the first sample (RFC 6298 s2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
-/// Least variance term of the RTO: what is added to SRTT, and so the least RTO, too. RFC 6298 s2.4
-/// asks for an RTO of 1 s; large deployments use 200 ms, which still exceeds the peer's delayed ACK
-/// (40 ms on Linux). Linux floors this term and not the sum: a steady path has no variance, and a
-/// sum above the floor would leave no margin for the first delayed ACK of a long path.
+/// Least variance term of the RTO. It is added to SRTT, so it is also the least RTO. RFC 6298 s2.4
+/// asks for an RTO of at least 1 s; large deployments use 200 ms, which still exceeds the peer's
+/// delayed ACK (40 ms on Linux). Like Linux we floor this term and not the sum: a steady path has
+/// no variance, so a floor of the sum would leave a long path no margin for the first delayed ACK.
 pub const RTO_VARIANCE_MIN: Duration = Duration::from_millis(200);
 /// Greatest RTO (RFC 6298 s2.5 allows a bound of at least 60 s).
 pub const RTO_MAX: Duration = Duration::from_secs(60);
-/// Doublings that are counted; the RTO has reached [`RTO_MAX`] long before.
+/// Most doublings that are counted; the RTO reaches [`RTO_MAX`] long before.
 const BACKOFF_MAX: u32 = 16;
 
 /// SRTT, RTTVAR and the backed-off RTO of one connection.
@@ -31,8 +31,8 @@ pub struct RttEstimator {
     minimum: Duration,
     /// How often the RTO was doubled since the last sample.
     backoff: u32,
-    /// Something was sent again, since SRTT said it was overdue, and no sample came since: the
-    /// round trip may be longer than SRTT.
+    /// Something was retransmitted because it was overdue by SRTT, and there was no sample since:
+    /// the round trip may be longer than SRTT.
     is_unconfirmed: bool,
 }
 
@@ -49,8 +49,8 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample: of a segment sent once (Karn's rule), or by the timestamp the peer echoes.
-    /// It ends the backoff (RFC 6298 s5: "once a new RTT measurement is obtained").
+    /// Takes a sample, of a segment sent once (Karn's rule) or from an echoed timestamp. It ends the
+    /// backoff (RFC 6298 s5: "once a new RTT measurement is obtained").
     pub fn on_sample(&mut self, sample: Duration) {
         self.backoff = 0;
         self.is_unconfirmed = false;
@@ -76,12 +76,12 @@ impl RttEstimator {
         self.is_unconfirmed = true;
     }
 
-    /// A tail loss probe sends data again: its ACK will be ambiguous (Karn's rule).
+    /// A tail loss probe retransmits data: its ACK will be ambiguous (Karn's rule).
     pub fn on_tail_probe(&mut self) {
         self.is_unconfirmed = true;
     }
 
-    /// The peer's window was shut and is open: the timer waited for the window, not for the path.
+    /// The peer's window has opened: the timer was waiting for the window and not for the path.
     pub fn on_window_opened(&mut self) {
         self.backoff = 0;
     }
@@ -92,7 +92,7 @@ impl RttEstimator {
         self.backoff > 0
     }
 
-    /// Whether nothing was sent again for being overdue since the last sample.
+    /// Whether nothing was retransmitted for being overdue since the last sample.
     #[must_use]
     pub const fn is_confirmed(&self) -> bool {
         !self.is_unconfirmed
@@ -104,8 +104,8 @@ impl RttEstimator {
         self.timeout_doubled(self.backoff)
     }
 
-    /// The retransmission timeout doubled `times` times, at most [`RTO_MAX`]. For probes of a zero
-    /// window, which have a backoff of their own (RFC 9293 s3.8.6.1).
+    /// The retransmission timeout doubled `times` times, at most [`RTO_MAX`]. For zero-window
+    /// probes, which have a backoff of their own (RFC 9293 s3.8.6.1).
     #[must_use]
     pub fn timeout_doubled(&self, times: u32) -> Duration {
         let base = match self.smoothed {
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(rtt.timeout(), sample + RTO_VARIANCE_MIN);
     }
 
-    /// A path that never varies keeps the margin, however long it is; as Linux has it.
+    /// A path without variance keeps the margin, however long it is, as in Linux.
     #[test]
     fn the_variance_term_has_a_floor_and_not_the_sum() {
         let mut rtt = RttEstimator::new();

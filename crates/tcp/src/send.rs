@@ -1,8 +1,8 @@
-//! The send side of one connection: SND.UNA, SND.NXT, SND.WND (RFC 9293 s3.3.1), and what lies
-//! between them and the disk.
+//! The send side of one connection: SND.UNA, SND.NXT, SND.WND (RFC 9293 s3.3.1), and the bytes that
+//! are being fetched or queued.
 //!
 //! ```text
-//!      acknowledged   |  sent, in the flight log  |  being fetched  |  queued    |  not yet said
+//!      acknowledged   |  sent, in the flight log  |  being fetched  |  queued    |  not queued
 //!  -------------------+---------------------------+-----------------+------------+---------------
 //!                  SND.UNA                     SND.NXT           claimed        end
 //!                     |<------------- SND.WND ------------------------->|
@@ -15,18 +15,18 @@ use wire::SeqNumber;
 
 use crate::stream::{StreamOffset, StreamRange};
 
-/// Where our FIN stands. It takes the sequence number after the last byte.
+/// The state of our FIN. It takes the sequence number after the last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fin {
     /// The stream may still grow.
     NotQueued,
-    /// To be sent once everything before it was.
+    /// To be sent once everything before it was sent.
     Queued,
     /// Sent at least once.
     Sent,
 }
 
-/// See the module's picture.
+/// See the diagram at the top of the module.
 #[derive(Clone, Copy, Debug)]
 pub struct SendState {
     /// ISS + 1: the sequence number of stream offset 0.
@@ -35,10 +35,10 @@ pub struct SendState {
     pub una: StreamOffset,
     /// SND.NXT.
     pub nxt: StreamOffset,
-    /// Everything before it was handed out to be fetched.
+    /// Everything before it was claimed, that is, is being fetched or was sent.
     pub claimed: StreamOffset,
-    /// Everything before it was handed out once, and may be on its way here still, even if a
-    /// timeout has it handed out again.
+    /// Everything before it was claimed at least once. Its fetch may still be under way, even if a
+    /// timeout made the bytes claimable again.
     pub claimed_once: StreamOffset,
     /// The end of what the session has to send.
     pub end: StreamOffset,
@@ -95,7 +95,7 @@ impl SendState {
     }
 
     /// The stream range of a SACK block; `None` unless it lies in SND.UNA..SND.NXT and is not
-    /// reversed (RFC 2018 s4 promises nothing of what a peer really sends).
+    /// reversed: a peer may send any block.
     #[must_use]
     pub fn reported_range(&self, block: (SeqNumber, SeqNumber)) -> Option<StreamRange> {
         let (start, end) = (self.offset_of(block.0)?, self.offset_of(block.1)?);
@@ -121,20 +121,20 @@ impl SendState {
         self.window_max
     }
 
-    /// Queued bytes the peer's window admits beyond what was handed out.
+    /// Queued bytes that the peer's window admits and that are not claimed yet.
     #[must_use]
     pub fn admitted(&self) -> StreamRange {
         let edge = (self.una + self.window).min(self.end);
         StreamRange::new(self.claimed, edge.max(self.claimed))
     }
 
-    /// Queued bytes not handed out yet, admitted or not.
+    /// Queued bytes not claimed yet, whether the window admits them or not.
     #[must_use]
     pub const fn unclaimed_bytes(&self) -> u64 {
         self.end.0.saturating_sub(self.claimed.0)
     }
 
-    /// Bytes being fetched that have never left.
+    /// Bytes being fetched that were never sent.
     #[must_use]
     pub const fn fetching_bytes(&self) -> u64 {
         self.claimed.0 - self.nxt.0

@@ -1,11 +1,11 @@
-//! Places in the byte stream we send, as 64-bit numbers that never wrap.
+//! Offsets in the byte stream we send, as 64-bit numbers that never wrap.
 //!
 //! Sequence numbers wrap every 4 GiB; stream offsets do not. All of the send side computes in
-//! offsets, and the conversion to sequence numbers stands in one place ([`crate::send`]).
+//! offsets; only [`crate::send`] converts them to sequence numbers.
 
 use core::ops::{Add, AddAssign, Sub};
 
-/// A place in the stream we send: bytes after the first payload byte, so 0 is ISS + 1.
+/// An offset in the stream we send. Offset 0 is the first payload byte, sequence number ISS + 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct StreamOffset(pub u64);
 
@@ -71,13 +71,13 @@ impl StreamRange {
         self.end.0 - self.start.0
     }
 
-    /// Whether the run holds nothing.
+    /// Whether the run is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
     }
 
-    /// What both runs hold; `None` if that is nothing.
+    /// The bytes that are in both runs; `None` if there are none.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         let start = self.start.max(other.start);

@@ -1,18 +1,19 @@
-//! From a segment's four-tuple to what we keep of its connection: one look-up, fixed capacity.
+//! The hash table from a segment's four-tuple to the index of its connection: one look-up, fixed
+//! capacity.
 //!
-//! Half-open connections, connections and TIME-WAIT live in tables of their own, since they differ
-//! in size and rights; the index tells which and where. The hash is keyed (SipHash-1-3), so nobody
-//! outside can choose tuples that collide.
+//! Half-open connections, connections and TIME-WAIT entries are in tables of their own, because they
+//! differ in size; a [`TableIndex`] says which table and where. The hash is keyed (SipHash-1-3), so
+//! an attacker cannot choose tuples that collide.
 //!
 //! ```text
 //!   slots:    [ tag, entry ] [ 0 ] [ tag, entry ] ...     open addressing, at most half full
 //!                      |                    |
-//!   entries:  [ tuple, place ] [ free -> ] [ tuple, place ] ...
+//!   entries:  [ tuple, index ] [ free -> ] [ tuple, index ] ...
 //! ```
 //!
-//! Removal moves later slots of the run back instead of leaving a mark, so a table whose
-//! connections come and go never has to be rebuilt: its memory is of one size from the start, and
-//! no look-up or change costs more than a run of slots.
+//! Removal moves later slots of the run back instead of leaving a tombstone, so the table never has
+//! to be rebuilt: its memory has a constant size from the start, and no operation costs more than
+//! one run of slots.
 
 use core::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -28,9 +29,9 @@ pub struct FourTuple {
     pub peer: SocketAddr,
 }
 
-/// Where a connection is kept.
+/// The table that holds a connection, and its index there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum TableIndex {
     /// Index into the half-open table.
     HalfOpen(u32),
     /// Index into the table of connections.
@@ -42,11 +43,11 @@ pub enum Place {
 /// Ends the list of free entries.
 const NONE: u32 = u32::MAX;
 
-/// One place of the hash table.
+/// One slot of the hash table.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The low half of the tuple's hash; 0 marks an empty slot, so a hash of 0 counts as 1. Says
-    /// where the search for the tuple begins.
+    /// The low half of the tuple's hash, at which the search for the tuple begins. 0 marks an empty
+    /// slot, so a hash of 0 is stored as 1.
     tag: u32,
     /// Index into the entries.
     entry: u32,
@@ -60,7 +61,7 @@ const EMPTY: Slot = Slot {
 /// What a slot points to.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    Used(FourTuple, Place),
+    Used(FourTuple, TableIndex),
     /// The next free entry, or [`NONE`].
     Free(u32),
 }
@@ -95,37 +96,37 @@ impl Table {
         }
     }
 
-    /// Where `tuple` is kept.
+    /// The table and index of `tuple`.
     #[must_use]
-    pub fn find(&self, tuple: &FourTuple) -> Option<Place> {
+    pub fn find(&self, tuple: &FourTuple) -> Option<TableIndex> {
         let slot = self.search(tag(&self.key, tuple), tuple).ok()?;
         match self.entries[self.slots[slot].entry as usize] {
-            Entry::Used(_, place) => Some(place),
+            Entry::Used(_, index) => Some(index),
             Entry::Free(_) => None,
         }
     }
 
-    /// Records or moves `tuple`.
+    /// Inserts `tuple`, or changes its index.
     ///
     /// # Panics
     /// If the table is full: its capacity is the sum of the tables it points into.
-    pub fn set(&mut self, tuple: FourTuple, place: Place) {
+    pub fn set(&mut self, tuple: FourTuple, index: TableIndex) {
         let tag = tag(&self.key, &tuple);
         match self.search(tag, &tuple) {
-            Ok(slot) => self.entries[self.slots[slot].entry as usize] = Entry::Used(tuple, place),
+            Ok(slot) => self.entries[self.slots[slot].entry as usize] = Entry::Used(tuple, index),
             Err(slot) => {
                 assert!(
                     self.used < self.capacity,
                     "the table indexes what other tables bound"
                 );
-                let entry = self.store(Entry::Used(tuple, place));
+                let entry = self.store(Entry::Used(tuple, index));
                 self.slots[slot] = Slot { tag, entry };
                 self.used += 1;
             }
         }
     }
 
-    /// Forgets `tuple`.
+    /// Removes `tuple`.
     pub fn remove(&mut self, tuple: &FourTuple) {
         let Ok(slot) = self.search(tag(&self.key, tuple), tuple) else {
             return;
@@ -180,8 +181,7 @@ impl Table {
         to.wrapping_sub(from) & (self.slots.len() - 1)
     }
 
-    /// Empties a slot, and moves back whatever of the run behind it a search would not find any
-    /// more.
+    /// Empties a slot, and moves back later slots of its run that a search would no longer find.
     fn close_gap(&mut self, mut gap: usize) {
         let mut slot = gap;
         loop {
@@ -190,7 +190,7 @@ impl Table {
             if moved.tag == 0 {
                 break;
             }
-            // Its search begins at or before the gap, and would end there.
+            // Its search begins at or before the gap and would end there, so it moves.
             if self.steps(self.home(moved.tag), slot) >= self.steps(gap, slot) {
                 self.slots[gap] = moved;
                 gap = slot;
@@ -199,14 +199,14 @@ impl Table {
         self.slots[gap] = EMPTY;
     }
 
-    /// Keeps an entry where one is free, else in the room reserved at start.
+    /// Stores an entry in a free one, else in the capacity reserved at start.
     fn store(&mut self, entry: Entry) -> u32 {
         let free = self.first_free;
-        if let Some(place) = self.entries.get_mut(free as usize) {
-            if let Entry::Free(next) = *place {
+        if let Some(freed) = self.entries.get_mut(free as usize) {
+            if let Entry::Free(next) = *freed {
                 self.first_free = next;
             }
-            *place = entry;
+            *freed = entry;
             return free;
         }
         let index = u32::try_from(self.entries.len());
@@ -254,7 +254,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{FourTuple, Place, Table};
+    use super::{FourTuple, Table, TableIndex};
 
     fn tuple(port: u16) -> FourTuple {
         FourTuple {
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn tuples_are_found_moved_and_forgotten() {
         let mut table = Table::new(2, [7; 16]);
-        table.set(tuple(1), Place::HalfOpen(3));
-        table.set(tuple(2), Place::Connection(4));
-        assert_eq!(table.find(&tuple(1)), Some(Place::HalfOpen(3)));
-        table.set(tuple(1), Place::TimeWait(9));
-        assert_eq!(table.find(&tuple(1)), Some(Place::TimeWait(9)));
+        table.set(tuple(1), TableIndex::HalfOpen(3));
+        table.set(tuple(2), TableIndex::Connection(4));
+        assert_eq!(table.find(&tuple(1)), Some(TableIndex::HalfOpen(3)));
+        table.set(tuple(1), TableIndex::TimeWait(9));
+        assert_eq!(table.find(&tuple(1)), Some(TableIndex::TimeWait(9)));
         table.remove(&tuple(1));
         assert_eq!(table.find(&tuple(1)), None);
         assert_eq!(table.len(), 1);
@@ -278,15 +278,15 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "what other tables bound")]
-    fn more_than_its_capacity_is_a_mistake_of_ours() {
+    fn exceeding_the_capacity_panics() {
         let mut table = Table::new(1, [0; 16]);
-        table.set(tuple(1), Place::HalfOpen(0));
-        table.set(tuple(2), Place::HalfOpen(1));
+        table.set(tuple(1), TableIndex::HalfOpen(0));
+        table.set(tuple(2), TableIndex::HalfOpen(1));
     }
 
     /// Connections come and go for as long as the server runs, in a table nine tenths full.
     #[test]
-    fn replacing_tuples_for_ever_neither_moves_nor_grows_the_table() {
+    fn replacing_tuples_does_not_reallocate_the_table() {
         const CAPACITY: u32 = 16_384 + 4096 + 16_384;
         const LIVE: u32 = CAPACITY * 9 / 10;
         let name = |n: u32| FourTuple {
@@ -307,21 +307,21 @@ mod tests {
         };
         let at_start = memory(&table);
         for n in 0..LIVE {
-            table.set(name(n), Place::HalfOpen(n));
+            table.set(name(n), TableIndex::HalfOpen(n));
         }
         for n in LIVE..LIVE + 400_000 {
             table.remove(&name(n - LIVE));
-            table.set(name(n), Place::HalfOpen(n));
+            table.set(name(n), TableIndex::HalfOpen(n));
             assert_eq!(memory(&table), at_start, "after {n}");
         }
         assert_eq!(table.len(), LIVE as usize);
         for n in 400_000..400_000 + LIVE {
-            assert_eq!(table.find(&name(n)), Some(Place::HalfOpen(n)));
+            assert_eq!(table.find(&name(n)), Some(TableIndex::HalfOpen(n)));
         }
         assert_eq!(table.find(&name(399_999)), None);
         // To the last entry.
         for n in 0..CAPACITY - LIVE {
-            table.set(name(n), Place::TimeWait(n));
+            table.set(name(n), TableIndex::TimeWait(n));
         }
         assert_eq!(table.len(), CAPACITY as usize);
         assert_eq!(memory(&table), at_start);
@@ -330,7 +330,7 @@ mod tests {
     proptest! {
         /// Few slots and as many tuples as there is room for: runs are long and go around the end.
         #[test]
-        fn it_agrees_with_a_map(
+        fn the_table_agrees_with_a_btree_map(
             capacity in 1usize..20,
             key in any::<[u8; 16]>(),
             steps in proptest::collection::vec((0u16..25, any::<bool>()), 0..300),
@@ -343,8 +343,8 @@ mod tests {
                     twin.remove(&port);
                 } else if twin.contains_key(&port) || twin.len() < capacity {
                     let index = u32::try_from(step).unwrap();
-                    table.set(tuple(port), Place::Connection(index));
-                    twin.insert(port, Place::Connection(index));
+                    table.set(tuple(port), TableIndex::Connection(index));
+                    twin.insert(port, TableIndex::Connection(index));
                 }
                 prop_assert_eq!(table.len(), twin.len());
                 prop_assert_eq!(table.is_empty(), twin.is_empty());

@@ -1,9 +1,9 @@
 //! Deadlines of many connections: an indexed binary heap, one entry per connection.
 //!
-//! A timing wheel would make setting O(1), but most settings here change nothing: a busy
-//! connection moves its deadline *later* with each ACK, and a later deadline is left where it is
-//! and looked at again when the old one comes due. What remains is a few heap moves per connection
-//! and RTO, exact deadlines, and a bound known at start.
+//! A timing wheel would make `set` O(1), but most calls of `set` change nothing here: a busy
+//! connection moves its deadline *later* with each ACK, and a later deadline is not recorded; the
+//! key comes due at the old one and is set again then. This costs a few heap operations for each
+//! connection and RTO; deadlines are exact, and the size is known at start.
 
 use clock::Instant;
 
@@ -14,8 +14,8 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct TimerQueue {
     heap: Vec<(Instant, u32)>,
-    /// Where each key stands in `heap`.
-    places: Vec<u32>,
+    /// The position of each key in `heap`.
+    positions: Vec<u32>,
 }
 
 impl TimerQueue {
@@ -28,30 +28,30 @@ impl TimerQueue {
         );
         Self {
             heap: Vec::with_capacity(capacity),
-            places: vec![ABSENT; capacity],
+            positions: vec![ABSENT; capacity],
         }
     }
 
-    /// The key must be looked at no later than `deadline`. A deadline later than the one already
-    /// set is not recorded: the key comes due early, and is then set again by its owner.
+    /// Makes the key come due no later than `deadline`. A deadline later than the one already set is
+    /// not recorded: the key comes due early, and its owner then sets it again.
     pub fn set(&mut self, key: u32, deadline: Instant) {
-        let place = self.places[key as usize];
-        if place == ABSENT {
-            let place = self.heap.len();
+        let position = self.positions[key as usize];
+        if position == ABSENT {
+            let position = self.heap.len();
             self.heap.push((deadline, key));
-            self.places[key as usize] = index(place);
-            self.rise(place);
-        } else if deadline < self.heap[place as usize].0 {
-            self.heap[place as usize].0 = deadline;
-            self.rise(place as usize);
+            self.positions[key as usize] = to_u32(position);
+            self.sift_up(position);
+        } else if deadline < self.heap[position as usize].0 {
+            self.heap[position as usize].0 = deadline;
+            self.sift_up(position as usize);
         }
     }
 
-    /// The key needs no look any more.
+    /// Removes the key from the queue.
     pub fn clear(&mut self, key: u32) {
-        let place = self.places[key as usize];
-        if place != ABSENT {
-            self.remove(place as usize);
+        let position = self.positions[key as usize];
+        if position != ABSENT {
+            self.remove(position as usize);
         }
     }
 
@@ -71,58 +71,58 @@ impl TimerQueue {
         Some(key)
     }
 
-    fn remove(&mut self, place: usize) {
-        let (_, key) = self.heap.swap_remove(place);
-        self.places[key as usize] = ABSENT;
-        if let Some((_, moved)) = self.heap.get(place) {
-            self.places[*moved as usize] = index(place);
-            let place = self.rise(place);
-            self.sink(place);
+    fn remove(&mut self, position: usize) {
+        let (_, key) = self.heap.swap_remove(position);
+        self.positions[key as usize] = ABSENT;
+        if let Some((_, moved)) = self.heap.get(position) {
+            self.positions[*moved as usize] = to_u32(position);
+            let position = self.sift_up(position);
+            self.sift_down(position);
         }
     }
 
-    fn rise(&mut self, mut place: usize) -> usize {
-        while place > 0 {
-            let parent = (place - 1) / 2;
-            if self.heap[parent].0 <= self.heap[place].0 {
+    fn sift_up(&mut self, mut position: usize) -> usize {
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            if self.heap[parent].0 <= self.heap[position].0 {
                 break;
             }
-            self.swap(place, parent);
-            place = parent;
+            self.swap(position, parent);
+            position = parent;
         }
-        place
+        position
     }
 
-    fn sink(&mut self, mut place: usize) {
+    fn sift_down(&mut self, mut position: usize) {
         loop {
-            let mut least = place;
-            for child in [2 * place + 1, 2 * place + 2] {
+            let mut least = position;
+            for child in [2 * position + 1, 2 * position + 2] {
                 if child < self.heap.len() && self.heap[child].0 < self.heap[least].0 {
                     least = child;
                 }
             }
-            if least == place {
+            if least == position {
                 return;
             }
-            self.swap(place, least);
-            place = least;
+            self.swap(position, least);
+            position = least;
         }
     }
 
     fn swap(&mut self, one: usize, other: usize) {
         self.heap.swap(one, other);
-        self.places[self.heap[one].1 as usize] = index(one);
-        self.places[self.heap[other].1 as usize] = index(other);
+        self.positions[self.heap[one].1 as usize] = to_u32(one);
+        self.positions[self.heap[other].1 as usize] = to_u32(other);
     }
 }
 
-/// A place in the heap; `new` made sure it fits.
+/// A position in the heap as it is stored; `new` bounds it.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "new() bounds the capacity below 2^32 - 1"
 )]
-const fn index(place: usize) -> u32 {
-    place as u32
+const fn to_u32(position: usize) -> u32 {
+    position as u32
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What was decided about a segment or a connection. Plain values: the core never logs.
+//! Verdicts about a segment or a connection. They are plain values: this crate never logs.
 
 use core::ops::Range;
 
@@ -17,7 +17,7 @@ pub enum SegmentDrop {
     UnexpectedSyn,
     /// No ACK flag.
     NoAck,
-    /// It acknowledges what was never sent, or is too old: challenge ACK (RFC 5961 s5.2).
+    /// It acknowledges bytes that were never sent, or is too old: challenge ACK (RFC 5961 s5.2).
     UnacceptableAck,
 }
 
@@ -35,7 +35,7 @@ impl SegmentDrop {
         Self::UnacceptableAck,
     ];
 
-    /// The reason's name as counters have it.
+    /// The reason's name, as used by the counters.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl SegmentDrop {
 /// Why a connection is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CloseReason {
-    /// Both sides finished; nothing is owed.
+    /// Both sides closed, and all data is acknowledged.
     Finished,
     /// The peer sent a reset.
     Reset,
@@ -61,31 +61,31 @@ pub enum CloseReason {
     TimedOut,
 }
 
-/// What is to become of the connection.
+/// What happens to the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It goes on.
     Open,
-    /// It is over and can be forgotten.
+    /// It is over and can be removed.
     Closed(CloseReason),
-    /// It is over, but its name must stay taken a while: see [`crate::time_wait`].
+    /// It is over, but its four-tuple enters TIME-WAIT: see [`crate::time_wait`].
     TimeWait,
 }
 
-/// What a segment brought.
+/// The result of handling a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "text that is not taken is lost: it has been acknowledged"]
 pub struct Arrival {
-    /// The part of the payload that is new and in order; the session's from now on.
+    /// The part of the payload that is new and in order; the session must take it now.
     pub text: Range<usize>,
     /// The peer's FIN is in order: no more text will come.
     pub peer_finished: bool,
     /// SND.UNA moved.
     pub acknowledged: bool,
-    /// The last retransmission timeout was spurious, and what it did to the window is undone
+    /// The last retransmission timeout was spurious, and its reduction of the window was undone
     /// (RFC 3522, RFC 5682).
     pub timeout_undone: bool,
-    /// What is to become of the connection.
+    /// What happens to the connection.
     pub outcome: Outcome,
     /// Why the segment was not processed further, if it was not.
     pub drop: Option<SegmentDrop>,

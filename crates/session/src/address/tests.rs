@@ -81,7 +81,7 @@ fn each_address_is_asked_for_in_each_round_and_not_sooner() {
 }
 
 #[test]
-fn a_late_caller_gets_the_whole_interval_after_its_last_question() {
+fn a_late_poll_keeps_the_whole_interval_after_the_last_probe() {
     let mut check = check();
     let mut now = START;
     for _ in 0..ProbeTimes::NETWORK.probes {
@@ -94,7 +94,7 @@ fn a_late_caller_gets_the_whole_interval_after_its_last_question() {
 }
 
 #[test]
-fn who_has_an_address_of_ours_is_a_conflict() {
+fn a_station_with_one_of_our_addresses_is_a_conflict() {
     let conflict = |address: IpAddr| {
         Some(AddressConflict {
             address,
@@ -121,7 +121,7 @@ fn who_has_an_address_of_ours_is_a_conflict() {
 }
 
 #[test]
-fn what_is_about_others_or_our_own_is_none() {
+fn frames_about_other_addresses_or_our_own_are_no_conflict() {
     let nobody = Ipv4Addr::UNSPECIFIED;
     let (request, reply) = (ArpOperation::Request, ArpOperation::Reply);
     assert_eq!(

@@ -5,9 +5,10 @@ use core::net::SocketAddr;
 
 use clock::Instant;
 use memory::Arena;
-use tcp::listener::{is_opening, refusal};
+use tcp::listener::{is_connection_request, reset_for};
 use tcp::{
-    CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Outcome, Place, TimeWaitVerdict,
+    CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Outcome, TableIndex,
+    TimeWaitVerdict,
 };
 use wire::{Path, SeqNumber, TcpRepr};
 
@@ -33,13 +34,13 @@ impl Conductor {
             peer: SocketAddr::new(path.source, segment.source_port),
         };
         match self.table.find(&tuple) {
-            Some(Place::Connection(index)) => {
+            Some(TableIndex::Connection(index)) => {
                 self.handle_client_segment(now, arena, index, path, segment, payload);
             }
-            Some(Place::HalfOpen(index)) => {
+            Some(TableIndex::HalfOpen(index)) => {
                 self.handle_half_open_segment(now, arena, index, path, segment, payload);
             }
-            Some(Place::TimeWait(index)) => {
+            Some(TableIndex::TimeWait(index)) => {
                 self.handle_time_wait_segment(now, index, &tuple, path, segment, payload);
             }
             None => self.handle_unmatched_segment(now, &tuple, path, segment, payload, None),
@@ -60,7 +61,7 @@ impl Conductor {
         let port = Some(segment.destination_port);
         let is_served = port == self.config.http_port || port == self.config.https_port;
         let is_welcome = self.is_listening && is_served;
-        if !(is_welcome && is_opening(segment)) {
+        if !(is_welcome && is_connection_request(segment)) {
             self.refuse(path, segment, payload);
             return;
         }
@@ -97,7 +98,7 @@ impl Conductor {
         let index = self.half_opens.insert(HalfOpenEntry { half_open, route });
         let index = index.expect("invariant: room was made");
         self.counters.tcp_open_count += 1;
-        self.table.set(*tuple, Place::HalfOpen(index));
+        self.table.set(*tuple, TableIndex::HalfOpen(index));
         self.timers
             .set(self.first_half_open_key() + index, half_open.deadline());
         self.answer_segment(&route, &half_open.syn_ack(now));
@@ -105,7 +106,7 @@ impl Conductor {
 
     /// Answers a segment of no connection by a reset, unless the segment is itself a reset.
     fn refuse(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
-        if let Some(reset) = refusal(segment, payload.len()) {
+        if let Some(reset) = reset_for(segment, payload.len()) {
             self.counters.tcp_refused_segments += 1;
             self.answer_segment(&path.reply_route(), &reset);
         }
@@ -125,7 +126,7 @@ impl Conductor {
         };
         match half_open.handle_segment(segment, payload.len()) {
             HalfOpenVerdict::Ignore => {}
-            HalfOpenVerdict::Repeat => self.repeat_syn_ack(now, index, path, segment),
+            HalfOpenVerdict::RetransmitSynAck => self.retransmit_syn_ack(now, index, path, segment),
             HalfOpenVerdict::Reset => self.refuse(path, segment, payload),
             HalfOpenVerdict::Forget => self.remove_half_open(index),
             HalfOpenVerdict::Establish => {
@@ -153,7 +154,8 @@ impl Conductor {
                     return;
                 };
                 self.counters.tcp_established_count += 1;
-                self.table.set(half_open.tuple(), Place::Connection(index));
+                self.table
+                    .set(half_open.tuple(), TableIndex::Connection(index));
                 self.handle_client_segment(now, arena, index, path, segment, payload);
             }
         }
@@ -161,11 +163,11 @@ impl Conductor {
 
     /// The SYN-ACK goes to the MAC address this segment came from: the next hop of the first SYN
     /// may have failed.
-    fn repeat_syn_ack(&mut self, now: Instant, index: u32, path: &Path, segment: &TcpRepr) {
+    fn retransmit_syn_ack(&mut self, now: Instant, index: u32, path: &Path, segment: &TcpRepr) {
         let Some(entry) = self.half_opens.entry_mut(index) else {
             return;
         };
-        entry.half_open.on_repeat(now, segment);
+        entry.half_open.on_syn_ack_retransmit(now, segment);
         let half_open = entry.half_open;
         self.answer_segment(&path.reply_route(), &half_open.syn_ack(now));
     }
@@ -363,11 +365,11 @@ impl Conductor {
         let tuple = entry.tuple();
         self.counters.tcp_finished_count += 1;
         self.remove_client(arena, index);
-        let (place, evicted) = self.time_wait.insert(entry);
+        let (time_wait_index, evicted) = self.time_wait.insert(entry);
         if let Some(evicted) = evicted {
             self.table.remove(&evicted);
         }
-        self.table.set(tuple, Place::TimeWait(place));
+        self.table.set(tuple, TableIndex::TimeWait(time_wait_index));
         self.answer_segment(&route, &ack);
     }
 

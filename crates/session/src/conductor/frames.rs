@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use clock::Instant;
 use memory::Arena;
-use tcp::{FourTuple, Place};
+use tcp::{FourTuple, TableIndex};
 use wire::{
     ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, OriginalTcp, Path, Route,
     TcpChecksum, TcpRepr,
@@ -200,7 +200,7 @@ impl Conductor {
             local: SocketAddr::new(original.source, original.source_port),
             peer: SocketAddr::new(original.destination, original.destination_port),
         };
-        let Some(Place::Connection(index)) = self.table.find(&tuple) else {
+        let Some(TableIndex::Connection(index)) = self.table.find(&tuple) else {
             return;
         };
         let Some(client) = self.clients.entry_mut(index) else {

@@ -345,17 +345,17 @@ impl Conductor {
     /// Handshakes that are waiting for us are not reset: otherwise an overloaded server would reset
     /// each handshake just before it completes. Returns whether there was one to reset.
     fn evict_handshake(&mut self) -> bool {
-        let mut place = 0;
-        while let Some(token) = self.handshakes.get(place).copied() {
+        let mut position = 0;
+        while let Some(token) = self.handshakes.get(position).copied() {
             let tls = self.client_of(token).and_then(|client| client.tls.as_ref());
             let (is_over, is_waiting) = match tls {
                 Some(tls) => (!tls.is_handshaking(), tls.waits_for_client()),
                 None => (true, false),
             };
             if is_over || is_waiting {
-                self.handshakes.remove(place);
+                self.handshakes.remove(position);
             } else {
-                place += 1;
+                position += 1;
             }
             if is_waiting {
                 self.note_overflow(token);

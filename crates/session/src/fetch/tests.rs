@@ -239,7 +239,7 @@ fn new_data_ends_with_a_record_if_one_fits() {
 }
 
 #[test]
-fn a_part_of_a_record_leaves_if_waiting_would_not_help() {
+fn a_partial_record_is_sent_if_waiting_would_not_help() {
     let stream = sealed_stream(307_200);
     let idle = demand(SEALED_HEAD + 100, SEALED_HEAD + 3000);
     let narrow = Demand {

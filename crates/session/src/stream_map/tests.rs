@@ -237,7 +237,7 @@ fn a_key_update_leaves_what_was_sealed_alone() {
 }
 
 #[test]
-fn what_the_handshake_left_to_be_sent_keeps_its_place() {
+fn queued_handshake_records_keep_their_position() {
     let handshaken = || {
         let mut map = StreamMap::default();
         map.push_verbatim(b"flight");
@@ -271,7 +271,7 @@ fn what_the_handshake_left_to_be_sent_keeps_its_place() {
 }
 
 #[test]
-fn what_is_dropped_ends_with_a_record_and_keeps_the_object_in_use() {
+fn truncation_ends_with_a_record_and_keeps_the_object_in_use() {
     let mut map = sealed_map();
     push(&mut map, b"head", 0, 2500, 1);
     push(&mut map, b"head", 0, 2500, 2);
@@ -322,7 +322,7 @@ proptest! {
     /// Stream offsets, records and object offsets agree, however a stream was queued, cut and
     /// re-keyed: each record's content follows the last one's, and the runs have no gaps.
     #[test]
-    fn the_rulers_agree(
+    fn stream_offsets_and_object_offsets_agree(
         replies in prop::collection::vec((1_usize..50, 0_u64..9000, 0_u64..5000), 1..5),
         claims in prop::collection::vec(0_u64..40_000, 0..4),
     ) {

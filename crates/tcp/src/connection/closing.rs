@@ -1,4 +1,4 @@
-//! The closing states (RFC 9293 s3.6) and the three ways out.
+//! The closing states (RFC 9293 s3.6) and the three ways in which a connection ends.
 
 use clock::Instant;
 use wire::{TcpFlags, TcpOptions, TcpRepr};
@@ -13,20 +13,20 @@ use crate::verdict::{CloseReason, Outcome};
 pub enum State {
     /// Data both ways.
     Established,
-    /// The peer finished, we did not.
+    /// The peer sent its FIN; we have not sent ours.
     CloseWait,
     /// We sent a FIN; it is not acknowledged.
     FinWait1,
-    /// Our FIN is acknowledged; the peer may still send. Since when is kept here.
+    /// Our FIN is acknowledged, since this time; the peer may still send.
     FinWait2(Instant),
     /// Both sent FINs; ours is not acknowledged.
     Closing,
-    /// The peer finished first, our FIN followed and is not acknowledged.
+    /// The peer's FIN came first, our FIN followed and is not acknowledged.
     LastAck,
 }
 
 impl Connection {
-    /// Our FIN left for the first time.
+    /// Our FIN was sent for the first time.
     pub(super) fn on_fin_sent(&mut self, now: Instant) {
         self.fin_sent_at = now;
         self.state = match self.state {
@@ -61,12 +61,12 @@ impl Connection {
         Outcome::Open
     }
 
-    /// When an orphan is given up: our FIN was sent, all before it is acknowledged, and the FIN is
-    /// not. It counts from the FIN's first sending, or from the last ACK of data if that came
-    /// later, and no answer of the peer moves it: one that acknowledges everything but the FIN,
-    /// and answers each FIN by a shut window, would otherwise stay for ever. While data is
-    /// unacknowledged the session decides how long a peer may take
-    /// ([`Connection::progress_at`]).
+    /// When an orphaned connection times out: our FIN was sent, all data before it is acknowledged,
+    /// and the FIN is not. The time counts from the first transmission of the FIN, or from the last
+    /// ACK of data if that came later. No answer of the peer extends it: otherwise a peer that
+    /// acknowledges everything but the FIN, and answers each FIN with a zero window, would keep the
+    /// connection for ever. While data is unacknowledged the session decides how long a peer may
+    /// take ([`Connection::progress_at`]).
     pub(super) fn orphan_deadline(&self) -> Option<Instant> {
         let waits_for_ack = matches!(
             self.state,
@@ -76,7 +76,7 @@ impl Connection {
             .then(|| self.fin_sent_at.max(self.progress_at) + self.config.orphan)
     }
 
-    /// Whether the peer may still send text that matters.
+    /// Whether text of the peer is still accepted.
     pub(super) const fn takes_text(&self) -> bool {
         matches!(
             self.state,
@@ -84,7 +84,7 @@ impl Connection {
         )
     }
 
-    /// What TIME-WAIT has to remember.
+    /// The state that TIME-WAIT keeps.
     #[must_use]
     pub fn time_wait(&self, now: Instant) -> TimeWait {
         TimeWait::new(
@@ -96,8 +96,7 @@ impl Connection {
         )
     }
 
-    /// The connection is given up: the reset that says so (RFC 9293 s3.5.2). The caller forgets
-    /// the connection.
+    /// The reset that aborts the connection (RFC 9293 s3.5.2). The caller removes the connection.
     #[must_use]
     pub fn abort(&self, now: Instant) -> TcpRepr {
         TcpRepr {

@@ -12,27 +12,26 @@ use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 use crate::verdict::{Arrival, CloseReason, Outcome, SegmentDrop};
 
-/// A timestamp says no more than this of a round trip: its clock ticks each millisecond.
+/// Resolution of an RTT sample from a timestamp: the timestamp clock ticks each millisecond.
 const TIMESTAMP_GRANULARITY: Duration = Duration::from_millis(1);
 
-/// What one ACK brought, gathered before anything is decided.
+/// What one ACK delivered, collected before anything is decided.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivery {
     /// Bytes newly known to have arrived.
     pub(super) bytes: u64,
-    /// The same as far as it can be guessed without SACK; for rate reduction.
+    /// The same, estimated for peers without SACK; for rate reduction.
     arrived: u64,
-    /// The longest round trip among entries sent once, or what the echoed timestamp says; for
-    /// SRTT.
+    /// The longest round trip among entries sent once, or that of the echoed timestamp; for SRTT.
     rtt: Option<Duration>,
-    /// When the segment left whose timestamp is echoed, to the millisecond.
+    /// When the segment was sent whose timestamp is echoed, to the millisecond.
     pub(super) echoed_at: Option<Instant>,
-    /// Some of it surely arrived as it was first sent, before the timeout that is under way.
+    /// Some bytes certainly arrived by their first transmission, which was before the last timeout.
     pub(super) first_sendings: bool,
     /// SND.UNA moved.
     pub(super) advanced: bool,
-    /// The peer reported something received twice (RFC 2883).
-    duplicate_report: bool,
+    /// The peer reported bytes received twice (DSACK, RFC 2883).
+    is_dsack: bool,
     /// Outstanding bytes before this ACK; the window grows only if it was in use.
     outstanding_before: u64,
 }
@@ -68,7 +67,7 @@ impl Connection {
         if !segment.flags.contains(TcpFlags::ACK) {
             return Arrival::dropped(SegmentDrop::NoAck);
         }
-        self.heard_at = now;
+        self.last_received_at = now;
         self.probes = 0;
         self.probe_due = false;
         let Ok(acknowledged) = self.process_ack(now, segment, payload_bytes) else {
@@ -85,8 +84,9 @@ impl Connection {
         arrival
     }
 
-    /// First check failed. Data that comes again means our ACK was lost and is answered always;
-    /// the rest is answered at a bounded rate, or two confused peers could ACK each other forever.
+    /// First check failed. Retransmitted data means that our ACK was lost, so it is always answered.
+    /// Other segments are answered at a bounded rate, because otherwise two desynchronised peers
+    /// could ACK each other forever.
     fn refuse_sequence(
         &mut self,
         now: Instant,
@@ -99,8 +99,8 @@ impl Connection {
             Unacceptable::StaleTimestamp => SegmentDrop::StaleTimestamp,
             Unacceptable::MissingTimestamp => SegmentDrop::MissingTimestamp,
         };
-        // RFC 7323 s3.2 has a missing timestamp dropped in silence; RFC 5961 s4.2 wants every SYN
-        // challenged, and that of a client that lost its state need not bring one.
+        // RFC 7323 s3.2: a segment without timestamp is dropped silently. RFC 5961 s4.2: every SYN
+        // is challenged, and a SYN of a client that lost its state may have no timestamp.
         let silent = segment.flags.contains(TcpFlags::RST)
             || (reason == SegmentDrop::MissingTimestamp && !segment.flags.contains(TcpFlags::SYN));
         if !silent {
@@ -114,7 +114,7 @@ impl Connection {
         Arrival::dropped(reason)
     }
 
-    /// RFC 5961 s3.2: a reset counts only exactly at RCV.NXT.
+    /// RFC 5961 s3.2: a reset is accepted only exactly at RCV.NXT.
     fn check_reset(&mut self, now: Instant, segment: &TcpRepr) -> Arrival {
         if segment.sequence != self.receive.nxt {
             self.challenge(now);
@@ -151,8 +151,8 @@ impl Connection {
         let before = segment
             .acknowledgment
             .distance(self.send.sequence_of(self.send.una));
-        // Old, but harmless if near.
-        let judge_age = |age: u64| {
+        // RFC 5961 s5.2: an old ACK is acceptable if it is at most MAX.SND.WND old.
+        let check_age = |age: u64| {
             if age <= self.send.window_max() {
                 Ok(Acknowledged::default())
             } else {
@@ -161,13 +161,13 @@ impl Connection {
         };
         let Some(ack) = self.send.offset_of(segment.acknowledgment) else {
             // Before the stream's start, so older than anything sent.
-            return judge_age(u64::from(before.unsigned_abs()));
+            return check_age(u64::from(before.unsigned_abs()));
         };
         if ack > self.send.nxt {
             return Err(());
         }
         if ack < self.send.una {
-            return judge_age(self.send.una.since(ack));
+            return check_age(self.send.una.since(ack));
         }
         let window_before = self.send.window();
         if self
@@ -179,16 +179,16 @@ impl Connection {
         if window_before == 0 && self.send.window() > 0 {
             self.rtt.on_window_opened();
         }
-        // RFC 5681 s2; whether something is out decides what it means.
+        // RFC 5681 s2, but for outstanding data, which `apply_delivery` checks.
         let is_duplicate = ack == self.send.una
             && payload_bytes == 0
             && !segment.flags.contains(TcpFlags::FIN)
             && self.send.window() == window_before;
-        let delivery = self.take_delivery(now, segment, ack);
-        let timeout_undone = self.react(now, ack, delivery, is_duplicate);
+        let delivery = self.record_delivery(now, segment, ack);
+        let timeout_undone = self.apply_delivery(now, ack, delivery, is_duplicate);
         if self.send.window() == 0 {
-            // RFC 9293 s3.8.6: a window may shut on what is in flight. Resends then do the work of
-            // probes, and a peer that answers them is not given up.
+            // RFC 9293 s3.8.6: the peer may close its window on data in flight. Retransmissions then
+            // serve as probes, and a peer that answers them must not time out.
             self.timeouts = 0;
         } else if window_before == 0 {
             self.restart_retransmit(now);
@@ -199,12 +199,12 @@ impl Connection {
         })
     }
 
-    /// Moves SND.UNA and SACK's marks, and gathers what that says.
-    fn take_delivery(&mut self, now: Instant, segment: &TcpRepr, ack: StreamOffset) -> Delivery {
+    /// Moves SND.UNA, marks SACKed bytes, and collects what was delivered.
+    fn record_delivery(&mut self, now: Instant, segment: &TcpRepr, ack: StreamOffset) -> Delivery {
         let mut delivery = Delivery {
             outstanding_before: self.outstanding_bytes(),
             advanced: ack > self.send.una,
-            duplicate_report: self.is_duplicate_report(segment, ack),
+            is_dsack: self.is_dsack(segment, ack),
             echoed_at: self.receive.echoed_at(now, segment),
             ..Delivery::default()
         };
@@ -219,7 +219,8 @@ impl Connection {
         let mut on_delivered = |entry: &crate::flight::Transmission| {
             delivery.bytes += entry.end.since(entry.start);
             largest_bytes = entry.end.since(entry.start).max(largest_bytes);
-            // RFC 8985 s6.2, step 2: an echo from before the resend means the first sending came.
+            // RFC 8985 s6.2, step 2: an echo of a timestamp from before the retransmission means
+            // that the first transmission arrived.
             let is_first = entry.retransmitted
                 && echoed_at.is_some_and(|echoed| is_stamped_before(echoed, entry.sent_at));
             if !is_first {
@@ -246,30 +247,31 @@ impl Connection {
                 self.flight.sack(range, &mut on_delivered);
             }
         }
-        // Packets of one entry are of our present size, but for the last.
+        // All packets of one entry except the last have the current segment size.
         let packet_bytes = u16::try_from(largest_bytes).unwrap_or(u16::MAX);
         self.arrived_segment_bytes = packet_bytes
             .min(self.segment_bytes)
             .max(self.arrived_segment_bytes);
         if delivery.advanced {
-            self.refute_path_report();
+            self.discard_refuted_path_report();
         }
         if is_ambiguous {
-            // Karn's rule (RFC 6298 s3). What was sent once arrived before the hole was mended,
-            // and its age says nothing either. An echoed timestamp does, if SND.UNA moved
-            // (RFC 7323 s4.1).
+            // Karn's rule (RFC 6298 s3): no sample from retransmitted bytes. Bytes sent once give
+            // none either: they may have arrived long before the hole was filled. An echoed
+            // timestamp gives a sample if SND.UNA moved (RFC 7323 s4.1).
             delivery.rtt = delivery
                 .echoed_at
                 .filter(|_| delivery.advanced)
                 .map(|echoed| now.since(echoed).max(TIMESTAMP_GRANULARITY));
-            // Without SACK, what was sent once may have waited for what was resent.
+            // Without SACK, bytes sent once may have been acknowledged only after a retransmission.
             delivery.first_sendings &= self.sack_permitted;
         }
         delivery
     }
 
-    /// RFC 2883 s4: the first block lies below the ACK, or inside the second block.
-    fn is_duplicate_report(&self, segment: &TcpRepr, ack: StreamOffset) -> bool {
+    /// Whether the segment has a DSACK (RFC 2883 s4): its first block lies below the ACK, or inside
+    /// the second block.
+    fn is_dsack(&self, segment: &TcpRepr, ack: StreamOffset) -> bool {
         let blocks = segment.options.sack.as_slice();
         let Some(first) = blocks.first() else {
             return false;
@@ -283,9 +285,9 @@ impl Connection {
         })
     }
 
-    /// RTT, loss detection, the congestion window, the timers; in this order. Returns whether a
-    /// timeout was undone.
-    fn react(
+    /// Updates the RTT estimate, detects losses, adjusts the congestion window and restarts the
+    /// timers, in this order. Returns whether a timeout was undone.
+    fn apply_delivery(
         &mut self,
         now: Instant,
         ack: StreamOffset,
@@ -295,8 +297,8 @@ impl Connection {
         if let Some(sample) = delivery.rtt {
             self.rtt.on_sample(sample);
         }
-        if delivery.duplicate_report {
-            self.rack.on_duplicate_report(ack, self.send.nxt);
+        if delivery.is_dsack {
+            self.rack.on_dsack(ack, self.send.nxt);
         }
         self.check_tail_probe(ack, &delivery, duplicate);
         let duplicate = duplicate && !self.flight.is_empty();
@@ -306,7 +308,7 @@ impl Connection {
             self.duplicate_acks = 0;
             self.progress_at = now;
         }
-        let timeout_undone = self.judge_timeout(ack, &delivery, duplicate);
+        let timeout_undone = self.check_spurious_timeout(ack, &delivery, duplicate);
         self.end_recovery(ack);
         if self.sack_permitted {
             self.detect_losses(now);
@@ -320,7 +322,7 @@ impl Connection {
         timeout_undone
     }
 
-    /// RACK's timer: what was merely late is lost by now, and nothing arrived.
+    /// RACK's reordering timer fired: segments that did not arrive in time are now lost.
     pub(super) fn on_reordering_timeout(&mut self, now: Instant) {
         let lost_before = self.flight.lost_bytes();
         self.detect_losses(now);
@@ -330,7 +332,7 @@ impl Connection {
         }
     }
 
-    /// RACK looks at the log; a first loss begins a recovery.
+    /// RACK marks losses in the log; a first loss begins a recovery.
     fn detect_losses(&mut self, now: Instant) {
         let context = RackContext {
             is_recovering: self.recovery != RecoveryState::Open,
@@ -344,7 +346,7 @@ impl Connection {
         }
     }
 
-    /// A loss: the window falls, once per round trip of data (RFC 6675 s5).
+    /// A loss was detected: reduces the window, once per round trip of data (RFC 6675 s5).
     fn begin_recovery(&mut self, outstanding: u64) {
         if self.recovery != RecoveryState::Open {
             return;
@@ -357,8 +359,8 @@ impl Connection {
         };
     }
 
-    /// RFC 6937 s3: without SACK each duplicate stands for a segment, and what a later ACK covers
-    /// was in part counted already.
+    /// RFC 6937 s3: without SACK each duplicate ACK counts as one segment delivered, and these are
+    /// subtracted from the bytes that a later ACK covers.
     fn estimate_arrived(&self, delivery: &Delivery, duplicate: bool) -> u64 {
         let segment = u64::from(self.segment_bytes);
         if self.sack_permitted {
@@ -372,9 +374,10 @@ impl Connection {
         }
     }
 
-    /// Without SACK: RFC 6582. Three duplicates, and each partial ACK after them, name the oldest
-    /// segment. After a timeout duplicates name nothing: they answer what was resent needlessly,
-    /// until more is acknowledged than had left when the timer fired (RFC 6582 s3.2, step 2).
+    /// Loss detection without SACK (RFC 6582): three duplicate ACKs, and each partial ACK after them,
+    /// mean that the oldest segment is lost. After a timeout duplicate ACKs are ignored until more
+    /// is acknowledged than was sent when the timer fired, because they may answer needless
+    /// retransmissions (RFC 6582 s3.2, step 2).
     fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) {
         if duplicate {
             self.duplicate_acks += 1;
@@ -390,7 +393,7 @@ impl Connection {
         }
     }
 
-    /// Everything that was outstanding when the loss was found has arrived.
+    /// Ends the recovery once everything is acknowledged that was outstanding when it began.
     fn end_recovery(&mut self, ack: StreamOffset) {
         match self.recovery {
             RecoveryState::Recovery { high, .. } if ack >= high => {
@@ -414,16 +417,17 @@ impl Connection {
                 let threshold = self.congestion.threshold();
                 let segment = u64::from(self.segment_bytes);
                 let allowed = reduction.on_ack(delivery.arrived, outstanding, threshold, segment);
-                // RFC 6582 s3.2, step 3: what a partial ACK names is resent at once.
+                // RFC 6582 s3.2, step 3: a partial ACK permits the retransmission of one segment at
+                // once.
                 let partial = delivery.advanced && !self.sack_permitted;
                 let least = if partial { segment } else { 0 };
                 self.congestion.set_window(outstanding + allowed.max(least));
             }
             RecoveryState::Open | RecoveryState::Loss { .. } => {
-                // RFC 7661's criterion: a window less than half used says nothing of the path.
+                // RFC 7661's criterion: the window may grow only if at least half of it is used.
                 let in_use = 2 * delivery.outstanding_before >= self.congestion.window();
-                // RFC 5681 s3.1 has only cumulative ACKs open the window; a report above a hole
-                // may turn out to mean a loss.
+                // RFC 5681 s3.1: only cumulative ACKs open the window. A SACK above a hole may turn
+                // out to mean a loss.
                 if delivery.advanced && in_use {
                     let rtt = self.rtt.smoothed().unwrap_or_default();
                     self.congestion.on_ack(now, delivery.bytes, rtt);
@@ -434,17 +438,17 @@ impl Connection {
         }
     }
 
-    /// RFC 8985 s7.4: what became of the tail loss probe.
+    /// RFC 8985 s7.4: detects whether the tail loss probe repaired a loss.
     fn check_tail_probe(&mut self, ack: StreamOffset, delivery: &Delivery, duplicate: bool) {
         let Some(probe) = self.tail_probe else { return };
         if ack < probe.end {
             return;
         }
-        if !probe.is_retransmission || delivery.duplicate_report {
+        if !probe.is_retransmission || delivery.is_dsack {
             self.tail_probe = None;
         } else if ack > probe.end {
-            // Nothing was received twice: the probe mended a loss nobody else would have noticed,
-            // and it counts as one.
+            // No DSACK: the probe repaired a loss that nothing else would have detected, so the
+            // window is reduced.
             self.tail_probe = None;
             if self.recovery == RecoveryState::Open {
                 self.congestion.on_loss();

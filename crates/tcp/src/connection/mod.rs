@@ -1,17 +1,17 @@
 //! One synchronised connection, from ESTABLISHED to its end.
 //!
-//! The verbs, in the order a caller uses them after each batch of input:
+//! The methods, in the order a caller uses them after each batch of input:
 //!
 //! 1. [`Connection::handle_segment`], [`Connection::handle_timeout`]: input.
-//! 2. [`Connection::append`], [`Connection::finish`]: the session says how long its stream is.
-//! 3. [`Connection::demand`]: which bytes may leave now; [`Connection::claim`] takes them, the
-//!    session fetches them, [`Connection::admit`] says what is still wanted of them when they come.
-//! 4. [`Connection::segment`] gives the header, [`Connection::on_transmitted`] is told it left.
-//!    Timers and RTT samples start here and not at the claim.
-//! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), likewise in two steps.
-//! 6. [`Connection::poll_timeout`]: when to come back.
+//! 2. [`Connection::append`], [`Connection::finish`]: the session sets the length of its stream.
+//! 3. [`Connection::demand`]: which bytes may be sent now. [`Connection::claim`] takes them, the
+//!    session fetches them, and [`Connection::admit`] returns the part that must still be sent.
+//! 4. [`Connection::segment`] returns the header; [`Connection::on_transmitted`] is called once the
+//!    segment was sent. Timers and RTT samples start here and not at the claim.
+//! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), also in two steps.
+//! 6. [`Connection::poll_timeout`]: when to call [`Connection::handle_timeout`].
 //!
-//! `now` never decreases between calls. A link that is full simply means step 4 comes later.
+//! `now` never decreases between calls. If the link is full, step 4 comes later.
 
 mod closing;
 mod input;
@@ -38,10 +38,10 @@ pub use output::{Control, Demand};
 pub use path::PATH_REPORT_INTERVAL;
 use path::PathReport;
 use spurious::TimeoutRecord;
-use timers::{Acknowledgment, Alarm, TailProbe};
+use timers::{Acknowledgment, TailProbe, TimerKind};
 
-/// Least MSS we send with: RFC 9293 s3.7.1's default for IPv4. A peer or router that asks for less
-/// would have us spend a packet on every few bytes.
+/// Least MSS we send with: the default for IPv4 of RFC 9293 s3.7.1. A smaller one, set by a peer or
+/// a router, would make us send one packet for every few bytes.
 pub const SEGMENT_BYTES_MIN: u16 = 536;
 
 /// How connections behave; the same for all of a worker.
@@ -51,18 +51,18 @@ pub struct Config {
     pub keep_alive_idle: Duration,
     /// Time between keep-alive probes.
     pub keep_alive_interval: Duration,
-    /// Unanswered probes of keep-alive before the connection is given up.
+    /// Unanswered keep-alive probes before the connection times out.
     pub probes_max: u32,
-    /// Retransmission timeouts in a row, or unanswered probes of a zero window, before the
-    /// connection is given up (RFC 9293 s3.8.3, R2).
+    /// Retransmission timeouts in a row, or unanswered zero-window probes, before the connection
+    /// times out (RFC 9293 s3.8.3, R2).
     pub timeouts_max: u32,
     /// How long our FIN may stay unacknowledged once all data before it is acknowledged, whatever
-    /// the peer answers (RFC 9293 s3.8.3 asks for 100 s at least; Linux's `tcp_orphan_retries`
-    /// comes to as much).
+    /// the peer answers (RFC 9293 s3.8.3: at least 100 s; Linux's `tcp_orphan_retries` amounts to
+    /// the same).
     pub orphan: Duration,
     /// How long FIN-WAIT-2 waits for the peer's FIN (Linux: `tcp_fin_timeout`).
     pub fin_wait_2: Duration,
-    /// How long an ACK may wait for data to travel with (RFC 9293 s3.8.6.3: below 0.5 s).
+    /// How long an ACK may be delayed, to be sent with data (RFC 9293 s3.8.6.3: below 0.5 s).
     pub ack_delay: Duration,
 }
 
@@ -99,47 +99,47 @@ pub struct Connection {
     sack_permitted: bool,
     /// Duplicate ACKs in a row, for peers without SACK.
     duplicate_acks: u32,
-    /// SND.NXT when a loss was last found (RFC 6582 s3.2: "recover", and one); for peers without
+    /// SND.NXT when a loss was last detected (RFC 6582 s3.2: "recover", plus one); for peers without
     /// SACK.
     recover: Option<StreamOffset>,
     /// The last retransmission timeout, while it may turn out to be spurious.
     timeout_record: Option<TimeoutRecord>,
     /// The one of retransmission timeout, tail loss probe and zero-window probe that is running.
-    retransmit: Option<(Alarm, Instant)>,
+    retransmit: Option<(TimerKind, Instant)>,
     /// RACK's reordering timer.
     reordering: Option<Instant>,
-    /// Whether the peer is owed an ACK.
+    /// Whether an ACK must be sent.
     acknowledgment: Acknowledgment,
     /// The tail loss probe under way.
     tail_probe: Option<TailProbe>,
-    /// A probe segment shall leave (keep-alive or zero window).
+    /// A probe segment must be sent (keep-alive or zero window).
     probe_due: bool,
-    /// Less than a sensible segment shall leave: the override timer fired
+    /// The override timer of sender SWS avoidance fired: a small segment must be sent
     /// (RFC 9293 s3.8.6.2.1).
-    override_due: bool,
+    sws_override_due: bool,
     /// Timeouts in a row without new data acknowledged.
     timeouts: u32,
-    /// Probes that left in a row without any answer.
+    /// Unanswered probes in a row.
     probes: u32,
-    /// When the last probe left.
+    /// When the last probe was sent.
     probed_at: Instant,
-    /// How often the wait for the next probe of the window was doubled (RFC 9293 s3.8.6.1).
+    /// How often the interval of zero-window probes was doubled (RFC 9293 s3.8.6.1).
     window_probes_backoff: u32,
     /// When an acceptable segment last arrived.
-    heard_at: Instant,
-    /// When data last left.
+    last_received_at: Instant,
+    /// When data was last sent.
     sent_at: Instant,
-    /// When our FIN first left; means nothing before.
+    /// When our FIN was first sent; not valid before.
     fin_sent_at: Instant,
     /// When SND.UNA last moved, or data was first queued after an idle time.
     progress_at: Instant,
-    /// When the path was last reported to take smaller packets.
+    /// When the packet size was last reduced.
     shrunk_at: Option<Instant>,
-    /// A report that awaits the timer, since larger packets arrived before.
+    /// A packet-too-big report that is not applied yet, because larger packets arrived before.
     path_report: Option<PathReport>,
     /// Payload of the largest packet that is known to have arrived, bytes.
     arrived_segment_bytes: u16,
-    /// When the last challenge ACK left (RFC 5961 s7).
+    /// When the last challenge ACK was sent (RFC 5961 s7).
     challenged_at: Option<Instant>,
     /// Bytes sent more than once, for the counters.
     retransmitted_bytes: u64,
@@ -183,12 +183,12 @@ impl Connection {
             acknowledgment: Acknowledgment::None,
             tail_probe: None,
             probe_due: false,
-            override_due: false,
+            sws_override_due: false,
             timeouts: 0,
             probes: 0,
             probed_at: now,
             window_probes_backoff: 0,
-            heard_at: now,
+            last_received_at: now,
             sent_at: now,
             fin_sent_at: now,
             progress_at: now,
@@ -200,8 +200,8 @@ impl Connection {
         }
     }
 
-    /// The session has `bytes` more to send. If it said [`Connection::finish`] already, they come
-    /// before the FIN.
+    /// The session has `bytes` more to send. After [`Connection::finish`] they still come before the
+    /// FIN.
     ///
     /// # Panics
     /// If the FIN was sent ([`Connection::has_sent_fin`]).
@@ -212,7 +212,7 @@ impl Connection {
             self.progress_at = now;
             self.congestion.on_application_limited();
             let idle = now.since(self.sent_at).as_nanos();
-            // Longer than the timeout, RFC 5681 says, not as long.
+            // RFC 5681: idle for longer than the timeout, not for exactly as long.
             let timeouts = idle.saturating_sub(1) / self.rtt.timeout().as_nanos().max(1);
             self.congestion
                 .on_idle(u64::try_from(timeouts).unwrap_or(u64::MAX));
@@ -223,27 +223,27 @@ impl Connection {
         }
     }
 
-    /// The last `bytes` of what was appended shall not be sent after all.
+    /// Withdraws the last `bytes` that were appended: they will not be sent.
     ///
     /// # Panics
     /// If one of them was ever claimed.
     pub fn withdraw(&mut self, bytes: u64) {
         assert!(
             self.send.claimed_once + bytes <= self.send.end,
-            "what was claimed may have left"
+            "claimed bytes may have been sent"
         );
         self.send.end = self.send.end - bytes;
     }
 
-    /// Everything before it was claimed, if only once: what a timeout has claimed again may still
-    /// be fetched for the first claim, and leave as that has it. What comes before this offset
-    /// therefore stays what it is.
+    /// Everything before this offset was claimed at least once and must not change any more: after a
+    /// timeout bytes are claimed a second time, but the fetch of the first claim may still be under
+    /// way, and its bytes may be sent.
     #[must_use]
     pub const fn claimed_once(&self) -> StreamOffset {
         self.send.claimed_once
     }
 
-    /// Whether our FIN left, and so nothing more can be appended.
+    /// Whether our FIN was sent, so that nothing more can be appended.
     #[must_use]
     pub fn has_sent_fin(&self) -> bool {
         self.send.fin == Fin::Sent
@@ -281,13 +281,13 @@ impl Connection {
         self.segment_bytes
     }
 
-    /// SND.UNA: everything before it arrived and need never be fetched again.
+    /// SND.UNA: everything before it was acknowledged and is never fetched again.
     #[must_use]
     pub fn acknowledged(&self) -> StreamOffset {
         self.send.una.min(self.send.end)
     }
 
-    /// SND.NXT: everything before it left at least once.
+    /// SND.NXT: everything before it was sent at least once.
     #[must_use]
     pub const fn sent(&self) -> StreamOffset {
         self.send.nxt
@@ -317,8 +317,8 @@ impl Connection {
         self.progress_at
     }
 
-    /// Whether `sequence` lies in SND.UNA..SND.NXT: what an ICMP error must quote to be believed
-    /// (RFC 5927 s4.1).
+    /// Whether `sequence` lies in SND.UNA..SND.NXT. An ICMP error must quote such a sequence number
+    /// to be processed (RFC 5927 s4.1).
     #[must_use]
     pub fn is_in_flight(&self, sequence: SeqNumber) -> bool {
         self.send
@@ -326,8 +326,8 @@ impl Connection {
             .is_some_and(|offset| self.send.una <= offset && offset < self.send.nxt)
     }
 
-    /// Whether `acknowledgment` is SND.UNA: so it is in a segment just accepted, unless that one was
-    /// older than another.
+    /// Whether `acknowledgment` is SND.UNA. This holds for a segment that was just accepted, unless
+    /// a newer one arrived before it.
     #[must_use]
     pub fn is_acknowledged_to(&self, acknowledgment: SeqNumber) -> bool {
         acknowledgment == self.send.sequence_of(self.send.una)
@@ -351,7 +351,7 @@ impl Connection {
         self.rtt.smoothed()
     }
 
-    /// Sent or being fetched, and not known to have arrived or to be lost.
+    /// Bytes sent or being fetched that are neither known to have arrived nor considered lost.
     fn outstanding_bytes(&self) -> u64 {
         self.flight.in_flight_bytes() + self.flight.claimed_bytes() + self.send.fetching_bytes()
     }

@@ -1,4 +1,4 @@
-//! What may leave: demands for data, headers for it, and segments without data.
+//! Output: demands for data, headers for data segments, and segments without data.
 
 use clock::Instant;
 use wire::{TcpFlags, TcpRepr};
@@ -9,24 +9,24 @@ use crate::recovery::RecoveryState;
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 
-/// Least bytes worth a demand while more is queued than the peer's window admits, unless a segment
-/// is smaller. Each demand is a read of 4 KiB at least, or of whole TLS records sealed again, so a
-/// peer that opens its window by two bytes an ACK would have us read thousands of times what we
-/// send. A receiver whose whole window is smaller gets what it admits when the override timer fires.
+/// Least size of a demand while more is queued than the peer's window admits, unless a segment is
+/// smaller. Each demand costs a read of at least 4 KiB, or of whole TLS records that are sealed
+/// again, so a peer that opens its window by two bytes an ACK would make us read thousands of times
+/// what we send. A receiver whose whole window is smaller is served when the override timer fires.
 pub(super) const SMALL_DEMAND_BYTES: u64 = 536;
 
-/// Bytes that may leave now.
+/// Bytes that may be sent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Demand {
     /// The bytes: the first lost ones, else the next new ones.
     pub range: StreamRange,
-    /// They left before and were lost.
+    /// The bytes were sent before and are considered lost.
     pub is_retransmission: bool,
-    /// Bytes in the network or being fetched. While there are some, an ACK or a completion will
-    /// come, and a demand too small to be worth a read can wait for it.
+    /// Bytes in the network or being fetched. If there are some, an ACK or a completion will
+    /// follow, and a demand too small for an efficient read can wait for it.
     pub outstanding_bytes: u64,
-    /// The lesser of the congestion window and the peer's, bytes.
+    /// The lesser of the congestion window and the peer's window, bytes.
     pub window_bytes: u64,
 }
 
@@ -35,15 +35,16 @@ pub struct Demand {
 pub enum Control {
     /// An acknowledgment.
     Ack,
-    /// Our FIN, for the first time or again.
+    /// Our FIN, sent for the first time or retransmitted.
     Fin,
-    /// One sequence number before SND.UNA, so that the peer answers: keep-alive, zero window.
+    /// A probe with the sequence number SND.UNA - 1, which the peer must answer: keep-alive, zero
+    /// window.
     Probe,
 }
 
 impl Connection {
-    /// Which bytes may leave now; `None` if none may. It does not change anything: what is taken
-    /// is said by [`Connection::claim`].
+    /// Which bytes may be sent now; `None` if none may. This changes no state;
+    /// [`Connection::claim`] takes the bytes.
     #[must_use]
     pub fn demand(&self) -> Option<Demand> {
         let outstanding = self.outstanding_bytes();
@@ -51,11 +52,11 @@ impl Connection {
         let window = self.congestion.window();
         let mut credit = window.saturating_sub(outstanding);
         if outstanding == 0 || self.tail_probe.is_some_and(|probe| probe.is_due) {
-            // Something must always be able to leave, or no ACK would ever come; and a tail probe
-            // may exceed the window by its one segment.
+            // With nothing outstanding one segment may always be sent, because otherwise no ACK
+            // would ever arrive. A tail loss probe may exceed the window by its one segment.
             credit = credit.max(segment);
         }
-        let (run, is_retransmission) = match (self.forward_run(), self.first_lost()) {
+        let (run, is_retransmission) = match (self.frto_new_data(), self.first_lost()) {
             (Some(forward), _) => (forward, false),
             (None, Some(lost)) => (lost, true),
             (None, None) => (self.send.admitted(), false),
@@ -64,7 +65,7 @@ impl Connection {
             return None;
         }
         let whole = is_retransmission || run.end == self.send.end;
-        let bytes = self.sensible_bytes(run.bytes(), credit, whole);
+        let bytes = self.sendable_bytes(run.bytes(), credit, whole);
         if bytes == 0 {
             return None;
         }
@@ -78,16 +79,16 @@ impl Connection {
         })
     }
 
-    /// The first run of lost bytes; a lost FIN is none.
+    /// The first run of lost bytes, without a lost FIN.
     fn first_lost(&self) -> Option<StreamRange> {
         let lost = self.flight.first_lost(u64::MAX)?;
         let end = lost.end.min(self.send.end);
         (lost.start < end).then(|| StreamRange::new(lost.start, end))
     }
 
-    /// How much of a run of `bytes` leaves on `credit`: segments without a smaller one behind them,
-    /// but for the end of a `whole` run.
-    fn sensible_bytes(&self, bytes: u64, credit: u64, whole: bool) -> u64 {
+    /// How much of a run of `bytes` may be sent on `credit`: full segments only, except at the end
+    /// of a `whole` run.
+    fn sendable_bytes(&self, bytes: u64, credit: u64, whole: bool) -> u64 {
         if whole && bytes <= credit {
             return bytes;
         }
@@ -95,19 +96,19 @@ impl Connection {
         let bytes = bytes.min(credit);
         if bytes >= segment {
             bytes - bytes % segment
-        } else if self.is_silly(bytes) {
+        } else if self.is_silly_window(bytes) {
             0
         } else {
             bytes
         }
     }
 
-    /// RFC 9293 s3.8.6.2.1, the silly window syndrome: less than a segment leaves only if it is
-    /// all there is, if it is half of what the peer ever admitted and at least
-    /// [`SMALL_DEMAND_BYTES`], or if it waited for the override timer.
-    pub(super) fn is_silly(&self, bytes: u64) -> bool {
+    /// Sender SWS avoidance (RFC 9293 s3.8.6.2.1): less than a segment is sent only if it is all
+    /// that is queued, if it is at least half of the largest window the peer ever advertised and at
+    /// least [`SMALL_DEMAND_BYTES`], or if the override timer fired.
+    pub(super) fn is_silly_window(&self, bytes: u64) -> bool {
         let half = (self.send.window_max().div_ceil(2)).max(SMALL_DEMAND_BYTES);
-        bytes < half.min(u64::from(self.segment_bytes)) && !self.override_due
+        bytes < half.min(u64::from(self.segment_bytes)) && !self.sws_override_due
     }
 
     /// The session fetches `range`, a beginning of the demand's range.
@@ -124,7 +125,7 @@ impl Connection {
             );
             self.send.claimed = range.end;
             self.send.claimed_once = range.end.max(self.send.claimed_once);
-            self.override_due = false;
+            self.sws_override_due = false;
         }
         if let Some(probe) = &mut self.tail_probe
             && probe.is_due
@@ -137,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// The most recent claim could not be carried out: it is demanded again.
+    /// The most recent claim could not be carried out: its bytes are demanded again.
     pub fn return_claim(&mut self, range: StreamRange, is_retransmission: bool) {
         if is_retransmission {
             self.flight.return_claim(range);
@@ -154,28 +155,29 @@ impl Connection {
             probe.claimed = None;
         }
         if self.retransmit.is_none() {
-            self.watch_returned_claim();
+            self.start_timer_for_returned_claim();
         }
     }
 
-    /// No timer runs. The window may have shut meanwhile, and was last heard of at `heard_at`; or
-    /// the claim was small and the override timer's, and is as due as it was: a timer that began in
-    /// the past would fire at once, and again as often as the disk has no room.
-    fn watch_returned_claim(&mut self) {
+    /// A claim was returned and no timer is running. If the window was closed meanwhile, the
+    /// zero-window timer starts, counted from the last segment received. Otherwise the claim was a
+    /// small one that the override timer permitted, and the permission stays. Restarting that timer
+    /// in the past would make it fire at once, each time the disk has no room.
+    fn start_timer_for_returned_claim(&mut self) {
         if self.send.admitted().is_empty() {
-            self.restart_retransmit(self.heard_at);
+            self.restart_retransmit(self.last_received_at);
         } else {
-            self.override_due = true;
+            self.sws_override_due = true;
         }
     }
 
-    /// No fetch is under way, so no retransmission is claimed.
+    /// No fetch is under way: turns all claimed retransmissions back into lost bytes.
     pub fn void_claims(&mut self) {
         self.flight.void_claims();
     }
 
-    /// What of a fetched range is still to be sent: an ACK or a timeout may have come meanwhile.
-    /// New bytes leave in order, so a range beyond SND.NXT is refused.
+    /// The part of a fetched range that must still be sent: an ACK may have arrived or a timer may
+    /// have fired meanwhile. New bytes are sent in order, so a range beyond SND.NXT is refused.
     #[must_use]
     pub fn admit(&self, range: StreamRange) -> Option<StreamRange> {
         if range.start <= self.send.nxt
@@ -193,26 +195,26 @@ impl Connection {
     pub fn segment(&self, now: Instant, range: StreamRange) -> TcpRepr {
         let mut flags = TcpFlags::ACK;
         if range.end == self.send.end {
-            // RFC 9293 s3.9.1.2: nothing more is queued behind it.
+            // RFC 9293 s3.9.1.2: PSH on the last segment that is queued.
             flags = flags.union(TcpFlags::PSH);
         }
         self.header(now, range.start, flags)
     }
 
-    /// `range` left. It is what [`Connection::admit`] returned, or a beginning of it.
+    /// `range` was sent. It is what [`Connection::admit`] returned, or a beginning of it.
     ///
     /// # Panics
     /// If the range was neither claimed new data nor sent before.
     pub fn on_transmitted(&mut self, now: Instant, range: StreamRange) {
         let was_out = self.flight.in_flight_bytes() > 0;
         if range.start == self.send.nxt {
-            assert!(range.end <= self.send.claimed, "what leaves was claimed");
+            assert!(range.end <= self.send.claimed, "sent bytes were claimed");
             self.flight.push(now, range);
             self.send.nxt = range.end;
         } else {
             assert!(
                 range.end <= self.send.nxt,
-                "what leaves again was sent before"
+                "retransmitted bytes were sent before"
             );
             self.flight.on_retransmitted(now, range);
             self.record_resend(now);
@@ -223,7 +225,7 @@ impl Connection {
         self.on_data_left(now, was_out);
     }
 
-    /// The segment without data that shall leave now, if any.
+    /// The segment without data to send now, if any.
     #[must_use]
     pub fn control(&self) -> Option<Control> {
         if self.wants_fin() {
@@ -251,7 +253,7 @@ impl Connection {
         }
     }
 
-    /// A segment without data left.
+    /// A segment without data was sent.
     pub fn on_control_transmitted(&mut self, now: Instant, control: Control) {
         match control {
             Control::Ack => {}

@@ -1,9 +1,10 @@
-//! What routers report of the path: it takes smaller packets than thought (RFC 1191, RFC 8201).
+//! Path MTU reports: packet-too-big messages from routers (RFC 1191, RFC 8201).
 //!
-//! A report may be forged by anybody who can guess a sequence number in flight, and obeying it makes
-//! the whole flight leave again. It is therefore obeyed at once only while nothing larger than what
-//! it permits is known to have arrived. Else it waits: an acknowledgment of the packet it complains
-//! of shows that it is false, and the retransmission timer that it is true (RFC 5927 s7.2).
+//! Anybody who can guess a sequence number in flight can forge a report, and applying it retransmits
+//! the whole flight. A report is therefore applied at once only if no packet larger than the size it
+//! permits is known to have arrived. Otherwise it waits: if the quoted packet is acknowledged, the
+//! report is false and is discarded; if the retransmission timer fires, the report is applied
+//! (RFC 5927 s7.2).
 //!
 //! Refused: packets below [`SEGMENT_BYTES_MIN`]. Not done: probing for a larger size (RFC 8899).
 
@@ -13,23 +14,23 @@ use wire::SeqNumber;
 use super::{Connection, SEGMENT_BYTES_MIN};
 use crate::stream::StreamOffset;
 
-/// Least time between two reductions of a path's packet size that are believed. A path with two
-/// narrow places reports the second again when the packets leave again.
+/// Least time between two reductions of the packet size. If a path has two links with a small MTU,
+/// the second one reports again when the packets are retransmitted.
 pub const PATH_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A report that is not obeyed yet.
+/// A report that is not applied yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PathReport {
     segment_bytes: u16,
-    /// Where the packet begins that it quotes.
+    /// Stream offset of the quoted packet.
     quoted: StreamOffset,
 }
 
 impl Connection {
-    /// A router says that the packet that begins at `quoted` was too big for the path, and that
-    /// `segment_bytes` of payload fit. What is in flight goes again in the new size, now or when
-    /// the timer fires, and the window is not blamed for it. Another report within
-    /// [`PATH_REPORT_INTERVAL`] is not believed.
+    /// A router reports that the packet that begins at `quoted` was too big for the path, and that
+    /// `segment_bytes` of payload fit. The flight is retransmitted in the new size, now or when the
+    /// timer fires, without reducing the congestion window. Another report within
+    /// [`PATH_REPORT_INTERVAL`] is ignored.
     pub fn on_packet_too_big(&mut self, now: Instant, quoted: SeqNumber, segment_bytes: u16) {
         let segment_bytes = segment_bytes.max(SEGMENT_BYTES_MIN - 12);
         let is_early = |at| now.since(at) < PATH_REPORT_INTERVAL;
@@ -48,8 +49,8 @@ impl Connection {
         }
     }
 
-    /// Our own link takes at most `segment_bytes` of payload from now on. That is certain, unlike
-    /// what a router says: what is in flight goes again in the new size.
+    /// Our own link takes at most `segment_bytes` of payload from now on. Unlike a router's report
+    /// this is certain, so the flight is retransmitted in the new size at once.
     pub fn on_link_limit(&mut self, now: Instant, segment_bytes: u16) {
         let segment_bytes = segment_bytes.max(SEGMENT_BYTES_MIN - 12);
         if segment_bytes < self.segment_bytes {
@@ -57,8 +58,8 @@ impl Connection {
         }
     }
 
-    /// The timer fired. Returns whether a report explains it, which is obeyed then.
-    pub(super) fn obey_path_report(&mut self, now: Instant) -> bool {
+    /// The retransmission timer fired: applies the waiting report. Returns whether there was one.
+    pub(super) fn apply_path_report(&mut self, now: Instant) -> bool {
         let Some(report) = self.path_report.take() else {
             return false;
         };
@@ -66,8 +67,8 @@ impl Connection {
         true
     }
 
-    /// SND.UNA moved: a packet that was acknowledged was not too big.
-    pub(super) fn refute_path_report(&mut self) {
+    /// SND.UNA moved: discards a report about a packet that was acknowledged.
+    pub(super) fn discard_refuted_path_report(&mut self) {
         let una = self.send.una;
         self.path_report = self.path_report.filter(|report| report.quoted >= una);
     }

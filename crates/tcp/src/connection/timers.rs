@@ -11,18 +11,20 @@ use crate::verdict::{CloseReason, Outcome};
 
 /// At most one challenge ACK in this time (RFC 5961 s7 asks for a limit; Linux has the same).
 pub(super) const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
-/// Peers may delay an ACK this long; a probe of a single segment waits it out (RFC 8985 s7.2,
-/// TLP.max_ack_delay).
+/// Longest time a peer may delay an ACK; the tail loss probe of a single segment waits for it
+/// (RFC 8985 s7.2, TLP.max_ack_delay).
 const PEER_ACK_DELAY: Duration = Duration::from_millis(200);
 
-/// What the retransmission timer will do.
+/// What the retransmission timer is running for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Alarm {
-    /// Deem everything in flight lost.
+pub(super) enum TimerKind {
+    /// The retransmission timeout: everything in flight is considered lost.
     Timeout,
-    /// Send the last segment again, or a new one, to learn whether the tail was lost.
+    /// The tail loss probe: retransmits the last segment, or sends a new one, to detect a loss at
+    /// the tail.
     TailProbe,
-    /// Ask for the window, or use the little of it there is (RFC 9293 s3.8.6.2.1's override).
+    /// The zero-window probe; or, if the window is small, the override of SWS avoidance (RFC 9293
+    /// s3.8.6.2.1).
     WindowProbe,
 }
 
@@ -33,25 +35,26 @@ pub(super) struct TailProbe {
     pub(super) end: StreamOffset,
     /// TLP.is_retrans.
     pub(super) is_retransmission: bool,
-    /// Its segment was not claimed yet; the congestion window does not hold it back.
+    /// Its segment was not claimed yet; the congestion window does not limit it.
     pub(super) is_due: bool,
-    /// Where the segment begins that was claimed for it.
+    /// Start of the segment that was claimed for it.
     pub(super) claimed: Option<StreamOffset>,
 }
 
-/// Whether the peer is owed an ACK.
+/// Whether an ACK must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Acknowledgment {
     /// Nothing to acknowledge.
     None,
-    /// Soon, unless data leaves before.
+    /// A delayed ACK: at this time, unless data is sent before.
     By(Instant),
-    /// At once.
+    /// Immediately.
     Now,
 }
 
 impl Acknowledgment {
-    /// Text was taken: the first waits, a second is acknowledged at once (RFC 9293 s3.8.6.3).
+    /// Text was accepted: the ACK of a first segment is delayed, a second segment is acknowledged
+    /// immediately (RFC 9293 s3.8.6.3).
     pub(super) const fn after_text(self, deadline: Instant) -> Self {
         match self {
             Self::None => Self::By(deadline),
@@ -93,9 +96,9 @@ impl Connection {
         if self.reordering.is_some_and(|deadline| deadline <= now) {
             self.on_reordering_timeout(now);
         }
-        if let Some((alarm, deadline)) = self.retransmit
+        if let Some((kind, deadline)) = self.retransmit
             && deadline <= now
-            && !self.on_alarm(now, alarm)
+            && !self.on_retransmit_timer(now, kind)
         {
             return timed_out;
         }
@@ -113,48 +116,48 @@ impl Connection {
         Outcome::Open
     }
 
-    /// (Re)starts the one timer that watches over the oldest unacknowledged byte.
+    /// (Re)starts the timer of the oldest unacknowledged byte.
     pub(super) fn restart_retransmit(&mut self, now: Instant) {
         self.retransmit = if !self.flight.is_empty() {
             let timeout = self.rtt.timeout();
             match self.tail_probe_delay() {
-                // RFC 8985 s7.2: a probe comes no later than the timeout it takes the place of.
-                Some(delay) => Some((Alarm::TailProbe, now + delay.min(timeout))),
-                None => Some((Alarm::Timeout, now + timeout)),
+                // RFC 8985 s7.2: a probe is sent no later than the timeout it replaces.
+                Some(delay) => Some((TimerKind::TailProbe, now + delay.min(timeout))),
+                None => Some((TimerKind::Timeout, now + timeout)),
             }
         } else if self.is_stalled_by_window() {
             let wait = self.rtt.timeout_doubled(self.window_probes_backoff);
             match self.retransmit {
-                // It runs already: segments that change nothing do not put it off.
-                Some((Alarm::WindowProbe, deadline)) => {
-                    Some((Alarm::WindowProbe, deadline.min(now + wait)))
+                // Segments that change nothing do not postpone a running timer.
+                Some((TimerKind::WindowProbe, deadline)) => {
+                    Some((TimerKind::WindowProbe, deadline.min(now + wait)))
                 }
-                _ => Some((Alarm::WindowProbe, now + wait)),
+                _ => Some((TimerKind::WindowProbe, now + wait)),
             }
         } else {
             None
         };
     }
 
-    /// Data left: the timer starts, and a tail probe moves to the new tail (RFC 8985 s7.2). A
-    /// timer that runs for data still out goes on (RFC 6298 s5.1); while nothing `was_out`, it ran
-    /// for the disk.
+    /// Data was sent: starts the timer, or moves a tail loss probe to the new tail (RFC 8985 s7.2).
+    /// A retransmission timer that is running for data in flight continues (RFC 6298 s5.1). If
+    /// nothing `was_out`, it was only waiting for the disk and restarts.
     pub(super) fn on_data_left(&mut self, now: Instant, was_out: bool) {
         match self.retransmit {
-            Some((Alarm::Timeout, _)) if was_out => {}
+            Some((TimerKind::Timeout, _)) if was_out => {}
             _ => self.restart_retransmit(now),
         }
     }
 
-    /// The retransmission timer fired. `false`: give the connection up.
-    fn on_alarm(&mut self, now: Instant, alarm: Alarm) -> bool {
-        match alarm {
-            Alarm::Timeout => return self.on_retransmission_timeout(now),
-            Alarm::TailProbe => self.on_tail_probe(now),
-            Alarm::WindowProbe => {
+    /// The retransmission timer fired. `false`: the connection times out.
+    fn on_retransmit_timer(&mut self, now: Instant, kind: TimerKind) -> bool {
+        match kind {
+            TimerKind::Timeout => return self.on_retransmission_timeout(now),
+            TimerKind::TailProbe => self.on_tail_probe(now),
+            TimerKind::WindowProbe => {
                 self.retransmit = None;
                 if !self.send.admitted().is_empty() {
-                    self.override_due = true;
+                    self.sws_override_due = true;
                     return true;
                 }
                 self.window_probes_backoff = self.window_probes_backoff.saturating_add(1);
@@ -167,14 +170,14 @@ impl Connection {
     }
 
     fn on_retransmission_timeout(&mut self, now: Instant) -> bool {
-        // With nothing of ours in the network, what is lost waits for the disk, not for the peer.
+        // With nothing in the network, the lost bytes are waiting for the disk and not for the peer.
         let missing = self.flight.lost_bytes() + self.flight.claimed_bytes();
         if self.flight.in_flight_bytes() > 0 || missing == 0 {
             self.timeouts += 1;
             if self.timeouts > self.config.timeouts_max {
                 return false;
             }
-            if self.obey_path_report(now) {
+            if self.apply_path_report(now) {
                 return true;
             }
             let has_reneged = self.flight.expire();
@@ -192,13 +195,13 @@ impl Connection {
             self.reordering = None;
             self.duplicate_acks = 0;
         }
-        self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
+        self.retransmit = Some((TimerKind::Timeout, now + self.rtt.timeout()));
         true
     }
 
-    /// One segment leaves. The threshold falls once for each loss event (RFC 5681 s3.1): not by a
-    /// timer that fires again, and not while a recovery is under way, which lowered it already and
-    /// has a window for the moment only.
+    /// Sets cwnd to one segment. ssthresh is reduced once for each loss event (RFC 5681 s3.1): not
+    /// when the timer fires again, and not during a recovery, which has reduced ssthresh already and
+    /// whose cwnd is temporary.
     fn reduce_window_on_timeout(&mut self) {
         match self.recovery {
             RecoveryState::Open => {
@@ -213,9 +216,9 @@ impl Connection {
         }
     }
 
-    /// RFC 8985 s7.3: new data if there is some, else the last segment again. Either way the
-    /// demand for it is not held back by the congestion window (see [`Connection::demand`]). New
-    /// data that is being fetched will do.
+    /// RFC 8985 s7.3: the probe is new data if some is queued, else the last segment again. The
+    /// congestion window does not limit its demand (see [`Connection::demand`]). New data that is
+    /// being fetched already serves as the probe.
     fn on_tail_probe(&mut self, now: Instant) {
         let is_fetching = self.send.fetching_bytes() > 0;
         let is_retransmission = !is_fetching && self.send.admitted().is_empty();
@@ -229,12 +232,12 @@ impl Connection {
             is_due: !is_fetching,
             claimed: None,
         });
-        self.retransmit = Some((Alarm::Timeout, now + self.rtt.timeout()));
+        self.retransmit = Some((TimerKind::Timeout, now + self.rtt.timeout()));
     }
 
-    /// RFC 8985 s7.2: two round trips, and the peer's delayed ACK if only one segment is out. None
-    /// while SRTT is in doubt: if the round trip has grown, each probe would be needless, and by
-    /// Karn's rule keep the sample away that says so.
+    /// RFC 8985 s7.2: two round trips, plus the peer's delayed ACK if only one segment is in flight.
+    /// `None` while SRTT is unconfirmed: if the round trip has grown, each probe would be needless,
+    /// and by Karn's rule it would prevent the RTT sample that shows the growth.
     fn tail_probe_delay(&self) -> Option<Duration> {
         let eligible = self.sack_permitted
             && self.recovery == RecoveryState::Open
@@ -252,14 +255,14 @@ impl Connection {
         Some(smoothed * 2 + extra)
     }
 
-    /// The peer's window is shut or as good as shut, nothing is out that would make it speak, and
-    /// we have more.
+    /// Whether more is queued, the peer's window is closed or too small, and nothing is outstanding
+    /// that the peer would acknowledge.
     fn is_stalled_by_window(&self) -> bool {
         let admitted = self.send.admitted();
         self.send.unclaimed_bytes() > 0
             && self.send.fetching_bytes() == 0
             && (admitted.is_empty()
-                || (admitted.end < self.send.end && self.is_silly(admitted.bytes())))
+                || (admitted.end < self.send.end && self.is_silly_window(admitted.bytes())))
     }
 
     /// Sends a probe; `false` if `most` went unanswered already.
@@ -268,8 +271,8 @@ impl Connection {
         self.probe_due
     }
 
-    /// The next probe is due some time after the last one *left*: a worker that was stopped for
-    /// minutes asks as often as any before it gives up.
+    /// The interval to the next probe counts from when the last probe was *sent*: so a worker that
+    /// was suspended for minutes still sends all probes before the connection times out.
     fn keep_alive_deadline(&self) -> Option<Instant> {
         let quiet = self.flight.is_empty()
             && self.send.unclaimed_bytes() == 0
@@ -278,7 +281,7 @@ impl Connection {
             && !self.probe_due;
         quiet.then(|| {
             if self.probes == 0 {
-                self.heard_at + self.config.keep_alive_idle
+                self.last_received_at + self.config.keep_alive_idle
             } else {
                 self.probed_at + self.config.keep_alive_interval
             }

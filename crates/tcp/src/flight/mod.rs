@@ -1,4 +1,4 @@
-//! What has left and is not yet acknowledged: the log of transmissions, with SACK's marks on it.
+//! The log of transmissions that are not yet acknowledged, with their SACK state.
 //!
 //! The log covers SND.UNA..SND.NXT without a gap or an overlap, in stream order. One entry is one
 //! large segment handed to the link at one moment; SACK blocks split entries at their edges. It is
@@ -13,19 +13,19 @@ use clock::Instant;
 
 use crate::stream::{StreamOffset, StreamRange};
 
-/// Most entries of one connection's log: 16 MiB of window in 60 KB segments is 280, the rest is
-/// room for SACK edges.
+/// Most entries of one connection's log: a window of 16 MiB in segments of 60 KB takes 280; the
+/// rest is room for the edges of SACK blocks.
 pub const ENTRIES_MAX: usize = 512;
-/// New transmissions stop here, so that SACK still finds room.
+/// No new transmission is admitted beyond this, so that SACK blocks can still split entries.
 const ENTRIES_FOR_NEW_MAX: usize = ENTRIES_MAX - 64;
 
-/// Packets that left in one moment are one entry up to this size: what one large segment holds.
+/// Packets sent at one moment share an entry up to this size, that of one large segment.
 const MERGED_BYTES_MAX: u64 = 1 << 16;
 
 /// What the sender knows of a transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentState {
-    /// On its way.
+    /// In the network.
     InFlight,
     /// Received above a hole (RFC 2018).
     Sacked,
@@ -35,19 +35,19 @@ pub enum SegmentState {
     Claimed,
 }
 
-/// One entry: a run of the stream that left at one moment.
+/// One entry: a run of the stream that was sent at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmission {
     /// First byte.
     pub start: StreamOffset,
     /// One past the last byte.
     pub end: StreamOffset,
-    /// When it last left.
+    /// When it was last sent.
     pub sent_at: Instant,
     /// What the sender knows of it.
     pub state: SegmentState,
-    /// Whether it left more than once, or was reported and taken back: when it arrives says
-    /// nothing of the round trip.
+    /// Whether it was sent more than once, or was SACKed and then reneged on: its ACK gives no RTT
+    /// sample.
     pub retransmitted: bool,
 }
 
@@ -56,8 +56,8 @@ impl Transmission {
         self.end.0 - self.start.0
     }
 
-    /// Whether `next`, which starts where this ends, needs no entry of its own: nothing tells the
-    /// two apart. Packets of one large segment leave in one moment and stay one entry.
+    /// Whether `next`, which starts where this ends, can be merged into this entry because it has the
+    /// same state. Packets of one large segment are sent at one moment and stay one entry.
     fn is_continued_by(&self, next: &Self) -> bool {
         match (self.state, next.state) {
             (SegmentState::Sacked, SegmentState::Sacked) => true,
@@ -70,7 +70,7 @@ impl Transmission {
         }
     }
 
-    /// The entry's place in the stream.
+    /// The entry's range of the stream.
     #[must_use]
     pub const fn range(&self) -> StreamRange {
         StreamRange {
@@ -115,13 +115,13 @@ impl Flight {
         self.sacked_bytes
     }
 
-    /// Bytes deemed lost that nobody fetches yet.
+    /// Bytes considered lost that are not being fetched.
     #[must_use]
     pub const fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
 
-    /// Bytes deemed lost that are being fetched.
+    /// Bytes considered lost that are being fetched.
     #[must_use]
     pub const fn claimed_bytes(&self) -> u64 {
         self.claimed_bytes
@@ -144,7 +144,7 @@ impl Flight {
         self.entries.back()
     }
 
-    /// New data left. `range` starts where the log ends.
+    /// New data was sent. `range` starts where the log ends.
     pub fn push(&mut self, now: Instant, range: StreamRange) {
         debug_assert!(
             self.entries
@@ -177,7 +177,7 @@ impl Flight {
                 end: first.end.min(up_to),
                 ..first
             };
-            self.forget(part.state, part.bytes());
+            self.subtract(part.state, part.bytes());
             self.total_bytes -= part.bytes();
             if part.state != SegmentState::Sacked {
                 delivered(&part);
@@ -211,7 +211,7 @@ impl Flight {
         self.merge();
     }
 
-    /// Marks as lost each entry in flight that `is_lost` names. Returns the bytes newly lost.
+    /// Marks as lost each entry in flight for which `is_lost` is true. Returns the bytes newly lost.
     pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&Transmission) -> bool) -> u64 {
         let mut bytes = 0;
         for index in 0..self.entries.len() {
@@ -238,7 +238,7 @@ impl Flight {
         self.set_state(0, SegmentState::Lost);
     }
 
-    /// Deems the last `bytes` of the log lost, so that they leave again (RFC 8985 s7.3).
+    /// Marks the last `bytes` of the log as lost, so that they are retransmitted (RFC 8985 s7.3).
     pub fn mark_tail_lost(&mut self, bytes: u64) {
         let Some(last) = self.entries.back().copied() else {
             return;
@@ -252,9 +252,9 @@ impl Flight {
         self.set_state(self.entries.len() - 1, SegmentState::Lost);
     }
 
-    /// The retransmission timer fired: all that is not known to have arrived is lost, and claims
-    /// are void. If the oldest byte itself was reported received, the peer dropped what it had
-    /// reported (RFC 2018 s8, "reneging"), and all reports are void too; returns whether it did.
+    /// The retransmission timer fired: everything that is not SACKed is lost, and claims are void.
+    /// If the oldest byte itself was SACKed, the peer dropped data it had SACKed (RFC 2018 s8,
+    /// "reneging"), and SACKed entries are lost, too. Returns whether the peer reneged.
     pub fn expire(&mut self) -> bool {
         let reneged = self
             .entries
@@ -270,8 +270,8 @@ impl Flight {
         reneged
     }
 
-    /// The retransmission timer fired for nothing: what [`Flight::expire`] deemed lost is on its
-    /// way, or was sent again. What is being fetched to leave again need not.
+    /// The timeout was spurious: what [`Flight::expire`] marked as lost is in flight again. Bytes
+    /// that are being fetched for retransmission need not be sent.
     pub fn undo_expiry(&mut self) {
         for index in 0..self.entries.len() {
             if matches!(
@@ -284,7 +284,7 @@ impl Flight {
         self.merge();
     }
 
-    /// The first run of lost bytes nobody fetches, at most `bytes_max` of it.
+    /// The first run of lost bytes that are not being fetched, at most `bytes_max` of it.
     #[must_use]
     pub fn first_lost(&self, bytes_max: u64) -> Option<StreamRange> {
         if self.lost_bytes == 0 {
@@ -305,16 +305,16 @@ impl Flight {
 
     /// Lost bytes of `range` are being fetched from now on.
     pub fn claim(&mut self, range: StreamRange) {
-        self.turn(range, SegmentState::Lost, SegmentState::Claimed);
+        self.change_state(range, SegmentState::Lost, SegmentState::Claimed);
     }
 
     /// Claimed bytes of `range` are not being fetched after all.
     pub fn return_claim(&mut self, range: StreamRange) {
-        self.turn(range, SegmentState::Claimed, SegmentState::Lost);
+        self.change_state(range, SegmentState::Claimed, SegmentState::Lost);
     }
 
-    /// Nothing is being fetched any more. A claim made while the log was full may have covered
-    /// more than its fetch did, and nobody would ask for the rest.
+    /// Nothing is being fetched any more: claimed entries are lost again. A claim that was made while
+    /// the log was full may cover more than its fetch did, and the rest would never be demanded.
     pub fn void_claims(&mut self) {
         if self.claimed_bytes == 0 {
             return;
@@ -346,9 +346,9 @@ impl Flight {
         covered
     }
 
-    /// `range` left once more.
+    /// `range` was retransmitted.
     pub fn on_retransmitted(&mut self, now: Instant, range: StreamRange) {
-        // Without room for an edge, all of the entry counts as sent; the timer mends it.
+        // Without room for an edge, the whole entry counts as sent; the timer repairs that.
         let (Ok(mut index) | Err(mut index)) = self.split_at(range.start);
         let _ = self.split_at(range.end);
         while let Some(entry) = self.entries.get(index).copied() {
@@ -366,8 +366,8 @@ impl Flight {
         self.merge();
     }
 
-    fn turn(&mut self, range: StreamRange, from: SegmentState, to: SegmentState) {
-        // Without room for an edge, all of the entry turns.
+    fn change_state(&mut self, range: StreamRange, from: SegmentState, to: SegmentState) {
+        // Without room for an edge, the whole entry changes its state.
         let (Ok(mut index) | Err(mut index)) = self.split_at(range.start);
         let _ = self.split_at(range.end);
         while let Some(entry) = self.entries.get(index).copied() {
@@ -410,7 +410,7 @@ impl Flight {
         let entry = &mut self.entries[index];
         let (old, bytes) = (entry.state, entry.bytes());
         entry.state = state;
-        self.forget(old, bytes);
+        self.subtract(old, bytes);
         match state {
             SegmentState::InFlight => {}
             SegmentState::Sacked => self.sacked_bytes += bytes,
@@ -419,7 +419,7 @@ impl Flight {
         }
     }
 
-    fn forget(&mut self, state: SegmentState, bytes: u64) {
+    fn subtract(&mut self, state: SegmentState, bytes: u64) {
         match state {
             SegmentState::InFlight => {}
             SegmentState::Sacked => self.sacked_bytes -= bytes,
@@ -428,7 +428,7 @@ impl Flight {
         }
     }
 
-    /// Neighbours that nothing tells apart become one.
+    /// Merges adjacent entries of the same state.
     fn merge(&mut self) {
         let mut kept = 0;
         for index in 1..self.entries.len() {

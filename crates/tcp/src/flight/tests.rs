@@ -161,7 +161,7 @@ fn only_the_head_is_lost_without_sack() {
 
 /// What can happen to a log, in a space small enough to collide often.
 #[derive(Clone, Debug)]
-enum Happening {
+enum Operation {
     Push(u64),
     Acknowledge(u64),
     Sack(u64, u64),
@@ -173,21 +173,21 @@ enum Happening {
     UndoExpiry,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn operation() -> impl Strategy<Value = Operation> {
     let run = (0u64..120, 1u64..40);
     prop_oneof![
-        (1u64..20).prop_map(Happening::Push),
-        (0u64..40).prop_map(Happening::Acknowledge),
+        (1u64..20).prop_map(Operation::Push),
+        (0u64..40).prop_map(Operation::Acknowledge),
         run.clone()
-            .prop_map(|(at, len)| Happening::Sack(at, at + len)),
-        Just(Happening::LoseAll),
+            .prop_map(|(at, len)| Operation::Sack(at, at + len)),
+        Just(Operation::LoseAll),
         run.clone()
-            .prop_map(|(at, len)| Happening::Claim(at, at + len)),
+            .prop_map(|(at, len)| Operation::Claim(at, at + len)),
         run.clone()
-            .prop_map(|(at, len)| Happening::ReturnClaim(at, at + len)),
-        run.prop_map(|(at, len)| Happening::Resend(at, at + len)),
-        Just(Happening::Expire),
-        Just(Happening::UndoExpiry),
+            .prop_map(|(at, len)| Operation::ReturnClaim(at, at + len)),
+        run.prop_map(|(at, len)| Operation::Resend(at, at + len)),
+        Just(Operation::Expire),
+        Just(Operation::UndoExpiry),
     ]
 }
 
@@ -199,7 +199,7 @@ struct Twin {
 }
 
 impl Twin {
-    fn turn(&mut self, start: u64, end: u64, change: impl Fn(SegmentState) -> SegmentState) {
+    fn change(&mut self, start: u64, end: u64, change: impl Fn(SegmentState) -> SegmentState) {
         let end = usize::try_from(end).unwrap().min(self.cells.len());
         let start = usize::try_from(start).unwrap().max(self.una);
         for cell in self.cells.iter_mut().take(end).skip(start) {
@@ -207,40 +207,40 @@ impl Twin {
         }
     }
 
-    fn apply(&mut self, what: &Happening) {
+    fn apply(&mut self, what: &Operation) {
         let from_to = |from: SegmentState, to: SegmentState| {
             move |state| if state == from { to } else { state }
         };
         match *what {
-            Happening::Push(bytes) => {
+            Operation::Push(bytes) => {
                 self.cells
                     .extend((0..bytes).map(|_| SegmentState::InFlight));
             }
-            Happening::Acknowledge(bytes) => {
+            Operation::Acknowledge(bytes) => {
                 self.una = (self.una + usize::try_from(bytes).unwrap()).min(self.cells.len());
             }
-            Happening::Sack(start, end) => self.turn(start, end, |_| SegmentState::Sacked),
-            Happening::LoseAll => self.turn(
+            Operation::Sack(start, end) => self.change(start, end, |_| SegmentState::Sacked),
+            Operation::LoseAll => self.change(
                 0,
                 u64::MAX,
                 from_to(SegmentState::InFlight, SegmentState::Lost),
             ),
-            Happening::Claim(s, e) => {
-                self.turn(s, e, from_to(SegmentState::Lost, SegmentState::Claimed))
+            Operation::Claim(s, e) => {
+                self.change(s, e, from_to(SegmentState::Lost, SegmentState::Claimed))
             }
-            Happening::ReturnClaim(s, e) => {
-                self.turn(s, e, from_to(SegmentState::Claimed, SegmentState::Lost))
+            Operation::ReturnClaim(s, e) => {
+                self.change(s, e, from_to(SegmentState::Claimed, SegmentState::Lost))
             }
-            Happening::Resend(start, end) => self.turn(start, end, |state| {
+            Operation::Resend(start, end) => self.change(start, end, |state| {
                 if state == SegmentState::Sacked {
                     state
                 } else {
                     SegmentState::InFlight
                 }
             }),
-            Happening::Expire => {
+            Operation::Expire => {
                 let reneged = self.cells.get(self.una) == Some(&SegmentState::Sacked);
-                self.turn(0, u64::MAX, |state| {
+                self.change(0, u64::MAX, |state| {
                     if state == SegmentState::Sacked && !reneged {
                         state
                     } else {
@@ -248,7 +248,7 @@ impl Twin {
                     }
                 });
             }
-            Happening::UndoExpiry => self.turn(0, u64::MAX, |state| match state {
+            Operation::UndoExpiry => self.change(0, u64::MAX, |state| match state {
                 SegmentState::Lost | SegmentState::Claimed => SegmentState::InFlight,
                 SegmentState::InFlight | SegmentState::Sacked => state,
             }),
@@ -256,35 +256,35 @@ impl Twin {
     }
 }
 
-fn apply(flight: &mut Flight, una: &mut u64, nxt: &mut u64, what: &Happening) {
+fn apply(flight: &mut Flight, una: &mut u64, nxt: &mut u64, what: &Operation) {
     match *what {
-        Happening::Push(bytes) => {
+        Operation::Push(bytes) => {
             flight.push(Instant::ZERO, range(*nxt, *nxt + bytes));
             *nxt += bytes;
         }
-        Happening::Acknowledge(bytes) => {
+        Operation::Acknowledge(bytes) => {
             *una = (*una + bytes).min(*nxt);
             flight.acknowledge(StreamOffset(*una), |_| {});
         }
-        Happening::Sack(start, end) => flight.sack(range(start, end), |_| {}),
-        Happening::LoseAll => {
+        Operation::Sack(start, end) => flight.sack(range(start, end), |_| {}),
+        Operation::LoseAll => {
             flight.mark_lost(|_| true);
         }
-        Happening::Claim(start, end) => flight.claim(range(start, end)),
-        Happening::ReturnClaim(start, end) => flight.return_claim(range(start, end)),
-        Happening::Resend(start, end) => flight.on_retransmitted(Instant::ZERO, range(start, end)),
-        Happening::Expire => {
+        Operation::Claim(start, end) => flight.claim(range(start, end)),
+        Operation::ReturnClaim(start, end) => flight.return_claim(range(start, end)),
+        Operation::Resend(start, end) => flight.on_retransmitted(Instant::ZERO, range(start, end)),
+        Operation::Expire => {
             let reneged = flight.first().map(|first| first.state) == Some(SegmentState::Sacked);
             assert_eq!(flight.expire(), reneged);
         }
-        Happening::UndoExpiry => flight.undo_expiry(),
+        Operation::UndoExpiry => flight.undo_expiry(),
     }
 }
 
 proptest! {
     #[test]
-    fn the_log_agrees_with_one_cell_per_byte(
-        history in proptest::collection::vec(happening(), 1..60),
+    fn the_flight_log_agrees_with_a_per_byte_model(
+        history in proptest::collection::vec(operation(), 1..60),
     ) {
         let (mut flight, mut twin) = (Flight::default(), Twin::default());
         let (mut una, mut nxt) = (0, 0);

@@ -7,9 +7,9 @@ use crate::connection::SEGMENT_BYTES_MIN;
 use crate::receive::{TimestampState, WINDOW_SHIFT};
 use crate::table::FourTuple;
 
-/// Time to the first repetition of a SYN-ACK; doubled each time (RFC 6298 s2.1).
+/// Time to the first retransmission of a SYN-ACK; doubled each time (RFC 6298 s2.1).
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Repetitions of a SYN-ACK before the attempt is forgotten: 31 s in all.
+/// Retransmissions of a SYN-ACK before the half-open connection is removed: 31 s in all.
 pub const RETRIES_MAX: u32 = 4;
 /// Bytes of the timestamp option with its padding (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_BYTES: u16 = 12;
@@ -30,7 +30,7 @@ pub struct Offer {
     pub window: u16,
 }
 
-/// A SYN was answered; its ACK is awaited.
+/// A half-open connection: the SYN was answered, and the ACK of the SYN-ACK has not arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct HalfOpen {
     tuple: FourTuple,
@@ -42,7 +42,7 @@ pub struct HalfOpen {
     sack_permitted: bool,
     timestamps: Option<TimestampState>,
     retries: u32,
-    /// When the SYN was answered; `None` once the answer was repeated.
+    /// When the SYN-ACK was sent; `None` once it was retransmitted.
     answered_at: Option<Instant>,
     deadline: Instant,
 }
@@ -50,15 +50,16 @@ pub struct HalfOpen {
 /// What a segment means to a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HalfOpenVerdict {
-    /// Nothing.
+    /// Ignore the segment.
     Ignore,
-    /// The SYN-ACK was lost: send it again.
-    Repeat,
+    /// The SYN-ACK was lost: retransmit it.
+    RetransmitSynAck,
     /// The handshake is complete; the segment goes on to the new connection.
     Establish,
-    /// The peer took its SYN back.
+    /// The peer reset the connection: remove it.
     Forget,
-    /// It acknowledges what we never sent: answer with a reset (RFC 9293 s3.10.7.4, fifth check).
+    /// The segment acknowledges what we never sent: answer with a reset (RFC 9293 s3.10.7.4, fifth
+    /// check).
     Reset,
 }
 
@@ -110,12 +111,12 @@ impl HalfOpen {
         }
     }
 
-    /// A segment under this name arrived.
+    /// A segment with this four-tuple arrived.
     #[must_use]
     pub fn handle_segment(&self, segment: &TcpRepr, payload_bytes: usize) -> HalfOpenVerdict {
         let start = segment.sequence.distance(self.receive_next);
         if segment.flags.contains(TcpFlags::RST) {
-            // RFC 5961 s3.2: only a reset exactly at RCV.NXT counts.
+            // RFC 5961 s3.2: a reset is accepted only exactly at RCV.NXT.
             return if start == 0 {
                 HalfOpenVerdict::Forget
             } else {
@@ -123,8 +124,8 @@ impl HalfOpen {
             };
         }
         if segment.flags.contains(TcpFlags::SYN) {
-            // Its own SYN again; a different one is challenged by the same SYN-ACK.
-            return HalfOpenVerdict::Repeat;
+            // A retransmitted SYN. A SYN with another number is challenged by the same SYN-ACK.
+            return HalfOpenVerdict::RetransmitSynAck;
         }
         if !segment.flags.contains(TcpFlags::ACK) {
             return HalfOpenVerdict::Ignore;
@@ -136,7 +137,7 @@ impl HalfOpen {
             || (start > 0 && start < i32::from(self.offer.window))
             || (start < 0 && payload_bytes > start.unsigned_abs() as usize);
         if !in_window || self.is_timestamp_wrong(segment.options.timestamps) {
-            return HalfOpenVerdict::Repeat;
+            return HalfOpenVerdict::RetransmitSynAck;
         }
         HalfOpenVerdict::Establish
     }
@@ -149,10 +150,10 @@ impl HalfOpen {
         }
     }
 
-    /// The SYN-ACK is repeated because of `segment`. It echoes the timestamp of a repeated SYN
-    /// (RFC 7323 s4.3), or the peer would take the time it waited for the round trip; and its own
-    /// acknowledgment is no sample for us (Karn's rule).
-    pub fn on_repeat(&mut self, now: Instant, segment: &TcpRepr) {
+    /// The SYN-ACK is retransmitted because of `segment`. It echoes the timestamp of a retransmitted
+    /// SYN (RFC 7323 s4.3), because otherwise the peer's RTT sample would include its own wait. The
+    /// ACK of a retransmitted SYN-ACK gives us no sample (Karn's rule).
+    pub fn on_syn_ack_retransmit(&mut self, now: Instant, segment: &TcpRepr) {
         self.answered_at = None;
         let is_its_syn = segment.flags.contains(TcpFlags::SYN)
             && segment.sequence.wrapping_add(1) == self.receive_next;
@@ -174,7 +175,7 @@ impl HalfOpen {
         self.deadline
     }
 
-    /// The deadline passed: `true` if the SYN-ACK shall be repeated, `false` to forget the attempt.
+    /// The deadline passed. `true`: retransmit the SYN-ACK; `false`: remove the half-open connection.
     #[must_use]
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.retries += 1;
@@ -213,7 +214,7 @@ impl HalfOpen {
         self.timestamps
     }
 
-    /// The handshake's round trip, unless the SYN-ACK was repeated (Karn's rule).
+    /// The handshake's round trip, unless the SYN-ACK was retransmitted (Karn's rule).
     pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
         self.answered_at.map(|at| now.since(at))
     }

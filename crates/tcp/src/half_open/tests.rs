@@ -105,11 +105,11 @@ fn the_ack_must_lie_in_the_window() {
     );
     assert_eq!(
         state.handle_segment(&ack(1101, 0), 0),
-        HalfOpenVerdict::Repeat
+        HalfOpenVerdict::RetransmitSynAck
     );
     assert_eq!(
         state.handle_segment(&ack(100, 0), 1),
-        HalfOpenVerdict::Repeat
+        HalfOpenVerdict::RetransmitSynAck
     );
     assert_eq!(
         state.handle_segment(&ack(100, 0), 2),
@@ -135,11 +135,11 @@ fn resets_count_only_at_the_edge() {
 }
 
 #[test]
-fn a_syn_again_is_answered_again() {
+fn a_retransmitted_syn_gets_another_syn_ack() {
     let state = half_open(TcpOptions::default());
     assert_eq!(
         state.handle_segment(&syn(TcpOptions::default()), 0),
-        HalfOpenVerdict::Repeat
+        HalfOpenVerdict::RetransmitSynAck
     );
 }
 
@@ -160,11 +160,11 @@ fn agreed_timestamps_must_be_there_and_not_older() {
     );
     assert_eq!(
         state.handle_segment(&stamped(49), 0),
-        HalfOpenVerdict::Repeat
+        HalfOpenVerdict::RetransmitSynAck
     );
     assert_eq!(
         state.handle_segment(&ack(101, 0), 0),
-        HalfOpenVerdict::Repeat
+        HalfOpenVerdict::RetransmitSynAck
     );
 }
 
@@ -200,7 +200,7 @@ fn a_repeated_syn_has_its_own_timestamp_echoed() {
     let mut other = syn(stamps(70));
     other.sequence = SeqNumber(99);
     for (segment, expected) in [(syn(stamps(60)), 60), (syn(stamps(59)), 60), (other, 60)] {
-        state.on_repeat(Instant::ZERO, &segment);
+        state.on_syn_ack_retransmit(Instant::ZERO, &segment);
         assert_eq!(echo(&state), expected);
     }
 }
@@ -210,6 +210,6 @@ fn only_a_syn_ack_sent_once_is_a_sample() {
     let later = Instant::from_millis(1100);
     let mut state = half_open(TcpOptions::default());
     assert_eq!(state.round_trip(later), Some(Duration::from_millis(1100)));
-    state.on_repeat(Instant::from_millis(1000), &syn(TcpOptions::default()));
+    state.on_syn_ack_retransmit(Instant::from_millis(1000), &syn(TcpOptions::default()));
     assert_eq!(state.round_trip(later), None);
 }

@@ -1,9 +1,9 @@
 //! The receive side of one connection: RCV.NXT and RCV.WND (RFC 9293 s3.3.1), timestamps and PAWS
 //! (RFC 7323).
 //!
-//! What arrives here are requests: a few hundred bytes. Text out of order is therefore dropped and
-//! comes again, instead of being kept; RFC 9293 s3.10.7.4 permits it, and no memory is at a
-//! stranger's disposal.
+//! Received data are requests of a few hundred bytes. Out-of-order text is therefore dropped instead
+//! of being kept, and the client retransmits it: RFC 9293 s3.10.7.4 permits that, and an attacker
+//! cannot make us keep out-of-order data.
 
 use core::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct TimestampState {
     recent: u32,
     /// When TS.Recent was taken.
     recent_at: Instant,
-    /// Added to our clock, so that a value says nothing of the server's age (RFC 7323 s7.1).
+    /// Added to our clock, so that timestamps do not reveal the server's uptime (RFC 7323 s7.1).
     shift: u32,
 }
 
@@ -40,7 +40,7 @@ impl TimestampState {
         }
     }
 
-    /// The option of a segment leaving at `now`; its clock ticks each millisecond.
+    /// The option of a segment sent at `now`; its clock ticks each millisecond.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -53,9 +53,10 @@ impl TimestampState {
         }
     }
 
-    /// When the segment left whose stamp `echo` (TSecr) is, to the millisecond before; `None` if
-    /// that cannot be: zero is what a peer echoes that has nothing to echo (RFC 7323 s3.2), and a
-    /// stamp from the future, from before our start, or older than [`RTO_MAX`] is not ours.
+    /// When the segment was sent whose timestamp is echoed in `echo` (TSecr), rounded down to the
+    /// millisecond. `None` if the echo is not plausible: zero means that the peer has nothing to
+    /// echo (RFC 7323 s3.2), and a timestamp from the future, from before our start, or older than
+    /// [`RTO_MAX`] is not ours.
     #[must_use]
     pub fn echoed_at(&self, now: Instant, echo: u32) -> Option<Instant> {
         let age_millis = u64::from(self.stamp(now).value.wrapping_sub(echo));
@@ -95,14 +96,14 @@ pub enum Unacceptable {
     MissingTimestamp,
 }
 
-/// What a segment carries for us, after trimming.
+/// The text of a segment after trimming.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Text {
     /// The part of the payload that is new and in order.
     pub payload: Range<usize>,
     /// The segment's FIN is in order too.
     pub fin: bool,
-    /// Something in it was beyond a hole or the window and must come again.
+    /// Some of it was beyond a hole or the window, was dropped, and must be retransmitted.
     pub dropped: bool,
 }
 
@@ -142,15 +143,15 @@ impl ReceiveState {
         self.window.max(promised)
     }
 
-    /// The session has room for `bytes`. Returns whether the peer should be told: the window was
-    /// all but closed and is open again (RFC 9293 s3.8.6.2.2).
+    /// The session has room for `bytes`. Returns whether to send a window update: the window was
+    /// nearly closed and is open again (RFC 9293 s3.8.6.2.2).
     pub fn set_window(&mut self, bytes: u16) -> bool {
         let promised = self.edge.distance(self.nxt);
         self.window = bytes;
         promised < 512 && i32::from(bytes) >= promised + 1024
     }
 
-    /// A segment with our ACK left.
+    /// A segment with our ACK was sent.
     pub fn on_ack_sent(&mut self) {
         self.edge = self.nxt.wrapping_add(u32::from(self.window()));
         self.last_ack_sent = self.nxt;
@@ -196,17 +197,17 @@ impl ReceiveState {
         window > 0 && ((0 <= start && start < window) || (0 <= last && last < window))
     }
 
-    /// When the segment left whose timestamp this one echoes, to the millisecond before; `None`
-    /// without timestamps, or if the echo is not believed ([`TimestampState::echoed_at`]).
+    /// When the segment was sent whose timestamp this one echoes, rounded down to the millisecond;
+    /// `None` without timestamps, or if the echo is not plausible ([`TimestampState::echoed_at`]).
     #[must_use]
     pub fn echoed_at(&self, now: Instant, segment: &TcpRepr) -> Option<Instant> {
         let stamp = segment.options.timestamps?;
         self.timestamps?.echoed_at(now, stamp.echo)
     }
 
-    /// RFC 7323 s4.3 (2): TS.Recent follows segments that span Last.ACK.sent. Only of a segment
-    /// that passed every check, its ACK field too (RFC 5961 s5.2): whoever can guess a sequence
-    /// number in the window could otherwise make each true segment look stale.
+    /// RFC 7323 s4.3 (2): TS.Recent is updated from segments that span Last.ACK.sent. The segment
+    /// must have passed every check, that of its ACK field included (RFC 5961 s5.2): otherwise an
+    /// attacker who guesses a sequence number in the window could make genuine segments look stale.
     pub fn remember_timestamp(&mut self, now: Instant, segment: &TcpRepr) {
         let spans = segment.sequence.distance(self.last_ack_sent) <= 0;
         if let (Some(state), Some(stamp), true) =
@@ -217,7 +218,7 @@ impl ReceiveState {
         }
     }
 
-    /// Takes the segment's text as far as it is in order and has room, and its FIN.
+    /// Takes the part of the segment's text that is in order and fits, and its FIN.
     pub fn process_text(&mut self, segment: &TcpRepr, payload_bytes: usize) -> Text {
         let fin = segment.flags.contains(TcpFlags::FIN);
         let start = segment.sequence.distance(self.nxt);
@@ -239,7 +240,7 @@ impl ReceiveState {
         let fin_distance = i64::from(start) + i64::try_from(payload_bytes).unwrap_or(i64::MAX);
         let fin = fin && !dropped && fin_distance >= 0;
         self.advance(taken + usize::from(fin));
-        // What was taken is the session's until it says otherwise.
+        // The bytes taken reduce the window until the session sets it again.
         self.window = self
             .window
             .saturating_sub(u16::try_from(taken).unwrap_or(u16::MAX));

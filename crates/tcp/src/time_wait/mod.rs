@@ -1,7 +1,7 @@
-//! TIME-WAIT: a closed connection's name stays taken for two maximum segment lifetimes, so that a
-//! late duplicate finds no new connection to disturb (RFC 9293 s3.3.2, s3.6.1).
+//! TIME-WAIT: the four-tuple of a closed connection is not reused for two maximum segment lifetimes,
+//! so that a late duplicate segment cannot disturb a new connection (RFC 9293 s3.3.2, s3.6.1).
 //!
-//! What is kept is a few words. The table is bounded; when it is full the oldest makes room, which
+//! An entry is a few words. The table is bounded; when it is full the oldest entry is evicted, which
 //! weakens the protection but never refuses a new client.
 
 use clock::{Duration, Instant};
@@ -10,14 +10,14 @@ use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 use crate::receive::TimestampState;
 use crate::table::FourTuple;
 
-/// Twice the maximum segment lifetime, as Linux has it (RFC 9293 s3.4.2 leaves MSL to us).
+/// Twice the maximum segment lifetime, as in Linux (RFC 9293 s3.4.2 leaves MSL to us).
 pub const DURATION: Duration = Duration::from_secs(60);
 
-/// How far beyond the old connection's last sequence number a new one under its name begins: out of
-/// reach of ACKs, too, that name a little more than was sent.
+/// Distance from the old connection's last sequence number to the initial one of a new connection
+/// with its four-tuple, so that ACKs slightly beyond what was sent do not reach the new one either.
 const ISS_GAP: u32 = 1 << 16;
 
-/// What is remembered of a closed connection.
+/// The state kept of a closed connection.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
     tuple: FourTuple,
@@ -27,24 +27,24 @@ pub struct TimeWait {
     expires_at: Instant,
 }
 
-/// What a segment means to a name in TIME-WAIT.
+/// What a segment means to a four-tuple in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeWaitVerdict {
-    /// An old duplicate; nothing is said.
+    /// An old duplicate, which is ignored.
     Ignore,
-    /// The peer did not see our last ACK; this is it again.
+    /// The peer did not receive our last ACK; this is it again.
     Acknowledge(TcpRepr),
-    /// A new connection under the old name, surely newer than the old one (RFC 6191 s2): forget
-    /// the old and treat the SYN as new.
+    /// The SYN of a new connection with the same four-tuple, which is certainly newer than the old
+    /// one (RFC 6191 s2): remove the entry and handle the SYN as for a new connection.
     Reopen {
-        /// The least initial sequence number that keeps what the old connection sent, and may
-        /// still be on its way, out of the new one (RFC 9293 s3.6.1).
+        /// The least initial sequence number with which segments of the old connection that are
+        /// still in the network do not fall into the new one (RFC 9293 s3.6.1).
         iss_min: SeqNumber,
     },
 }
 
 impl TimeWait {
-    /// Begins to wait at `now`.
+    /// An entry that begins at `now`.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -68,13 +68,13 @@ impl TimeWait {
         self.tuple
     }
 
-    /// When the name is free again.
+    /// When the four-tuple is free again.
     #[must_use]
     pub const fn expires_at(&self) -> Instant {
         self.expires_at
     }
 
-    /// A segment under this name arrived.
+    /// A segment with this four-tuple arrived.
     #[must_use]
     pub fn handle_segment(
         &self,
@@ -125,18 +125,18 @@ impl TimeWait {
     }
 }
 
-/// A bounded table of names in TIME-WAIT, oldest first.
+/// A bounded table of four-tuples in TIME-WAIT, oldest first.
 #[derive(Debug)]
 pub struct TimeWaitTable {
-    /// A ring: all wait equally long, so the oldest expires first. What was removed early leaves a
-    /// hole, but never at `oldest`: nobody has to look for the next that expires.
+    /// A ring: all entries wait equally long, so the oldest expires first. An entry removed early
+    /// leaves a gap, but never at `oldest`, so the next entry to expire is found at once.
     ring: Vec<Option<TimeWait>>,
     oldest: usize,
     used: usize,
 }
 
 impl TimeWaitTable {
-    /// Room for `capacity` names, allocated now; at least one.
+    /// Room for `capacity` entries, allocated now; at least one.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -146,17 +146,18 @@ impl TimeWaitTable {
         }
     }
 
-    /// Takes a name in. Returns its index, and the oldest name if that had to make room.
+    /// Inserts an entry. Returns its index, and the four-tuple of the oldest entry if it was evicted.
     pub fn insert(&mut self, entry: TimeWait) -> (u32, Option<FourTuple>) {
         let evicted = if self.used == self.ring.len() {
             self.pop_oldest()
         } else {
             None
         };
-        let place = (self.oldest + self.used) % self.ring.len();
-        self.ring[place] = Some(entry);
+        let position = (self.oldest + self.used) % self.ring.len();
+        self.ring[position] = Some(entry);
         self.used += 1;
-        let index = u32::try_from(place).expect("invariant: a table has fewer than 2^32 places");
+        let index =
+            u32::try_from(position).expect("invariant: a table has fewer than 2^32 entries");
         (index, evicted)
     }
 
@@ -166,21 +167,21 @@ impl TimeWaitTable {
         self.ring.get(index as usize)?.as_ref()
     }
 
-    /// Forgets an entry early: its name is used again.
+    /// Removes an entry early: its four-tuple is used again.
     pub fn remove(&mut self, index: u32) {
-        if let Some(place) = self.ring.get_mut(index as usize) {
-            *place = None;
+        if let Some(slot) = self.ring.get_mut(index as usize) {
+            *slot = None;
         }
-        self.pass_holes();
+        self.skip_removed();
     }
 
-    /// When the next name is free.
+    /// When the next entry expires.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Instant> {
         self.ring[self.oldest].as_ref().map(TimeWait::expires_at)
     }
 
-    /// Takes out a name whose time has passed.
+    /// Takes out an expired entry.
     pub fn pop_expired(&mut self, now: Instant) -> Option<FourTuple> {
         self.next_expiry().filter(|expiry| *expiry <= now)?;
         self.pop_oldest()
@@ -188,11 +189,11 @@ impl TimeWaitTable {
 
     fn pop_oldest(&mut self) -> Option<FourTuple> {
         let entry = self.ring[self.oldest].take()?;
-        self.pass_holes();
+        self.skip_removed();
         Some(entry.tuple())
     }
 
-    fn pass_holes(&mut self) {
+    fn skip_removed(&mut self) {
         while self.used > 0 && self.ring[self.oldest].is_none() {
             self.oldest = (self.oldest + 1) % self.ring.len();
             self.used -= 1;

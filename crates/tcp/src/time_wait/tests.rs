@@ -41,7 +41,7 @@ fn segment(sequence: u32, flags: TcpFlags, stamp: u32) -> TcpRepr {
 }
 
 #[test]
-fn a_fin_again_is_acknowledged_again() {
+fn a_retransmitted_fin_is_acknowledged_again() {
     let entry = waiting(1, Instant::ZERO);
     let fin = segment(99, TcpFlags::FIN.union(TcpFlags::ACK), 5000);
     let TimeWaitVerdict::Acknowledge(ack) = entry.handle_segment(Instant::ZERO, &fin, 0) else {
@@ -80,7 +80,7 @@ fn only_a_newer_syn_reopens() {
 }
 
 #[test]
-fn names_expire_in_order_and_not_before_their_time() {
+fn tuples_expire_in_order_and_not_before_their_time() {
     let mut table = TimeWaitTable::new(4);
     table.insert(waiting(1, Instant::ZERO));
     let (second, _) = table.insert(waiting(2, Instant::from_millis(10)));
@@ -102,7 +102,7 @@ fn names_expire_in_order_and_not_before_their_time() {
 }
 
 #[test]
-fn names_used_again_are_not_looked_through_for_the_next_expiry() {
+fn removed_entries_do_not_slow_down_the_next_expiry() {
     let mut table = TimeWaitTable::new(4);
     let indexes: Vec<u32> = (1..=4)
         .map(|port| {
@@ -131,7 +131,7 @@ fn names_used_again_are_not_looked_through_for_the_next_expiry() {
 }
 
 #[test]
-fn a_full_table_lets_the_oldest_go() {
+fn a_full_table_evicts_the_oldest() {
     let mut table = TimeWaitTable::new(2);
     assert_eq!(table.insert(waiting(1, Instant::ZERO)).1, None);
     assert_eq!(table.insert(waiting(2, Instant::ZERO)).1, None);

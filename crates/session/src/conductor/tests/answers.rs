@@ -67,7 +67,7 @@ fn every_address_is_announced_at_start() {
 }
 
 #[test]
-fn a_segment_for_nobody_is_refused_and_a_reset_is_not() {
+fn an_unmatched_segment_is_reset_unless_it_is_a_reset() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.port = 1001;
@@ -96,7 +96,7 @@ fn a_closed_port_refuses() {
 }
 
 #[test]
-fn rubbish_is_counted_by_reason() {
+fn malformed_frames_are_counted_by_reason() {
     let mut bench = Bench::new();
     bench.receive(&[0; 5]);
     bench.receive(&[]);
@@ -105,7 +105,7 @@ fn rubbish_is_counted_by_reason() {
 }
 
 #[test]
-fn a_lost_syn_ack_is_repeated_and_at_last_forgotten() {
+fn a_lost_syn_ack_is_retransmitted_and_finally_dropped() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.port = 1002;
@@ -133,7 +133,7 @@ fn claim_of(mac: MacAddress, address: IpAddr) -> Vec<u8> {
 }
 
 #[test]
-fn an_address_that_another_station_claims_is_defended_once_in_an_interval() {
+fn an_address_conflict_is_defended_once_in_an_interval() {
     let mut bench = Bench::new();
     let ours = IpAddr::V4(OUR_ADDRESS);
     let conflict = AddressConflict {
@@ -165,7 +165,7 @@ fn an_address_that_another_station_claims_is_defended_once_in_an_interval() {
 }
 
 #[test]
-fn an_ipv6_address_that_another_station_claims_is_told_of() {
+fn an_ipv6_address_conflict_is_reported() {
     let ours = IpAddr::V6("fd00::2".parse().unwrap());
     let mut config = config();
     config.addresses.push(ours);
@@ -182,7 +182,7 @@ fn an_ipv6_address_that_another_station_claims_is_told_of() {
 }
 
 #[test]
-fn our_own_words_and_those_about_other_addresses_are_no_conflict() {
+fn our_own_frames_and_other_addresses_are_no_conflict() {
     let ours = IpAddr::V4(OUR_ADDRESS);
     let mut bench = Bench::new();
     bench.receive(&claim_of(OUR_MAC, ours));

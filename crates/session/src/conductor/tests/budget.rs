@@ -67,7 +67,7 @@ fn begin_with_a_small_window(bench: &mut Bench) -> Peer {
 }
 
 #[test]
-fn a_small_window_buys_no_more_reads_than_the_budget() {
+fn a_small_window_cannot_exceed_the_read_budget() {
     let large = Config {
         idle_timeout: Duration::from_secs(1000),
         ..tls_config()
@@ -105,7 +105,7 @@ fn ask_for_crumbs(bench: &mut Bench, peer: &mut Peer) {
 }
 
 #[test]
-fn many_tiny_ranges_buy_no_more_reads_than_the_budget() {
+fn many_tiny_ranges_cannot_exceed_the_read_budget() {
     let run = |limits| {
         bytes_read(
             config(),
@@ -134,7 +134,7 @@ fn many_tiny_ranges_buy_no_more_reads_than_the_budget() {
 }
 
 #[test]
-fn what_waited_for_the_budget_comes_in_the_end() {
+fn reads_that_wait_for_the_budget_are_made_later() {
     let limits = ReadLimits {
         factor: 0,
         burst_bytes: 20_000,
@@ -165,7 +165,7 @@ fn what_waited_for_the_budget_comes_in_the_end() {
 }
 
 #[test]
-fn whoever_takes_what_is_sent_waits_for_nothing() {
+fn a_client_that_acknowledges_never_waits_for_the_budget() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut plain = Peer::connect(&mut bench, 1000);
     let mut sealed = TlsPeer::connect(&mut bench, 1001, Version::Tls13);
@@ -225,7 +225,7 @@ fn trickle(bytes: u32) -> (Bench, Peer, u32) {
 }
 
 #[test]
-fn a_byte_now_and_then_is_no_progress() {
+fn acknowledging_single_bytes_is_no_progress() {
     // 60 s for a segment of 1,460 bytes: 25 a second make one, 24 do not.
     let (mut bench, peer, seconds) = trickle(24);
     assert!(peer.reset);

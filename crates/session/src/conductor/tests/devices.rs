@@ -82,7 +82,7 @@ fn a_device_that_hangs_gets_half_of_the_reads_and_others_go_on() {
 }
 
 #[test]
-fn each_completion_lets_one_client_more_read() {
+fn each_completion_admits_one_more_waiting_client() {
     let mut bench = bench_of_two(8);
     let peers = ask_from(&mut bench, 1000..1000 + HUNG_PEERS, "/object");
     let mut hung = take_hung(&mut bench);
@@ -126,7 +126,7 @@ fn reads_of_clients_that_left_count_until_they_complete() {
 }
 
 #[test]
-fn a_client_that_left_its_line_keeps_nobody_waiting() {
+fn a_client_that_left_its_device_queue_delays_nobody() {
     let mut bench = bench_of_two(8);
     let mut peers = ask_from(&mut bench, 1000..1006, "/object");
     peers[4].send(&mut bench, wire::TcpFlags::RST, b"");

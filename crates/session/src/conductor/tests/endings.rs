@@ -23,7 +23,7 @@ fn a_head_that_never_ends_gets_a_408() {
 }
 
 #[test]
-fn a_client_that_never_asks_is_closed_without_a_word() {
+fn an_idle_connection_without_a_request_is_closed() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     // Keep-alive probes are answered, as a living client does.
@@ -79,7 +79,7 @@ fn a_client_that_takes_nothing_is_reset() {
 /// A client that answers each of our FINs by a shut window and never acknowledges it: the
 /// connection ends, whatever it answers. If it acknowledges no data either, it is reset.
 #[test]
-fn a_client_that_never_acknowledges_our_fin_is_forgotten() {
+fn an_unacknowledged_fin_times_out() {
     for (acknowledges_data, seconds) in [(true, 100), (false, 60)] {
         let mut bench = Bench::new();
         let mut peer = Peer::connect(&mut bench, 1000);
@@ -130,7 +130,7 @@ fn a_client_that_reads_again_in_time_gets_the_rest() {
 }
 
 #[test]
-fn a_client_that_vanished_is_given_up() {
+fn a_client_that_vanished_times_out() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/object");
@@ -177,7 +177,7 @@ fn shutting_down_finishes_replies_and_refuses_the_rest() {
 }
 
 #[test]
-fn what_is_left_can_be_reset() {
+fn remaining_connections_can_be_reset() {
     let mut bench = Bench::with(
         Config {
             connections_max: 2,
@@ -196,7 +196,7 @@ fn what_is_left_can_be_reset() {
 }
 
 #[test]
-fn more_resets_than_wait_at_once_all_leave() {
+fn more_resets_than_the_outbox_holds_are_all_sent() {
     let connections_max = 2 * crate::outbox::FRAMES_MAX + 1;
     let mut bench = Bench::with(
         Config {
@@ -217,7 +217,7 @@ fn more_resets_than_wait_at_once_all_leave() {
 }
 
 #[test]
-fn a_flood_of_syns_shuts_nobody_out() {
+fn syn_flood_does_not_block_legitimate_clients() {
     let mut bench = Bench::new();
     let flood = |bench: &mut Bench, ports: core::ops::Range<u16>| {
         for port in ports {
@@ -244,7 +244,7 @@ fn a_flood_of_syns_shuts_nobody_out() {
 }
 
 #[test]
-fn a_name_used_again_begins_beyond_what_was_sent_under_it() {
+fn a_reused_four_tuple_starts_beyond_its_old_sequence_numbers() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.ask(

@@ -39,7 +39,7 @@ fn is_reset(bench: &mut Bench, peer: &mut Peer) -> bool {
 }
 
 #[test]
-fn one_handshake_too_many_resets_the_eldest_that_waits_for_its_client() {
+fn one_handshake_too_many_resets_the_oldest_that_waits_for_its_client() {
     let mut bench = crowd();
     let mut peers = Vec::new();
     for place in 0..HANDSHAKES_MAX {
@@ -66,7 +66,7 @@ fn one_handshake_too_many_resets_the_eldest_that_waits_for_its_client() {
 }
 
 #[test]
-fn nobody_is_reset_while_every_handshake_waits_for_us() {
+fn no_handshake_is_reset_while_all_wait_for_the_server() {
     let mut bench = crowd();
     let mut peers = Vec::new();
     for place in 0..HANDSHAKES_MAX {
@@ -85,7 +85,7 @@ fn nobody_is_reset_while_every_handshake_waits_for_us() {
 }
 
 #[test]
-fn what_completes_a_handshake_comes_before_hellos() {
+fn final_handshake_records_come_before_client_hellos() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut first = hello(&mut bench, 0);
     let begun = answer_hello(&mut bench);
@@ -99,7 +99,7 @@ fn what_completes_a_handshake_comes_before_hellos() {
 }
 
 #[test]
-fn a_hello_in_several_records_has_its_turns_among_the_hellos() {
+fn a_client_hello_in_several_records_stays_in_the_hello_queue() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = hello(&mut bench, 0);
     let (token, _) = handshake(bench.conductor.poll_hello());
@@ -137,7 +137,7 @@ fn one_hello_too_many_in_the_queue_is_reset() {
 }
 
 #[test]
-fn a_long_queue_of_hellos_leaves_syns_unanswered() {
+fn a_long_hello_queue_drops_syns() {
     let mut bench = crowd();
     for place in 0..HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED {
         hello(&mut bench, place);

@@ -45,7 +45,7 @@ fn hop_of_the_next_flight(bench: &mut Bench, peer: &mut Peer) -> MacAddress {
 }
 
 #[test]
-fn a_stream_follows_the_router_that_takes_over() {
+fn the_next_hop_follows_a_router_failover() {
     for route in [peer_route(), route_v6()] {
         let (mut bench, mut peer) = begin(route);
         peer.send(&mut bench, TcpFlags::ACK, b"");
@@ -79,7 +79,7 @@ fn a_request_and_a_window_move_the_next_hop_too() {
 
 /// Who knows the connection's name and not its numbers, or repeats what was said, moves nothing.
 #[test]
-fn a_segment_that_is_refused_or_old_moves_no_stream() {
+fn refused_or_old_segments_do_not_change_the_next_hop() {
     type Forge = fn(&mut Peer);
     let forgeries: [(Forge, TcpFlags); 6] = [
         // Beyond the window, before it.
@@ -127,7 +127,7 @@ fn a_segment_that_is_refused_or_old_moves_no_stream() {
 }
 
 #[test]
-fn a_group_is_nobodys_next_hop() {
+fn a_group_mac_is_never_a_next_hop() {
     let (mut bench, mut peer) = begin(peer_route());
     peer.route.source_mac = MacAddress::BROADCAST;
     peer.send(&mut bench, TcpFlags::ACK, b"");
@@ -139,7 +139,7 @@ fn a_group_is_nobodys_next_hop() {
 }
 
 #[test]
-fn a_syn_that_comes_again_is_answered_where_it_came_from() {
+fn a_retransmitted_syn_is_answered_by_its_own_next_hop() {
     let mut bench = Bench::new();
     let mut peer = Peer::send_syn(&mut bench, 1000, SeqNumber(7));
     assert_eq!(bench.last_hop, PEER_MAC);

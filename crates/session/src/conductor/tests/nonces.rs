@@ -219,7 +219,7 @@ proptest! {
 }
 
 #[test]
-fn the_witness_sees_a_whole_object_and_its_repetitions() {
+fn the_model_sees_a_whole_object_and_its_retransmissions() {
     let mut witness = Witness::new();
     witness.happen(&Happening::Get);
     for turn in 0..100 {

@@ -14,7 +14,7 @@ fn long_head(bytes: usize) -> String {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_looked_at_a_few_times_only() {
+fn a_head_that_arrives_byte_by_byte_is_parsed_a_few_times_only() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     let head = long_head(8000);
@@ -39,7 +39,7 @@ fn a_head_that_comes_byte_by_byte_is_looked_at_a_few_times_only() {
 }
 
 #[test]
-fn a_head_of_many_lines_is_looked_at_once_a_line() {
+fn a_head_of_many_lines_is_parsed_once_a_line() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     let lines = "X: y\r\n".repeat(http::HEADERS_MAX - 1);
@@ -58,7 +58,7 @@ fn a_head_of_many_lines_is_looked_at_once_a_line() {
 }
 
 #[test]
-fn frames_without_text_have_no_head_looked_at() {
+fn frames_without_text_parse_no_head() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/object");
@@ -75,7 +75,7 @@ fn frames_without_text_have_no_head_looked_at() {
 }
 
 #[test]
-fn what_is_wrong_in_a_line_is_seen_before_the_line_ends() {
+fn an_error_in_a_line_is_found_before_the_line_ends() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     for byte in "GET  /object".as_bytes() {

@@ -129,7 +129,7 @@ fn a_full_link_delays_and_loses_nothing() {
 }
 
 #[test]
-fn whom_a_full_link_interrupted_goes_on_first() {
+fn a_client_interrupted_by_a_full_link_is_resumed_first() {
     let mut bench = Bench::new();
     let ports = [1000, 1001];
     let peers = ports.map(|port| asked(&mut bench, port));

@@ -60,7 +60,7 @@ fn the_first_flight_is_the_initial_window() {
 }
 
 #[test]
-fn what_does_not_exist_is_said_and_the_connection_goes_on() {
+fn a_missing_object_gets_404_and_the_connection_stays_open() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/nothing");
@@ -125,7 +125,7 @@ fn a_client_that_closed_its_side_gets_its_reply() {
 }
 
 #[test]
-fn a_late_answer_of_the_store_is_an_answer() {
+fn a_late_lookup_answer_is_used() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
     let request = b"GET /object HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -60,7 +60,7 @@ fn take(lines: &Lines) -> Vec<String> {
 }
 
 #[test]
-fn a_request_is_told_when_its_reply_begins_and_when_all_of_it_is_acknowledged() {
+fn a_request_is_logged_when_its_reply_begins_and_when_it_is_acknowledged() {
     let (mut bench, lines) = listen(Bench::new());
     let mut peer = Peer::connect(&mut bench, 1000);
     let request = "GET /object HTTP/1.1\r\nHost: a\r\nReferer: r\r\nUser-Agent: u/1\r\n\r\n";
@@ -82,7 +82,7 @@ fn a_request_is_told_when_its_reply_begins_and_when_all_of_it_is_acknowledged() 
 }
 
 #[test]
-fn the_body_told_is_as_long_as_content_length_says() {
+fn the_logged_body_length_matches_content_length() {
     let (mut bench, lines) = listen(Bench::new());
     let mut peer = Peer::connect(&mut bench, 1000);
     let requests = [
@@ -135,7 +135,7 @@ fn a_reply_without_a_body_has_none() {
 }
 
 #[test]
-fn a_client_that_leaves_in_mid_transfer_is_told_with_what_was_sent() {
+fn a_client_that_leaves_in_mid_transfer_is_logged_with_the_bytes_sent() {
     let (mut bench, lines) = listen(Bench::new());
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/object");
@@ -159,7 +159,7 @@ fn a_client_that_leaves_in_mid_transfer_is_told_with_what_was_sent() {
 }
 
 #[test]
-fn a_client_that_leaves_before_the_head_left_was_sent_nothing() {
+fn a_client_that_leaves_before_the_head_is_logged_with_zero_bytes() {
     let (mut bench, lines) = listen(Bench::new());
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.window = 0;
@@ -170,7 +170,7 @@ fn a_client_that_leaves_before_the_head_left_was_sent_nothing() {
 }
 
 #[test]
-fn a_request_that_does_not_end_is_told_as_far_as_it_came() {
+fn an_incomplete_request_is_logged_as_far_as_it_arrived() {
     let (mut bench, lines) = listen(Bench::new());
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.ask(&mut bench, "GET /obj");
@@ -193,7 +193,7 @@ fn a_request_that_does_not_end_is_told_as_far_as_it_came() {
 }
 
 #[test]
-fn the_end_of_the_server_ends_what_is_told() {
+fn shutting_down_ends_the_logged_requests() {
     let (mut bench, lines) = listen(Bench::new());
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/object");
@@ -232,7 +232,7 @@ fn over_tls_the_body_is_what_the_client_opens() {
 }
 
 #[test]
-fn over_tls_a_reply_cut_by_an_alert_is_told_as_far_as_it_goes() {
+fn over_tls_a_reply_cut_by_an_alert_is_logged_with_the_bytes_sent() {
     let (mut bench, lines) = listen(Bench::with(tls_config(), 8));
     let mut peer = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
     peer.get(&mut bench);
@@ -253,7 +253,7 @@ fn over_tls_a_reply_cut_by_an_alert_is_told_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_the_tls_port_gets_in_the_clear_is_told() {
+fn plain_http_on_the_tls_port_is_logged() {
     let (mut bench, lines) = listen(Bench::with(tls_config(), 8));
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.ask(&mut bench, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -261,7 +261,7 @@ fn what_the_tls_port_gets_in_the_clear_is_told() {
 }
 
 #[test]
-fn nobody_is_told_while_nobody_listens() {
+fn nothing_is_logged_without_a_request_log() {
     let mut bench = Bench::with(config(), 8);
     let mut peer = Peer::connect(&mut bench, 1000);
     peer.get(&mut bench, "/object");

@@ -211,7 +211,7 @@ fn a_handshake_gets_whole_records_one_at_a_time() {
 }
 
 #[test]
-fn an_object_goes_through_records_of_both_versions() {
+fn an_object_is_served_over_tls_1_2_and_1_3() {
     for version in [Version::Tls12, Version::Tls13] {
         let mut bench = Bench::with(tls_config(), 8);
         let mut client = TlsPeer::connect(&mut bench, 1000, version);
@@ -283,7 +283,7 @@ fn a_lost_range_is_sealed_to_the_same_bytes() {
 }
 
 #[test]
-fn a_record_whose_content_changed_never_leaves_again() {
+fn a_record_whose_content_changed_is_never_sent_again() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
     let (first, again) = lose_one(&mut bench, &mut client, 1);
@@ -415,7 +415,7 @@ fn tls_1_2_has_no_second_key_and_closes_at_half_of_the_first() {
 }
 
 #[test]
-fn a_reply_that_a_whole_key_does_not_suffice_for_is_cut_by_a_reset() {
+fn a_reply_longer_than_a_tls_1_2_key_allows_is_reset() {
     let config = Config {
         key_records_max: 64,
         ..tls_config()
@@ -434,7 +434,7 @@ fn a_reply_that_a_whole_key_does_not_suffice_for_is_cut_by_a_reset() {
 }
 
 #[test]
-fn what_comes_behind_the_clients_close_notify_is_ignored() {
+fn data_after_the_clients_close_notify_is_ignored() {
     for version in [Version::Tls12, Version::Tls13] {
         let mut bench = Bench::with(tls_config(), 8);
         let mut client = TlsPeer::connect(&mut bench, 1000, version);
@@ -565,7 +565,7 @@ fn a_record_that_cannot_be_opened_ends_the_connection_with_an_alert() {
 }
 
 #[test]
-fn what_came_at_once_is_opened_before_it_is_understood() {
+fn records_that_arrive_together_are_opened_before_parsing() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
     let request = b"GET /object HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -624,7 +624,7 @@ fn renegotiation_is_refused_once_and_the_connection_goes_on() {
 }
 
 #[test]
-fn renegotiation_behind_the_last_word_is_not_answered() {
+fn renegotiation_after_our_close_notify_is_not_answered() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls12);
     let request = b"GET /object HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -640,7 +640,7 @@ fn renegotiation_behind_the_last_word_is_not_answered() {
 }
 
 #[test]
-fn what_is_no_handshake_is_told_so() {
+fn plain_http_or_garbage_on_the_tls_port_is_answered_and_closed() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut plain = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     plain.get(&mut bench, "/object");
@@ -675,7 +675,7 @@ fn a_handshakes_record_in_the_clear_has_at_most_16_384_bytes_of_content() {
 }
 
 #[test]
-fn plain_http_after_the_last_word_has_no_answer() {
+fn plain_http_after_our_fin_has_no_answer() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     bench.conductor.shut_down(bench.now);
@@ -689,7 +689,7 @@ fn plain_http_after_the_last_word_has_no_answer() {
 }
 
 #[test]
-fn a_bad_header_amid_the_handshake_is_the_handshakers_to_refuse() {
+fn a_bad_record_header_during_the_handshake_is_refused_by_the_handshaker() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
@@ -707,7 +707,7 @@ fn a_bad_header_amid_the_handshake_is_the_handshakers_to_refuse() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_closed() {
+fn a_handshake_that_does_not_complete_is_closed() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
@@ -748,7 +748,7 @@ fn after_its_handshake_a_client_has_the_idle_time_to_ask() {
 }
 
 #[test]
-fn a_handshake_acknowledged_bit_by_bit_is_closed_too() {
+fn slow_acknowledgments_do_not_extend_the_handshake_timeout() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
@@ -765,7 +765,7 @@ fn a_handshake_acknowledged_bit_by_bit_is_closed_too() {
 }
 
 #[test]
-fn a_client_that_ends_early_is_served_what_it_asked_before() {
+fn requests_before_a_half_close_are_served() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK.union(TcpFlags::FIN), HELLO);
@@ -813,7 +813,7 @@ fn handshakes_of_clients_that_left_leave_nothing_behind() {
 }
 
 #[test]
-fn a_failure_of_ours_resets() {
+fn an_internal_failure_resets_the_connection() {
     let mut bench = Bench::with(tls_config(), 8);
     let mut peer = Peer::connect_to(&mut bench, TLS_PORT, 1000);
     peer.send(&mut bench, TcpFlags::ACK, HELLO);
@@ -847,7 +847,7 @@ fn the_emulation_seals_objects_and_nothing_else() {
 }
 
 #[test]
-fn a_handshake_that_goes_on_after_our_fin_leads_to_nothing() {
+fn a_handshake_continued_after_our_fin_is_ignored() {
     // The record that would complete it comes after the FIN, or waits for its answer.
     for is_asked in [false, true] {
         let mut bench = Bench::with(tls_config(), 8);

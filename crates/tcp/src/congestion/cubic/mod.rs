@@ -29,7 +29,7 @@ pub struct Cubic {
     epoch: Option<Epoch>,
 }
 
-/// What a reduction of the window changes; see [`Cubic::restore`].
+/// The state that a reduction of the window changes; see [`Cubic::restore`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     window: u64,
@@ -37,18 +37,18 @@ pub struct Snapshot {
     window_max: u64,
 }
 
-/// A run of congestion avoidance without a loss.
+/// A period of congestion avoidance without a loss.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// t_epoch, later by the time that did not count.
+    /// t_epoch, plus the application-limited time, which does not count.
     started: Instant,
-    /// When the last ACK counted.
+    /// When the last ACK was counted.
     counted_at: Instant,
-    /// The window was not in use since.
+    /// Application-limited since then.
     is_paused: bool,
     /// K, milliseconds: when the curve is back at W_max.
     k_millis: u64,
-    /// W_max as this epoch sees it, bytes.
+    /// W_max of this epoch, bytes.
     origin: u64,
     /// W_est of the Reno-friendly region, bytes.
     reno_window: u64,
@@ -82,23 +82,23 @@ impl Cubic {
         self.threshold
     }
 
-    /// Whether the window grows by what is acknowledged.
+    /// Whether cwnd is below ssthresh and grows by the bytes acknowledged.
     #[must_use]
     pub const fn is_slow_start(&self) -> bool {
         self.window < self.threshold
     }
 
-    /// The path's MTU fell: segments are smaller from now on.
+    /// The path MTU was reduced: segments are smaller from now on.
     pub fn on_segment_bytes(&mut self, segment_bytes: u16) {
         self.segment_bytes = u64::from(segment_bytes);
     }
 
-    /// `bytes` were newly acknowledged outside recovery, and the window was what limited us.
+    /// `bytes` were newly acknowledged outside recovery, while the sender was limited by cwnd.
     pub fn on_ack(&mut self, now: Instant, bytes: u64, rtt: Duration) {
         let mut left = bytes;
         if self.is_slow_start() {
-            // Slow start ends at ssthresh, in the middle of a large ACK too: the rest of it counts
-            // for congestion avoidance (RFC 5681 s3.1; Linux).
+            // Slow start ends at ssthresh, also within a large ACK: the rest of its bytes count for
+            // congestion avoidance (RFC 5681 s3.1; Linux).
             let step = left.min(self.threshold - self.window);
             self.window = (self.window + step).min(WINDOW_BYTES_MAX);
             left -= step;
@@ -109,21 +109,20 @@ impl Cubic {
         }
     }
 
-    /// The window is not in use: the session has less to send. The time until it is in use again
-    /// does not count for the curve (RFC 9438 s5.8), which would otherwise have run ahead of a
-    /// window that nothing has tested.
+    /// The sender is application-limited. The time until it is limited by cwnd again does not count
+    /// for the cubic curve (RFC 9438 s5.8), because the window was not tested in it.
     pub fn on_application_limited(&mut self) {
         if let Some(epoch) = &mut self.epoch {
             epoch.is_paused = true;
         }
     }
 
-    /// A loss was detected: falls to beta times the window (RFC 9438 s4.6, s4.7). The window
-    /// itself is moved by proportional rate reduction while recovery lasts.
+    /// A loss was detected: sets ssthresh to beta times the window (RFC 9438 s4.6, s4.7). During the
+    /// recovery proportional rate reduction sets the window itself.
     pub fn on_loss(&mut self) {
         self.epoch = None;
-        // RFC 9438 s4.7, fast convergence: a flow that lost before it was back at its old maximum
-        // leaves room for newer flows.
+        // RFC 9438 s4.7, fast convergence: a flow that has a loss below its old maximum leaves room
+        // for newer flows.
         self.window_max = if self.window < self.window_max {
             self.window * (BETA_NUMERATOR + BETA_DENOMINATOR) / (2 * BETA_DENOMINATOR)
         } else {
@@ -139,15 +138,15 @@ impl Cubic {
         self.window = self.segment_bytes;
     }
 
-    /// The timer fired again, or while a recovery was under way: one segment and slow start, but
-    /// ssthresh stays what the start of this loss event made it (RFC 5681 s3.1; Linux). The window
-    /// of now is no measure of the path: rate reduction or the first timeout made it.
+    /// The timer fired again, or during a recovery: one segment and slow start, but ssthresh stays as
+    /// it was set at the start of this loss event (RFC 5681 s3.1; Linux). The current window is no
+    /// measure of the path, because rate reduction or the first timeout set it.
     pub fn on_timeout_again(&mut self) {
         self.epoch = None;
         self.window = self.segment_bytes;
     }
 
-    /// cwnd, ssthresh and W_max as they are now.
+    /// The current cwnd, ssthresh and W_max.
     #[must_use]
     pub const fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -157,8 +156,8 @@ impl Cubic {
         }
     }
 
-    /// The reduction since `before` was made for a loss that was none (RFC 4015 s3.2): the window
-    /// is what it was, or what it has grown to since.
+    /// Undoes the reduction since `before`, because there was no loss (RFC 4015 s3.2): the window is
+    /// the one before, or the current one if that is larger.
     pub fn restore(&mut self, before: Snapshot) {
         self.epoch = None;
         self.window = self.window.max(before.window);
@@ -166,15 +165,15 @@ impl Cubic {
         self.window_max = before.window_max;
     }
 
-    /// Recovery sets the window while it lasts, and at its end.
+    /// Sets the window, during a recovery and at its end.
     pub fn set_window(&mut self, bytes: u64) {
         self.window = bytes.clamp(self.segment_bytes, WINDOW_BYTES_MAX);
     }
 
-    /// Nothing was sent for so many RTOs: what the window said of the path grows stale. It is
-    /// halved for each, but not below the initial window (RFC 2861 s3.2; RFC 5681 s4.1 would drop
-    /// it to that at once, which costs three round trips of slow start after every pause of a
-    /// player). What it was is remembered as the threshold, so slow start leads back to it.
+    /// Nothing was sent for `timeouts` RTOs. The window is halved for each of them, but not below
+    /// the initial window (RFC 2861 s3.2). RFC 5681 s4.1 would reduce it to the initial window at
+    /// once, which costs three round trips of slow start after every pause of a player. ssthresh
+    /// becomes at least three quarters of the old window, so slow start leads back to it.
     pub fn on_idle(&mut self, timeouts: u64) {
         let restart = INITIAL_WINDOW_SEGMENTS * self.segment_bytes;
         if timeouts == 0 || self.window <= restart {
@@ -226,7 +225,8 @@ impl Epoch {
         }
     }
 
-    /// An ACK counts: the time since the last one does, unless the window was not in use.
+    /// An ACK is counted: adds the time since the last one to the epoch, unless the sender was
+    /// application-limited.
     fn count_time(&mut self, now: Instant) {
         if self.is_paused {
             self.started += now.since(self.counted_at);
@@ -251,8 +251,8 @@ impl Epoch {
         }
     }
 
-    /// W_est (RFC 9438 s4.3): alpha = 3 * (1 - beta) / (1 + beta) = 9/17 segments a round trip
-    /// until the window of before the loss is reached, one after.
+    /// W_est (RFC 9438 s4.3): grows by alpha = 3 * (1 - beta) / (1 + beta) = 9/17 segments a round
+    /// trip until the window before the loss is reached, and by one segment after.
     fn grow_reno(&mut self, bytes: u64, window: u64, segment_bytes: u64, window_max: u64) {
         self.reno_acked += bytes;
         let (numerator, denominator) = if self.reno_window < window_max {

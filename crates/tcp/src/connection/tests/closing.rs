@@ -58,7 +58,7 @@ fn nothing_is_appended_after_the_fin() {
 }
 
 #[test]
-fn what_is_appended_before_the_fin_left_comes_before_it() {
+fn data_appended_before_the_fin_was_sent_precedes_it() {
     let mut driver = Driver::new();
     driver.append(1000);
     driver.connection.finish();
@@ -69,7 +69,7 @@ fn what_is_appended_before_the_fin_left_comes_before_it() {
 }
 
 #[test]
-fn what_is_withdrawn_is_not_sent() {
+fn withdrawn_bytes_are_not_sent() {
     let mut driver = Driver::new();
     driver.append(12_000);
     assert_eq!(driver.flush(), [New(0, 10_000)]);
@@ -82,8 +82,8 @@ fn what_is_withdrawn_is_not_sent() {
 }
 
 #[test]
-#[should_panic(expected = "what was claimed may have left")]
-fn what_was_claimed_cannot_be_withdrawn() {
+#[should_panic(expected = "claimed bytes may have been sent")]
+fn claimed_bytes_cannot_be_withdrawn() {
     let mut driver = Driver::new();
     driver.append(12_000);
     let _ = driver.flush();
@@ -91,8 +91,8 @@ fn what_was_claimed_cannot_be_withdrawn() {
 }
 
 #[test]
-#[should_panic(expected = "what was claimed may have left")]
-fn what_was_claimed_before_a_timeout_cannot_be_withdrawn() {
+#[should_panic(expected = "claimed bytes may have been sent")]
+fn bytes_claimed_before_a_timeout_cannot_be_withdrawn() {
     let mut driver = Driver::new();
     driver.append(12_000);
     let _ = driver.flush();
@@ -106,14 +106,14 @@ fn what_was_claimed_before_a_timeout_cannot_be_withdrawn() {
 }
 
 #[test]
-fn finishing_twice_is_finishing() {
+fn finish_is_idempotent() {
     let mut driver = finished(0);
     driver.connection.finish();
     assert_eq!(driver.flush(), []);
 }
 
 #[test]
-fn we_finish_first() {
+fn the_server_closes_first() {
     let mut driver = finished(2000);
     driver.pass(millis(100)).accept(ack(2000));
     assert_eq!(
@@ -136,7 +136,7 @@ fn we_finish_first() {
 }
 
 #[test]
-fn the_peer_finishes_first() {
+fn the_peer_closes_first() {
     let mut driver = Driver::sending(PEER, 2000);
     let arrival = driver.receive(ack(0).text(5).fin());
     assert_eq!((arrival.text, arrival.peer_finished), (0..5, true));
@@ -156,7 +156,7 @@ fn the_peer_finishes_first() {
 }
 
 #[test]
-fn both_finish_at_once() {
+fn both_sides_close_simultaneously() {
     let mut driver = finished(0);
     driver.accept(ack(0).fin());
     assert_eq!(driver.connection.state(), State::Closing);
@@ -221,7 +221,7 @@ fn fin_wait_2_waits_so_long_and_no_longer() {
 /// Whatever it answers, a peer that acknowledges all but our FIN keeps the connection no longer
 /// than [`Config::orphan`] from then.
 #[test]
-fn an_orphan_is_given_up_whatever_the_peer_answers() {
+fn an_orphaned_connection_times_out_whatever_the_peer_answers() {
     let answers: [(&str, &[_]); 4] = [
         ("nothing", &[]),
         ("a shut window", &[ack(1000).window(0)]),
@@ -290,7 +290,7 @@ fn an_orphan_with_data_unacknowledged_has_no_deadline_of_its_own() {
 }
 
 #[test]
-fn a_lost_fin_comes_again() {
+fn a_lost_fin_is_retransmitted() {
     let mut driver = finished(0);
     let _ = driver.fire();
     assert_eq!(driver.flush(), [Fin]);
@@ -342,7 +342,7 @@ fn data_lost_before_the_fin_mends_without_the_fin() {
 }
 
 #[test]
-fn a_fin_and_data_lost_together_come_again_both() {
+fn lost_data_and_fin_are_both_retransmitted() {
     let mut driver = finished(5000);
     driver.pass(millis(100)).accept(ack(2000));
     while driver.connection.timeouts == 0 {
@@ -360,7 +360,7 @@ fn a_fin_and_data_lost_together_come_again_both() {
 }
 
 #[test]
-fn a_fin_lost_behind_data_that_arrived_comes_again_alone() {
+fn a_fin_lost_after_data_that_arrived_is_retransmitted_alone() {
     let mut driver = finished(5000);
     driver.pass(millis(100)).accept(ack(5000));
     assert_eq!(driver.flush(), []);

@@ -45,7 +45,7 @@ fn data_carries_the_ack() {
 }
 
 #[test]
-fn a_bare_ack_is_owed_nothing() {
+fn a_pure_ack_is_not_acknowledged() {
     let mut driver = Driver::new();
     driver.accept(ack(0));
     assert_eq!(driver.flush(), []);

@@ -7,7 +7,7 @@ use super::{Driver, MSS, PEER, Peer, STAMPING_WITHOUT_SACK, ack, millis, range};
 use crate::connection::Demand;
 
 #[test]
-fn a_demand_says_how_much_is_out_and_how_much_may_be() {
+fn a_demand_reports_outstanding_bytes_and_the_window() {
     let mut driver = Driver::with(Peer {
         window: 8000,
         ..PEER
@@ -51,7 +51,7 @@ fn new_bytes_are_claimed_in_order() {
 }
 
 #[test]
-#[should_panic(expected = "what leaves was claimed")]
+#[should_panic(expected = "sent bytes were claimed")]
 fn only_claimed_bytes_leave() {
     let mut driver = Driver::new();
     driver.append(5000);
@@ -60,7 +60,7 @@ fn only_claimed_bytes_leave() {
 }
 
 #[test]
-#[should_panic(expected = "what leaves again was sent before")]
+#[should_panic(expected = "retransmitted bytes were sent before")]
 fn new_bytes_leave_in_order() {
     let mut driver = Driver::new();
     driver.append(5000);
@@ -151,7 +151,7 @@ fn a_fetch_may_leave_in_pieces() {
 
 /// The peer had everything after all, or a part, while the disk was asked again.
 #[test]
-fn what_arrived_meanwhile_is_not_sent_again() {
+fn bytes_acknowledged_during_a_fetch_are_not_sent() {
     let rows = [
         (ack(10_000), None),
         (ack(4000).sack(6000, 10_000), None),
@@ -208,7 +208,7 @@ fn a_full_log_admits_nothing_new() {
 }
 
 #[test]
-fn what_is_cut_by_a_window_is_cut_between_segments() {
+fn the_window_cuts_data_between_segments() {
     for (window, sent) in [(1999, 1000), (2000, 2000), (2999, 2000), (60_000, 10_000)] {
         let mut driver = Driver::with(Peer { window, ..PEER });
         driver.append(50_000);

@@ -25,7 +25,7 @@ fn two_duplicates_are_reordering() {
 }
 
 #[test]
-fn new_data_acknowledged_begins_the_count_anew() {
+fn new_data_acknowledged_resets_the_duplicate_count() {
     let mut driver = sending();
     duplicates(&mut driver, 0, 2);
     driver.accept(ack(1000));

@@ -19,7 +19,7 @@ fn idle() -> Driver {
 }
 
 #[test]
-fn a_quiet_peer_is_asked_and_given_up() {
+fn an_idle_peer_gets_keep_alive_probes_and_times_out() {
     let mut driver = idle();
     let first = START + millis(60_000);
     assert_eq!(driver.deadline(), first);
@@ -39,7 +39,7 @@ fn a_quiet_peer_is_asked_and_given_up() {
 }
 
 #[test]
-fn an_answer_begins_the_wait_anew() {
+fn an_answer_restarts_the_keep_alive_timer() {
     let mut driver = idle();
     for _ in 0..4 {
         assert_eq!(driver.fire(), Outcome::Open);
@@ -72,7 +72,7 @@ fn an_answer_before_the_probe_left_makes_it_needless() {
 /// The worker was stopped, and its machine with it: the peer could not be heard, and is asked as
 /// often as any other before it is given up.
 #[test]
-fn a_worker_that_was_stopped_asks_before_it_gives_up() {
+fn a_suspended_worker_sends_all_probes_before_timing_out() {
     let mut driver = idle();
     driver.pass(millis(300_000));
     for _ in 0..CONFIG.probes_max {

@@ -5,7 +5,7 @@ use super::{Driver, PEER, PEER_WITHOUT_SACK, ack, millis};
 use crate::connection::{PATH_REPORT_INTERVAL, SEGMENT_BYTES_MIN};
 
 #[test]
-fn what_is_in_flight_goes_again_and_the_window_is_not_blamed() {
+fn packet_too_big_retransmits_the_flight_and_keeps_cwnd() {
     let mut driver = Driver::sending(PEER, 50_000);
     driver.report(800);
     assert_eq!(driver.connection.segment_bytes(), 800);
@@ -28,7 +28,7 @@ fn only_a_smaller_size_counts() {
 }
 
 #[test]
-fn another_report_is_believed_only_after_a_while() {
+fn packet_too_big_is_rate_limited() {
     let mut driver = Driver::sending(PEER, 5000);
     driver.report(900);
     let _ = driver.flush();
@@ -61,7 +61,7 @@ fn fetches_under_way_are_void_and_demanded_again() {
 }
 
 #[test]
-fn a_fin_in_flight_goes_again_too() {
+fn a_fin_in_flight_is_retransmitted_too() {
     let mut driver = Driver::new();
     driver.connection.finish();
     assert_eq!(driver.flush(), [Fin]);
@@ -80,7 +80,7 @@ fn reports_of_the_peer_are_kept() {
 /// RFC 5927 s7.2: larger packets arrived, so the report waits for the timer. On both sides of the
 /// largest that arrived.
 #[test]
-fn a_report_against_what_arrived_waits_for_the_timer() {
+fn packet_too_big_for_a_size_that_arrived_waits_for_the_timer() {
     for (arrived, size, at_once) in [
         (1000, 999, false),
         (1000, 800, false),

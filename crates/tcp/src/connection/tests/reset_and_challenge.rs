@@ -164,7 +164,7 @@ fn a_forged_segment_does_not_poison_ts_recent() {
 
 /// RFC 7323 s3.2.
 #[test]
-fn a_missing_timestamp_is_dropped_in_silence() {
+fn a_segment_without_timestamp_is_dropped_silently() {
     let mut driver = Driver::with(STAMPING);
     let mut segment = driver.repr(ack(0).text(10));
     segment.options.timestamps = None;

@@ -35,7 +35,7 @@ fn resends_by_reply(peer: Peer, round_trip: u64, replies: usize) -> Vec<usize> {
 /// By an echo at once; else Karn's rule needs a reply that leaves once, which the kept backoff
 /// gives, and a tail probe may not take away.
 #[test]
-fn a_longer_path_is_learned_from_few_replies() {
+fn a_longer_rtt_is_learned_from_few_replies() {
     let with_stamps = |peer| Peer {
         timestamps: true,
         ..peer
@@ -91,7 +91,7 @@ fn an_echo_makes_a_sample_of_what_left_twice() {
 
 /// The clock of timestamps is coarse; what left once is measured by ours.
 #[test]
-fn what_left_once_is_measured_by_our_own_clock() {
+fn segments_sent_once_are_timed_by_our_own_clock() {
     let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 1000);
     let left_at = driver.now;
     driver
@@ -122,7 +122,7 @@ fn progress_alone_does_not_end_the_backoff() {
 
 /// A probe that was needless makes the next ACK ambiguous; another would do the same for ever.
 #[test]
-fn no_tail_probe_while_the_round_trip_is_in_doubt() {
+fn no_tail_loss_probe_while_srtt_is_unconfirmed() {
     let mut driver = Driver::sending(PEER, 900);
     let _ = driver.fire();
     assert_eq!(driver.flush(), [Again(0, 900)]);

@@ -50,7 +50,7 @@ fn an_old_ack_brings_no_reports() {
 }
 
 #[test]
-fn a_peer_that_did_not_offer_sack_is_not_believed() {
+fn sack_blocks_are_ignored_if_sack_was_not_negotiated() {
     let mut driver = Driver::sending(super::PEER_WITHOUT_SACK, 50_000);
     driver.accept(ack(0).sack(5000, 6000));
     assert_eq!(driver.connection.flight.sacked_bytes(), 0);

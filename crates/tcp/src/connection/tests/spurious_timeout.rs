@@ -89,7 +89,7 @@ fn an_ack_that_moves_nothing_decides_nothing() {
 
 /// All that was out is acknowledged by one late ACK.
 #[test]
-fn one_ack_of_everything_undoes_it_too() {
+fn one_ack_of_everything_undoes_the_timeout() {
     for (early, window) in [(true, 10_000), (false, 1000)] {
         let (mut driver, left_at) = resent(STAMPING);
         let echoed = if early { left_at } else { driver.now };
@@ -104,7 +104,7 @@ fn one_ack_of_everything_undoes_it_too() {
 
 /// The disk had not brought the resend yet: what arrives cannot be of it.
 #[test]
-fn what_arrives_before_anything_was_resent_undoes_it() {
+fn an_ack_before_any_retransmission_undoes_the_timeout() {
     for peer in [PEER, PEER_WITHOUT_SACK, STAMPING] {
         let (mut driver, _) = timed_out(peer);
         let fetch = driver.claim();
@@ -146,7 +146,7 @@ fn new_data_after_the_first_ack_shows_a_spurious_timeout() {
 
 /// RFC 5682 s2.1, step 3a: new data arrived above a hole.
 #[test]
-fn a_duplicate_after_new_data_shows_a_true_loss() {
+fn a_duplicate_ack_after_new_data_means_a_genuine_timeout() {
     let rows = [
         (PEER_WITHOUT_SACK, ack(1000)),
         (PEER, ack(1000).sack(10_000, 11_000)),
@@ -166,7 +166,7 @@ fn a_duplicate_after_new_data_shows_a_true_loss() {
 
 /// RFC 5682 s2.1, step 2a: conventional recovery.
 #[test]
-fn without_new_data_or_after_a_duplicate_resends_go_on() {
+fn without_new_data_or_after_a_duplicate_retransmission_continues() {
     // Nothing more to send.
     let mut driver = Driver::sending(PEER_WITHOUT_SACK, 10_000);
     let _ = driver.fire();
@@ -190,7 +190,7 @@ fn without_new_data_or_after_a_duplicate_resends_go_on() {
 
 /// The window shrank before the new data could leave, and nothing is out: no ACK would come.
 #[test]
-fn resends_go_on_if_the_new_data_cannot_leave() {
+fn retransmission_continues_if_new_data_cannot_be_sent() {
     for window in [9000, 9400, 60_000] {
         let (mut driver, _) = resent(PEER_WITHOUT_SACK);
         driver.pass(millis(100)).accept(ack(1000));
@@ -208,7 +208,7 @@ fn resends_go_on_if_the_new_data_cannot_leave() {
 /// RFC 5682 s3.1 and Linux: with SACK, what left once and is newly reported was merely late.
 /// Without, it may have waited above the hole.
 #[test]
-fn with_sack_the_first_ack_may_tell() {
+fn with_sack_the_first_ack_can_show_a_spurious_timeout() {
     for (peer, undone) in [(PEER, true), (PEER_WITHOUT_SACK, false)] {
         let (mut driver, _) = resent(peer);
         driver.pass(millis(100)).accept(ack(3000));

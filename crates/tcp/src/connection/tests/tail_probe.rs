@@ -2,31 +2,34 @@
 
 use super::Sent::{Again, Fin, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, RTO, ack, just_before, millis};
-use crate::connection::timers::Alarm;
+use crate::connection::timers::TimerKind;
 use crate::recovery::RecoveryState;
 
-fn alarm(driver: &Driver) -> Option<Alarm> {
-    driver.connection.retransmit.map(|(alarm, _)| alarm)
+fn kind(driver: &Driver) -> Option<TimerKind> {
+    driver.connection.retransmit.map(|(kind, _)| kind)
 }
 
 #[test]
-fn the_tail_is_asked_after_two_round_trips() {
+fn the_tail_is_probed_after_two_round_trips() {
     let mut driver = Driver::sending(PEER, 5000);
     let deadline = driver.now + millis(202);
     assert_eq!(
-        (driver.deadline(), alarm(&driver)),
-        (deadline, Some(Alarm::TailProbe))
+        (driver.deadline(), kind(&driver)),
+        (deadline, Some(TimerKind::TailProbe))
     );
     let _ = driver.at(just_before(deadline)).expire();
     assert_eq!(driver.flush(), []);
     let _ = driver.at(deadline).expire();
     assert_eq!(driver.flush(), [Again(4000, 5000)], "the last segment");
-    assert_eq!((driver.wait(), alarm(&driver)), (RTO, Some(Alarm::Timeout)));
+    assert_eq!(
+        (driver.wait(), kind(&driver)),
+        (RTO, Some(TimerKind::Timeout))
+    );
     assert_eq!(driver.window(), 10_000, "nothing is known to be lost");
 }
 
 #[test]
-fn a_short_tail_is_asked_whole() {
+fn a_short_tail_is_probed_whole() {
     let mut driver = Driver::sending(PEER, 2300);
     let _ = driver.fire();
     assert_eq!(
@@ -39,7 +42,7 @@ fn a_short_tail_is_asked_whole() {
 #[test]
 fn new_data_is_the_better_probe_and_may_exceed_the_window_by_a_segment() {
     let mut driver = Driver::sending(PEER, 50_000);
-    assert_eq!(alarm(&driver), Some(Alarm::TailProbe));
+    assert_eq!(kind(&driver), Some(TimerKind::TailProbe));
     let _ = driver.fire();
     assert_eq!(driver.flush(), [New(10_000, 11_000)]);
     driver.pass(millis(100)).accept(ack(11_000));
@@ -60,21 +63,24 @@ fn a_lost_fin_is_the_tail() {
 }
 
 #[test]
-fn only_peers_with_sack_are_asked() {
+fn only_peers_with_sack_get_tail_loss_probes() {
     let driver = Driver::sending(PEER_WITHOUT_SACK, 5000);
-    assert_eq!((driver.wait(), alarm(&driver)), (RTO, Some(Alarm::Timeout)));
+    assert_eq!(
+        (driver.wait(), kind(&driver)),
+        (RTO, Some(TimerKind::Timeout))
+    );
 }
 
 #[test]
 fn a_hole_that_is_known_needs_no_probe() {
     let mut driver = Driver::sending(PEER, 10_000);
     driver.pass(millis(100)).accept(ack(0).sack(1000, 2000));
-    assert_eq!(alarm(&driver), Some(Alarm::Timeout));
+    assert_eq!(kind(&driver), Some(TimerKind::Timeout));
 }
 
 /// RFC 8985 s7.4: a second copy was reported, so nothing was lost.
 #[test]
-fn a_duplicate_report_clears_the_path() {
+fn a_dsack_ends_the_tail_loss_probe_without_a_loss() {
     let mut driver = Driver::sending(PEER, 5000);
     let _ = driver.fire();
     let _ = driver.flush();
@@ -123,11 +129,11 @@ fn no_second_probe_and_none_after_a_timeout() {
     let mut driver = Driver::sending(PEER, 5000);
     let _ = driver.fire();
     let _ = driver.flush();
-    assert_eq!(alarm(&driver), Some(Alarm::Timeout));
+    assert_eq!(kind(&driver), Some(TimerKind::Timeout));
     let _ = driver.fire();
     assert_eq!(driver.connection.timeouts, 1);
     let _ = driver.flush();
-    assert_eq!(alarm(&driver), Some(Alarm::Timeout));
+    assert_eq!(kind(&driver), Some(TimerKind::Timeout));
 }
 
 /// RFC 8985 s7.4.2: an ACK of just the probe's end may be of the first copy. What comes after it
@@ -230,13 +236,16 @@ fn the_probe_waits_no_longer_than_the_timer_would() {
     let mut driver = Driver::sending(PEER, 1000);
     // 2 * SRTT + 200 ms for a delayed ACK is more than the RTO.
     assert_eq!(
-        (driver.wait(), alarm(&driver)),
-        (RTO, Some(Alarm::TailProbe))
+        (driver.wait(), kind(&driver)),
+        (RTO, Some(TimerKind::TailProbe))
     );
     let _ = driver.fire();
     assert_eq!(driver.flush(), [Again(0, 1000)]);
     assert_eq!((driver.window(), driver.connection.timeouts), (10_000, 0));
-    assert_eq!((driver.wait(), alarm(&driver)), (RTO, Some(Alarm::Timeout)));
+    assert_eq!(
+        (driver.wait(), kind(&driver)),
+        (RTO, Some(TimerKind::Timeout))
+    );
     let _ = driver.fire();
     assert_eq!(driver.connection.timeouts, 1);
 }

@@ -51,7 +51,7 @@ fn text_outside_the_window_is_answered_each_time() {
 }
 
 #[test]
-fn text_without_ack_is_dropped_without_a_word() {
+fn text_without_ack_is_dropped_silently() {
     let mut driver = Driver::new();
     driver.expect_drop(ack(0).without_ack().text(10), SegmentDrop::NoAck);
     assert_eq!(driver.flush(), []);

@@ -16,7 +16,7 @@ fn sending(bytes: u64) -> Driver {
 }
 
 #[test]
-fn the_timer_deems_everything_lost_and_starts_slowly() {
+fn a_timeout_marks_everything_lost_and_starts_slow_start() {
     let mut driver = Driver::sending(STAMPING_WITHOUT_SACK, 50_000);
     let deadline = driver.now + RTO;
     assert_eq!(driver.deadline(), deadline);
@@ -58,7 +58,7 @@ fn waits_double_up_to_a_minute_until_there_is_a_sample() {
 
 /// RFC 9293 s3.8.3: R2.
 #[test]
-fn a_silent_peer_is_given_up() {
+fn a_silent_peer_times_out() {
     let mut driver = sending(1000);
     for _ in 0..Config::default().timeouts_max {
         assert_eq!(driver.fire(), Outcome::Open);
@@ -152,7 +152,7 @@ fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
 
 /// The disk is slow, not the network: nothing of ours is out.
 #[test]
-fn waiting_for_the_disk_is_no_timeout() {
+fn a_pending_disk_read_is_not_a_retransmission_timeout() {
     let mut driver = sending(5000);
     let _ = driver.fire();
     let fetch = driver.claim();
@@ -323,7 +323,7 @@ fn an_ack_that_covers_a_resent_segment_gives_no_sample() {
 
 /// The timer watches over what is in the network, from the moment it left.
 #[test]
-fn a_slow_fetch_is_not_taken_from_the_time_the_peer_has() {
+fn a_slow_read_does_not_shorten_the_peers_timeout() {
     let mut driver = sending(5000);
     let _ = driver.fire();
     let fetch = driver.claim();
@@ -344,7 +344,7 @@ fn a_slow_fetch_is_not_taken_from_the_time_the_peer_has() {
 }
 
 #[test]
-fn a_fin_that_leaves_again_has_its_full_time_too() {
+fn a_retransmitted_fin_gets_a_full_timeout() {
     let mut driver = sending(0);
     driver.connection.finish();
     assert_eq!(driver.flush(), [Fin]);

@@ -25,7 +25,7 @@ fn a_shut_window_is_probed_ever_more_slowly_while_it_is_answered() {
 }
 
 #[test]
-fn a_peer_that_answers_no_probe_is_given_up() {
+fn unanswered_zero_window_probes_time_out() {
     let mut driver = Driver::with(SHUT);
     driver.append(5000);
     for _ in 0..Config::default().timeouts_max {
@@ -114,7 +114,7 @@ fn a_peer_that_shut_its_window_on_data_in_flight_is_not_given_up() {
 }
 
 #[test]
-fn a_silent_peer_with_a_shut_window_is_given_up() {
+fn a_silent_peer_with_a_zero_window_times_out() {
     let mut driver = Driver::sending(PEER_WITHOUT_SACK, 5000);
     driver.accept(ack(0).window(0));
     for _ in 0..Config::default().timeouts_max {
@@ -148,7 +148,7 @@ fn a_claim_returned_to_a_shut_window_is_probed_for() {
 /// RFC 9293 s3.8.6.2.1: a little of a window is used only when the override timer fires. A
 /// peer that hands out single bytes gets one small read a timeout, not one a round trip.
 #[test]
-fn a_little_of_a_window_is_left_for_the_override_timer() {
+fn a_silly_window_waits_for_the_override_timer() {
     // SND.WND; what leaves at once. The largest window was 60 000, a segment is 1000.
     for (window, at_once) in [(999, &[][..]), (1000, &[New(5000, 6000)])] {
         let mut driver = Driver::sending(PEER, 5000);

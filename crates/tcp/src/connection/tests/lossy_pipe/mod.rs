@@ -91,7 +91,7 @@ enum Kind {
     /// A network as bad as they come, and a peer that keeps to the rules.
     Lossy,
     /// And a peer that goes back on what it said.
-    Fickle,
+    Reneging,
 }
 
 impl Case {
@@ -115,7 +115,7 @@ impl Case {
         let (forward, back) = (path(rng), path(rng));
         let capacity = *rng.pick(&[600, 1500, 4000, 30_000, 100_000, 1_000_000]);
         let slow = (millis(rng.between(1, 500)), rng.between(100, 50_000));
-        let is_fickle = kind == Kind::Fickle;
+        let is_reneging = kind == Kind::Reneging;
         let stream_bytes_max = *rng.pick(&[3000, 60_000, 400_000]);
         let read_bytes_max = if stream_bytes_max == 60_000 && rng.chance(300) {
             40
@@ -141,8 +141,8 @@ impl Case {
             } else {
                 millis(*rng.pick(&[0, 40, 200]))
             },
-            reneges: is_fickle && rng.chance(500),
-            shrinks: is_fickle && rng.chance(500),
+            reneges: is_reneging && rng.chance(500),
+            shrinks: is_reneging && rng.chance(500),
             half_closes: rng.chance(300),
             narrows: !is_clean && rng.chance(100),
         }
@@ -334,7 +334,7 @@ fn drive(pipe: &mut Pipe, server: &mut Server, receiver: &mut Receiver) -> Outco
 }
 
 #[test]
-fn a_clean_pipe_needs_no_byte_twice() {
+fn nothing_is_retransmitted_without_loss() {
     for seed in 0..100 {
         for sack in [true, false] {
             assert_eq!(run(Kind::Clean, sack, seed), 0, "{seed} {sack}");
@@ -357,10 +357,10 @@ fn streams_arrive_whole_at_peers_without_sack() {
 }
 
 #[test]
-fn streams_arrive_whole_at_fickle_peers() {
+fn streams_arrive_whole_at_reneging_peers() {
     for seed in 0..200 {
         for sack in [true, false] {
-            run(Kind::Fickle, sack, seed);
+            run(Kind::Reneging, sack, seed);
         }
     }
 }
