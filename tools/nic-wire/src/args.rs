@@ -1,0 +1,234 @@
+//! The command line.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use clock::Duration;
+use load::content::OBJECT_SEED;
+
+use crate::client::AckPolicy;
+use crate::frame::{Addresses, PORTS};
+use crate::paths::{Paths, expand, list};
+use crate::samples::Reference;
+use crate::schedule::Distances;
+
+/// Most connections of a run, sampled ones included.
+pub const CONNECTIONS_MAX: u32 = 1 << 20;
+
+const NOTES: &str = "\
+All in one network namespace, the server on core 0, the clients on core 1:
+  ip netns add wire
+  ip netns exec wire nic_wire --server 10.99.0.1:80 --host-address 10.99.0.1/16 \\
+    --core 1 --server-core 0 -c 64 --sample 4 --directory DIR &     (says `ready ...`)
+  ip netns exec wire taskset -c 0 nginx -c CONF                     (root DIR)
+or with a server that has a packet socket of its own:
+  ip netns exec wire nic_wire --server 10.99.0.2:80 ... &
+  ip netns exec wire taskset -c 0 atlas serve DIR --link packet:wire0 --address 10.99.0.2/16
+The clients look for the server for --patience seconds, then connect.
+
+Output:
+  stderr  one line when the interface is there: ready wire0
+  stdout  the report at the end (--seconds, --passes, SIGINT, SIGTERM)
+The exit code is 1 if a frame was lost before the clients, if any reply was wrong, or none came.
+
+Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev/net/tun.";
+
+/// Loads a server through a TAP that behaves as a NIC does, with clients that see headers only
+///
+/// The server's frames, up to 64 KiB, are shortened to their first 512 bytes where a NIC's driver
+/// would take them, and acknowledged by as many TCP clients as wanted, in one thread. Of a sample of
+/// connections every byte is delivered and compared.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = NOTES)]
+pub struct WireArgs {
+    /// Paths to ask for; {0..99} stands for each number. Without any: all files of --directory
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<String>,
+    /// The TAP; made if it is not there
+    #[arg(long, value_name = "NAME", default_value = "wire0")]
+    pub interface: String,
+    /// The server's address and port
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub server: SocketAddr,
+    /// An address for the kernel's end of the TAP, for servers that use the kernel's TCP
+    #[arg(long, value_name = "CIDR")]
+    pub host_address: Vec<String>,
+    /// The first client's address: 16,384 connections each, and as many sampled ones. Without it
+    /// the server's plus 4,096
+    #[arg(long, value_name = "ADDRESS")]
+    pub client_address: Option<IpAddr>,
+    /// Connections of which headers are seen only
+    #[arg(short, long, value_name = "N", default_value_t = 64)]
+    pub connections: u32,
+    /// More connections, of which every byte is compared
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub sample: u32,
+    /// The directory the server serves: gives paths and sizes, and content to compare with
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Compare with seeded content, not with the files of --directory
+    #[arg(long)]
+    pub seeded: bool,
+    /// Ends after so many seconds, the warm-up not counted
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
+    pub seconds: u64,
+    /// Ends when each path was asked for so often
+    #[arg(long, value_name = "N")]
+    pub passes: Option<u64>,
+    /// Leaves the first seconds after all have connected out of all figures
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    pub warm_up: u64,
+    /// Longest wait for the server to come up, and for anything to come at all
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub patience: u64,
+    /// Round trip, milliseconds: 20, or 10-40 for constant ones evenly spread over the connections
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_range)]
+    pub rtt: (Duration, Duration),
+    /// Acknowledge each so many packets of 1,448 bytes; without it each received frame, as GRO
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub ack_every: Option<u32>,
+    /// Packets of the server lost, in a million
+    #[arg(long, value_name = "PPM", default_value_t = 0)]
+    pub loss: u32,
+    /// Frames of the server overtaken by others, in a million
+    #[arg(long, value_name = "PPM", default_value_t = 0)]
+    pub reorder: u32,
+    /// Least time between two bursts of frames to the server, as by a NIC's interrupt moderation
+    #[arg(long, value_name = "US", default_value_t = 20)]
+    pub moderation_us: u64,
+    /// Decides the order of paths, distances, losses
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Runs the clients on this core
+    #[arg(long, value_name = "CORE")]
+    pub core: Option<usize>,
+    /// The server's core: what comes for it is worked on there (RPS), and its time is reported
+    #[arg(long, value_name = "CORE")]
+    pub server_core: Option<usize>,
+    /// Prints the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_range(text: &str) -> Result<(Duration, Duration), String> {
+    let parse = |it: &str| {
+        let millis = it.parse::<f64>().map_err(|error| error.to_string())?;
+        if (0.0..=10_000.0).contains(&millis) {
+            Ok(Duration::from_secs_f64(millis / 1000.0))
+        } else {
+            Err("0 to 10000 ms".to_owned())
+        }
+    };
+    let (least, most) = text.split_once('-').unwrap_or((text, text));
+    let (least, most) = (parse(least)?, parse(most)?);
+    if most < least {
+        return Err(format!("{text}: the first is the shortest"));
+    }
+    Ok((least, most))
+}
+
+impl WireArgs {
+    /// Who talks to whom.
+    pub(crate) fn addresses(&self) -> Result<Addresses> {
+        let server = self.server.ip();
+        let client = self.client_address.unwrap_or(match server {
+            IpAddr::V4(it) => IpAddr::V4((it.to_bits().wrapping_add(4096)).into()),
+            IpAddr::V6(it) => IpAddr::V6((it.to_bits().wrapping_add(4096)).into()),
+        });
+        ensure!(
+            client.is_ipv4() == server.is_ipv4(),
+            "--client-address and --server are of two families"
+        );
+        let total = u64::from(self.connections) + u64::from(self.sample);
+        ensure!(
+            (1..=u64::from(CONNECTIONS_MAX)).contains(&total),
+            "1 to {CONNECTIONS_MAX} connections, sampled ones included"
+        );
+        let addresses = Addresses {
+            server,
+            port: self.server.port(),
+            client,
+            unsampled: self.connections,
+            sampled: self.sample,
+        };
+        ensure!(
+            !addresses.is_client(server),
+            "the server's address is among the clients' ({} from {client}, {PORTS} connections each)",
+            addresses.clients()
+        );
+        Ok(addresses)
+    }
+
+    /// What is asked.
+    pub(crate) fn paths(&self) -> Result<Paths> {
+        let mut paths = Vec::new();
+        for pattern in &self.paths {
+            paths.extend(expand(pattern)?);
+        }
+        if paths.is_empty() {
+            let directory = self.directory.as_ref();
+            paths = list(directory.context("neither paths nor --directory: nothing to ask")?)?;
+        }
+        let size = |path: &String| {
+            let file = self.directory.as_ref()?.join(path.trim_start_matches('/'));
+            Some(std::fs::metadata(&file).with_context(|| file.display().to_string()))
+        };
+        let sizes = paths
+            .iter()
+            .filter_map(size)
+            .map(|it| it.map(|it| it.len()));
+        let sizes = sizes.collect::<Result<Vec<u64>>>()?;
+        let sizes = self.directory.is_some().then_some(sizes);
+        let host = match self.server.port() {
+            80 if self.server.is_ipv4() => self.server.ip().to_string(),
+            80 => format!("[{}]", self.server.ip()),
+            _ => self.server.to_string(),
+        };
+        let passes = self.passes.unwrap_or(u64::MAX);
+        ensure!(passes > 0, "--passes is above 0");
+        Paths::new(&paths, sizes, &host, (self.seed, passes))
+    }
+
+    /// What sampled replies are compared with.
+    pub(crate) fn reference(&self) -> Result<Reference> {
+        match &self.directory {
+            Some(directory) if !self.seeded => Ok(Reference::Directory(directory.clone())),
+            None if !self.seeded && self.sample > 0 => {
+                anyhow::bail!("--sample compares with --directory or with --seeded content")
+            }
+            _ => Ok(Reference::Seeded(OBJECT_SEED)),
+        }
+    }
+
+    pub(crate) const fn distances(&self) -> Distances {
+        Distances {
+            least: self.rtt.0,
+            most: self.rtt.1,
+            seed: self.seed,
+        }
+    }
+
+    pub(crate) const fn ack_policy(&self) -> AckPolicy {
+        match self.ack_every {
+            // The packets of an MSS of 1,460 bytes less 12 of timestamps.
+            Some(packets) => AckPolicy::EveryBytes(packets * 1448),
+            None => AckPolicy::EveryFrame,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_is_one_or_a_range() {
+        let millis = Duration::from_millis;
+        assert_eq!(parse_range("20"), Ok((millis(20), millis(20))));
+        assert_eq!(parse_range("10-40"), Ok((millis(10), millis(40))));
+        assert!(parse_range("40-10").is_err() && parse_range("x").is_err());
+        assert!(parse_range("10001").is_err());
+    }
+}

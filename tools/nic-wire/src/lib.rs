@@ -1,0 +1,132 @@
+//! A link as a server with a NIC sees it, and thousands of TCP clients at its other end.
+//!
+//! On a veth pair the server's core runs the client's TCP, `sendfile` lends its pages to the client
+//! for nothing, and the client's core is full before the server's: neither what a server costs nor
+//! what a change saves can be read off. Here the server's frames, up to 64 KiB, go to a TAP, where a
+//! BPF program shortens them to their first 512 bytes and frees the rest, as a NIC does after DMA.
+//! Behind it one thread plays all clients from headers alone.
+//!
+//! ```text
+//!  server's core                     |  clients' core
+//!  TCP -> qdisc -> TAP: filter ------|--> tap -> frame -> impair -> client -> schedule
+//!  TCP <- softirq (RPS) <------------|--- tap <- frame <-------------------------+
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`client`] | one connection: segments and moments in, segments out |
+//! | [`schedule`] | what is due when: each connection's distance |
+//! | [`frame`] | addresses and ports, frames that are not whole |
+//! | [`filter`] | the BPF program |
+//! | [`impair`] | loss and reordering |
+//! | [`paths`] | what is asked |
+//! | [`samples`] | what sampled bodies are compared with |
+//! | [`report`] | what a run counted |
+//!
+//! and, not public, the command line, the TAP, its system calls and the loop.
+//!
+//! It refuses to call a run valid in which a frame was lost between the server and the clients, or
+//! a reply was wrong. It does not model: a NIC's descriptor rings and doorbells, receive interrupts
+//! (they are inter-processor interrupts of RPS here), a rate (the link is as fast as the server), full
+//! receive windows, delayed acknowledgments, TLS. Bounds: [`CONNECTIONS_MAX`] connections of some 140
+//! bytes each, [`tap::QUEUE_FRAMES`] frames that wait.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may fail there"))]
+
+pub mod client;
+pub mod filter;
+pub mod frame;
+pub mod impair;
+pub mod paths;
+pub mod report;
+pub mod samples;
+pub mod schedule;
+
+mod args;
+mod engine;
+mod sys;
+pub mod tap;
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context as _, Result, ensure};
+use clock::Duration;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+pub use args::{CONNECTIONS_MAX, WireArgs};
+pub use report::Report;
+
+use engine::{Engine, Plan};
+use impair::Impairments;
+use samples::Samples;
+use tap::Tap;
+
+/// Makes the link, plays the clients, prints the report.
+///
+/// An interrupt ends the run with the report so far; a second one ends the process.
+///
+/// # Errors
+/// What cannot be done; after the report, that the run is void.
+pub fn run(args: &WireArgs) -> Result<()> {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the second signal finds the flag set.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&is_stopped))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&is_stopped)))
+            .context("catching signals")?;
+    }
+    let report = run_until(args, &is_stopped, || {
+        // Nobody reading it is no reason to stop.
+        let _ = writeln!(std::io::stderr(), "ready {}", args.interface);
+    })?;
+    let mut stdout = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut stdout, &report).context("writing the report")?;
+        writeln!(stdout).context("writing the report")?;
+    } else {
+        write!(stdout, "{report}").context("writing the report")?;
+    }
+    ensure!(report.is_valid, "the run is void: see the report");
+    Ok(())
+}
+
+/// The same with its end and its beginning in the caller's hands; `on_ready` is called when the
+/// interface is there. All happens in the calling thread and its network namespace.
+///
+/// # Errors
+/// What cannot be done; a server that does not come up.
+pub fn run_until(
+    args: &WireArgs,
+    is_stopped: &AtomicBool,
+    on_ready: impl FnOnce(),
+) -> Result<Report> {
+    let plan = Plan {
+        addresses: args.addresses()?,
+        paths: args.paths()?,
+        samples: Samples::new(args.reference()?),
+        impairments: Impairments::new(args.loss, args.reorder, args.seed),
+        distances: args.distances(),
+        policy: args.ack_policy(),
+        moderation: Duration::from_micros(args.moderation_us),
+        warm_up: Duration::from_secs(args.warm_up),
+        window: Duration::from_secs(args.seconds),
+        patience: Duration::from_secs(args.patience),
+        seed: args.seed,
+        server_core: args.server_core,
+    };
+    let tap = Tap::open(&args.interface, &args.host_address)?;
+    if let Some(core) = args.server_core {
+        tap.steer_to(core)?;
+    }
+    if let Some(core) = args.core {
+        let mut cores = CpuSet::new();
+        ensure!(core < CpuSet::MAX_CPU, "--core: no core {core}");
+        cores.set(core);
+        sched_setaffinity(None, &cores).with_context(|| format!("moving to core {core}"))?;
+    }
+    let mut engine = Engine::new(tap, plan)?;
+    on_ready();
+    engine.run(is_stopped)
+}

@@ -1,0 +1,235 @@
+//! What is asked: paths, in one shuffled order, each once a pass.
+//!
+//! It refuses paths that cannot stand in a request line. Each pass has the order of the first, so
+//! that no path is asked for again before all others had their turn. Bounded by [`PATHS_MAX`].
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::schedule::Random;
+
+/// Most paths of a run.
+pub const PATHS_MAX: usize = 1 << 20;
+
+/// Longest path, bytes: a request fits one segment.
+pub const PATH_BYTES_MAX: usize = 1024;
+
+/// The paths of a run and whose turn it is.
+#[derive(Debug)]
+pub struct Paths {
+    requests: Vec<Box<str>>,
+    /// Where in each request its path ends.
+    path_ends: Vec<u16>,
+    /// Bytes of each object, if known.
+    sizes: Option<Vec<u64>>,
+    order: Vec<u32>,
+    next: usize,
+    passes_begun: u64,
+    passes_max: u64,
+}
+
+const METHOD: &str = "GET ";
+
+impl Paths {
+    /// All paths of a run. `sizes` are those of the objects, in the order of `paths`.
+    ///
+    /// # Errors
+    /// A path that cannot be asked for; none, or too many of them.
+    pub fn new(
+        paths: &[String],
+        sizes: Option<Vec<u64>>,
+        host: &str,
+        (seed, passes_max): (u64, u64),
+    ) -> Result<Self> {
+        let count = paths.len();
+        ensure!(
+            (1..=PATHS_MAX).contains(&count),
+            "{count} paths; 1 to {PATHS_MAX} can be asked"
+        );
+        let mut path_ends = Vec::with_capacity(count);
+        let mut requests = Vec::with_capacity(count);
+        for path in paths {
+            let is_sound = path.starts_with('/') && path.bytes().all(|it| it.is_ascii_graphic());
+            ensure!(
+                is_sound,
+                "the path {path:?} is not an encoded path that begins with a slash"
+            );
+            ensure!(
+                path.len() <= PATH_BYTES_MAX,
+                "a path of {} bytes",
+                path.len()
+            );
+            path_ends.push(u16::try_from(METHOD.len() + path.len())?);
+            requests.push(format!("{METHOD}{path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into());
+        }
+        let mut order: Vec<u32> = (0..u32::try_from(count)?).collect();
+        let mut random = Random::new(seed);
+        for index in (1..count).rev() {
+            let other = usize::try_from(random.below(index as u64 + 1))?;
+            order.swap(index, other);
+        }
+        Ok(Self {
+            requests,
+            path_ends,
+            sizes,
+            order,
+            next: 0,
+            passes_begun: 0,
+            passes_max,
+        })
+    }
+
+    /// The path whose turn it is.
+    pub fn take_next(&mut self) -> Option<u32> {
+        if self.next == self.order.len() || self.passes_begun == 0 {
+            if self.passes_begun == self.passes_max {
+                return None;
+            }
+            self.passes_begun += 1;
+            self.next = 0;
+        }
+        self.next += 1;
+        self.order.get(self.next - 1).copied()
+    }
+
+    /// Whether there is nothing left to ask.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.passes_begun == self.passes_max && self.next == self.order.len()
+    }
+
+    /// The request for a path.
+    #[must_use]
+    pub fn request(&self, path: u32) -> &str {
+        let found = self.requests.get(path as usize);
+        found.map_or("", |it| it)
+    }
+
+    /// A path itself.
+    #[must_use]
+    pub fn path(&self, path: u32) -> &str {
+        let end = self.path_ends.get(path as usize).copied().unwrap_or(0);
+        let request = self.request(path);
+        request.get(METHOD.len()..end.into()).unwrap_or("")
+    }
+
+    /// Bytes of the object at a path, if known.
+    #[must_use]
+    pub fn size(&self, path: u32) -> Option<u64> {
+        self.sizes.as_ref()?.get(path as usize).copied()
+    }
+
+    /// How many paths there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Passes begun: above 1, some were asked for more than once.
+    #[must_use]
+    pub const fn passes_begun(&self) -> u64 {
+        self.passes_begun
+    }
+}
+
+/// Writes a pattern out: `{0..99}` stands for each number, once in a pattern.
+///
+/// # Errors
+/// A range that is none.
+pub fn expand(pattern: &str) -> Result<Vec<String>> {
+    let Some((before, rest)) = pattern.split_once('{') else {
+        return Ok(vec![pattern.to_owned()]);
+    };
+    let range = rest.split_once('}').and_then(|(range, after)| {
+        let (first, last) = range.split_once("..")?;
+        Some((
+            first.parse::<usize>().ok()?,
+            last.parse::<usize>().ok()?,
+            after,
+        ))
+    });
+    let (first, last, after) = range.with_context(|| format!("{pattern}: not {{0..99}}"))?;
+    ensure!(
+        last >= first && last - first < PATHS_MAX,
+        "{pattern}: more than {PATHS_MAX} paths, or none"
+    );
+    Ok((first..=last)
+        .map(|it| format!("{before}{it}{after}"))
+        .collect())
+}
+
+/// The regular files below a directory as paths, sorted.
+///
+/// # Errors
+/// A directory that cannot be read; more than [`PATHS_MAX`] files.
+pub fn list(directory: &Path) -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    let mut folders = vec![(directory.to_path_buf(), String::new())];
+    while let Some((folder, prefix)) = folders.pop() {
+        let entries = std::fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("reading {}", folder.display()))? {
+            let entry = entry?;
+            let path = format!("{prefix}/{}", entry.file_name().to_string_lossy());
+            if entry.file_type()?.is_dir() {
+                folders.push((entry.path(), path));
+            } else if entry.file_type()?.is_file() {
+                ensure!(paths.len() < PATHS_MAX, "more than {PATHS_MAX} files");
+                paths.push(path);
+            }
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn four(passes_max: u64) -> Paths {
+        let paths = expand("/o{0..3}.bin").expect("a range");
+        Paths::new(&paths, Some(vec![1, 2, 3, 4]), "a", (7, passes_max)).expect("sound")
+    }
+
+    #[test]
+    fn each_pass_asks_each_path_once_in_one_order() {
+        let mut paths = four(2);
+        let asked: Vec<u32> = std::iter::from_fn(|| paths.take_next()).collect();
+        let (first, second) = asked.split_at(4);
+        assert_eq!(first, second);
+        let mut sorted = first.to_vec();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 2, 3]);
+        assert!(paths.is_over());
+        assert_eq!(paths.passes_begun(), 2);
+    }
+
+    #[test]
+    fn a_request_names_its_path_and_the_host() {
+        let paths = four(1);
+        assert_eq!(paths.request(2), "GET /o2.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!((paths.path(2), paths.size(2)), ("/o2.bin", Some(3)));
+        assert!(!paths.is_over());
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_refused() {
+        let new = |path: &str| Paths::new(&[path.to_owned()], None, "a", (1, 1));
+        assert!(new("/a b").is_err() && new("a").is_err());
+        assert!(new(&format!("/{}", "a".repeat(PATH_BYTES_MAX))).is_err());
+        assert!(new(&format!("/{}", "a".repeat(PATH_BYTES_MAX - 1))).is_ok());
+        assert!(Paths::new(&[], None, "a", (1, 1)).is_err());
+        assert!(expand("/{1..x}").is_err() && expand("/{2..1}").is_err());
+    }
+
+    #[test]
+    fn a_directory_is_listed_with_what_is_below_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(directory.path().join("b")).expect("made");
+        for name in ["b/2", "a"] {
+            std::fs::write(directory.path().join(name), name).expect("written");
+        }
+        assert_eq!(list(directory.path()).expect("listed"), ["/a", "/b/2"]);
+    }
+}

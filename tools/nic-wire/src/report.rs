@@ -1,0 +1,297 @@
+//! What a run counts, and the report made of it, as text and JSON.
+//!
+//! No clock. It refuses to call a run valid that lost a frame between the server and the clients or
+//! met a fault. Bounded by: two histograms of fixed size, [`FAULTS_TOLD`] texts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use clock::Duration;
+use hdrhistogram::Histogram;
+use load::LatencySummary;
+use load::cores::CoreSeconds;
+use serde::Serialize;
+
+use crate::client::Fault;
+
+/// Version of the report's schema.
+pub const SCHEMA: u32 = 1;
+
+/// Faults told in full; the rest are counted.
+const FAULTS_TOLD: usize = 5;
+
+/// Longest delay told apart, microseconds: an hour.
+const LATENCY_US_MAX: u64 = 3_600_000_000;
+
+macro_rules! counts {
+    ($($(#[$text:meta])* $name:ident,)*) => {
+        /// Events of a run.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts { $($(#[$text])* pub $name: u64,)* }
+
+        impl Counts {
+            /// What has been counted since `before`.
+            #[must_use]
+            pub const fn since(&self, before: &Self) -> Self {
+                Self { $($name: self.$name - before.$name,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Bytes of bodies that came in order, those of incomplete replies too.
+    body_bytes,
+    /// Complete replies.
+    replies,
+    /// Complete replies whose every byte was compared.
+    verified_replies,
+    /// The bytes of their bodies.
+    verified_bytes,
+    /// Requests sent, those sent again not counted.
+    requests,
+    /// TCP frames with text from the server.
+    frames,
+    /// Bytes of text in them.
+    frame_text_bytes,
+    /// TCP segments sent to the server: acknowledgments, requests among them.
+    sent_segments,
+    /// Segments of the server behind a gap.
+    out_of_order_segments,
+    /// Segments that ended a gap: retransmissions.
+    gaps_filled,
+    /// Segments whose bytes had all come: retransmissions that were not needed.
+    duplicate_segments,
+    /// Segments behind a gap that there was no place for.
+    unplaced_segments,
+    /// Packets lost on purpose.
+    lost_packets,
+    /// Frames overtaken on purpose.
+    overtaken_frames,
+    /// Three-way handshakes.
+    connects,
+    /// SYNs answered by a reset, tried again.
+    refused,
+    /// Connections that the server closed between replies.
+    closed_by_server,
+    /// SYNs and requests sent again.
+    resent,
+    /// Frames to the server that the TAP had no room for.
+    refused_frames,
+    /// Frames that were not understood.
+    unknown_frames,
+}
+
+/// Delays, in microseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
+        Self(histogram.expect("invariant: fixed bounds that fit"))
+    }
+}
+
+impl Latency {
+    /// One more; what is beyond the bounds counts as the bound.
+    pub(crate) fn record(&mut self, delay: Duration) {
+        let microseconds = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.0.saturating_record(microseconds.max(1));
+    }
+
+    pub(crate) fn summary(&self) -> LatencySummary {
+        LatencySummary {
+            count: self.0.len(),
+            mean: self.0.mean(),
+            p50: self.0.value_at_quantile(0.5),
+            p90: self.0.value_at_quantile(0.9),
+            p99: self.0.value_at_quantile(0.99),
+            p99_9: self.0.value_at_quantile(0.999),
+            max: self.0.max(),
+        }
+    }
+}
+
+/// What went wrong in all of a run, its warm-up included.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+    pub(crate) first: Vec<String>,
+}
+
+impl Faults {
+    pub(crate) fn add(&mut self, fault: Fault, path: Option<&str>) {
+        *self.counts.entry(fault.name()).or_default() += 1;
+        if self.first.len() < FAULTS_TOLD {
+            self.first
+                .push(format!("{}: {fault:?}", path.unwrap_or("-")));
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// All was asked and answered.
+    Done,
+    /// Its time was over.
+    Time,
+    /// Interrupted.
+    Interrupted,
+    /// Nothing came any more.
+    Stalled,
+}
+
+/// What the wire itself cost the server's core.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct WireCost {
+    /// Runs of the BPF program: frames the server sent.
+    pub filter_runs: u64,
+    /// Nanoseconds they took.
+    pub filter_ns: u64,
+    /// Frames brought to the server.
+    pub frames_to_server: u64,
+}
+
+/// The report of a run. Counts and delays are those of the window after the warm-up.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// How it ended.
+    pub ended: Ending,
+    /// Whether nothing was lost before the clients and no fault was met.
+    pub is_valid: bool,
+    /// Length of the window.
+    pub seconds: f64,
+    /// Connections.
+    pub connections: u32,
+    /// Those of them that are sampled.
+    pub sampled: u32,
+    /// Connections open at the end.
+    pub connections_open: usize,
+    /// Paths there are.
+    pub paths: usize,
+    /// Passes over them that were begun: above 1, some were asked for twice.
+    pub passes_begun: u64,
+    /// Of bodies, in 10^9 bits.
+    pub gigabits_per_second: f64,
+    /// Replies a second.
+    pub replies_per_second: f64,
+    /// Mean text of a frame of the server.
+    pub frame_bytes_mean: f64,
+    /// The counts.
+    pub counts: Counts,
+    /// Frames lost before the clients since the TAP was made: not 0, and the run is void.
+    pub queue_dropped_frames: u64,
+    /// From a request to the first byte of its reply, microseconds.
+    pub first_byte: LatencySummary,
+    /// From a request to the last byte of its reply, microseconds.
+    pub whole: LatencySummary,
+    /// What the wire cost.
+    pub wire: WireCost,
+    /// Processor time of the clients.
+    pub client_core_seconds: f64,
+    /// What the server's core did, if it was named.
+    pub server_core: Option<CoreSeconds>,
+    /// Its busy time for each 10^9 bytes of bodies.
+    pub server_core_seconds_per_gigabyte: Option<f64>,
+    /// Bytes of memory for each connection, at the end.
+    pub connection_bytes: usize,
+    /// Faults by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// A few of them.
+    pub first_faults: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = &self.counts;
+        writeln!(
+            f,
+            "{:.2} Gb/s, {:.0} replies/s over {:.2} s ({:?}){}",
+            self.gigabits_per_second,
+            self.replies_per_second,
+            self.seconds,
+            self.ended,
+            if self.is_valid { "" } else { ": VOID" }
+        )?;
+        writeln!(
+            f,
+            "connections  {} of {} open, {} sampled; {} bytes of memory each",
+            self.connections_open, self.connections, self.sampled, self.connection_bytes
+        )?;
+        writeln!(
+            f,
+            "replies      {}, {} bytes of bodies; {} verified, {} bytes; pass {} over {} paths",
+            counts.replies,
+            counts.body_bytes,
+            counts.verified_replies,
+            counts.verified_bytes,
+            self.passes_begun,
+            self.paths
+        )?;
+        writeln!(
+            f,
+            "frames       {} of {:.0} bytes of text; {} sent to the server; {} lost before the clients",
+            counts.frames, self.frame_bytes_mean, counts.sent_segments, self.queue_dropped_frames
+        )?;
+        writeln!(
+            f,
+            "segments     {} out of order, {} ended a gap, {} duplicate, {} without a place; \
+             lost on purpose {}, overtaken {}; {} sent again by clients",
+            counts.out_of_order_segments,
+            counts.gaps_filled,
+            counts.duplicate_segments,
+            counts.unplaced_segments,
+            counts.lost_packets,
+            counts.overtaken_frames,
+            counts.resent
+        )?;
+        for (name, it) in [("first byte", &self.first_byte), ("whole", &self.whole)] {
+            writeln!(
+                f,
+                "{name:<13}p50 {} us, p99 {} us, p99.9 {} us, longest {} us",
+                it.p50, it.p99, it.p99_9, it.max
+            )?;
+        }
+        writeln!(
+            f,
+            "wire         {} runs of the filter, {:.3} s, {:.0} ns each; {} frames to the server",
+            self.wire.filter_runs,
+            float(self.wire.filter_ns) / 1e9,
+            ratio(float(self.wire.filter_ns), float(self.wire.filter_runs)),
+            self.wire.frames_to_server
+        )?;
+        writeln!(f, "client       {:.2} core-s", self.client_core_seconds)?;
+        if let (Some(core), Some(each)) = (self.server_core, self.server_core_seconds_per_gigabyte)
+        {
+            writeln!(
+                f,
+                "server       core {}: {:.2} s busy, {:.2} s idle, {:.2} s stolen; {each:.4} core-s/GB",
+                core.core, core.busy, core.idle, core.steal
+            )?;
+        }
+        for (kind, count) in &self.faults {
+            writeln!(f, "fault        {kind}: {count}")?;
+        }
+        for text in &self.first_faults {
+            writeln!(f, "             {text}")?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn ratio(of: f64, to: f64) -> f64 {
+    if to > 0.0 { of / to } else { 0.0 }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of a run are far below 2^52"
+)]
+pub(crate) const fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,206 @@
+//! What is due when: items leave in the order of their moments, equal ones in the order they came.
+//!
+//! It holds what clients send for their distance, and received frames that others overtake. No
+//! clock; it refuses nothing. Bounded by what is put in: [`Schedule::len`] is the caller's to watch.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use clock::{Duration, Instant};
+
+/// Items by the moment they are due.
+#[derive(Debug)]
+pub struct Schedule<T> {
+    heap: BinaryHeap<Reverse<Entry<T>>>,
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    due: Instant,
+    number: u64,
+    item: T,
+}
+
+impl<T> Entry<T> {
+    const fn key(&self) -> (Instant, u64) {
+        (self.due, self.number)
+    }
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<T> Default for Schedule<T> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            count: 0,
+        }
+    }
+}
+
+impl<T> Schedule<T> {
+    /// Adds an item.
+    pub fn push(&mut self, due: Instant, item: T) {
+        let number = self.count;
+        self.count += 1;
+        self.heap.push(Reverse(Entry { due, number, item }));
+    }
+
+    /// Takes the first item if it is due.
+    pub fn take_due(&mut self, now: Instant) -> Option<T> {
+        if self.next_due()? > now {
+            return None;
+        }
+        self.heap.pop().map(|entry| entry.0.item)
+    }
+
+    /// When the first item is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.heap.peek().map(|entry| entry.0.due)
+    }
+
+    /// How many items wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+}
+
+/// The constant distance of each connection: evenly spread over a range, by its number and a seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Distances {
+    /// The shortest.
+    pub least: Duration,
+    /// The longest.
+    pub most: Duration,
+    /// Another seed, other distances.
+    pub seed: u64,
+}
+
+impl Distances {
+    /// The round trip of a connection.
+    #[must_use]
+    pub fn of(&self, connection: u32) -> Duration {
+        let spread = self.most.saturating_sub(self.least).as_nanos();
+        let spread = u64::try_from(spread).unwrap_or(u64::MAX);
+        if spread == 0 {
+            return self.least;
+        }
+        let mixed = u128::from(mix(self.seed ^ u64::from(connection)));
+        let share = (mixed * u128::from(spread)) >> 64;
+        self.least + Duration::from_nanos(u64::try_from(share).unwrap_or(spread))
+    }
+}
+
+/// A generator of numbers (`SplitMix64`): the same seed gives the same numbers.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+impl Random {
+    /// One that begins at a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0.wrapping_sub(GOLDEN))
+    }
+
+    /// A number below `bound`, which is above 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        let wide = u128::from(self.next()) * u128::from(bound);
+        u64::try_from(wide >> 64).unwrap_or(0)
+    }
+
+    /// Whether something happens that happens so many times in a million.
+    pub fn happens(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.below(1_000_000) < per_million.into()
+    }
+}
+
+/// One number of the sequence that begins at `seed`.
+#[must_use]
+pub const fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(GOLDEN);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_leave_when_due_and_ties_in_the_order_they_came() {
+        let mut schedule = Schedule::default();
+        for (due, item) in [(5, 'b'), (3, 'a'), (5, 'c'), (9, 'd')] {
+            schedule.push(Instant::from_nanos(due), item);
+        }
+        assert_eq!(schedule.take_due(Instant::from_nanos(2)), None);
+        let mut left = Vec::new();
+        while let Some(item) = schedule.take_due(Instant::from_nanos(5)) {
+            left.push(item);
+        }
+        assert_eq!((left, schedule.len()), (vec!['a', 'b', 'c'], 1));
+        assert_eq!(schedule.next_due(), Some(Instant::from_nanos(9)));
+    }
+
+    #[test]
+    fn distances_stay_in_their_range_and_fill_it() {
+        let (least, most) = (Duration::from_millis(10), Duration::from_millis(40));
+        let distances = Distances {
+            least,
+            most,
+            seed: 1,
+        };
+        let all: Vec<_> = (0..1000).map(|index| distances.of(index)).collect();
+        assert!(all.iter().all(|it| (least..=most).contains(it)));
+        let sum: Duration = all.iter().sum();
+        assert!((24..=26).contains(&(sum / 1000).as_millis()), "{sum:?}");
+        let same = Distances {
+            most: least,
+            ..distances
+        };
+        assert_eq!(same.of(77), least);
+    }
+
+    #[test]
+    fn chances_are_kept() {
+        let mut random = Random::new(1);
+        let count = (0..100_000).filter(|_| random.happens(10_000)).count();
+        assert!((900..1100).contains(&count), "{count}");
+        assert!(!random.happens(0) && random.happens(1_000_000));
+    }
+}

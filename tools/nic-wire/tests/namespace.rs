@@ -1,0 +1,195 @@
+//! The link in a network namespace of its own, with a small server on the kernel's TCP behind it:
+//! everything that was served is counted, the sample is compared, and nothing is left behind.
+//!
+//! Needs root, and says so where it is not. Bounded by the `--patience` of each run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "what fails in a test shall fail loudly"
+)]
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use clap::Parser;
+use nic_wire::{Report, WireArgs};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: WireArgs,
+}
+
+/// A network namespace, deleted when dropped, also by a panic.
+struct Namespace(String);
+
+impl Namespace {
+    fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: no network namespace of our own; run as root");
+            return None;
+        }
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nic-wire-{}-{count}", std::process::id());
+        let made = Command::new("ip").args(["netns", "add", &name]).status();
+        assert!(made.unwrap().success());
+        Some(Self(name))
+    }
+
+    /// Moves the calling thread inside.
+    fn enter(&self) {
+        let file = File::open(format!("/run/netns/{}", self.0)).unwrap();
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// Replies on one connection; after `replies_max` it closes.
+fn serve_one(stream: TcpStream, directory: &Path, replies_max: usize) -> std::io::Result<()> {
+    let mut output = stream.try_clone()?;
+    let mut input = BufReader::new(stream);
+    for _ in 0..replies_max {
+        let mut line = String::new();
+        if input.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let path = line.split(' ').nth(1).unwrap_or("/").to_owned();
+        while line.trim_end() != "" {
+            line.clear();
+            input.read_line(&mut line)?;
+        }
+        let body = std::fs::read(directory.join(path.trim_start_matches('/')))?;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        output.write_all(head.as_bytes())?;
+        output.write_all(&body)?;
+    }
+    Ok(())
+}
+
+/// Serves `files` files through the link, with these flags more; the report.
+fn run(files: u32, replies_max: usize, address: &str, flags: &str) -> Option<Report> {
+    let namespace = Namespace::new()?;
+    let directory = tempfile::tempdir().unwrap();
+    for index in 0..files {
+        let bytes = 1000 + index as usize * 3001;
+        let body: Vec<u8> = (0..bytes)
+            .map(|it| (it * 31 + it / 253 + index as usize).to_le_bytes()[0])
+            .collect();
+        std::fs::write(directory.path().join(format!("{index}")), body).unwrap();
+    }
+    let host = address.trim_start_matches('[').trim_end_matches(']');
+    let prefix = if host.contains(':') { 64 } else { 16 };
+    let mut words = vec!["nic_wire".to_owned(), "--directory".to_owned()];
+    words.push(directory.path().display().to_string());
+    let rest = format!("--server {address}:80 --host-address {host}/{prefix} --warm-up 0 {flags}");
+    words.extend(rest.split_whitespace().map(str::to_owned));
+    let args = Cli::parse_from(words).args;
+    let report = thread::scope(|scope| {
+        let wire = scope.spawn(|| {
+            namespace.enter();
+            let root = directory.path().to_path_buf();
+            nic_wire::run_until(&args, &AtomicBool::new(false), || {
+                // Threads inherit the namespace; they end with their connections, this one with us.
+                let listener = TcpListener::bind((host, 80)).unwrap();
+                thread::spawn(move || {
+                    for stream in listener.incoming().flatten() {
+                        let root = root.clone();
+                        thread::spawn(move || serve_one(stream, &root, replies_max));
+                    }
+                });
+            })
+        });
+        wire.join().unwrap().unwrap()
+    });
+    Some(report)
+}
+
+/// Bytes of all files.
+fn total(files: u64) -> u64 {
+    (0..files).map(|index| 1000 + index * 3001).sum()
+}
+
+#[test]
+fn each_file_is_asked_for_once_and_everything_adds_up() {
+    let flags = "-c 60 --sample 4 --passes 2";
+    let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
+        return;
+    };
+    assert!(report.is_valid, "{report}");
+    let counts = &report.counts;
+    assert_eq!(report.connections_open, 64, "{report}");
+    assert!(
+        counts.verified_replies > 0 && counts.verified_bytes > 0,
+        "{report}"
+    );
+    assert!(report.frame_bytes_mean > 1448.0, "large frames: {report}");
+    assert!(report.wire.filter_runs >= counts.frames, "{report}");
+    assert_eq!(
+        counts.lost_packets + counts.duplicate_segments,
+        0,
+        "{report}"
+    );
+    assert!(report.connection_bytes < 400, "{report}");
+}
+
+#[test]
+fn losses_and_overtaking_are_recovered_from_at_a_distance() {
+    let flags = "-c 8 --sample 8 --passes 1 --loss 3000 --reorder 10000 --rtt 1-4 --ack-every 2";
+    let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
+        return;
+    };
+    assert!(report.is_valid, "{report}");
+    assert!(
+        report.counts.lost_packets > 0 && report.counts.overtaken_frames > 0,
+        "{report}"
+    );
+    assert!(
+        report.counts.out_of_order_segments > 0 && report.counts.gaps_filled > 0,
+        "{report}"
+    );
+    assert!(report.whole.p50 >= 1000, "a millisecond at least: {report}");
+}
+
+#[test]
+fn a_server_that_closes_is_connected_to_again_over_ipv6() {
+    let Some(report) = run(100, 7, "[fd99::1]", "-c 4 --sample 2 --passes 1") else {
+        return;
+    };
+    assert!(report.is_valid, "{report}");
+    assert!(report.counts.closed_by_server > 5, "{report}");
+    let counts = &report.counts;
+    assert!(
+        counts.replies <= 100 && counts.body_bytes <= total(100),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let words = "nic_wire --server 10.99.0.2:80 --host-address 10.99.0.1/16 --patience 1 /a";
+    let args = Cli::parse_from(words.split_whitespace()).args;
+    let error = thread::scope(|scope| {
+        let wire = scope.spawn(|| {
+            namespace.enter();
+            nic_wire::run_until(&args, &AtomicBool::new(false), || {})
+        });
+        wire.join().unwrap().unwrap_err()
+    });
+    assert!(error.to_string().contains("nobody answers"), "{error:#}");
+}
