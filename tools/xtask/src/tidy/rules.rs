@@ -8,7 +8,6 @@ use super::{SourceFile, Tree};
 /// Most code lines of a file; comments and tests are free.
 const CODE_LINES_MAX: usize = 800;
 
-<<<<<<< HEAD
 /// Where the product's rooms are.
 const PRODUCT_FOLDER: &str = "crates";
 
@@ -18,21 +17,11 @@ const TOOLS_FOLDER: &str = "tools";
 /// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
 /// named here may not exist.
 const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
-=======
-/// The rooms, and which rooms each may depend on. A room not named here may not exist.
-const ARROWS: [(&str, &[&str]); 18] = [
->>>>>>> de3a127 (nic-wire: a link as a NIC makes it, with clients that see headers only)
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
     ("memory", &[]),
     ("record", &[]),
-<<<<<<< HEAD
-=======
-    ("load", &[]),
-    ("delay", &["clock"]),
-    ("nic-wire", &["clock", "load", "wire"]),
->>>>>>> de3a127 (nic-wire: a link as a NIC makes it, with clients that see headers only)
     ("store", &["clock"]),
     ("tcp", &["clock", "wire"]),
     ("link", &["clock", "wire"]),
@@ -51,7 +40,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 7] = [
+const TOOL_ARROWS: [(&str, &[&str]); 8] = [
     ("load", &[]),
     ("delay", &["clock"]),
     ("disk", &["clock", "diskmap", "memory"]),
@@ -61,6 +50,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 7] = [
             "clock", "diskmap", "link", "load", "memory", "record", "wire",
         ],
     ),
+    ("nic-wire", &["clock", "load", "wire"]),
     ("bench", &["delay", "disk", "load", "stages"]),
     (
         "sim",
