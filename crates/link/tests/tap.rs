@@ -134,7 +134,7 @@ fn a_tap_we_made_vanishes_with_us() {
 }
 
 #[test]
-fn a_persistent_tap_stays_and_loses_only_what_we_gave_it() {
+fn a_persistent_tap_stays_and_loses_only_our_addresses() {
     in_namespace(|| {
         let is_ours = |address: &str| UdpSocket::bind((address, 0)).is_ok();
         ip("tuntap add mode tap name t0");

@@ -27,7 +27,7 @@ pub enum CidrError {
     /// The subnet's first address: it names the network (RFC 4632), or every router on it
     /// (RFC 4291 s2.6.1).
     Network(Cidr),
-    /// The subnet's last IPv4 address: everybody (RFC 919).
+    /// The subnet's last IPv4 address: its broadcast address (RFC 919).
     Broadcast(Cidr),
     /// Unspecified, loopback, multicast or IPv6 link-local.
     Unusable(IpAddr),
@@ -85,8 +85,8 @@ impl Cidr {
     pub fn first_free(&self, taken: &[IpAddr]) -> Option<Self> {
         let network = self.network_of(bits_of(self.address));
         let last = network | self.host_mask();
-        // The first address names the network and the last IPv4 one everybody, except in the
-        // two-address subnets of point-to-point links (RFC 3021, RFC 6164).
+        // The first address names the network and the last IPv4 one is the broadcast address, except
+        // in the two-address subnets of point-to-point links (RFC 3021, RFC 6164).
         let point_to_point = self.host_mask() <= 1;
         let first = if point_to_point {
             network
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_host_may_call_its_own_is_refused() {
+    fn addresses_no_host_may_have_are_refused() {
         let syntax = [
             "",
             "atlas",

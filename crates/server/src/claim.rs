@@ -1,12 +1,11 @@
-//! Making our addresses ours before they are used: a lock against a second server, an interface
-//! that carries frames, and the network's word that nobody has them.
+//! Claims our addresses before they are used: a lock against a second server, an interface that
+//! carries frames, and probes for other hosts that use them (RFC 5227, RFC 4862).
 //!
-//! It refuses to serve at an address that somebody has: two stations at one address take each
-//! other's clients away without a word. It refuses to say that requests are answered while the
-//! interface is down; it waits, because at boot cables and switches take their time, and ends when
-//! it is asked to.
+//! It refuses to serve at an address that another host uses: two hosts at one address silently reset
+//! each other's connections. It refuses to report `ready` while the interface is down. It waits,
+//! because carrier may take long at boot, until a signal ends the server.
 //!
-//! Bounds: the wait for the interface has none; the questions take [`ProbeTimes::total`].
+//! Bounds: the wait for the interface has none; the probes take [`ProbeTimes::total`].
 
 use std::fs;
 use std::net::IpAddr;
@@ -25,11 +24,11 @@ use crate::settings::{LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::wait::{self, Source};
 
-/// Most frames looked at before the time is.
+/// Most frames handled between two readings of the clock.
 const FRAMES_AT_ONCE_MAX: usize = 256;
 
-/// Locks on our addresses, each on one interface of this network namespace. The kernel takes them
-/// back when the process ends, however it ends.
+/// Locks on our addresses, each on one interface of this network namespace. The kernel releases them
+/// when the process ends, however it ends.
 #[derive(Debug)]
 pub struct Locks {
     _sockets: Vec<UnixDatagram>,
@@ -37,11 +36,11 @@ pub struct Locks {
 
 /// Locks our addresses on our interface.
 ///
-/// Two packet sockets on one interface do not hear each other, so no question to the network would
-/// find a second server on this host.
+/// Two packet sockets on one interface do not receive each other's frames, so a probe would not find
+/// a second server on this host.
 ///
 /// # Errors
-/// Somebody has the lock.
+/// Another process has the lock.
 pub fn lock(settings: &Settings) -> Result<Locks, Failure> {
     let interface = settings.link.interface();
     let lock_one = |address: IpAddr| {
@@ -67,11 +66,11 @@ pub fn lock(settings: &Settings) -> Result<Locks, Failure> {
     Ok(Locks { _sockets: sockets })
 }
 
-/// Waits for the interface, then asks the network about our addresses. `None`: a signal asked the
+/// Waits for the interface, then probes the network for our addresses. `None`: a signal asked the
 /// server to end meanwhile.
 ///
 /// # Errors
-/// Somebody has one of the addresses, or the interface was removed.
+/// Another host uses one of the addresses, or the interface was removed.
 pub fn claim<L: Link>(
     link: &mut L,
     settings: &Settings,
@@ -97,7 +96,7 @@ pub fn claim<L: Link>(
             &settings.own_addresses(),
             times,
         );
-        if !ask(link, check, signals, &clock, &mut clash)? {
+        if !probe(link, check, signals, &clock, &mut clash)? {
             return Ok(None);
         }
         if let Some(conflict) = clash {
@@ -107,7 +106,7 @@ pub fn claim<L: Link>(
             milliseconds = clock().since(started).as_millis(),
             "nobody has the addresses"
         );
-        // What was asked while the interface was down was asked of nobody.
+        // Probes sent while the interface was down reached no host.
         watch.take_change().map_err(refuse)?;
         if watch.state().carries_frames() {
             return Ok(Some(watch));
@@ -132,7 +131,7 @@ fn refuse_conflict(settings: &Settings, conflict: AddressConflict) -> Failure {
     )
 }
 
-/// On a tap, only this host is at the other end, unless it is a port of a bridge.
+/// On a tap only this host is at the other end, unless the tap is a port of a bridge.
 fn probe_times(link: &LinkChoice, state: InterfaceState) -> Result<ProbeTimes, Failure> {
     let is_host_alone = match link {
         LinkChoice::Packet(_) => false,
@@ -145,8 +144,8 @@ fn probe_times(link: &LinkChoice, state: InterfaceState) -> Result<ProbeTimes, F
     })
 }
 
-/// What is missing for an interface to carry frames, and what to do about it.
-pub(crate) fn complaint(name: &str, state: InterfaceState) -> String {
+/// Why an interface carries no frames, and what to do about it.
+pub(crate) fn down_reason(name: &str, state: InterfaceState) -> String {
     if state.is_up {
         format!("{name} has no carrier: waiting for it; see that its cable or its other end is up")
     } else {
@@ -154,16 +153,16 @@ pub(crate) fn complaint(name: &str, state: InterfaceState) -> String {
     }
 }
 
-/// Waits until frames can pass; `false`: asked to end.
+/// Waits until the interface carries frames; `false`: a signal asked the server to end.
 fn wait_for_frames(watch: &mut InterfaceWatch, signals: &Signals) -> Result<bool, Failure> {
     let mut told = None;
     while !watch.state().carries_frames() {
-        let complaint = complaint(watch.name(), watch.state());
-        if told.as_ref() != Some(&complaint) {
-            warn!("{complaint}");
-            told = Some(complaint);
+        let down_reason = down_reason(watch.name(), watch.state());
+        if told.as_ref() != Some(&down_reason) {
+            warn!("{down_reason}");
+            told = Some(down_reason);
         }
-        if signals.wants_end() {
+        if signals.termination_requested() {
             return Ok(false);
         }
         let sources = [
@@ -176,11 +175,11 @@ fn wait_for_frames(watch: &mut InterfaceWatch, signals: &Signals) -> Result<bool
     if told.is_some() {
         info!("{} carries frames", watch.name());
     }
-    Ok(!signals.wants_end())
+    Ok(!signals.termination_requested())
 }
 
-/// Asks every question; `false`: asked to end. Stops at the first answer.
-fn ask<L: Link>(
+/// Sends every probe; `false`: a signal asked the server to end. Stops at the first conflict.
+fn probe<L: Link>(
     link: &mut L,
     mut check: AddressCheck,
     signals: &Signals,
@@ -189,7 +188,7 @@ fn ask<L: Link>(
 ) -> Result<bool, Failure> {
     let mut buffer = [0; HEADERS_BYTES_MAX];
     loop {
-        if signals.wants_end() {
+        if signals.termination_requested() {
             return Ok(false);
         }
         let now = clock();
@@ -207,7 +206,7 @@ fn ask<L: Link>(
                 payload: &[],
                 offload: Offload::default(),
             };
-            // One that the link does not take is as good as lost, which is why there are several.
+            // A probe that the link does not take counts as lost; there are several for that.
             if let Err(error) = link.transmit(now, &frame) {
                 debug!("a question about an address was not sent: {error}");
             }
@@ -233,7 +232,7 @@ fn sleep(
     Ok(())
 }
 
-/// With a MAC shared with the kernel, a kernel that forwards does so with what is sent to us.
+/// Warns that a kernel that forwards packets also forwards ours, if it shares our MAC.
 fn warn_of_forwarding(settings: &Settings) {
     let interface = settings.link.interface();
     if settings.mac != MacSetting::Interface {
@@ -259,7 +258,7 @@ mod tests {
     use link::{InterfaceState, InterfaceWatch};
     use session::ProbeTimes;
 
-    use super::{complaint, probe_times};
+    use super::{down_reason, probe_times};
     use crate::settings::LinkChoice;
 
     fn state(is_up: bool, has_master: bool) -> InterfaceState {
@@ -272,17 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_has_its_remedy() {
+    fn each_down_reason_has_a_remedy() {
         assert_eq!(
-            complaint("eth0", state(false, false)),
+            down_reason("eth0", state(false, false)),
             "eth0 is down: waiting for it; ip link set eth0 up"
         );
-        let no_carrier = complaint("eth0", state(true, false));
+        let no_carrier = down_reason("eth0", state(true, false));
         assert!(no_carrier.starts_with("eth0 has no carrier: waiting for it; see"));
     }
 
     #[test]
-    fn the_host_alone_is_asked_quickly() {
+    fn a_tap_without_a_bridge_is_probed_quickly() {
         // Any interface that is no macvtap will do.
         let tap = LinkChoice::Tap("lo".into());
         let packet = LinkChoice::Packet("lo".into());

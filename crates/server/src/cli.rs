@@ -38,20 +38,20 @@ For benches only:
 
 Exit codes:
   0  ended by SIGINT or SIGTERM
-  1  serving broke off (interface gone, device failure)
+  1  an error while serving (interface gone, device failure)
   2  serving could not begin: the one line on stderr names the remedy
-  130, 143  a second SIGINT or SIGTERM reset the replies that were being finished";
+  130, 143  a second SIGINT or SIGTERM reset the replies in progress";
 
 /// What follows `atlas serve --help`.
 const SERVE_NOTES: &str = "\
 Signals:
-  SIGINT, SIGTERM  finish the replies under way, then end; a second one resets them and ends
+  SIGINT, SIGTERM  finish the replies in progress, then end; a second one resets them and ends
   SIGUSR1          open the access log again, and print all counters to stderr, one line of
                    JSON after 'counters '
-  SIGHUP           read the certificates and keys of --https again; if one cannot be served with,
-                   the log says so and the old ones stay; open PATH again, in case it is a link
-                   that leads elsewhere by now; no connection is dropped. Nothing else is read
-                   again: other settings take a restart
+  SIGHUP           read the certificates and keys of --https again; if one is unusable, the log
+                   says so and the old ones stay; open PATH again, in case it is a symbolic link
+                   that has changed; no connection is dropped. Nothing else is read again: other
+                   settings need a restart
 
 Output:
   stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...
@@ -62,8 +62,8 @@ Rights:
   tap:NAME      CAP_NET_ADMIN, and /dev/net/tun
   packet:IFACE  CAP_NET_RAW and CAP_NET_ADMIN
   Either run as root or: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
-  They are given up once everything is opened: see --user. Files that its user cannot read are
-  answered with 403; certificates and keys may belong to root.
+  The server drops them once everything is opened: see --user. Files that its user cannot read
+  are answered with 403; certificates and keys may belong to root.
 
 Examples:
   sudo atlas serve /srv/video
@@ -110,7 +110,7 @@ pub enum Command {
     /// Everything is as with serve, but for what is sent: see the end.
     #[command(hide = true)]
     Emulate(EmulateArgs),
-    /// A part of serve: the process that reads certificates when the server no longer may
+    /// Internal: the process that reads certificates for a server without the right to
     #[command(name = crate::tls::reader::COMMAND, hide = true)]
     ReadCertificates(ReaderArgs),
 }
@@ -154,22 +154,22 @@ pub struct TlsArgs {
     #[arg(long, value_name = "PORT")]
     pub https: Option<String>,
 
-    /// Certificate, PEM: the server's own first, then those that vouch for it; may be repeated
+    /// Certificate chain, PEM: the server's own first, then its issuers; may be repeated
     ///
-    /// Each --cert goes with the --key at the same place. Of several, a client gets the first one
-    /// made for the name it asks for (SNI) with a kind of key it knows; if there is none, the
-    /// first one. SIGHUP reads them again.
+    /// The n-th --cert belongs to the n-th --key. Of several, a client gets the first one for the
+    /// server name it sends (SNI) with a key type it supports; if there is none, the first one.
+    /// SIGHUP reads them again.
     #[arg(long = "cert", value_name = "PEM", action = ArgAction::Append)]
     pub certificates: Vec<PathBuf>,
 
-    /// Private key of the --cert at the same place, PEM, not encrypted; may be repeated
+    /// Private key of the --cert with the same number, PEM, not encrypted; may be repeated
     #[arg(long = "key", value_name = "PEM", action = ArgAction::Append)]
     pub keys: Vec<PathBuf>,
 
     /// Write the secrets of every TLS connection to the file $SSLKEYLOGFILE names [default: off]
     ///
-    /// For finding faults: whoever has that file can read the connections. Without this flag the
-    /// variable means nothing.
+    /// For debugging: with that file the connections can be decrypted. Without this flag the
+    /// variable is ignored.
     #[arg(long)]
     pub log_tls_secrets: bool,
 }
@@ -205,9 +205,9 @@ pub struct CommonArgs {
 
     /// Address to answer at, with its prefix length; may be repeated [default: 10.77.0.2/24]
     ///
-    /// The server's own address, IPv4 or IPv6, which must not be in use by the host or by anybody
-    /// else on the network: the server answers ARP and neighbour discovery for it. It asks the
-    /// network first, and does not start if the address is taken.
+    /// The server's own address, IPv4 or IPv6, which neither this host nor another host on the
+    /// network may use: the server answers ARP and neighbour discovery for it. It probes the
+    /// network first, and does not start if the address is in use.
     #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
     pub addresses: Vec<String>,
 
@@ -217,11 +217,10 @@ pub struct CommonArgs {
 
     /// User to become once everything is opened: NAME or NAME:GROUP, or numbers
     ///
-    /// Started as root, the server gives up everything root may do before the first frame is
-    /// read: it becomes this user, which must be able to read the files it serves, with no
-    /// capabilities and no other groups. Without the flag that is the user atlas if there is one,
-    /// else nobody. --user root keeps it root. Started as another user, it stays that one and
-    /// gives up its capabilities.
+    /// Started as root, the server drops all privileges before the first frame is read: it becomes
+    /// this user, which must be able to read the files it serves, with no capabilities and no
+    /// other groups. Without the flag that is the user atlas if there is one, else nobody. --user
+    /// root keeps it root. Started as another user, it stays that user and drops its capabilities.
     #[arg(long, value_name = "NAME[:GROUP]")]
     pub user: Option<String>,
 
@@ -239,17 +238,17 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Write every frame sent and received to a pcap file (slow: for finding faults)
+    /// Write every frame sent and received to a pcap file (slow: for debugging)
     ///
-    /// The file is made by --user, for its eyes alone. A symbolic link is refused.
+    /// The file is made by --user and readable by that user only. A symbolic link is refused.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
     /// Write a line for each request to FILE, in the combined log format; - is stdout
     ///
     /// The line is written when the reply is over. SIGUSR1 opens the file again, so that it can be
-    /// rotated. A disk or a reader that is too slow costs lines, which are counted, and nobody's
-    /// time.
+    /// rotated. If the disk or the reader is too slow, lines are dropped and counted; serving does
+    /// not wait.
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
 
@@ -257,7 +256,7 @@ pub struct CommonArgs {
     ///
     /// http://ADDR:PORT/metrics has every counter as OpenMetrics text; /health is 200 while the
     /// server serves, 503 while it ends or hangs. Plain HTTP through the host's own TCP: name a
-    /// loopback address, like 127.0.0.1:9100, or one that only those who may know can reach.
+    /// loopback address, like 127.0.0.1:9100, or one of a management network.
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<String>,
 

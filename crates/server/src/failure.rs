@@ -1,12 +1,13 @@
-//! Why `atlas` ended, as the operator is told: one line with the remedy in it, and an exit code.
+//! Why `atlas` ended: one line with its remedy, and an exit code.
 //!
-//! It refuses chains of "caused by": whoever makes a [`Failure`] knows the remedy, or nobody does.
+//! It refuses chains of "caused by": the code that makes a [`Failure`] knows the remedy. Bound: one
+//! line.
 
 use std::fmt;
 
 /// The exit code after a normal end.
 pub const EXIT_OK: u8 = 0;
-/// The exit code when serving broke off: the interface went away, the disk's queue died.
+/// The exit code after an error while serving: the interface was removed, the disk's queue failed.
 pub const EXIT_BROKEN: u8 = 1;
 /// The exit code when serving could not begin: usage, configuration, missing rights or devices.
 pub const EXIT_REFUSED: u8 = 2;

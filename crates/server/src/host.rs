@@ -1,8 +1,8 @@
-//! Facts about this host and process that the standard library does not tell: interfaces and their
-//! addresses, limits, randomness, time used.
+//! Properties of this host and process that the standard library does not report: interfaces and
+//! their addresses, limits, randomness, processor time.
 //!
-//! Everything here is asked at start or at the end, never while serving. It refuses to change the
-//! host, but for the soft limit of open descriptors of this process.
+//! Called at start, at the end and by metrics, never on the data path. It refuses to change the host,
+//! except the soft limit of open descriptors of this process. Bounds: one buffer per call.
 
 #![allow(
     unsafe_code,

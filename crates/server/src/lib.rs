@@ -1,11 +1,11 @@
 //! The `atlas` binary's insides: command line, settings, worker loop, signals.
 //!
-//! **The only place that reads a clock, spawns, logs or exits.** The rooms below think or do; this
-//! one asks the host what it has, gives each room its limits, hands down the time and carries
-//! things from one room to the next. [`worker`] is the same code in the simulator.
+//! **The only place that reads a clock, spawns, logs or exits.** It checks the host, gives each other
+//! room its limits and the time, and passes frames, reads and look-ups between them. The simulator
+//! runs the same [`worker`].
 //!
-//! It refuses to serve half: what is missing at start is said in one line with the remedy, and the
-//! process ends with exit code 2.
+//! It refuses to serve if anything the settings need is missing: it prints one line with the remedy
+//! and ends with exit code 2. Bounds: those of the settings ([`settings::Limits`]).
 
 pub mod access_log;
 pub mod cidr;
@@ -18,6 +18,7 @@ pub mod limiter;
 pub mod link_watch;
 pub mod log;
 pub mod metrics;
+pub mod monitoring;
 pub mod notify;
 pub mod output;
 pub mod privileges;
@@ -30,5 +31,4 @@ pub mod tls;
 pub mod wait;
 pub mod wall_clock;
 pub mod warnings;
-pub mod watch;
 pub mod worker;

@@ -1,7 +1,7 @@
-//! How often something is worth a line in the log.
+//! Rate limit for log lines.
 //!
-//! What happens a thousand times a second is told once in [`LINE_EVERY`], with how often it came
-//! since it was last told. Nothing is allocated and no clock is read here.
+//! A repeated event is logged once in [`LINE_EVERY`], with the number of repetitions since the last
+//! line. It refuses to allocate and to read a clock. Bound: two words per limiter.
 
 use clock::{Duration, Instant};
 
@@ -12,13 +12,13 @@ pub const LINE_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limiter {
     told_at: Option<Instant>,
-    /// How often it came since then, and was not told.
+    /// How often it happened since then without a line.
     untold: u64,
 }
 
 impl Limiter {
-    /// It happened `count` times, once at least. `Some` if the last of them is to be told now, with
-    /// how often it came untold before.
+    /// Records that it happened `count` times, at least once. `Some` if the last of them is to be
+    /// logged now, with the number of earlier ones without a line.
     pub fn admit(&mut self, now: Instant, count: u64) -> Option<u64> {
         if self.told_at.is_some_and(|told| now < told + LINE_EVERY) {
             self.untold += count;
@@ -28,7 +28,7 @@ impl Limiter {
         Some(std::mem::take(&mut self.untold) + count.saturating_sub(1))
     }
 
-    /// How often it came untold, once it is time to tell that: it may never happen again.
+    /// The number of events without a line, when they are due to be logged without a new event.
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
         let is_due = self.untold > 0 && self.told_at.is_some_and(|told| now >= told + LINE_EVERY);
         is_due.then(|| {
@@ -38,7 +38,7 @@ impl Limiter {
     }
 }
 
-/// What to put behind a line that stands for more than itself.
+/// The suffix of a line that stands for several events.
 #[must_use]
 pub fn and_more(before: u64) -> String {
     match before {
@@ -55,7 +55,7 @@ mod tests {
     const NANO: Duration = Duration::from_nanos(1);
 
     #[test]
-    fn the_first_is_told_and_the_next_after_its_time() {
+    fn the_first_event_is_logged_and_the_next_after_the_interval() {
         let mut limiter = Limiter::default();
         let start = Instant::from_millis(5);
         assert_eq!(limiter.admit(start, 1), Some(0));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_happen_again_is_told_in_the_end() {
+    fn events_without_a_line_are_logged_after_the_interval() {
         let mut limiter = Limiter::default();
         let start = Instant::ZERO;
         assert_eq!(limiter.poll(start), None);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_stands_for_one_says_no_number() {
+    fn a_line_for_one_event_has_no_number() {
         assert_eq!(and_more(0), "");
         assert_eq!(and_more(3), " (and 3 more like it before)");
     }

@@ -1,8 +1,7 @@
-//! What an operator should know of the link while the server runs: looked at once a second, said in
-//! one line each.
+//! Logs changes and failures of the link while the server runs: checked once a second, one line each.
 //!
-//! It refuses to change anything but what the interface's limits demand, and to log more often than
-//! [`REPEAT_AFTER`] says. Nothing here costs a round more than a comparison.
+//! It refuses to change anything but the link's limits (MTU, GSO size), and to log an event more often
+//! than once in [`REPEAT_AFTER`]. Bound: one comparison of times in most rounds.
 
 use clock::{Duration, Instant};
 use diskmap::Disk;
@@ -79,7 +78,7 @@ impl LinkWatch {
     ) {
         let name = self.watch.name();
         match (before.carries_frames(), state.carries_frames()) {
-            (_, false) => warn!("{}", claim::complaint(name, state)),
+            (_, false) => warn!("{}", claim::down_reason(name, state)),
             (false, true) => {
                 info!("{name} carries frames again");
                 worker.announce();
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_of_once_and_where_the_mac_may_be_the_reason() {
+    fn a_link_without_received_frames_is_logged_once_and_only_with_a_mac_of_our_own() {
         let at = START + SILENCE_HINT_AFTER;
         let before = START + (SILENCE_HINT_AFTER - Duration::from_nanos(1));
         let mut silent = watch(true);

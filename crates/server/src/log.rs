@@ -1,11 +1,11 @@
-//! The log on stderr, which may be slow: a terminal that was stopped, a pipe that nobody reads.
+//! The log on stderr, which may block: a terminal that was stopped, a pipe without a reader.
 //!
-//! Until [`start`] a line is written at once, by whoever has it: the operator is to see in order
-//! why a start failed. From then on a thread of its own writes ([`crate::output`]), so that nobody
-//! who serves waits for stderr. Bound: [`QUEUE`]; lines that find no room are counted
-//! ([`dropped`]). [`close`] goes back to writing at once.
+//! Before [`start`], lines are written synchronously, so that an operator sees in order why a start
+//! failed. After it a separate thread writes ([`crate::output`]): it refuses to make the worker wait
+//! for stderr. Bound: [`QUEUE`]; lines beyond are dropped and counted ([`dropped`]). After [`close`]
+//! lines are written synchronously again.
 //!
-//! There is one for the process, because there is one stderr.
+//! There is one log per process, because there is one stderr.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -41,7 +41,7 @@ impl Target for Stderr {
     }
 }
 
-/// Starts the thread. It has the rights of whoever calls this.
+/// Starts the thread. It has the rights of the calling thread.
 ///
 /// # Errors
 /// There can be no thread, or stderr is closed: lines are written at once, as before.
@@ -57,7 +57,7 @@ pub fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line, its end included, or has it written. A closed stderr is nobody listening.
+/// Writes or queues a line with its line break. Errors are ignored: stderr may be closed.
 pub fn write(line: &[u8]) {
     match (MODE.load(Ordering::Acquire), OUTPUT.get()) {
         (QUEUED, Some(output)) => {

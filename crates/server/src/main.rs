@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(failure) => {
-            // Not through the log: the reason must be told at every level.
+            // Not through the log: the reason must be printed at every log level.
             let _ = writeln!(std::io::stderr(), "atlas: {failure}");
             ExitCode::from(failure.exit_code())
         }
@@ -45,14 +45,14 @@ fn check(settings: &Settings) -> Result<(), Failure> {
 }
 
 fn start_log(settings: &Settings) {
-    // Escape sequences are for people who look on, and not for all of them (no-color.org).
+    // Colours only on a terminal, and not if NO_COLOR is set (no-color.org).
     let is_colour_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(settings.log)
         .with_writer(LogWriter::default)
         .with_ansi(std::io::stderr().is_terminal() && !is_colour_unwanted)
         .with_target(false)
-        // It would tell of a log that cannot be written by `eprintln!`, which panics then.
+        // It would report a log that cannot be written by `eprintln!`, which panics then.
         .log_internal_errors(false)
         .init();
 }

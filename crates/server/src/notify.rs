@@ -1,8 +1,7 @@
 //! Telling a service manager that the server is ready, and that it is about to end (sd_notify(3)).
 //!
-//! One datagram to the socket that the variable `NOTIFY_SOCKET` names. It refuses to wait and to
-//! fail: without the variable nobody wants to know, and a manager that does not listen is no reason
-//! to end.
+//! One datagram to the socket in the environment variable `NOTIFY_SOCKET`. It refuses to wait and to
+//! fail: without the variable it does nothing, and a manager that does not receive is no error.
 
 use std::env;
 use std::ffi::OsStr;
@@ -50,7 +49,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     #[test]
-    fn the_manager_hears_it_at_a_path_or_a_name() {
+    fn the_manager_is_notified_by_path_or_abstract_name() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("notify");
         let at_path = UnixDatagram::bind(&path).unwrap();

@@ -1,9 +1,9 @@
-//! Lines for a file, a pipe or a terminal, written by a thread of their own.
+//! Lines for a file, a pipe or a terminal, written by a separate thread.
 //!
-//! A disk may hang and nobody may read a pipe; whoever serves must not wait for either. So a line
-//! is handed over and forgotten: [`Output::push`] never blocks. Bounds: [`OutputLimits`] lines and
-//! bytes wait; what comes when they do is dropped and counted, and so is what could not be written.
-//! At the end [`Output::close`] waits for what was handed over, no longer than it is told.
+//! A disk may hang and a pipe may have no reader; the worker must not wait for either. So
+//! [`Output::push`] refuses to block. Bounds: [`OutputLimits`] lines and bytes wait; further lines
+//! and lines that could not be written are dropped and counted. At the end [`Output::close`] waits
+//! for the queued lines, for a limited time.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ pub trait Target: Send {
     /// What the kernel said. The lines are lost then.
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()>;
 
-    /// Somebody asked for it ([`Output::reopen`]): its file may have been moved away.
+    /// Opens its file again, which may have been renamed ([`Output::reopen`]).
     fn reopen(&mut self) {}
 
     /// Writing failed.
@@ -39,7 +39,7 @@ pub struct OutputLimits {
     pub bytes_max: usize,
 }
 
-/// The way to the thread. Those who share one hand over lines in turn.
+/// A handle to the thread; its clones share one queue.
 #[derive(Debug)]
 pub struct Output {
     sender: SyncSender<Vec<u8>>,
@@ -89,8 +89,7 @@ impl Output {
         })
     }
 
-    /// Hands over a line, its end included; an empty one means nothing. Returns whether there was
-    /// room.
+    /// Queues a line with its line break; an empty one is ignored. Returns whether there was room.
     pub fn push(&self, line: Vec<u8>) -> bool {
         if line.is_empty() {
             return true;
@@ -122,8 +121,8 @@ impl Output {
         self.wake();
     }
 
-    /// Waits until everything handed over was written, `time_max` at most; returns whether it was.
-    /// Nothing may be handed over afterwards.
+    /// Waits until all queued lines are written, `time_max` at most; returns whether they are.
+    /// No line may be queued afterwards.
     pub fn close(&self, time_max: Duration) -> bool {
         self.shared.is_closing.store(true, Ordering::Release);
         self.wake();
@@ -131,7 +130,7 @@ impl Output {
         ended.recv_timeout(time_max) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// A thread that has lines to write needs no waking, and one that has none has room for this.
+    /// Wakes the thread by an empty line. If the queue is full, the thread is awake anyway.
     fn wake(&self) {
         let _ = self.sender.try_send(Vec::new());
     }
@@ -198,12 +197,12 @@ pub(crate) mod tests {
     };
 
     /// Tells of each write, then waits for what it is to come to.
-    struct Held {
+    struct BlockedTarget {
         events: Sender<String>,
         outcomes: Receiver<io::Result<()>>,
     }
 
-    impl Target for Held {
+    impl Target for BlockedTarget {
         fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
             let text = String::from_utf8(lines.to_vec()).unwrap();
             self.events.send(text).unwrap();
@@ -220,15 +219,15 @@ pub(crate) mod tests {
         }
     }
 
-    fn held() -> (Output, Receiver<String>, Sender<io::Result<()>>) {
+    fn blocked() -> (Output, Receiver<String>, Sender<io::Result<()>>) {
         let ((events, seen), (outcome, outcomes)) = (channel(), channel());
-        let output = Output::spawn("test", LIMITS, Held { events, outcomes }).unwrap();
+        let output = Output::spawn("test", LIMITS, BlockedTarget { events, outcomes }).unwrap();
         (output, seen, outcome)
     }
 
     #[test]
     fn a_target_that_blocks_costs_lines_and_no_time() {
-        let (output, seen, outcome) = held();
+        let (output, seen, outcome) = blocked();
         assert!(output.push(b"first\n".to_vec()));
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "first\n");
         // The thread is held now: from here on it is the queue that takes lines.
@@ -247,7 +246,7 @@ pub(crate) mod tests {
 
     #[test]
     fn bytes_are_bounded_as_lines_are() {
-        let (output, seen, _outcome) = held();
+        let (output, seen, _outcome) = blocked();
         assert!(output.push(vec![b'a'; 1]));
         seen.recv_timeout(LONG).unwrap();
         // What is being written still waits.
@@ -258,8 +257,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted_and_told() {
-        let (output, seen, outcome) = held();
+    fn lines_that_cannot_be_written_are_counted_and_reported() {
+        let (output, seen, outcome) = blocked();
         output.push(b"lost\n".to_vec());
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "lost\n");
         outcome.send(Err(io::Error::other("no space"))).unwrap();
@@ -273,7 +272,7 @@ pub(crate) mod tests {
 
     #[test]
     fn reopening_needs_no_line_and_happens_once() {
-        let (output, seen, outcome) = held();
+        let (output, seen, outcome) = blocked();
         output.reopen();
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "reopen");
         output.push(b"line\n".to_vec());

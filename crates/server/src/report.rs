@@ -1,7 +1,8 @@
 //! Counters as one line of JSON on stderr: `counters {…}` on SIGUSR1, `summary {…}` at the end.
 //!
 //! Names are `room_thing_unit`, values whole numbers; each name appears once, in alphabetical
-//! order. It refuses to keep history: whoever wants rates asks twice.
+//! order. It refuses to keep history: for rates, take the difference of two reports. Bound: one
+//! line.
 
 use crate::{host, log};
 

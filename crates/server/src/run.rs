@@ -1,9 +1,9 @@
-//! Serving: the loop around the worker, with the clock, the signals and the sleep in it.
+//! The event loop around the worker: clock, signals and sleep.
 //!
-//! One thread. It refuses to spin: a round without progress is followed by a sleep until a
-//! descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most. The end is bounded too: after
-//! SIGINT or SIGTERM replies have the grace time, then what is left is reset. After a second signal,
-//! or when something broke, everything is reset at once: a client that is not told waits for minutes.
+//! One thread. It refuses to spin: after a round without progress it sleeps until a descriptor is
+//! ready or a timer is due, [`IDLE_SLEEP_MAX`] at most. Shutdown is bounded, too: after SIGINT or
+//! SIGTERM, replies have the grace time; then the connections left are reset. After a second signal
+//! or an error, all connections are reset at once, because a client without a RST waits for minutes.
 
 use std::io::Write as _;
 use std::time;
@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
+use crate::monitoring::Monitoring;
 use crate::notify;
 use crate::report;
 use crate::signals::Signals;
@@ -22,14 +23,13 @@ use crate::tls;
 use crate::wait::{self, EMPTY_ROUNDS, Source};
 use crate::wall_clock;
 use crate::warnings::{Severity, Warning};
-use crate::watch::Watch;
 use crate::worker::{Step, Worker, WorkerError};
 
-/// Longest sleep. Only a call tells that an interface was removed, so an idle server asks now and
-/// then; waking once a second does not show in its processor time.
+/// Longest sleep. The removal of an interface wakes no poll, so an idle server asks once a second,
+/// which does not show in its processor time.
 pub const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Rounds that may carry the last resets out. Enough for every connection there can be, at
+/// Most rounds that send the last resets: enough for every possible connection, at
 /// [`crate::worker::TRANSMIT_FRAMES_MAX`] a round.
 const RESET_ROUNDS_MAX: u32 = 16_384;
 
@@ -44,19 +44,19 @@ pub struct Serving<L: Link, D: Disk> {
     /// The real clock's reading at [`Instant::ZERO`].
     epoch: time::Instant,
     grace: Duration,
-    /// What SIGHUP has TLS made anew by.
+    /// Loads the certificates again after SIGHUP.
     tls: Option<tls::Loader>,
-    watch: Watch,
-    /// When the replies under way are given up; `None` while nobody asked the server to end.
+    monitoring: Monitoring,
+    /// When the grace time ends; `None` before the first SIGINT or SIGTERM.
     deadline: Option<Instant>,
     /// Rounds without progress since the last one with.
     empty_rounds: u32,
-    /// The link said that it is full, was said to be writable, and was full again: its writability
-    /// means nothing (see [`link::FULL_RETRY_AFTER`]), so only time is waited for.
-    writable_lies: bool,
+    /// The link was full, `POLLOUT` was reported, and it was full again: `POLLOUT` means nothing on
+    /// this link (see [`link::FULL_RETRY_AFTER`]), so the server waits by time only.
+    pollout_unreliable: bool,
     /// How often the worker slept.
     sleeps: u64,
-    /// What is said of the link; `None`: nothing.
+    /// Logs changes of the link; `None`: not logged.
     link_watch: Option<LinkWatch>,
 }
 
@@ -69,7 +69,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         epoch: time::Instant,
         grace: Duration,
         tls: Option<tls::Loader>,
-        watch: Watch,
+        monitoring: Monitoring,
     ) -> Self {
         Self {
             worker,
@@ -77,28 +77,28 @@ impl<L: Link, D: Disk> Serving<L, D> {
             epoch,
             grace,
             tls,
-            watch,
+            monitoring,
             deadline: None,
             empty_rounds: 0,
-            writable_lies: false,
+            pollout_unreliable: false,
             sleeps: 0,
             link_watch: None,
         }
     }
 
-    /// Also watches the link.
+    /// Also logs changes of the link.
     #[must_use]
-    pub fn watching(self, watch: LinkWatch) -> Self {
+    pub fn with_link_watch(self, watch: LinkWatch) -> Self {
         Self {
             link_watch: Some(watch),
             ..self
         }
     }
 
-    /// Says `ready` and serves until a signal ends it or something breaks; then prints the summary.
+    /// Prints `ready` and serves until a signal or an error ends it; then prints the summary.
     ///
     /// # Errors
-    /// What broke.
+    /// The error that ended it.
     pub fn run(mut self, urls: &str) -> Result<(), Failure> {
         announce(urls);
         notify::tell(notify::READY);
@@ -106,7 +106,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if outcome.is_err() {
             self.reset_all();
         }
-        self.watch.close();
+        self.monitoring.close();
         report::write(report::SUMMARY, self.counters());
         outcome
     }
@@ -115,7 +115,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         loop {
             let now = self.now();
             self.handle_signals(now);
-            if let Some(signal) = self.signals.wants_end_at_once() {
+            if let Some(signal) = self.signals.immediate_termination() {
                 let connections = self.worker.connection_count();
                 return Err(Failure::Interrupted {
                     signal,
@@ -138,7 +138,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             }
             if step.progressed {
                 self.empty_rounds = 0;
-                self.writable_lies = false;
+                self.pollout_unreliable = false;
                 continue;
             }
             self.empty_rounds = self.empty_rounds.saturating_add(1);
@@ -149,11 +149,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
     }
 
     fn handle_signals(&mut self, now: Instant) {
-        if self.signals.take_report() {
-            self.watch.reopen();
+        if self.signals.take_sigusr1() {
+            self.monitoring.reopen();
             report::write(report::COUNTERS, self.counters());
         }
-        if self.signals.take_hang_up() {
+        if self.signals.take_sighup() {
             self.reload();
             self.worker.store_mut().reopen();
         }
@@ -162,7 +162,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             Some(Ok(())) => info!("SIGHUP: the served directory is opened again"),
             Some(Err(error)) => error!("SIGHUP: the old directory stays: {error}"),
         }
-        if self.signals.wants_end() && self.deadline.is_none() {
+        if self.signals.termination_requested() && self.deadline.is_none() {
             let connections = self.worker.connection_count();
             info!(
                 connections,
@@ -172,11 +172,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
             notify::tell(notify::STOPPING);
             self.deadline = Some(now + self.grace);
             self.worker.shut_down(now);
-            self.watch.on_ending();
+            self.monitoring.on_ending();
         }
     }
 
-    /// Has the certificates read again, by another thread.
+    /// Has the loader thread read the certificates again.
     fn reload(&self) {
         match &self.tls {
             Some(loader) => loader.request(),
@@ -186,7 +186,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    /// Takes certificates that were read, if there are any.
+    /// Applies certificates that the loader thread has read.
     fn take_certificates(&mut self) {
         let Some(loaded) = self.tls.as_ref().and_then(tls::Loader::poll) else {
             return;
@@ -200,7 +200,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.worker.connection_count() == 0 || now >= deadline
     }
 
-    /// Resets what the grace time did not suffice for.
+    /// Resets the connections that are left after the grace time.
     fn finish(&mut self) {
         let connections = self.worker.connection_count();
         if connections > 0 {
@@ -210,10 +210,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
         info!("ended");
     }
 
-    /// Resets every connection and lets the resets out, for [`RESET_TIME_MAX`] at most.
+    /// Resets every connection and sends the resets, for [`RESET_TIME_MAX`] at most.
     fn reset_all(&mut self) {
         self.worker.abort_all();
-        let give_up_at = self.now() + RESET_TIME_MAX;
+        let deadline = self.now() + RESET_TIME_MAX;
         for _ in 0..RESET_ROUNDS_MAX {
             let now = self.now();
             let step = self.worker.transmit_only(now);
@@ -221,14 +221,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 return;
             }
             if step.blocked_on_link {
-                if now >= give_up_at {
+                if now >= deadline {
                     break;
                 }
-                // Its writability may mean nothing. An error is one more round that finds it full.
+                // By time only: `POLLOUT` may be unreliable. An error of `wait` costs one round.
                 let _ = wait::wait(&[], Some(link::FULL_RETRY_AFTER));
             }
         }
-        warn!("the link is full: some clients are not told that the server ended");
+        warn!("the link is full: some connections end without a RST");
     }
 
     /// Sleeps until there is something to do.
@@ -240,7 +240,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if timeout.is_zero() {
             return Ok(());
         }
-        let or_writable = step.blocked_on_link && !self.writable_lies;
+        let or_writable = step.blocked_on_link && !self.pollout_unreliable;
         let mut sources = [Source::readable(self.signals.wake_fd()); wait::SOURCES_MAX];
         let mut count = 1;
         let mut add = |source| {
@@ -268,9 +268,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let woken = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
         self.sleeps += 1;
-        // Woken while the link is full: if the next round moves nothing either, it was woken by
-        // a writability that means nothing.
-        self.writable_lies = woken && or_writable;
+        // If the next round makes no progress either, `POLLOUT` was reported for a full link.
+        self.pollout_unreliable = woken && or_writable;
         if woken {
             self.signals.drain();
             if let Some(loader) = &self.tls {
@@ -280,10 +279,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
         Ok(())
     }
 
-    /// Has those who watch see what a round came to, and tells of what hurt clients in it.
+    /// Publishes the counters after a round, and logs its warnings.
     fn observe(&mut self, now: Instant, progressed: bool) {
         let (worker, sleeps) = (&self.worker, self.sleeps);
-        self.watch
+        self.monitoring
             .on_round(now, progressed, || counters(worker, sleeps));
         while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
             match severity {
@@ -294,7 +293,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
     }
 
     fn counters(&self) -> Vec<report::Pair> {
-        self.watch.counters(counters(&self.worker, self.sleeps))
+        self.monitoring
+            .counters(counters(&self.worker, self.sleeps))
     }
 
     fn now(&self) -> Instant {
@@ -308,8 +308,8 @@ pub(crate) fn now_since(epoch: time::Instant) -> Instant {
     Instant::from_nanos(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The one line on stdout. Whoever started us may wait for it, so it is flushed; if nobody listens
-/// any more, serving goes on.
+/// Prints the `ready` line on stdout. It is flushed, because a parent process may wait for it; if
+/// stdout is closed, serving goes on.
 fn announce(urls: &str) {
     let mut stdout = std::io::stdout().lock();
     if let Err(error) = writeln!(stdout, "ready {urls}").and_then(|()| stdout.flush()) {

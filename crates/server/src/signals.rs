@@ -1,10 +1,11 @@
-//! Signals, as questions the worker asks between two rounds.
+//! Signals, as flags that the worker reads between two rounds.
 //!
 //! The handlers (signal-hook's) only set a flag and write one byte to a socket pair, which ends a
-//! sleep; what a signal means is decided in [`crate::run`]. SIGINT and SIGTERM are counted: the first
-//! asks for an orderly end, the second for one at once. The third does not wait for the worker,
-//! which may hang: the handler itself ends the process, with the exit code a shell gives to a process
-//! that the signal killed.
+//! sleep; [`crate::run`] acts on them. SIGINT and SIGTERM are counted: the first asks for an orderly
+//! shutdown, the second for an immediate one. At the third, the handler itself ends the process,
+//! because the worker may hang; the exit code is the one a shell gives to a killed process.
+//!
+//! It refuses all other work in a handler. Bounds: one flag per signal, one byte in the socket pair.
 
 #![allow(
     unsafe_code,
@@ -25,17 +26,17 @@ use signal_hook::{
 
 /// What a shell adds to a signal's number to make an exit code.
 const KILLED_BY_SIGNAL: i32 = 128;
-/// SIGINTs and SIGTERMs after which the handler no longer leaves the end to the worker.
+/// Number of SIGINTs and SIGTERMs at which the handler ends the process.
 const ENDS_MAX: u32 = 3;
 
 /// How many SIGINTs and SIGTERMs came, and which was the last.
 #[derive(Debug, Default)]
-struct Ends {
+struct TerminationSignals {
     count: AtomicU32,
     last: AtomicI32,
 }
 
-impl Ends {
+impl TerminationSignals {
     /// Called by the handler: touches atomics only, and may not return.
     fn count_one(&self, signal: i32) {
         self.last.store(signal, Ordering::Relaxed);
@@ -49,7 +50,7 @@ impl Ends {
 /// it before `main`.
 #[derive(Debug)]
 pub struct Signals {
-    ends: Arc<Ends>,
+    ends: Arc<TerminationSignals>,
     report: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
     wake: UnixStream,
@@ -86,26 +87,26 @@ impl Signals {
 
     /// Whether the server was asked to end. Stays so.
     #[must_use]
-    pub fn wants_end(&self) -> bool {
+    pub fn termination_requested(&self) -> bool {
         self.ends.count.load(Ordering::Relaxed) > 0
     }
 
     /// The signal that asked a second time: the server is to end at once. Stays so.
     #[must_use]
-    pub fn wants_end_at_once(&self) -> Option<i32> {
+    pub fn immediate_termination(&self) -> Option<i32> {
         let is_second = self.ends.count.load(Ordering::Acquire) > 1;
         is_second.then(|| self.ends.last.load(Ordering::Relaxed))
     }
 
     /// Whether the counters were asked for since this was last called.
     #[must_use]
-    pub fn take_report(&self) -> bool {
+    pub fn take_sigusr1(&self) -> bool {
         take(&self.report)
     }
 
     /// Whether SIGHUP came since this was last called.
     #[must_use]
-    pub fn take_hang_up(&self) -> bool {
+    pub fn take_sighup(&self) -> bool {
         take(&self.hang_up)
     }
 
@@ -130,7 +131,7 @@ fn take(flag: &AtomicBool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ends, Signals};
+    use super::{Signals, TerminationSignals};
     use crate::wait::{Source, wait};
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     use signal_hook::low_level::raise;
@@ -142,30 +143,30 @@ mod tests {
         let signals = Signals::install().unwrap();
         let is_awake =
             || wait(&[Source::readable(signals.wake_fd())], Some(Duration::ZERO)).unwrap();
-        assert!(!is_awake() && !signals.take_report() && !signals.wants_end());
+        assert!(!is_awake() && !signals.take_sigusr1() && !signals.termination_requested());
         raise(SIGUSR1).unwrap();
         raise(SIGHUP).unwrap();
         assert!(is_awake());
         signals.drain();
         assert!(!is_awake());
-        assert!(signals.take_report() && !signals.take_report());
-        assert!(signals.take_hang_up() && !signals.take_hang_up());
-        assert!(!signals.wants_end());
+        assert!(signals.take_sigusr1() && !signals.take_sigusr1());
+        assert!(signals.take_sighup() && !signals.take_sighup());
+        assert!(!signals.termination_requested());
     }
 
     #[test]
-    fn the_second_request_to_end_is_told_from_the_first() {
-        let ends = Ends::default();
+    fn the_second_termination_signal_is_told_from_the_first() {
+        let ends = TerminationSignals::default();
         let signals = Signals {
             ends: Arc::new(ends),
             ..Signals::install().unwrap()
         };
         let end = |signal| signals.ends.count_one(signal);
-        assert!(!signals.wants_end() && signals.wants_end_at_once().is_none());
+        assert!(!signals.termination_requested() && signals.immediate_termination().is_none());
         end(SIGTERM);
-        assert!(signals.wants_end() && signals.wants_end_at_once().is_none());
+        assert!(signals.termination_requested() && signals.immediate_termination().is_none());
         end(SIGINT);
-        assert!(signals.wants_end());
-        assert_eq!(signals.wants_end_at_once(), Some(SIGINT));
+        assert!(signals.termination_requested());
+        assert_eq!(signals.immediate_termination(), Some(SIGINT));
     }
 }

@@ -1,18 +1,16 @@
-//! Starting: looks whether the host has what the settings need, makes the parts, puts them
-//! together.
+//! Start-up: checks that the host has what the settings need, creates the parts and connects them.
 //!
-//! The checks run from the cheapest to the dearest and from the operator's own words to the
-//! kernel's: directory, user, certificates, addresses, interface and rights, descriptors, memory,
-//! disk, the network (see [`crate::claim`]). The first thing that is missing is said in one line
-//! with its remedy; nothing is half started.
+//! The checks run from the cheapest to the most expensive: directory, user, certificates, addresses,
+//! interface and permissions, descriptors, memory, disk, the network (see [`crate::claim`]). It
+//! refuses to start half: the first check that fails is reported in one line with its remedy.
 //!
-//! What needs a privilege is opened first; then privileges are given up ([`crate::privileges`]),
-//! and what is left is done as the user that serves: the capture is made, the network is asked about
-//! our addresses, the directory opened, and the store's threads are started, so that no thread ever
-//! has more than another.
+//! Everything that needs a privilege is opened first; then privileges are dropped
+//! ([`crate::privileges`]). The rest is done as the user that serves: create the capture, probe the
+//! network for our addresses, open the directory, start the store's threads. So all threads have the
+//! same rights.
 //!
-//! What only costs speed (ordinary pages instead of huge ones) is logged, with its remedy, and
-//! serving goes on.
+//! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
+//! the server starts. Bounds: [`DESCRIPTORS_RESERVED`], [`FILES_TRIED_MAX`].
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -36,31 +34,30 @@ use crate::failure::Failure;
 use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
+use crate::monitoring::MonitoringSetup;
 use crate::privileges::{self, Identity};
 use crate::run::{self, Serving};
 use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
 use crate::wall_clock;
-use crate::watch::Watched;
 use crate::worker::Worker;
 
-/// Descriptors put aside for everything that is not an object: ring, link, store, log, capture.
-/// Objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`], [`store::CLOSES_MAX`]) are among
-/// it.
+/// Descriptors reserved for everything that is not an open object: ring, link, store, log, capture,
+/// and objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`], [`store::CLOSES_MAX`]).
 const DESCRIPTORS_RESERVED: u64 = 384;
 
 /// Files of the directory that are tried at start.
 const FILES_TRIED_MAX: usize = 64;
 
-/// The worker's start, on the two clocks that tell of it.
+/// The worker's start on the monotonic and on the wall clock.
 #[derive(Clone, Copy, Debug)]
-struct Zero {
+struct Epoch {
     real: RealInstant,
     wall: SystemTime,
 }
 
-impl Zero {
+impl Epoch {
     fn now() -> Self {
         Self {
             real: RealInstant::now(),
@@ -68,7 +65,7 @@ impl Zero {
         }
     }
 
-    /// Unix time of the start. A clock before 1970 tells no date: then it is 1970.
+    /// Unix time of the start; 0 if the clock is before 1970.
     fn unix(self) -> Duration {
         self.wall
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -76,27 +73,27 @@ impl Zero {
     }
 }
 
-/// What is there before the interface is.
+/// What was opened before the interface.
 #[derive(Debug)]
-struct Begun {
-    zero: Zero,
+struct StartupContext {
+    epoch: Epoch,
     signals: Signals,
-    /// Who serves.
+    /// The user that serves.
     identity: Identity,
-    /// What TLS is spoken with, and what that is made from.
+    /// The TLS configuration, and the files it was loaded from.
     tls: Option<(tls::Loaded, tls::Source)>,
-    watched: Watched,
+    monitoring: MonitoringSetup,
     /// Held to the end.
     locks: Locks,
 }
 
-/// Starts everything and serves until the end.
+/// Starts the server and serves until it ends.
 ///
 /// # Errors
-/// What is missing (exit code 2), or what broke (exit code 1).
+/// A failed check (exit code 2), or an error while serving (exit code 1).
 pub fn serve(settings: &Settings) -> Result<(), Failure> {
-    let zero = Zero::now();
-    // First of all: until then a signal that asks for something would end the process.
+    let epoch = Epoch::now();
+    // First: before this, SIGUSR1 or SIGHUP would end the process.
     let signals = Signals::install().map_err(|error| {
         Failure::refused(
             format!("signal handlers: {error}"),
@@ -107,14 +104,14 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     let identity = Identity::resolve(settings)?;
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
-    let watched = Watched::open(settings, &identity)?;
+    let monitoring = MonitoringSetup::open(settings, &identity)?;
     let locks = claim::lock(settings)?;
-    let begun = Begun {
-        zero,
+    let context = StartupContext {
+        epoch,
         signals,
         identity,
         tls,
-        watched,
+        monitoring,
         locks,
     };
     match &settings.link {
@@ -124,7 +121,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
                 host_addresses: host_ends(&settings.addresses),
             };
             let tap = Tap::open(&config).map_err(refuse_link)?;
-            serve_on(tap, settings, begun)
+            serve_on(tap, settings, context)
         }
         LinkChoice::Packet(interface) => {
             let config = PacketConfig {
@@ -135,16 +132,15 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
                 ..PacketConfig::new(interface, &settings.own_addresses())
             };
             let packet = Packet::open(&config).map_err(refuse_link)?;
-            serve_on(packet, settings, begun)
+            serve_on(packet, settings, context)
         }
     }
 }
 
-/// Looks whether [`serve`] could begin, as far as that can be told without touching an interface,
-/// and says so on stdout.
+/// Runs the checks of [`serve`] that touch no interface, and prints the result on stdout.
 ///
 /// # Errors
-/// What is missing.
+/// The check that failed.
 pub fn check(settings: &Settings) -> Result<(), Failure> {
     check_directory(&settings.path)?;
     let identity = Identity::resolve(settings)?;
@@ -154,12 +150,12 @@ pub fn check(settings: &Settings) -> Result<(), Failure> {
     identity.assume()?;
     check_directory_as(&settings.path, &identity)?;
     let urls = settings.urls();
-    // Whoever closed stdout has the exit code.
+    // If stdout is closed, the exit code still tells.
     let _ = writeln!(io::stdout(), "ok: could serve {urls} as {identity}");
     Ok(())
 }
 
-/// Reads the certificates, if TLS is spoken.
+/// Reads the certificates, if TLS is configured.
 fn load_tls(
     settings: &Settings,
     identity: &Identity,
@@ -171,7 +167,7 @@ fn load_tls(
     Ok(Some((source.load()?, source)))
 }
 
-/// Whoever can still read certificates and keys when SIGHUP asks for it.
+/// What reads certificates and keys, also at a later SIGHUP: this process, or the reader process.
 fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
     let start = || {
         if !identity.loses_files()? {
@@ -198,13 +194,13 @@ fn start_loader(source: tls::Source, loaded: &tls::Loaded) -> Result<tls::Loader
     })
 }
 
-/// Does the rest of what needs a privilege, gives privileges up, and puts a capture between if one
-/// is wanted.
-fn serve_on<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), Failure> {
+/// Opens the rest of what needs a privilege, drops privileges, and wraps the link in a capture if
+/// one is configured.
+fn serve_on<L: Link>(link: L, settings: &Settings, context: StartupContext) -> Result<(), Failure> {
     let limits = &settings.limits;
     let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
     let is_chosen = limits.objects_max.is_some();
-    if let Some(warning) = objects_are_few(objects_max, is_chosen, limits.connections_max) {
+    if let Some(warning) = few_objects_warning(objects_max, is_chosen, limits.connections_max) {
         warn!("{warning}");
     }
     let arena = make_arena(limits.slots)?;
@@ -214,19 +210,19 @@ fn serve_on<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), F
         arena,
         disk,
     };
-    begun.identity.assume()?;
+    context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
-    check_directory_as(&settings.path, &begun.identity)?;
+    check_directory_as(&settings.path, &context.identity)?;
     let Some(path) = &settings.pcap else {
-        return assemble(link, settings, begun, storage);
+        return assemble(link, settings, context, storage);
     };
-    let epoch_nanos = u64::try_from(begun.zero.unix().as_nanos()).unwrap_or(u64::MAX);
+    let epoch_nanos = u64::try_from(context.epoch.unix().as_nanos()).unwrap_or(u64::MAX);
     let config = CaptureConfig {
         epoch_nanos,
         ..CaptureConfig::default()
     };
     let captured = Captured::create(link, path, config).map_err(|error| {
-        let (path, identity) = (path.display(), &begun.identity);
+        let (path, identity) = (path.display(), &context.identity);
         match error.raw_os_error() {
             Some(libc::ELOOP) => Failure::refused(
                 format!("--pcap {path}: that is a symbolic link"),
@@ -238,10 +234,10 @@ fn serve_on<L: Link>(link: L, settings: &Settings, begun: Begun) -> Result<(), F
             ),
         }
     })?;
-    assemble(captured, settings, begun, storage)
+    assemble(captured, settings, context, storage)
 }
 
-/// What reads go to and come from.
+/// The disk and the slots it reads into.
 #[derive(Debug)]
 struct Storage {
     objects_max: u32,
@@ -249,22 +245,22 @@ struct Storage {
     disk: Uring,
 }
 
-/// Makes every part that takes no privilege, and serves.
+/// Creates every part that needs no privilege, and serves.
 fn assemble<L: Link>(
     mut link: L,
     settings: &Settings,
-    begun: Begun,
+    context: StartupContext,
     storage: Storage,
 ) -> Result<(), Failure> {
-    let Begun {
-        zero,
+    let StartupContext {
+        epoch,
         signals,
         identity,
         tls,
-        watched,
+        monitoring,
         locks: _locks,
-    } = begun;
-    let clock = || run::now_since(zero.real);
+    } = context;
+    let clock = || run::now_since(epoch.real);
     let Some(link_watch) = claim::claim(&mut link, settings, &signals, clock)? else {
         info!("ended before serving");
         return Ok(());
@@ -277,7 +273,7 @@ fn assemble<L: Link>(
     assert_eq!(
         store.handles_max(),
         handles_max(storage.objects_max),
-        "the disk has a place for each handle of the store"
+        "the disk's table has an entry for each handle of the store"
     );
     let seed = host::random_seed().map_err(|error| {
         Failure::refused(
@@ -287,11 +283,9 @@ fn assemble<L: Link>(
     })?;
     let conductor = Conductor::new(conductor_config(settings, &link, seed));
     if settings.is_sealing_emulated {
-        warn!(
-            "emulating TLS: files leave sealed under a key that everybody knows; for benches only"
-        );
+        warn!("emulated TLS: files are sealed under a publicly known key; for benchmarks only");
     }
-    debug!(capabilities = ?link.capabilities(), seconds = zero.real.elapsed().as_secs_f32(), "started");
+    debug!(capabilities = ?link.capabilities(), seconds = epoch.real.elapsed().as_secs_f32(), "started");
     info!(
         addresses = %settings.urls(),
         mtu_bytes = link.capabilities().mtu_bytes,
@@ -315,22 +309,22 @@ fn assemble<L: Link>(
     let Storage { arena, disk, .. } = storage;
     let mut worker = Worker::new(link, disk, store, conductor, arena, handshaker);
     let counters = run::counters(&worker, 0);
-    let watch = watched.start(&counters, zero.real, zero.unix().as_secs())?;
-    if let Some(log) = watch.request_log() {
+    let monitoring = monitoring.start(&counters, epoch.real, epoch.unix().as_secs())?;
+    if let Some(log) = monitoring.request_log() {
         worker.set_request_log(Box::new(log));
     }
     if let Err(error) = log::start() {
-        warn!("stderr has no thread of its own, and whoever serves may wait for it: {error}");
+        warn!("no thread for the log, so writing to stderr may block the worker: {error}");
     }
     let serving = Serving::new(
         worker,
         signals,
-        zero.real,
+        epoch.real,
         limits.shutdown_grace,
         loader,
-        watch,
+        monitoring,
     )
-    .watching(link_watch);
+    .with_link_watch(link_watch);
     serving.run(&settings.urls())
 }
 
@@ -344,7 +338,7 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
         checksum_offload: capabilities.checksum_offload,
         http_port: settings.http_port,
         https_port: settings.https.as_ref().map(|https| https.port),
-        // The suite's own bound holds besides.
+        // The limit of the cipher suite applies as well.
         key_records_max: settings.limits.tls_key_records_max.unwrap_or(u64::MAX),
         is_sealing_emulated: settings.is_sealing_emulated,
         connections_max: settings.limits.connections_max,
@@ -359,7 +353,7 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
     }
 }
 
-/// How many reads there are buffers and places of the disk's queue for.
+/// Most reads in progress: limited by slots and by the disk's queue.
 fn reads_max(limits: &Limits) -> usize {
     usize::try_from(limits.slots.min(limits.disk_queue_depth))
         .expect("invariant: a usize has at least 32 bits")
@@ -382,7 +376,7 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
             "that is not a directory",
             "name the directory the files are in",
         ),
-        // Its names are never listed, but a directory that cannot be is seldom the one meant.
+        // Serving lists no directory, but one that cannot be listed is seldom the one intended.
         Ok(_) => match fs::read_dir(path) {
             Ok(_) => Ok(()),
             Err(error) => refuse(
@@ -393,10 +387,10 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The user that serves must be able to read what is served, which root's own look did not tell.
+/// Checks the directory again as the user that serves: the first check ran as root.
 fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
     let Err(error) = fs::read_dir(path) else {
-        warn_of_closed_files(path, identity);
+        warn_of_unreadable_files(path, identity);
         return Ok(());
     };
     let path = path.display();
@@ -409,9 +403,8 @@ fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
     ))
 }
 
-/// Files that nobody will be sent are seldom meant to be there: says so at start, if of the first
-/// few none can be read.
-fn warn_of_closed_files(path: &Path, identity: &Identity) {
+/// Warns at start if the serving user can read none of the first files.
+fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     let is_closed = |entry: fs::DirEntry| {
@@ -428,7 +421,7 @@ fn warn_of_closed_files(path: &Path, identity: &Identity) {
     }
 }
 
-/// Our addresses are ours alone: the kernel would answer for one of its own.
+/// Refuses addresses of the host's kernel, which would answer for them as well.
 fn check_addresses(settings: &Settings) -> Result<(), Failure> {
     let owned = host::interface_addresses().map_err(|error| {
         Failure::refused(
@@ -444,7 +437,7 @@ fn check_addresses(settings: &Settings) -> Result<(), Failure> {
                     "{} {cidr}: this host has that address on {}",
                     settings.addresses_origin, owner.interface
                 ),
-                "choose one that nobody has",
+                "choose one that no host has",
             ));
         }
     }
@@ -488,7 +481,7 @@ fn raise_descriptor_limit() -> Result<u64, Failure> {
     })
 }
 
-/// How many objects may be open, given how many descriptors may.
+/// How many objects may be open, given the limit of descriptors.
 fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failure> {
     let room = descriptors.saturating_sub(DESCRIPTORS_RESERVED);
     if room == 0 {
@@ -508,7 +501,7 @@ fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failu
         return Err(Failure::refused(
             format!(
                 "objects_max {wanted}: only {descriptors} files may be open, \
-                 {DESCRIPTORS_RESERVED} of them are put aside"
+                 {DESCRIPTORS_RESERVED} of them are reserved"
             ),
             format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) or use at most {room}"),
         ));
@@ -521,8 +514,12 @@ fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failu
     })
 }
 
-/// What to say if there cannot be an object for each connection.
-fn objects_are_few(objects_max: u32, is_chosen: bool, connections_max: usize) -> Option<String> {
+/// The warning if there may be more connections than open objects.
+fn few_objects_warning(
+    objects_max: u32,
+    is_chosen: bool,
+    connections_max: usize,
+) -> Option<String> {
     let connections_max = u64::try_from(connections_max).unwrap_or(u64::MAX);
     if u64::from(objects_max) >= connections_max {
         return None;
@@ -538,7 +535,7 @@ fn objects_are_few(objects_max: u32, is_chosen: bool, connections_max: usize) ->
     };
     Some(format!(
         "only {objects_max} files may be open, and there may be {connections_max} connections: if \
-         each asks for another, requests wait for a place, and get 503 if that takes long; {remedy}"
+         each requests another file, requests wait, and get 503 if that takes long; {remedy}"
     ))
 }
 
@@ -546,7 +543,7 @@ fn widen(count: u32) -> usize {
     usize::try_from(count).expect("invariant: a usize has at least 32 bits")
 }
 
-/// Handles of a store that is not made yet.
+/// Number of handles of a store with this many objects.
 fn handles_max(objects_max: u32) -> usize {
     widen(objects_max) + store::CLOSED_HANDLES_MAX
 }
@@ -608,14 +605,14 @@ fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring,
     };
     let disk = Uring::new(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;
     if let Some(reason) = disk.fallback_reason() {
-        info!("io_uring without all it could have: {reason}");
+        info!("io_uring without registered buffers or files: {reason}");
     }
     Ok(disk)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{DESCRIPTORS_RESERVED, host_ends, objects_are_few, objects_max};
+    use super::{DESCRIPTORS_RESERVED, few_objects_warning, host_ends, objects_max};
     use crate::cidr::Cidr;
 
     fn ends(texts: &[&str]) -> Vec<String> {
@@ -655,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_setting_objects_take_what_is_left() {
+    fn without_a_setting_objects_use_all_unreserved_descriptors() {
         assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 100), Ok(100));
         assert_eq!(objects_max(None, 1 << 40), Ok(65_000));
         let refusal = objects_max(None, DESCRIPTORS_RESERVED).unwrap_err();
@@ -670,10 +667,10 @@ mod tests {
     #[test]
     fn too_few_objects_for_the_connections_are_warned_of() {
         for is_chosen in [false, true] {
-            assert_eq!(objects_are_few(100, is_chosen, 100), None);
+            assert_eq!(few_objects_warning(100, is_chosen, 100), None);
         }
         let warning = |objects, is_chosen, connections| {
-            objects_are_few(objects, is_chosen, connections).expect("a warning")
+            few_objects_warning(objects, is_chosen, connections).expect("a warning")
         };
         let few = warning(100, false, 101);
         assert!(few.starts_with("only 100 files may be open"), "{few}");

@@ -1,7 +1,7 @@
-//! Waiting for something to do: blocks in the kernel until a descriptor is ready or a time comes.
+//! Sleeps in the kernel until a descriptor is ready or a timeout passes.
 //!
-//! An idle server uses no processor time, so it refuses to poll in a circle: [`EMPTY_ROUNDS`]
-//! says how many rounds may come to nothing before it sleeps. Bounded by [`SOURCES_MAX`].
+//! It refuses to busy-poll, so that an idle server uses no processor time: after [`EMPTY_ROUNDS`]
+//! rounds without progress it sleeps. Bounded by [`SOURCES_MAX`].
 
 #![allow(unsafe_code, reason = "UNSAFETY: ppoll(2) on an array of ours")]
 
@@ -22,7 +22,7 @@ pub const SOURCES_MAX: usize = 6;
 pub struct Source<'fd> {
     /// The descriptor; readable when there is something to do.
     pub fd: BorrowedFd<'fd>,
-    /// Whether becoming writable is something to do as well.
+    /// Whether to wait until it is writable, too.
     pub or_writable: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The wall clock: what time it is for everybody else, which is the `Date` of replies.
+//! The wall clock, for the `Date` of replies.
 //!
-//! It may be set, back or forth, while we serve, so it is read again in every round; nothing that
-//! waits goes by it. The coarse clock is a read of memory that the kernel updates at each tick, 1
-//! to 10 ms, whatever the clock source.
+//! It may be set back or forth while we serve, so it is read again in every round. It refuses to be
+//! used for timers, which use the monotonic clock. The coarse clock is a read of memory that the
+//! kernel updates every 1 to 10 ms, whatever the clock source. Bound: one call a round.
 
 #![allow(
     unsafe_code,

@@ -1,8 +1,8 @@
-//! What hurt clients, as lines for the log: one line for each kind in ten seconds.
+//! Failures that affect clients, as log lines: one line for each kind in ten seconds.
 //!
-//! The rooms below tell of it by errors and events ([`session::Trouble`]); here it becomes text
-//! that says what happened, to whom, why, and what to do about it. Text is made only for what is
-//! going to be a line. A client that asks for what does not exist is not hurt.
+//! The other rooms report errors and events ([`session::Trouble`]); here they become text that says
+//! what happened, to whom, why, and what to do. Text is formatted only for events that are logged. It
+//! refuses to log requests for files that do not exist.
 //!
 //! Bounds: a [`Limiter`] and one waiting line for each [`Kind`].
 
@@ -16,9 +16,9 @@ use crate::limiter::{Limiter, and_more};
 /// How severe a line is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Severity {
-    /// A promise was broken, or may soon be: somebody should look.
+    /// A transfer failed, or may soon fail, for which the server or its host may be the cause.
     Warning,
-    /// The client's own doing, as far as can be seen.
+    /// Probably caused by the client.
     Info,
 }
 
@@ -82,7 +82,7 @@ kinds! {
     FrameLost: Warning, "frame lost, the kernel refused it";
 }
 
-/// Least time between two looks for what is untold.
+/// Interval of the checks for events without a line.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// A line for the log.
@@ -140,7 +140,7 @@ impl Warnings {
         self.waiting.pop_front()
     }
 
-    /// At most two lines of a kind wait, and they are polled every round; but nobody need poll.
+    /// Polled every round, at most two lines of a kind wait. The limit holds without polls, too.
     fn push(&mut self, kind: Kind, text: String) {
         if self.waiting.len() < 2 * Kind::ALL.len() {
             let severity = kind.severity();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_told_at_once_and_then_counted() {
+    fn a_kind_is_logged_at_once_and_then_counted() {
         let mut warnings = Warnings::default();
         let start = Instant::from_millis(1);
         warnings.note(start, Kind::ReadFailed, 1, |text| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_untold_is_told_when_its_time_is_over() {
+    fn counted_events_are_logged_after_the_interval() {
         let mut warnings = Warnings::default();
         let start = Instant::ZERO;
         warnings.note(start, Kind::SlotFamine, 1, |text| text.push('x'));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_nobody_polls_do_not_pile_up() {
+    fn lines_that_are_not_polled_are_bounded() {
         let mut warnings = Warnings::default();
         let mut now = Instant::ZERO;
         for _ in 0..1_000 {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_clients_doing_is_no_warning() {
+    fn a_failure_caused_by_the_client_is_no_warning() {
         let mut warnings = Warnings::default();
         warnings.note(Instant::ZERO, Kind::SendTimedOut, 1, |_| {});
         let told: Warning = warnings.poll(Instant::ZERO).unwrap();

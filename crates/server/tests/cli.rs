@@ -137,7 +137,7 @@ fn help_has_units_defaults_and_examples() {
 }
 
 #[test]
-fn emulate_is_told_of_as_a_bench_and_listed_nowhere() {
+fn emulate_is_described_as_a_benchmark_and_not_listed() {
     let overview = stdout(&atlas(&["--help"]));
     assert!(overview.contains("For benches only:\n  atlas emulate PATH"));
     let commands = overview.split("Options:").next().unwrap();
@@ -282,7 +282,7 @@ fn the_part_that_reads_certificates_is_hidden_and_refuses_to_run_alone() {
 }
 
 #[test]
-fn too_few_descriptors_are_told_with_the_number_that_would_do() {
+fn too_few_descriptors_are_reported_with_the_number_needed() {
     let directory = directory();
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let atlas = |limit: u32| {

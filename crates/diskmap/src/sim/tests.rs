@@ -215,7 +215,7 @@ fn a_full_queue_gives_the_read_back() {
 }
 
 #[test]
-fn a_change_is_detected_by_those_who_opened_before_it() {
+fn a_change_is_detected_in_files_opened_before_it() {
     let mut bench = Bench::new(SimConfig::new(1));
     let id = bench.add(9);
     let content = SimContent::Pattern {
@@ -278,7 +278,7 @@ fn a_silent_change_brings_the_new_bytes() {
 }
 
 #[test]
-fn closing_keeps_what_is_in_flight_and_ends_the_name() {
+fn closing_keeps_reads_in_flight_and_invalidates_the_file_index() {
     let mut bench = Bench::new(SimConfig {
         files_max: 1,
         ..SimConfig::new(1)
@@ -316,7 +316,7 @@ fn real_descriptors_and_unknown_files_are_refused() {
 }
 
 #[test]
-fn what_is_written_is_read_and_no_change() {
+fn a_write_is_read_back_and_is_no_detected_change() {
     let mut bench = Bench::new(SimConfig::new(1));
     let id = bench.add(9);
     let file = bench.open(id);

@@ -59,7 +59,7 @@ fn transmit(link: &mut impl Link, bytes: usize) -> Result<(), TransmitError> {
 }
 
 #[test]
-fn the_file_is_what_the_format_says_byte_for_byte() {
+fn the_file_has_the_documented_format_byte_for_byte() {
     let mut output = Output::default();
     let config = CaptureConfig {
         snap_bytes: 16,

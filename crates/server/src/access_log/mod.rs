@@ -4,14 +4,13 @@
 //! 192.0.2.7 - - [22/Nov/2026:09:40:03 +0000] "GET /film.mp4 HTTP/1.1" 206 65536 "-" "curl/8.5.0"
 //! ```
 //!
-//! A line is written when its reply is over. Its text is made when the reply begins, for then the
-//! request is at hand, and kept until the end is known: one allocation for each request under way,
-//! and none while no access log is wanted. All writing is done by a thread of its own
-//! ([`crate::output`]).
+//! A line is written when its reply ends. Its text is formatted when the reply begins, while the
+//! request is available, and kept until the end: one allocation for each request in progress, and
+//! none without an access log. A separate thread writes ([`crate::output`]): it refuses to make the
+//! worker wait.
 //!
-//! Bounds: [`PENDING_BYTES_MAX`] of requests under way, [`FIELD_BYTES_MAX`] of each of the three
-//! texts that clients choose, [`QUEUE`] for what waits to be written. What finds no room is dropped
-//! and counted.
+//! Bounds: [`PENDING_BYTES_MAX`] of requests in progress, [`FIELD_BYTES_MAX`] of each of the three
+//! fields that clients choose, [`QUEUE`] for lines that wait. Lines beyond are dropped and counted.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

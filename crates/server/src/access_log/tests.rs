@@ -64,7 +64,7 @@ fn a_line_has_the_combined_format() {
 }
 
 #[test]
-fn what_clients_write_is_escaped_as_nginx_does() {
+fn fields_are_escaped_as_nginx_does() {
     let head = b"GET /\"\\\x7f\xc3\xa9~ HTTP/1.1\r\nUser-Agent: a\tb\x1f !\r\n\r\n";
     let line = line("192.0.2.7", head, 0);
     assert!(
@@ -135,7 +135,7 @@ fn requests_under_way_are_bounded_and_their_room_comes_back() {
 }
 
 #[test]
-fn the_time_is_made_anew_when_the_second_is_another() {
+fn the_time_is_formatted_once_a_second() {
     let mut text = TimeText::default();
     let mut at = |seconds, millis| {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + millis);
@@ -191,7 +191,7 @@ fn a_file_that_cannot_be_written_is_refused_with_its_name() {
 }
 
 #[test]
-fn a_file_that_is_made_belongs_to_who_opens_it_again() {
+fn a_new_log_file_belongs_to_the_serving_user() {
     let directory = tempfile::TempDir::new().unwrap();
     let (path, link) = (directory.path().join("new"), directory.path().join("link"));
     let own = directory.path().metadata().unwrap();

@@ -25,7 +25,7 @@ pub struct Number {
     pub range: RangeInclusive<u64>,
 }
 
-/// The value of a number that nobody gave.
+/// The value of a number that is not configured.
 #[derive(Clone, Copy, Debug)]
 pub enum DefaultValue {
     /// This.
@@ -34,7 +34,7 @@ pub enum DefaultValue {
     Said(&'static str),
 }
 
-/// How a port that is not wanted is written.
+/// The value that disables a port.
 pub const OFF: &str = "off";
 
 /// TCP port of plain HTTP.
@@ -263,7 +263,7 @@ pub static KEYS: [Key; 29] = [
             default: "`true`",
             range: "`true`, `false`",
         },
-        about: "Whether the network is asked, before serving, if somebody has one of the \
+        about: "Whether the network is probed, before serving, for hosts that use one of the \
                 addresses. See below.",
     },
     Key::port(&HTTP, "--http", "Port of plain HTTP."),
@@ -288,7 +288,7 @@ pub static KEYS: [Key; 29] = [
         "log_tls_secrets",
         "--log-tls-secrets",
         "Whether the secrets of TLS connections are written to the file that the variable \
-         SSLKEYLOGFILE names. For finding faults: whoever has that file can read the connections.",
+         SSLKEYLOGFILE names. For debugging: with that file the connections can be decrypted.",
     ),
     Key {
         name: "user",
@@ -315,7 +315,7 @@ pub static KEYS: [Key; 29] = [
             default: "none",
             range: "a file to be written",
         },
-        about: "Every frame sent and received is also written there. Slow: for finding faults.",
+        about: "Every frame sent and received is also written there. Slow: for debugging.",
     },
     Key {
         name: "access_log",
@@ -433,7 +433,7 @@ pub static KEYS: [Key; 29] = [
     Key::number(
         &SHUTDOWN_GRACE_SECONDS,
         "",
-        "After SIGINT or SIGTERM, replies under way have this long to finish; the rest is reset.",
+        "After SIGINT or SIGTERM, replies in progress have this long to finish; the rest is reset.",
     ),
 ];
 
@@ -488,31 +488,31 @@ lrc = \"text/plain\"
 
 ## Addresses
 
-An address is the server's alone. Before `ready` is said, in this order:
+The server shares its addresses with no other host and no other server. Before it prints `ready`,
+in this order:
 
 1. The server takes a lock on each address on its interface (an abstract Unix socket named
-   `atlas/IFACE/ADDRESS`, in its network namespace). A second server that wants one of them ends
-   with code 2. Two servers may share an interface if they share no address.
+   `atlas/IFACE/ADDRESS`, in its network namespace). A second server with one of these addresses
+   ends with code 2. Two servers may share an interface if they share no address.
 2. It waits until the interface is up and has carrier, with one line in the log. SIGTERM ends the
    wait, with code 0.
-3. It asks the network three times, 200 ms apart, whether somebody has one of the addresses, and
-   waits 200 ms more: ARP probes (RFC 5227), duplicate address detection (RFC 4862). If somebody
-   answers, or is about to take the address, it ends with code 2 and says whose MAC that is. This
-   makes a start 600 ms longer; on a TAP that is no port of a bridge, where only the host can
-   answer, 20 ms. `address_check = false` leaves this step out. That is needed only where the network
-   answers for every address (proxy ARP, as in some clouds).
-4. It announces its addresses, and does so again whenever the interface comes back.
+3. It probes the network for each address three times, 200 ms apart, and waits 200 ms more: ARP
+   probes (RFC 5227), duplicate address detection (RFC 4862). If another host answers, or probes for
+   the same address, the server ends with code 2 and prints that host's MAC. This takes 600 ms; on a
+   TAP that is no port of a bridge, where only the host can answer, 20 ms. `address_check = false`
+   skips this step. That is needed only where the network answers for every address (proxy ARP, as
+   in some clouds).
+4. It announces its addresses, and does so again whenever the interface is up again.
 
-If another station claims one of the addresses later, the server keeps it. It counts the frames
+If another host claims one of the addresses later, the server keeps it. It counts the frames
 (`wire_conflict_frames`), and at most once in ten seconds it logs a warning and, for IPv4, announces
 the address again.
 
 **With a MAC address of its own** (`own`), locally administered and the same at every start, the
-server is another station beside the kernel, which takes none of its packets for its own. A device
-that cannot filter for a second address is made to receive everything (promiscuous mode). Networks
-that let only known MAC addresses through drop what is sent to it: most clouds, many container
-networks, access points, switches with port security. Nobody can connect then, and nothing arrives;
-after a minute without any frame the log says so.
+server looks like a host of its own, and the kernel drops the server's packets. A device that cannot
+filter for a second address is set to promiscuous mode. Networks that permit only known MAC addresses
+drop frames to the server: most clouds, many container networks, access points, switches with port
+security. Then no client can connect; after a minute without any frame the log says so.
 
 **With the interface's** (`interface`), server and kernel share one MAC address, each with IP
 addresses of its own. Promiscuous mode is not needed. The server answers ARP and neighbour

@@ -1,9 +1,9 @@
-//! Answers who asks for metrics, over the host's own TCP.
+//! The HTTP server for metrics and health checks, over the host's own TCP.
 //!
-//! A few threads take a connection each, read one request, answer it and close. They refuse (404)
-//! every path but two. Bounds: [`THREADS`] connections at once, [`http::HEAD_BYTES_MAX`] of a
-//! request, [`EXCHANGE_TIME_MAX`] for all of it: a client that never sends or never reads costs
-//! others that long, and the worker nothing.
+//! Each of a few threads accepts a connection, reads one request, answers it and closes. They refuse
+//! (404) every path but two. Bounds: [`THREADS`] connections at once, [`http::HEAD_BYTES_MAX`] of a
+//! request, [`EXCHANGE_TIME_MAX`] for an exchange: a client that never sends or never reads blocks
+//! one thread that long, and never the worker.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
@@ -25,7 +25,7 @@ pub const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause after no connection could be taken, for want of descriptors for example.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A socket that listens, and that nobody answers yet.
+/// A listening socket without threads yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -54,7 +54,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Starts the threads. They have the rights of whoever calls this, and end with the process.
+    /// Starts the threads. They have the rights of the calling thread, and end with the process.
     ///
     /// # Errors
     /// There can be no thread.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_says_nothing_leaves_the_others_their_threads() {
+    fn a_silent_client_occupies_one_thread_only() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address().unwrap();
         listener.start(&Arc::new(page())).unwrap();

@@ -1,7 +1,8 @@
 //! What each counter means, for `docs/metrics.md` and for those who read metrics.
 //!
 //! The page is generated from here; a test compares the two, and another finds counters that are
-//! not here. Those of the session are told by the session itself.
+//! missing here. The session has the meanings of its own counters. It refuses computed texts. Bound:
+//! fixed tables.
 
 use std::fmt::Write as _;
 
@@ -33,8 +34,8 @@ const GAUGES: [(&str, &str); 5] = [
         "Open connections, half-open ones included.",
     ),
     ("memory_free_slots", "Read buffers that are free."),
-    ("memory_all_slots", "Read buffers there are."),
-    ("tls_shaking_connections", "TLS handshakes under way."),
+    ("memory_all_slots", "Read buffers in all."),
+    ("tls_shaking_connections", "TLS handshakes in progress."),
     (
         "tls_certificate_end_unix_seconds",
         "Unix time at which the first certificate in use ends; 0 without one.",
@@ -43,7 +44,7 @@ const GAUGES: [(&str, &str); 5] = [
 
 const COUNTERS: [(&str, &str); 48] = [
     ("server_step_rounds", "Rounds of the worker."),
-    ("server_empty_rounds", "Rounds in which nothing happened."),
+    ("server_empty_rounds", "Rounds without progress."),
     (
         "server_blocked_rounds",
         "Rounds that ended with the link full.",
@@ -55,15 +56,15 @@ const COUNTERS: [(&str, &str); 48] = [
     ),
     (
         "server_overdue_lookups",
-        "Look-ups refused because there was no room for too long, or for too many.",
+        "Look-ups refused because they waited too long for room, or too many waited.",
     ),
     (
         "access_log_dropped_count",
-        "Lines of the access log that found no room or could not be written.",
+        "Lines of the access log dropped because the queue was full or writing failed.",
     ),
     (
         "log_dropped_count",
-        "Lines of the log on stderr that found no room or could not be written.",
+        "Lines of the log on stderr dropped because the queue was full or writing failed.",
     ),
     ("link_received_frames", "Frames received."),
     ("link_received_bytes", "Bytes of frames received."),
@@ -77,19 +78,19 @@ const COUNTERS: [(&str, &str); 48] = [
     ),
     (
         "link_full_frames",
-        "Frames the link had no room for: each offer counts.",
+        "Frames the link had no room for; each attempt counts.",
     ),
     (
         "link_lost_frames",
-        "Frames the kernel refused; TCP sends their bytes again.",
+        "Frames the kernel refused; TCP retransmits their bytes.",
     ),
     (
         "link_refused_frames",
-        "Frames lost because the device refused all for 20 ms.",
+        "Frames lost because the device refused every frame for 20 ms.",
     ),
     (
         "link_bypass_end_events",
-        "Times sending went back to the interface's queueing discipline for good.",
+        "Times the bypass of the interface's queueing discipline ended for good.",
     ),
     (
         "link_truncated_frames",
@@ -116,7 +117,7 @@ const COUNTERS: [(&str, &str); 48] = [
     ("disk_write_bytes", "Bytes written; the server writes none."),
     (
         "disk_queue_full_commands",
-        "Reads given back because the disk's queue was full.",
+        "Reads returned because the disk's queue was full.",
     ),
     (
         "disk_reissued_commands",
@@ -132,7 +133,7 @@ const COUNTERS: [(&str, &str); 48] = [
     ),
     (
         "disk_stale_completions",
-        "Completions with an unknown name; ignored.",
+        "Completions with unknown or stale user data; ignored.",
     ),
     (
         "disk_enter_calls",
@@ -140,19 +141,19 @@ const COUNTERS: [(&str, &str); 48] = [
     ),
     (
         "disk_check_calls",
-        "System calls made to find out whether a file changed.",
+        "System calls made to check whether a file changed.",
     ),
     (
         "disk_touched_files",
-        "Files that were linked, renamed or given away while their content stayed.",
+        "Files whose links, name, mode or owner changed while their content stayed.",
     ),
     (
         "disk_unregistered_files",
-        "Files the kernel would not register: each of their reads costs a little more.",
+        "Files the kernel refused to register: each of their reads costs a little more.",
     ),
     (
         "disk_kept_registrations",
-        "Times the kernel would not forget a registered file; tried again later.",
+        "Times the kernel refused to unregister a file; tried again later.",
     ),
     (
         "store_shared_lookups",
@@ -160,14 +161,17 @@ const COUNTERS: [(&str, &str); 48] = [
     ),
     (
         "store_inline_lookups",
-        "Look-ups answered at once by the file system's caches.",
+        "Look-ups answered at once by the kernel's caches.",
     ),
-    ("store_threaded_lookups", "Look-ups left to the threads."),
+    (
+        "store_threaded_lookups",
+        "Look-ups submitted to the threads.",
+    ),
     (
         "store_refused_lookups",
-        "Look-ups refused, whatever the reason, but for want of room.",
+        "Look-ups refused for any reason but a lack of room.",
     ),
-    ("store_full_lookups", "Look-ups that found no room."),
+    ("store_full_lookups", "Look-ups refused for lack of room."),
     ("store_opened_objects", "Files opened."),
     ("store_closed_objects", "Files closed."),
     (
@@ -176,15 +180,15 @@ const COUNTERS: [(&str, &str); 48] = [
     ),
     (
         "store_expired_objects",
-        "Files closed because nobody had used them for long.",
+        "Files closed because they were unused for long.",
     ),
     (
         "store_overdue_lookups",
-        "Look-ups given up because their file system did not answer in time.",
+        "Look-ups refused because their file system did not answer in time.",
     ),
     (
         "store_late_lookups",
-        "Look-ups that came back after they were given up.",
+        "Look-ups that the threads answered after they were refused.",
     ),
     (
         "store_threaded_closes",
@@ -206,7 +210,7 @@ const TLS_COUNTERS: [(&str, &str); 3] = [
     ("tls_reload_count", "Times new certificates came into use."),
 ];
 
-/// What a counter means; `None`: nobody said.
+/// What a counter means; `None` if it is not in the tables.
 #[must_use]
 pub fn meaning_of(counter: &str) -> Option<Meaning> {
     all().find_map(|(name, meaning)| (name == counter).then_some(meaning))

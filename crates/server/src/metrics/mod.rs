@@ -2,9 +2,9 @@
 //!
 //! The worker copies its counters to a [`Page`] of atomics, at most once in [`PUBLISH_EVERY`];
 //! threads of their own ([`listener`]) read it and answer `/metrics` with OpenMetrics text
-//! ([`text`]) and `/health`, over the host's own TCP. Nothing they do can delay the worker: they
-//! share nothing with it but those atomics. It refuses to keep history, and to be asked by
-//! everybody: it is for a loopback or management address.
+//! ([`text`]) and `/health`, over the host's own TCP. They cannot delay the worker: they share only
+//! those atomics with it. It refuses to keep history. It has no access control: bind it to a loopback
+//! or management address. Bounds: see [`listener`].
 
 pub mod listener;
 pub mod meanings;
@@ -31,7 +31,7 @@ pub enum Health {
     Serving,
     /// It finishes replies, and takes no new requests.
     Ending,
-    /// It was not heard of for longer than [`ROUND_AGE_MAX`].
+    /// Its last round was longer ago than [`ROUND_AGE_MAX`].
     Hanging,
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_what_was_published_last() {
+    fn a_page_has_the_values_published_last() {
         let page = page();
         assert_eq!(
             page.pairs().collect::<Vec<_>>(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_was_not_heard_of_hangs() {
+    fn a_worker_without_a_recent_round_is_reported_as_hung() {
         let page = page();
         let round = Instant::from_millis(1000);
         page.beat(round);

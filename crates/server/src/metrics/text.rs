@@ -1,4 +1,4 @@
-//! OpenMetrics text, version 1.0.0: what Prometheus and its kin read.
+//! OpenMetrics text, version 1.0.0, which Prometheus and compatible systems read.
 //!
 //! Each counter is a metric family of its own. Its name is `atlas_` and the counter's, without
 //! `_count`: OpenMetrics puts `_total` behind a counter's samples. What may fall is a gauge.

@@ -1,6 +1,7 @@
 //! Users and groups by name or number.
 //!
-//! It refuses to guess: a number that no user has needs its group said.
+//! It refuses to guess: with a number that no user has, a group must be given. Bound: one look-up of
+//! a user and one of a group.
 
 use std::fmt;
 use std::io;
@@ -118,7 +119,7 @@ fn find_group(group: &str) -> Result<u32, AccountError> {
     known.or_else(|| number(group)).ok_or(AccountError::NoGroup)
 }
 
-/// The largest number means "leave it" to the kernel, and is nobody's.
+/// Refuses the largest number: to the kernel it means "leave unchanged".
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number| *number != u32::MAX)
 }
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_exist_is_refused() {
+    fn unknown_users_and_groups_are_refused() {
         assert!(matches!(found("atlas-no-such"), Err(AccountError::NoUser)));
         assert!(matches!(
             found("root:atlas-no-such"),

@@ -1,13 +1,14 @@
-//! Giving up privileges: the user the server becomes, its capabilities, core dumps.
+//! Dropping privileges: the user the server becomes, its capabilities, core dumps.
 //!
-//! Making a TAP or a packet socket takes `CAP_NET_ADMIN` and `CAP_NET_RAW`; serving takes nothing.
+//! Making a TAP or a packet socket needs `CAP_NET_ADMIN` and `CAP_NET_RAW`; serving needs nothing.
 //! So everything that needs a privilege is opened at start, and then the process becomes an
-//! ordinary user without any capability, before the first frame of a stranger is parsed
-//! (decision 9). What needs more than that later is done by a process of its own: see
+//! ordinary user without any capability, before it parses the first frame from the network
+//! (decision 9). A separate process reads files that need more rights later: see
 //! [`crate::tls::reader`].
 //!
-//! It refuses to go on half way: what was to be given up is read back from the kernel, and a
-//! process with a second thread gives nothing up, for user and capabilities belong to a thread.
+//! It refuses to drop privileges in part: the result is read back from the kernel, and a process with
+//! a second thread is refused, because user and capabilities belong to a thread. Bounds: a fixed list
+//! of capability sets.
 
 mod accounts;
 
@@ -59,7 +60,7 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// Who the settings make of whoever started the process.
+    /// The user that serves, by the settings and the user that started the process.
     ///
     /// # Errors
     /// The user does not exist, or only root could become it.
@@ -109,11 +110,11 @@ impl Identity {
         })
     }
 
-    /// Becomes it, for good. Only while there is no second thread.
+    /// Becomes this user, for good. Only while there is no second thread.
     ///
     /// # Errors
-    /// What the kernel refuses, with the remedy. Some may have been given up by then, so the
-    /// process must end.
+    /// What the kernel refuses, with the remedy. Privileges may have been dropped in part by then, so
+    /// the process must end.
     pub fn assume(&self) -> Result<(), Failure> {
         self.assume_keeping(CapabilitySet::empty())
     }
@@ -126,7 +127,7 @@ impl Identity {
         assert_eq!(
             thread_count(),
             1,
-            "invariant: privileges are given up before threads are started"
+            "invariant: privileges are dropped before threads are started"
         );
         let failed = |what: &str, error: io::Error| {
             Failure::refused(

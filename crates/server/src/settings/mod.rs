@@ -1,8 +1,9 @@
-//! What the server runs with: flags over file over defaults, every value checked.
+//! The settings of the server: flags override the file, the file overrides defaults; every value is
+//! checked.
 //!
-//! It refuses to look at the host (see [`crate::start`]): the same command line and file resolve
-//! to the same settings on any machine. Every refusal names the flag or key, the value and the
-//! remedy.
+//! It refuses to query the host (see [`crate::start`]): the same command line and file resolve to the
+//! same settings on any machine. Every error names the flag or key, the value and the remedy. Bounds:
+//! the ranges in [`crate::config`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -79,9 +80,9 @@ pub struct Settings {
     pub http_port: Option<u16>,
     /// HTTP over TLS.
     pub https: Option<Https>,
-    /// Objects leave sealed under a key that everybody knows, on the plain port. For benches only.
+    /// Files are sealed under a publicly known key, on the plain port. For benchmarks only.
     pub is_sealing_emulated: bool,
-    /// Who to become once everything is opened, and where that was said.
+    /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
     /// Whether the process may be dumped and debugged.
     pub core_dumps: bool,
@@ -404,7 +405,7 @@ fn resolve_ports(
             secrets_origin.as_ref(),
         ];
         return match useless.into_iter().flatten().next() {
-            // Who switches a file's https off need not take its certificates out.
+            // A file may keep its certificates while its https is off.
             Some(origin) if !is_off_said => Err(Failure::refused(
                 format!("{origin}: means nothing without --https"),
                 "give --https a port, like 443, or leave it out",

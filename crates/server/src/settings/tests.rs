@@ -423,7 +423,7 @@ fn the_file_can_have_all_of_https_and_flags_win() {
 }
 
 #[test]
-fn something_is_served_and_words_but_off_are_refused() {
+fn at_least_one_port_is_served_and_words_other_than_off_are_refused() {
     let off = with_flags(|args| args.common.http = Some("off".into())).unwrap_err();
     assert_eq!(
         off,
@@ -546,7 +546,7 @@ fn content_types_are_checked_at_start() {
 }
 
 #[test]
-fn caching_is_said_unless_it_is_off() {
+fn cache_control_is_sent_unless_it_is_off() {
     assert!(with_file("").unwrap().replies.cache_control);
     assert!(
         !with_file("cache_control = false")

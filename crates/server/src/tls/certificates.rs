@@ -1,10 +1,10 @@
 //! Certificates and their keys: reading the files, and choosing one for a client.
 //!
-//! A pair that cannot be served with is refused when it is read, in one line with the remedy; no
-//! client ever meets it. Nothing is said of a key but where it is and what kind it is not.
+//! It refuses an unusable pair when it reads it, in one line with the remedy. Messages about a key
+//! have its file and the expected kind only, never its content.
 //!
-//! What a file of keys held is wiped as soon as it is parsed. The parsed key stays, in memory of
-//! AWS-LC's, which wipes what it frees.
+//! The bytes of a key file are wiped as soon as they are parsed. AWS-LC holds the parsed key and
+//! wipes memory that it frees. Bound: [`CERTIFICATES_MAX`] pairs.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::cost::full_hello_us;
 use super::files::{PEM_BYTES_MAX, PemFiles};
 use super::pem::KeySection;
-use super::validity::Facts;
+use super::validity::CertificateInfo;
 use crate::failure::Failure;
 use crate::settings::Origin;
 
@@ -54,24 +54,24 @@ impl fmt::Display for NamedPath {
 /// Where a certificate and its key are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PairPaths {
-    /// PEM file of the certificate, the server's own first, then those that vouch for it.
+    /// PEM file of the certificate chain: the server's own first, then its issuers.
     pub certificate: NamedPath,
     /// PEM file of its private key.
     pub key: NamedPath,
 }
 
-/// The certificates the server has, the first one for clients that name none of them.
+/// The server's certificates; the first one is the default, for clients whose server name matches none.
 #[derive(Debug)]
 pub struct Certificates {
     pairs: Vec<Pair>,
 }
 
-/// A certificate with its key, and what was found out about both when they were loaded.
+/// A certificate with its key, and properties of both, determined when they were loaded.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) certified: Arc<CertifiedKey>,
-    /// Of each certificate of the chain that could be understood, the server's own first.
-    chain: Vec<Facts>,
+    /// Of each certificate of the chain that could be parsed, the server's own first.
+    chain: Vec<CertificateInfo>,
     /// What a full handshake with it costs, microseconds.
     hello_us: u64,
     /// Where its certificate came from.
@@ -81,7 +81,11 @@ pub(super) struct Pair {
 impl Pair {
     fn new(certified: CertifiedKey, file: String) -> Self {
         Self {
-            chain: certified.cert.iter().filter_map(Facts::of).collect(),
+            chain: certified
+                .cert
+                .iter()
+                .filter_map(CertificateInfo::of)
+                .collect(),
             hello_us: full_hello_us(&*certified.key),
             certified: Arc::new(certified),
             file,
@@ -122,12 +126,12 @@ impl Certificates {
         self.pairs.len()
     }
 
-    /// What the operator should know about their times at `unix_seconds`, a line each: those that
-    /// clients refuse, and those that they will refuse soon.
+    /// A warning for each certificate that is expired, not valid yet, or expires soon, at
+    /// `unix_seconds`.
     #[must_use]
     pub fn warnings(&self, unix_seconds: i64) -> Vec<String> {
         let of_pair = |pair: &Pair| -> Vec<String> {
-            let warn = |facts: &Facts| facts.warning(&pair.file, unix_seconds);
+            let warn = |info: &CertificateInfo| info.warning(&pair.file, unix_seconds);
             pair.chain.iter().filter_map(warn).collect()
         };
         self.pairs.iter().flat_map(of_pair).collect()
@@ -137,12 +141,12 @@ impl Certificates {
     #[must_use]
     pub fn earliest_end(&self) -> Option<i64> {
         let all = self.pairs.iter().flat_map(|pair| &pair.chain);
-        all.map(|facts| facts.not_after).min()
+        all.map(|info| info.not_after).min()
     }
 
-    /// The first pair made for `name` whose key can sign as the client understands it, else the
-    /// first of any name that can, else the first: then nothing suits both, which rustls finds
-    /// out and tells the client better than "no certificate" would.
+    /// The first pair for `name` whose key has a signature scheme of the client's, else the first of
+    /// any name that has one, else the first pair: then the handshake fails, and rustls sends a more
+    /// precise alert than "no certificate".
     pub(super) fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Pair> {
         let fits = |pair: &&Pair| pair.certified.key.choose_scheme(schemes).is_some();
         let named = name.and_then(|name| {
@@ -174,7 +178,7 @@ fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failur
     let key = load_key(&paths.key, files)?;
     let pair = CertifiedKey::new(chain, key);
     match pair.keys_match() {
-        // A key that does not tell its public half is believed.
+        // A key without a public half cannot be checked, and is accepted.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(pair),
         Err(Error::InconsistentKeys(_)) => Err(Failure::refused(
             format!("{}: not the key of {}", paths.key, paths.certificate),
@@ -248,7 +252,7 @@ fn load_key(file: &NamedPath, files: &PemFiles) -> Result<Arc<dyn SigningKey>, F
     })
 }
 
-/// What is wrong with a PEM file, without a word of what is in it.
+/// What is wrong with a PEM file, without any of its content.
 const fn describe(error: &PemError) -> &'static str {
     match error {
         PemError::MissingSectionEnd { .. } => "a section without an end",

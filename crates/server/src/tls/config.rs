@@ -1,4 +1,5 @@
-//! What the server agrees to: versions, suites, protocol, tickets.
+//! The rustls configuration: versions, cipher suites, ALPN, tickets. It refuses everything listed in
+//! [`crate::tls`]. Bounds: fixed lists, [`crate::tls::CERTIFICATES_MAX`] certificates.
 
 use std::env;
 use std::ffi::OsStr;
@@ -19,8 +20,8 @@ use super::files::PemFiles;
 use crate::failure::Failure;
 use crate::settings::{Https, Origin};
 
-/// Every suite: AEAD with forward secrecy. The client's order counts, as in nginx: it knows
-/// whether it has AES in hardware, and a phone without pays with its battery.
+/// The suites: AEAD with forward secrecy. The client's order decides, as in nginx: only the client
+/// knows whether it has AES in hardware.
 static SUITES: [SupportedCipherSuite; 9] = [
     suite::TLS13_AES_128_GCM_SHA256,
     suite::TLS13_AES_256_GCM_SHA384,
@@ -42,10 +43,10 @@ const TICKETS: usize = 2;
 /// What names the file for secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
 
-/// What rustls is told, but for tickets: without any, no session is resumed.
+/// The configuration without tickets, so that no session is resumed.
 ///
 /// # Errors
-/// What rustls does not like about it, which is a fault of ours.
+/// rustls refuses it, which is a programming error.
 pub fn server_config(
     certificates: Arc<dyn ResolvesServerCert>,
 ) -> Result<ServerConfig, rustls::Error> {
@@ -60,26 +61,25 @@ pub fn server_config(
     config.enable_secret_extraction = true;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.send_tls13_tickets = TICKETS;
-    // A request sent as early data can be played back by whoever saw it (RFC 8446 s8).
+    // Early data can be replayed by anyone who captured it (RFC 8446 s8).
     config.max_early_data_size = 0;
-    // Tickets are enough: nothing about a client that is gone is kept here.
+    // Tickets suffice: the server stores no sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(config)
 }
 
-/// What was made of the files.
+/// A configuration loaded from the files.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What to shake hands with.
+    /// The configuration for handshakes.
     pub config: Arc<ServerConfig>,
     /// The certificates in it.
     pub certificates: Arc<Certificates>,
 }
 
-/// Logs what the operator should know about the times of these certificates, by the clock on the
-/// wall.
+/// Logs warnings about the validity of these certificates, by the wall clock.
 pub(super) fn warn_of_times(certificates: &Certificates) {
-    // A clock before 1970 tells no date: then nothing has begun, and that is said.
+    // With a clock before 1970, all certificates count as not valid yet.
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -88,8 +88,8 @@ pub(super) fn warn_of_times(certificates: &Certificates) {
     }
 }
 
-/// What configurations are made from, at start and at each SIGHUP. The tickets' keys stay, so a
-/// session from before a SIGHUP is resumed after it; a restart ends them all.
+/// The source of configurations, at start and at each SIGHUP. The ticket keys stay the same, so a
+/// session from before a SIGHUP can be resumed after it, but not after a restart.
 #[derive(Debug)]
 pub struct Source {
     pairs: Vec<PairPaths>,
@@ -144,7 +144,7 @@ impl Source {
     }
 }
 
-/// rustls says nothing when it cannot write there, so that is tried before.
+/// rustls does not report that it cannot write there, so this is tried first.
 fn open_key_log(origin: &Origin, file: Option<&OsStr>) -> Result<Arc<dyn KeyLog>, Failure> {
     let Some(file) = file.filter(|file| !file.is_empty()) else {
         return Err(Failure::refused(

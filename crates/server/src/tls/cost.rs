@@ -1,13 +1,13 @@
-//! What a handshake costs us, in microseconds of a core: estimates to share a round by.
+//! Estimated costs of handshake records, in microseconds of a core, to limit handshakes in a round.
 //!
-//! They are a table and not measured while serving, because a round reads no clock and the
-//! simulator must repeat a run exactly. On another machine all of them are wrong by one factor,
-//! and handshakes get that much more or less of the core than meant; to each other they stay right.
+//! It refuses to measure while serving, because a round reads no clock and the simulator must repeat
+//! a run exactly. On another machine all costs are wrong by about the same factor; handshakes then
+//! get a larger or smaller share of the core, but the ratios stay right. Bound: a fixed table.
 
 use rustls::sign::SigningKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-/// A record that leads to no arithmetic: a part of a hello, `change_cipher_spec`.
+/// A record without cryptography: a part of a hello, `change_cipher_spec`.
 pub(super) const RECORD_US: u64 = 3;
 /// A record that is refused: at most a key exchange comes before the fault is found `[guess]`. One
 /// cost for all, so that it does not depend on which random byte of a hello was altered.

@@ -1,4 +1,4 @@
-//! Reading the files of certificates and keys, whoever has the right to.
+//! Reads the files of certificates and keys, in this process or through the reader process.
 //!
 //! It refuses files larger than [`PEM_BYTES_MAX`], and leaves no copy of a key behind: the one
 //! buffer a file is read into never grows, and is wiped when it is dropped.
@@ -72,7 +72,7 @@ mod tests {
     use std::io::ErrorKind;
 
     #[test]
-    fn a_file_may_be_as_large_as_said_and_no_larger() {
+    fn a_file_larger_than_pem_bytes_max_is_refused() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("chain.pem");
         let files = PemFiles::direct();

@@ -1,4 +1,4 @@
-//! The TLS handshaker: handshakes under way, and the secrets that later keys are derived from, in a
+//! The TLS handshaker: handshakes in progress, and the secrets that later keys are derived from, in a
 //! table by [`TlsToken::index`].
 
 use std::fmt;
@@ -18,14 +18,13 @@ use super::handshaking::{Done, HandshakeStep, Handshaking};
 ///
 /// ```text
 ///              Handshake                Handshake
-///   (nobody) ─────────────▶ Handshaking ──────────────▶ Streaming ⟲ NextKey
+///   (vacant) ─────────────▶ Handshaking ──────────────▶ Streaming ⟲ NextKey
 ///       ▲                      │                            │
 ///       └── Refused, Failed, Forget ◀──────── Forget ───────┘
 /// ```
 ///
-/// The table is allocated at start. A client in its handshake takes what rustls needs, some KiB,
-/// and the part it has sent of an unfinished message; a client that streams takes some hundred
-/// bytes.
+/// The table is allocated at start. A handshake takes the memory of rustls, some KiB, and the part
+/// received of an incomplete message; after it, a client takes some hundred bytes.
 pub struct Handshaker {
     config: Arc<ServerConfig>,
     /// By [`TlsToken::index`].

@@ -1,12 +1,12 @@
-//! Certificates read again while serving, by a thread of their own.
+//! Certificates read again while serving, by a separate thread.
 //!
-//! A file may be on a disk that is slow or gone, and a chain and its keys take a millisecond to
-//! parse: none of that is for the worker, whose clients would all wait. It asks, goes on, and
-//! takes what was made when it is there. What it no longer uses is dropped here too, once the
-//! last handshake that began with it is over.
+//! A file may be on a slow disk or one that hangs, and parsing a chain and its keys takes a
+//! millisecond: the worker, and with it all clients, must not wait for that. The worker sends a
+//! request, goes on, and takes the result when it is ready. This thread also drops old
+//! configurations, once the last handshake that uses them is over.
 //!
-//! It refuses to read twice for what is asked while it reads: a request more is enough for all.
-//! Bounds: one request that waits; the thread ends with the server.
+//! It refuses to queue: requests that come while it reads are one request. Bounds: one waiting
+//! request; the thread ends with the server.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -149,7 +149,7 @@ impl Thread {
         is_taken
     }
 
-    /// Drops what nobody shakes hands with any more, and its keys.
+    /// Drops configurations, and their keys, that no handshake uses any more.
     fn drop_retired(&mut self) {
         let newest = self.configs.len() - 1;
         let mut place = 0;

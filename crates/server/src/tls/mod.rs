@@ -1,14 +1,13 @@
-//! TLS handshakes: certificates, rustls's configuration, and the table of who shakes hands.
+//! TLS handshakes: certificates, rustls's configuration, and the table of handshakes.
 //!
-//! rustls shakes hands and computes keys, and does nothing else: it is given a client's records
-//! one at a time until its Finished, and hands the traffic keys over once ([`Handshaker`]). From
-//! then on the `record` room seals and opens, and rustls is asked only for the next key of a
-//! connection that changes it (RFC 8446 s7.2).
+//! rustls does handshakes and derives keys, and nothing else: it gets a client's records one at a
+//! time until the client's Finished, and exports the traffic keys once ([`Handshaker`]). Then the
+//! `record` room seals and opens records, and rustls only derives the next key after a KeyUpdate
+//! (RFC 8446 s7.2).
 //!
 //! It refuses TLS 1.1 and older, suites that are not AEAD or have no forward secrecy, early data
-//! (a request could be played back), client certificates, renegotiation, and to say a secret: no
-//! `Debug` and no log line here has one. Only `--log-tls-secrets` writes them, to the file that
-//! SSLKEYLOGFILE names.
+//! (a request could be replayed), client certificates and renegotiation. No `Debug` and no log line
+//! here has a secret. Only `--log-tls-secrets` writes secrets, to the file that SSLKEYLOGFILE names.
 //!
 //! This is the one part of the worker that allocates while serving, because rustls does. Bounds:
 //! [`HANDSHAKE_BYTES_MAX`] from each client, [`CERTIFICATES_MAX`] certificates,

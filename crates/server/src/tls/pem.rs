@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_left_to_rustls() {
+    fn files_without_a_readable_key_section_are_left_to_rustls() {
         let cut = section("PRIVATE KEY", "AAAA").replace("END", "ENDE");
         for text in [
             "",

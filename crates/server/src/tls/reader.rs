@@ -1,16 +1,15 @@
-//! A process of its own that reads certificates and keys for a server that no longer may.
+//! A separate process that reads certificates and keys for a server that has dropped the right to.
 //!
-//! Keys belong to root and are closed to everybody else, and SIGHUP reads them again; but the
-//! server, which parses what strangers send, is an ordinary user by then. So a second process is
-//! started before privileges are given up. It is that user as well and keeps one capability, the
-//! one to read any file (decision 9).
+//! Keys are readable by root only, and SIGHUP reads them again; but the server is an ordinary user by
+//! then. So a second process is started before privileges are dropped. It becomes the same user and
+//! keeps one capability, the one to read any file (decision 9).
 //!
-//! It refuses to read anything but the files named at its start: a request is a number. What
-//! bounds it: [`PEM_BYTES_MAX`] a file, ten seconds an answer, no processes, a dozen of
-//! descriptors. It ends when the server does, however that ends: then its socket has no other end.
+//! It refuses to read anything but the files named at its start: a request is an index into them.
+//! Bounds: [`PEM_BYTES_MAX`] a file, ten seconds an answer, no child processes, a dozen descriptors.
+//! It ends when the server ends, in whatever way, because that closes its socket.
 //!
 //! ```text
-//!   server ── file's place, u16 ──▶ reader
+//!   server ── file's index, u16 ──▶ reader
 //!          ◀── errno, u32; length, u32; bytes ──
 //! ```
 
@@ -90,13 +89,13 @@ impl Reader {
 
     /// The bytes of one of its files.
     pub(super) fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
-        let place = self.paths.iter().position(|known| known == path);
-        let place = place.and_then(|place| u16::try_from(place).ok());
-        let place = place.ok_or(io::ErrorKind::InvalidInput)?;
-        // Nothing is half done behind a panic: whoever asks next finds the socket or none.
+        let index = self.paths.iter().position(|known| known == path);
+        let index = index.and_then(|index| u16::try_from(index).ok());
+        let index = index.ok_or(io::ErrorKind::InvalidInput)?;
+        // A panic leaves no partial state: the next call finds the socket or none.
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = || io::Error::other("the process that reads certificates is gone: restart");
-        let answer = ask(socket.as_mut().ok_or_else(gone)?, place);
+        let answer = ask(socket.as_mut().ok_or_else(gone)?, index);
         match answer {
             Ok(answer) => answer,
             Err(_) => {
@@ -108,8 +107,8 @@ impl Reader {
 }
 
 /// The outer error: there will be no answer. The inner: the file cannot be read.
-fn ask(socket: &mut UnixStream, place: u16) -> io::Result<io::Result<Zeroizing<Vec<u8>>>> {
-    socket.write_all(&place.to_be_bytes())?;
+fn ask(socket: &mut UnixStream, index: u16) -> io::Result<io::Result<Zeroizing<Vec<u8>>>> {
+    socket.write_all(&index.to_be_bytes())?;
     let mut words = [[0; 4]; 2];
     for word in &mut words {
         socket.read_exact(word)?;
@@ -128,10 +127,10 @@ fn ask(socket: &mut UnixStream, place: u16) -> io::Result<io::Result<Zeroizing<V
     Ok(Ok(bytes))
 }
 
-/// The process: gives up what it does not need, then answers until the server is gone.
+/// The reader process: drops the privileges it does not need, then answers until the server ends.
 ///
 /// # Errors
-/// It was not started by a server, or cannot give up what it should.
+/// It was not started by a server, or cannot drop its privileges.
 pub fn run(args: &ReaderArgs) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::Broken(format!("{COMMAND}: {error}"));
     let mut socket = own_socket().map_err(|_| {
@@ -144,7 +143,7 @@ pub fn run(args: &ReaderArgs) -> Result<(), Failure> {
     for signal in [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
-    give_up_all_but_reading(args)?;
+    drop_all_but_reading(args)?;
     for (resource, most) in [(Resource::Nofile, DESCRIPTORS_MAX), (Resource::Nproc, 0)] {
         let limit = Rlimit {
             current: Some(most),
@@ -161,7 +160,7 @@ fn own_socket() -> io::Result<UnixStream> {
     socket.peer_addr().map(|_| socket)
 }
 
-fn give_up_all_but_reading(args: &ReaderArgs) -> Result<(), Failure> {
+fn drop_all_but_reading(args: &ReaderArgs) -> Result<(), Failure> {
     let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
     // Containers often have only the second, which is more than is needed.
     let kept = [CapabilitySet::DAC_READ_SEARCH, CapabilitySet::DAC_OVERRIDE]
@@ -182,12 +181,12 @@ fn give_up_all_but_reading(args: &ReaderArgs) -> Result<(), Failure> {
 
 fn answer_all(socket: &mut UnixStream, paths: &[PathBuf]) -> io::Result<()> {
     loop {
-        let mut place = [0; 2];
-        match socket.read_exact(&mut place) {
+        let mut index = [0; 2];
+        match socket.read_exact(&mut index) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             result => result?,
         }
-        let path = paths.get(usize::from(u16::from_be_bytes(place)));
+        let path = paths.get(usize::from(u16::from_be_bytes(index)));
         let result = path.map_or_else(
             || Err(io::ErrorKind::InvalidInput.into()),
             |path| read_bounded(path),
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_and_the_next_file_is_read() {
+    fn an_unreadable_file_is_an_error_and_the_next_file_is_read() {
         let directory = TempDir::new().unwrap();
         let paths = ["a", "large", "missing"].map(|name| directory.path().join(name));
         std::fs::write(&paths[0], b"a").unwrap();
@@ -274,8 +273,8 @@ mod tests {
         // A server that was taken over asks as it likes.
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || answer_all(&mut theirs, &[named]));
-        for place in [1u16, u16::MAX] {
-            ours.write_all(&place.to_be_bytes()).unwrap();
+        for index in [1u16, u16::MAX] {
+            ours.write_all(&index.to_be_bytes()).unwrap();
             let mut answer = [0; 8];
             ours.read_exact(&mut answer).unwrap();
             let errno = u32::try_from(libc::EINVAL).unwrap();
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_any_length_is_not_believed() {
+    fn an_answer_beyond_the_length_limit_is_refused() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let reader = Reader::new(ours, vec!["/a".into()]).unwrap();
         let length = u32::try_from(PEM_BYTES_MAX + 1).unwrap();

@@ -1,18 +1,19 @@
-//! What a certificate says of itself: for which names it is, and from when to when.
+//! Names and validity period of a certificate.
 //!
-//! It is read once, when the certificate is loaded; clients refuse one whose time is over or has
-//! not come, so the operator is told, and told before ([`EXPIRY_NOTICE_SECONDS_MAX`]). It refuses
-//! to judge: a server whose clock is wrong serves on.
+//! They are read once, when the certificate is loaded. Clients refuse a certificate outside of its
+//! validity period, so the log warns of it, and before it expires ([`EXPIRY_NOTICE_SECONDS_MAX`]).
+//! It refuses to reject such a certificate: the server's clock may be wrong. Bound: [`NAMES_SHOWN_MAX`]
+//! names in a line.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
-/// A certificate that ends within this time is warned of, seconds: two weeks. Whoever renews by
-/// ACME does so with a third of its life left, so this says that it did not happen.
+/// The log warns of a certificate that expires within this time, seconds: two weeks. ACME clients
+/// renew when a third of the lifetime is left, so the warning means that the renewal failed.
 pub const EXPIRY_NOTICE_SECONDS_MAX: i64 = 14 * SECONDS_A_DAY;
-/// One that lives shortly is warned of in this part of its life, the last third.
+/// A short-lived certificate is warned of in this part of its lifetime, the last third.
 pub const EXPIRY_NOTICE_LIFE_PART: i64 = 3;
 
 const SECONDS_A_DAY: i64 = 86_400;
@@ -21,7 +22,7 @@ const NAMES_SHOWN_MAX: usize = 3;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Facts {
+pub(super) struct CertificateInfo {
     /// dNSName of subjectAltName (RFC 5280 s4.2.1.6), in lower case.
     names: Vec<String>,
     subject: String,
@@ -31,7 +32,7 @@ pub(super) struct Facts {
     pub(super) not_after: i64,
 }
 
-/// What is to be said of a certificate's time.
+/// A warning about a certificate's validity period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Notice {
     NotYet,
@@ -39,7 +40,7 @@ pub(super) enum Notice {
     Over,
 }
 
-impl Facts {
+impl CertificateInfo {
     /// `None` for what is no certificate.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -51,8 +52,8 @@ impl Facts {
         })
     }
 
-    /// Whether it is for that host: one of its names, or a wildcard of one label (RFC 9525
-    /// s6.3). Which certificate a client gets hangs on it and nothing else: the client judges.
+    /// Whether it is valid for that host: one of its names, or a wildcard of one label (RFC 9525
+    /// s6.3). Used only to choose a certificate: the client verifies the name itself.
     pub(super) fn is_for(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         self.names.iter().any(|name| match name.strip_prefix("*.") {
@@ -77,7 +78,7 @@ impl Facts {
         }
     }
 
-    /// What the operator is told, if anything; `file` is where the certificate is.
+    /// The warning for the log, if any; `file` is the certificate's file.
     pub(super) fn warning(&self, file: &str, now: i64) -> Option<String> {
         let (first, last) = (date(self.not_before), date(self.not_after));
         let days = |seconds: i64| seconds.div_euclid(SECONDS_A_DAY);
@@ -112,7 +113,7 @@ impl Facts {
         } else {
             String::new()
         };
-        // Its maker chose these letters.
+        // The certificate's author chose this text, so it is escaped.
         format!("{}{more}", shown.escape_debug())
     }
 }
@@ -142,12 +143,12 @@ fn date(unix_seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{EXPIRY_NOTICE_SECONDS_MAX, Facts, Notice, SECONDS_A_DAY};
+    use super::{CertificateInfo, EXPIRY_NOTICE_SECONDS_MAX, Notice, SECONDS_A_DAY};
 
     const BEGIN: i64 = 1_700_000_000;
 
-    fn facts(days: i64, names: &[&str]) -> Facts {
-        Facts {
+    fn info(days: i64, names: &[&str]) -> CertificateInfo {
+        CertificateInfo {
             names: names.iter().map(|name| (*name).into()).collect(),
             subject: "CN=a subject".into(),
             not_before: BEGIN,
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_certificate_is_noticed_before_its_time_after_it_and_shortly_before_its_end() {
-        let long = facts(90, &["a.example"]);
+        let long = info(90, &["a.example"]);
         let soon = long.not_after - EXPIRY_NOTICE_SECONDS_MAX;
         for (now, expected) in [
             (BEGIN - 1, Some(Notice::NotYet)),
@@ -170,17 +171,18 @@ mod tests {
             assert_eq!(long.notice(now), expected, "{}", now - BEGIN);
         }
         // The last third of six days.
-        let short = facts(6, &["a.example"]);
+        let short = info(6, &["a.example"]);
         let soon = BEGIN + 4 * SECONDS_A_DAY;
         assert_eq!(short.notice(soon), None);
         assert_eq!(short.notice(soon + 1), Some(Notice::Soon));
     }
 
     #[test]
-    fn a_warning_says_which_and_when_and_what_to_do() {
-        let warn =
-            |facts: &Facts, days: i64| facts.warning("--cert x", BEGIN + days * SECONDS_A_DAY);
-        let one = facts(90, &["a.example"]);
+    fn a_warning_has_the_file_the_date_and_the_remedy() {
+        let warn = |info: &CertificateInfo, days: i64| {
+            info.warning("--cert x", BEGIN + days * SECONDS_A_DAY)
+        };
+        let one = info(90, &["a.example"]);
         assert_eq!(warn(&one, 1), None);
         assert_eq!(
             warn(&one, -2).unwrap(),
@@ -197,17 +199,17 @@ mod tests {
             "--cert x: the certificate for a.example expired on 2024-02-12 (1 days ago): \
              clients refuse it; renew it, then SIGHUP"
         );
-        let many = warn(&facts(1, &["a", "b", "c", "d", "e"]), 1).unwrap();
+        let many = warn(&info(1, &["a", "b", "c", "d", "e"]), 1).unwrap();
         assert!(many.contains(" for a, b, c and 2 more expires"), "{many}");
-        let none = warn(&facts(1, &[]), 1).unwrap();
+        let none = warn(&info(1, &[]), 1).unwrap();
         assert!(none.contains(" for CN=a subject expires"), "{none}");
-        let odd = warn(&facts(1, &["a\n\u{1b}[2J"]), 1).unwrap();
+        let odd = warn(&info(1, &["a\n\u{1b}[2J"]), 1).unwrap();
         assert!(odd.contains(" for a\\n\\u{1b}[2J expires"), "{odd}");
     }
 
     #[test]
     fn a_name_is_matched_whole_and_a_wildcard_by_one_label() {
-        let facts = facts(1, &["a.example", "*.b.example"]);
+        let info = info(1, &["a.example", "*.b.example"]);
         for host in [
             "a.example",
             "A.Example",
@@ -215,7 +217,7 @@ mod tests {
             "x.b.example",
             "X.B.EXAMPLE",
         ] {
-            assert!(facts.is_for(host), "{host}");
+            assert!(info.is_for(host), "{host}");
         }
         for host in [
             "b.example",
@@ -225,7 +227,7 @@ mod tests {
             "",
             "xa.example",
         ] {
-            assert!(!facts.is_for(host), "{host}");
+            assert!(!info.is_for(host), "{host}");
         }
     }
 }

@@ -1,12 +1,15 @@
-//! How much of a round handshakes may have.
+//! The share of processor time that TLS handshakes may use.
 //!
-//! The dear part of a handshake is our answer to the hello: a key exchange and a signature, 80 us
-//! with an ECDSA key and 340 us with RSA of 2048 bits. A browser's handshake has two records more,
-//! and both together cost a third of the cheaper. So a bound of records says little: records are
-//! weighed by what they cost, and what comes behind our answer is taken first, because it makes use
-//! of what was paid.
+//! | record of a handshake | cost |
+//! |---|---|
+//! | ClientHello, answered with an ECDSA key | 80 us |
+//! | ClientHello, answered with a 2048-bit RSA key | 340 us |
+//! | a browser's two further records, together | 30 us |
 //!
-//! Bounds: [`RECORDS_MAX`] and [`KEYS_MAX`] a round, and hellos as far as the credit goes:
+//! So records are weighed by their cost. Records behind our answer are handled first: they complete
+//! handshakes that have already been paid for. It refuses ClientHellos without credit.
+//!
+//! Bounds: [`RECORDS_MAX`] and [`KEYS_MAX`] a round, and ClientHellos as far as the credit goes:
 //! [`SHARE_OF_THE_REST`] of the time that everything else took, at most [`CREDIT_US_MAX`].
 
 use clock::Instant;
@@ -16,16 +19,15 @@ pub const RECORDS_MAX: usize = 32;
 /// Most keys made in a round for clients that change theirs: a KeyUpdate of 27 bytes costs some
 /// microseconds, and a client may send nothing else.
 pub const KEYS_MAX: usize = 32;
-/// Handshakes may take one part of the time for each so many parts that everything else takes:
-/// under full load a quarter of the core. Of a core with an ECDSA key that is 2,200 handshakes a
-/// second, and streams keep three quarters of what they have alone.
+/// Handshakes may use one third of the time that everything else uses: under full load a quarter of
+/// the core. With an ECDSA key that is 2,200 handshakes a second, and streams keep three quarters of
+/// their throughput.
 pub const SHARE_OF_THE_REST: i64 = 3;
-/// Most credit, in microseconds of estimated cost: how long a round may be made by hellos, so how
-/// long a stream waits because of them. It is twice what the other parts of a full round leave for
-/// them, and a dozen hellos with an ECDSA key.
+/// Most credit, in microseconds of estimated cost: by this much ClientHellos may lengthen a round,
+/// and delay streams. It is twice their share of a full round, and a dozen of them with an ECDSA key.
 pub const CREDIT_US_MAX: i64 = 1_000;
-/// Most debt, in the same unit. Rounds in which nothing else happens serve a hello without credit,
-/// and that must not be paid for long afterwards. Above the dearest hello, RSA of 4096 bits.
+/// Most debt, in the same unit. A round in which nothing else happens answers a ClientHello without
+/// credit, and this debt must be short. More than the most expensive one, with 4096-bit RSA.
 pub const DEBT_US_MAX: i64 = 4_000;
 
 const NANOS: i64 = 1_000;
@@ -51,8 +53,8 @@ impl Credit {
         }
     }
 
-    /// A round begins. The time since the last one, but for what handshakes had of it, brings
-    /// credit; time that was slept away too, since nobody else wanted it.
+    /// Starts a round. The time since the last round, without the time of handshakes, adds credit;
+    /// time asleep does, too.
     pub(super) fn begin_round(&mut self, now: Instant) {
         let elapsed = now.since(self.last_round_at).as_nanos();
         let elapsed = i64::try_from(elapsed).unwrap_or(i64::MAX);
@@ -87,7 +89,7 @@ mod tests {
     const FULL_US: u64 = CREDIT_US_MAX.unsigned_abs();
 
     #[test]
-    fn credit_ends_with_what_was_charged_and_comes_back_with_time() {
+    fn charges_use_credit_up_and_time_restores_it() {
         let mut credit = Credit::new();
         credit.charge(FULL_US - 1);
         assert!(credit.is_left());
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_and_debt_have_their_most() {
+    fn credit_and_debt_are_bounded() {
         let mut credit = Credit::new();
         credit.begin_round(Instant::ZERO + Duration::from_secs(60));
         credit.charge(FULL_US);

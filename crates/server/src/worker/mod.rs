@@ -11,14 +11,14 @@
 //!   frames ──▶ conductor ◀── lookups answered, reads completed, timers due
 //!                  │
 //!                  ├──▶ handshakes: a quarter of the time, each costs as much as sealing megabytes
-//!                  ├──▶ lookups: an answer at hand is given back at once
-//!                  ├──▶ reads: the credit of the ACKs above, one doorbell for all of them
+//!                  ├──▶ lookups: a cached answer is returned at once
+//!                  ├──▶ reads: the credit of the ACKs above, submitted by one system call
 //!                  └──▶ frames: the reads completed above, while the device works on the new ones
 //! ```
 //!
-//! Reads go before frames although a frame that left would free a warmer slot: the device starts
-//! tens of microseconds earlier, and the last-in-first-out arena keeps the slots in use few enough
-//! to stay in the cache.
+//! Reads are submitted before frames are sent, although a sent frame would free a slot that is still
+//! in the cache: the device then starts tens of microseconds earlier, and the LIFO arena keeps few
+//! enough slots in use that they stay in the cache.
 //!
 //! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], those of [`handshakes`], [`LOOKUPS_MAX`],
 //! [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but
@@ -64,7 +64,7 @@ pub const READS_MAX: usize = 256;
 /// Those of 64 KiB are the latter: a millisecond or two of one core.
 pub const TRANSMIT_FRAMES_MAX: usize = RECEIVE_FRAMES_MAX + COMPLETIONS_MAX;
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// Whether anything happened. If so, another round may find more at once.
@@ -75,14 +75,14 @@ pub struct Step {
     pub next_timeout: Option<Instant>,
 }
 
-/// What a worker cannot go on after.
+/// An error that ends a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
     /// The interface was removed.
     #[error("{0}")]
     Link(LinkError),
-    /// The kernel takes no more reads.
+    /// The kernel accepts no more reads.
     #[error("the disk takes no more reads: {0}")]
     Disk(DiskError),
 }
@@ -101,12 +101,12 @@ pub struct Worker<L: Link, D: Disk> {
     credit: Credit,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
-    /// What hurt clients, for the log.
+    /// Failures that affect clients, for the log.
     warnings: Warnings,
     counters: Counters,
 }
 
-/// What the rounds came to, since start.
+/// Rounds since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counters {
     /// Rounds.
@@ -147,7 +147,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// One bounded round.
     ///
     /// # Errors
-    /// The interface is gone, or the disk takes no more reads. Nothing more can be served then.
+    /// The interface was removed, or the disk accepts no more reads: the worker cannot go on.
     pub fn step(&mut self, now: Instant) -> Result<Step, WorkerError> {
         let received = self.receive(now)?;
         let mut progressed = received > 0;
@@ -156,13 +156,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.fire_timers(now);
         progressed |= self.drive_handshakes(now, !progressed);
         self.objects.expire_unused(now);
-        // Handles given up by the answers above are free again for the look-ups below.
+        // Handles retired by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
         progressed |= self.look_up(now);
         progressed |= self.fetch(now)?;
         let (sent, blocked_on_link) = self.transmit(now);
         progressed |= sent;
-        // Objects that are told of still have their names here.
+        // Before objects are released: the log needs their paths.
         self.note_troubles(now);
         progressed |= self.release_objects();
         self.counters.rounds += 1;
@@ -204,8 +204,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.conductor.abort_all();
     }
 
-    /// Sends what waits to be sent and does nothing else: lets the resets of
-    /// [`Worker::abort_all`] out when the disk or receiving has failed, or nobody waits for replies.
+    /// Sends frames and does nothing else: sends the resets of [`Worker::abort_all`] after the disk
+    /// or the link has failed, or after a second signal.
     pub fn transmit_only(&mut self, now: Instant) -> Step {
         let (progressed, blocked_on_link) = self.transmit(now);
         Step {
@@ -215,7 +215,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         }
     }
 
-    /// Tells the network again that our addresses are here.
+    /// Announces our addresses to the network again.
     pub fn announce(&mut self) {
         self.conductor.announce();
     }
@@ -225,7 +225,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.conductor.poll_conflict()
     }
 
-    /// Takes over what has become of the interface; whether that limits frames in another way.
+    /// Applies the state of the interface; whether its limits have changed.
     pub fn apply_interface_state(&mut self, now: Instant, state: &InterfaceState) -> bool {
         let before = self.link.capabilities();
         let after = self.link.apply_interface_state(state);
@@ -283,7 +283,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let mut sink = |arena: &mut Arena, completion: Completion| {
             let Completion { token, result } = completion;
             let result = result.map_err(|(slot, error)| {
-                let read = reading.get(place_of(slot.index())).copied().flatten();
+                let read = reading.get(table_index(slot.index())).copied().flatten();
                 let (object, file) = read.expect("invariant: reads are noted before they are made");
                 objects.on_read_failed(object, file, error);
                 (slot, read_error(error))
@@ -374,7 +374,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         is_any
     }
 
-    /// Turns credit into reads and rings the doorbell once for all of them.
+    /// Turns credit into reads and submits all of them by one system call.
     fn fetch(&mut self, now: Instant) -> Result<bool, WorkerError> {
         let mut enqueued = 0;
         while enqueued < READS_MAX {
@@ -400,7 +400,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             token,
         } = plan;
         let file = self.objects.file_of(object);
-        if let Some(place) = self.reading.get_mut(place_of(slot.index())) {
+        if let Some(place) = self.reading.get_mut(table_index(slot.index())) {
             *place = Some((object, file));
         }
         let read = Read {
@@ -428,7 +428,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         })
     }
 
-    /// Sends what may leave. Says whether anything left, and whether the link is full.
+    /// Sends frames. Returns whether any was sent, and whether the link is full.
     fn transmit(&mut self, now: Instant) -> (bool, bool) {
         let Self {
             link,
@@ -439,7 +439,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         } = self;
         let (mut offered, mut is_full) = (0, false);
         let mut sink = |frame: &wire::Outgoing<'_>| {
-            // Full here is not the link's: the round is over and the next one goes on at once.
+            // The round's limit, not the link's: the next round goes on at once.
             if offered == TRANSMIT_FRAMES_MAX {
                 return Transmitted::Full;
             }
@@ -452,7 +452,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
                     offered += 1;
                     Transmitted::Taken
                 }
-                // TCP finds a loss out by itself, and the link has counted it.
+                // TCP detects the loss; the link has counted it.
                 Err(TransmitError::Lost(errno)) => {
                     warnings.note(now, Kind::FrameLost, 1, |text| push_errno(text, errno));
                     offered += 1;
@@ -468,8 +468,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         (offered > 0, is_full)
     }
 
-    /// Ends the uses of objects that the conductor is done with, and closes what nobody uses and
-    /// the store has no room for.
+    /// Releases the objects that the conductor no longer uses, and closes those the store evicted.
     fn release_objects(&mut self) -> bool {
         let mut is_any = false;
         while let Some(object) = self.conductor.poll_released() {
@@ -488,7 +487,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             .min()
     }
 
-    /// The next line about what hurt clients, for the log.
+    /// The next warning for the log.
     pub fn poll_warning(&mut self, now: Instant) -> Option<Warning> {
         self.warnings.poll(now)
     }
@@ -541,8 +540,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
         &self.arena
     }
 
-    /// Every counter of every room, in a fixed order, each name once. What the conductor planned
-    /// and another room did is told as that room counted it.
+    /// Every counter of every room, in a fixed order, each name once. What the conductor planned and
+    /// another room did is counted by that room.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let Counters {
@@ -577,7 +576,7 @@ fn as_count(count: usize) -> u64 {
 }
 
 /// A slot's index as one of a table.
-fn place_of(slot: u32) -> usize {
+fn table_index(slot: u32) -> usize {
     usize::try_from(slot).expect("invariant: a usize has at least 32 bits")
 }
 

@@ -1,21 +1,21 @@
 //! Objects on their way from the store to the disk and the conductor.
 //!
-//! The store finds a file and names it by a handle; the disk opens it and says its limits; the
-//! conductor gets both as one [`Object`] under the same handle. This remembers which handle is
-//! which file of the disk, and which request a late answer belongs to. A request that the store
-//! has no room for waits here until it has: what is in use is given up sooner or later, and a client
-//! that is told to come back comes back to the same full store. Questions wait in a queue for each
-//! [`DeviceId`], so that those of a file system that hangs keep nobody else waiting.
+//! The store finds a file and returns a handle; the disk opens it and returns its limits; the
+//! conductor gets both as one [`Object`] with the same handle. This module maps handles to files of
+//! the disk, and late answers to look-ups. A look-up that the store has no room for waits here,
+//! because a client that is told to retry would find the same full store. Look-ups wait in one queue
+//! per [`DeviceId`], so that a file system that hangs delays no other.
 //!
-//! It refuses (503) what has waited for [`LOOKUP_WAIT_MAX`], what finds as many waiting as there may
-//! be connections, and what the store gave up because its file system did not answer.
+//! It refuses (503) a look-up that has waited for [`LOOKUP_WAIT_MAX`], one more than there may be
+//! connections, and one whose file system did not answer in time.
 //!
-//! What the disk has closed goes back to the store, whose threads drop it: the last descriptor of a
-//! deleted file frees its space.
+//! Descriptors that the disk has closed go back to the store, whose threads drop them: the last
+//! close of a deleted file frees its space.
 //!
-//! Bounds: [`Store::handles_max`] handles, allocated at start; as many requests that wait as there
-//! may be connections, as many late answers as the store takes look-ups, both allocated when first
-//! needed; [`FAULTS_MAX`] faults; [`DEVICES_MAX`] devices. Each answer allocates its entity tag, which goes to the conductor.
+//! Bounds: [`Store::handles_max`] handles, allocated at start; one waiting look-up for each
+//! connection and one pending answer for each look-up of the store, both allocated when first
+//! needed; [`FAULTS_MAX`] faults; [`DEVICES_MAX`] devices. Each answer allocates its entity tag,
+//! which goes to the conductor.
 
 use std::collections::VecDeque;
 
@@ -26,9 +26,9 @@ use session::{
 };
 use store::{Attributes, DeviceId, Found, LookUp, Metadata, Source, Store, StoreRefusal, Symlinks};
 
-/// Longest wait for room in the store. Players give a request up after 10 s or more `[guess]`:
-/// earlier, a 503 would come too soon for a store that is about to have room, and later too late
-/// for anybody.
+/// Longest wait for room in the store. Players time a request out after 10 s or more `[guess]`. A
+/// shorter wait would refuse requests that could still be served; the answer to a longer one would
+/// come after the timeout.
 pub(super) const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What the log calls an object that is gone.
@@ -37,7 +37,7 @@ const NO_PATH: &str = "(a file that is closed)";
 /// Most faults kept until they are asked for; of more, the last.
 pub(super) const FAULTS_MAX: usize = 64;
 
-/// What went wrong with an object: for whoever tells the operator.
+/// What went wrong with an object, for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ObjectFault {
     /// The path it was asked for by.
@@ -49,13 +49,13 @@ pub(super) struct ObjectFault {
 /// What failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FaultKind {
-    /// Finding it, for another reason than that there is no such file, or no room yet.
+    /// The look-up, for another reason than a missing file or a lack of room.
     LookUp(StoreRefusal),
-    /// There was no room for it for too long, or too many waited for room.
+    /// The store had no room for too long, or too many look-ups waited.
     NoRoom,
-    /// Opening it for the disk.
+    /// The disk's open.
     Open(DiskError),
-    /// A read of it: those who were being sent what it was to bring are reset.
+    /// A read: its connection is reset.
     Read(DiskError),
 }
 
@@ -68,9 +68,9 @@ pub(super) struct Objects {
     store: Store,
     /// By handle.
     opened: Vec<Option<Opened>>,
-    /// Look-ups whose answers are to come, by the token that the store knows them under.
+    /// Look-ups pending in the store, by their token.
     pending: Vec<Option<LookupRequest>>,
-    /// Places of `pending` that are empty.
+    /// Empty indexes of `pending`.
     vacant: Vec<usize>,
     /// Look-ups that the store had no room for. A device whose queue is empty may be missing.
     waiting: Vec<WaitQueue>,
@@ -83,21 +83,21 @@ pub(super) struct Objects {
     counters: Counters,
 }
 
-/// Look-ups that wait for the same device, the eldest first.
+/// Look-ups that wait for room for the same device, the oldest first.
 #[derive(Debug)]
 struct WaitQueue {
     device: DeviceId,
     requests: VecDeque<LookupRequest>,
 }
 
-/// A look-up on its way to its answer.
+/// A look-up without an answer yet.
 #[derive(Debug)]
 pub(super) struct LookupRequest {
     plan: LookupPlan,
     requested_at: Instant,
 }
 
-/// What became of look-ups, since start.
+/// Look-ups that waited or were refused, since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
     /// Look-ups that waited for room in the store. One may wait more than once.
@@ -111,7 +111,7 @@ pub(super) struct Counters {
 struct Opened {
     file: FileIndex,
     limits: FileLimits,
-    /// A read of it failed: whoever asks for its path next is given the file opened anew.
+    /// A read of it failed: the next look-up of its path opens the file anew.
     needs_reopen: bool,
 }
 
@@ -145,8 +145,8 @@ impl Objects {
         &mut self.store
     }
 
-    /// Asks the store; `None` if the answer will come out of [`Objects::poll_answer`], perhaps
-    /// after the request came out of [`Objects::poll_waiting`].
+    /// Starts a look-up; `None` if [`Objects::poll_answer`] will return its answer, perhaps after
+    /// [`Objects::poll_waiting`] returned it to be tried again.
     pub(super) fn look_up<D: Disk>(
         &mut self,
         now: Instant,
@@ -157,8 +157,8 @@ impl Objects {
         self.ask(now, disk, LookupRequest { plan, requested_at })
     }
 
-    /// The request that has waited longest of those that there is room for or whose time is up: to
-    /// be asked again.
+    /// The oldest waiting look-up whose device has room or whose deadline has passed, to be tried
+    /// again.
     pub(super) fn poll_waiting(&mut self, now: Instant) -> Option<LookupRequest> {
         let store = &self.store;
         let is_due = |queue: &&mut WaitQueue| {
@@ -176,19 +176,19 @@ impl Objects {
         request
     }
 
-    /// When there is something to do even if nothing happens.
+    /// The next deadline.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let queues = self.waiting.iter();
         let waiting = queues.filter_map(|queue| Some(queue.requests.front()?.deadline()));
         waiting.chain(self.store.poll_timeout()).min()
     }
 
-    /// What last went wrong with an object, oldest first, each once.
+    /// The oldest fault that was not returned yet.
     pub(super) fn poll_fault(&mut self) -> Option<ObjectFault> {
         self.faults.pop_front()
     }
 
-    /// Asks the store, or refuses what is overdue.
+    /// Looks the path up in the store, or refuses a look-up past its deadline.
     pub(super) fn ask<D: Disk>(
         &mut self,
         now: Instant,
@@ -221,7 +221,7 @@ impl Objects {
         Some((plan.token, answer))
     }
 
-    /// Lets a request wait for room, in the order of asking.
+    /// Queues a look-up until there is room, in the order of arrival.
     fn wait_for_room(
         &mut self,
         device: DeviceId,
@@ -255,7 +255,7 @@ impl Objects {
         (token, Err(LookupError::Busy))
     }
 
-    /// Whoever asks for what is not there asks for nothing that is broken.
+    /// Refuses a look-up. A missing file or a directory is no fault.
     fn refuse(
         &mut self,
         request: LookupRequest,
@@ -268,14 +268,14 @@ impl Objects {
         (token, Err(lookup_error(refusal)))
     }
 
-    /// The next late answer, and whose it is.
+    /// The next late answer, with its token.
     pub(super) fn poll_answer<D: Disk>(
         &mut self,
         now: Instant,
         disk: &mut D,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        // Each turn takes one answer from the store, and a request asked again is not answered
-        // by a spoilt object again: it is opened anew.
+        // Terminates: each iteration takes one answer from the store, and a look-up tried again
+        // opens the file anew.
         loop {
             let (name, result) = self.store.poll_answer(now)?;
             let request = self.take_pending(name);
@@ -299,7 +299,7 @@ impl Objects {
         }
     }
 
-    /// The disk's name for an object that is in use.
+    /// The disk's file of an object in use.
     pub(super) fn file_of(&self, object: ObjectHandle) -> FileIndex {
         self.opened(object.0)
             .expect("invariant: the conductor reads open objects only")
@@ -314,16 +314,15 @@ impl Objects {
         }
     }
 
-    /// A read of `file`, under the name of `object`, failed. The device may have failed, or the
-    /// file is no longer what was opened; those who are being sent it are lost, but nobody else
-    /// should have to wait until the store looks at the file again.
+    /// A read of `file` for `object` failed: the device failed, or the file has changed. Transfers of
+    /// it are reset. New requests must not wait until the store revalidates the path.
     pub(super) fn on_read_failed(
         &mut self,
         object: ObjectHandle,
         file: FileIndex,
         error: DiskError,
     ) {
-        // The read may have outlived its object, and another have its name by now.
+        // The object may have been closed before the read completed, and its handle reused.
         if let Some(opened) = self.opened_mut(object.0)
             && opened.file == file
         {
@@ -345,12 +344,12 @@ impl Objects {
         self.store.release(object.0);
     }
 
-    /// Gives up what nobody has used for long.
+    /// Retires objects that were unused for long.
     pub(super) fn expire_unused(&mut self, now: Instant) {
         self.store.expire_unused(now);
     }
 
-    /// Closes what the store gave up; whether there was anything.
+    /// Closes the objects that the store has retired; whether there were any.
     pub(super) fn close_unused<D: Disk>(&mut self, disk: &mut D) -> bool {
         let mut is_any = false;
         while let Some(handle) = self.store.poll_closed() {
@@ -367,7 +366,7 @@ impl Objects {
         is_any
     }
 
-    /// Opens what was found, unless that was done before, and describes it.
+    /// Opens a found object in the disk, unless it is open, and describes it.
     fn admit<D: Disk>(&mut self, disk: &mut D, found: Found) -> LookupAnswer {
         let Found {
             handle,
@@ -405,7 +404,8 @@ impl Objects {
         })
     }
 
-    /// Numbers devices in the order in which they are found, as far as they are told apart.
+    /// The index of a device; devices are numbered in the order in which they are found, up to
+    /// [`DEVICES_MAX`].
     fn device_of(&mut self, device: u64) -> DeviceIndex {
         let known = self.devices.iter().position(|&known| known == device);
         let index = known.unwrap_or(self.devices.len());
@@ -415,7 +415,7 @@ impl Objects {
         DeviceIndex::new(index)
     }
 
-    /// Whether it is an object that was opened before and should be opened anew.
+    /// Whether the object was opened by an earlier look-up and must be opened anew.
     fn needs_reopen(&self, found: &Found) -> bool {
         found.opened.is_none()
             && self
@@ -423,7 +423,7 @@ impl Objects {
                 .is_some_and(|opened| opened.needs_reopen)
     }
 
-    /// Ends our use of an object that nobody is to be given any more.
+    /// Retires an object and ends our use of it.
     fn retire_and_release(&mut self, handle: u32) {
         self.store.retire(handle);
         self.store.release(handle);
@@ -468,7 +468,7 @@ impl LookupRequest {
     }
 }
 
-/// The store's name for a index in `pending`.
+/// The store's token for an index of `pending`.
 fn token_of(index: usize) -> u64 {
     u64::try_from(index).expect("invariant: a usize has at most 64 bits")
 }
@@ -499,7 +499,7 @@ fn open<D: Disk>(
     };
     let (file, limits) = disk.open(source)?;
     if limits.size_bytes != metadata.size_bytes {
-        // It grew or shrank between the store's look and the disk's: somebody is still writing it.
+        // It grew or shrank between the store's `statx` and the disk's open: it is being written.
         disk.close(file);
         return Err(DiskError::Changed);
     }
@@ -510,7 +510,8 @@ fn open<D: Disk>(
     })
 }
 
-/// What the store saw is what the disk compares with: a change in between does not go unseen.
+/// The status for the disk's change detection, as the store read it: so a change between the store's
+/// open and the disk's is detected.
 fn status_of(metadata: &Metadata, attributes: Attributes) -> FileStatus {
     let half = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
     let Attributes {

@@ -120,7 +120,7 @@ mod tests {
     use crate::warnings::Warnings;
 
     #[test]
-    fn each_fault_is_told_with_its_path_and_reason() {
+    fn each_fault_is_logged_with_its_path_and_reason() {
         let changed = "file changed while it was being sent, connection reset: /a; to replace a \
                        file, rename the new one over it";
         for (what, expected) in [

@@ -143,7 +143,7 @@ fn a_server_that_waits_for_its_interface_can_be_ended() {
 }
 
 #[test]
-fn an_address_that_somebody_claims_later_is_kept_and_told_of() {
+fn an_address_that_another_host_claims_later_is_kept_and_logged() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
     let client = lab.join_by_veth();

@@ -11,9 +11,9 @@
 
 mod addresses;
 mod lab;
+mod monitoring;
 mod privileges;
 mod tls;
-mod watch;
 
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
@@ -294,7 +294,7 @@ fn without_direct_reads_only_buffered_ones_are_served() {
 }
 
 #[test]
-fn a_capture_has_what_passed() {
+fn a_capture_has_all_frames() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
     let captures = TempDir::new().unwrap();

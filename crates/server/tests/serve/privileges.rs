@@ -82,7 +82,7 @@ fn stop(atlas: Atlas) -> String {
 }
 
 #[test]
-fn every_thread_has_given_up_what_root_may() {
+fn every_thread_has_dropped_its_capabilities() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
     let log = directory.path().join("access.log");
@@ -270,7 +270,7 @@ fn write_identity(at: &Path, name: &str) {
 }
 
 #[test]
-fn keys_that_only_root_can_read_are_read_again_by_a_process_of_its_own() {
+fn keys_that_only_root_can_read_are_read_again_by_the_reader_process() {
     /// `CAP_DAC_READ_SEARCH`.
     const READ_ANY_FILE: u64 = 1 << 2;
     let Some(lab) = Lab::new() else { return };

@@ -182,7 +182,7 @@ fn begun(lab: &Lab, certificate: &Path) -> StreamOwned<ClientConnection, TcpStre
 }
 
 #[test]
-fn nobody_is_dropped_by_sighup() {
+fn sighup_drops_no_connection() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
     let certificates = Certificates::new();
@@ -229,7 +229,7 @@ fn secrets_are_written_only_when_asked_for() {
 }
 
 #[test]
-fn emulated_sealing_is_said_aloud_and_keeps_lengths() {
+fn emulated_sealing_is_logged_and_keeps_lengths() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();
     let mut atlas = Atlas::emulate(&lab, directory.path());

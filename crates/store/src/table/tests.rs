@@ -56,7 +56,7 @@ fn objects_in_use_are_not_evicted() {
 }
 
 #[test]
-fn closed_handles_that_nobody_takes_use_up_the_entries() {
+fn closed_handles_that_are_not_polled_occupy_entries() {
     let mut table = Table::new(1, 2);
     for name in ["a", "b", "c"] {
         let handle = insert(&mut table, name).unwrap();

@@ -595,7 +595,7 @@ fn fill(bench: &mut Bench, byte: u8) -> memory::FilledSlot {
 }
 
 #[test]
-fn what_is_written_is_there_and_grows_the_file() {
+fn a_write_is_stored_and_grows_the_file() {
     for fixed_buffers in [true, false] {
         let config = UringConfig {
             fixed_buffers,

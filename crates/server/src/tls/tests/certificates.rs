@@ -207,7 +207,7 @@ fn a_file_has_a_greatest_size() {
 }
 
 #[test]
-fn no_refusal_says_a_word_of_a_key() {
+fn no_error_message_contains_key_bytes() {
     let files = Files::new();
     let key = good_key();
     let secret = key.lines().nth(1).unwrap();
@@ -291,7 +291,7 @@ fn certificate_served(
 }
 
 #[test]
-fn files_are_read_anew_and_tickets_stay_good() {
+fn reloaded_certificates_keep_tickets_valid() {
     let files = Files::new();
     let source = source_of(files.pair(good_certificate(), good_key()));
     let client = client_of(&TLS13);

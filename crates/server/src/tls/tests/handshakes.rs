@@ -219,7 +219,7 @@ fn a_second_hello_is_asked_for_when_the_first_has_no_share_we_take() {
 }
 
 #[test]
-fn what_comes_behind_the_clients_finished_is_the_sessions() {
+fn records_behind_the_clients_finished_go_to_the_session() {
     for version in [&TLS13, &TLS12] {
         let mut handshaker = handshaker();
         let mut client = connect(&client_of(version), NAME);
@@ -304,7 +304,7 @@ fn a_client_that_goes_away_half_way_leaves_nothing() {
 }
 
 #[test]
-fn who_takes_the_place_of_one_that_is_gone_begins_anew() {
+fn a_reused_connection_index_starts_a_new_handshake() {
     let mut handshaker = handshaker();
     let mut client = connect(&client_of(&TLS13), NAME);
     let hello = records_of(&mut client).remove(0);
@@ -361,7 +361,7 @@ fn a_handshake_is_charged_by_what_it_costs() {
 }
 
 #[test]
-fn what_leads_to_no_answer_is_charged_little() {
+fn records_without_an_answer_are_charged_little() {
     let mut handshaker = handshaker();
     let plan = TlsPlan::Handshake {
         token: TOKEN,

@@ -35,7 +35,7 @@ fn make_pipe(path: &Path) {
 }
 
 #[test]
-fn a_file_that_does_not_come_stops_nobody_and_requests_meanwhile_are_one() {
+fn a_file_that_hangs_blocks_no_caller_and_requests_are_merged() {
     let files = Files::new();
     let (loader, first) = start(&files);
     let key = files.path("key.pem");
@@ -64,7 +64,7 @@ fn a_file_that_does_not_come_stops_nobody_and_requests_meanwhile_are_one() {
 }
 
 #[test]
-fn what_is_no_longer_used_is_dropped_by_the_thread() {
+fn unused_configurations_are_dropped_by_the_thread() {
     let files = Files::new();
     let (loader, first) = start(&files);
     let old: Weak<_> = Arc::downgrade(&first.config);

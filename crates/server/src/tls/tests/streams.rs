@@ -95,7 +95,7 @@ fn our_key_changes_as_the_client_expects() {
 }
 
 #[test]
-fn the_clients_key_changes_as_it_says() {
+fn a_key_update_changes_the_clients_key() {
     let mut handshaker = handshaker();
     let mut client = connect(&client_of(&TLS13), NAME);
     let mut streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
@@ -114,7 +114,7 @@ fn the_clients_key_changes_as_it_says() {
 }
 
 #[test]
-fn who_has_no_next_key_is_told_so() {
+fn a_connection_without_a_next_key_gets_an_error() {
     let mut handshaker = handshaker();
     let plan = |serial, direction| {
         let token = TlsToken { serial, ..TOKEN };
@@ -149,7 +149,7 @@ fn who_has_no_next_key_is_told_so() {
 }
 
 #[test]
-fn nobody_shakes_hands_twice() {
+fn a_completed_handshake_refuses_another() {
     for version in [&TLS13, &TLS12] {
         let mut handshaker = handshaker();
         let mut client = connect(&client_of(version), NAME);

@@ -8,9 +8,9 @@ use link::sim::SimConfig as LinkConfig;
 
 use super::{CONNECTIONS_MAX, Client, Setup, World};
 use crate::failure::{EXIT_BROKEN, Failure};
+use crate::monitoring::Monitoring;
 use crate::run::Serving;
 use crate::signals::Signals;
-use crate::watch::Watch;
 
 /// Runs the world's worker on the real clock until it ends; gives back what came of it and the
 /// client, which has taken what was sent by then.
@@ -28,7 +28,7 @@ fn run_to_the_end(world: World) -> (Failure, Client) {
         epoch,
         Duration::ZERO,
         None,
-        Watch::default(),
+        Monitoring::default(),
     );
     let failure = serving.run("").unwrap_err();
     client.receive(now + Duration::from_secs(60));

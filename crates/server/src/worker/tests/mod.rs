@@ -407,7 +407,7 @@ impl Client {
 }
 
 #[test]
-fn an_idle_worker_says_so() {
+fn an_idle_worker_reports_no_progress() {
     let mut world = World::new(Setup::default());
     let step = world.step();
     assert!(!step.progressed && !step.blocked_on_link);
@@ -483,7 +483,7 @@ fn a_round_receives_no_more_than_its_bound() {
 }
 
 #[test]
-fn a_due_timer_looks_at_what_has_come_first() {
+fn received_frames_are_handled_before_due_timers() {
     // A connection that asks for nothing is closed in the end; not if its request waits unread.
     for (request, closed) in [
         (&b""[..], 1),
@@ -567,7 +567,7 @@ fn a_disk_that_hangs_delays_reads_of_its_own_files_only() {
 }
 
 #[test]
-fn late_answers_find_their_questions() {
+fn late_answers_reach_their_look_ups() {
     let mut world = World::connected(Setup {
         answers_later: true,
         files: 3,
@@ -605,7 +605,7 @@ fn objects_beyond_the_disks_table_are_refused_and_forgotten() {
 }
 
 #[test]
-fn a_file_found_changed_is_opened_anew_for_the_next_who_asks() {
+fn a_changed_file_is_opened_anew_for_the_next_request() {
     for answers_later in [false, true] {
         let mut world = World::connected(Setup {
             answers_later,

@@ -107,7 +107,7 @@ impl Crowd {
 /// Every connection asks for a new file as soon as it has the last. There is a place for each, so
 /// none is refused, however few look-ups may be under way.
 #[test]
-fn a_place_for_each_connection_is_enough() {
+fn an_object_for_each_connection_is_enough() {
     const CONNECTIONS: usize = 7;
     for objects_max in [CONNECTIONS, CONNECTIONS + 1] {
         for (lookups_max, answers_later) in [(1, true), (2, true), (64, true), (2, false)] {
@@ -134,7 +134,7 @@ fn a_place_for_each_connection_is_enough() {
 }
 
 #[test]
-fn who_waits_is_served_in_the_order_of_asking() {
+fn waiting_look_ups_are_served_in_order() {
     let mut crowd = Crowd::new(4, 1, 1, true);
     for connection in 0..4 {
         crowd.ask(NOW, connection);
@@ -152,7 +152,7 @@ fn who_waits_is_served_in_the_order_of_asking() {
 }
 
 #[test]
-fn waiting_ends_with_a_refusal_at_its_limit_and_not_before() {
+fn a_waiting_look_up_is_refused_at_its_deadline() {
     let mut crowd = Crowd::new(2, 1, 1, false);
     crowd.ask(NOW, 0);
     crowd.ask(NOW, 1);
@@ -174,7 +174,7 @@ fn waiting_ends_with_a_refusal_at_its_limit_and_not_before() {
 }
 
 #[test]
-fn as_many_wait_as_there_may_be_connections() {
+fn as_many_look_ups_wait_as_there_may_be_connections() {
     let mut crowd = Crowd::new(3, 1, 1, false);
     for connection in 0..3 {
         crowd.ask(NOW, connection);
@@ -228,7 +228,7 @@ fn a_request_waits_for_an_object_to_come_free() {
 }
 
 #[test]
-fn a_request_that_waits_too_long_is_told_to_come_back() {
+fn a_request_that_waits_too_long_gets_a_503() {
     let (mut world, _) = world_with_its_only_object_in_use();
     let asked_at = world.now;
     let before = world.client.received.len();
@@ -248,7 +248,7 @@ fn a_request_that_waits_too_long_is_told_to_come_back() {
 
 /// More ask for files of a device that hangs than it may have look-ups; then others ask.
 #[test]
-fn nobody_waits_behind_those_who_ask_a_device_that_hangs() {
+fn a_device_that_hangs_delays_no_look_ups_of_others() {
     let mut crowd = Crowd::new(20, 20, 8, true);
     crowd.next_file = HERE_FILES;
     let catalogue = crowd.objects.store_mut().catalogue_mut().unwrap();
@@ -279,7 +279,7 @@ fn nobody_waits_behind_those_who_ask_a_device_that_hangs() {
 }
 
 #[test]
-fn a_request_to_what_hangs_is_told_so_and_its_connection_lives_on() {
+fn a_request_to_a_device_that_hangs_gets_a_503_and_keeps_its_connection() {
     let mut world = World::connected(Setup::default());
     let hang = |world: &mut World, is_hung| {
         let catalogue = world.worker.store_mut().catalogue_mut().unwrap();
@@ -307,7 +307,7 @@ fn a_request_to_what_hangs_is_told_so_and_its_connection_lives_on() {
 }
 
 #[test]
-fn an_object_that_nobody_is_sent_is_closed_and_then_nothing_is_due() {
+fn an_unused_object_is_closed_and_no_timer_remains() {
     let mut world = World::connected(Setup::default());
     world.ask(0);
     world.receive(usize::try_from(FILE_BYTES).unwrap());
@@ -324,7 +324,7 @@ fn an_object_that_nobody_is_sent_is_closed_and_then_nothing_is_due() {
 
 /// Somebody is still being sent a file that was deleted.
 #[test]
-fn an_object_that_somebody_is_sent_stays_open() {
+fn an_object_in_use_stays_open() {
     let mut world = World::connected(Setup::default());
     world.ask(0);
     world.settle();

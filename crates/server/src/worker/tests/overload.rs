@@ -281,7 +281,7 @@ impl Crowd {
 const PLATEAU: f64 = 2_000.0;
 
 #[test]
-fn ten_times_the_handshakes_that_can_be_shaken_do_not_end_them_all() {
+fn ten_times_the_handshake_capacity_still_completes_handshakes() {
     let outcomes = [500, 2_000, 4_000, 20_000].map(|offered| Crowd::new().offer(offered));
     println!("{outcomes:?}");
     let completed = outcomes

@@ -164,7 +164,7 @@ fn a_round_makes_no_more_keys_than_its_bound() {
 }
 
 #[test]
-fn a_client_that_goes_away_is_forgotten() {
+fn the_handshake_of_a_client_that_disconnects_is_dropped() {
     let mut world = world(with_tls());
     world.send_sealed(&mut new_client());
     world.settle();
@@ -176,7 +176,7 @@ fn a_client_that_goes_away_is_forgotten() {
 }
 
 #[test]
-fn where_nobody_shakes_hands_the_client_is_reset() {
+fn without_a_handshaker_a_client_of_the_tls_port_is_reset() {
     let mut world = world(Setup::default());
     world.send_sealed(&mut new_client());
     world.run_until(|client| client.is_reset);
@@ -184,7 +184,7 @@ fn where_nobody_shakes_hands_the_client_is_reset() {
 }
 
 #[test]
-fn new_certificates_are_for_the_next_who_comes() {
+fn new_certificates_apply_to_new_handshakes() {
     let mut world = world(with_tls());
     let mut before = new_client();
     world.complete_handshake(&mut before);

@@ -15,7 +15,7 @@ pub(super) fn told(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn a_client_that_gets_what_it_asks_for_is_no_line() {
+fn a_served_request_logs_nothing() {
     let mut world = World::connected(Setup::default());
     world.fetch(0);
     world.ask(7);
@@ -28,7 +28,7 @@ fn a_client_that_gets_what_it_asks_for_is_no_line() {
 }
 
 #[test]
-fn a_failing_device_is_told_with_the_file_and_the_errno() {
+fn a_failed_read_is_logged_with_the_file_and_the_errno() {
     let disk = DiskConfig {
         error_chance: u32::MAX,
         ..Setup::default().disk
@@ -59,7 +59,7 @@ fn a_failing_device_is_told_with_the_file_and_the_errno() {
 }
 
 #[test]
-fn a_file_that_changed_is_told_with_its_path() {
+fn a_file_that_changed_is_logged_with_its_path() {
     let mut world = World::connected(Setup::default());
     world.fetch(0);
     let other = SimContent::Pattern {
@@ -78,7 +78,7 @@ fn a_file_that_changed_is_told_with_its_path() {
 }
 
 #[test]
-fn a_client_that_is_refused_for_want_of_room_is_told() {
+fn a_client_refused_for_lack_of_room_is_logged() {
     let mut world = World::connected(Setup::default());
     for _ in 1..CONNECTIONS_MAX {
         world.reconnect();
@@ -119,7 +119,7 @@ impl Link for Losing {
 }
 
 #[test]
-fn frames_that_are_lost_are_told_with_the_errno() {
+fn lost_frames_are_logged_with_the_errno() {
     let setup = Setup::default();
     let (disk, conductor) = (
         SimDisk::new(setup.disk),

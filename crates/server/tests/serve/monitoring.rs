@@ -114,7 +114,7 @@ fn every_request_has_a_line_and_the_file_can_be_rotated() {
 }
 
 #[test]
-fn readers_that_do_not_read_stop_nobody() {
+fn readers_that_do_not_read_block_no_one_else() {
     /// More lines than fit the pipe and the queue.
     const REQUESTS: usize = 24_000;
     /// Asked for at once.
@@ -244,7 +244,7 @@ fn metrics_are_read_under_load_and_by_those_who_do_not_read() {
 }
 
 #[test]
-fn what_hurts_a_client_is_told_with_its_name() {
+fn failures_are_logged_with_the_file_or_the_client() {
     let Some(lab) = Lab::new() else { return };
     let (directory, _) = directory();
     let mut atlas = Atlas::start(&lab, directory.path(), &[]);

@@ -1,8 +1,9 @@
-//! How the server is watched from outside while it serves: access log, metrics, health.
+//! Access log, metrics and health checks while the server runs.
 //!
-//! [`Watched`] is opened while the process still has the rights it was started with; [`Watch`] is
-//! what runs afterwards, with threads that have no more rights than the worker. All that the worker
-//! does for them is to hand lines over and to store its counters, once a second at most.
+//! [`MonitoringSetup`] opens files and sockets while the process still has the rights it was started
+//! with; [`Monitoring`] runs afterwards, with threads that have no more rights than the worker. It
+//! refuses to make the worker wait: the worker queues lines, and stores its counters in atomics once
+//! a second at most. Bounds: those of [`crate::access_log`] and [`crate::metrics`].
 
 use std::sync::Arc;
 use std::time;
@@ -21,15 +22,16 @@ use crate::privileges::Identity;
 use crate::report::Pair;
 use crate::settings::Settings;
 
-/// What was opened and is not served yet.
+/// Files and sockets of the monitoring, opened but not in use yet.
 #[derive(Debug)]
-pub struct Watched {
+pub struct MonitoringSetup {
     access_log: Option<OpenLog>,
     metrics: Option<Listener>,
 }
 
-impl Watched {
-    /// Opens what the settings ask for, with the rights of the start. `identity` is who serves.
+impl MonitoringSetup {
+    /// Opens what the settings ask for, with the rights of the start. `identity`: the user that
+    /// serves.
     ///
     /// # Errors
     /// What cannot be opened, and what to do about it.
@@ -55,7 +57,7 @@ impl Watched {
         counters: &[Pair],
         epoch: time::Instant,
         start_unix_seconds: u64,
-    ) -> Result<Watch, Failure> {
+    ) -> Result<Monitoring, Failure> {
         let access_log = self.access_log.map(OpenLog::start).transpose()?;
         let page = match self.metrics {
             None => None,
@@ -66,7 +68,7 @@ impl Watched {
                 Some(page)
             }
         };
-        Ok(Watch {
+        Ok(Monitoring {
             access_log,
             page,
             published_at: Instant::ZERO,
@@ -75,25 +77,25 @@ impl Watched {
     }
 }
 
-/// What runs beside the worker.
+/// The access log and the metrics of a running server.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct Monitoring {
     access_log: Option<Arc<Output>>,
     page: Option<Arc<Page>>,
     published_at: Instant,
-    /// Something happened since the counters were published.
+    /// A round made progress since the counters were published.
     is_changed: bool,
 }
 
-impl Watch {
-    /// What is to be told of every request; `None`: no access log is wanted.
+impl Monitoring {
+    /// The access log, for the session; `None`: not configured.
     #[must_use]
     pub fn request_log(&self) -> Option<AccessLog> {
         let output = self.access_log.as_ref()?;
         Some(AccessLog::new(Arc::clone(output), SystemTime::now))
     }
 
-    /// A round is over; `progressed` if anything happened in it.
+    /// Call it after each round; `progressed`: the round did something.
     pub fn on_round(
         &mut self,
         now: Instant,
@@ -110,14 +112,14 @@ impl Watch {
         }
     }
 
-    /// The access log may have been moved away.
+    /// Opens the access log's file again, which may have been renamed.
     pub fn reopen(&self) {
         if let Some(output) = &self.access_log {
             output.reopen();
         }
     }
 
-    /// No new requests are taken any more.
+    /// The server accepts no new requests any more.
     pub fn on_ending(&self) {
         if let Some(page) = &self.page {
             page.end();
@@ -140,7 +142,8 @@ impl Watch {
     }
 }
 
-/// The counters of what is watched with are always there: whoever adds up logs needs no cases.
+/// Adds the counters of the access log and the log. They are present even if no access log is
+/// configured, so that every report has the same counters.
 fn with_own(mut pairs: Vec<Pair>, access_log: Option<&Output>) -> Vec<Pair> {
     let dropped = access_log.map_or(0, Output::dropped);
     pairs.push(("access_log_dropped_count", dropped));
@@ -155,22 +158,22 @@ mod tests {
 
     use clock::{Duration, Instant};
 
-    use super::{Watch, with_own};
+    use super::{Monitoring, with_own};
     use crate::metrics::{Health, PUBLISH_EVERY, Page};
 
     const NANO: Duration = Duration::from_nanos(1);
 
     #[test]
-    fn counters_are_published_once_a_second_and_only_if_something_happened() {
+    fn counters_are_published_once_a_second_and_only_after_progress() {
         let page = Page::new(
             &with_own(vec![("a_count", 0)], None),
             std::time::Instant::now(),
             0,
         );
         let page = Arc::new(page);
-        let mut watch = Watch {
+        let mut watch = Monitoring {
             page: Some(Arc::clone(&page)),
-            ..Watch::default()
+            ..Monitoring::default()
         };
         let asked = Cell::new(0);
         let mut round = |at, progressed| {
@@ -196,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_watched_is_not_asked() {
-        let mut watch = Watch::default();
+    fn without_metrics_no_counters_are_collected() {
+        let mut watch = Monitoring::default();
         watch.on_round(Instant::FAR_FUTURE, true, || {
             unreachable!("nobody reads them")
         });
