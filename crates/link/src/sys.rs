@@ -41,7 +41,7 @@ fn check(result: c_int) -> Result<c_int, i32> {
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<OwnedFd, i32> {
     // SAFETY: takes three integers and touches no memory of ours.
     let fd = check(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: the call above has just made this descriptor and nobody else knows it.
+    // SAFETY: the call above has just made this descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -119,7 +119,7 @@ fn receiving_acknowledgments() {
         let frame = acknowledgment(mac, 9);
         let mut burst = || (0..BURST).for_each(|_| sender.send(&frame));
         let alone = best_nanos(BURST, &mut burst);
-        eprintln!("\nsent, with nobody to receive it:        {alone:4} ns a frame");
+        eprintln!("\nsent, without a receiver:        {alone:4} ns a frame");
 
         let mut batches = Batches::open("v0");
         for count in [1, 8, 64] {

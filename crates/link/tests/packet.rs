@@ -352,7 +352,7 @@ fn a_full_device_queue_returns_full_although_the_descriptor_polls_writable() {
     });
 }
 
-/// A device whose queue fills, since nobody reads what it is given: a tap.
+/// A device whose queue fills, because its frames are not read: a tap.
 fn stuck_device() -> (Tap, Packet) {
     let config = TapConfig {
         name: "t0".to_owned(),
@@ -477,7 +477,7 @@ fn frames_that_overflow_the_ring_are_counted_when_the_next_frame_arrives() {
             received += link.receive(Instant::ZERO, 4_096, &mut |_| ()).unwrap();
             received == 2_048
         });
-        assert_eq!(link.counters().overflow_frames, 0, "nobody has told yet");
+        assert_eq!(link.counters().overflow_frames, 0, "not reported yet");
         socket.send_to(b"x", (V4, 7)).unwrap();
         receive_until(&mut link, |_| Some(()));
         assert_eq!(link.counters().overflow_frames, 100);

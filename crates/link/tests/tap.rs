@@ -261,7 +261,7 @@ fn a_macvtap_is_a_station_with_the_interface_s_mac() {
         peer.run(|| ip("address add 10.77.0.2/24 dev v1"));
         peer.run(|| ip("address add fd77::2/64 dev v1 nodad"));
         // Nodes are numbered by interface index in one /dev for all namespaces: a number that
-        // nobody else counts up to.
+        // no other namespace counts up to.
         let index = 1_000_000 + std::process::id();
         ip(&format!(
             "link add link v0 name m0 index {index} type macvtap mode bridge"
@@ -340,7 +340,7 @@ fn a_host_that_receives_a_large_segment_hands_us_one() {
         let mut tap = open("t0", &["10.77.0.1/24"]);
         ip("neighbour add 10.77.0.9 dev t0 lladdr 02:00:00:00:00:09");
         let client = std::thread::scope(|scope| {
-            // A connection to nobody: only its first segment matters. Same namespace as we.
+            // A connection without a peer: only its first segment matters. In our namespace.
             let connect = || {
                 let address = "10.77.0.9:80".parse().unwrap();
                 let patience = std::time::Duration::from_millis(200);

@@ -10,7 +10,7 @@
 //! same rights.
 //!
 //! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
-//! the server starts. Bounds: [`DESCRIPTORS_RESERVED`], [`FILES_TRIED_MAX`].
+//! the server starts. Bounds: `DESCRIPTORS_RESERVED`, `FILES_TRIED_MAX`.
 
 use std::fs;
 use std::io::{self, Write as _};

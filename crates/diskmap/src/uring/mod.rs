@@ -268,7 +268,7 @@ impl Uring {
         // SAFETY: the entry's address and length lie within a slot (`read` and `write` check the
         // length) whose token sits in the table of commands until the completion, and an arena
         // that misses a token never unmaps. A Reading slot yields no references; of a Writing one
-        // nobody can have a mutable reference, for lack of the token. The descriptor is still_registered open
+        // no mutable reference exists, because that needs the token. The descriptor is kept open
         // by the file table until no command names it.
         let pushed = unsafe { self.ring.0.submission().push(&entry) };
         pushed

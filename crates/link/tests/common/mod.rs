@@ -302,7 +302,7 @@ pub(crate) fn send_at(
     )
 }
 
-/// Answers who asks for our address, until a frame of UDP arrives; returns it.
+/// Answers ARP and neighbour solicitations for our address until a UDP frame arrives; returns it.
 pub(crate) fn answer_until_udp(
     link: &mut impl Link,
     our_address: IpAddr,

@@ -274,7 +274,7 @@ fn files_without_read_permission_are_refused() {
         for (name, mode) in [("closed", 0o000), ("shut", 0o000), ("..", 0o755)] {
             fs::set_permissions(site.path(name), fs::Permissions::from_mode(mode)).unwrap();
         }
-        // Root may read everything, so this thread, and those the store starts, become nobody.
+        // Root may read everything, so this thread, and those the store starts, become user nobody.
         let before = become_user(65_534);
         if File::open(site.path("closed")).is_ok() {
             become_user(before);

@@ -215,7 +215,7 @@ fn a_mapped_file_written_to_has_changed() {
         )
     };
     assert_ne!(map, libc::MAP_FAILED);
-    // SAFETY: within the mapping, to which nobody holds a reference.
+    // SAFETY: within the mapping, to which no reference exists.
     unsafe { map.cast::<u8>().write_volatile(0xff) };
     assert_eq!(bench.read(file, 0), Err(DiskError::Changed));
     // SAFETY: the mapping made above, not used again.

@@ -17,7 +17,7 @@ fn bench() -> Bench {
 fn open_locked(bench: &mut Bench) -> (PathBuf, FileIndex) {
     let path = bench.create("served", 8192);
     let file = File::from(descriptor(&path, Mode::Direct));
-    file.lock().expect("nobody else has it");
+    file.lock().expect("no other process has the lock");
     let source = FileSource::Descriptor(file.into());
     let (file, _) = bench.disk.open(source).expect("there is room");
     (path, file)

@@ -1,4 +1,4 @@
-//! How serving ends when something breaks: clients are told, and do not wait for minutes.
+//! How serving ends after an error: connections are reset, so that no client waits for a timeout.
 
 use std::time;
 

@@ -1,5 +1,5 @@
-//! The worker over a simulated link and disk, with one client whose TCP is a few lines: it takes
-//! what comes in order and acknowledges it. Loss, reordering and crowds are the simulator's.
+//! The worker with a simulated link and disk, and one client with a minimal TCP: it receives in
+//! order and acknowledges. The simulator tests loss, reordering and many clients.
 
 mod end;
 mod objects;
@@ -43,7 +43,7 @@ const SLOTS: u32 = 16;
 /// Every read takes this long.
 const DISK_LATENCY: Duration = Duration::from_micros(100);
 
-/// What a test wants to be otherwise.
+/// Settings that tests change.
 struct Setup {
     link: LinkConfig,
     disk: DiskConfig,
@@ -99,7 +99,7 @@ struct Client {
     received: Vec<u8>,
     is_connected: bool,
     is_reset: bool,
-    /// Resets that came, of whichever connection.
+    /// Number of RSTs received, on any connection.
     resets: usize,
 }
 
@@ -213,7 +213,7 @@ impl World {
         world
     }
 
-    /// A connection is open and the worker has nothing to do.
+    /// A world with an open connection and an idle worker.
     fn connected(setup: Setup) -> Self {
         let mut world = Self::new(setup);
         world.connect();
@@ -226,7 +226,7 @@ impl World {
         self.run_until(|client| client.is_connected);
     }
 
-    /// The client forgets its connection and makes another.
+    /// The client drops its connection and opens another.
     fn reconnect(&mut self) {
         self.client.source_port += 1;
         self.client.is_connected = false;
@@ -270,7 +270,7 @@ impl World {
             }
             self.client.receive(self.now);
             if is_done(&self.client) {
-                // The last acknowledgment, and what the worker makes of it.
+                // Handles the last acknowledgment.
                 self.settle();
                 return;
             }
@@ -625,7 +625,7 @@ fn a_changed_file_is_opened_anew_for_the_next_request() {
         world.ask(0);
         world.run_until(|client| client.is_reset);
         assert!(world.counter("disk_changed_commands") > 0);
-        // The store still believes what it saw, and would for a second.
+        // The store does not check the path again for a second.
         world.reconnect();
         world.fetch_as(0, &other);
         assert_eq!(world.counter("store_opened_objects"), 2);

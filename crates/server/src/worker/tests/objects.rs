@@ -1,4 +1,4 @@
-//! Crowds at a small store: who waits, who is refused, and when.
+//! More look-ups than a small store has room for: which wait, which are refused, and when.
 
 use clock::{Duration, Instant};
 use diskmap::sim::SimDisk;
@@ -104,8 +104,8 @@ impl Crowd {
     }
 }
 
-/// Every connection asks for a new file as soon as it has the last. There is a place for each, so
-/// none is refused, however few look-ups may be under way.
+/// Every connection requests a new file when it has received the last one. There is an object for
+/// each connection, so no request is refused, however small the limit of look-ups.
 #[test]
 fn an_object_for_each_connection_is_enough() {
     const CONNECTIONS: usize = 7;
@@ -179,7 +179,7 @@ fn as_many_look_ups_wait_as_there_may_be_connections() {
     for connection in 0..3 {
         crowd.ask(NOW, connection);
     }
-    // Somebody left and another came in its place.
+    // One connection was closed, and another was opened.
     crowd.ask(NOW, 1);
     let plan = LookupPlan {
         token: LookupToken(2),
@@ -193,8 +193,8 @@ fn as_many_look_ups_wait_as_there_may_be_connections() {
     assert_eq!(crowd.objects.counters().overdue, 1);
 }
 
-/// One connection is being sent the only object there may be and acknowledges nothing, another
-/// waits. With the world, the first one's port and next sequence number.
+/// With room for one object: a connection receives it and acknowledges nothing, another waits.
+/// Returns the world, and the first connection's port and next sequence number.
 fn world_with_its_only_object_in_use() -> (World, (u16, SeqNumber)) {
     let mut world = World::connected(Setup {
         files: 2,
@@ -246,7 +246,7 @@ fn a_request_that_waits_too_long_gets_a_503() {
     );
 }
 
-/// More ask for files of a device that hangs than it may have look-ups; then others ask.
+/// More look-ups of a device that hangs than it may have; then look-ups of another device.
 #[test]
 fn a_device_that_hangs_delays_no_look_ups_of_others() {
     let mut crowd = Crowd::new(20, 20, 8, true);
@@ -322,7 +322,7 @@ fn an_unused_object_is_closed_and_no_timer_remains() {
     assert_eq!(world.worker.store().poll_timeout(), None);
 }
 
-/// Somebody is still being sent a file that was deleted.
+/// A deleted file is still being sent.
 #[test]
 fn an_object_in_use_stays_open() {
     let mut world = World::connected(Setup::default());

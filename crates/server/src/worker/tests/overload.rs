@@ -1,7 +1,7 @@
-//! More handshakes than a full worker can shake: real clients, real worker, virtual time.
+//! More handshakes than a busy worker can complete: real clients, real worker, virtual time.
 //!
-//! A round takes [`ROUND`], as with streams at full speed, and what its handshakes cost besides,
-//! by constants of this file: the worker's own estimates have no say in it.
+//! A round takes [`ROUND`], as with streams at full speed, plus the cost of its handshakes by
+//! constants of this file, independent of the worker's own estimates.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

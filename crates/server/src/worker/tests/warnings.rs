@@ -1,4 +1,4 @@
-//! What hurts a client becomes a line that names it.
+//! Failures that affect clients are logged with the file or the client.
 
 use link::Link;
 use wire::{Outgoing, TcpFlags};
@@ -92,7 +92,7 @@ fn a_client_refused_for_lack_of_room_is_logged() {
     assert_eq!(told(&mut world), [line]);
 }
 
-/// A link that loses all it is given.
+/// A link that loses every frame.
 struct Losing;
 
 impl Link for Losing {
