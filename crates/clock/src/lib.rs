@@ -16,7 +16,7 @@ pub struct Instant(u64);
 impl Instant {
     /// The worker's start.
     pub const ZERO: Self = Self(0);
-    /// Later than any moment a worker can live to see.
+    /// Later than any moment that a worker can reach.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the worker's start.

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_field_is_refused() {
+    fn invalid_fields_are_refused() {
         for (line, problem) in [
             ("", FieldProblem::Name),
             ("X", FieldProblem::Name),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_for_a_field_of_ours_is_known() {
+    fn fields_that_replace_ours_are_detected() {
         let mut fields = ExtraFields::default();
         fields.push("X: y").unwrap();
         assert!(!fields.has_cache_control() && !fields.conflicts_with_cors());

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none_and_what_is_empty_is_empty() {
+    fn absent_fields_are_none_and_empty_ones_are_empty() {
         assert_eq!(find(b""), (&b""[..], None, None));
         assert_eq!(find(b"\r\n\n"), (&b""[..], None, None));
         let head = b"GET / HTTP/1.1\nUser-Agent:\nReferers: a\nUser-Agent : b\n\n";

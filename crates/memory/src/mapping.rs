@@ -303,7 +303,7 @@ AnonHugePages:         0 kB
 ";
 
     #[test]
-    fn a_refusal_says_what_is_used_instead_and_what_to_do() {
+    fn the_fallback_message_names_what_is_used_and_what_to_do() {
         assert_eq!(
             explain_refusal(18, libc::ENOMEM, None),
             "huge pages unavailable (18 × 2 MiB wanted, ENOMEM): using transparent huge pages; to \
@@ -327,7 +327,7 @@ AnonHugePages:         0 kB
     }
 
     #[test]
-    fn every_kind_of_page_is_aligned_touched_and_honest() {
+    fn every_kind_of_page_is_aligned_resident_and_reported() {
         for best in [PageKind::Huge2M, PageKind::Transparent, PageKind::Ordinary] {
             let mut mapping = Mapping::new(HUGE_PAGE_BYTES + 1, best).expect("4 MiB");
             assert_eq!(mapping.length_bytes(), 2 * HUGE_PAGE_BYTES);
@@ -350,7 +350,7 @@ AnonHugePages:         0 kB
     }
 
     #[test]
-    fn pages_that_cannot_be_had_are_an_error_and_no_signal() {
+    fn unavailable_pages_are_an_error_and_not_a_sigbus() {
         // As with huge pages beyond a cgroup's limit, touching what lies behind the end of a file
         // is a SIGBUS.
         // SAFETY: the name is a C string.

@@ -1,13 +1,13 @@
 //! Alerts (RFC 8446 s6).
 
-/// Why a connection ends, as the peer is told. The numbers are the protocol's.
+/// Why a connection ends, as sent to the peer. The numbers are the protocol's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum AlertDescription {
     /// The sender will send nothing more.
     CloseNotify = 0,
-    /// A message that may not come now.
+    /// A message that is not allowed now.
     UnexpectedMessage = 10,
     /// A record that cannot be opened.
     BadRecordMac = 20,
@@ -19,7 +19,7 @@ pub enum AlertDescription {
     DecodeError = 50,
     /// A version we do not speak.
     ProtocolVersion = 70,
-    /// Our own fault.
+    /// An internal error of ours.
     InternalError = 80,
     /// TLS 1.2: a second handshake on the same connection is refused.
     NoRenegotiation = 100,
@@ -30,12 +30,12 @@ pub enum AlertDescription {
 pub struct Alert {
     /// Level 2; else 1, warning.
     pub is_fatal: bool,
-    /// What of.
+    /// Its cause.
     pub description: AlertDescription,
 }
 
 impl Alert {
-    /// The peer will hear nothing more (RFC 8446 s6.1).
+    /// The sender will send nothing more (RFC 8446 s6.1).
     pub const CLOSE_NOTIFY: Self = Self {
         is_fatal: false,
         description: AlertDescription::CloseNotify,

@@ -1,11 +1,12 @@
-//! The client's records: framing, opening, and what they say.
+//! The client's records: framing, opening, and the messages in them.
 //!
-//! It refuses, each with the alert the RFC names, whatever a client may not send after its
-//! handshake: records in the clear, records too long, messages that are not KeyUpdate, messages
-//! cut by something else, messages of no bytes. The first refusal is the last: nothing is opened
-//! after it, so an attacker has one guess at a tag per connection.
+//! It refuses everything that a client may not send after its handshake, with the alert that the RFC
+//! requires: plaintext records, records too long, messages other than KeyUpdate, messages with other
+//! records between their parts, empty messages. After the first refusal nothing is opened any more,
+//! so an attacker has one guess at a tag per connection.
 //!
-//! Bounds: [`RECORD_BYTES_MAX`]. No byte is kept, of a message cut between records neither.
+//! Bounds: [`RECORD_BYTES_MAX`]. No received byte is kept, not even of a message that is cut between
+//! records.
 
 use core::fmt;
 
@@ -26,7 +27,7 @@ pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + (1 << 14) + 256;
 /// complete. For any record, sealed or not. The whole record need not be there yet.
 ///
 /// # Errors
-/// What the peer is to be told of a header that no record can have: unknown type
+/// The alert for a header that no record can have: unknown type
 /// (`unexpected_message`), version not 3.x (`protocol_version`), too long (`record_overflow`).
 pub fn peek_record(bytes: &[u8]) -> Result<Option<usize>, AlertDescription> {
     let Some(&[type_code, major, _minor, high, low]) = bytes.first_chunk() else {
@@ -45,7 +46,7 @@ pub fn peek_record(bytes: &[u8]) -> Result<Option<usize>, AlertDescription> {
     Ok(Some(record_bytes))
 }
 
-/// What a record of the client's came to.
+/// What an opened record of the client's means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
     /// Application data; may be empty.
@@ -58,19 +59,19 @@ pub enum Event<'a> {
     },
     /// `close_notify`: the client will send nothing more.
     CloseNotify,
-    /// TLS 1.2: the client wants another handshake. It is told no
+    /// TLS 1.2: the client asks for renegotiation. The answer is a warning
     /// ([`AlertDescription::NoRenegotiation`]).
     Renegotiation,
     /// The client ended the connection by a fatal alert of this number.
     Aborted(u8),
-    /// Nothing to be done: a part of a message, an alert that means nothing, anything after the
-    /// client's last word.
+    /// Nothing needs to be done: a part of a message, an alert that is ignored, anything after the
+    /// client's `close_notify` or fatal alert.
     Nothing,
 }
 
 /// The receiving half of one connection's record layer.
 ///
-/// Key and IV are wiped on drop and on [`Inbound::rekey`], and `Debug` says neither.
+/// Key and IV are wiped on drop and on [`Inbound::rekey`], and `Debug` prints neither.
 pub struct Inbound {
     key: LessSafeKey,
     iv: Iv,
@@ -130,7 +131,7 @@ impl Inbound {
         self.scheme.version()
     }
 
-    /// Whether the client said its last word: what comes behind it is ignored, whatever it is.
+    /// Whether the client sent its `close_notify` or a fatal alert: everything after it is ignored.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
@@ -157,9 +158,9 @@ impl Inbound {
     /// Opens one whole record in place.
     ///
     /// # Errors
-    /// The fatal alert the client is to be sent. Nothing can be opened afterwards: every further
-    /// call is an `internal_error`, as is a call between [`Event::KeyUpdate`] and
-    /// [`Inbound::rekey`], and one with less or more than a record, for these are faults of ours.
+    /// The fatal alert to send to the client. Nothing can be opened afterwards: every further call
+    /// is an `internal_error`. So is a call between [`Event::KeyUpdate`] and [`Inbound::rekey`], and
+    /// a call with less or more than one record, because these are errors of ours.
     pub fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<Event<'a>, Alert> {
         let opened = match self.state {
             State::Open => self.open_next(record),

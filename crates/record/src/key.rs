@@ -1,4 +1,4 @@
-//! Traffic keys as the handshake hands them over.
+//! Traffic keys, as the handshake provides them.
 
 use core::fmt;
 
@@ -66,7 +66,7 @@ pub enum KeyError {
     },
 }
 
-/// One direction's traffic key and IV. Wiped on drop; its `Debug` says neither.
+/// One direction's traffic key and IV. Wiped on drop; its `Debug` prints neither.
 pub struct TrafficKey {
     version: Version,
     algorithm: Algorithm,

@@ -1,15 +1,15 @@
 //! The TLS record layer after the handshake: framing, nonces, sealing in place, opening.
 //!
 //! **A record's bytes are a pure function of (key, record number, content type, content)**, so a
-//! record that was lost can be read and sealed again, and is the same record. Whoever seals the
-//! same number twice compares the [`Tag`]s: if they differ, the content has changed, and sending
-//! both would give the key away (the nonce would have been used twice; Joux, "Authentication
-//! failures in NIST version of GCM", 2006).
+//! record that was lost can be read and sealed again, and is the same record. A caller that seals
+//! the same number twice compares the [`Tag`]s: if they differ, the content has changed, and sending
+//! both records would reveal the authentication key, because the nonce was used twice (Joux,
+//! "Authentication failures in NIST version of GCM", 2006).
 //!
-//! It refuses to shake hands, to compute a key (both are rustls's, see the `server` room), to count
-//! records on the sending side (the stream's layout does), to allocate per record, and to say a
-//! key in `Debug`. Versions: TLS 1.3 (RFC 8446) and TLS 1.2 with AEAD suites (RFC 5246, RFC 5288,
-//! RFC 7905).
+//! It makes no handshake and computes no key (both are rustls's, see the `server` room), does not
+//! count records on the sending side (the stream's layout does), does not allocate per record, and
+//! prints no key in `Debug`. Versions: TLS 1.3 (RFC 8446) and TLS 1.2 with AEAD suites (RFC 5246,
+//! RFC 5288, RFC 7905).
 //!
 //! Bounds: [`CONTENT_BYTES_MAX`] bytes of content a record, [`RECORD_BYTES_MAX`] bytes a record of
 //! the client's.

@@ -1,5 +1,5 @@
-//! What the versions and AEADs differ in: the bytes around the content, the nonce, and what is
-//! authenticated besides the content.
+//! The differences between versions and AEADs: the bytes around the content, the nonce, and the
+//! additional authenticated data.
 
 use aws_lc_rs::aead::{LessSafeKey, UnboundKey};
 use zeroize::Zeroize;

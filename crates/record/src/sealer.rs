@@ -1,8 +1,8 @@
 //! Sealing in place.
 //!
-//! In a slot the content of the next record follows at once, so nothing may be written behind the
-//! content, not even for a moment: the content type that TLS 1.3 seals with the content lives in
-//! the trailer only (`seal_in_place_scatter`, which also writes the tag where it belongs).
+//! In a slot the content of the next record follows at once, so nothing may be written after the
+//! content, not even temporarily. The content type that TLS 1.3 seals with the content is therefore
+//! written to the trailer only (`seal_in_place_scatter`, which also writes the tag there).
 
 use core::fmt;
 
@@ -50,7 +50,7 @@ impl Framing {
 
 /// Seals records of one direction under one key.
 ///
-/// Key and IV are wiped on drop, and `Debug` says neither.
+/// Key and IV are wiped on drop, and `Debug` prints neither.
 pub struct Sealer {
     key: LessSafeKey,
     iv: Iv,
@@ -64,7 +64,7 @@ enum Form {
     Bare,
 }
 
-/// The key of [`Sealer::emulated`]. Public, as the word says: it protects nothing.
+/// The key of [`Sealer::emulated`]. It is public and protects nothing.
 const EMULATED_KEY: [u8; 16] = *b"everybody knows!";
 
 impl Sealer {

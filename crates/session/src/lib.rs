@@ -1,20 +1,19 @@
-//! The conductor: ACK credit becomes reads, reads become segments.
+//! The conductor: turns the credit of ACKs into disk reads, and completed reads into TCP segments.
 //!
-//! Frames, completions, answers of the store and moments come in; look-ups, reads and frames come
-//! out. It makes no system call, reads no clock and touches no payload: a byte is in a slot of the
-//! arena between its read and its frame, and nowhere else.
+//! Its input are frames, completions, answers of the store and the time; its output are look-ups,
+//! reads and frames. It makes no system call, reads no clock and copies no payload: from its read to
+//! its frame a byte is in a slot of the arena and nowhere else.
 //!
-//! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]; per
-//! connection there are at most 17 KiB of what the client sent and as much that was taken of it
-//! already (over TLS 32 KiB of it opened; buffers grow by doubling), eight replies' heads
-//! ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and the log of
-//! [`tcp::flight::ENTRIES_MAX`] transmissions. These four grow to what a connection needs
-//! when it first needs it; beyond that, a look-up takes its path, a device that was not seen before
-//! ([`DEVICES_MAX`]) a queue of connections, and queues of what the caller polls each round grow to
-//! the most that ever waited.
+//! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]. Each
+//! connection has at most 17 KiB of received bytes and as many that were parsed already (over TLS
+//! also 32 KiB of opened bytes; buffers grow by doubling), eight replies' heads
+//! ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and a log of [`tcp::flight::ENTRIES_MAX`]
+//! transmissions. These four grow when a connection first needs them. Besides, a look-up allocates
+//! its path, a device seen for the first time ([`DEVICES_MAX`]) a queue of connections, and the
+//! queues that the caller polls each round grow to the most entries they ever had.
 //!
-//! Reading first: [`Conductor`], then `fetch` (how credit becomes a read), `stream_map` (what
-//! stands in for a socket buffer).
+//! Reading first: [`Conductor`], then `fetch` (from credit to a read), `stream_map` (in place of a
+//! socket buffer).
 #![forbid(unsafe_code)]
 
 mod address;
@@ -46,7 +45,7 @@ pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
 pub use trouble::Trouble;
 
-/// What the conductor is told at start; every size in it is a bound on memory.
+/// The conductor's configuration; every size in it is a bound on memory.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Addresses this stack answers for (IPv4 and IPv6).
@@ -55,7 +54,8 @@ pub struct Config {
     pub mac: MacAddress,
     /// Link MTU, bytes.
     pub mtu_bytes: u16,
-    /// Largest IP packet the link takes for segmentation, bytes; 0: none, it gets MTU-sized ones.
+    /// Largest IP packet the link takes for segmentation, bytes; 0: no segmentation, the link gets
+    /// packets of at most the MTU.
     pub segmentation_bytes_max: u32,
     /// Whether the link completes checksums. Segmentation needs it.
     pub checksum_offload: bool,
@@ -66,45 +66,46 @@ pub struct Config {
     /// Records one key seals before a KeyUpdate, at most; the algorithm may set less
     /// ([`record::Algorithm::records_max`]).
     pub key_records_max: u64,
-    /// Objects leave sealed under a key that everybody knows, on the plain port: the cost of TLS
-    /// without its protocol ([`record::Sealer::emulated`]). For benches only.
+    /// Emulates sealing on the plain-HTTP port: objects are sealed under a public key, which costs
+    /// what TLS costs but without its protocol ([`record::Sealer::emulated`]). For benches only.
     pub is_sealing_emulated: bool,
     /// Most connections at once.
     pub connections_max: usize,
     /// Secret of this run: hash keys, initial sequence numbers.
     pub seed: [u8; 32],
-    /// What replies say besides what each must.
+    /// Options of replies.
     pub replies: http::ReplyConfig,
-    /// Unix time, seconds, until [`Conductor::set_unix_seconds`] says another.
+    /// Unix time at start, seconds, until [`Conductor::set_unix_seconds`] sets it.
     pub unix_seconds_at_start: u64,
     /// A client has this long to finish a request head (408 after), and a TLS handshake.
     pub head_timeout: Duration,
-    /// A connection without a request is closed after this, whether it ever had one or not.
+    /// A connection without a request is closed after this time, whether it had one before or not.
     pub idle_timeout: Duration,
     /// A client that acknowledges less than a segment of a reply for this long is reset.
     pub send_timeout: Duration,
-    /// What a connection may have read from the disk for what it acknowledges.
+    /// Limits of the bytes read from the disk for a connection.
     pub read_limits: ReadLimits,
-    /// Reads that slots and the disk's queue have room for at once. Where objects are on several
-    /// devices, each gets as many as stay free beside it: half of them, if it is the first to hang.
+    /// Most reads under way, as slots and the disk's queue have room. With objects on several
+    /// devices, each may have at most as many as are still free: the first device that hangs gets
+    /// half of them.
     pub reads_max: usize,
 }
 
-/// How much one connection may have read from the disk: at most `factor` times the bytes of the
-/// stream it was sent, lost ones counted once, and `burst_bytes`, and `floor_bytes_per_second` for
-/// each second it lives. A read beyond that waits.
+/// Limits of the bytes read from the disk for one connection: `factor` times the bytes of the stream
+/// that were sent (retransmitted bytes count once), plus `burst_bytes`, plus
+/// `floor_bytes_per_second` for each second of its life. A read beyond that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadLimits {
     /// Bytes read for each byte sent.
     pub factor: u64,
-    /// Bytes read before anything is sent, and beyond what was.
+    /// Bytes that may be read before anything is sent, and in excess of `factor`.
     pub burst_bytes: u64,
-    /// Bytes read in a second whatever is acknowledged.
+    /// Bytes that may be read in each second even if nothing is acknowledged.
     pub floor_bytes_per_second: u64,
 }
 
 impl Default for ReadLimits {
-    /// What honest clients do not reach:
+    /// Limits that well-behaved clients do not reach:
     ///
     /// * `factor` 16. A file of a few bytes costs a block of 4 KiB for a head and a body of some
     ///   350 bytes: 12. A window of 2 KB over TLS costs a record of 15 KiB for each window: 9. Of
@@ -123,22 +124,22 @@ impl Default for ReadLimits {
     }
 }
 
-/// Names an object the store handed over.
+/// Identifies an object that the store has opened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectHandle(pub u32);
 
-/// An object as the conductor needs to know it.
+/// What the conductor needs to know of an object.
 #[derive(Clone, Debug)]
 pub struct Object {
     /// Returned in read plans and by [`Conductor::poll_released`].
     pub handle: ObjectHandle,
-    /// What HTTP says of it.
+    /// Its metadata for HTTP.
     pub meta: http::ObjectMeta,
     /// Alignment of reads, bytes; a power of two.
     pub block_bytes: u32,
     /// Largest read, bytes.
     pub read_bytes_max: u32,
-    /// What it is read from. Devices are numbered in the order in which they are seen.
+    /// The device it is on. Devices are numbered in the order in which they are first seen.
     pub device: DeviceIndex,
 }
 
@@ -167,7 +168,7 @@ pub struct LookupPlan {
     pub path: String,
 }
 
-/// Names a look-up under way.
+/// Identifies a look-up under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LookupToken(pub u64);
 

@@ -1,8 +1,8 @@
-//! Whole frames on their way out.
+//! Writes outgoing frames.
 //!
-//! Control frames (ARP, neighbour discovery, echo) come out complete. A TCP frame comes out as its
-//! headers alone: the payload stays where it is and is gathered by the link, so its bytes are read
-//! here only if the link cannot finish the checksum itself.
+//! Control frames (ARP, neighbour discovery, echo) are written whole. Of a TCP frame only the headers
+//! are written: the link gathers the payload from where it is, so its bytes are read here only if
+//! the link cannot compute the checksum.
 //!
 //! Everything emitted is ours, so a frame that cannot exist (an IP length beyond 16 bits, addresses
 //! of two families) is a broken invariant and panics.
@@ -37,7 +37,7 @@ const IPV4_HEADER_BYTES: u16 = 20;
 /// All nodes on the link (RFC 4291 s2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// From where to where a frame goes: the reverse of a received path, or any pair.
+/// The source and destination of a frame: the reverse of a received path, or any pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Route {
     /// Our MAC.
@@ -51,8 +51,8 @@ pub struct Route {
 }
 
 impl Path {
-    /// The way back: replies go to the MAC the packet came from, whatever a routing table would
-    /// say.
+    /// The route of a reply: it goes to the MAC address the packet came from, without a routing
+    /// table.
     #[must_use]
     pub const fn reply_route(&self) -> Route {
         Route {
@@ -187,8 +187,8 @@ pub fn emit_gratuitous_arp(
     emit_arp(buffer, MacAddress::BROADCAST, &announcement)
 }
 
-/// Writes the question whether anybody has `address`, to all stations (RFC 5227 s2.1.1: a request
-/// whose sender has no address, so that nobody's cache changes); returns its length.
+/// Writes an ARP probe for `address`, to all stations (RFC 5227 s2.1.1: a request with an unspecified
+/// sender address, so that no ARP cache changes); returns its length.
 pub fn emit_arp_probe(
     buffer: &mut [u8; HEADERS_BYTES_MAX],
     our_mac: MacAddress,
@@ -223,8 +223,8 @@ pub fn emit_arp(
 
 /// Writes the answer to a neighbour solicitation for an address of ours; returns its length.
 ///
-/// `solicitation` is the path it came by. An asker without an address (duplicate detection) is
-/// answered before all nodes, as RFC 4861 s7.2.4 has it.
+/// `solicitation` is the path it came by. A solicitation from the unspecified address (duplicate
+/// address detection) is answered to all nodes (RFC 4861 s7.2.4).
 ///
 /// # Panics
 /// If the path is not IPv6.
@@ -259,7 +259,7 @@ pub fn emit_unsolicited_advertisement(
     emit_neighbor(buffer, macs, address, ALL_NODES, &message)
 }
 
-/// Writes the question who has `target`, to the target's group; returns its length.
+/// Writes a neighbour solicitation for `target`, to its solicited-node group; returns its length.
 ///
 /// With `our_address` unspecified this is duplicate address detection (RFC 4862 s5.4.2) and names
 /// no MAC.
@@ -360,7 +360,7 @@ fn emit_neighbor(
     start + message.bytes()
 }
 
-/// What an IP header says besides the route, in either version.
+/// The fields of an IP header besides its addresses, in either version.
 #[derive(Clone, Copy, Debug)]
 struct IpPart {
     protocol: u8,

@@ -1,9 +1,9 @@
 //! ICMP for IPv4 (RFC 792): echo and destination unreachable, fragmentation needed among it
 //! (RFC 1191).
 //!
-//! Everything else is refused as [`DropReason::Icmpv4Other`]: redirects, which would let a stranger
-//! steer our traffic; time exceeded, which retransmission outlives; source quench, which RFC 6633
-//! has every TCP ignore.
+//! Everything else is refused as [`DropReason::Icmpv4Other`]: redirects, with which an attacker could
+//! divert our traffic; time exceeded, because retransmission handles the loss; source quench, which
+//! every TCP must ignore (RFC 6633).
 
 use crate::checksum;
 use crate::field;

@@ -2,9 +2,9 @@
 //! too big, destination unreachable, neighbour solicitation and advertisement.
 //!
 //! Everything else is refused as [`DropReason::Icmpv6Other`]: router advertisements and redirects,
-//! because our answers go back to the MAC they came from and need no router; multicast listener
-//! queries, because the link is asked for our groups once and for all.
-//! Neighbour discovery is believed only with a hop limit of 255, that is, from our own link.
+//! because our answers go back to the MAC address they came from and need no router; multicast
+//! listener queries, because the link joins our groups once, at start.
+//! Neighbour discovery is accepted only with a hop limit of 255, that is, from our own link.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -22,7 +22,8 @@ pub const HEADER_BYTES: usize = 8;
 const NEIGHBOR_BYTES: usize = 24;
 /// Bytes of a link-layer option on Ethernet, which is one unit (RFC 2464 s6).
 const LINK_OPTION_BYTES: usize = 8;
-/// Hop limit no router lets pass unlessened (RFC 4861 s7.1).
+/// Hop limit of neighbour discovery: every router decrements it, so it proves that the packet is from
+/// our own link (RFC 4861 s7.1).
 pub const NEIGHBOR_HOP_LIMIT: u8 = 255;
 
 const TYPE_UNREACHABLE: u8 = 1;
@@ -62,7 +63,7 @@ pub enum Icmpv6Message<'a> {
     },
     /// Type 2: a packet of ours was larger than a link on its way.
     PacketTooBig {
-        /// MTU of that link, bytes. Unbelievable values are passed on as they are.
+        /// MTU of that link, bytes. Implausible values are passed on as they are.
         mtu_bytes: u32,
         /// The packet this is about, cut off where the error would have grown beyond 1280 bytes.
         quote: &'a [u8],
@@ -74,22 +75,22 @@ pub enum Icmpv6Message<'a> {
         /// The packet this is about, cut off likewise.
         quote: &'a [u8],
     },
-    /// Type 135: "who has the target?"
+    /// Type 135: neighbour solicitation.
     NeighborSolicitation {
         /// The address asked for; never multicast.
         target: Ipv6Addr,
-        /// MAC of the station asking; absent when it asks for itself (duplicate detection).
+        /// MAC of the soliciting station; absent in duplicate address detection.
         source_link: Option<MacAddress>,
     },
-    /// Type 136: "the target is here."
+    /// Type 136: neighbour advertisement.
     NeighborAdvertisement {
-        /// The address spoken of; never multicast.
+        /// The address advertised; never multicast.
         target: Ipv6Addr,
-        /// The speaker is a router.
+        /// The sender is a router.
         is_router: bool,
         /// This answers a solicitation.
         is_solicited: bool,
-        /// This shall replace what is known.
+        /// Override: a cached link-layer address shall be replaced.
         is_override: bool,
         /// MAC of the target.
         target_link: Option<MacAddress>,
@@ -270,7 +271,8 @@ fn parse_solicitation<'a>(
 ) -> Result<Icmpv6Message<'a>, DropReason> {
     let (_, target, options) = parse_neighbor(packet, code)?;
     let source_link = parse_link_option(options, OPTION_SOURCE_LINK)?;
-    // RFC 4861 s7.1.1: who has no address yet asks the target's group, and names no MAC.
+    // RFC 4861 s7.1.1: with an unspecified source address, the destination is the solicited-node
+    // group and there is no source link-layer option.
     if packet.source().is_unspecified() {
         let is_to_group = packet.destination() == solicited_node(target);
         if source_link.is_some() || !is_to_group {
@@ -291,7 +293,7 @@ fn parse_advertisement<'a>(
     let target_link = parse_link_option(options, OPTION_TARGET_LINK)?;
     let flags = header[4];
     let is_solicited = flags & FLAG_SOLICITED != 0;
-    // RFC 4861 s7.1.2: one spoken to all answers nobody.
+    // RFC 4861 s7.1.2: an advertisement to a multicast address is not a solicited one.
     if is_solicited && packet.destination().is_multicast() {
         return Err(DropReason::NeighborInvalid);
     }

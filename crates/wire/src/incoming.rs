@@ -1,8 +1,8 @@
 //! A received frame, taken apart in one call.
 //!
-//! [`parse_frame`] answers with what a server can act on, or with the one reason why not. It judges
-//! bytes, not addresses: whether a segment or a question is for us is the caller's to say, save for
-//! sources and destinations no packet may have.
+//! [`parse_frame`] returns a message a server can act on, or the one reason why the frame is refused.
+//! It refuses source and destination addresses that no packet may have; whether a frame is for one
+//! of our addresses is for the caller to decide.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,7 +32,7 @@ pub enum ChecksumState {
 /// Both ends of a received packet, link and network layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Path {
-    /// Who put the frame on our link: the peer, or the router it is behind.
+    /// The station that sent the frame on our link: the peer, or its router.
     pub source_mac: MacAddress,
     /// Our MAC, or a group we are in.
     pub destination_mac: MacAddress,
@@ -42,7 +42,7 @@ pub struct Path {
     pub destination: IpAddr,
 }
 
-/// What a frame turned out to be.
+/// The contents of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Incoming<'a> {
@@ -79,7 +79,7 @@ pub enum Incoming<'a> {
         /// To be returned.
         data: &'a [u8],
     },
-    /// Someone on our link asks who has `target`.
+    /// A neighbour solicitation for `target`.
     NeighborSolicitation {
         /// Where it came from; the source is unspecified in duplicate detection, the destination
         /// mostly a solicited-node group.

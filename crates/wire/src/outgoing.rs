@@ -1,7 +1,8 @@
-//! A frame on its way out: headers, gathered payload, and what the link shall finish (offloads).
+//! An outgoing frame: headers, gathered payload, and the work left to the link (offloads).
 //!
-//! Nothing here owns bytes or checks them: this is the sentence between the stack, which writes
-//! headers and names payload, and the link, which sends. [`Outgoing::PARTS_MAX`] bounds the gather.
+//! Nothing here owns bytes or checks them: these are the types between the stack, which writes
+//! headers and refers to payload, and the link, which sends. [`Outgoing::PARTS_MAX`] bounds the
+//! gather.
 
 /// One outgoing frame. Nothing in it is owned: when `Link::transmit` returns, the memory is the
 /// caller's again.

@@ -1,10 +1,9 @@
 //! The packet of ours that an ICMP error quotes.
 //!
-//! Only its first bytes are sure to be there: the IP header and eight bytes of TCP (RFC 792), which
-//! hold both ports and the sequence number. Its lengths and checksums are not judged: routers cut
-//! the quote off, and those on the way have changed what they must (time to live, say). Whether the
-//! sequence number lies in a window we have open, and so whether the error is to be believed
-//! (RFC 5927 s4), is for TCP to say.
+//! Only the IP header and eight bytes of TCP (RFC 792) are certainly quoted; they hold both ports
+//! and the sequence number. Lengths and checksums are not verified, because routers truncate the
+//! quote, and routers on the path have changed fields such as the time to live. TCP checks whether
+//! the sequence number is in flight, and so whether the error is accepted (RFC 5927 s4).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

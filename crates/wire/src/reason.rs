@@ -1,4 +1,4 @@
-//! Why a frame was refused: one word per cause, so that counters can be arrays indexed by it.
+//! Why a frame was refused: one variant for each cause, so that counters are arrays indexed by it.
 //!
 //! A reason is about the bytes alone. Whether a well-formed frame is *for us* is the caller's to
 //! say.
@@ -28,7 +28,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// Place of this reason's counter in an array of [`DropReason::COUNT`].
+            /// Index of this reason's counter in an array of [`DropReason::COUNT`].
             #[must_use]
             pub const fn index(self) -> usize {
                 self as usize

@@ -1,8 +1,8 @@
 //! Segmentation in software: what a link without offloads does to a large segment, and checksum
 //! completion.
 //!
-//! Segments come from [`crate::emit_tcp`], so headers that are none are a broken invariant and
-//! panic. Cutting never copies payload: each frame gathers slices of the parts it was given.
+//! Segments come from [`crate::emit_tcp`], so malformed headers are a broken invariant and panic.
+//! Cutting never copies payload: each frame gathers slices of the given parts.
 //! Bounded by the 64 KiB of one IP packet and [`Outgoing::PARTS_MAX`] parts.
 
 use crate::checksum;

@@ -1,7 +1,7 @@
 //! A cursor that lays header fields down one after the other, in network order.
 //!
-//! It writes only into buffers this crate sized itself, so running over the end is a bug of ours
-//! and panics. Nothing received passes through here unmeasured.
+//! It writes only into buffers that this crate has sized itself, so running over the end is a bug of
+//! ours and panics. Received lengths are checked before they get here.
 
 /// Writes forward from the start of a buffer.
 pub(crate) struct Writer<'a> {

@@ -189,7 +189,7 @@ fn describe(selection: &Selection) -> String {
 }
 
 #[test]
-fn as_nginx_answers() {
+fn ranges_are_answered_as_by_nginx() {
     for &(size_bytes, field, expected) in FACTS {
         let selection = select(field.as_bytes(), size_bytes);
         assert_eq!(

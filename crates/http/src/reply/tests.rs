@@ -426,7 +426,7 @@ fn a_preflight_is_granted_the_fields_it_asks_for() {
 }
 
 #[test]
-fn a_directory_without_its_slash_is_elsewhere() {
+fn a_directory_without_its_slash_is_redirected() {
     for (target, location) in [
         ("/a", "/a/"),
         ("/a/b?c=d&e", "/a/b/?c=d&e"),
@@ -479,7 +479,7 @@ fn redirect(head: &str, options: &ReplyOptions<'_>) -> Wire {
 }
 
 #[test]
-fn what_is_cached_how_long_is_said_unless_it_is_off() {
+fn cache_control_is_sent_by_content_type_unless_it_is_off() {
     let said = |path: &str, config: &ReplyConfig| {
         let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
         let wire = ask_about(&head, &object(1), &with(config));

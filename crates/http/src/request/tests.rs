@@ -344,7 +344,7 @@ fn a_host_is_an_authority() {
 }
 
 #[test]
-fn faulty_framing_is_told_before_a_refused_method() {
+fn framing_errors_take_precedence_over_refused_methods() {
     const FAULTY: Status = Status::BadRequest;
     for (fields, of_get, of_others) in [
         ("", None, None),
@@ -456,7 +456,7 @@ fn a_directory_is_asked_for_by_its_index() {
 }
 
 #[test]
-fn who_may_use_the_connection_again() {
+fn keep_alive_depends_on_version_and_connection_field() {
     for (version, field, keep_alive) in [
         ("1.1", "", true),
         ("1.1", "Connection: close\r\n", false),

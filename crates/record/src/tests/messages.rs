@@ -196,13 +196,13 @@ fn a_record_under_the_old_key_is_a_forgery() {
 
 #[test]
 #[should_panic(expected = "a key changes on KeyUpdate only")]
-fn a_key_without_a_key_update_is_our_own_fault() {
+fn a_key_without_a_key_update_panics() {
     Client::new(TLS13).rekey();
 }
 
 #[test]
 #[should_panic(expected = "a key changes, the suite does not")]
-fn a_key_of_another_suite_is_our_own_fault() {
+fn a_key_of_another_suite_panics() {
     let mut client = Client::new(TLS13);
     assert_eq!(client.send(HANDSHAKE, &KEY_UPDATE), Ok(UPDATE));
     client.suite.algorithm = Algorithm::Aes256Gcm;
@@ -293,7 +293,7 @@ fn a_connection_goes_on_after_a_warning() {
 
 /// RFC 8446 s6.1: what comes after a closure alert "MUST be ignored", sound or not.
 #[test]
-fn nothing_counts_after_the_last_word() {
+fn records_after_close_notify_or_a_fatal_alert_are_ignored() {
     for suite in [TLS13, TLS12] {
         for (alert, expected) in [([1, 0], Event::CloseNotify), ([2, 80], Event::Aborted(80))] {
             let mut client = Client::new(suite);
@@ -333,7 +333,7 @@ fn tls12_every_other_message_is_refused() {
 }
 
 #[test]
-fn nobody_changes_ciphers_after_the_handshake() {
+fn change_cipher_spec_after_the_handshake_is_refused() {
     for suite in SUITES {
         assert_eq!(
             refusal(first(suite, 20, &[1])),

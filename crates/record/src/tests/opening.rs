@@ -206,7 +206,7 @@ fn an_unknown_content_type_is_refused() {
 }
 
 #[test]
-fn half_a_record_and_two_are_our_own_fault() {
+fn half_a_record_and_two_are_an_internal_error() {
     for suite in SUITES {
         let whole = suite.record(0, DATA, b"data");
         let twice = whole.repeat(2);

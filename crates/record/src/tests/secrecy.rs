@@ -22,7 +22,7 @@ fn assert_says_nothing(value: &dyn Debug) {
 }
 
 #[test]
-fn debug_says_no_key() {
+fn debug_prints_no_key() {
     for suite in SUITES {
         let suite = Suite {
             key: [KEY_BYTE; 32],

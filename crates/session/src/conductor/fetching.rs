@@ -1,4 +1,4 @@
-//! Credit becomes reads; reads come back.
+//! Plans disk reads for clients that have credit, and handles their completions.
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
@@ -14,7 +14,7 @@ use crate::{ReadError, ReadPlan, Trouble};
 pub(super) const CLIENT_BITS: u32 = 24;
 
 impl Conductor {
-    /// The next read to enqueue, its slot already reserved. Clients take turns, a read each.
+    /// The next read to enqueue, its slot already reserved. Clients take turns, one read each.
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
         let limits = self.fetch_limits(arena);
         while let Some(index) = self.next_reader() {
@@ -41,7 +41,7 @@ impl Conductor {
             {
                 let device = read.object.device;
                 if client.is_reading_from_another(device) {
-                    // The last of those reads makes it a reader again.
+                    // The completion of the last of those reads puts it on the queue again.
                     continue;
                 }
                 if !self.device_reads.has_room(device) {
@@ -86,7 +86,7 @@ impl Conductor {
         None
     }
 
-    /// Who waited for room on its device goes first: it was a reader before.
+    /// A client that waited for room on its device comes first, because its turn was before.
     fn next_reader(&mut self) -> Option<u32> {
         self.device_reads.pop_ready().or_else(|| self.readers.pop())
     }
@@ -119,7 +119,7 @@ impl Conductor {
         self.writers.push(index);
     }
 
-    /// A read ended.
+    /// A read completed.
     pub fn handle_completion(
         &mut self,
         now: Instant,
@@ -170,7 +170,7 @@ impl Conductor {
 }
 
 impl Client {
-    /// What carrying out the plan takes of the budget.
+    /// The cost of the plan to the read budget.
     fn cost_of(&self, plan: &FetchPlan) -> ReadCost {
         let claimed = self.tcp.claimed_once();
         let length = plan.read.map_or(0, |read| read.length_bytes);
@@ -205,7 +205,7 @@ impl Client {
         })
     }
 
-    /// Whether a read for it is under way on another device.
+    /// Whether a read for this client is under way on another device.
     fn is_reading_from_another(&self, device: DeviceIndex) -> bool {
         self.fetches.iter().any(|fetch| {
             let is_reading = matches!(fetch.state, FetchState::Reading);
@@ -228,7 +228,7 @@ impl FetchPlan {
     }
 }
 
-/// What names a read. The client may be gone when it completes.
+/// Identifies a read. The client may be gone when it completes.
 struct ReadToken {
     device: DeviceIndex,
     index: u32,

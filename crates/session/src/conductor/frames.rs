@@ -1,4 +1,4 @@
-//! Frames in: whose they are, and the short answers of ARP, neighbour discovery and ICMP.
+//! Received frames: finds out whom they concern, and answers ARP, neighbour discovery and ICMP.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -13,13 +13,13 @@ use wire::{
 use super::Conductor;
 use crate::address::{self, AddressConflict};
 
-/// Least MTU a router may talk us down to: RFC 791's 576 for IPv4 (anything less is an attack on
-/// our packet rate), RFC 8200's 1280 for IPv6.
+/// Least path MTU that a router's report can set: 576 for IPv4 (RFC 791; a smaller one would be an
+/// attack on our packet rate), 1280 for IPv6 (RFC 8200).
 const MTU_BYTES_MIN_V4: u32 = 576;
 const MTU_BYTES_MIN_V6: u32 = 1280;
 
 impl Conductor {
-    /// A frame arrived. What cannot be understood is counted and forgotten.
+    /// A frame arrived. Malformed frames are counted and dropped.
     pub fn handle_frame(
         &mut self,
         now: Instant,
@@ -85,9 +85,9 @@ impl Conductor {
         }
     }
 
-    /// Tells the link that our addresses are here: gratuitous ARP (RFC 5227 s3), unsolicited
-    /// neighbour advertisement (RFC 4861 s7.2.6). Done at start; to be repeated when the interface
-    /// was down, for then switches and neighbours may have forgotten us.
+    /// Announces our addresses on the link: gratuitous ARP (RFC 5227 s3), unsolicited neighbour
+    /// advertisement (RFC 4861 s7.2.6). Done at start, and to be repeated after the interface was
+    /// down, because switches and neighbours may have dropped their entries.
     pub fn announce(&mut self) {
         for place in 0..self.config.addresses.len() {
             self.announce_one(place);
@@ -105,15 +105,15 @@ impl Conductor {
         });
     }
 
-    /// The last conflict about one of our addresses that has not been asked for yet. There is a new
-    /// one for each address at most once in [`DEFEND_INTERVAL`](crate::DEFEND_INTERVAL).
+    /// Takes the last conflict about one of our addresses out. There is a new one for each address at
+    /// most once in [`DEFEND_INTERVAL`](crate::DEFEND_INTERVAL).
     pub fn poll_conflict(&mut self) -> Option<AddressConflict> {
         self.defense.take()
     }
 
-    /// Whether a frame says that another station has an address of ours. If so, it is counted, and
-    /// an IPv4 address is defended (RFC 5227 s2.4 (c)). Of IPv6 addresses RFC 4862 s5.4.4 leaves
-    /// open what to do; neighbours ask again before long, and get our answer, too.
+    /// Whether a frame shows that another station uses one of our addresses. If so, the frame is
+    /// counted, and an IPv4 address is defended (RFC 5227 s2.4 (c)). For IPv6 RFC 4862 s5.4.4
+    /// requires no action; neighbours soon solicit again and get our answer, too.
     fn is_conflict(&mut self, now: Instant, incoming: &Incoming<'_>) -> bool {
         let Some(conflict) = address::claim(incoming) else {
             return false;
@@ -154,7 +154,7 @@ impl Conductor {
         }
     }
 
-    /// Queues a segment without text that belongs to no client's own order: SYN-ACK, reset.
+    /// Queues a segment without text that is sent outside any client's stream: SYN-ACK, reset.
     pub(super) fn answer_segment(&mut self, route: &Route, segment: &TcpRepr) {
         self.identification = self.identification.wrapping_add(1);
         let identification = self.identification;
@@ -170,8 +170,8 @@ impl Conductor {
         });
     }
 
-    /// The link takes other frames from now on. New connections follow; of those that are open, who
-    /// sends larger segments than it takes sends what is in flight again in smaller ones.
+    /// The limits of the link changed. New connections use them. Open connections whose segments
+    /// are too large now retransmit their flight in smaller segments.
     pub fn set_link_limits(&mut self, now: Instant, mtu_bytes: u16, segmentation_bytes_max: u32) {
         let is_smaller = mtu_bytes < self.config.mtu_bytes;
         self.config.mtu_bytes = mtu_bytes;
@@ -206,7 +206,7 @@ impl Conductor {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        // RFC 5927 s4: only a quote of something in flight is believed.
+        // RFC 5927 s4: a report must quote a segment that is in flight.
         if !client.tcp.is_in_flight(original.sequence) {
             return;
         }
@@ -225,8 +225,8 @@ impl Conductor {
     }
 }
 
-/// The largest TCP payload with timestamps of one packet from `source` where `mtu_bytes` are the
-/// most, bytes.
+/// The largest TCP payload, with timestamps, of one packet from `source` on a path with an MTU of
+/// `mtu_bytes`, bytes.
 fn path_segment_bytes(source: IpAddr, mtu_bytes: u32) -> u16 {
     let (least, headers) = match source {
         IpAddr::V4(_) => (MTU_BYTES_MIN_V4, 20 + 32),

@@ -1,4 +1,4 @@
-//! What the access log is told, and when.
+//! The calls of the access log: at the begin and at the end of each reply.
 
 use http::HeadText;
 
@@ -7,13 +7,13 @@ use crate::client::Client;
 use crate::{LoggedRequest, RequestLog, STATUS_CLIENT_LEFT};
 
 impl Conductor {
-    /// From now on `log` is told of every request.
+    /// Reports every request to `log` from now on.
     pub fn set_request_log(&mut self, log: Box<dyn RequestLog>) {
         self.request_log = Some(log);
     }
 
     /// The reply in `text` and `parts` is about to be queued. Its request is the first `head_bytes`
-    /// of the input; `None`: whatever there is.
+    /// of the input; `None`: all of the input.
     pub(super) fn log_request(&mut self, index: u32, head_bytes: Option<usize>, status: u16) {
         let Some(log) = self.request_log.as_deref_mut() else {
             return;
@@ -26,7 +26,7 @@ impl Conductor {
         client.logged.push(name, &self.text, &self.parts);
     }
 
-    /// The client leaves: what was under way for it ends.
+    /// The client leaves: logs the end of its replies.
     pub(super) fn log_departure(&mut self, client: &mut Client) {
         let Some(log) = self.request_log.as_deref_mut() else {
             return;

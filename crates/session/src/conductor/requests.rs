@@ -10,7 +10,7 @@ use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupPlan, LookupToken, Object};
 
 impl Conductor {
-    /// Looks at the requests that arrived, until one needs the store, or more bytes.
+    /// Parses the requests that arrived, until one needs a look-up or more bytes.
     pub(super) fn take_requests(&mut self, now: Instant, index: u32) {
         while let Some(client) = self.clients.entry_mut(index)
             && client.takes_requests()
@@ -54,8 +54,8 @@ impl Conductor {
         }
     }
 
-    /// The store's answer. On `Ok`, one use of the object is held until it comes out of
-    /// [`Conductor::poll_released`].
+    /// The store's answer to a look-up. On `Ok`, the reply uses the object until
+    /// [`Conductor::poll_released`] returns it.
     pub fn handle_lookup(
         &mut self,
         now: Instant,
@@ -90,7 +90,7 @@ impl Conductor {
         self.update_queues_and_timers(now, index);
     }
 
-    /// The rest of a head did not come in time: 408, and the connection closes.
+    /// The rest of a head did not arrive in time: 408, and the connection closes.
     pub(super) fn time_out_head(&mut self, now: Instant, index: u32) {
         self.counters.http_timeout_count += 1;
         let refusal = Refusal {
@@ -100,7 +100,7 @@ impl Conductor {
         self.refuse_request(now, index, refusal);
     }
 
-    /// Something that is no request is answered, and the connection closes.
+    /// Answers input that is not a valid request, and closes the connection.
     pub(super) fn refuse_with(&mut self, now: Instant, index: u32, status: Status) {
         let head_only = false;
         self.refuse_request(now, index, Refusal { status, head_only });
@@ -142,7 +142,7 @@ impl Conductor {
         client.tcp.append(now, bytes);
     }
 
-    /// Lets `write` answer the request at the start of the input, and queues what it wrote.
+    /// Has `write` answer the request at the start of the input, and queues what it wrote.
     fn queue(
         &mut self,
         now: Instant,
@@ -161,7 +161,7 @@ impl Conductor {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        // The request was understood when it was looked up; its bytes have not changed since.
+        // The request was parsed before the look-up; its bytes have not changed since.
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
         };
@@ -202,9 +202,9 @@ impl Client {
         }
     }
 
-    /// Whether a reply of `parts` is to be the last on its connection: behind it our key of TLS 1.2,
-    /// which is never replaced, may have sealed more than half of the records it may seal at all.
-    /// So every reply that half a key suffices for is sent whole.
+    /// Whether a reply of `parts` must be the last on its connection: after it our TLS 1.2 key, which
+    /// is never replaced, may have sealed more than half of the records it may seal. So every reply
+    /// that needs at most half of a key's records is sent whole.
     fn is_last_reply(&self, parts: &[Part], object: Option<ObjectPlace>, frame_bytes: u64) -> bool {
         let Some(tls) = &self.tls else {
             return false;
@@ -224,7 +224,7 @@ impl Client {
         }
     }
 
-    /// No further request is taken; what arrived of one is thrown away.
+    /// Accepts no further request, and drops a partial one.
     pub(crate) fn stop_taking_requests(&mut self) {
         self.is_closing = true;
         self.awaiting = Awaiting::Nothing;
@@ -242,7 +242,7 @@ fn refuse_lookup(
     text: &mut Vec<u8>,
     parts: &mut Vec<Part>,
 ) -> Reply {
-    // A directory in the place of its own index is nothing that could be asked for by another name.
+    // A directory whose name is that of an index file: a redirect would not help.
     if error == LookupError::Directory && !request.is_for_directory() {
         return http::redirect_reply(request, options, text, parts);
     }

@@ -1,4 +1,5 @@
-//! What is ready leaves: in order per connection, at once, as large as the link takes.
+//! Transmission: sends fetches that are ready, in order for each connection, in frames as large as
+//! the link takes.
 
 use clock::Instant;
 use memory::Arena;
@@ -15,7 +16,7 @@ use crate::{Config, TransmitProgress, Transmitted, Trouble};
 type Sink<'s> = dyn FnMut(&Outgoing<'_>) -> Transmitted + 's;
 
 impl Conductor {
-    /// Offers every frame that may leave now to `sink`, in order.
+    /// Offers every frame that may be sent now to `sink`, in order.
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -66,7 +67,7 @@ impl Conductor {
     }
 }
 
-/// What sending one client's frames juggles.
+/// The state needed to send one client's frames.
 struct Sender<'a, 's> {
     now: Instant,
     config: &'a Config,
@@ -76,10 +77,10 @@ struct Sender<'a, 's> {
 }
 
 impl Sender<'_, '_> {
-    /// Sends the client's fetches that are ready, then what it has to say without data.
+    /// Sends the client's fetches that are ready, then its segments without data.
     ///
     /// # Errors
-    /// A record is not what it was when it left before: nothing more may leave.
+    /// A record differs from the one sent before: nothing more may be sent.
     fn serve(
         &mut self,
         client: &mut Client,
@@ -116,7 +117,7 @@ impl Sender<'_, '_> {
         Ok(TransmitProgress::Done)
     }
 
-    /// Sends what is still wanted of the first fetch, in as few frames as the link allows.
+    /// Sends what must still be sent of the first fetch, in as few frames as the link allows.
     fn send_first_fetch(
         &mut self,
         client: &mut Client,
@@ -153,8 +154,8 @@ impl Sender<'_, '_> {
         Ok(TransmitProgress::Done)
     }
 
-    /// Seals what of the first fetch is to be sealed, in place, just before it leaves: its text if
-    /// this is the first time, the records in its slot every time they were read.
+    /// Seals the first fetch in place, just before it is sent: its text if it is sent for the first
+    /// time, and the records in its slot each time they were read.
     fn seal_first_fetch(
         &mut self,
         client: &mut Client,
@@ -174,7 +175,7 @@ impl Sender<'_, '_> {
         let Some(run) = read.records.filter(|_| !arrived.is_sealed) else {
             return Ok(());
         };
-        // The range is wanted, so its run of the stream is still there.
+        // The range is not acknowledged, so its run is still in the stream map.
         let records = stream.records_mut(read.stream_start);
         let records = records.expect("invariant: what is unacknowledged is in the map");
         let framing_bytes = run.framing_bytes();
@@ -208,7 +209,7 @@ impl Sender<'_, '_> {
         }
     }
 
-    /// Hands one frame to the link. `segment_bytes` is where a larger one is to be cut.
+    /// Hands one frame to the link, which cuts it into segments of `segment_bytes`.
     fn send(
         &mut self,
         route: &Route,

@@ -6,16 +6,17 @@ use super::{CONTENT_BYTES, ObjectPlace, SMALL_CONTENT_BYTES, StreamMap};
 
 /// A congestion window below this is small (see [`SMALL_CONTENT_BYTES`]): two full frames.
 const SMALL_WINDOW_BYTES: u64 = 131_072;
-/// Bytes of an object that leave in small records when the window is small. By then slow start has
-/// doubled the initial window twice and more.
+/// Bytes of an object that are sent in small records while the window is small. After that slow start
+/// has doubled the initial window at least twice.
 const SMALL_RECORDS_BYTES: u64 = 15 * SMALL_CONTENT_BYTES as u64;
-/// From this length on, a run that does not begin on a block begins with a short record, so that
-/// the rest does: one small read instead of a block read twice with every frame.
+/// A run at least this long that does not begin on a block boundary begins with a short record, so
+/// that the rest is aligned: this costs one small read, instead of a block that is read twice with
+/// every frame.
 const ALIGNED_LENGTH_MIN: u64 = 1 << 20;
-/// More than any record is longer than its content.
+/// More than the bytes that any record adds to its content.
 const OVERHEAD_BYTES_MAX: u64 = 32;
 
-/// What cutting an object depends on.
+/// The parameters of cutting an object into records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Payload bytes of the largest frame.
@@ -25,8 +26,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Content bytes of a record of `object`, the window being open: one read and one frame hold
-    /// it whole.
+    /// Content bytes of a record of `object` while the window is large: one read and one frame can
+    /// hold the whole record.
     fn content_bytes(self, object: &ObjectPlace) -> u32 {
         let content = u64::from(CONTENT_BYTES);
         let fits_frame = self.frame_bytes >= content + OVERHEAD_BYTES_MAX;
@@ -40,13 +41,13 @@ impl Layout {
 }
 
 impl Layout {
-    /// Not less than the records that a reply of `parts` is sealed in.
+    /// An upper bound of the records that a reply of `parts` is sealed in.
     pub(crate) fn records_max(self, parts: &[Part], object: Option<&ObjectPlace>) -> u64 {
         let content = object.map_or(CONTENT_BYTES, |object| self.content_bytes(object));
         let small = u64::from(SMALL_CONTENT_BYTES.min(content));
         let records = |part: &Part| match *part {
             Part::Text(_) => 1,
-            // Whole ones and one more, one for alignment, and the small ones of a small window.
+            // Full records and a last one, one for alignment, and the small ones of a small window.
             Part::Object { length, .. } => {
                 length / u64::from(content) + 2 + SMALL_RECORDS_BYTES.div_ceil(small)
             }

@@ -1,9 +1,10 @@
 //! Records of the stream: where each begins, its number, its key, and the tag it was sealed with.
 //!
-//! All but the tags is arithmetic: a run's records are numbered in order and, but for the last, of
-//! one size. Tags are kept from a record's first sealing until it is acknowledged, 16 bytes each.
-//! A record that is sealed again (it was lost, or only a part of it could leave) must come out the
-//! same: else its content has changed meanwhile, and sending it would give the key away.
+//! Everything except the tags is computed: a run's records are numbered in order and have the same
+//! size, except the last. Tags are kept from a record's first sealing until it is acknowledged, 16
+//! bytes each. A record that is sealed again, because it was lost or only a part of it could be sent,
+//! must have the same tag. Otherwise its content has changed meanwhile, and sending it would reuse
+//! the nonce and reveal the authentication key.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,13 +21,13 @@ pub(crate) const SMALL_CONTENT_BYTES: u32 = 4096;
 /// Most records one fetch seals: a slot of small ones.
 pub(crate) const RECORDS_PER_FETCH_MAX: u32 = 16;
 
-/// What the stream is sealed with from here on.
+/// How the stream is sealed from some record on.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealing {
     pub(crate) sealer: Rc<Sealer>,
     /// The next record's number.
     pub(crate) next_number: u64,
-    /// Whether text is sealed too. Not so in the emulation, which sends heads as they are.
+    /// Whether text is sealed too; the emulation sends heads in plaintext.
     pub(crate) is_text_sealed: bool,
 }
 
@@ -47,7 +48,7 @@ impl Sealing {
     }
 }
 
-/// How a text run, one record, is sealed when it first leaves.
+/// How a run of text, which is one record, is sealed when it is first sent.
 #[derive(Clone, Debug)]
 pub(crate) struct TextSeal {
     pub(super) sealer: Rc<Sealer>,
@@ -70,16 +71,16 @@ pub(crate) struct Records {
     released: u64,
 }
 
-/// A record came out different from before.
+/// A record that was sealed again has another tag than before: the object has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ContentChanged;
 
-/// Some records of one run, by arithmetic.
+/// Consecutive records of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordRun {
-    /// Where in the stream the first one's header is.
+    /// Stream offset of the first one's header.
     pub(crate) start: StreamOffset,
-    /// The first one's place in its run.
+    /// The first one's index in its run.
     pub(crate) first: u64,
     /// How many; at most [`RECORDS_PER_FETCH_MAX`].
     pub(crate) count: u32,
@@ -97,7 +98,7 @@ impl RecordRun {
             + u64::from(self.last_content_bytes)
     }
 
-    /// Where in the stream the last one ends.
+    /// Stream offset at which the last one ends.
     pub(crate) fn end(&self) -> StreamOffset {
         self.start + self.all_content_bytes() + u64::from(self.framing_bytes())
     }
@@ -146,7 +147,7 @@ impl RecordRun {
             let (sealed, rest) = content.split_at(self.content_bytes_of(place) as usize);
             piece(sealed);
             content = rest;
-            // A trailer and the next header are neighbours in the stream and in memory.
+            // A trailer and the next header are adjacent in the stream and in memory.
             header_bytes = self.framing.overhead_bytes() as usize;
         }
         piece(framing);
@@ -174,7 +175,7 @@ impl Records {
         u64::from(self.content_bytes + self.sealer.framing().overhead_bytes())
     }
 
-    /// How many records `bytes` of stream are.
+    /// The number of records in `bytes` of stream.
     pub(super) fn count_in(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.record_bytes())
     }
@@ -202,7 +203,7 @@ impl Records {
         }
     }
 
-    /// The first `bytes` of the run's stream arrived; their whole records need no tags any more.
+    /// The first `bytes` of the run's stream were acknowledged: drops the tags of their records.
     pub(super) fn release(&mut self, bytes: u64) {
         let done = bytes / self.record_bytes();
         while self.released < done {
@@ -211,7 +212,7 @@ impl Records {
         }
     }
 
-    /// The rest of a run behind its first `count` records, none of which were sealed yet.
+    /// The rest of a run after its first `count` records; none of the rest was sealed yet.
     pub(super) fn split_off(&self, count: u64) -> Self {
         Self::new(
             Rc::clone(&self.sealer),
@@ -224,7 +225,7 @@ impl Records {
     /// and trailer in turn. Returns how many records were sealed for the first time and again.
     ///
     /// # Errors
-    /// A record is not what it was when it was first sealed. None of them may leave.
+    /// A record differs from its first sealing. None of these records may be sent.
     pub(crate) fn seal(
         &mut self,
         run: &RecordRun,
@@ -243,7 +244,7 @@ impl Records {
             content = rest;
             let index = run.first + u64::from(place);
             if index < self.released {
-                // Acknowledged while it was being read: nothing of it will leave.
+                // Acknowledged while it was being read: nothing of it will be sent.
                 continue;
             }
             let number = self.first_number + index;

@@ -70,17 +70,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn noise_does_no_harm(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_do_not_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         check(&frame);
     }
 
     #[test]
-    fn plausible_noise_does_no_harm(frame in plausible()) {
+    fn plausible_frames_do_not_panic(frame in plausible()) {
         check(&frame);
     }
 
     #[test]
-    fn damaged_frames_do_no_harm(
+    fn damaged_frames_do_not_panic(
         frame in sound(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         keep in any::<prop::sample::Index>(),

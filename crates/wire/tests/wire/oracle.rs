@@ -182,7 +182,7 @@ fn route_v6(macs: (MacAddress, MacAddress), from: Ipv6Addr, to: Ipv6Addr) -> Rou
 
 proptest! {
     #[test]
-    fn they_read_our_tcp(route in route(), segment in segment(), parts in parts()) {
+    fn the_oracle_parses_our_tcp(route in route(), segment in segment(), parts in parts()) {
         let frame = tcp_frame(&route, &segment, &slices(&parts), TcpChecksum::Full);
         let payload = parts.concat();
         let (ip, _) = read_by_them(&frame).expect("sound IP");
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn we_read_their_tcp(route in route(), segment in segment(), parts in parts()) {
+    fn we_parse_the_oracles_tcp(route in route(), segment in segment(), parts in parts()) {
         let payload = parts.concat();
         let tcp = their_tcp(&segment, &payload);
         let (mut frame, start) =
@@ -283,7 +283,7 @@ proptest! {
     }
 
     #[test]
-    fn errors_they_send_about_our_tcp_are_understood(
+    fn the_oracles_icmp_errors_about_our_tcp_are_parsed(
         router in route(), segment in segment(), mtu_bytes in any::<u16>(),
     ) {
         // The router's error goes to the sender of the quoted segment.
@@ -375,7 +375,7 @@ proptest! {
     }
 
     #[test]
-    fn they_read_our_advertisement(
+    fn the_oracle_parses_our_advertisement(
         us in mac(), peer in mac(), from in address_v6(), target in address_v6(),
     ) {
         let route = route_v6((peer, us), from, target);
@@ -396,7 +396,7 @@ proptest! {
 
     /// Two readers of a damaged segment agree, except where we are stricter and say so.
     #[test]
-    fn damaged_segments_are_read_alike(
+    fn damaged_segments_are_parsed_as_by_the_oracle(
         route in route(), segment in segment(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {

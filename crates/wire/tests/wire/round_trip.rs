@@ -242,7 +242,7 @@ fn the_first_link_layer_option_counts() {
 }
 
 #[test]
-fn an_echo_reply_fits_or_is_none() {
+fn an_echo_reply_fits_the_buffer_or_is_not_written() {
     let ends: [(IpAddr, IpAddr, usize); 2] = [
         (
             Ipv4Addr::new(10, 0, 0, 1).into(),
@@ -284,7 +284,7 @@ fn an_echo_reply_fits_or_is_none() {
 }
 
 #[test]
-fn an_advertisement_answers_the_asker_alone() {
+fn an_advertisement_is_sent_to_the_soliciting_station_only() {
     let us = MacAddress([2, 0, 0, 0, 0, 1]);
     let asker = MacAddress([2, 0, 0, 0, 0, 2]);
     let target = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
