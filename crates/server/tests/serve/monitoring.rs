@@ -159,11 +159,11 @@ try:
 except ImportError:
     sys.exit(77)
 print(len(list(text_string_to_metric_families(sys.stdin.read()))))";
-    let mut command = Command::new("python3");
+    let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", SCRIPT]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut child) = command.spawn() else {
-        eprintln!("SKIPPED: python3 is not installed");
+        eprintln!("SKIPPED: /usr/bin/python3 is not installed");
         return None;
     };
     child.stdin.take().unwrap().write_all(text).unwrap();

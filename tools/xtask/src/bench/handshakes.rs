@@ -19,7 +19,7 @@ use super::load::{CoreSeconds, Load, cores};
 use super::report::{Rival, environment_text, lowest_over, median, over_highest};
 use super::tls::{Credentials, Key};
 use super::{overload, publish};
-use crate::harness::server::NginxMode;
+use crate::harness::rivals::NginxMode;
 use crate::harness::{interrupt, scratch_directory};
 
 /// Size of the object fetched after each handshake, bytes: one block of the disk.
@@ -108,13 +108,9 @@ impl Name {
     }
 
     pub(super) fn contender(self, atlas: &Path) -> Result<Contender> {
-        let mode = NginxMode {
-            directio: false,
-            threads: false,
-        };
         let name = match self {
             Self::Atlas => Contender::ATLAS,
-            Self::Nginx => mode.name(),
+            Self::Nginx => NginxMode::Sendfile.name(),
         };
         Contender::find(name, Some(atlas))?.context("both are known")
     }

@@ -15,10 +15,10 @@ use clap::ValueEnum;
 use super::disk::{BenchDisk, ObjectDirectory};
 use super::tls::Credentials;
 use crate::harness::namespace::Cable;
-use crate::harness::peer::Peer;
 use crate::harness::process::{output, run};
 use crate::harness::program::Program;
-use crate::harness::server::{NginxConfig, NginxMode, NginxTls, Server, Stopped, nginx_program};
+use crate::harness::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
+use crate::harness::server::{Server, Stopped};
 use crate::harness::undo::Undo;
 use crate::harness::workspace_root;
 
@@ -185,8 +185,8 @@ impl Lab {
                     is_kernel_tls: self.is_kernel_tls,
                 });
                 let root = &self.disk.root;
-                let config = NginxConfig::with_tls(*mode, root, address, tls.as_ref())?;
-                let server = Server::nginx(&self.cable.server, Some(SERVER_CORE), config)?;
+                let config = NginxConfig::rival(*mode, root, address, tls.as_ref())?;
+                let server = config.start(&self.cable.server, Some(SERVER_CORE))?;
                 Ok((server, address))
             }
             Contender::Peer(peer) => {

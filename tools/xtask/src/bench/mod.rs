@@ -29,7 +29,7 @@ use crate::harness::is_root;
 /// What to measure.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
-    /// Objects from a cold disk, in plaintext or over TLS, against nginx in four configurations
+    /// Objects from a cold disk, in plaintext or over TLS, against nginx in five ways
     /// (needs root)
     Serve(serve::ServeOptions),
     /// TLS 1.3 handshakes, full or resumed, against nginx (needs root)

@@ -16,7 +16,7 @@ use super::publish;
 use super::report::{Report, Rival, Run};
 use super::tls::{Credentials, Key, is_kernel_tls_available};
 use crate::harness::program::Program;
-use crate::harness::server::NginxMode;
+use crate::harness::rivals::NginxMode;
 use crate::harness::{interrupt, scratch_directory};
 
 /// Bytes of all objects together.
@@ -60,7 +60,7 @@ pub(crate) struct ServeOptions {
     /// How often each server takes its turn (default 5, with --quick 1)
     #[arg(long)]
     rounds: Option<usize>,
-    /// Servers to run, comma-separated (default: atlas and the four nginx configurations)
+    /// Servers to run, comma-separated (default: atlas and nginx in five ways)
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
     /// Which core processes what each host receives

@@ -1,11 +1,11 @@
-//! The servers under test: Atlas itself, and nginx as the rival and the reference.
+//! The servers under test, as processes: Atlas, and any other that listens on an address.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
 
-use super::certificate::IdentityFiles;
+use super::interrupt;
 use super::namespace::Namespace;
 use super::process::Process;
-use super::{find_program, interrupt};
 
 /// How long a server may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -106,19 +105,6 @@ impl Server {
                 }
             }
         }
-    }
-
-    /// Starts nginx in `namespace`, on one core if asked, and waits until it accepts.
-    pub(crate) fn nginx(
-        namespace: &Namespace,
-        core: Option<usize>,
-        config: NginxConfig,
-    ) -> Result<Self> {
-        let program = nginx_program().context("nginx is not installed")?;
-        let arguments = config.arguments();
-        let NginxConfig { directory, address } = config;
-        let program = (program.as_path(), arguments.as_slice());
-        Self::listening("nginx", namespace, core, program, (directory, address))
     }
 
     /// Starts a server that says nothing when it is ready, and waits until it accepts on an
@@ -245,162 +231,6 @@ fn drain(lines: &Receiver<String>) -> String {
         let _ = writeln!(text, "{line}");
     }
     text
-}
-
-/// How nginx sends a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NginxMode {
-    /// `O_DIRECT` reads instead of `sendfile` from the page cache.
-    pub(crate) directio: bool,
-    /// Reads on a pool of threads instead of in the worker.
-    pub(crate) threads: bool,
-}
-
-impl NginxMode {
-    /// The four ways to serve a file.
-    pub(crate) const ALL: [Self; 4] = [
-        Self {
-            directio: false,
-            threads: false,
-        },
-        Self {
-            directio: false,
-            threads: true,
-        },
-        Self {
-            directio: true,
-            threads: false,
-        },
-        Self {
-            directio: true,
-            threads: true,
-        },
-    ];
-
-    /// The name a report calls it by.
-    pub(crate) fn name(self) -> &'static str {
-        match (self.directio, self.threads) {
-            (false, false) => "nginx-sendfile",
-            (false, true) => "nginx-sendfile-threads",
-            (true, false) => "nginx-directio",
-            (true, true) => "nginx-directio-threads",
-        }
-    }
-}
-
-/// How nginx speaks TLS.
-#[derive(Clone, Debug)]
-pub(crate) struct NginxTls {
-    /// What it shakes hands with.
-    pub(crate) identity: IdentityFiles,
-    /// Seals in the kernel: only where the kernel can.
-    pub(crate) is_kernel_tls: bool,
-}
-
-impl NginxTls {
-    /// The directives of the `server` block: every version and suite the client may offer, tickets
-    /// and no cache of sessions, records of 16 KiB (nginx's default).
-    fn directives(&self) -> String {
-        let kernel = if self.is_kernel_tls {
-            "ssl_conf_command Options KTLS;"
-        } else {
-            ""
-        };
-        format!(
-            "ssl_certificate {}; ssl_certificate_key {};\n\
-             ssl_protocols TLSv1.2 TLSv1.3; ssl_session_tickets on; ssl_session_cache none;\n\
-             ssl_buffer_size 16k; {kernel}\n",
-            self.identity.certificate.display(),
-            self.identity.key.display(),
-        )
-    }
-}
-
-/// A configuration file of nginx, and the directory with all it may write.
-#[derive(Debug)]
-pub(crate) struct NginxConfig {
-    directory: tempfile::TempDir,
-    address: SocketAddr,
-}
-
-impl NginxConfig {
-    /// One worker that serves `root` on the port of `address`, tuned for long-lived connections.
-    pub(crate) fn new(mode: NginxMode, root: &Path, address: SocketAddr) -> Result<Self> {
-        Self::with_tls(mode, root, address, None)
-    }
-
-    /// The same over TLS, if `tls` says how.
-    pub(crate) fn with_tls(
-        mode: NginxMode,
-        root: &Path,
-        address: SocketAddr,
-        tls: Option<&NginxTls>,
-    ) -> Result<Self> {
-        let directory = super::scratch_directory("nginx")?;
-        let types = if Path::new("/etc/nginx/mime.types").exists() {
-            "include /etc/nginx/mime.types;"
-        } else {
-            ""
-        };
-        let sending = match mode.directio {
-            // The whole object in one read: nginx reads one buffer at a time.
-            true => "sendfile off; directio 512; directio_alignment 4k; output_buffers 2 1m;",
-            false => "sendfile on;",
-        };
-        let dual = if address.is_ipv6() {
-            " ipv6only=off"
-        } else {
-            ""
-        };
-        let threads = if mode.threads { "aio threads;" } else { "" };
-        let ssl = if tls.is_some() { " ssl" } else { "" };
-        let tls = tls.map_or_else(String::new, NginxTls::directives);
-        let config = format!(
-            "user root; daemon off; worker_processes 1; worker_rlimit_nofile 65536;\n\
-             pid {at}/pid; error_log stderr crit;\n\
-             events {{ worker_connections 16384; use epoll; multi_accept on; }}\n\
-             http {{\n  {types} default_type application/octet-stream;\n\
-             if_modified_since before; access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;\n\
-             tcp_nopush on; tcp_nodelay on; {sending} {threads}\n\
-             client_body_temp_path {at}/1; proxy_temp_path {at}/2; fastcgi_temp_path {at}/3;\n\
-             uwsgi_temp_path {at}/4; scgi_temp_path {at}/5;\n\
-             server {{ listen {address}{ssl} backlog=4096{dual}; {tls} root {root}; }}\n}}\n",
-            at = directory.path().display(),
-            root = root.display(),
-        );
-        fs::write(directory.path().join("nginx.conf"), config)?;
-        Ok(Self { directory, address })
-    }
-
-    /// Adds directives to the `http` block, such as further servers.
-    pub(crate) fn add(&self, directives: &str) -> Result<()> {
-        let file = self.directory.path().join("nginx.conf");
-        let text = fs::read_to_string(&file)?;
-        let block = text
-            .trim_end()
-            .strip_suffix('}')
-            .context("the http block comes last")?;
-        Ok(fs::write(file, format!("{block}{directives}\n}}\n"))?)
-    }
-
-    /// The arguments that make nginx use it, and nothing else.
-    fn arguments(&self) -> [OsString; 6] {
-        let at = self.directory.path();
-        let file = at.join("nginx.conf").into_os_string();
-        [
-            "-p".into(),
-            at.into(),
-            "-e".into(),
-            "stderr".into(),
-            "-c".into(),
-            file,
-        ]
-    }
-}
-
-/// Where nginx is installed.
-pub(crate) fn nginx_program() -> Option<PathBuf> {
-    find_program("nginx")
 }
 
 #[cfg(test)]

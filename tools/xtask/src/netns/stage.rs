@@ -11,7 +11,8 @@ use crate::harness::client::Client;
 use crate::harness::find_program;
 use crate::harness::namespace::{Cable, Namespace};
 use crate::harness::process::run;
-use crate::harness::server::{NginxConfig, NginxMode, Server, nginx_program};
+use crate::harness::rivals::{NginxConfig, nginx_program};
+use crate::harness::server::Server;
 use crate::harness::undo::Undo;
 
 /// Port of Atlas on its own address.
@@ -22,12 +23,6 @@ pub(crate) const HTTPS_PORT: u16 = 443;
 
 /// Where the reference runs: loopback of the client's namespace, never on the link under test.
 pub(crate) const REFERENCE: &str = "127.0.0.1:8080";
-
-/// How the reference sends; the answers do not depend on it.
-const MODE: NginxMode = NginxMode {
-    directio: false,
-    threads: false,
-};
 
 /// Part of the packets that are dropped, in each direction.
 const LOSS: &str = "0.02";
@@ -206,11 +201,11 @@ impl Stage {
                 .ip(&format!("addr replace {address} dev {interface} nodad"))?;
         }
         let address = SocketAddr::new("::".parse()?, PORT);
-        let config = NginxConfig::new(MODE, root, address)?;
+        let config = NginxConfig::reference(root, address)?;
         if let Some(identities) = identities {
             config.add(&identities.nginx_directives(root, is_impatient))?;
         }
-        Server::nginx(self.server(), None, config)
+        config.start(self.server(), None)
     }
 
     /// A connection to Atlas.
@@ -223,8 +218,8 @@ impl Stage {
         if nginx_program().is_none() {
             return Ok(None);
         }
-        let config = NginxConfig::new(MODE, root, REFERENCE.parse()?)?;
-        Server::nginx(self.client(), None, config).map(Some)
+        let config = NginxConfig::reference(root, REFERENCE.parse()?)?;
+        config.start(self.client(), None).map(Some)
     }
 
     /// Drops packets at random in both directions until the guard goes; `Err` says why not.

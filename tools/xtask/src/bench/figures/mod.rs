@@ -38,9 +38,8 @@ use super::lab::{Contender, Lab, Steering};
 use super::publish;
 use super::real_disk::RealDisk;
 use super::tls::{Credentials, Key, is_kernel_tls_available};
-use crate::harness::peer::Peer;
 use crate::harness::process::output;
-use crate::harness::server::NginxMode;
+use crate::harness::rivals::{NginxMode, Peer};
 use crate::harness::{interrupt, scratch_directory, workspace_root};
 use crate::packages;
 

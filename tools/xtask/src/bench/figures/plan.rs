@@ -8,8 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::bench::lab::Contender;
-use crate::harness::peer::Peer;
-use crate::harness::server::NginxMode;
+use crate::harness::rivals::Peer;
 
 /// The sweep over connections of the full run.
 pub(super) const CONNECTIONS: [u64; 6] = [64, 1_000, 2_000, 4_000, 8_000, 16_000];
@@ -384,7 +383,7 @@ fn is_able(contender: &Contender, cell: &Cell) -> bool {
             cell.security == Security::Plain && cell.cache == Cache::Cold
         }
         // Direct reads do not see a warm cache.
-        Contender::Nginx(NginxMode { directio: true, .. }) => cell.cache == Cache::Cold,
+        Contender::Nginx(mode) if mode.is_direct() => cell.cache == Cache::Cold,
         Contender::Atlas(_)
         | Contender::AtlasBaseline(_)
         | Contender::Nginx(_)
@@ -401,11 +400,11 @@ fn is_worth_it(contender: &Contender, cell: &Cell) -> bool {
     }
 }
 
-/// Whether a rival has been the best of its kind with many distant connections: nginx with
-/// threads, whichever way it reads, and of the others the better one.
+/// Whether a rival has been the best of its kind with many distant connections, or may be: nginx
+/// where it works while the disk reads, and of the others the better one.
 fn can_be_best(rival: &Contender, security: Security) -> bool {
     match rival {
-        Contender::Nginx(mode) => mode.threads,
+        Contender::Nginx(mode) => mode.overlaps_reads(),
         Contender::Peer(Peer::Lighttpd) => security == Security::Plain,
         Contender::Peer(Peer::H2o) => security == Security::Tls,
         Contender::Atlas(_) | Contender::AtlasBaseline(_) | Contender::AtlasEmulated(_) => false,
@@ -415,6 +414,7 @@ fn can_be_best(rival: &Contender, security: Security) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::harness::rivals::NginxMode;
 
     /// Others of the bench's parts need ten minutes of the time the whole may take.
     const FULL_SECONDS_MAX: u64 = (85 - 10) * 60;
@@ -496,7 +496,7 @@ pub(super) mod tests {
                 names.retain(|name| !name.starts_with("atlas"));
                 names.len()
             };
-            assert_eq!((rivals(Security::Plain), rivals(Security::Tls)), (6, 6));
+            assert_eq!((rivals(Security::Plain), rivals(Security::Tls)), (7, 7));
         }
         let between = |security, cache| names(&plan, security, cache, 2_000);
         assert_eq!(
@@ -504,13 +504,19 @@ pub(super) mod tests {
             [
                 "atlas",
                 "nginx-sendfile-threads",
+                "nginx-sendfile-workers",
                 "nginx-directio-threads",
                 "lighttpd"
             ]
         );
         assert_eq!(
             between(Security::Tls, Cache::Warm),
-            ["atlas", "nginx-sendfile-threads", "h2o"]
+            [
+                "atlas",
+                "nginx-sendfile-threads",
+                "nginx-sendfile-workers",
+                "h2o"
+            ]
         );
     }
 

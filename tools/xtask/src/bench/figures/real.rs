@@ -17,7 +17,7 @@ use crate::bench::disk::{ObjectDirectory, Objects};
 use crate::bench::lab::Contender;
 use crate::bench::real_disk::{RealDisk, describe};
 use crate::harness::interrupt;
-use crate::harness::server::NginxMode;
+use crate::harness::rivals::NginxMode;
 
 /// Clients, without distance.
 const CONNECTIONS: u64 = 64;
@@ -81,7 +81,8 @@ fn contenders(all: &[Contender]) -> Vec<Contender> {
     let takes_part = |it: &&Contender| {
         matches!(
             it,
-            Contender::Atlas(_) | Contender::Nginx(NginxMode { threads: true, .. })
+            Contender::Atlas(_)
+                | Contender::Nginx(NginxMode::SendfileThreads | NginxMode::DirectioThreads)
         )
     };
     all.iter().filter(takes_part).cloned().collect()
