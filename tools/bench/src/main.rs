@@ -26,6 +26,9 @@ Examples:
   What a disk gives by reads in flight, by read size and by system call:
     atlas-bench disk --make /srv/test.bin --bytes 4G
 
+  A server's cost as behind a NIC, by 64 clients that see headers only:
+    ip netns exec wire atlas-bench wire --server 10.99.0.2:80 --core 1 --directory /srv/films
+
   What sealing costs one core, without disk and network:
     taskset -c 0 atlas-bench stages seal
 
@@ -56,6 +59,8 @@ enum Command {
     Delay(delay::DelayArgs),
     /// Read a file or disk: latency, throughput and CPU time by window, read size and system call
     Disk(disk::DiskArgs),
+    /// Load a server through a TAP that behaves as a NIC does, with clients that see headers only
+    Wire(nic_wire::WireArgs),
     /// Run one stage of Atlas's pipeline alone: read, seal or write; or its client's side
     Stages(stages::StagesArgs),
 }
@@ -65,6 +70,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Delay(args) => delay::run(&args),
         Command::Disk(args) => disk::run(&args),
+        Command::Wire(args) => nic_wire::run(&args),
         Command::Stages(args) => stages::run(&args),
     };
     match outcome {

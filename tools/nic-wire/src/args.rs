@@ -20,11 +20,11 @@ pub const CONNECTIONS_MAX: u32 = 1 << 20;
 const NOTES: &str = "\
 All in one network namespace, the server on core 0, the clients on core 1:
   ip netns add wire
-  ip netns exec wire nic_wire --server 10.99.0.1:80 --host-address 10.99.0.1/16 \\
+  ip netns exec wire atlas-bench wire --server 10.99.0.1:80 --host-address 10.99.0.1/16 \\
     --core 1 --server-core 0 -c 64 --sample 4 --directory DIR &     (says `ready ...`)
   ip netns exec wire taskset -c 0 nginx -c CONF                     (root DIR)
 or with a server that has a packet socket of its own:
-  ip netns exec wire nic_wire --server 10.99.0.2:80 ... &
+  ip netns exec wire atlas-bench wire --server 10.99.0.2:80 ... &
   ip netns exec wire taskset -c 0 atlas serve DIR --link packet:wire0 --address 10.99.0.2/16
 The clients look for the server for --patience seconds, then connect.
 

@@ -51,7 +51,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("nic-wire", &["clock", "load", "wire"]),
-    ("bench", &["delay", "disk", "load", "stages"]),
+    ("bench", &["delay", "disk", "load", "nic-wire", "stages"]),
     (
         "sim",
         &[
