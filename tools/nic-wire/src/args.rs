@@ -80,7 +80,7 @@ pub struct WireArgs {
     /// Leaves the first seconds after all have connected out of all figures
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub warm_up: u64,
-    /// Longest wait for the server to come up, and for anything to come at all
+    /// Longest wait until all connections stand, and for anything to come at all
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
     /// Round trip, milliseconds: 20, or 10-40 for constant ones evenly spread over the connections

@@ -245,7 +245,9 @@ impl Engine {
             if self.is_done() {
                 break Ending::Done;
             }
-            if now.since(self.text_at) > self.around.plan.patience {
+            let patience = self.around.plan.patience;
+            let is_late = all_connected_at.is_none() && now.since(Instant::ZERO) > patience;
+            if is_late || now.since(self.text_at) > patience {
                 self.give_up()?;
                 break Ending::Stalled;
             }

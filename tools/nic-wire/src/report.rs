@@ -140,7 +140,7 @@ pub enum Ending {
     Time,
     /// Interrupted.
     Interrupted,
-    /// Nothing came any more.
+    /// Nothing came any more, or not all connections stood in time.
     Stalled,
 }
 
