@@ -33,9 +33,6 @@ Examples:
 Deploying, every setting, an example and a unit for systemd: docs/deploy.md, docs/configuration.md,
 dist/
 
-For benches only:
-  atlas emulate PATH  costs what TLS costs and protects nothing: see atlas emulate --help
-
 Exit codes:
   0  ended by SIGINT or SIGTERM
   1  an error while serving (interface gone, device failure)
@@ -75,18 +72,6 @@ Examples:
     --cert a-chain.pem --key a-key.pem --cert b-chain.pem --key b-key.pem
   sudo atlas serve /srv/video --config /etc/atlas.toml --pcap /tmp/atlas.pcap -v";
 
-/// What follows `atlas emulate --help`.
-const EMULATE_NOTES: &str = "\
-What leaves:
-  Heads of replies are plain HTTP. The bytes of files are sealed in place, in records of the size
-  TLS has here, with AES-128-GCM under a key that everybody knows; nothing is put around them, so
-  lengths are those of plain HTTP, and the client gets bytes that are not the file's. A client that
-  only counts them, like a load generator, measures TLS without its handshake, its framing and
-  its own opening.
-
-Example:
-  sudo atlas emulate /srv/video";
-
 /// Serves files over HTTP and HTTPS from its own TCP/IP stack, straight from disk to wire.
 ///
 /// A piece of a file is read from the disk (O_DIRECT) when a client's TCP acknowledgment makes room
@@ -101,15 +86,14 @@ pub struct Cli {
 }
 
 /// The commands.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one, made once and taken apart at once"
+)]
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Serve the files of a directory
     Serve(ServeArgs),
-    /// Bench only: plain HTTP at the cost of TLS, with files nobody can read
-    ///
-    /// Everything is as with serve, but for what is sent: see the end.
-    #[command(hide = true)]
-    Emulate(EmulateArgs),
     /// Internal: the process that reads certificates for a server without the right to
     #[command(name = crate::tls::reader::COMMAND, hide = true)]
     ReadCertificates(ReaderArgs),
@@ -119,7 +103,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_long_help = SERVE_NOTES)]
 pub struct ServeArgs {
-    /// What both commands take.
+    /// All that is not about TLS.
     #[command(flatten)]
     pub common: CommonArgs,
 
@@ -133,15 +117,6 @@ pub struct ServeArgs {
     /// What only serving over TLS takes.
     #[command(flatten)]
     pub tls: TlsArgs,
-}
-
-/// `atlas emulate`, as typed.
-#[derive(Args, Clone, Debug, Default)]
-#[command(after_long_help = EMULATE_NOTES)]
-pub struct EmulateArgs {
-    /// What both commands take.
-    #[command(flatten)]
-    pub common: CommonArgs,
 }
 
 /// The flags of TLS.
@@ -174,7 +149,7 @@ pub struct TlsArgs {
     pub log_tls_secrets: bool,
 }
 
-/// What both commands take.
+/// The flags that are not about TLS, and the directory.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CommonArgs {
     /// Directory whose regular files are served.
@@ -301,18 +276,17 @@ mod tests {
         assert_eq!(args.common.addresses, ["b", "a"]);
     }
 
+    /// The bench's emulation of TLS is no command of the server, whatever was built with it.
     #[test]
-    fn only_serve_has_the_flags_of_tls() {
-        for flag in [
-            &["--https", "443"][..],
-            &["--cert", "a"],
-            &["--key", "a"],
-            &["--log-tls-secrets"],
-        ] {
-            let typed = |command| Cli::try_parse_from([&["atlas", command, "/srv"], flag].concat());
-            assert!(typed("serve").is_ok(), "{flag:?}");
-            assert!(typed("emulate").is_err(), "{flag:?}");
-        }
+    fn there_is_no_command_that_emulates() {
+        let names: Vec<_> = Cli::command()
+            .get_subcommands()
+            .map(|command| command.get_name().to_owned())
+            .collect();
+        assert_eq!(names, ["serve", crate::tls::reader::COMMAND]);
+        let error = Cli::try_parse_from(["atlas", "emulate", "/srv"]).unwrap_err();
+        assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);
+        assert!(Cli::try_parse_from(["atlas", "serve", "/srv", "--emulate"]).is_err());
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub mod cidr;
 pub mod claim;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "emulate")]
+pub mod emulate;
 pub mod failure;
 pub mod host;
 pub mod limiter;
@@ -22,6 +24,7 @@ pub mod monitoring;
 pub mod notify;
 pub mod output;
 pub mod privileges;
+pub mod process;
 pub mod report;
 pub mod run;
 pub mod settings;

@@ -282,7 +282,8 @@ fn assemble<L: Link>(
         )
     })?;
     let conductor = Conductor::new(conductor_config(settings, &link, seed));
-    if settings.is_sealing_emulated {
+    #[cfg(feature = "emulate")]
+    if settings.is_sealing_emulated() {
         warn!("emulated TLS: files are sealed under a publicly known key; for benchmarks only");
     }
     debug!(capabilities = ?link.capabilities(), seconds = epoch.real.elapsed().as_secs_f32(), "started");
@@ -340,7 +341,7 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
         https_port: settings.https.as_ref().map(|https| https.port),
         // The limit of the cipher suite applies as well.
         key_records_max: settings.limits.tls_key_records_max.unwrap_or(u64::MAX),
-        is_sealing_emulated: settings.is_sealing_emulated,
+        is_sealing_emulated: settings.is_sealing_emulated(),
         connections_max: settings.limits.connections_max,
         seed,
         replies: settings.replies.clone(),

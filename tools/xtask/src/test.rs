@@ -18,6 +18,9 @@ use crate::{netns, packages, simulate, tidy};
 /// No cargo command takes longer, even on a small machine that compiles everything.
 const CARGO_LIMIT: Duration = Duration::from_secs(3600);
 
+/// The server with what only benches are to have. Its tests have `emulat` in their names.
+const EMULATION: [&str; 4] = ["--package", "atlas-server", "--features", "emulate"];
+
 /// Options of `test`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TestOptions {
@@ -46,7 +49,17 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
         "warnings",
     ];
     suite.run("cargo clippy", || cargo(&clippy));
-    cargo_test(&mut suite);
+    let clippy = [
+        &["clippy", "--all-targets", "--quiet"][..],
+        &EMULATION,
+        &["--", "-D", "warnings"],
+    ]
+    .concat();
+    suite.run("cargo clippy, emulation", || cargo(&clippy));
+    cargo_test(&mut suite, "cargo test", &["--workspace"]);
+    // All that has the feature's name; the rest is the same without it.
+    let emulation = [&EMULATION[..], &["emulat"]].concat();
+    cargo_test(&mut suite, "cargo test, emulation", &emulation);
     suite.run("cargo doc", || {
         cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
     });
@@ -77,10 +90,10 @@ fn cargo(arguments: &[&str]) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// All tests of all crates, each counted, each skip with its reason.
-fn cargo_test(suite: &mut Suite) {
+/// The tests that `cargo test` selects by these arguments, each counted, each skip with its reason.
+fn cargo_test(suite: &mut Suite, name: &str, selection: &[&str]) {
     let mut log = TestLog::default();
-    let outcome = run_tests(&mut log);
+    let outcome = run_tests(&mut log, selection);
     suite.passed += log.passed.saturating_sub(log.skipped.len() as u64);
     for (test, reason) in &log.skipped {
         suite.skip(test, reason);
@@ -92,19 +105,18 @@ fn cargo_test(suite: &mut Suite) {
     if let Err(error) = outcome
         && log.failed.is_empty()
     {
-        suite.fail("cargo test", &format!("{error:#}"));
+        suite.fail(name, &format!("{error:#}"));
     }
 }
 
-fn run_tests(log: &mut TestLog) -> Result<()> {
+fn run_tests(log: &mut TestLog, selection: &[&str]) -> Result<()> {
     // With the output of tests that pass, too: their skips are in it.
     let arguments = [
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ];
+        &["test", "--no-fail-fast"],
+        selection,
+        &["--", "--show-output"],
+    ]
+    .concat();
     let mut command = cargo_command(&arguments);
     command.stdout(Stdio::piped());
     let mut process = Process::spawn("cargo test", &mut command)?;

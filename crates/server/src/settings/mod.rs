@@ -16,7 +16,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::access_log::AccessLogTarget;
 use crate::cidr::Cidr;
-use crate::cli::{CommonArgs, EmulateArgs, ServeArgs, TlsArgs};
+use crate::cli::{CommonArgs, ServeArgs, TlsArgs};
 use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, PortOrOff, Seconds};
 use crate::failure::Failure;
 use crate::privileges::UserName;
@@ -81,7 +81,8 @@ pub struct Settings {
     /// HTTP over TLS.
     pub https: Option<Https>,
     /// Files are sealed under a publicly known key, on the plain port. For benchmarks only.
-    pub is_sealing_emulated: bool,
+    #[cfg(feature = "emulate")]
+    pub(crate) is_sealing_emulated: bool,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
     /// Whether the process may be dumped and debugged.
@@ -167,15 +168,6 @@ impl Settings {
         Self::merge(args, file)
     }
 
-    /// Resolves `atlas emulate`: what is served is sealed, but not by TLS.
-    ///
-    /// # Errors
-    /// The first setting that is not what it must be.
-    pub fn resolve_emulated(args: EmulateArgs) -> Result<Self, Failure> {
-        let file = read_file(&args.common)?;
-        Self::merge_emulated(args, file)
-    }
-
     /// Lays the flags of `atlas serve` over file over defaults.
     ///
     /// # Errors
@@ -184,25 +176,22 @@ impl Settings {
         Self::lay(args.common, args.tls, file)
     }
 
-    /// Lays the flags of `atlas emulate` over file over defaults.
-    ///
-    /// # Errors
-    /// The first setting that is not what it must be.
-    pub fn merge_emulated(args: EmulateArgs, file: FileConfig) -> Result<Self, Failure> {
-        let settings = Self::lay(args.common, TlsArgs::default(), file)?;
-        if settings.https.is_some() {
-            return Err(Failure::refused(
-                "atlas emulate: https is for atlas serve",
-                "leave https and certificate out of the configuration file",
-            ));
-        }
-        Ok(Self {
-            is_sealing_emulated: true,
-            ..settings
-        })
+    /// Whether objects leave sealed under a key that everybody knows: never without the feature.
+    #[must_use]
+    pub const fn is_sealing_emulated(&self) -> bool {
+        #[cfg(feature = "emulate")]
+        let is_emulated = self.is_sealing_emulated;
+        #[cfg(not(feature = "emulate"))]
+        let is_emulated = false;
+        is_emulated
     }
 
-    fn lay(args: CommonArgs, tls: TlsArgs, mut file: FileConfig) -> Result<Self, Failure> {
+    /// Lays flags over file over defaults.
+    pub(crate) fn lay(
+        args: CommonArgs,
+        tls: TlsArgs,
+        mut file: FileConfig,
+    ) -> Result<Self, Failure> {
         let keys = Keys {
             file: args.config.unwrap_or_default(),
         };
@@ -231,6 +220,7 @@ impl Settings {
             is_address_checked: file.address_check.unwrap_or(true),
             http_port,
             https,
+            #[cfg(feature = "emulate")]
             is_sealing_emulated: false,
             user: resolve_user(&keys, args.user, file.user.take())?,
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
@@ -293,7 +283,8 @@ fn resolve_metrics(
     }
 }
 
-fn read_file(args: &CommonArgs) -> Result<FileConfig, Failure> {
+/// The configuration file that the command line names; an empty one if it names none.
+pub(crate) fn read_file(args: &CommonArgs) -> Result<FileConfig, Failure> {
     args.config
         .as_deref()
         .map_or_else(|| Ok(FileConfig::default()), FileConfig::read)

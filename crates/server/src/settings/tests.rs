@@ -5,7 +5,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::{LinkChoice, MacSetting, Origin, Settings};
 use crate::access_log::AccessLogTarget;
-use crate::cli::{CommonArgs, EmulateArgs, ServeArgs};
+use crate::cli::{CommonArgs, ServeArgs};
 use crate::config::{FileConfig, documentation};
 
 fn args() -> ServeArgs {
@@ -48,7 +48,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.shutdown_grace, Duration::from_secs(10));
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
-    assert!(settings.https.is_none() && !settings.is_sealing_emulated);
+    assert!(settings.https.is_none() && !settings.is_sealing_emulated());
     assert!(!settings.replies.cors && !settings.buffered && settings.pcap.is_none());
     assert!(settings.access_log.is_none() && settings.metrics.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
@@ -449,25 +449,9 @@ fn at_least_one_port_is_served_and_words_other_than_off_are_refused() {
 }
 
 #[test]
-fn only_emulate_emulates_and_it_speaks_no_tls() {
-    let emulate = |text: &str| {
-        let mut common = args().common;
-        common.config = Some("atlas.toml".into());
-        let file = FileConfig::parse(text).unwrap();
-        Settings::merge_emulated(EmulateArgs { common }, file).map_err(|f| f.to_string())
-    };
-    let settings = emulate("").unwrap();
-    assert!(settings.is_sealing_emulated);
-    assert_eq!(settings.urls(), "http://10.77.0.2/");
-    let refusal = emulate(&format!("https = 443\n{}", table("x"))).unwrap_err();
-    assert_eq!(
-        refusal,
-        "atlas emulate: https is for atlas serve; \
-         leave https and certificate out of the configuration file"
-    );
-    // Nothing that serve takes turns it on.
+fn nothing_that_serve_takes_emulates_sealing() {
     let everything = format!("http = 81\nhttps = 443\ncors = true\n{}", table("x"));
-    assert!(!with_file(&everything).unwrap().is_sealing_emulated);
+    assert!(!with_file(&everything).unwrap().is_sealing_emulated());
     for key in ["emulate", "is_sealing_emulated"] {
         assert!(FileConfig::parse(&format!("{key} = true")).is_err());
     }

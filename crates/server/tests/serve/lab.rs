@@ -138,6 +138,9 @@ fn enter(namespace: &std::fs::File) {
     assert_eq!(outcome, 0, "setns: {}", std::io::Error::last_os_error());
 }
 
+/// The server and its command.
+const SERVE: [&str; 2] = [env!("CARGO_BIN_EXE_atlas"), "serve"];
+
 /// `atlas serve` running in a [`Lab`], killed when dropped.
 pub(crate) struct Atlas {
     child: Child,
@@ -161,38 +164,28 @@ impl Atlas {
         Self::start_after(lab, "true", directory, words)
     }
 
-    /// `atlas emulate` instead.
+    /// `atlas-emulate` instead.
+    #[cfg(feature = "emulate")]
     pub(crate) fn emulate(lab: &Lab, directory: &Path) -> Self {
-        Self::spawn(lab, "true", &[], "emulate", directory, &[])
+        let program = [env!("CARGO_BIN_EXE_atlas-emulate")];
+        Self::spawn(lab, "true", &program, directory, &[])
     }
 
     /// Starts it after a shell has run `prepare` in a mount namespace that only they see.
     pub(crate) fn start_after(lab: &Lab, prepare: &str, directory: &Path, words: &[&str]) -> Self {
-        Self::spawn(lab, prepare, &[], "serve", directory, words)
+        Self::spawn(lab, prepare, &SERVE, directory, words)
     }
 
     /// Starts it by another program, which becomes it.
     pub(crate) fn start_by(lab: &Lab, by: &[&str], directory: &Path, words: &[&str]) -> Self {
-        Self::spawn(lab, "true", by, "serve", directory, words)
+        Self::spawn(lab, "true", &[by, &SERVE].concat(), directory, words)
     }
 
-    fn spawn(
-        lab: &Lab,
-        prepare: &str,
-        by: &[&str],
-        name: &str,
-        directory: &Path,
-        words: &[&str],
-    ) -> Self {
+    fn spawn(lab: &Lab, prepare: &str, program: &[&str], directory: &Path, words: &[&str]) -> Self {
         let mut command = lab.command("sh");
         // The shell becomes the server, so that signals reach it.
         command.args(["-c", &format!("{prepare} && exec \"$@\""), "sh"]);
-        command
-            .args(by)
-            .arg(env!("CARGO_BIN_EXE_atlas"))
-            .arg(name)
-            .arg(directory)
-            .args(words);
+        command.args(program).arg(directory).args(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("ip is installed");
         let stdout = BufReader::new(child.stdout.take().unwrap());

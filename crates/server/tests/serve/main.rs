@@ -10,6 +10,8 @@
 )]
 
 mod addresses;
+#[cfg(feature = "emulate")]
+mod emulation;
 mod lab;
 mod monitoring;
 mod privileges;

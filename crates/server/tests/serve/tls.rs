@@ -1,4 +1,4 @@
-//! The same over TLS, asked by OpenSSL (curl), and without TLS's protocol (`atlas emulate`).
+//! The same over TLS, asked by OpenSSL (curl).
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,8 +12,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
+use crate::directory;
 use crate::lab::{Atlas, Lab};
-use crate::{FILE_BYTES, directory};
 
 /// The names of the two certificates.
 const NAMES: [&str; 2] = ["a.example", "b.example"];
@@ -226,20 +226,4 @@ fn secrets_are_written_only_when_asked_for() {
         assert_eq!(written.contains("SERVER_TRAFFIC_SECRET_0 "), is_asked_for);
         assert_eq!(secrets.exists(), is_asked_for);
     }
-}
-
-#[test]
-fn emulated_sealing_is_logged_and_keeps_lengths() {
-    let Some(lab) = Lab::new() else { return };
-    let (directory, bytes) = directory();
-    let mut atlas = Atlas::emulate(&lab, directory.path());
-    assert_eq!(atlas.ready(), "ready http://10.77.0.2/");
-    let got = lab.curl(&["http://10.77.0.2/film.bin"]);
-    assert_eq!(got.len(), FILE_BYTES);
-    let same = got.iter().zip(&bytes).filter(|(a, b)| a == b).count();
-    assert!(same < FILE_BYTES / 100, "{same} bytes are not sealed");
-    atlas.signal(libc::SIGTERM);
-    let end = atlas.end();
-    assert_eq!(end.code, Some(0), "{}", end.stderr);
-    assert!(end.stderr.contains("WARN emulating TLS"), "{}", end.stderr);
 }

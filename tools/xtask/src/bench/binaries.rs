@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
+use super::lab::Contender;
 use crate::harness::program::Program;
 
 /// Where they are, as typed.
@@ -16,6 +17,22 @@ pub(super) struct BinaryOptions {
     /// The instruments to measure with, of this version (default: builds atlas-bench, release)
     #[arg(long, value_name = "PATH")]
     bench_binary: Option<PathBuf>,
+}
+
+/// Where the server that emulates TLS is, as typed.
+#[derive(Args, Clone, Debug)]
+pub(super) struct EmulationOptions {
+    /// The server that emulates TLS (default: builds atlas-emulate, release)
+    #[arg(long, value_name = "PATH")]
+    emulate_binary: Option<PathBuf>,
+}
+
+impl EmulationOptions {
+    /// Finds it. Before memory is taken and cores are measured: this may compile.
+    pub(super) fn find(&self) -> Result<Contender> {
+        let found = Program::AtlasEmulate.find(self.emulate_binary.as_deref())?;
+        Ok(Contender::AtlasEmulated(found))
+    }
 }
 
 /// Where they are.

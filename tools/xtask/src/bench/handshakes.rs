@@ -112,7 +112,7 @@ impl Name {
             Self::Atlas => Contender::ATLAS,
             Self::Nginx => NginxMode::Sendfile.name(),
         };
-        Contender::find(name, Some(atlas))?.context("both are known")
+        Contender::find(name, atlas).context("both are known")
     }
 }
 

@@ -16,7 +16,6 @@ use super::disk::{BenchDisk, ObjectDirectory};
 use super::tls::Credentials;
 use crate::harness::namespace::Cable;
 use crate::harness::process::{output, run};
-use crate::harness::program::Program;
 use crate::harness::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
 use crate::harness::server::{Server, Stopped};
 use crate::harness::undo::Undo;
@@ -57,7 +56,7 @@ pub(super) enum Contender {
     Atlas(PathBuf),
     /// `atlas serve` of another build, to be compared with.
     AtlasBaseline(PathBuf),
-    /// `atlas emulate`: TLS's sealing without TLS.
+    /// `atlas-emulate`: TLS's sealing without TLS.
     AtlasEmulated(PathBuf),
     /// nginx, sending files in one of its ways.
     Nginx(NginxMode),
@@ -89,16 +88,15 @@ impl Contender {
         matches!(self, Self::Atlas(_) | Self::AtlasEmulated(_))
     }
 
-    /// The server of a name, Atlas built first unless `atlas` is where it is; `None`: no such name.
-    pub(super) fn find(name: &str, atlas: Option<&Path>) -> Result<Option<Self>> {
-        Ok(match name {
-            Self::ATLAS => Some(Self::Atlas(Program::Atlas.find(atlas)?)),
-            Self::ATLAS_EMULATED => Some(Self::AtlasEmulated(Program::Atlas.find(atlas)?)),
-            _ => NginxMode::ALL
-                .into_iter()
-                .find(|mode| mode.name() == name)
-                .map(Self::Nginx),
-        })
+    /// The server of a name; `None`: no such name.
+    pub(super) fn find(name: &str, atlas: &Path) -> Option<Self> {
+        if name == Self::ATLAS {
+            return Some(Self::Atlas(atlas.to_path_buf()));
+        }
+        NginxMode::ALL
+            .into_iter()
+            .find(|mode| mode.name() == name)
+            .map(Self::Nginx)
     }
 }
 
@@ -175,9 +173,9 @@ impl Lab {
         arguments: &str,
     ) -> Result<(Server, SocketAddr)> {
         match contender {
-            Contender::Atlas(binary) => self.start_atlas(binary, "serve", arguments),
-            Contender::AtlasBaseline(binary) => self.start_atlas(binary, "serve", ""),
-            Contender::AtlasEmulated(binary) => self.start_atlas(binary, "emulate", arguments),
+            Contender::Atlas(binary) => self.start_atlas(binary, &["serve"], arguments),
+            Contender::AtlasBaseline(binary) => self.start_atlas(binary, &["serve"], ""),
+            Contender::AtlasEmulated(binary) => self.start_atlas(binary, &[], arguments),
             Contender::Nginx(mode) => {
                 let address = SocketAddr::new(Cable::KERNEL_V4.parse()?, self.port());
                 let tls = self.credentials.as_ref().map(|credentials| NginxTls {
@@ -216,13 +214,14 @@ impl Lab {
     fn start_atlas(
         &self,
         binary: &Path,
-        verb: &str,
+        command_words: &[&str],
         arguments: &str,
     ) -> Result<(Server, SocketAddr)> {
         let address = SocketAddr::new(Cable::ATLAS_V4.parse()?, self.port());
         let mut command = self.cable.server.command("taskset");
         command.args(["-c", &SERVER_CORE.to_string()]);
-        command.arg(binary).arg(verb).arg(&self.disk.root);
+        command.arg(binary).args(command_words);
+        command.arg(&self.disk.root);
         command.args(["--link", &format!("packet:{}", Cable::SERVER_INTERFACE)]);
         command.args(["--address", &format!("{}/24", Cable::ATLAS_V4)]);
         match &self.credentials {

@@ -8,7 +8,7 @@ use ::load::{Suite, Version};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
-use super::binaries::BinaryOptions;
+use super::binaries::{BinaryOptions, EmulationOptions};
 use super::disk::drop_caches;
 use super::lab::{Contender, Lab, Steering, stop};
 use super::load::{Likeness, Load};
@@ -47,10 +47,12 @@ pub(crate) struct ServeOptions {
     /// What the servers sign their handshakes with
     #[arg(long, value_enum, default_value_t = Key::Ecdsa, requires = "tls")]
     key: Key,
-    /// Runs `atlas emulate` too, as atlas-emulated: plain HTTP, bodies sealed under a public key.
+    /// Runs `atlas-emulate` too, as atlas-emulated: plain HTTP, bodies sealed under a public key.
     /// Its work is shown by status, length and count; the sample is unlike its objects throughout
     #[arg(long, conflicts_with = "tls")]
     emulated: bool,
+    #[command(flatten)]
+    emulation: EmulationOptions,
     /// Connections the client keeps open
     #[arg(long, default_value_t = 64)]
     connections: u64,
@@ -258,8 +260,10 @@ fn contenders(options: &ServeOptions, atlas: &Path) -> Result<Vec<Contender>> {
             if !all.contains(&name) {
                 bail!("no server is called {name}: choose from {}", all.join(", "));
             }
-            Contender::find(name, Some(atlas))?
-                .with_context(|| format!("no server is called {name}"))
+            if name == Contender::ATLAS_EMULATED {
+                return options.emulation.find();
+            }
+            Contender::find(name, atlas).with_context(|| format!("no server is called {name}"))
         })
         .collect::<Result<Vec<_>>>()?;
     if let Some(baseline) = &options.baseline {

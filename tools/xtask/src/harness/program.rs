@@ -23,6 +23,9 @@ pub(crate) enum Program {
     Atlas,
     /// The instruments: load generator, middlebox, disk and stages.
     AtlasBench,
+    /// The server that emulates TLS's sealing, for benches only. Of the server's package cargo then
+    /// builds this binary and no other, so `atlas` stays the one without the feature.
+    AtlasEmulate,
 }
 
 impl Program {
@@ -31,6 +34,7 @@ impl Program {
         match self {
             Self::Atlas => "atlas",
             Self::AtlasBench => "atlas-bench",
+            Self::AtlasEmulate => "atlas-emulate",
         }
     }
 
@@ -39,6 +43,14 @@ impl Program {
         match self {
             Self::Atlas => &["--package", "atlas-server"],
             Self::AtlasBench => &["--package", "atlas-bench"],
+            Self::AtlasEmulate => &[
+                "--package",
+                "atlas-server",
+                "--features",
+                "emulate",
+                "--bin",
+                "atlas-emulate",
+            ],
         }
     }
 
@@ -73,6 +85,16 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_server_is_built_without_features_and_the_emulation_without_the_server() {
+        assert_eq!(
+            Program::Atlas.build_arguments(),
+            ["--package", "atlas-server"]
+        );
+        let emulation = Program::AtlasEmulate.build_arguments();
+        assert!(emulation.ends_with(&["--bin", Program::AtlasEmulate.name()]));
+    }
 
     #[test]
     fn a_file_given_is_taken_and_one_that_is_not_there_refused() {

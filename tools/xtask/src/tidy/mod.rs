@@ -82,8 +82,12 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     ("rooms depend only along the arrows", rules::arrows),
+    (
+        "the emulation of TLS is in no build that does not ask for it",
+        rules::bench_feature,
+    ),
     ("pure rooms forbid unsafe code", rules::purity),
     ("files have at most 800 code lines", rules::lengths),
     ("no banned words", rules::banned_words),

@@ -175,6 +175,57 @@ fn folder_and_room(path: &str) -> Option<(&str, &str)> {
     matches!(folder, PRODUCT_FOLDER | TOOLS_FOLDER).then_some((folder, room))
 }
 
+/// The feature of the server that only benches ask for, and the binary it is for.
+const BENCH_FEATURE: &str = "emulate";
+const BENCH_BINARY: &str = "atlas-emulate";
+
+/// No build has the bench's emulation of TLS unless the command line asks for it: the feature is in
+/// no crate's default, no manifest turns it on, and its binary requires it.
+pub(super) fn bench_feature(tree: &Tree) -> Vec<String> {
+    tree.ending("Cargo.toml")
+        .flat_map(|file| bench_feature_of(&file.path, &file.text))
+        .collect()
+}
+
+fn bench_feature_of(path: &str, manifest: &str) -> Vec<String> {
+    let table: toml::Table = match manifest.parse() {
+        Ok(table) => table,
+        Err(error) => return vec![format!("{path}: {error}")],
+    };
+    let mut problems = Vec::new();
+    // Wherever a manifest turns features on it does so in an array: of `features`, of `default`, or
+    // of another feature.
+    let mut tables = vec![&table];
+    while let Some(table) = tables.pop() {
+        let name = table.get("name").and_then(toml::Value::as_str);
+        for (key, value) in table {
+            let names_feature = value.as_array().is_some_and(|items| {
+                items
+                    .iter()
+                    .filter_map(toml::Value::as_str)
+                    .any(|item| item.rsplit('/').next() == Some(BENCH_FEATURE))
+            });
+            let is_required = key == "required-features";
+            if names_feature && !is_required {
+                problems.push(format!(
+                    "{path}: {key} turns the feature {BENCH_FEATURE} on"
+                ));
+            }
+            tables.extend(value.as_table());
+            let items = value.as_array().into_iter().flatten();
+            tables.extend(items.filter_map(toml::Value::as_table));
+            if key == "name" && name == Some(BENCH_BINARY) {
+                let requires = table.get("required-features");
+                let requires = requires.and_then(toml::Value::as_array);
+                if requires.is_none_or(Vec::is_empty) {
+                    problems.push(format!("{path}: {BENCH_BINARY} requires no feature"));
+                }
+            }
+        }
+    }
+    problems
+}
+
 /// Every pure room forbids unsafe code for good.
 pub(super) fn purity(tree: &Tree) -> Vec<String> {
     PURE_ROOMS
@@ -375,6 +426,24 @@ mod tests {
         // the product a tool.
         assert_eq!(arrows_of("crates/load/Cargo.toml", "").len(), 1);
         assert_eq!(arrows_of("tools/wire/Cargo.toml", "").len(), 1);
+    }
+
+    #[test]
+    fn the_feature_of_benches_is_turned_on_by_no_manifest() {
+        let path = "crates/server/Cargo.toml";
+        let good = "[features]\nemulate = []\n[[bin]]\nname = \"atlas\"\n[[bin]]\n\
+                    name = \"atlas-emulate\"\nrequired-features = [\"emulate\"]\n";
+        assert_eq!(bench_feature_of(path, good), [""; 0]);
+        for bad in [
+            "[features]\ndefault = [\"emulate\"]\n",
+            "[features]\nextra = [\"server/emulate\"]\n",
+            "[dependencies]\nserver = { workspace = true, features = [\"emulate\"] }\n",
+            "[dev-dependencies.server]\nworkspace = true\nfeatures = [\"emulate\"]\n",
+            "[workspace.dependencies]\nserver = { path = \"x\", features = [\"emulate\"] }\n",
+            "[[bin]]\nname = \"atlas-emulate\"\n",
+        ] {
+            assert_eq!(bench_feature_of(path, bad).len(), 1, "{bad}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ use self::accounts::stages::{self, Measuring};
 use self::plan::{OBJECT_BYTES, Plan, Progress, Security, Visit, Wishes, is_hopeless};
 use self::summary::{Comparison, Point};
 use self::turn::Turns;
-use super::binaries::BinaryOptions;
+use super::binaries::{BinaryOptions, EmulationOptions};
 use super::lab::{Contender, Lab, Steering};
 use super::publish;
 use super::real_disk::RealDisk;
@@ -78,6 +78,8 @@ pub(crate) struct FiguresOptions {
     json: Option<PathBuf>,
     #[command(flatten)]
     binaries: BinaryOptions,
+    #[command(flatten)]
+    emulation: EmulationOptions,
 }
 
 /// All that was found.
@@ -106,7 +108,7 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
     let binaries = options.binaries.find()?;
-    let contenders = contenders(&options.servers, &binaries.server)?;
+    let contenders = contenders(options, &binaries.server)?;
     let wishes = Wishes {
         is_quick: options.quick,
         rounds: options.rounds,
@@ -137,10 +139,11 @@ pub(super) fn run_command(options: &FiguresOptions) -> Result<()> {
 }
 
 /// The servers asked for, or all.
-fn contenders(names: &[String], atlas: &Path) -> Result<Vec<Contender>> {
+fn contenders(options: &FiguresOptions, atlas: &Path) -> Result<Vec<Contender>> {
+    let names = &options.servers;
     let all: Vec<Contender> = [
         Contender::Atlas(atlas.to_path_buf()),
-        Contender::AtlasEmulated(atlas.to_path_buf()),
+        options.emulation.find()?,
     ]
     .into_iter()
     .chain(NginxMode::ALL.map(Contender::Nginx))
