@@ -136,12 +136,11 @@ fn each_file_is_asked_for_once_and_everything_adds_up() {
         "{report}"
     );
     assert!(report.frame_bytes_mean > 1448.0, "large frames: {report}");
-    assert!(report.wire.filter_runs >= counts.frames, "{report}");
-    assert_eq!(
-        counts.lost_packets + counts.duplicate_segments,
-        0,
-        "{report}"
-    );
+    // What waits in the TAP's queue when the window begins has been filtered before.
+    assert!(report.wire.filter_runs > counts.frames / 2, "{report}");
+    // The window begins when all connections stand: some have their first reply by then.
+    assert!((300..=400).contains(&counts.replies), "{report}");
+    assert_eq!((report.passes_begun, counts.lost_packets), (2, 0));
     assert!(report.connection_bytes < 400, "{report}");
 }
 
