@@ -1,7 +1,7 @@
 //! What a run counts, and the report made of it, as text and JSON.
 //!
 //! No clock. It refuses to call a run valid that lost a frame between the server and the clients or
-//! met a fault. Bounded by: two histograms of fixed size, [`FAULTS_TOLD`] texts.
+//! met a fault. Bounded by: two histograms of fixed size, `FAULTS_TOLD` texts.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! It refuses to guess: a byte is compared or the reply is not called verified. Reading the files
 //! brings them into the page cache: a bench of cold files samples few connections, or uses seeded
-//! content. Bounds: 64 KiB for a comparison, [`FILES_MAX`] open files.
+//! content. Bounds: 64 KiB for a comparison, `FILES_MAX` open files.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -5,7 +5,7 @@
 //! but for what was set; one that is made here goes with its descriptor.
 //!
 //! It refuses interfaces that are no TAPs (the kernel does). Bounds: [`QUEUE_FRAMES`] frames wait to be
-//! read; what comes beyond is lost and counted by [`Tap::dropped_frames`]: a run that lost any is
+//! read; what comes beyond is lost and counted by `Tap::dropped_frames`: a run that lost any is
 //! void. One system call for each frame either way.
 
 use std::fs::{self, File, OpenOptions};
