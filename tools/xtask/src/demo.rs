@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::harness::certificate::{Identity, IdentityFiles};
-use crate::harness::client::Client;
-use crate::harness::film::{self, FRAME_RATE};
-use crate::harness::namespace::Namespace;
-use crate::harness::program::Program;
-use crate::harness::server::Server;
-use crate::harness::{interrupt, is_root, own_program, scratch_directory};
 use crate::packages::{self, privileged};
+use testbed::certificate::{Identity, IdentityFiles};
+use testbed::client::Client;
+use testbed::film::{self, FRAME_RATE};
+use testbed::namespace::Namespace;
+use testbed::program::Program;
+use testbed::server::Server;
+use testbed::{interrupt, is_root, own_program, scratch_directory};
 
 /// The film's length, seconds.
 const FILM_SECONDS: u32 = 20;

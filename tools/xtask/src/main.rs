@@ -12,7 +12,6 @@
 
 mod bench;
 mod demo;
-mod harness;
 mod netns;
 mod packages;
 mod simulate;
@@ -54,7 +53,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = harness::interrupt::catch().and_then(|()| match &arguments.command {
+    let result = testbed::interrupt::catch().and_then(|()| match &arguments.command {
         Command::Bench(bench) => bench::run_command(bench),
         Command::Netns(options) => netns::run_command(options),
         Command::Demo(options) => demo::run_command(options),

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::harness::undo::Undo;
-use crate::harness::{find_program, is_root};
+use testbed::undo::Undo;
+use testbed::{find_program, is_root};
 
 /// A program and the package that has it.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::harness::suite::{Outcome, Suite};
+use testbed::suite::{Outcome, Suite};
 
 /// Seeds `test` runs.
 const SEEDS: u64 = 5000;

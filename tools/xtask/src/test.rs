@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::harness::process::Process;
-use crate::harness::suite::{Outcome, Suite};
-use crate::harness::workspace_root;
 use crate::{netns, packages, simulate, tidy};
+use testbed::process::Process;
+use testbed::suite::{Outcome, Suite};
+use testbed::workspace_root;
 
 /// No cargo command takes longer, even on a small machine that compiles everything.
 const CARGO_LIMIT: Duration = Duration::from_secs(3600);

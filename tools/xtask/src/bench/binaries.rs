@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::lab::Contender;
-use crate::harness::program::Program;
+use testbed::program::Program;
 
 /// Where they are, as typed.
 #[derive(Args, Clone, Debug)]

@@ -21,10 +21,10 @@ use load::content::OBJECT_SEED;
 use rustix::fs::{Advice, Mode, OFlags, fadvise, openat};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::harness::content::Content;
-use crate::harness::interrupt;
-use crate::harness::process::run;
-use crate::harness::undo::Undo;
+use testbed::content::Content;
+use testbed::interrupt;
+use testbed::process::run;
+use testbed::undo::Undo;
 
 /// Memory that must stay free for the page cache of the rivals and for everybody else.
 const FREE_BYTES_MIN: u64 = 8 << 30;

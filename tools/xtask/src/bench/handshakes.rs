@@ -19,8 +19,8 @@ use super::load::{CoreSeconds, Load, cores};
 use super::report::{Rival, environment_text, lowest_over, median, over_highest};
 use super::tls::{Credentials, Key};
 use super::{overload, publish};
-use crate::harness::rivals::NginxMode;
-use crate::harness::{interrupt, scratch_directory};
+use testbed::rivals::NginxMode;
+use testbed::{interrupt, scratch_directory};
 
 /// Size of the object fetched after each handshake, bytes: one block of the disk.
 const OBJECT_BYTES: u64 = 4096;

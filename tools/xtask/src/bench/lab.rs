@@ -14,12 +14,12 @@ use clap::ValueEnum;
 
 use super::disk::{BenchDisk, ObjectDirectory};
 use super::tls::Credentials;
-use crate::harness::namespace::Cable;
-use crate::harness::process::{output, run};
-use crate::harness::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
-use crate::harness::server::{Server, Stopped};
-use crate::harness::undo::Undo;
-use crate::harness::workspace_root;
+use testbed::namespace::Cable;
+use testbed::process::{output, run};
+use testbed::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
+use testbed::server::{Server, Stopped};
+use testbed::undo::Undo;
+use testbed::workspace_root;
 
 /// The core servers are pinned to.
 pub(super) const SERVER_CORE: usize = 0;

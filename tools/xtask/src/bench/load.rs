@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::{Objects, read_bytes};
 use super::lab::{CLIENT_CORE, Lab, SERVER_CORE};
 use super::tls::{NAME, argument};
-use crate::harness::process::output;
+use testbed::process::output;
 
 /// Objects compared byte by byte after each window.
 pub(super) const SAMPLE_OBJECTS: u64 = 64;

@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Subcommand;
 use serde::Serialize;
 
-use crate::harness::is_root;
+use testbed::is_root;
 
 /// What to measure.
 #[derive(Subcommand, Debug)]

@@ -24,8 +24,8 @@ use super::load::{CoreSeconds, Load, cores, tls_command};
 use super::publish;
 use super::report::environment_text;
 use super::tls::Credentials;
-use crate::harness::process::output;
-use crate::harness::{interrupt, scratch_directory};
+use testbed::process::output;
+use testbed::{interrupt, scratch_directory};
 
 /// What both ends would choose.
 const TLS: (Version, Suite) = (Version::Tls13, Suite::Aes128Gcm);

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{OFlags, major, minor, statvfs};
 use tempfile::TempDir;
 
-use crate::harness::scratch_directory;
+use testbed::scratch_directory;
 
 /// What must be free: more than any bench puts there at a time.
 const FREE_BYTES_MIN: u64 = 4 << 30;

@@ -15,9 +15,9 @@ use super::load::{Likeness, Load};
 use super::publish;
 use super::report::{Report, Rival, Run};
 use super::tls::{Credentials, Key, is_kernel_tls_available};
-use crate::harness::program::Program;
-use crate::harness::rivals::NginxMode;
-use crate::harness::{interrupt, scratch_directory};
+use testbed::program::Program;
+use testbed::rivals::NginxMode;
+use testbed::{interrupt, scratch_directory};
 
 /// Bytes of all objects together.
 const TOTAL_BYTES: u64 = 4_000_000_000;

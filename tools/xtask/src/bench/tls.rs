@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::harness::certificate::{Authority, IdentityFiles, KeyKind};
-use crate::harness::scratch_directory;
+use testbed::certificate::{Authority, IdentityFiles, KeyKind};
+use testbed::scratch_directory;
 
 /// The name in the certificate, and the one the client asks for.
 pub(super) const NAME: &str = "atlas.test";

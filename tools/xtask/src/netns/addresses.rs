@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use super::files::{self, Library, name};
 use super::stage::{Family, Stage};
 use super::start::EXIT_REFUSED;
-use crate::harness::namespace::Cable;
-use crate::harness::process::output;
-use crate::harness::server::Server;
-use crate::harness::suite::{Outcome, Suite};
+use testbed::namespace::Cable;
+use testbed::process::output;
+use testbed::server::Server;
+use testbed::suite::{Outcome, Suite};
 
 /// How long the server may take until it waits for its interface.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -76,7 +76,7 @@ fn taken_by_a_neighbour(
 /// The server says what it waits for, and is ready once the interface is up.
 fn down_at_start(stage: &Stage, atlas: &Path, library: &Library) -> Result<Outcome> {
     let interface = stage.interface();
-    let scratch = crate::harness::scratch_directory("log")?;
+    let scratch = testbed::scratch_directory("log")?;
     let log = scratch.path().join("log");
     let atlas = stage.atlas_command(atlas, library.root(), None, None);
     // The shell becomes the server; its log can be read before it is ready.

@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::identities::Identities;
 use super::stage::{Family, Stage};
-use crate::harness::content::{self, Content};
-use crate::harness::curl::Curl;
-use crate::harness::suite::{Outcome, Suite};
+use testbed::content::{self, Content};
+use testbed::curl::Curl;
+use testbed::suite::{Outcome, Suite};
 
 /// Nothing; sizes on both sides of a block, of a record of 15 blocks, and of the largest record
 /// there may be; a chunk of a film.
@@ -81,7 +81,7 @@ impl Library {
     /// Writes the small files and the large one.
     pub(crate) fn new() -> Result<Self> {
         let library = Self {
-            directory: crate::harness::scratch_directory("files")?,
+            directory: testbed::scratch_directory("files")?,
         };
         for size in SIZES_BYTES.into_iter().chain([LARGE_BYTES]) {
             library.add(size)?;

@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result};
 
 use super::refusals::HEAD_TIMEOUT_SECONDS;
 use super::stage::HTTPS_PORT;
-use crate::harness::certificate::{Authority, Identity, IdentityFiles, KeyKind};
-use crate::harness::namespace::Cable;
-use crate::harness::scratch_directory;
+use testbed::certificate::{Authority, Identity, IdentityFiles, KeyKind};
+use testbed::namespace::Cable;
+use testbed::scratch_directory;
 
 /// Two certificates of an authority of our own, in a directory that goes with this.
 #[derive(Debug)]

@@ -26,12 +26,12 @@ use self::files::{Access, Library};
 use self::https::Scene;
 use self::identities::Identities;
 use self::stage::{Stage, Subject};
-use crate::harness::namespace::Namespace;
-use crate::harness::program::Program;
-use crate::harness::server::Server;
-use crate::harness::suite::{Outcome, Suite};
-use crate::harness::{find_program, is_root, own_program, scratch_directory};
 use crate::packages::privileged;
+use testbed::namespace::Namespace;
+use testbed::program::Program;
+use testbed::server::Server;
+use testbed::suite::{Outcome, Suite};
+use testbed::{find_program, is_root, own_program, scratch_directory};
 
 /// Options of `netns`.
 #[derive(Args, Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::files::{self, name};
 use super::stage::{Family, Stage};
-use crate::harness::suite::{Outcome, Suite};
+use testbed::suite::{Outcome, Suite};
 
 /// Seconds the server under test gives a request head (its configuration says so).
 pub(crate) const HEAD_TIMEOUT_SECONDS: u64 = 2;

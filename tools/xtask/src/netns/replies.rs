@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use super::files::{Access, Library, content, name};
 use super::https::Scene;
 use super::stage::{Family, Stage};
-use crate::harness::client::Head;
-use crate::harness::curl::Curl;
-use crate::harness::process::output;
-use crate::harness::suite::{Outcome, Suite};
+use testbed::client::Head;
+use testbed::curl::Curl;
+use testbed::process::output;
+use testbed::suite::{Outcome, Suite};
 
 /// What the server of these checks is configured with.
 pub(crate) const CONFIG: &str = "cors = true\n\
@@ -251,7 +251,7 @@ fn long_target(stage: &Stage) -> Result<()> {
 /// same times: what a client does when a fleet changes beneath it.
 pub(crate) fn resume_elsewhere(scene: Scene<'_>) -> Result<Outcome> {
     let Scene { stage, library, .. } = scene;
-    let copy = crate::harness::scratch_directory("copy")?;
+    let copy = testbed::scratch_directory("copy")?;
     let file = name(RESUMED_BYTES);
     let mut command = Command::new("cp");
     command
@@ -288,7 +288,7 @@ pub(crate) fn resume_elsewhere(scene: Scene<'_>) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-fn ended_well(stopped: crate::harness::server::Stopped) -> Result<()> {
+fn ended_well(stopped: testbed::server::Stopped) -> Result<()> {
     ensure!(stopped.status.success(), "{}", stopped.last_words());
     Ok(())
 }

@@ -7,13 +7,13 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::identities::Identities;
-use crate::harness::client::Client;
-use crate::harness::find_program;
-use crate::harness::namespace::{Cable, Namespace};
-use crate::harness::process::run;
-use crate::harness::rivals::{NginxConfig, nginx_program};
-use crate::harness::server::Server;
-use crate::harness::undo::Undo;
+use testbed::client::Client;
+use testbed::find_program;
+use testbed::namespace::{Cable, Namespace};
+use testbed::process::run;
+use testbed::rivals::{NginxConfig, nginx_program};
+use testbed::server::Server;
+use testbed::undo::Undo;
 
 /// Port of Atlas on its own address.
 const PORT: u16 = 80;

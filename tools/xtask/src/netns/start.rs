@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 
 use super::identities::Identities;
 use super::stage::Stage;
-use crate::harness::process::output;
-use crate::harness::suite::{Outcome, Suite};
+use testbed::process::output;
+use testbed::suite::{Outcome, Suite};
 
 /// The exit code of a start that failed.
 pub(super) const EXIT_REFUSED: i32 = 2;
@@ -72,7 +72,7 @@ pub(crate) fn run(
         });
     }
     suite.run("start refused: unknown key in the configuration", || {
-        let directory = crate::harness::scratch_directory("config")?;
+        let directory = testbed::scratch_directory("config")?;
         let file = directory.path().join("atlas.toml");
         fs::write(&file, "no_such_key = 1\n")?;
         let mut command = stage.server().command("env");
@@ -127,7 +127,7 @@ fn bad_identities(identities: &Identities) -> [(&'static str, Option<&Path>, Opt
 /// Runs the server as a user who may open no packet socket.
 fn unprivileged(stage: &Stage, atlas: &Path, root: &Path, own: &[&str]) -> Result<Outcome> {
     // The build directory may be closed to other users; a copy in the open is not.
-    let directory = crate::harness::scratch_directory("bin")?;
+    let directory = testbed::scratch_directory("bin")?;
     let copy = directory.path().join("atlas");
     fs::copy(atlas, &copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;

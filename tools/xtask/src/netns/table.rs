@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::files::{Library, name};
 use super::stage::{Family, REFERENCE, Stage};
-use crate::harness::client::{Client, Head};
-use crate::harness::suite::{Outcome, Suite};
+use testbed::client::{Client, Head};
+use testbed::suite::{Outcome, Suite};
 
 /// The file most forms are tried on: its last block is cut.
 const SIZE_BYTES: u64 = 300_000;

@@ -13,9 +13,9 @@ use rustix::process::Signal;
 use super::files::{self, Access, LARGE_BYTES, Library, name};
 use super::https::Scene;
 use super::stage::{Family, Stage};
-use crate::harness::content::{self, Content};
-use crate::harness::curl::{BodyEnd, Curl};
-use crate::harness::suite::{Outcome, Suite};
+use testbed::content::{self, Content};
+use testbed::curl::{BodyEnd, Curl};
+use testbed::suite::{Outcome, Suite};
 
 /// Taken before the trouble begins: the transfer is well under way, and the rest is far more than
 /// the server can have sent ahead.

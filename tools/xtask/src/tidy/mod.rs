@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::harness::suite::{Outcome, Suite};
-use crate::harness::workspace_root;
+use testbed::suite::{Outcome, Suite};
+use testbed::workspace_root;
 
 /// Folders that hold nothing of the project's own.
 const SKIPPED_FOLDERS: [&str; 2] = [".git", "target"];

@@ -40,8 +40,9 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 8] = [
+const TOOL_ARROWS: [(&str, &[&str]); 9] = [
     ("load", &[]),
+    ("testbed", &["load"]),
     ("delay", &["clock"]),
     ("disk", &["clock", "diskmap", "memory"]),
     (
@@ -59,7 +60,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 8] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["disk", "load", "sim"]),
+    ("xtask", &["disk", "load", "sim", "testbed"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.

@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use crate::bench::lab::CLIENT_CORE;
-use crate::harness::namespace::{Cable, Namespace};
-use crate::harness::process::{Process, run};
+use testbed::namespace::{Cable, Namespace};
+use testbed::process::{Process, run};
 
 /// Longest wait for its end: it sends what it holds first.
 const END_LIMIT: Duration = Duration::from_secs(10);

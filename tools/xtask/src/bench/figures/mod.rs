@@ -38,10 +38,10 @@ use super::lab::{Contender, Lab, Steering};
 use super::publish;
 use super::real_disk::RealDisk;
 use super::tls::{Credentials, Key, is_kernel_tls_available};
-use crate::harness::process::output;
-use crate::harness::rivals::{NginxMode, Peer};
-use crate::harness::{interrupt, scratch_directory, workspace_root};
 use crate::packages;
+use testbed::process::output;
+use testbed::rivals::{NginxMode, Peer};
+use testbed::{interrupt, scratch_directory, workspace_root};
 
 /// Descriptors servers may have: a rival needs two for each connection, socket and file.
 const DESCRIPTORS: u64 = 65_536;

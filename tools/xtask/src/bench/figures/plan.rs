@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::bench::lab::Contender;
-use crate::harness::rivals::Peer;
+use testbed::rivals::Peer;
 
 /// The sweep over connections of the full run.
 pub(super) const CONNECTIONS: [u64; 6] = [64, 1_000, 2_000, 4_000, 8_000, 16_000];
@@ -414,7 +414,7 @@ fn can_be_best(rival: &Contender, security: Security) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::harness::rivals::NginxMode;
+    use testbed::rivals::NginxMode;
 
     /// Others of the bench's parts need ten minutes of the time the whole may take.
     const FULL_SECONDS_MAX: u64 = (85 - 10) * 60;

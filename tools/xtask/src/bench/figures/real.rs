@@ -16,8 +16,8 @@ use super::summary::{Comparison, Point};
 use crate::bench::disk::{ObjectDirectory, Objects};
 use crate::bench::lab::Contender;
 use crate::bench::real_disk::{RealDisk, describe};
-use crate::harness::interrupt;
-use crate::harness::rivals::NginxMode;
+use testbed::interrupt;
+use testbed::rivals::NginxMode;
 
 /// Clients, without distance.
 const CONNECTIONS: u64 = 64;

@@ -10,8 +10,8 @@ use anyhow::Result;
 
 use crate::bench::lab::Lab;
 use crate::bench::tls::is_kernel_tls_available;
-use crate::harness::namespace::{Cable, Namespace};
-use crate::harness::process::run;
+use testbed::namespace::{Cable, Namespace};
+use testbed::process::run;
 
 /// Settings of the server's namespace that rivals' TCP goes by, below `/proc/sys/net`.
 const TCP: [&str; 6] = [

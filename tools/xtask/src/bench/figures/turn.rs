@@ -250,7 +250,7 @@ mod tests {
         };
         let (all, nothing) = (run(1_000_000_000), run(0));
         let atlas = Contender::Atlas("atlas".into());
-        let peer = Contender::Peer(crate::harness::rivals::Peer::H2o);
+        let peer = Contender::Peer(testbed::rivals::Peer::H2o);
         let check = |contender: &Contender, cache, run: &Run| {
             check_reads(contender, &cells(Security::Plain, cache)[0], run)
         };

@@ -3,12 +3,12 @@
 use anyhow::{Context as _, Result, ensure};
 
 use super::Scene;
-use crate::harness::content::Content;
-use crate::harness::find_program;
-use crate::harness::openssl::{TlsClient, TlsEnd};
-use crate::harness::suite::{Outcome, Suite};
 use crate::netns::files::{self, LARGE_BYTES, name};
 use crate::netns::stage::Family;
+use testbed::content::Content;
+use testbed::find_program;
+use testbed::openssl::{TlsClient, TlsEnd};
+use testbed::suite::{Outcome, Suite};
 
 /// A client's offer that is refused, and what openssl says of the alert it gets.
 struct Refusal {

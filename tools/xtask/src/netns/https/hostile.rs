@@ -7,10 +7,10 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::Scene;
-use crate::harness::client::Client;
-use crate::harness::suite::{Outcome, Suite};
 use crate::netns::files::{self, LARGE_BYTES};
 use crate::netns::stage::Family;
+use testbed::client::Client;
+use testbed::suite::{Outcome, Suite};
 
 /// Handshakes left unfinished at once, beside a transfer.
 const CROWD: usize = 300;

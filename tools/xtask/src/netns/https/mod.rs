@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use super::files::{self, Access, Library, name};
 use super::identities::Identities;
 use super::stage::{Family, Stage};
-use crate::harness::suite::{Outcome, Suite};
+use testbed::suite::{Outcome, Suite};
 
 pub(crate) use self::reload::run as run_reloads;
 pub(crate) use self::transfers::{KEY_RECORDS_MAX, run_many_keys};

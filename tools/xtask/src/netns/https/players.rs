@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::Scene;
-use crate::harness::process::{output, run as run_command};
-use crate::harness::suite::{Outcome, Suite};
-use crate::harness::{film, find_program, scratch_directory};
 use crate::netns::files::{self, name};
 use crate::netns::stage::Family;
+use testbed::process::{output, run as run_command};
+use testbed::suite::{Outcome, Suite};
+use testbed::{film, find_program, scratch_directory};
 
 /// The film's name; its index is at its end, so players ask for ranges.
 const FILM: &str = "film.mov.mp4";

@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 
 use super::Scene;
-use crate::harness::curl::Curl;
-use crate::harness::scratch_directory;
-use crate::harness::server::Server;
-use crate::harness::suite::{Outcome, Suite};
 use crate::netns::files::{self, LARGE_BYTES};
 use crate::netns::identities::Identities;
 use crate::netns::stage::{Family, Subject};
+use testbed::curl::Curl;
+use testbed::scratch_directory;
+use testbed::server::Server;
+use testbed::suite::{Outcome, Suite};
 
 /// Taken of a transfer before certificates change: the rest is far more than is sent ahead.
 const FIRST_BYTES: u64 = 1 << 20;

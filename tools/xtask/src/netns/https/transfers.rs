@@ -3,11 +3,11 @@
 use anyhow::{Context as _, Result, ensure};
 
 use super::Scene;
-use crate::harness::curl::Curl;
-use crate::harness::suite::{Outcome, Suite};
 use crate::netns::files::{self, LARGE_BYTES, name};
 use crate::netns::identities::Identities;
 use crate::netns::stage::Family;
+use testbed::curl::Curl;
+use testbed::suite::{Outcome, Suite};
 
 /// Records a key may seal in the group that changes keys often.
 pub(crate) const KEY_RECORDS_MAX: u64 = 64;

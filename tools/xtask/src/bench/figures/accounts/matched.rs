@@ -169,7 +169,7 @@ mod tests {
         };
         assert_eq!(servers(true), ["atlas", "h2o"]);
         assert_eq!(servers(false), ["atlas", "nginx-sendfile", "h2o"]);
-        let modes = crate::harness::rivals::NginxMode::ALL;
+        let modes = testbed::rivals::NginxMode::ALL;
         assert!(modes.iter().all(|mode| mode.name().starts_with(NGINX)));
     }
 

@@ -14,9 +14,9 @@ use serde_json::Value;
 use crate::bench::disk::drop_caches;
 use crate::bench::lab::{CLIENT_CORE, Lab, SERVER_CORE};
 use crate::bench::report::median;
-use crate::harness::interrupt;
-use crate::harness::namespace::{Cable, Namespace};
-use crate::harness::process::{Process, output};
+use testbed::interrupt;
+use testbed::namespace::{Cable, Namespace};
+use testbed::process::{Process, output};
 
 /// A stage that takes longer is a failure.
 const STAGE_LIMIT: Duration = Duration::from_secs(60);

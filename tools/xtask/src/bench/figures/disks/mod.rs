@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use crate::bench::lab::{Lab, SERVER_CORE};
 use crate::bench::real_disk::{RealDisk, describe};
-use crate::harness::process::output;
-use crate::harness::{find_program, interrupt};
+use testbed::process::output;
+use testbed::{find_program, interrupt};
 
 /// What reports call the disk in memory, and the machine's own.
 pub(super) const BENCH_DISK: &str = "bench disk";

@@ -1,22 +1,22 @@
 //! Files of seeded content: any byte of them can be computed, so nothing needs to be kept to
 //! compare.
 //!
-//! Bounded by: [`PIECE_BYTES`] of memory.
+//! Bounded by: 1 MiB of memory.
 
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-pub(crate) use load::content::Content;
+pub use load::content::Content;
 
-use super::interrupt;
+use crate::interrupt;
 
 /// Bytes generated at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Makes the file, and makes sure it is on the disk.
-pub(crate) fn write(content: Content, path: &Path) -> Result<()> {
+pub fn write(content: Content, path: &Path) -> Result<()> {
     let mut file = File::create(path).with_context(|| format!("creating {path:?}"))?;
     let mut piece = vec![0; PIECE_BYTES];
     let mut at = 0;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::content::Content;
-use super::namespace::Namespace;
+use crate::content::Content;
+use crate::namespace::Namespace;
 
 /// The largest reply head accepted, bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -25,7 +25,7 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// One connection to a server.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     stream: TcpStream,
     /// Read from the socket, not yet consumed.
     ahead: Vec<u8>,
@@ -33,15 +33,16 @@ pub(crate) struct Client {
 
 /// A reply's status and header fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) status: u16,
+pub struct Head {
+    /// The code of the status line.
+    pub status: u16,
     /// Names in lower case, in order.
-    pub(crate) fields: Vec<(String, String)>,
+    pub fields: Vec<(String, String)>,
 }
 
 impl Head {
     /// The value of a field.
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         self.fields
             .iter()
             .find(|(field, _)| field == name)
@@ -86,7 +87,7 @@ impl Head {
 
 impl Client {
     /// Connects from inside `namespace`.
-    pub(crate) fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
+    pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let stream = namespace.enter(|| {
             TcpStream::connect_timeout(&address, CONNECT_LIMIT)
                 .with_context(|| format!("connecting to {address}"))
@@ -95,7 +96,7 @@ impl Client {
     }
 
     /// Connects from where this process is.
-    pub(crate) fn connect_from_here(address: SocketAddr) -> Result<Self> {
+    pub fn connect_from_here(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)
             .with_context(|| format!("connecting to {address}"))?;
         Self::over(stream)
@@ -112,17 +113,17 @@ impl Client {
     }
 
     /// Sends bytes as they are.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.write_all(bytes).context("sending")
     }
 
     /// Sends a request for `path` with further header lines, each ending in CR LF.
-    pub(crate) fn ask(&mut self, method: &str, path: &str, lines: &str) -> Result<()> {
+    pub fn ask(&mut self, method: &str, path: &str, lines: &str) -> Result<()> {
         self.send(format!("{method} {path} HTTP/1.1\r\nHost: atlas\r\n{lines}\r\n").as_bytes())
     }
 
     /// Reads a reply's head.
-    pub(crate) fn read_head(&mut self) -> Result<Head> {
+    pub fn read_head(&mut self) -> Result<Head> {
         loop {
             if let Some(end) = self.ahead.windows(4).position(|four| four == b"\r\n\r\n") {
                 let rest = self.ahead.split_off(end + 4);
@@ -142,12 +143,7 @@ impl Client {
     }
 
     /// One request and its whole reply.
-    pub(crate) fn exchange(
-        &mut self,
-        method: &str,
-        path: &str,
-        lines: &str,
-    ) -> Result<(Head, Vec<u8>)> {
+    pub fn exchange(&mut self, method: &str, path: &str, lines: &str) -> Result<(Head, Vec<u8>)> {
         self.ask(method, path, lines)?;
         let head = self.read_head()?;
         let body = self.read_body(&head, method)?;
@@ -155,7 +151,7 @@ impl Client {
     }
 
     /// Reads the body of a small reply.
-    pub(crate) fn read_body(&mut self, head: &Head, method: &str) -> Result<Vec<u8>> {
+    pub fn read_body(&mut self, head: &Head, method: &str) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         match head.body_bytes(method)? {
             Some(bytes) => {
@@ -175,7 +171,7 @@ impl Client {
     }
 
     /// Reads `count` bytes of a body that stand at `offset` of `content`, comparing each.
-    pub(crate) fn read_checked(&mut self, content: Content, offset: u64, count: u64) -> Result<()> {
+    pub fn read_checked(&mut self, content: Content, offset: u64, count: u64) -> Result<()> {
         let mut at = offset;
         self.read_some(count, |piece| {
             content.check(at, piece)?;
@@ -185,14 +181,14 @@ impl Client {
     }
 
     /// Waits up to `limit` for anything to read, the end of the stream included.
-    pub(crate) fn has_input(&self, limit: Duration) -> Result<bool> {
+    pub fn has_input(&self, limit: Duration) -> Result<bool> {
         let limit = Timespec::try_from(limit).context("a short duration")?;
         let mut waiting = [PollFd::new(&self.stream, PollFlags::IN)];
         Ok(!self.ahead.is_empty() || poll(&mut waiting, Some(&limit))? > 0)
     }
 
     /// Whether the server has closed or reset the connection; waits for it.
-    pub(crate) fn is_closed(&mut self) -> Result<bool> {
+    pub fn is_closed(&mut self) -> Result<bool> {
         let mut byte = [0];
         match self.stream.read(&mut byte) {
             Ok(0) => Ok(true),
@@ -203,7 +199,7 @@ impl Client {
     }
 
     /// Reads whatever comes until the server closes or resets the connection.
-    pub(crate) fn read_to_end(&mut self) -> Result<Vec<u8>> {
+    pub fn read_to_end(&mut self) -> Result<Vec<u8>> {
         let mut bytes = std::mem::take(&mut self.ahead);
         match self.stream.read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),

@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context as _, Result, anyhow};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::process::run;
+use crate::process::run;
 
 /// A network namespace of our own, deleted when dropped. Processes in it must have ended before.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
     /// Makes a namespace with its loopback up.
-    pub(crate) fn new(role: &str) -> Result<Self> {
+    pub fn new(role: &str) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("atlas-{role}-{}-{count}", std::process::id());
@@ -32,20 +32,20 @@ impl Namespace {
     }
 
     /// Its name under `/run/netns`.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// A command that will run inside. `ip netns exec` replaces itself, so the child's id is the
     /// program's.
-    pub(crate) fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
     /// `ip -n NAME ...`, arguments split at spaces.
-    pub(crate) fn ip(&self, arguments: &str) -> Result<String> {
+    pub fn ip(&self, arguments: &str) -> Result<String> {
         run(Command::new("ip")
             .args(["-n", &self.name])
             .args(arguments.split_whitespace()))
@@ -53,14 +53,14 @@ impl Namespace {
 
     /// Sets a network setting of the namespace (a path below `/proc/sys/net`); nothing to restore,
     /// it dies with it.
-    pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
+    pub fn set(&self, name: &str, value: &str) -> Result<()> {
         let file = format!("/proc/sys/net/{name}");
         // The kernel shows each thread the settings of the namespace it is in.
         self.enter(|| std::fs::write(&file, value).with_context(|| format!("writing {file}")))
     }
 
     /// Runs `work` on a thread that has moved inside: sockets it opens stay there.
-    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let path = format!("/run/netns/{}", self.name);
         let file = File::open(&path).with_context(|| format!("opening {path}"))?;
         std::thread::scope(|scope| {
@@ -86,31 +86,31 @@ impl Drop for Namespace {
 
 /// Two namespaces joined by a veth pair.
 #[derive(Debug)]
-pub(crate) struct Cable {
+pub struct Cable {
     /// Where servers run; its interface is [`Cable::SERVER_INTERFACE`].
-    pub(crate) server: Namespace,
+    pub server: Namespace,
     /// Where clients run; its interface is [`Cable::CLIENT_INTERFACE`].
-    pub(crate) client: Namespace,
+    pub client: Namespace,
 }
 
 impl Cable {
     /// The server's end.
-    pub(crate) const SERVER_INTERFACE: &str = "wire0";
+    pub const SERVER_INTERFACE: &str = "wire0";
     /// The client's end.
-    pub(crate) const CLIENT_INTERFACE: &str = "wire1";
+    pub const CLIENT_INTERFACE: &str = "wire1";
 
     /// The server side's kernel: rivals listen here.
-    pub(crate) const KERNEL_V4: &str = "10.77.0.1";
+    pub const KERNEL_V4: &str = "10.77.0.1";
     /// Atlas on this link.
-    pub(crate) const ATLAS_V4: &str = "10.77.0.2";
+    pub const ATLAS_V4: &str = "10.77.0.2";
     /// Atlas on this link, IPv6.
-    pub(crate) const ATLAS_V6: &str = "fd77::2";
+    pub const ATLAS_V6: &str = "fd77::2";
     const CLIENT_V4: &str = "10.77.0.3";
     const KERNEL_V6: &str = "fd77::1";
     const CLIENT_V6: &str = "fd77::3";
 
     /// Makes both namespaces and the cable, MTU 1500, addresses set, both ends up.
-    pub(crate) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let cable = Self {
             server: Namespace::new("s")?,
             client: Namespace::new("c")?,

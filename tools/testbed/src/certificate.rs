@@ -15,7 +15,7 @@ use rcgen::{
 
 /// What a server signs its handshakes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyKind {
+pub enum KeyKind {
     /// ECDSA on P-256.
     Ecdsa,
     /// RSA of 2048 bits.
@@ -34,13 +34,13 @@ impl KeyKind {
 
 /// Who vouches for the servers of a test.
 #[derive(Debug)]
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
     /// Makes an authority, valid at any time.
-    pub(crate) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let mut params = named("Atlas test authority", &[])?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -49,12 +49,12 @@ impl Authority {
     }
 
     /// What clients are to trust.
-    pub(crate) fn pem(&self) -> String {
+    pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
     /// A certificate for a server of these names and addresses; the first is its subject.
-    pub(crate) fn issue(&self, kind: KeyKind, names: &[&str]) -> Result<Identity> {
+    pub fn issue(&self, kind: KeyKind, names: &[&str]) -> Result<Identity> {
         let key = kind.generate()?;
         let certificate = server_params(names)?.signed_by(&key, &self.issuer)?;
         Ok(Identity::new(&certificate, &key))
@@ -63,23 +63,23 @@ impl Authority {
 
 /// A server's certificate and its key.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     certificate_pem: String,
     key_pem: String,
 }
 
 /// Where an [`Identity`] is on the disk.
 #[derive(Clone, Debug)]
-pub(crate) struct IdentityFiles {
+pub struct IdentityFiles {
     /// The certificate, PEM.
-    pub(crate) certificate: PathBuf,
+    pub certificate: PathBuf,
     /// Its private key, PEM (PKCS #8).
-    pub(crate) key: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Identity {
     /// A certificate nobody vouches for.
-    pub(crate) fn self_signed(names: &[&str]) -> Result<Self> {
+    pub fn self_signed(names: &[&str]) -> Result<Self> {
         let key = KeyKind::Ecdsa.generate()?;
         let certificate = server_params(names)?.self_signed(&key)?;
         Ok(Self::new(&certificate, &key))
@@ -93,7 +93,7 @@ impl Identity {
     }
 
     /// Writes `STEM.pem` and `STEM.key` over what was there.
-    pub(crate) fn write(&self, directory: &Path, stem: &str) -> Result<IdentityFiles> {
+    pub fn write(&self, directory: &Path, stem: &str) -> Result<IdentityFiles> {
         let files = IdentityFiles {
             certificate: directory.join(format!("{stem}.pem")),
             key: directory.join(format!("{stem}.key")),

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::process::output;
+use crate::process::output;
 
 /// Pictures a second.
-pub(crate) const FRAME_RATE: u32 = 25;
+pub const FRAME_RATE: u32 = 25;
 
 /// Making or playing a film takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Makes a film of `seconds` at `file`, pictures of `size` (`320x180`); `options` come before the
 /// name, and say how it is wrapped.
-pub(crate) fn make(file: &Path, seconds: u32, size: &str, options: &[&str]) -> Result<()> {
+pub fn make(file: &Path, seconds: u32, size: &str, options: &[&str]) -> Result<()> {
     let picture = format!("testsrc2=size={size}:rate={FRAME_RATE}:duration={seconds}");
     let sound = format!("sine=frequency=440:sample_rate=48000:duration={seconds}");
     let mut command = Command::new("ffmpeg");
@@ -37,7 +37,7 @@ pub(crate) fn make(file: &Path, seconds: u32, size: &str, options: &[&str]) -> R
 
 /// Wraps the pictures and sound of `source` as they are into another kind of file; `options` come
 /// before its name.
-pub(crate) fn wrap(source: &Path, file: &Path, options: &[&str]) -> Result<()> {
+pub fn wrap(source: &Path, file: &Path, options: &[&str]) -> Result<()> {
     let mut command = Command::new("ffmpeg");
     command.args(["-v", "error", "-i"]).arg(source);
     command.args(["-c", "copy"]).args(options).arg(file);
@@ -53,7 +53,7 @@ pub(crate) fn wrap(source: &Path, file: &Path, options: &[&str]) -> Result<()> {
 
 /// Decodes a film and returns the MD5 of each of its frames, one line each. `player` is ffmpeg,
 /// wherever it is to run; `options` come before the source.
-pub(crate) fn play(mut player: Command, options: &[&str], source: &str) -> Result<String> {
+pub fn play(mut player: Command, options: &[&str], source: &str) -> Result<String> {
     player.args(["-v", "error"]).args(options);
     player.args(["-i", source, "-map", "0", "-f", "framemd5", "-"]);
     let output = output(&mut player, LIMIT)?;
@@ -69,7 +69,7 @@ pub(crate) fn play(mut player: Command, options: &[&str], source: &str) -> Resul
 }
 
 /// Frames in a framemd5 listing; its comments begin with `#`.
-pub(crate) fn frames(listing: &str) -> usize {
+pub fn frames(listing: &str) -> usize {
     listing
         .lines()
         .filter(|line| !line.starts_with('#'))

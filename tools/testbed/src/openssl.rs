@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::interrupt;
-use super::namespace::Namespace;
-use super::process::Process;
+use crate::interrupt;
+use crate::namespace::Namespace;
+use crate::process::Process;
 
 /// Longest wait for anything it is to print, or for its end.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A connection held by `openssl s_client`, ended when dropped.
 #[derive(Debug)]
-pub(crate) struct TlsClient {
+pub struct TlsClient {
     process: Process,
     stdin: Option<ChildStdin>,
     /// Handshake, session and, below them, what the server sent.
@@ -32,21 +32,21 @@ pub(crate) struct TlsClient {
 
 /// How it ended.
 #[derive(Debug)]
-pub(crate) struct TlsEnd {
+pub struct TlsEnd {
     /// Everything it wrote to stdout, what the server sent included.
-    pub(crate) stdout: Vec<u8>,
+    pub stdout: Vec<u8>,
     /// Everything it wrote to stderr.
-    pub(crate) stderr: String,
+    pub stderr: String,
 }
 
 impl TlsEnd {
     /// Whether it said this, on either pipe.
-    pub(crate) fn says(&self, words: &str) -> bool {
+    pub fn says(&self, words: &str) -> bool {
         contains(&self.stdout, words.as_bytes()) || self.stderr.contains(words)
     }
 
     /// Fails unless it said this, on either pipe.
-    pub(crate) fn expect(&self, words: &str) -> Result<()> {
+    pub fn expect(&self, words: &str) -> Result<()> {
         ensure!(
             self.says(words),
             "openssl does not say {words:?}: {}",
@@ -58,7 +58,7 @@ impl TlsEnd {
 
 impl TlsClient {
     /// Starts it in `namespace` with further arguments.
-    pub(crate) fn start<S: AsRef<str>>(
+    pub fn start<S: AsRef<str>>(
         namespace: &Namespace,
         address: SocketAddr,
         arguments: &[S],
@@ -81,33 +81,33 @@ impl TlsClient {
     }
 
     /// Waits for the end of the handshake.
-    pub(crate) fn await_handshake(&self) -> Result<()> {
+    pub fn await_handshake(&self) -> Result<()> {
         self.stdout
             .wait(b"Verify return code")
             .with_context(|| self.stderr.text())
     }
 
     /// Waits until the server has sent these bytes.
-    pub(crate) fn await_bytes(&self, bytes: &[u8]) -> Result<()> {
+    pub fn await_bytes(&self, bytes: &[u8]) -> Result<()> {
         self.stdout.wait(bytes)
     }
 
     /// One line of its command language, such as `K`; waits until it says that it is doing it.
-    pub(crate) fn command(&mut self, letter: &str, answer: &str) -> Result<()> {
+    pub fn command(&mut self, letter: &str, answer: &str) -> Result<()> {
         self.stderr.forget();
         self.send(format!("{letter}\n").as_bytes())?;
         self.stderr.wait(answer.as_bytes())
     }
 
     /// Sends bytes to the server. The first must be no letter of the command language.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let stdin = self.stdin.as_mut().context("its stdin is closed")?;
         stdin.write_all(bytes).context("writing to openssl")?;
         stdin.flush().context("writing to openssl")
     }
 
     /// Waits until the server has closed the connection, or the handshake has failed.
-    pub(crate) fn finish(mut self) -> Result<TlsEnd> {
+    pub fn finish(mut self) -> Result<TlsEnd> {
         // Its exit status says little, and not the same in all versions; its words do.
         self.process.wait(LIMIT)?;
         Ok(TlsEnd {

@@ -2,7 +2,7 @@
 //!
 //! Each is built by a `cargo build` of its own. One build of several packages would unite the
 //! features of what they share, and the server measured would not be the one that is released. It
-//! refuses a file that is not there. Bounded by: [`BUILD_LIMIT`].
+//! refuses a file that is not there. Bounded by: half an hour for a build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::process::Process;
-use super::{target_directory, workspace_root};
+use crate::process::Process;
+use crate::{target_directory, workspace_root};
 
 /// A first build on a small machine takes minutes.
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
 /// A program of this workspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Program {
+pub enum Program {
     /// The server.
     Atlas,
     /// The instruments: load generator, middlebox, disk and stages.
@@ -55,7 +55,7 @@ impl Program {
     }
 
     /// The file `given`, or the release build, brought up to date.
-    pub(crate) fn find(self, given: Option<&Path>) -> Result<PathBuf> {
+    pub fn find(self, given: Option<&Path>) -> Result<PathBuf> {
         let path = match given {
             Some(path) => path.to_path_buf(),
             None => self.build()?,

@@ -3,6 +3,7 @@
 //! Undoing goes on past a step that fails and says which one it was: half a clean-up is worse
 //! than a noisy one.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,22 +13,18 @@ type Step = Box<dyn FnOnce() -> Result<()>>;
 
 /// What is to be undone, last first.
 #[derive(Default)]
-pub(crate) struct Undo {
+pub struct Undo {
     steps: Vec<(String, Step)>,
 }
 
 impl Undo {
     /// Records how to undo something that has just been done.
-    pub(crate) fn add(
-        &mut self,
-        what: impl Into<String>,
-        step: impl FnOnce() -> Result<()> + 'static,
-    ) {
+    pub fn add(&mut self, what: impl Into<String>, step: impl FnOnce() -> Result<()> + 'static) {
         self.steps.push((what.into(), Box::new(step)));
     }
 
     /// Writes a kernel setting and records its former value.
-    pub(crate) fn set(&mut self, file: &Path, value: &str) -> Result<()> {
+    pub fn set(&mut self, file: &Path, value: &str) -> Result<()> {
         let before = fs::read_to_string(file).with_context(|| format!("reading {file:?}"))?;
         if before.trim() == value {
             return Ok(());
@@ -38,6 +35,13 @@ impl Undo {
             fs::write(&path, before.trim()).with_context(|| format!("writing {path:?}"))
         });
         fs::write(file, value).with_context(|| format!("writing {value} to {file:?}"))
+    }
+}
+
+impl fmt::Debug for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.steps.iter().map(|(what, _)| what);
+        f.debug_list().entries(names).finish()
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::interrupt;
+use crate::interrupt;
 
 /// How a check that did not fail ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// It holds.
     Passed,
     /// It could not be tried here, and why.
@@ -17,15 +17,18 @@ pub(crate) enum Outcome {
 
 /// Counts of passed, failed and skipped checks.
 #[derive(Debug, Default)]
-pub(crate) struct Suite {
-    pub(crate) passed: u64,
-    pub(crate) failed: Vec<String>,
-    pub(crate) skipped: Vec<String>,
+pub struct Suite {
+    /// Checks that hold.
+    pub passed: u64,
+    /// Name and error of each check that failed.
+    pub failed: Vec<String>,
+    /// Name and reason of each check that was not tried.
+    pub skipped: Vec<String>,
 }
 
 impl Suite {
     /// Runs one check and prints its line.
-    pub(crate) fn run(&mut self, name: &str, check: impl FnOnce() -> Result<Outcome>) {
+    pub fn run(&mut self, name: &str, check: impl FnOnce() -> Result<Outcome>) {
         if interrupt::is_set() {
             self.skip(name, "interrupted");
             return;
@@ -45,19 +48,19 @@ impl Suite {
     }
 
     /// Records a failure.
-    pub(crate) fn fail(&mut self, name: &str, why: &str) {
+    pub fn fail(&mut self, name: &str, why: &str) {
         println!("FAILED  {name}: {why}");
         self.failed.push(format!("{name}: {why}"));
     }
 
     /// Records a check that was not tried.
-    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+    pub fn skip(&mut self, name: &str, reason: &str) {
         println!("SKIPPED {name}: {reason}");
         self.skipped.push(format!("{name}: {reason}"));
     }
 
     /// Counts a line that a suite in another process has printed.
-    pub(crate) fn read(&mut self, line: &str) {
+    pub fn read(&mut self, line: &str) {
         if line.starts_with("ok      ") {
             self.passed += 1;
         } else if let Some(check) = line.strip_prefix("SKIPPED ") {
@@ -68,12 +71,12 @@ impl Suite {
     }
 
     /// Whether nothing failed.
-    pub(crate) fn is_good(&self) -> bool {
+    pub fn is_good(&self) -> bool {
         self.failed.is_empty()
     }
 
     /// Prints the list of what was skipped and failed, then the closing line.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         for line in &self.skipped {
             println!("skipped: {line}");
         }

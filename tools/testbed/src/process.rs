@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
-use super::interrupt;
+use crate::interrupt;
 
 /// How long a child may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// Children get a process group of their own, so Ctrl-C at the terminal reaches us alone and
 /// they are ended in our order.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     name: String,
     status: Option<ExitStatus>,
@@ -31,7 +31,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a command.
-    pub(crate) fn spawn(name: &str, command: &mut Command) -> Result<Self> {
+    pub fn spawn(name: &str, command: &mut Command) -> Result<Self> {
         let child = command
             .process_group(0)
             .spawn()
@@ -44,12 +44,12 @@ impl Process {
     }
 
     /// The child, to take its pipes from.
-    pub(crate) fn child(&mut self) -> &mut Child {
+    pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
     /// Process id.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
@@ -61,7 +61,7 @@ impl Process {
     }
 
     /// Sends a signal, unless the child has been waited for already.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         if self.status.is_some() {
             return Ok(());
         }
@@ -69,12 +69,12 @@ impl Process {
     }
 
     /// Waits until the child has ended; fails after `limit` or on an interrupt.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.wait_heeding(limit, true)
     }
 
     /// Like [`Self::wait`], for an end that was asked for: an interrupt changes nothing.
-    pub(crate) fn wait_out(&mut self, limit: Duration) -> Result<ExitStatus> {
+    pub fn wait_out(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.wait_heeding(limit, false)
     }
 
@@ -127,7 +127,7 @@ impl Drop for Process {
 }
 
 /// Waits until a pipe has something to read or has ended; fails on an interrupt.
-pub(crate) fn await_readable(pipe: &impl AsFd) -> Result<()> {
+pub fn await_readable(pipe: &impl AsFd) -> Result<()> {
     while !poll_readable(pipe, SLICE)? {
         interrupt::check()?;
     }
@@ -146,7 +146,7 @@ fn poll_readable(descriptor: &impl AsFd, limit: Duration) -> Result<bool> {
 }
 
 /// Runs a command to its end and returns its output, whatever its exit status.
-pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<Output> {
+pub fn output(command: &mut Command, limit: Duration) -> Result<Output> {
     output_of(command, limit, true)
 }
 
@@ -182,7 +182,7 @@ fn output_of(command: &mut Command, limit: Duration, heed: bool) -> Result<Outpu
 /// Runs a command that must succeed and returns what it wrote to stdout.
 ///
 /// For setting up and undoing: an interrupt does not break it off, or nothing could be undone.
-pub(crate) fn run(command: &mut Command) -> Result<String> {
+pub fn run(command: &mut Command) -> Result<String> {
     /// Set-up commands are quick; the slowest, `mkfs`, takes seconds.
     const LIMIT: Duration = Duration::from_secs(60);
     let output = output_of(command, LIMIT, false)?;

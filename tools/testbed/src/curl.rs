@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::content::Content;
-use super::namespace::Namespace;
-use super::process::{Process, await_readable};
+use crate::content::Content;
+use crate::namespace::Namespace;
+use crate::process::{Process, await_readable};
 
 /// Seconds curl may take for all it is asked for.
 const SECONDS_MAX: u64 = 60;
 
 /// A curl that is fetching, ended when dropped.
 #[derive(Debug)]
-pub(crate) struct Curl {
+pub struct Curl {
     process: Process,
     stdout: ChildStdout,
     /// Reads stderr meanwhile: with `--verbose` it is more than a pipe holds.
@@ -30,16 +30,16 @@ pub(crate) struct Curl {
 
 /// What curl said when it ended well or not.
 #[derive(Debug)]
-pub(crate) struct CurlEnd {
+pub struct CurlEnd {
     /// 0: all went well; else see the manual, "EXIT CODES".
-    pub(crate) code: i32,
+    pub code: i32,
     /// What it wrote to stderr.
-    pub(crate) stderr: String,
+    pub stderr: String,
 }
 
 /// How a body that may be cut short ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyEnd {
+pub enum BodyEnd {
     /// Every byte arrived.
     Whole,
     /// The connection ended after this many bytes.
@@ -48,7 +48,7 @@ pub(crate) enum BodyEnd {
 
 impl Curl {
     /// Starts curl in `namespace` with options and URLs; it fails on statuses of 400 and above.
-    pub(crate) fn start<S: AsRef<str>>(namespace: &Namespace, arguments: &[S]) -> Result<Self> {
+    pub fn start<S: AsRef<str>>(namespace: &Namespace, arguments: &[S]) -> Result<Self> {
         let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
         let mut command = namespace.command("curl");
         // -g: the brackets of an IPv6 address are no pattern.
@@ -81,7 +81,7 @@ impl Curl {
     }
 
     /// Reads `count` bytes that stand at `offset` of `content`, comparing each.
-    pub(crate) fn read_checked(&mut self, content: Content, offset: u64, count: u64) -> Result<()> {
+    pub fn read_checked(&mut self, content: Content, offset: u64, count: u64) -> Result<()> {
         let mut piece = vec![0; 1 << 20];
         let (mut at, end) = (offset, offset + count);
         while at < end {
@@ -109,12 +109,7 @@ impl Curl {
 
     /// Like [`Self::read_checked`], but an end of the connection is an answer and not an error.
     /// A wrong byte is always an error.
-    pub(crate) fn read_until_cut(
-        &mut self,
-        content: Content,
-        offset: u64,
-        count: u64,
-    ) -> Result<BodyEnd> {
+    pub fn read_until_cut(&mut self, content: Content, offset: u64, count: u64) -> Result<BodyEnd> {
         let mut piece = vec![0; 1 << 20];
         let (mut at, end) = (offset, offset + count);
         while at < end {
@@ -133,7 +128,7 @@ impl Curl {
     }
 
     /// The rest must be the end: returns what curl wrote to stderr, if it is content.
-    pub(crate) fn finish(mut self) -> Result<String> {
+    pub fn finish(mut self) -> Result<String> {
         let mut rest = Vec::new();
         await_readable(&self.stdout)?;
         self.stdout
@@ -157,7 +152,7 @@ impl Curl {
     }
 
     /// How it ends, when it is not known to be well; what it fetched is thrown away.
-    pub(crate) fn fail(mut self) -> Result<CurlEnd> {
+    pub fn fail(mut self) -> Result<CurlEnd> {
         let mut rest = Vec::new();
         self.stdout
             .read_to_end(&mut rest)
@@ -166,7 +161,7 @@ impl Curl {
     }
 
     /// Ends it in the middle of what it does, as if its machine had lost power.
-    pub(crate) fn kill(mut self) -> Result<()> {
+    pub fn kill(mut self) -> Result<()> {
         self.process.signal(rustix::process::Signal::KILL)?;
         self.process.wait(Duration::from_secs(SECONDS_MAX))?;
         Ok(())

@@ -11,15 +11,15 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::certificate::IdentityFiles;
-use super::namespace::Namespace;
-use super::process::run;
-use super::server::Server;
-use super::{find_program, workspace_root};
+use crate::certificate::IdentityFiles;
+use crate::namespace::Namespace;
+use crate::process::run;
+use crate::server::Server;
+use crate::{find_program, workspace_root};
 
 /// How nginx sends a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NginxMode {
+pub enum NginxMode {
     /// `sendfile` in one worker.
     Sendfile,
     /// `sendfile`; a pool of threads waits for the disk.
@@ -34,7 +34,7 @@ pub(crate) enum NginxMode {
 
 impl NginxMode {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::Sendfile,
         Self::SendfileThreads,
         Self::SendfileWorkers,
@@ -43,7 +43,7 @@ impl NginxMode {
     ];
 
     /// What reports call it, and the name of its file.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Sendfile => "nginx-sendfile",
             Self::SendfileThreads => "nginx-sendfile-threads",
@@ -54,12 +54,12 @@ impl NginxMode {
     }
 
     /// Whether it reads with `O_DIRECT`, so that a warm page cache is of no use to it.
-    pub(crate) fn is_direct(self) -> bool {
+    pub fn is_direct(self) -> bool {
         matches!(self, Self::Directio | Self::DirectioThreads)
     }
 
     /// Whether it works on while the disk reads.
-    pub(crate) fn overlaps_reads(self) -> bool {
+    pub fn overlaps_reads(self) -> bool {
         !matches!(self, Self::Sendfile | Self::Directio)
     }
 
@@ -74,23 +74,23 @@ impl NginxMode {
 
 /// How nginx speaks TLS.
 #[derive(Clone, Debug)]
-pub(crate) struct NginxTls {
+pub struct NginxTls {
     /// Its certificate and key.
-    pub(crate) identity: IdentityFiles,
+    pub identity: IdentityFiles,
     /// Seals in the kernel: only where the kernel can.
-    pub(crate) is_kernel_tls: bool,
+    pub is_kernel_tls: bool,
 }
 
 /// A configuration file of nginx, and the directory with all it may write.
 #[derive(Debug)]
-pub(crate) struct NginxConfig {
+pub struct NginxConfig {
     directory: tempfile::TempDir,
     address: SocketAddr,
 }
 
 impl NginxConfig {
     /// A rival that serves `root` on the port of `address`; over TLS if `tls` says how.
-    pub(crate) fn rival(
+    pub fn rival(
         mode: NginxMode,
         root: &Path,
         address: SocketAddr,
@@ -101,7 +101,7 @@ impl NginxConfig {
     }
 
     /// One worker that caches nothing, for replies to be compared with.
-    pub(crate) fn reference(root: &Path, address: SocketAddr) -> Result<Self> {
+    pub fn reference(root: &Path, address: SocketAddr) -> Result<Self> {
         Self::new("nginx-reference.conf", 1, root, address, None)
     }
 
@@ -112,7 +112,7 @@ impl NginxConfig {
         address: SocketAddr,
         tls: Option<&NginxTls>,
     ) -> Result<Self> {
-        let directory = super::scratch_directory("nginx")?;
+        let directory = crate::scratch_directory("nginx")?;
         let types = Path::new("/etc/nginx/mime.types");
         let types = if types.exists() {
             format!("include {};", types.display())
@@ -152,7 +152,7 @@ impl NginxConfig {
     }
 
     /// Adds directives to the `http` block, such as further servers.
-    pub(crate) fn add(&self, directives: &str) -> Result<()> {
+    pub fn add(&self, directives: &str) -> Result<()> {
         let file = self.directory.path().join("nginx.conf");
         let text = fs::read_to_string(&file)?;
         let block = text
@@ -163,7 +163,7 @@ impl NginxConfig {
     }
 
     /// Starts nginx in `namespace`, on one core if asked, and waits until it accepts.
-    pub(crate) fn start(self, namespace: &Namespace, core: Option<usize>) -> Result<Server> {
+    pub fn start(self, namespace: &Namespace, core: Option<usize>) -> Result<Server> {
         let program = nginx_program().context("nginx is not installed")?;
         let arguments = self.arguments();
         let Self { directory, address } = self;
@@ -187,13 +187,13 @@ impl NginxConfig {
 }
 
 /// Where nginx is installed.
-pub(crate) fn nginx_program() -> Option<PathBuf> {
+pub fn nginx_program() -> Option<PathBuf> {
     find_program("nginx")
 }
 
 /// A rival that is not nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub enum Peer {
     /// h2o.
     H2o,
     /// lighttpd.
@@ -202,10 +202,10 @@ pub(crate) enum Peer {
 
 impl Peer {
     /// All of them.
-    pub(crate) const ALL: [Self; 2] = [Self::H2o, Self::Lighttpd];
+    pub const ALL: [Self; 2] = [Self::H2o, Self::Lighttpd];
 
     /// Its program, and what reports call it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::H2o => "h2o",
             Self::Lighttpd => "lighttpd",
@@ -213,13 +213,13 @@ impl Peer {
     }
 
     /// The first line it prints of its version.
-    pub(crate) fn version(self) -> String {
+    pub fn version(self) -> String {
         let text = run(Command::new(self.name()).arg("-v")).unwrap_or_default();
         text.lines().next().unwrap_or("unknown").to_owned()
     }
 
     /// Starts it on one core if asked and waits until it accepts; over TLS if it has an identity.
-    pub(crate) fn start(
+    pub fn start(
         self,
         namespace: &Namespace,
         core: Option<usize>,
@@ -229,7 +229,7 @@ impl Peer {
     ) -> Result<Server> {
         let name = self.name();
         let program = find_program(name).with_context(|| format!("{name} is not installed"))?;
-        let directory = super::scratch_directory(name)?;
+        let directory = crate::scratch_directory(name)?;
         let file = directory.path().join("config");
         fs::write(
             &file,

@@ -9,7 +9,7 @@ static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Starts catching SIGINT, SIGTERM and SIGHUP. A second signal changes nothing: undoing is
 /// bounded and must not be cut short.
-pub(crate) fn catch() -> Result<()> {
+pub fn catch() -> Result<()> {
     let flag = FLAG.get_or_init(Arc::default);
     for signal in [
         signal_hook::consts::SIGINT,
@@ -22,12 +22,12 @@ pub(crate) fn catch() -> Result<()> {
 }
 
 /// Whether a signal arrived.
-pub(crate) fn is_set() -> bool {
+pub fn is_set() -> bool {
     FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// Fails once a signal arrived.
-pub(crate) fn check() -> Result<()> {
+pub fn check() -> Result<()> {
     if is_set() {
         bail!("interrupted");
     }

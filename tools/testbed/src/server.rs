@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
 
-use super::interrupt;
-use super::namespace::Namespace;
-use super::process::Process;
+use crate::interrupt;
+use crate::namespace::Namespace;
+use crate::process::Process;
 
 /// How long a server may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -25,10 +25,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// A server that is ready to serve, ended when dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     process: Process,
     /// The line it printed when ready, empty for rivals.
-    pub(crate) ready: String,
+    pub ready: String,
     stderr: Receiver<String>,
     /// Lines of stderr looked at before the end.
     seen: String,
@@ -38,15 +38,16 @@ pub(crate) struct Server {
 
 /// How a server ended.
 #[derive(Debug)]
-pub(crate) struct Stopped {
-    pub(crate) status: ExitStatus,
+pub struct Stopped {
+    /// Exit code or signal.
+    pub status: ExitStatus,
     /// Everything it wrote to stderr.
-    pub(crate) stderr: String,
+    pub stderr: String,
 }
 
 impl Stopped {
     /// The counters of the `summary` line.
-    pub(crate) fn summary(&self) -> Result<serde_json::Value> {
+    pub fn summary(&self) -> Result<serde_json::Value> {
         let line = self
             .stderr
             .lines()
@@ -56,7 +57,7 @@ impl Stopped {
     }
 
     /// What it said at its end: how it panicked, or its last line.
-    pub(crate) fn last_words(&self) -> String {
+    pub fn last_words(&self) -> String {
         let mut lines = self.stderr.lines();
         match lines.find(|line| line.contains("panicked")) {
             Some(panic) => format!("{panic} {}", lines.next().unwrap_or_default()),
@@ -65,7 +66,7 @@ impl Stopped {
     }
 
     /// One counter of the summary.
-    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
+    pub fn counter(&self, name: &str) -> Result<u64> {
         self.summary()?
             .get(name)
             .and_then(serde_json::Value::as_u64)
@@ -75,7 +76,7 @@ impl Stopped {
 
 impl Server {
     /// Starts Atlas and waits for its `ready` line.
-    pub(crate) fn atlas(command: &mut Command) -> Result<Self> {
+    pub fn atlas(command: &mut Command) -> Result<Self> {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -109,7 +110,7 @@ impl Server {
 
     /// Starts a server that says nothing when it is ready, and waits until it accepts on an
     /// address; the directory with its configuration goes when it has ended.
-    pub(crate) fn listening(
+    pub fn listening(
         name: &str,
         namespace: &Namespace,
         core: Option<usize>,
@@ -149,18 +150,18 @@ impl Server {
     }
 
     /// Process id.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.process.id()
     }
 
     /// Sends a signal.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
 
     /// Waits for a line of its log that holds `words`, in either case; lines of before a former
     /// wait do not count.
-    pub(crate) fn await_log(&mut self, words: &str) -> Result<()> {
+    pub fn await_log(&mut self, words: &str) -> Result<()> {
         /// Lines are written at once.
         const LIMIT: Duration = Duration::from_secs(10);
         let deadline = Instant::now() + LIMIT;
@@ -179,20 +180,20 @@ impl Server {
     }
 
     /// Waits for the end after a signal was sent.
-    pub(crate) fn wait(mut self) -> Result<Stopped> {
+    pub fn wait(mut self) -> Result<Stopped> {
         let status = self.process.wait_out(STOP_LIMIT)?;
         let stderr = self.seen + &drain(&self.stderr);
         Ok(Stopped { status, stderr })
     }
 
     /// SIGTERM, then waits for the end.
-    pub(crate) fn stop(self) -> Result<Stopped> {
+    pub fn stop(self) -> Result<Stopped> {
         self.signal(Signal::TERM)?;
         self.wait()
     }
 
     /// CPU time the process has used so far, in clock ticks of 10 ms.
-    pub(crate) fn cpu_ticks(&self) -> Result<u64> {
+    pub fn cpu_ticks(&self) -> Result<u64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))
             .context("reading the server's CPU time")?;
         cpu_ticks_of(&stat).context("a process's stat line has 52 fields")
