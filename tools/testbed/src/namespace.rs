@@ -1,4 +1,4 @@
-//! Network namespaces and the virtual cable between two of them.
+//! Network namespaces and the veth pair between two of them.
 //!
 //! All traffic of tests and benches runs here: nothing reaches the host's own interfaces. Names
 //! carry our process id, so two runs at once do not meet.
@@ -86,14 +86,14 @@ impl Drop for Namespace {
 
 /// Two namespaces joined by a veth pair.
 #[derive(Debug)]
-pub struct Cable {
-    /// Where servers run; its interface is [`Cable::SERVER_INTERFACE`].
+pub struct VethPair {
+    /// Where servers run; its interface is [`VethPair::SERVER_INTERFACE`].
     pub server: Namespace,
-    /// Where clients run; its interface is [`Cable::CLIENT_INTERFACE`].
+    /// Where clients run; its interface is [`VethPair::CLIENT_INTERFACE`].
     pub client: Namespace,
 }
 
-impl Cable {
+impl VethPair {
     /// The server's end.
     pub const SERVER_INTERFACE: &str = "wire0";
     /// The client's end.
@@ -109,26 +109,26 @@ impl Cable {
     const KERNEL_V6: &str = "fd77::1";
     const CLIENT_V6: &str = "fd77::3";
 
-    /// Makes both namespaces and the cable, MTU 1500, addresses set, both ends up.
+    /// Makes both namespaces and the veth pair, MTU 1500, addresses set, both ends up.
     pub fn new() -> Result<Self> {
-        let cable = Self {
+        let pair = Self {
             server: Namespace::new("s")?,
             client: Namespace::new("c")?,
         };
         let (near, far) = (Self::SERVER_INTERFACE, Self::CLIENT_INTERFACE);
-        cable.server.ip(&format!(
+        pair.server.ip(&format!(
             "link add {near} mtu 1500 type veth peer name {far} mtu 1500 netns {}",
-            cable.client.name()
+            pair.client.name()
         ))?;
         for (namespace, interface, v4, v6) in [
-            (&cable.server, near, Self::KERNEL_V4, Self::KERNEL_V6),
-            (&cable.client, far, Self::CLIENT_V4, Self::CLIENT_V6),
+            (&pair.server, near, Self::KERNEL_V4, Self::KERNEL_V6),
+            (&pair.client, far, Self::CLIENT_V4, Self::CLIENT_V6),
         ] {
             namespace.ip(&format!("addr add {v4}/24 dev {interface}"))?;
             // No duplicate address detection: the address is usable at once.
             namespace.ip(&format!("addr add {v6}/64 dev {interface} nodad"))?;
             namespace.ip(&format!("link set {interface} up"))?;
         }
-        Ok(cable)
+        Ok(pair)
     }
 }

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use super::disk::{BenchDisk, ObjectDirectory};
 use super::tls::Credentials;
-use testbed::namespace::Cable;
+use testbed::namespace::VethPair as Cable;
 use testbed::process::{output, run};
 use testbed::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
 use testbed::server::{Server, Stopped};

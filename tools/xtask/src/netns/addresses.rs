@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use super::files::{self, Library, name};
 use super::stage::{Family, Stage};
 use super::start::EXIT_REFUSED;
-use testbed::namespace::Cable;
+use testbed::namespace::VethPair;
 use testbed::process::output;
 use testbed::server::Server;
 use testbed::suite::{Outcome, Suite};
@@ -64,7 +64,7 @@ fn taken_by_a_neighbour(
         command.args(["--link", &link, "--address", &at]);
         command
     };
-    let neighbour = format!("{at} dev {}", Cable::CLIENT_INTERFACE);
+    let neighbour = format!("{at} dev {}", VethPair::CLIENT_INTERFACE);
     stage.client().ip(&format!("addr add {neighbour} nodad"))?;
     let refused = expect_refusal(&mut command(), "has that address");
     stage.client().ip(&format!("addr del {neighbour}"))?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::refusals::HEAD_TIMEOUT_SECONDS;
 use super::stage::HTTPS_PORT;
 use testbed::certificate::{Authority, Identity, IdentityFiles, KeyKind};
-use testbed::namespace::Cable;
+use testbed::namespace::VethPair;
 use testbed::scratch_directory;
 
 /// Two certificates of an authority of our own, in a directory that goes with this.
@@ -125,6 +125,6 @@ impl Identities {
 
 /// The first certificate; `further` are names beside its own.
 fn first_of(authority: &Authority, further: &[&str]) -> Result<Identity> {
-    let names = [Identities::FIRST, Cable::ATLAS_V4, Cable::ATLAS_V6];
+    let names = [Identities::FIRST, VethPair::ATLAS_V4, VethPair::ATLAS_V6];
     authority.issue(KeyKind::Ecdsa, &[&names, further].concat())
 }

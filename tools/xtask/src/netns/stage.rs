@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::identities::Identities;
 use testbed::client::Client;
 use testbed::find_program;
-use testbed::namespace::{Cable, Namespace};
+use testbed::namespace::{Namespace, VethPair};
 use testbed::process::run;
 use testbed::rivals::{NginxConfig, nginx_program};
 use testbed::server::Server;
@@ -34,7 +34,7 @@ const TAP: &str = "atlas0";
 #[derive(Debug)]
 enum Wiring {
     /// `AF_PACKET` on one end of a veth pair; clients are at the other end.
-    Packet(Cable),
+    Packet(VethPair),
     /// A TAP; clients are the kernel it is plugged into.
     Tap(Namespace),
 }
@@ -58,8 +58,8 @@ impl Family {
 
     fn address(self) -> Result<IpAddr> {
         let text = match self {
-            Self::V4 => Cable::ATLAS_V4,
-            Self::V6 => Cable::ATLAS_V6,
+            Self::V4 => VethPair::ATLAS_V4,
+            Self::V6 => VethPair::ATLAS_V6,
         };
         text.parse()
             .with_context(|| format!("not an address: {text}"))
@@ -86,7 +86,7 @@ impl Stage {
     /// Two namespaces joined by a veth pair.
     pub(crate) fn packet(subject: &Subject) -> Result<Self> {
         Ok(Self {
-            wiring: Wiring::Packet(Cable::new()?),
+            wiring: Wiring::Packet(VethPair::new()?),
             subject: subject.clone(),
         })
     }
@@ -110,7 +110,7 @@ impl Stage {
     /// Where clients run.
     pub(crate) fn client(&self) -> &Namespace {
         match &self.wiring {
-            Wiring::Packet(cable) => &cable.client,
+            Wiring::Packet(pair) => &pair.client,
             Wiring::Tap(namespace) => namespace,
         }
     }
@@ -118,7 +118,7 @@ impl Stage {
     /// Where the server runs.
     pub(crate) fn server(&self) -> &Namespace {
         match &self.wiring {
-            Wiring::Packet(cable) => &cable.server,
+            Wiring::Packet(pair) => &pair.server,
             Wiring::Tap(namespace) => namespace,
         }
     }
@@ -126,7 +126,7 @@ impl Stage {
     /// The interface Atlas sits on, as the server's namespace calls it.
     pub(crate) fn interface(&self) -> &'static str {
         match self.wiring {
-            Wiring::Packet(_) => Cable::SERVER_INTERFACE,
+            Wiring::Packet(_) => VethPair::SERVER_INTERFACE,
             Wiring::Tap(_) => TAP,
         }
     }
@@ -172,8 +172,8 @@ impl Stage {
         let mut command = self.server().command("env");
         command.arg(program).arg("serve").arg(root).arg("--link");
         command.arg(format!("{}:{}", self.name(), self.interface()));
-        command.args(["--address", &format!("{}/24", Cable::ATLAS_V4)]);
-        command.args(["--address", &format!("{}/64", Cable::ATLAS_V6)]);
+        command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
+        command.args(["--address", &format!("{}/64", VethPair::ATLAS_V6)]);
         command.args(["--http", &PORT.to_string()]);
         if let Some(identities) = identities {
             command.args(["--https", &HTTPS_PORT.to_string()]);
@@ -193,8 +193,8 @@ impl Stage {
         identities: Option<&Identities>,
     ) -> Result<Server> {
         for address in [
-            format!("{}/24", Cable::ATLAS_V4),
-            format!("{}/64", Cable::ATLAS_V6),
+            format!("{}/24", VethPair::ATLAS_V4),
+            format!("{}/64", VethPair::ATLAS_V6),
         ] {
             let interface = self.interface();
             self.server()
@@ -250,7 +250,7 @@ impl Stage {
 
     fn client_interface(&self) -> &'static str {
         match self.wiring {
-            Wiring::Packet(_) => Cable::CLIENT_INTERFACE,
+            Wiring::Packet(_) => VethPair::CLIENT_INTERFACE,
             Wiring::Tap(_) => TAP,
         }
     }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use crate::bench::lab::CLIENT_CORE;
-use testbed::namespace::{Cable, Namespace};
+use testbed::namespace::{Namespace, VethPair as Cable};
 use testbed::process::{Process, run};
 
 /// Longest wait for its end: it sends what it holds first.

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::bench::lab::Lab;
 use crate::bench::tls::is_kernel_tls_available;
-use testbed::namespace::{Cable, Namespace};
+use testbed::namespace::{Namespace, VethPair as Cable};
 use testbed::process::run;
 
 /// Settings of the server's namespace that rivals' TCP goes by, below `/proc/sys/net`.

@@ -15,7 +15,7 @@ use crate::bench::disk::drop_caches;
 use crate::bench::lab::{CLIENT_CORE, Lab, SERVER_CORE};
 use crate::bench::report::median;
 use testbed::interrupt;
-use testbed::namespace::{Cable, Namespace};
+use testbed::namespace::{Namespace, VethPair as Cable};
 use testbed::process::{Process, output};
 
 /// A stage that takes longer is a failure.
