@@ -13,6 +13,7 @@ use crate::frame::{Addresses, PORTS};
 use crate::paths::{Paths, expand, list};
 use crate::samples::Reference;
 use crate::schedule::Distances;
+use crate::tally::Work;
 
 /// Most connections of a run, sampled ones included.
 pub const CONNECTIONS_MAX: u32 = 1 << 20;
@@ -26,10 +27,11 @@ All in one network namespace, the server on core 0, the clients on core 1:
 or with a server that has a packet socket of its own:
   ip netns exec wire atlas-bench wire --server 10.99.0.2:80 ... &
   ip netns exec wire taskset -c 0 atlas serve DIR --link packet:wire0 --address 10.99.0.2/16
-The clients look for the server for --patience seconds, then connect.
+The clients look for the server for --patience seconds, then connect. Once all connections stand they
+begin to ask; once each is warm (--warm-up-replies, --warm-up-bytes) the window begins.
 
 Output:
-  stderr  one line when the interface is there: ready wire0
+  stderr  one line when the interface is there: ready wire0; one each five seconds after
   stdout  the report at the end (--seconds, --passes, SIGINT, SIGTERM)
 The exit code is 1 if a frame was lost before the clients, if any reply was wrong, or none came.
 
@@ -77,12 +79,41 @@ pub struct WireArgs {
     /// Ends when each path was asked for so often
     #[arg(long, value_name = "N")]
     pub passes: Option<u64>,
-    /// Leaves the first seconds after all have connected out of all figures
+    /// Goes on after --seconds until five median replies fit the window, up to so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub seconds_max: u64,
+    /// Leaves at least so many seconds after all may ask out of all figures
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub warm_up: u64,
-    /// Longest wait until all connections stand, and for anything to come at all
+    /// Warms up until each connection has had so many replies; 3, or 0 with --passes
+    #[arg(long, value_name = "N")]
+    pub warm_up_replies: Option<u32>,
+    /// and so many bytes of bodies; 1,000,000, or 0 with --passes
+    #[arg(long, value_name = "BYTES")]
+    pub warm_up_bytes: Option<u64>,
+    /// Longest warm-up: the report says how many connections were warm
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub warm_up_max: u64,
+    /// Longest wait for anything: a connection more that stands, a byte more
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
+    /// Asks on each connection as soon as it stands, not once all stand
+    #[arg(long)]
+    pub no_hold: bool,
+    /// Connections opened a second, and connections that begin to ask a second once all stand
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub connect_rate: u32,
+    /// Connections being opened at once
+    #[arg(long, value_name = "N", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub connect_at_once: u32,
+    /// Longest time until all connections stand
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub connect_max: u64,
+    /// Each connection asks every so many seconds, as a player does; else when it has its reply
+    #[arg(long, value_name = "SECONDS", value_parser = parse_every, conflicts_with = "no_hold")]
+    pub every: Option<Duration>,
     /// Round trip, milliseconds: 20, or 10-40 for constant ones evenly spread over the connections
     #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_range)]
     pub rtt: (Duration, Duration),
@@ -110,6 +141,15 @@ pub struct WireArgs {
     /// Prints the report as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_every(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.001..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("0.001 to 3600 seconds".to_owned())
+    }
 }
 
 fn parse_range(text: &str) -> Result<(Duration, Duration), String> {
@@ -202,6 +242,17 @@ impl WireArgs {
         }
     }
 
+    /// When a connection is warm.
+    pub(crate) fn warm_up_work(&self) -> Work {
+        let default = |value| if self.passes.is_some() { 0 } else { value };
+        Work {
+            replies: self.warm_up_replies.unwrap_or(default(3)),
+            bytes: self
+                .warm_up_bytes
+                .unwrap_or_else(|| default(1_000_000).into()),
+        }
+    }
+
     pub(crate) const fn distances(&self) -> Distances {
         Distances {
             least: self.rtt.0,
@@ -230,5 +281,33 @@ mod tests {
         assert_eq!(parse_range("10-40"), Ok((millis(10), millis(40))));
         assert!(parse_range("40-10").is_err() && parse_range("x").is_err());
         assert!(parse_range("10001").is_err());
+    }
+
+    #[test]
+    fn a_period_is_a_millisecond_to_an_hour() {
+        assert_eq!(parse_every("0.001"), Ok(Duration::from_millis(1)));
+        assert_eq!(parse_every("3600"), Ok(Duration::from_secs(3600)));
+        for wrong in ["0.0009", "3600.1", "-1", "NaN", "x"] {
+            assert!(parse_every(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn passes_are_counted_from_the_first_reply_unless_asked_otherwise() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: WireArgs,
+        }
+        let work = |flags: &str| {
+            let line = format!("wire --server 10.0.0.1:80 /a {flags}");
+            let cli: Cli = clap::Parser::parse_from(line.split_whitespace());
+            let work = cli.args.warm_up_work();
+            (work.replies, work.bytes)
+        };
+        assert_eq!(work(""), (3, 1_000_000));
+        assert_eq!(work("--passes 2"), (0, 0));
+        assert_eq!(work("--passes 2 --warm-up-replies 1"), (1, 0));
+        assert_eq!(work("--warm-up-replies 0 --warm-up-bytes 5"), (0, 5));
     }
 }

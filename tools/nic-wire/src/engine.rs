@@ -7,7 +7,7 @@
 //! It refuses to go on where nothing comes for as long as the caller's patience lasts. Bounds: the
 //! constants below; the connections.
 
-use std::net::IpAddr;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
@@ -17,20 +17,22 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
 
-use crate::client::{AckPolicy, Arrival, Connection, Event, Fault, Transmit, World};
+use crate::client::{AckPolicy, Arrival, Connection, Transmit};
 use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
+use crate::pace::{Pace, Rate};
 use crate::paths::Paths;
-use crate::report::{Counts, Ending, Faults, Latency, Report, SCHEMA, WireCost, float, ratio};
+use crate::report::{
+    Counts, Ending, Faults, Latency, Report, SCHEMA, WarmUp, WireCost, float, ratio,
+};
 use crate::samples::Samples;
 use crate::schedule::{Distances, Schedule, mix};
+use crate::tally::{Seconds, Tallies, Work};
 use crate::tap::{FRAME_BYTES_MAX, Tap};
+use crate::world::Around;
 
 /// Frames received, and segments sent, in one round.
 const BATCH_FRAMES: usize = 256;
-
-/// Handshakes at once.
-const CONNECTING_MAX: u32 = 256;
 
 /// Overtaken frames that are held at once, and for how long.
 const HELD_MAX: usize = 1024;
@@ -38,6 +40,12 @@ const HELD_FOR: Duration = Duration::from_millis(1);
 
 /// How often unanswered SYNs and requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// Median replies that fit a window at least.
+const WINDOW_REPLIES: u32 = 5;
 
 /// How often the server's MAC address is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -49,10 +57,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// Resets sent at the end before a pause of a millisecond: what a kernel takes at once.
 const RESET_BURST: usize = 64;
 
-/// The MSS of frames of 1,500 bytes (RFC 9293 s3.7.1).
-const MSS_V4: u16 = 1460;
-const MSS_V6: u16 = 1440;
-
 /// What a run needs beside the TAP.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -63,91 +67,24 @@ pub(crate) struct Plan {
     pub(crate) distances: Distances,
     pub(crate) policy: AckPolicy,
     pub(crate) moderation: Duration,
+    /// Least and longest warm-up, and what ends it in between.
     pub(crate) warm_up: Duration,
+    pub(crate) warm_up_max: Duration,
+    pub(crate) warm_up_work: Work,
+    /// The window, and how long it may become for five median replies to fit.
     pub(crate) window: Duration,
+    pub(crate) window_max: Duration,
+    /// Whether all connections stand before the first asks.
+    pub(crate) is_held: bool,
+    /// The distance of a connection's requests, if they are paced.
+    pub(crate) every: Option<Duration>,
+    /// Connections opened, or beginning to ask, a second.
+    pub(crate) connect_rate: u32,
+    pub(crate) connect_at_once: u32,
+    pub(crate) connect_max: Duration,
     pub(crate) patience: Duration,
     pub(crate) seed: u64,
     pub(crate) server_core: Option<usize>,
-}
-
-/// What all connections share.
-#[derive(Debug)]
-struct Around {
-    plan: Plan,
-    counts: Counts,
-    first_byte: Latency,
-    whole: Latency,
-    outgoing: Schedule<(u32, Transmit)>,
-    /// The connection at work.
-    current: u32,
-    now: Instant,
-    failed: Option<Fault>,
-    /// Connections to open again.
-    reopen: Vec<u32>,
-}
-
-impl World for Around {
-    fn next_path(&mut self) -> Option<u32> {
-        self.plan.paths.take_next()
-    }
-
-    fn request_bytes(&self, path: u32) -> u32 {
-        u32::try_from(self.plan.paths.request(path).len()).expect("invariant: paths are short")
-    }
-
-    fn object_bytes(&self, path: u32) -> Option<u64> {
-        self.plan.paths.size(path)
-    }
-
-    fn is_content(&mut self, path: u32, offset: u64, bytes: &[u8]) -> bool {
-        let name = self.plan.paths.path(path);
-        self.plan.samples.is_content(path, name, offset, bytes)
-    }
-
-    fn send(&mut self, transmit: Transmit) {
-        self.counts.requests += u64::from(transmit.request.is_some());
-        let due = self.now + self.plan.distances.of(self.current);
-        self.outgoing.push(due, (self.current, transmit));
-    }
-
-    fn on(&mut self, event: Event) {
-        let counts = &mut self.counts;
-        match event {
-            Event::Connected => counts.connects += 1,
-            Event::Refused => counts.refused += 1,
-            Event::Resent => counts.resent += 1,
-            Event::FirstByte(after) => self.first_byte.record(after),
-            Event::Body(bytes) => counts.body_bytes += u64::from(bytes),
-            Event::Replied(bytes, after) => {
-                counts.replies += 1;
-                if self.current >= self.plan.addresses.unsampled {
-                    counts.verified_replies += 1;
-                    counts.verified_bytes += bytes;
-                }
-                self.whole.record(after);
-            }
-            Event::Duplicate => counts.duplicate_segments += 1,
-            Event::OutOfOrder => counts.out_of_order_segments += 1,
-            Event::Unplaced => counts.unplaced_segments += 1,
-            Event::GapFilled => counts.gaps_filled += 1,
-            Event::ClosedByServer => {
-                counts.closed_by_server += 1;
-                self.reopen.push(self.current);
-            }
-            Event::Failed(fault) => self.failed = Some(fault),
-        }
-    }
-
-    fn ack_policy(&self) -> AckPolicy {
-        self.plan.policy
-    }
-
-    fn mss(&self) -> u16 {
-        match self.plan.addresses.server {
-            IpAddr::V4(_) => MSS_V4,
-            IpAddr::V6(_) => MSS_V6,
-        }
-    }
 }
 
 /// What was so at the window's beginning.
@@ -158,6 +95,20 @@ struct Mark {
     filter: (u64, u64),
     core: Option<CoreTime>,
     cpu: Duration,
+    working: Duration,
+}
+
+/// Where a run is.
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Not all connections stand.
+    Connecting,
+    /// They begin to ask.
+    Starting,
+    /// All ask, since this moment.
+    WarmUp(Instant),
+    /// What happens counts.
+    Window(Box<Mark>),
 }
 
 /// A run.
@@ -175,10 +126,20 @@ pub(crate) struct Engine {
     /// Connections opened once at least.
     opened: u32,
     connecting: u32,
+    phase: Phase,
+    rate: Rate,
+    seconds: Seconds,
+    warm_up: WarmUp,
+    connect_began: Option<Instant>,
+    connect_seconds: f64,
     burst_at: Instant,
     sweep_at: Instant,
+    tell_at: Instant,
     active_at: Instant,
-    text_at: Instant,
+    /// The last byte, the last connection more, the last change of phase.
+    progress_at: Instant,
+    /// Time spent in rounds with work.
+    working: Duration,
     dropped_before: u64,
 }
 
@@ -190,11 +151,14 @@ impl Engine {
             Connection::new(SeqNumber(initial), index >= addresses.unsampled)
         };
         let connections = (0..addresses.unsampled + addresses.sampled).map(connection);
+        let connections: Vec<_> = connections.collect();
         Ok(Self {
             dropped_before: tap.dropped_frames()?,
             tap,
-            connections: connections.collect(),
+            rate: Rate::new(plan.connect_rate),
             around: Around {
+                pace: Pace::new(plan.every, plan.is_held),
+                tallies: Tallies::new(connections.len(), plan.warm_up_work),
                 plan,
                 counts: Counts::default(),
                 first_byte: Latency::default(),
@@ -205,6 +169,7 @@ impl Engine {
                 failed: None,
                 reopen: Vec::new(),
             },
+            connections,
             faults: Faults::default(),
             held: Schedule::default(),
             buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
@@ -213,48 +178,180 @@ impl Engine {
             ask_at: Instant::ZERO,
             opened: 0,
             connecting: 0,
+            phase: Phase::Connecting,
+            seconds: Seconds::default(),
+            warm_up: WarmUp::default(),
+            connect_began: None,
+            connect_seconds: 0.0,
             burst_at: Instant::ZERO,
             sweep_at: Instant::ZERO,
+            tell_at: Instant::ZERO + TELL_EVERY,
             active_at: Instant::ZERO,
-            text_at: Instant::ZERO,
+            progress_at: Instant::ZERO,
+            working: Duration::ZERO,
         })
     }
 
     /// Runs until the window is over, all is asked and answered, or `is_stopped`.
     pub(crate) fn run(&mut self, is_stopped: &AtomicBool) -> Result<Report> {
-        let mut all_connected_at = None;
-        let mut mark: Option<Mark> = None;
+        let mut began = self.read_clock();
         let ending = loop {
-            let now = self.read_clock();
-            self.around.now = now;
-            self.step(now)?;
-            if self.all_connected() && all_connected_at.is_none() {
-                all_connected_at = Some(now);
+            self.around.now = began;
+            let is_sweep = began >= self.sweep_at;
+            let has_worked = self.step(began)?;
+            if let Some(ending) = self.advance(began, is_sweep)? {
+                break ending;
             }
-            let warm_at = all_connected_at.map(|at| at + self.around.plan.warm_up);
-            if mark.is_none() && warm_at.is_some_and(|at| now >= at) {
-                mark = Some(self.begin_window(now)?);
-            }
-            let window = self.around.plan.window;
             if is_stopped.load(Ordering::Relaxed) {
                 break Ending::Interrupted;
-            }
-            if mark.as_ref().is_some_and(|it| now >= it.at + window) {
-                break Ending::Time;
             }
             if self.is_done() {
                 break Ending::Done;
             }
-            let patience = self.around.plan.patience;
-            let is_late = all_connected_at.is_none() && now.since(Instant::ZERO) > patience;
-            if is_late || now.since(self.text_at) > patience {
-                self.give_up()?;
-                break Ending::Stalled;
+            let now = self.read_clock();
+            if has_worked {
+                self.working += now.since(began);
             }
+            began = now;
         };
-        let report = self.report(ending, mark);
+        let report = self.report(ending);
         self.reset_all()?;
         report
+    }
+
+    /// Goes on to the next phase when it is time; at a sweep also looks at what has come so far.
+    fn advance(&mut self, now: Instant, is_sweep: bool) -> Result<Option<Ending>> {
+        let next = match &self.phase {
+            Phase::Connecting if self.all_connected() => {
+                let began = self.connect_began.unwrap_or(now);
+                self.connect_seconds = now.since(began).as_secs_f64();
+                Some(Phase::Starting)
+            }
+            Phase::Connecting => None,
+            Phase::Starting => self.release(now).then_some(Phase::WarmUp(now)),
+            Phase::WarmUp(since) => {
+                let elapsed = now.since(*since);
+                let plan = &self.around.plan;
+                let is_warm = elapsed >= plan.warm_up_max
+                    || (elapsed >= plan.warm_up && self.cold_connections() == 0);
+                if is_warm {
+                    self.begin_warm_window(elapsed);
+                    Some(Phase::Window(Box::new(self.mark(now)?)))
+                } else {
+                    None
+                }
+            }
+            Phase::Window(mark) if is_sweep => {
+                let elapsed = now.since(mark.at);
+                let total = self.around.counts.body_bytes - mark.counts.body_bytes;
+                self.seconds.advance(elapsed.as_secs(), total);
+                if self.is_window_over(elapsed) {
+                    return Ok(Some(Ending::Time));
+                }
+                None
+            }
+            Phase::Window(_) => None,
+        };
+        if let Some(phase) = next {
+            self.phase = phase;
+            self.progress_at = now;
+        }
+        if is_sweep {
+            if now >= self.tell_at {
+                self.tell_at = now + TELL_EVERY;
+                self.tell(now);
+            }
+            return self.look_for_stall(now);
+        }
+        Ok(None)
+    }
+
+    /// Connections that are to have more replies or bytes before the window begins.
+    fn cold_connections(&self) -> u64 {
+        let failed: u64 = self.faults.counts.values().sum();
+        let total = self.connections.len() as u64;
+        total.saturating_sub(u64::from(self.around.tallies.warm()) + failed)
+    }
+
+    fn begin_warm_window(&mut self, elapsed: Duration) {
+        let around = &mut self.around;
+        let warm = around.tallies.warm();
+        self.warm_up = WarmUp {
+            seconds: elapsed.as_secs_f64(),
+            wanted: around.plan.warm_up_work,
+            connections: warm,
+            share: ratio(f64::from(warm), float(self.connections.len() as u64)),
+        };
+        around.first_byte = Latency::default();
+        around.whole = Latency::default();
+        around.tallies.begin_window();
+    }
+
+    /// Whether the window has been long enough: as long as was asked, and so long that five median
+    /// replies fit if the limit allows.
+    fn is_window_over(&self, elapsed: Duration) -> bool {
+        let plan = &self.around.plan;
+        let median = self.around.whole.median();
+        let fits = || median.is_some_and(|median| elapsed >= median * WINDOW_REPLIES);
+        elapsed >= plan.window_max || (elapsed >= plan.window && fits())
+    }
+
+    /// Lets those connections begin to ask whose time it is; whether all may ask.
+    fn release(&mut self, now: Instant) -> bool {
+        let total = u32::try_from(self.connections.len()).unwrap_or(u32::MAX);
+        let is_paced = self.around.plan.every.is_some();
+        while !self.around.pace.has_released(total) {
+            if !is_paced && !self.rate.take(now) {
+                return false;
+            }
+            if let Some(index) = self.around.pace.release(now, total)
+                && !is_paced
+            {
+                self.work_on(index, |connection, around| connection.start(now, around));
+            }
+        }
+        true
+    }
+
+    /// A line for whoever waits.
+    fn tell(&self, now: Instant) {
+        let counts = &self.around.counts;
+        let standing = self.opened - self.connecting;
+        let total = self.connections.len();
+        let text = match &self.phase {
+            Phase::Connecting => format!("{standing} of {total} connections stand"),
+            Phase::Starting => "connections begin to ask".to_owned(),
+            Phase::WarmUp(_) => format!(
+                "warm-up: {} of {total} connections warm, {} replies",
+                self.around.tallies.warm(),
+                counts.replies
+            ),
+            Phase::Window(mark) => format!(
+                "window: {:.0} s, {} replies",
+                now.since(mark.at).as_secs_f64(),
+                counts.replies - mark.counts.replies
+            ),
+        };
+        // Nobody reading it is no reason to stop.
+        let _ = writeln!(
+            std::io::stderr(),
+            "{:.0} s: {text}",
+            now.since(Instant::ZERO).as_secs_f64()
+        );
+    }
+
+    fn look_for_stall(&self, now: Instant) -> Result<Option<Ending>> {
+        let plan = &self.around.plan;
+        let is_late = matches!(self.phase, Phase::Connecting)
+            && self
+                .connect_began
+                .is_some_and(|at| now.since(at) > plan.connect_max);
+        let silence = plan.patience + self.around.pace.idle_max();
+        if is_late || now.since(self.progress_at) > silence {
+            self.give_up()?;
+            return Ok(Some(Ending::Stalled));
+        }
+        Ok(None)
     }
 
     fn read_clock(&self) -> Instant {
@@ -262,8 +359,8 @@ impl Engine {
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// One round.
-    fn step(&mut self, now: Instant) -> Result<()> {
+    /// One round; whether there was work.
+    fn step(&mut self, now: Instant) -> Result<bool> {
         let mut work = self.receive(now)?;
         while let Some(bytes) = self.held.take_due(now) {
             self.handle_frame(now, &bytes, false)?;
@@ -273,6 +370,10 @@ impl Engine {
             self.ask_for_server(now)?;
         } else {
             self.connect(now);
+        }
+        while let Some(index) = self.around.pace.take_alarm(now) {
+            self.work_on(index, |connection, around| connection.start(now, around));
+            work += 1;
         }
         work += self.transmit(now)?;
         if now >= self.sweep_at {
@@ -288,7 +389,7 @@ impl Engine {
         } else if now.since(self.active_at) > SPIN_FOR {
             self.sleep(now)?;
         }
-        Ok(())
+        Ok(work > 0)
     }
 
     fn receive(&mut self, now: Instant) -> Result<usize> {
@@ -324,7 +425,7 @@ impl Engine {
             return Ok(());
         };
         if arrival.bytes > 0 && is_new {
-            self.text_at = now;
+            self.progress_at = now;
             self.around.counts.frames += 1;
             self.around.counts.frame_text_bytes += u64::from(arrival.bytes);
             if self.held.len() < HELD_MAX && self.around.plan.impairments.is_overtaken() {
@@ -373,7 +474,10 @@ impl Engine {
         let was_connecting = connection.is_connecting();
         work(connection, &mut self.around);
         match (was_connecting, connection.is_connecting()) {
-            (true, false) => self.connecting -= 1,
+            (true, false) => {
+                self.connecting -= 1;
+                self.progress_at = self.around.now;
+            }
             (false, true) => self.connecting += 1,
             _ => {}
         }
@@ -415,15 +519,16 @@ impl Engine {
     /// Opens connections, those that the server has closed first.
     fn connect(&mut self, now: Instant) {
         let total = u32::try_from(self.connections.len()).unwrap_or(u32::MAX);
-        while self.connecting < CONNECTING_MAX {
-            let index = if let Some(index) = self.around.reopen.pop() {
-                index
-            } else if self.opened < total {
+        let at_once = self.around.plan.connect_at_once;
+        while self.connecting < at_once
+            && (self.opened < total || !self.around.reopen.is_empty())
+            && self.rate.take(now)
+        {
+            self.connect_began.get_or_insert(now);
+            let index = self.around.reopen.pop().unwrap_or_else(|| {
                 self.opened += 1;
                 self.opened - 1
-            } else {
-                return;
-            };
+            });
             self.work_on(index, |connection, around| connection.open(now, around));
         }
     }
@@ -471,7 +576,11 @@ impl Engine {
 
     fn sleep(&mut self, now: Instant) -> Result<()> {
         let mut wake_at = (now + SLEEP_MAX).min(self.sweep_at);
-        let due = [self.around.outgoing.next_due(), self.held.next_due()];
+        let due = [
+            self.around.outgoing.next_due(),
+            self.held.next_due(),
+            self.around.pace.next_alarm(),
+        ];
         for due in due.into_iter().flatten() {
             wake_at = wake_at.min(due);
         }
@@ -517,20 +626,21 @@ impl Engine {
             filter: self.tap.filter_cost()?,
             core: CoreTime::now(&cores)?.pop(),
             cpu: Duration::try_from(cpu).context("processor time")?,
+            working: self.working,
         })
     }
 
-    fn begin_window(&mut self, now: Instant) -> Result<Mark> {
-        self.around.first_byte = Latency::default();
-        self.around.whole = Latency::default();
-        self.mark(now)
-    }
-
-    fn report(&self, ended: Ending, begin: Option<Mark>) -> Result<Report> {
+    fn report(&self, ended: Ending) -> Result<Report> {
         let end = self.mark(self.read_clock())?;
-        let begin = begin.unwrap_or_else(|| end.clone());
+        let begin = match &self.phase {
+            Phase::Window(mark) => mark.as_ref().clone(),
+            _ => end.clone(),
+        };
+        let median = self.around.whole.median().unwrap_or_default();
         let counts = end.counts.since(&begin.counts);
         let seconds = end.at.since(begin.at).as_secs_f64();
+        let core_seconds = end.cpu.saturating_sub(begin.cpu).as_secs_f64();
+        let working = end.working.saturating_sub(begin.working).as_secs_f64();
         let gigabytes = float(counts.body_bytes) / 1e9;
         let server_core = end
             .core
@@ -548,6 +658,11 @@ impl Engine {
                 && counts.replies > 0
                 && ended != Ending::Stalled,
             seconds,
+            window_median_replies: ratio(seconds, median.as_secs_f64()),
+            is_held: self.around.plan.is_held,
+            every_seconds: self.around.plan.every.map(|it| it.as_secs_f64()),
+            connect_seconds: self.connect_seconds,
+            warm_up: self.warm_up,
             connections: addresses.unsampled + addresses.sampled,
             sampled: addresses.sampled,
             connections_open: self.connections.iter().filter(|it| it.is_open()).count(),
@@ -557,6 +672,9 @@ impl Engine {
             replies_per_second: ratio(float(counts.replies), seconds),
             frame_bytes_mean: ratio(float(counts.frame_text_bytes), float(counts.frames)),
             counts,
+            counts_since_start: end.counts,
+            body_bytes_by_second: self.seconds.sums().to_vec(),
+            fairness: self.around.tallies.fairness(),
             queue_dropped_frames: dropped,
             first_byte: self.around.first_byte.summary(),
             whole: self.around.whole.summary(),
@@ -565,7 +683,10 @@ impl Engine {
                 filter_ns: end.filter.0 - begin.filter.0,
                 frames_to_server: counts.sent_segments,
             },
-            client_core_seconds: end.cpu.saturating_sub(begin.cpu).as_secs_f64(),
+            client_core_seconds: core_seconds,
+            client_core_busy: ratio(core_seconds, seconds),
+            client_core_working: ratio(working, seconds),
+            client_resident_bytes: resident_bytes()?,
             server_core,
             server_core_seconds_per_gigabyte: server_core.map(|it| ratio(it.busy, gigabytes)),
             connection_bytes: size_of::<Connection>() + heap.sum::<usize>() / count.max(1),
@@ -593,4 +714,16 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Resident memory of this process (proc(5)).
+fn resident_bytes() -> Result<u64> {
+    let path = "/proc/self/statm";
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    let pages = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|it| it.parse::<u64>().ok());
+    let page_bytes = u64::try_from(rustix::param::page_size())?;
+    Ok(pages.with_context(|| format!("{path}: {text}"))? * page_bytes)
 }

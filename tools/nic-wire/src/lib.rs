@@ -21,9 +21,10 @@
 //! | [`impair`] | loss and reordering |
 //! | [`paths`] | what is asked |
 //! | [`samples`] | what sampled bodies are compared with |
+//! | [`tally`] | what each connection got: warm-up, fairness |
 //! | [`report`] | what a run counted |
 //!
-//! and, not public, the command line, the TAP, its system calls and the loop.
+//! and, not public, the command line, the TAP, its system calls, when connections ask, and the loop.
 //!
 //! It refuses to call a run valid in which a frame was lost between the server and the clients, or
 //! a reply was wrong. It does not model: a NIC's descriptor rings and doorbells, receive interrupts
@@ -43,8 +44,11 @@ pub mod schedule;
 
 mod args;
 mod engine;
+mod pace;
 mod sys;
+pub mod tally;
 pub mod tap;
+mod world;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -111,7 +115,15 @@ pub fn run_until(
         policy: args.ack_policy(),
         moderation: Duration::from_micros(args.moderation_us),
         warm_up: Duration::from_secs(args.warm_up),
+        warm_up_max: Duration::from_secs(args.warm_up_max.max(args.warm_up)),
+        warm_up_work: args.warm_up_work(),
         window: Duration::from_secs(args.seconds),
+        window_max: Duration::from_secs(args.seconds_max.max(args.seconds)),
+        is_held: !args.no_hold,
+        every: args.every,
+        connect_rate: args.connect_rate,
+        connect_at_once: args.connect_at_once,
+        connect_max: Duration::from_secs(args.connect_max),
         patience: Duration::from_secs(args.patience),
         seed: args.seed,
         server_core: args.server_core,

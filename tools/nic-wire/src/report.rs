@@ -13,6 +13,7 @@ use load::cores::CoreSeconds;
 use serde::Serialize;
 
 use crate::client::Fault;
+use crate::tally::{Fairness, Work};
 
 /// Version of the report's schema.
 pub const SCHEMA: u32 = 1;
@@ -48,8 +49,12 @@ counts! {
     verified_replies,
     /// The bytes of their bodies.
     verified_bytes,
+    /// Bytes of the servers' streams that came in order: bodies, heads, and what TLS adds.
+    stream_bytes,
     /// Requests sent, those sent again not counted.
     requests,
+    /// Those of them that should have been sent before: with `--every`, the reply before was late.
+    late_requests,
     /// TCP frames with text from the server.
     frames,
     /// Bytes of text in them.
@@ -100,6 +105,11 @@ impl Latency {
         self.0.saturating_record(microseconds.max(1));
     }
 
+    /// The one in the middle, if there is any.
+    pub(crate) fn median(&self) -> Option<Duration> {
+        (!self.0.is_empty()).then(|| Duration::from_micros(self.0.value_at_quantile(0.5)))
+    }
+
     pub(crate) fn summary(&self) -> LatencySummary {
         LatencySummary {
             count: self.0.len(),
@@ -144,6 +154,19 @@ pub enum Ending {
     Stalled,
 }
 
+/// How the warm-up went.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct WarmUp {
+    /// From the moment all may ask to the window.
+    pub seconds: f64,
+    /// What each connection was to have.
+    pub wanted: Work,
+    /// Connections that had it when the window began.
+    pub connections: u32,
+    /// Those of all.
+    pub share: f64,
+}
+
 /// What the wire itself cost the server's core.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct WireCost {
@@ -166,6 +189,16 @@ pub struct Report {
     pub is_valid: bool,
     /// Length of the window.
     pub seconds: f64,
+    /// That length in median replies: below five, the window shows the server's beginning.
+    pub window_median_replies: f64,
+    /// Whether all connections stood before the first request.
+    pub is_held: bool,
+    /// Seconds between the requests of a connection, if they are paced.
+    pub every_seconds: Option<f64>,
+    /// From the first SYN until all connections stood.
+    pub connect_seconds: f64,
+    /// How the warm-up went.
+    pub warm_up: WarmUp,
     /// Connections.
     pub connections: u32,
     /// Those of them that are sampled.
@@ -184,6 +217,12 @@ pub struct Report {
     pub frame_bytes_mean: f64,
     /// The counts.
     pub counts: Counts,
+    /// The counts since the start, the warm-up included: what a disk's own counters compare with.
+    pub counts_since_start: Counts,
+    /// Bytes of bodies in each whole second of the window, 3,600 at most.
+    pub body_bytes_by_second: Vec<u64>,
+    /// How even the window was over the connections.
+    pub fairness: Fairness,
     /// Frames lost before the clients since the TAP was made: not 0, and the run is void.
     pub queue_dropped_frames: u64,
     /// From a request to the first byte of its reply, microseconds.
@@ -194,6 +233,12 @@ pub struct Report {
     pub wire: WireCost,
     /// Processor time of the clients.
     pub client_core_seconds: f64,
+    /// The same as a share of the window. Idle clients go round for a millisecond before they sleep.
+    pub client_core_busy: f64,
+    /// The share of the window in which the clients had work: near 1, they are what is measured.
+    pub client_core_working: f64,
+    /// Resident memory of the clients' process at the end.
+    pub client_resident_bytes: u64,
     /// What the server's core did, if it was named.
     pub server_core: Option<CoreSeconds>,
     /// Its busy time for each 10^9 bytes of bodies.
@@ -250,6 +295,26 @@ impl fmt::Display for Report {
             counts.overtaken_frames,
             counts.resent
         )?;
+        writeln!(
+            f,
+            "start        {} of {} connections warm after {:.1} s, connected in {:.1} s; window of \
+             {:.1} median replies",
+            self.warm_up.connections,
+            self.connections,
+            self.warm_up.seconds,
+            self.connect_seconds,
+            self.window_median_replies
+        )?;
+        writeln!(
+            f,
+            "fairness     Jain's index {:.4}; bytes of a connection: least {}, median {}, most {}; \
+             {} got none",
+            self.fairness.jain,
+            self.fairness.bytes_min,
+            self.fairness.bytes_median,
+            self.fairness.bytes_max,
+            self.fairness.starved
+        )?;
         for (name, it) in [("first byte", &self.first_byte), ("whole", &self.whole)] {
             writeln!(
                 f,
@@ -265,7 +330,14 @@ impl fmt::Display for Report {
             ratio(float(self.wire.filter_ns), float(self.wire.filter_runs)),
             self.wire.frames_to_server
         )?;
-        writeln!(f, "client       {:.2} core-s", self.client_core_seconds)?;
+        writeln!(
+            f,
+            "client       {:.2} core-s, {:.0} % of a core, at work {:.0} %; {} bytes resident",
+            self.client_core_seconds,
+            self.client_core_busy * 100.0,
+            self.client_core_working * 100.0,
+            self.client_resident_bytes
+        )?;
         if let (Some(core), Some(each)) = (self.server_core, self.server_core_seconds_per_gigabyte)
         {
             writeln!(

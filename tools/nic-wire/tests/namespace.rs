@@ -145,6 +145,41 @@ fn each_file_is_asked_for_once_and_everything_adds_up() {
 }
 
 #[test]
+fn the_window_begins_when_all_connections_stand_and_are_warm() {
+    let flags = "-c 40 --seconds 1 --warm-up-replies 3 --warm-up-bytes 20000";
+    let Some(report) = run(50, usize::MAX, "10.99.0.1", flags) else {
+        return;
+    };
+    assert!(report.is_valid && report.is_held, "{report}");
+    assert_eq!(report.warm_up.connections, 40, "{report}");
+    let (window, all) = (&report.counts, &report.counts_since_start);
+    assert!(all.replies >= window.replies + 3 * 40, "{report}");
+    assert!(all.body_bytes >= window.body_bytes + 40 * 20_000);
+    assert!(window.stream_bytes > window.body_bytes, "{report}");
+    assert!(report.window_median_replies >= 5.0, "{report}");
+    assert!((0.0..=1.0).contains(&report.fairness.jain), "{report}");
+    assert!(report.fairness.bytes_max > 0, "{report}");
+    let seconds: u64 = report.body_bytes_by_second.iter().sum();
+    assert!((1..=window.body_bytes).contains(&seconds), "{report}");
+}
+
+#[test]
+fn paced_viewers_ask_no_more_than_once_a_period() {
+    let flags = "-c 20 --seconds 1 --every 0.1 --warm-up-replies 1 --warm-up-bytes 0";
+    let Some(report) = run(50, usize::MAX, "10.99.0.1", flags) else {
+        return;
+    };
+    assert!(
+        report.is_valid && report.every_seconds == Some(0.1),
+        "{report}"
+    );
+    // One more each for the period the window begins in, and one for that it ends in.
+    let most = 20.0 * (report.seconds / 0.1 + 2.0);
+    let asked = f64::from(u32::try_from(report.counts.requests).unwrap());
+    assert!(asked > 0.0 && asked <= most, "{report}");
+}
+
+#[test]
 fn losses_and_overtaking_are_recovered_from_at_a_distance() {
     let flags = "-c 8 --sample 8 --passes 1 --loss 3000 --reorder 10000 --rtt 1-4 --ack-every 2";
     let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {

@@ -96,6 +96,8 @@ pub enum Event {
     Resent,
     /// The first byte of a reply, so long after the request.
     FirstByte(Duration),
+    /// Bytes of the stream that came in order.
+    InOrder(u32),
     /// Bytes of a body that came in order.
     Body(u32),
     /// A reply of so many bytes of body is complete, so long after the request.
@@ -145,7 +147,8 @@ pub enum AckPolicy {
 
 /// What surrounds a connection.
 pub trait World {
-    /// The path to ask for next; `None` if all was asked.
+    /// The path to ask for next; `None` if all was asked, or it is not this connection's turn:
+    /// [`Connection::start`] is called then when it is.
     fn next_path(&mut self) -> Option<u32>;
     /// Bytes of the request for a path.
     fn request_bytes(&self, path: u32) -> u32;
@@ -268,6 +271,16 @@ impl Connection {
         self.send_syn(now, world);
         self.send_next = self.send_next.wrapping_add(1);
         self.expect_answer(now, 1);
+    }
+
+    /// Asks, if it stands and nothing is asked: its turn has come.
+    pub fn start(&mut self, now: Instant, world: &mut impl World) {
+        if self.state == State::Established
+            && self.path.is_none()
+            && let Some(path) = world.next_path()
+        {
+            self.ask(now, path, world);
+        }
     }
 
     /// The RST that ends an open connection.
@@ -471,8 +484,8 @@ impl Connection {
         world: &mut impl World,
     ) -> Result<(), Fault> {
         let mut rest = piece;
-        let before = self.receive_next;
-        self.receive_next = before.wrapping_add(piece.bytes);
+        self.receive_next = self.receive_next.wrapping_add(piece.bytes);
+        world.on(Event::InOrder(piece.bytes));
         if let Reply::Head(kept) = &mut self.reply
             && rest.bytes > 0
         {

@@ -167,6 +167,22 @@ fn a_reply_in_order_is_counted_and_the_next_asked_for_at_its_last_byte() {
 }
 
 #[test]
+fn a_connection_whose_turn_comes_later_asks_when_it_is_told_to() {
+    let mut pair = Pair::new(false);
+    pair.world.paths.clear();
+    pair.text(0, REPLY_BYTES, HEAD);
+    assert_eq!(pair.last().request, None);
+    pair.connection.start(pair.now, &mut pair.world);
+    assert_eq!(pair.world.sent.len(), 1, "nothing to ask");
+    pair.world.paths.push(9);
+    pair.connection.start(pair.now, &mut pair.world);
+    assert_eq!(pair.last().request, Some(9));
+    pair.world.paths.push(10);
+    pair.connection.start(pair.now, &mut pair.world);
+    assert_eq!(pair.world.paths, [10], "one request at a time");
+}
+
+#[test]
 fn a_gap_is_reported_until_it_is_filled() {
     let mut pair = Pair::new(false);
     pair.text(0, 1448, HEAD);
@@ -217,7 +233,8 @@ fn a_duplicate_is_acknowledged_at_once_and_reported_as_such() {
     assert_eq!(pair.sacked(), [(0, 1448)], "RFC 2883");
     pair.world.events.clear();
     pair.text(1448, 1449, &[]);
-    assert_eq!(pair.world.events, [Event::Body(1)], "one byte was new");
+    let expected = [Event::InOrder(1), Event::Body(1)];
+    assert_eq!(pair.world.events, expected, "one byte was new");
 }
 
 #[test]

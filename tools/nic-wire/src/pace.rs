@@ -1,0 +1,209 @@
+//! When connections may be opened and may ask: at a rate, all held until every one stands, or each at
+//! its own even distance.
+//!
+//! Without a period a connection asks as soon as its reply is complete. With one it asks every so many
+//! seconds, as a player that fetches a chunk of so many seconds; the first moments are spread evenly
+//! over one period. A reply that takes longer than the period is late: the next is asked for at once,
+//! and the moments missed are not made up for. No clock. It refuses nothing. Bounded by one alarm and
+//! one moment for each connection.
+
+use clock::{Duration, Instant};
+
+use crate::schedule::Schedule;
+
+/// How far behind its rate a [`Rate`] may be to catch up.
+const CATCH_UP: Duration = Duration::from_millis(10);
+
+/// So many a second, evenly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    interval: Duration,
+    next_at: Instant,
+}
+
+impl Rate {
+    /// `per_second` is above 0.
+    pub(crate) fn new(per_second: u32) -> Self {
+        Self {
+            interval: Duration::from_secs(1) / per_second.max(1),
+            next_at: Instant::ZERO,
+        }
+    }
+
+    /// Whether it is time for one more, which is counted then.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        if now < self.next_at {
+            return false;
+        }
+        if now.since(self.next_at) > CATCH_UP {
+            self.next_at = now;
+        }
+        self.next_at += self.interval;
+        true
+    }
+}
+
+/// Whether a connection may ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// It may.
+    Now,
+    /// It may, and should have before: the reply before took too long.
+    Late,
+    /// An alarm will say when.
+    Later,
+}
+
+/// Whose turn it is to ask.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    every: Option<Duration>,
+    /// Connections of lower numbers may ask.
+    released: u32,
+    /// When each may ask next; empty without a period.
+    due: Vec<Instant>,
+    alarms: Schedule<u32>,
+    /// The connection whose alarm has just been taken.
+    alarmed: Option<u32>,
+}
+
+impl Pace {
+    /// Holds all, until they are released, unless `is_held` is false.
+    pub(crate) fn new(every: Option<Duration>, is_held: bool) -> Self {
+        Self {
+            every,
+            released: if is_held { 0 } else { u32::MAX },
+            due: Vec::new(),
+            alarms: Schedule::default(),
+            alarmed: None,
+        }
+    }
+
+    /// Lets one more connection of `total` ask at `now`, or at its moment of the period that begins:
+    /// its number. `None` if all may ask.
+    pub(crate) fn release(&mut self, now: Instant, total: u32) -> Option<u32> {
+        if self.released >= total {
+            return None;
+        }
+        let released = self.released;
+        self.released += 1;
+        if let Some(every) = self.every {
+            if released == 0 {
+                let part = every / total;
+                self.due.extend((0..total).map(|index| now + part * index));
+            }
+            let due = self.due.get(released as usize).copied();
+            self.alarms.push(due.unwrap_or(now), released);
+        }
+        Some(released)
+    }
+
+    /// Whether all of `total` connections may ask.
+    pub(crate) const fn has_released(&self, total: u32) -> bool {
+        self.released >= total
+    }
+
+    /// How long nothing may be asked although all is well.
+    pub(crate) fn idle_max(&self) -> Duration {
+        self.every.unwrap_or(Duration::ZERO)
+    }
+
+    /// Whether a connection may ask; if so, its next moment is set.
+    pub(crate) fn turn(&mut self, connection: u32, now: Instant) -> Turn {
+        if connection >= self.released {
+            return Turn::Later;
+        }
+        let Some((every, due)) = self.every.zip(self.due.get_mut(connection as usize)) else {
+            return Turn::Now;
+        };
+        if now < *due {
+            self.alarms.push(*due, connection);
+            return Turn::Later;
+        }
+        let is_late = self.alarmed != Some(connection) && now > *due;
+        *due = (*due + every).max(now);
+        if is_late { Turn::Late } else { Turn::Now }
+    }
+
+    /// The next connection whose moment has come.
+    pub(crate) fn take_alarm(&mut self, now: Instant) -> Option<u32> {
+        self.alarmed = self.alarms.take_due(now);
+        self.alarmed
+    }
+
+    /// When the next moment comes.
+    pub(crate) fn next_alarm(&self) -> Option<Instant> {
+        self.alarms.next_due()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn a_rate_is_kept_and_a_long_pause_is_not_made_up_for() {
+        let mut rate = Rate::new(1000);
+        let mut taken = |millis| std::iter::from_fn(|| rate.take(at(millis)).then_some(())).count();
+        assert_eq!(taken(0), 1);
+        assert_eq!(taken(9), 9);
+        assert_eq!(taken(10_000), 1, "not 9,991");
+        assert_eq!(taken(10_000), 0);
+    }
+
+    #[test]
+    fn connections_are_held_until_they_are_released() {
+        let mut pace = Pace::new(None, true);
+        assert_eq!(pace.turn(0, at(1)), Turn::Later);
+        assert!(!pace.has_released(2));
+        assert_eq!(pace.release(at(1), 2), Some(0));
+        assert_eq!(
+            (pace.turn(0, at(1)), pace.turn(1, at(1))),
+            (Turn::Now, Turn::Later)
+        );
+        assert_eq!(pace.release(at(1), 2), Some(1));
+        assert_eq!(pace.release(at(1), 2), None);
+        assert!(pace.has_released(2) && pace.take_alarm(at(9)).is_none());
+        let mut free = Pace::new(None, false);
+        assert_eq!(free.turn(7, at(1)), Turn::Now);
+        assert_eq!(free.release(at(1), 8), None);
+    }
+
+    #[test]
+    fn viewers_ask_once_a_period_spread_over_it() {
+        let mut pace = Pace::new(Some(Duration::from_millis(1000)), true);
+        while pace.release(at(0), 4).is_some() {}
+        let mut asked = Vec::new();
+        for now in 0..2000 {
+            while let Some(index) = pace.take_alarm(at(now)) {
+                assert_eq!(pace.turn(index, at(now)), Turn::Now);
+                asked.push((now, index));
+                // The reply is there at once.
+                assert_eq!(pace.turn(index, at(now)), Turn::Later);
+            }
+        }
+        let expected = [(0, 0), (250, 1), (500, 2), (750, 3)];
+        let second = expected.map(|(now, index)| (now + 1000, index));
+        assert_eq!(asked, [expected, second].concat());
+    }
+
+    #[test]
+    fn a_reply_that_takes_longer_than_a_period_makes_the_next_request_late() {
+        let mut pace = Pace::new(Some(Duration::from_millis(1000)), true);
+        while pace.release(at(0), 1).is_some() {}
+        assert_eq!(pace.turn(0, at(0)), Turn::Now);
+        assert_eq!(pace.turn(0, at(1000)), Turn::Now, "just in time");
+        assert_eq!(pace.turn(0, at(2001)), Turn::Late);
+        assert_eq!(pace.turn(0, at(5000)), Turn::Late);
+        assert_eq!(pace.turn(0, at(5000)), Turn::Now);
+        assert_eq!(
+            pace.turn(0, at(5001)),
+            Turn::Later,
+            "one was missed for good"
+        );
+    }
+}

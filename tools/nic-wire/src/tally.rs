@@ -1,0 +1,195 @@
+//! What each connection got: whether it is warm, and how even the window was.
+//!
+//! A connection is warm once it has had so many replies and so many bytes of bodies: a window that
+//! begins before measures slow start and the server's own start. No clock. It refuses nothing. Bounded
+//! by 16 bytes for each connection and [`SECONDS_MAX`] sums.
+
+use serde::Serialize;
+
+use crate::report::{float, ratio};
+
+/// Seconds of the window of which the bytes are told one by one.
+pub const SECONDS_MAX: usize = 3600;
+
+/// What a connection must have had to be warm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Work {
+    /// Complete replies.
+    pub replies: u32,
+    /// Bytes of bodies.
+    pub bytes: u64,
+}
+
+/// How even the window was over the connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Fairness {
+    /// Jain's index of the bytes of each connection: 1 if all got the same, 1/n if one got all.
+    pub jain: f64,
+    /// Least bytes of bodies a connection got.
+    pub bytes_min: u64,
+    /// What the connection in the middle got.
+    pub bytes_median: u64,
+    /// Most.
+    pub bytes_max: u64,
+    /// Connections that got nothing.
+    pub starved: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    /// Before the window, from the start; then in the window.
+    bytes: u64,
+    replies: u32,
+    is_warm: bool,
+}
+
+/// What each connection got.
+#[derive(Debug)]
+pub(crate) struct Tallies {
+    wanted: Work,
+    each: Vec<Tally>,
+    warm: u32,
+}
+
+impl Tallies {
+    pub(crate) fn new(connections: usize, wanted: Work) -> Self {
+        let mut tallies = Self {
+            wanted,
+            each: vec![Tally::default(); connections],
+            warm: 0,
+        };
+        for index in 0..connections {
+            tallies.look(index);
+        }
+        tallies
+    }
+
+    pub(crate) fn on_body(&mut self, connection: u32, bytes: u32) {
+        if let Some(tally) = self.each.get_mut(connection as usize) {
+            tally.bytes += u64::from(bytes);
+        }
+    }
+
+    pub(crate) fn on_reply(&mut self, connection: u32) {
+        if let Some(tally) = self.each.get_mut(connection as usize) {
+            tally.replies = tally.replies.saturating_add(1);
+        }
+        self.look(connection as usize);
+    }
+
+    fn look(&mut self, connection: usize) {
+        if let Some(tally) = self.each.get_mut(connection)
+            && !tally.is_warm
+            && tally.replies >= self.wanted.replies
+            && tally.bytes >= self.wanted.bytes
+        {
+            tally.is_warm = true;
+            self.warm += 1;
+        }
+    }
+
+    /// Connections that are warm.
+    pub(crate) const fn warm(&self) -> u32 {
+        self.warm
+    }
+
+    /// Forgets the bytes so far.
+    pub(crate) fn begin_window(&mut self) {
+        for tally in &mut self.each {
+            tally.bytes = 0;
+        }
+    }
+
+    pub(crate) fn fairness(&self) -> Fairness {
+        let mut bytes: Vec<u64> = self.each.iter().map(|it| it.bytes).collect();
+        bytes.sort_unstable();
+        let sum: f64 = bytes.iter().map(|it| float(*it)).sum();
+        let squares: f64 = bytes.iter().map(|it| float(*it).powi(2)).sum();
+        let count = float(bytes.len() as u64);
+        Fairness {
+            jain: ratio(sum * sum, count * squares),
+            bytes_min: bytes.first().copied().unwrap_or(0),
+            bytes_median: bytes.get(bytes.len() / 2).copied().unwrap_or(0),
+            bytes_max: bytes.last().copied().unwrap_or(0),
+            starved: bytes.partition_point(|it| *it == 0),
+        }
+    }
+}
+
+/// Bytes of bodies in each second of the window.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seconds {
+    sums: Vec<u64>,
+    reached: u64,
+}
+
+impl Seconds {
+    /// Ends each second that is over, `elapsed` seconds and `total` bytes into the window.
+    pub(crate) fn advance(&mut self, elapsed: u64, total: u64) {
+        while (self.sums.len() as u64) < elapsed && self.sums.len() < SECONDS_MAX {
+            self.sums.push(total - self.reached);
+            self.reached = total;
+        }
+    }
+
+    pub(crate) fn sums(&self) -> &[u64] {
+        &self.sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_warm_with_its_last_reply_and_its_last_byte() {
+        let wanted = Work {
+            replies: 2,
+            bytes: 10,
+        };
+        let mut tallies = Tallies::new(2, wanted);
+        tallies.on_body(0, 10);
+        tallies.on_reply(0);
+        assert_eq!(tallies.warm(), 0, "a reply short");
+        tallies.on_reply(0);
+        assert_eq!(tallies.warm(), 1);
+        tallies.on_body(1, 9);
+        tallies.on_reply(1);
+        tallies.on_reply(1);
+        assert_eq!(tallies.warm(), 1, "a byte short");
+        tallies.on_body(1, 1);
+        tallies.on_reply(1);
+        tallies.on_reply(1);
+        assert_eq!(tallies.warm(), 2);
+        assert_eq!(Tallies::new(3, Work::default()).warm(), 3, "nothing wanted");
+    }
+
+    #[test]
+    fn fairness_is_one_for_all_alike_and_a_share_if_one_has_all() {
+        let mut tallies = Tallies::new(4, Work::default());
+        tallies.on_body(0, 7);
+        tallies.begin_window();
+        for index in 0..4 {
+            tallies.on_body(index, 5);
+        }
+        let even = tallies.fairness();
+        assert!((even.jain - 1.0).abs() < 1e-9, "{even:?}");
+        assert_eq!((even.bytes_min, even.bytes_max, even.starved), (5, 5, 0));
+        tallies.begin_window();
+        tallies.on_body(2, 8);
+        let one = tallies.fairness();
+        assert!((one.jain - 0.25).abs() < 1e-9, "{one:?}");
+        assert_eq!((one.bytes_median, one.bytes_max, one.starved), (0, 8, 3));
+    }
+
+    #[test]
+    fn seconds_are_summed_one_by_one() {
+        let mut seconds = Seconds::default();
+        seconds.advance(0, 50);
+        seconds.advance(1, 80);
+        seconds.advance(3, 100);
+        assert_eq!(seconds.sums(), [80, 20, 0]);
+        seconds.advance(u64::MAX, 200);
+        assert_eq!(seconds.sums().len(), SECONDS_MAX);
+    }
+}

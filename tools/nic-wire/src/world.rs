@@ -1,0 +1,112 @@
+//! What all connections share: paths, counts, what is due to be sent, whose turn it is to ask.
+//!
+//! No clock and no I/O: the loop says what time it is and which connection is at work. It refuses
+//! nothing. Bounded by what the connections send, see [`Schedule`].
+
+use std::net::IpAddr;
+
+use clock::Instant;
+
+use crate::client::{AckPolicy, Event, Fault, Transmit, World};
+use crate::engine::Plan;
+use crate::pace::{Pace, Turn};
+use crate::report::{Counts, Latency};
+use crate::schedule::Schedule;
+use crate::tally::Tallies;
+
+/// The MSS of frames of 1,500 bytes (RFC 9293 s3.7.1).
+const MSS_V4: u16 = 1460;
+const MSS_V6: u16 = 1440;
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Around {
+    pub(crate) plan: Plan,
+    pub(crate) counts: Counts,
+    pub(crate) first_byte: Latency,
+    pub(crate) whole: Latency,
+    pub(crate) outgoing: Schedule<(u32, Transmit)>,
+    /// The connection at work.
+    pub(crate) current: u32,
+    pub(crate) now: Instant,
+    pub(crate) failed: Option<Fault>,
+    /// Connections to open again.
+    pub(crate) reopen: Vec<u32>,
+    pub(crate) pace: Pace,
+    pub(crate) tallies: Tallies,
+}
+
+impl World for Around {
+    fn next_path(&mut self) -> Option<u32> {
+        let turn = self.pace.turn(self.current, self.now);
+        if turn == Turn::Later {
+            return None;
+        }
+        let path = self.plan.paths.take_next()?;
+        self.counts.requests += 1;
+        self.counts.late_requests += u64::from(turn == Turn::Late);
+        Some(path)
+    }
+
+    fn request_bytes(&self, path: u32) -> u32 {
+        u32::try_from(self.plan.paths.request(path).len()).expect("invariant: paths are short")
+    }
+
+    fn object_bytes(&self, path: u32) -> Option<u64> {
+        self.plan.paths.size(path)
+    }
+
+    fn is_content(&mut self, path: u32, offset: u64, bytes: &[u8]) -> bool {
+        let name = self.plan.paths.path(path);
+        self.plan.samples.is_content(path, name, offset, bytes)
+    }
+
+    fn send(&mut self, transmit: Transmit) {
+        let due = self.now + self.plan.distances.of(self.current);
+        self.outgoing.push(due, (self.current, transmit));
+    }
+
+    fn on(&mut self, event: Event) {
+        let counts = &mut self.counts;
+        match event {
+            Event::Connected => counts.connects += 1,
+            Event::Refused => counts.refused += 1,
+            Event::Resent => counts.resent += 1,
+            Event::FirstByte(after) => self.first_byte.record(after),
+            Event::InOrder(bytes) => counts.stream_bytes += u64::from(bytes),
+            Event::Body(bytes) => {
+                counts.body_bytes += u64::from(bytes);
+                self.tallies.on_body(self.current, bytes);
+            }
+            Event::Replied(bytes, after) => {
+                counts.replies += 1;
+                if self.current >= self.plan.addresses.unsampled {
+                    counts.verified_replies += 1;
+                    counts.verified_bytes += bytes;
+                }
+                self.whole.record(after);
+                self.tallies.on_reply(self.current);
+            }
+            Event::Duplicate => counts.duplicate_segments += 1,
+            Event::OutOfOrder => counts.out_of_order_segments += 1,
+            Event::Unplaced => counts.unplaced_segments += 1,
+            Event::GapFilled => counts.gaps_filled += 1,
+            Event::ClosedByServer => {
+                counts.closed_by_server += 1;
+                self.reopen.push(self.current);
+            }
+            Event::Failed(fault) => self.failed = Some(fault),
+        }
+    }
+
+    fn ack_policy(&self) -> AckPolicy {
+        self.plan.policy
+    }
+
+    fn mss(&self) -> u16 {
+        match self.plan.addresses.server {
+            IpAddr::V4(_) => MSS_V4,
+            IpAddr::V6(_) => MSS_V6,
+        }
+    }
+}
