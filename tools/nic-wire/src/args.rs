@@ -70,6 +70,12 @@ pub struct WireArgs {
     /// The directory the server serves: gives paths and sizes, and content to compare with
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
+    /// Paths to ask for besides, one a line; one that stands there twice is asked for twice a pass
+    #[arg(long, value_name = "FILE")]
+    pub paths_from: Option<PathBuf>,
+    /// The size of each object, bytes; without it and --directory any size is right
+    #[arg(long, value_name = "BYTES", conflicts_with = "directory")]
+    pub expect_bytes: Option<u64>,
     /// Compare with seeded content, not with the files of --directory
     #[arg(long)]
     pub seeded: bool,
@@ -207,6 +213,11 @@ impl WireArgs {
         for pattern in &self.paths {
             paths.extend(expand(pattern)?);
         }
+        if let Some(file) = &self.paths_from {
+            let text = std::fs::read_to_string(file);
+            let text = text.with_context(|| format!("reading {}", file.display()))?;
+            paths.extend(text.lines().map(str::to_owned));
+        }
         if paths.is_empty() {
             let directory = self.directory.as_ref();
             paths = list(directory.context("neither paths nor --directory: nothing to ask")?)?;
@@ -220,7 +231,10 @@ impl WireArgs {
             .filter_map(size)
             .map(|it| it.map(|it| it.len()));
         let sizes = sizes.collect::<Result<Vec<u64>>>()?;
-        let sizes = self.directory.is_some().then_some(sizes);
+        let sizes = match self.expect_bytes {
+            Some(bytes) => Some(vec![bytes; paths.len()]),
+            None => self.directory.is_some().then_some(sizes),
+        };
         let host = match self.server.port() {
             80 if self.server.is_ipv4() => self.server.ip().to_string(),
             80 => format!("[{}]", self.server.ip()),
