@@ -1,29 +1,43 @@
-//! Ctrl-C and SIGTERM set a flag; waits look at it and fail, so that guards undo what was set up.
+//! SIGINT, SIGTERM and SIGHUP are remembered; waits look at it and fail, so that guards undo what
+//! was set up.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
 
-static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// The signal that arrived last; 0: none.
+static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
 /// Starts catching SIGINT, SIGTERM and SIGHUP. A second signal changes nothing: undoing is
 /// bounded and must not be cut short.
 pub fn catch() -> Result<()> {
-    let flag = FLAG.get_or_init(Arc::default);
+    let arrived = SIGNAL.get_or_init(Arc::default);
     for signal in [
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGTERM,
         signal_hook::consts::SIGHUP,
     ] {
-        signal_hook::flag::register(signal, Arc::clone(flag)).context("catching signals")?;
+        let number = usize::try_from(signal).context("a signal's number is positive")?;
+        signal_hook::flag::register_usize(signal, Arc::clone(arrived), number)
+            .context("catching signals")?;
     }
     Ok(())
 }
 
 /// Whether a signal arrived.
 pub fn is_set() -> bool {
-    FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    exit_code().is_some()
+}
+
+/// What a program that a signal ended exits with: 128 plus the signal's number, as shells report
+/// it. `None`: no signal arrived.
+pub fn exit_code() -> Option<u8> {
+    let number = SIGNAL.get()?.load(Ordering::Relaxed);
+    u8::try_from(number)
+        .ok()
+        .filter(|number| *number > 0)
+        .map(|number| 128 + number)
 }
 
 /// Fails once a signal arrived.

@@ -1,5 +1,6 @@
 //! Children that never outlive us: every one is waited for with a limit and ended by its own id.
 
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -27,6 +28,8 @@ pub struct Process {
     child: Child,
     name: String,
     status: Option<ExitStatus>,
+    /// Whether what the child started ends with it.
+    is_tree: bool,
 }
 
 impl Process {
@@ -40,7 +43,16 @@ impl Process {
             child,
             name: name.to_owned(),
             status: None,
+            is_tree: false,
         })
+    }
+
+    /// Like [`Self::spawn`], for a program that does not end its own children when it is ended,
+    /// as cargo: they get the same SIGTERM.
+    pub fn spawn_tree(name: &str, command: &mut Command) -> Result<Self> {
+        let mut process = Self::spawn(name, command)?;
+        process.is_tree = true;
+        Ok(process)
     }
 
     /// The child, to take its pipes from.
@@ -113,13 +125,18 @@ impl Drop for Process {
         if self.status.is_some() {
             return;
         }
-        let _ = self.signal(Signal::TERM);
+        // The group is the child's own, made at its start: whatever it forked is in it.
+        let _ = match self.pid() {
+            Ok(pid) if self.is_tree => {
+                kill_process_group(pid, Signal::TERM).context("signalling a process group")
+            }
+            _ => self.signal(Signal::TERM),
+        };
         if matches!(self.wait_until(Instant::now() + GRACE, false), Ok(Some(_))) {
             return;
         }
         eprintln!("{} does not end: killing it", self.name);
         if let Ok(pid) = self.pid() {
-            // The group is the child's own, made at its start: whatever it forked goes with it.
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let _ = self.child.wait();
@@ -132,6 +149,29 @@ pub fn await_readable(pipe: &impl AsFd) -> Result<()> {
         interrupt::check()?;
     }
     Ok(())
+}
+
+/// Hands on the lines of a pipe as they arrive, until its end; fails on an interrupt.
+pub fn for_each_line(pipe: &mut (impl AsFd + Read), mut take: impl FnMut(&str)) -> Result<()> {
+    let mut bytes = [0; 16 << 10];
+    let mut line = Vec::new();
+    loop {
+        await_readable(pipe)?;
+        let count = pipe.read(&mut bytes).context("reading a pipe")?;
+        for piece in bytes[..count].split_inclusive(|byte| *byte == b'\n') {
+            line.extend_from_slice(piece);
+            if line.ends_with(b"\n") {
+                take(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+                line.clear();
+            }
+        }
+        if count == 0 {
+            if !line.is_empty() {
+                take(&String::from_utf8_lossy(&line));
+            }
+            return Ok(());
+        }
+    }
 }
 
 /// Whether a descriptor becomes readable within `limit`.
@@ -209,6 +249,49 @@ mod tests {
         );
         let error = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).expect_err("3");
         assert!(error.to_string().contains("why"), "{error}");
+    }
+
+    #[test]
+    fn lines_are_whole_however_they_arrive() {
+        let script = "printf 'a\\nb'; printf 'c\\n\\nd'";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped());
+        let mut process = Process::spawn("sh", &mut command).expect("spawn");
+        let mut stdout = process.child().stdout.take().expect("stdout is piped");
+        let mut lines = Vec::new();
+        for_each_line(&mut stdout, |line| lines.push(line.to_owned())).expect("no interrupt");
+        assert_eq!(lines, ["a", "bc", "", "d"]);
+    }
+
+    /// Ends a shell that has started another process, and says whether that one ended within
+    /// `limit`, too.
+    fn ends_what_it_started(
+        spawn: fn(&str, &mut Command) -> Result<Process>,
+        limit: Duration,
+    ) -> bool {
+        // The second process holds the pipe open: its end is the end of the pipe.
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .stdout(Stdio::piped());
+        let mut process = spawn("sh", &mut command).expect("spawn");
+        let mut stdout = process.child().stdout.take().expect("stdout is piped");
+        let mut first = [0; 16];
+        let count = stdout.read(&mut first).expect("the second process's id");
+        drop(process);
+        let has_ended = poll_readable(&stdout, limit).expect("poll");
+        let id = std::str::from_utf8(&first[..count]).expect("digits").trim();
+        let second = Pid::from_raw(id.parse().expect("an id")).expect("an id");
+        if !has_ended {
+            kill_process(second, Signal::KILL).expect("it still runs");
+        }
+        has_ended
+    }
+
+    #[test]
+    fn a_tree_ends_with_its_children_and_another_child_alone() {
+        assert!(ends_what_it_started(Process::spawn_tree, GRACE));
+        assert!(!ends_what_it_started(Process::spawn, Duration::ZERO));
     }
 
     #[test]

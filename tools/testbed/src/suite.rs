@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::interrupt;
 
@@ -22,8 +22,17 @@ pub struct Suite {
     pub passed: u64,
     /// Name and error of each check that failed.
     pub failed: Vec<String>,
-    /// Name and reason of each check that was not tried.
-    pub skipped: Vec<String>,
+    /// Checks that were not tried.
+    pub skipped: Vec<Skip>,
+}
+
+/// A check that was not tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub reason: String,
 }
 
 impl Suite {
@@ -56,7 +65,10 @@ impl Suite {
     /// Records a check that was not tried.
     pub fn skip(&mut self, name: &str, reason: &str) {
         println!("SKIPPED {name}: {reason}");
-        self.skipped.push(format!("{name}: {reason}"));
+        self.skipped.push(Skip {
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+        });
     }
 
     /// Counts a line that a suite in another process has printed.
@@ -64,7 +76,11 @@ impl Suite {
         if line.starts_with("ok      ") {
             self.passed += 1;
         } else if let Some(check) = line.strip_prefix("SKIPPED ") {
-            self.skipped.push(check.to_owned());
+            let (name, reason) = check.split_once(": ").unwrap_or((check, ""));
+            self.skipped.push(Skip {
+                name: name.to_owned(),
+                reason: reason.to_owned(),
+            });
         } else if let Some(check) = line.strip_prefix("FAILED  ") {
             self.failed.push(check.to_owned());
         }
@@ -75,10 +91,23 @@ impl Suite {
         self.failed.is_empty()
     }
 
-    /// Prints the list of what was skipped and failed, then the closing line.
-    pub fn close(&self) {
-        for line in &self.skipped {
-            println!("skipped: {line}");
+    /// Fails the skips whose names are not among `expected`.
+    pub fn refuse_skips_except(&mut self, expected: &[String]) {
+        let is_expected = |skip: &Skip| expected.contains(&skip.name);
+        let (kept, refused) = std::mem::take(&mut self.skipped)
+            .into_iter()
+            .partition(is_expected);
+        self.skipped = kept;
+        for Skip { name, reason } in refused {
+            self.fail(&name, &format!("skipped, which was not expected: {reason}"));
+        }
+    }
+
+    /// Prints the list of what was skipped and failed, then the closing line; fails if a check
+    /// failed, or if not all were tried because a signal arrived.
+    pub fn close(&self) -> Result<()> {
+        for Skip { name, reason } in &self.skipped {
+            println!("skipped: {name}: {reason}");
         }
         for line in &self.failed {
             // The rest of it stands above.
@@ -90,6 +119,9 @@ impl Suite {
             self.failed.len(),
             self.skipped.len()
         );
+        interrupt::check()?;
+        ensure!(self.is_good(), "not every check passed");
+        Ok(())
     }
 }
 
@@ -109,6 +141,25 @@ mod tests {
             (1, 1, 1)
         );
         assert!(!suite.is_good());
+        assert!(suite.close().is_err());
+    }
+
+    #[test]
+    fn a_skip_fails_unless_its_name_is_expected() {
+        let expected = ["a".to_owned(), "never skipped".to_owned()];
+        let mut suite = Suite::default();
+        suite.skip("a", "a measurement");
+        suite.refuse_skips_except(&expected);
+        assert!(suite.close().is_ok());
+        assert_eq!(suite.skipped.len(), 1);
+
+        suite.skip("a::b", "no root");
+        suite.refuse_skips_except(&expected);
+        assert!(suite.close().is_err());
+        assert_eq!(suite.skipped.len(), 1);
+        assert_eq!(suite.failed.len(), 1);
+        assert!(suite.failed[0].starts_with("a::b: "), "{:?}", suite.failed);
+        assert!(suite.failed[0].ends_with("no root"), "{:?}", suite.failed);
     }
 
     #[test]
@@ -125,6 +176,10 @@ mod tests {
         assert_eq!(
             (suite.passed, suite.failed.len(), suite.skipped.len()),
             (1, 1, 1)
+        );
+        assert_eq!(
+            (&*suite.skipped[0].name, &*suite.skipped[0].reason),
+            ("b", "c")
         );
     }
 }

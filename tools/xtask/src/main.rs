@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            testbed::interrupt::exit_code().map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
 }

@@ -105,9 +105,7 @@ const RULES: [Rule; 10] = [
 pub(crate) fn run_command() -> Result<()> {
     let mut suite = Suite::default();
     run(&mut suite);
-    suite.close();
-    ensure!(suite.is_good(), "the tree is not tidy");
-    Ok(())
+    suite.close()
 }
 
 /// Applies all rules into a suite.
