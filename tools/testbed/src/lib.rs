@@ -14,6 +14,7 @@
     reason = "commands use it, and it says at their terminal what passed and what could not be undone"
 )]
 
+pub mod capture;
 pub mod certificate;
 pub mod client;
 pub mod content;

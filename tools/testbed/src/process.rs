@@ -175,7 +175,7 @@ pub fn for_each_line(pipe: &mut (impl AsFd + Read), mut take: impl FnMut(&str)) 
 }
 
 /// Whether a descriptor becomes readable within `limit`.
-fn poll_readable(descriptor: &impl AsFd, limit: Duration) -> Result<bool> {
+pub(crate) fn poll_readable(descriptor: &impl AsFd, limit: Duration) -> Result<bool> {
     let limit = Timespec::try_from(limit).context("a short duration")?;
     match poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&limit)) {
         Ok(ready) => Ok(ready > 0),

@@ -1,6 +1,7 @@
 //! Whole files fetched by curl: every byte right, over both links and both protocols, with and
 //! without loss.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -55,11 +56,16 @@ impl Access<'_> {
 
     /// Where a path is.
     pub(crate) fn url(self, stage: &Stage, family: Family, path: &str) -> Result<String> {
-        let address = match self {
-            Self::Http => stage.address(family)?,
-            Self::Https(_) => stage.https_address(family)?,
-        };
+        let address = self.address(stage, family)?;
         Ok(format!("{}://{address}{path}", self.scheme()))
+    }
+
+    /// Where the server listens for this.
+    pub(crate) fn address(self, stage: &Stage, family: Family) -> Result<SocketAddr> {
+        match self {
+            Self::Http => stage.address(family),
+            Self::Https(_) => stage.https_address(family),
+        }
     }
 
     /// What curl must be told to trust the server.

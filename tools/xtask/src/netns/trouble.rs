@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
+use wire::TcpFlags;
 
 use super::files::{self, Access, LARGE_BYTES, Library, name};
 use super::https::Scene;
 use super::stage::{Family, Stage};
+use testbed::capture::{Capture, Segment};
 use testbed::content::{self, Content};
 use testbed::curl::{BodyEnd, Curl};
 use testbed::suite::{Outcome, Suite};
@@ -187,12 +189,28 @@ fn other_content() -> Content {
     Content::new(99, LARGE_BYTES)
 }
 
-/// A client that takes nothing for a while closes its window; what follows must still be right.
+/// A client that takes nothing closes its window (RFC 9293 s3.8.6): the server probes it, and once
+/// it opens again the rest is sent, every byte right.
 fn stall(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
-    /// Long enough for the window to close and be probed a few times.
-    const STALL: Duration = Duration::from_secs(3);
+    /// For the window to fill, and for each probe, whose interval doubles.
+    const LIMIT: Duration = Duration::from_secs(20);
+    let server = access.address(stage, Family::V4)?;
     let curl = begin(stage, access)?;
-    std::thread::sleep(STALL);
+    // Opened this late it need not keep up with the transfer. The window may have closed before:
+    // each answer to a probe says so again.
+    let capture = Capture::start(stage.client())?;
+    let is_zero_window = |segment: &Segment| {
+        segment.destination == server
+            && segment.header.window == 0
+            && !segment.header.flags.contains(TcpFlags::RST)
+    };
+    capture.await_segment("a zero window", LIMIT, is_zero_window)?;
+    capture.await_segment("a zero-window probe", LIMIT, |segment| {
+        segment.source == server
+            && segment.header.flags == TcpFlags::ACK
+            && segment.payload_bytes == 0
+    })?;
+    capture.await_segment("the answer to the probe", LIMIT, is_zero_window)?;
     finish(curl)?;
     Ok(Outcome::Passed)
 }

@@ -42,7 +42,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
 const TOOL_ARROWS: [(&str, &[&str]); 9] = [
     ("load", &[]),
-    ("testbed", &["load"]),
+    ("testbed", &["load", "wire"]),
     ("delay", &["clock"]),
     ("disk", &["clock", "diskmap", "memory"]),
     (
@@ -60,7 +60,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 9] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["disk", "load", "sim", "testbed"]),
+    ("xtask", &["disk", "load", "sim", "testbed", "wire"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
