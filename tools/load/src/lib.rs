@@ -41,7 +41,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 pub use args::{Close, LoadArgs};
 pub use stats::{Ending, Latencies, LatencySummary, Report, SCHEMA};
-pub use tls::{Agreed, Kind, Suite, Version};
+pub use tls::{Agreed, ClientOptions, Kind, Suite, Version, client_config};
 
 use args::Plan;
 use engine::Engine;

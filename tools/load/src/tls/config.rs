@@ -91,13 +91,15 @@ impl Suite {
 
 /// What a run over TLS fixes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ClientOptions<'a> {
-    pub(crate) version: Option<Version>,
-    pub(crate) suite: Option<Suite>,
+pub struct ClientOptions<'a> {
+    /// The one version that is offered.
+    pub version: Option<Version>,
+    /// The AEAD of the suites that are offered.
+    pub suite: Option<Suite>,
     /// A file of authorities to trust, PEM.
-    pub(crate) authorities: Option<&'a Path>,
+    pub authorities: Option<&'a Path>,
     /// Trusts whoever answers.
-    pub(crate) is_insecure: bool,
+    pub is_insecure: bool,
 }
 
 /// How a handshake went.
@@ -168,7 +170,7 @@ fn shown(value: Option<impl fmt::Debug>) -> String {
 ///
 /// # Errors
 /// Nobody to trust; a file that holds no certificate.
-pub(crate) fn client_config(options: ClientOptions<'_>) -> Result<Arc<ClientConfig>> {
+pub fn client_config(options: ClientOptions<'_>) -> Result<Arc<ClientConfig>> {
     let mut provider = aws_lc_rs::default_provider();
     if let Some(suite) = options.suite {
         provider

@@ -6,8 +6,8 @@ mod sealed;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Agreed, Kind, Suite, Version};
-pub(crate) use config::{Agreement, ClientOptions, client_config, with_sessions};
+pub use config::{Agreed, ClientOptions, Kind, Suite, Version, client_config};
+pub(crate) use config::{Agreement, with_sessions};
 pub(crate) use handshake::{Established, Handshake};
 pub(crate) use sealed::Sealed;
 
