@@ -7,8 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use clock::Duration;
 use load::content::OBJECT_SEED;
+use load::{Suite, Version};
+use rustls::pki_types::ServerName;
 
-use crate::client::AckPolicy;
+use crate::client::{AckPolicy, TlsClient};
 use crate::frame::{Addresses, PORTS};
 use crate::paths::{Paths, expand, list};
 use crate::samples::Reference;
@@ -120,6 +122,36 @@ pub struct WireArgs {
     /// Each connection asks every so many seconds, as a player does; else when it has its reply
     #[arg(long, value_name = "SECONDS", value_parser = parse_every, conflicts_with = "no_hold")]
     pub every: Option<Duration>,
+    /// Speaks TLS
+    #[arg(long)]
+    pub tls: bool,
+    /// The version of TLS
+    #[arg(
+        long,
+        value_name = "VERSION",
+        value_enum,
+        default_value = "1.3",
+        requires = "tls"
+    )]
+    pub tls_version: Version,
+    /// Its AEAD: aes-128-gcm or aes-256-gcm
+    #[arg(
+        long,
+        value_name = "AEAD",
+        value_enum,
+        default_value = "aes-128-gcm",
+        requires = "tls"
+    )]
+    pub suite: Suite,
+    /// Trusts the authorities in this file, PEM
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub ca: Option<PathBuf>,
+    /// Trusts whoever answers
+    #[arg(long, conflicts_with = "ca", requires = "tls")]
+    pub insecure: bool,
+    /// The name the certificate must have, and Host; without it the server's address
+    #[arg(long, value_name = "NAME")]
+    pub server_name: Option<String>,
     /// Round trip, milliseconds: 20, or 10-40 for constant ones evenly spread over the connections
     #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_range)]
     pub rtt: (Duration, Duration),
@@ -235,14 +267,47 @@ impl WireArgs {
             Some(bytes) => Some(vec![bytes; paths.len()]),
             None => self.directory.is_some().then_some(sizes),
         };
-        let host = match self.server.port() {
-            80 if self.server.is_ipv4() => self.server.ip().to_string(),
-            80 => format!("[{}]", self.server.ip()),
-            _ => self.server.to_string(),
+        let port = self.server.port();
+        let name = match (&self.server_name, self.server.ip()) {
+            (Some(name), _) => name.clone(),
+            (None, IpAddr::V4(address)) => address.to_string(),
+            (None, IpAddr::V6(address)) => format!("[{address}]"),
+        };
+        let host = match (self.tls, port) {
+            (false, 80) | (true, 443) => name,
+            _ => format!("{name}:{port}"),
         };
         let passes = self.passes.unwrap_or(u64::MAX);
         ensure!(passes > 0, "--passes is above 0");
         Paths::new(&paths, sizes, &host, (self.seed, passes))
+    }
+
+    /// How handshakes are made.
+    pub(crate) fn tls_client(&self) -> Result<Option<TlsClient>> {
+        if !self.tls {
+            return Ok(None);
+        }
+        ensure!(
+            self.suite != Suite::ChaCha20,
+            "--suite chacha20: the beginning of a record can be decrypted of AES-GCM only"
+        );
+        let name = match &self.server_name {
+            Some(name) => ServerName::try_from(name.clone())
+                .with_context(|| format!("--server-name {name}: not a name"))?,
+            None => ServerName::IpAddress(self.server.ip().into()),
+        };
+        let config = load::client_config(load::ClientOptions {
+            version: Some(self.tls_version),
+            suite: Some(self.suite),
+            authorities: self.ca.as_deref(),
+            is_insecure: self.insecure,
+        })?;
+        let version = self.tls_version;
+        Ok(Some(TlsClient {
+            config,
+            name,
+            version,
+        }))
     }
 
     /// What sampled replies are compared with.

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use clock::{Duration, Instant};
+use load::Suite;
 use load::cores::CoreTime;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
 
-use crate::client::{AckPolicy, Arrival, Connection, Transmit};
+use crate::client::{AckPolicy, Arrival, Connection, TlsClient, Transmit};
 use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
@@ -29,6 +30,7 @@ use crate::samples::Samples;
 use crate::schedule::{Distances, Schedule, mix};
 use crate::tally::{Seconds, Tallies, Work};
 use crate::tap::{FRAME_BYTES_MAX, Tap};
+use crate::watches::Watches;
 use crate::world::Around;
 
 /// Frames received, and segments sent, in one round.
@@ -84,6 +86,9 @@ pub(crate) struct Plan {
     pub(crate) connect_max: Duration,
     pub(crate) patience: Duration,
     pub(crate) seed: u64,
+    pub(crate) tls: Option<TlsClient>,
+    /// Its AEAD, for the report.
+    pub(crate) suite: Option<Suite>,
     pub(crate) server_core: Option<usize>,
 }
 
@@ -144,7 +149,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(tap: Tap, plan: Plan) -> Result<Self> {
+    pub(crate) fn new(tap: Tap, plan: Plan, watches: Option<Watches>) -> Result<Self> {
         let addresses = plan.addresses;
         let connection = |index: u32| {
             let initial = u32::try_from(mix(plan.seed ^ u64::from(index)) >> 32).unwrap_or(0);
@@ -168,6 +173,8 @@ impl Engine {
                 now: Instant::ZERO,
                 failed: None,
                 reopen: Vec::new(),
+                watches,
+                explanation: None,
             },
             connections,
             faults: Faults::default(),
@@ -484,7 +491,8 @@ impl Engine {
         if let Some(fault) = self.around.failed.take() {
             let path = connection.path();
             let path = path.map(|path| self.around.plan.paths.path(path));
-            self.faults.add(fault, path);
+            let explanation = self.around.explanation.take();
+            self.faults.add(fault, path, explanation.as_deref());
         }
     }
 
@@ -562,13 +570,15 @@ impl Engine {
         let mut segment = transmit.segment;
         segment.source_port = port;
         segment.destination_port = addresses.port;
-        let text = transmit
-            .request
-            .map_or("", |it| self.around.plan.paths.request(it));
+        let text = match (&transmit.sealed, transmit.request) {
+            (Some(sealed), _) => sealed,
+            (None, Some(path)) => self.around.plan.paths.request(path).as_bytes(),
+            (None, None) => &[],
+        };
         let mut headers = [0; HEADERS_BYTES_MAX];
-        let (vnet, bytes) = frame::emit_tcp(&mut headers, &route, &segment, text.as_bytes());
+        let (vnet, bytes) = frame::emit_tcp(&mut headers, &route, &segment, text);
         let headers = headers.get(..bytes).unwrap_or_default();
-        let is_sent = self.tap.send([&vnet, headers, text.as_bytes()])?;
+        let is_sent = self.tap.send([&vnet, headers, text])?;
         self.around.counts.sent_segments += u64::from(is_sent);
         self.around.counts.refused_frames += u64::from(!is_sent);
         Ok(())
@@ -663,6 +673,13 @@ impl Engine {
             every_seconds: self.around.plan.every.map(|it| it.as_secs_f64()),
             connect_seconds: self.connect_seconds,
             warm_up: self.warm_up,
+            tls_version: self
+                .around
+                .plan
+                .tls
+                .as_ref()
+                .map(|it| it.version.to_string()),
+            tls_suite: self.around.plan.suite.map(|it| it.to_string()),
             connections: addresses.unsampled + addresses.sampled,
             sampled: addresses.sampled,
             connections_open: self.connections.iter().filter(|it| it.is_open()).count(),

@@ -19,7 +19,7 @@ use crate::filter::SAMPLED_PORT_BIT;
 pub const VNET_HEADER_BYTES: usize = 10;
 
 /// Ports each client address connects from, first of those that are not sampled.
-const PORT_FIRST: u16 = 0x4000;
+pub(crate) const PORT_FIRST: u16 = 0x4000;
 pub(crate) const PORTS: u32 = 0x4000;
 
 /// The clients' MAC address, locally administered.
@@ -49,6 +49,18 @@ impl Addresses {
     #[must_use]
     pub fn clients(&self) -> u32 {
         self.unsampled.max(self.sampled).div_ceil(PORTS)
+    }
+
+    /// The last 32 bits of the first client's address.
+    #[must_use]
+    pub fn client_bits(&self) -> u32 {
+        match self.client {
+            IpAddr::V4(it) => it.to_bits(),
+            IpAddr::V6(it) => {
+                let [.., a, b, c, d] = it.octets();
+                u32::from_be_bytes([a, b, c, d])
+            }
+        }
     }
 
     /// Address and port of a connection.

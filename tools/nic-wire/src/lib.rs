@@ -14,23 +14,24 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`client`] | one connection: segments and moments in, segments out |
+//! | [`client`] | one connection: segments and moments in, segments out; TLS |
 //! | [`schedule`] | what is due when: each connection's distance |
 //! | [`frame`] | addresses and ports, frames that are not whole |
-//! | [`filter`] | the BPF program |
+//! | [`filter`] | the BPF programs: frames shortened, TLS records followed |
 //! | [`impair`] | loss and reordering |
 //! | [`paths`] | what is asked |
 //! | [`samples`] | what sampled bodies are compared with |
 //! | [`tally`] | what each connection got: warm-up, fairness |
 //! | [`report`] | what a run counted |
 //!
-//! and, not public, the command line, the TAP, its system calls, when connections ask, and the loop.
+//! and, not public, the command line, the TAP, its system calls, the memory shared with the BPF program,
+//! when connections ask, and the loop.
 //!
 //! It refuses to call a run valid in which a frame was lost between the server and the clients, or
 //! a reply was wrong. It does not model: a NIC's descriptor rings and doorbells, receive interrupts
 //! (they are inter-processor interrupts of RPS here), a rate (the link is as fast as the server), full
-//! receive windows, delayed acknowledgments, TLS. Bounds: [`CONNECTIONS_MAX`] connections of some 140
-//! bytes each, [`tap::QUEUE_FRAMES`] frames that wait.
+//! receive windows, delayed acknowledgments. Bounds: [`CONNECTIONS_MAX`] connections of some 170 bytes
+//! each, 430 over TLS; [`tap::QUEUE_FRAMES`] frames that wait.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may fail there"))]
 
 pub mod client;
@@ -48,6 +49,7 @@ mod pace;
 mod sys;
 pub mod tally;
 pub mod tap;
+mod watches;
 mod world;
 
 use std::io::Write as _;
@@ -66,6 +68,7 @@ use engine::{Engine, Plan};
 use impair::Impairments;
 use samples::Samples;
 use tap::Tap;
+use watches::Watches;
 
 /// Makes the link, plays the clients, prints the report.
 ///
@@ -126,9 +129,23 @@ pub fn run_until(
         connect_max: Duration::from_secs(args.connect_max),
         patience: Duration::from_secs(args.patience),
         seed: args.seed,
+        tls: args.tls_client()?,
+        suite: args.tls.then_some(args.suite),
         server_core: args.server_core,
     };
-    let tap = Tap::open(&args.interface, &args.host_address)?;
+    let addresses = plan.addresses;
+    let watches = match &plan.tls {
+        None => None,
+        Some(_) => {
+            let watches = Watches::new(addresses.unsampled);
+            Some(watches.context("making a BPF array and mapping it")?)
+        }
+    };
+    let program = match &watches {
+        None => filter::program(),
+        Some(watches) => watches.program(addresses.client_bits()),
+    };
+    let tap = Tap::open(&args.interface, &args.host_address, &program)?;
     if let Some(core) = args.server_core {
         tap.steer_to(core)?;
     }
@@ -138,7 +155,7 @@ pub fn run_until(
         cores.set(core);
         sched_setaffinity(None, &cores).with_context(|| format!("moving to core {core}"))?;
     }
-    let mut engine = Engine::new(tap, plan)?;
+    let mut engine = Engine::new(tap, plan, watches)?;
     on_ready();
     engine.run(is_stopped)
 }

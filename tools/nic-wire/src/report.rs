@@ -75,6 +75,10 @@ counts! {
     overtaken_frames,
     /// Three-way handshakes.
     connects,
+    /// TLS handshakes.
+    handshakes,
+    /// TLS records of replies.
+    records,
     /// SYNs answered by a reset, tried again.
     refused,
     /// Connections that the server closed between replies.
@@ -131,11 +135,12 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) fn add(&mut self, fault: Fault, path: Option<&str>) {
+    pub(crate) fn add(&mut self, fault: Fault, path: Option<&str>, explanation: Option<&str>) {
         *self.counts.entry(fault.name()).or_default() += 1;
         if self.first.len() < FAULTS_TOLD {
-            self.first
-                .push(format!("{}: {fault:?}", path.unwrap_or("-")));
+            let path = path.unwrap_or("-");
+            let why = explanation.map_or_else(String::new, |it| format!(", {it}"));
+            self.first.push(format!("{path}: {fault:?}{why}"));
         }
     }
 }
@@ -199,6 +204,10 @@ pub struct Report {
     pub connect_seconds: f64,
     /// How the warm-up went.
     pub warm_up: WarmUp,
+    /// The version of TLS, if it is used.
+    pub tls_version: Option<String>,
+    /// Its AEAD.
+    pub tls_suite: Option<String>,
     /// Connections.
     pub connections: u32,
     /// Those of them that are sampled.
@@ -251,6 +260,42 @@ pub struct Report {
     pub first_faults: Vec<String>,
 }
 
+impl Report {
+    /// TLS, the way to the window, and how even it was.
+    fn write_start(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = &self.counts;
+        if let (Some(version), Some(suite)) = (&self.tls_version, &self.tls_suite) {
+            let all = &self.counts_since_start;
+            let bytes = ratio(float(counts.body_bytes), float(counts.records));
+            writeln!(
+                f,
+                "tls          {version}, {suite}; {} handshakes; {} records of {bytes:.0} bytes",
+                all.handshakes, counts.records
+            )?;
+        }
+        writeln!(
+            f,
+            "start        {} of {} connections warm after {:.1} s, connected in {:.1} s; window of \
+             {:.1} median replies",
+            self.warm_up.connections,
+            self.connections,
+            self.warm_up.seconds,
+            self.connect_seconds,
+            self.window_median_replies
+        )?;
+        writeln!(
+            f,
+            "fairness     Jain's index {:.4}; bytes of a connection: least {}, median {}, most {}; \
+             {} got none",
+            self.fairness.jain,
+            self.fairness.bytes_min,
+            self.fairness.bytes_median,
+            self.fairness.bytes_max,
+            self.fairness.starved
+        )
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = &self.counts;
@@ -295,26 +340,7 @@ impl fmt::Display for Report {
             counts.overtaken_frames,
             counts.resent
         )?;
-        writeln!(
-            f,
-            "start        {} of {} connections warm after {:.1} s, connected in {:.1} s; window of \
-             {:.1} median replies",
-            self.warm_up.connections,
-            self.connections,
-            self.warm_up.seconds,
-            self.connect_seconds,
-            self.window_median_replies
-        )?;
-        writeln!(
-            f,
-            "fairness     Jain's index {:.4}; bytes of a connection: least {}, median {}, most {}; \
-             {} got none",
-            self.fairness.jain,
-            self.fairness.bytes_min,
-            self.fairness.bytes_median,
-            self.fairness.bytes_max,
-            self.fairness.starved
-        )?;
+        self.write_start(f)?;
         for (name, it) in [("first byte", &self.first_byte), ("whole", &self.whole)] {
             writeln!(
                 f,

@@ -16,7 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::filter;
+use crate::filter::Instruction;
 use crate::frame::VNET_HEADER_BYTES;
 use crate::sys;
 
@@ -26,7 +26,7 @@ pub const QUEUE_FRAMES: u32 = 16_384;
 /// Room for the largest frame: virtio-net header, Ethernet, IPv6 with 65,535 bytes of payload.
 pub(crate) const FRAME_BYTES_MAX: usize = VNET_HEADER_BYTES + 14 + 40 + 65_535;
 
-/// A TAP whose frames are shortened by [`filter`].
+/// A TAP whose frames are shortened by [`crate::filter`].
 #[derive(Debug)]
 pub(crate) struct Tap {
     file: File,
@@ -37,8 +37,13 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Opens a TAP, makes it if it is not there, and gives the host its addresses on it (CIDR).
-    pub(crate) fn open(name: &str, host_addresses: &[String]) -> Result<Self> {
+    /// Opens a TAP, makes it if it is not there, has this program shorten its frames, and gives the host
+    /// its addresses on it (CIDR).
+    pub(crate) fn open(
+        name: &str,
+        host_addresses: &[String],
+        program: &[Instruction],
+    ) -> Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -49,7 +54,7 @@ impl Tap {
         sys::attach_tap(fd, name)
             .with_context(|| format!("attaching to the TAP {name}: it needs CAP_NET_ADMIN"))?;
         sys::offload(fd).context("taking the TAP's offloads")?;
-        let program = sys::load_filter(&filter::program()).context("loading a BPF program")?;
+        let program = sys::load_filter(program).context("loading a BPF program")?;
         sys::set_filter(fd, program.as_fd()).context("attaching a BPF program to the TAP")?;
         let measuring = sys::measure_programs().context("measuring BPF programs")?;
         ip(&format!("link set dev {name} txqueuelen {QUEUE_FRAMES} up"))?;

@@ -6,13 +6,15 @@
 use std::net::IpAddr;
 
 use clock::Instant;
+use wire::SeqNumber;
 
-use crate::client::{AckPolicy, Event, Fault, Transmit, World};
+use crate::client::{AckPolicy, Event, Fault, TlsClient, Transmit, Watched, World};
 use crate::engine::Plan;
 use crate::pace::{Pace, Turn};
 use crate::report::{Counts, Latency};
 use crate::schedule::Schedule;
 use crate::tally::Tallies;
+use crate::watches::Watches;
 
 /// The MSS of frames of 1,500 bytes (RFC 9293 s3.7.1).
 const MSS_V4: u16 = 1460;
@@ -34,6 +36,10 @@ pub(crate) struct Around {
     pub(crate) reopen: Vec<u32>,
     pub(crate) pace: Pace,
     pub(crate) tallies: Tallies,
+    /// What the BPF program knows of each connection over TLS.
+    pub(crate) watches: Option<Watches>,
+    /// What is said about the fault that comes next.
+    pub(crate) explanation: Option<String>,
 }
 
 impl World for Around {
@@ -48,8 +54,8 @@ impl World for Around {
         Some(path)
     }
 
-    fn request_bytes(&self, path: u32) -> u32 {
-        u32::try_from(self.plan.paths.request(path).len()).expect("invariant: paths are short")
+    fn request(&self, path: u32) -> &str {
+        self.plan.paths.request(path)
     }
 
     fn object_bytes(&self, path: u32) -> Option<u64> {
@@ -70,6 +76,8 @@ impl World for Around {
         let counts = &mut self.counts;
         match event {
             Event::Connected => counts.connects += 1,
+            Event::Secured => counts.handshakes += 1,
+            Event::Records(records) => counts.records += u64::from(records),
             Event::Refused => counts.refused += 1,
             Event::Resent => counts.resent += 1,
             Event::FirstByte(after) => self.first_byte.record(after),
@@ -101,6 +109,33 @@ impl World for Around {
 
     fn ack_policy(&self) -> AckPolicy {
         self.plan.policy
+    }
+
+    fn tls(&self) -> Option<&TlsClient> {
+        self.plan.tls.as_ref()
+    }
+
+    fn follow(&mut self, first: SeqNumber) {
+        if let Some(watches) = &self.watches
+            && self.current < self.plan.addresses.unsampled
+        {
+            watches.follow(self.current, first);
+        }
+    }
+
+    fn shorten(&mut self) {
+        if let Some(watches) = &self.watches {
+            watches.shorten(self.current);
+        }
+    }
+
+    fn watched(&self) -> Watched {
+        let watches = self.watches.as_ref();
+        watches.map_or_else(Watched::default, |it| it.read(self.current))
+    }
+
+    fn explain(&mut self, text: String) {
+        self.explanation = Some(text);
     }
 
     fn mss(&self) -> u16 {

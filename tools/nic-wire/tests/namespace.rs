@@ -9,11 +9,12 @@
 )]
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
@@ -58,29 +59,80 @@ impl Drop for Namespace {
 }
 
 /// Replies on one connection; after `replies_max` it closes.
-fn serve_one(stream: TcpStream, directory: &Path, replies_max: usize) -> std::io::Result<()> {
-    let mut output = stream.try_clone()?;
-    let mut input = BufReader::new(stream);
+fn serve_one(
+    mut stream: impl Read + Write,
+    directory: &Path,
+    replies_max: usize,
+) -> std::io::Result<()> {
+    let mut input = Vec::new();
     for _ in 0..replies_max {
-        let mut line = String::new();
-        if input.read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        let path = line.split(' ').nth(1).unwrap_or("/").to_owned();
-        while line.trim_end() != "" {
-            line.clear();
-            input.read_line(&mut line)?;
-        }
+        let end = loop {
+            if let Some(end) = input.windows(4).position(|it| it == b"\r\n\r\n") {
+                break end + 4;
+            }
+            let mut buffer = [0; 4096];
+            let bytes = stream.read(&mut buffer)?;
+            if bytes == 0 {
+                return Ok(());
+            }
+            input.extend_from_slice(&buffer[..bytes]);
+        };
+        let request = String::from_utf8_lossy(&input[..end]).into_owned();
+        input.drain(..end);
+        let path = request.split(' ').nth(1).unwrap_or("/");
         let body = std::fs::read(directory.join(path.trim_start_matches('/')))?;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-        output.write_all(head.as_bytes())?;
-        output.write_all(&body)?;
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(&body)?;
+        stream.flush()?;
     }
     Ok(())
 }
 
+/// The same over TLS, which it closes as it should.
+fn serve_tls(
+    config: Arc<rustls::ServerConfig>,
+    stream: TcpStream,
+    directory: &Path,
+    replies_max: usize,
+) -> std::io::Result<()> {
+    let tls = rustls::ServerConnection::new(config).map_err(std::io::Error::other)?;
+    let mut stream = rustls::StreamOwned::new(tls, stream);
+    serve_one(&mut stream, directory, replies_max)?;
+    stream.conn.send_close_notify();
+    stream.flush()
+}
+
+/// A server of both versions with a certificate of its own; records as large as asked for.
+fn tls_server(directory: &Path, record_bytes: usize) -> Arc<rustls::ServerConfig> {
+    let made = rcgen::generate_simple_self_signed(["wire.test".to_owned()]).unwrap();
+    std::fs::write(directory.join("ca.pem"), made.cert.pem()).unwrap();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider.into())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    // Above 5 bytes of header.
+    config.max_fragment_size = Some(record_bytes + 5);
+    Arc::new(config)
+}
+
 /// Serves `files` files through the link, with these flags more; the report.
 fn run(files: u32, replies_max: usize, address: &str, flags: &str) -> Option<Report> {
+    run_with(files, replies_max, address, flags, None)
+}
+
+/// The same, over TLS in records of so many bytes if any.
+fn run_with(
+    files: u32,
+    replies_max: usize,
+    address: &str,
+    flags: &str,
+    record_bytes: Option<usize>,
+) -> Option<Report> {
     let namespace = Namespace::new()?;
     let directory = tempfile::tempdir().unwrap();
     for index in 0..files {
@@ -90,10 +142,19 @@ fn run(files: u32, replies_max: usize, address: &str, flags: &str) -> Option<Rep
             .collect();
         std::fs::write(directory.path().join(format!("{index}")), body).unwrap();
     }
+    let keys = tempfile::tempdir().unwrap();
+    let tls = record_bytes.map(|bytes| tls_server(keys.path(), bytes));
     let host = address.trim_start_matches('[').trim_end_matches(']');
     let prefix = if host.contains(':') { 64 } else { 16 };
     let mut words = vec!["nic_wire".to_owned(), "--directory".to_owned()];
     words.push(directory.path().display().to_string());
+    if tls.is_some() {
+        let file = keys.path().join("ca.pem").display().to_string();
+        words.extend(["--tls", "--ca", &file].map(str::to_owned));
+        if !flags.contains("--server-name") {
+            words.extend(["--server-name", "wire.test"].map(str::to_owned));
+        }
+    }
     let rest = format!("--server {address}:80 --host-address {host}/{prefix} --warm-up 0 {flags}");
     words.extend(rest.split_whitespace().map(str::to_owned));
     let args = Cli::parse_from(words).args;
@@ -106,8 +167,11 @@ fn run(files: u32, replies_max: usize, address: &str, flags: &str) -> Option<Rep
                 let listener = TcpListener::bind((host, 80)).unwrap();
                 thread::spawn(move || {
                     for stream in listener.incoming().flatten() {
-                        let root = root.clone();
-                        thread::spawn(move || serve_one(stream, &root, replies_max));
+                        let (root, tls) = (root.clone(), tls.clone());
+                        thread::spawn(move || match tls {
+                            Some(tls) => serve_tls(tls, stream, &root, replies_max),
+                            None => serve_one(stream, &root, replies_max),
+                        });
                     }
                 });
             })
@@ -209,6 +273,63 @@ fn a_server_that_closes_is_connected_to_again_over_ipv6() {
         counts.replies <= 100 && counts.body_bytes <= total(100),
         "{report}"
     );
+}
+
+#[test]
+fn every_byte_of_both_versions_of_tls_is_counted_and_the_sample_is_opened() {
+    for (version, suite, address) in [
+        ("1.3", "aes-128-gcm", "10.99.0.1"),
+        ("1.3", "aes-256-gcm", "[fd99::1]"),
+        ("1.2", "aes-128-gcm", "[fd99::1]"),
+        ("1.2", "aes-256-gcm", "10.99.0.1"),
+    ] {
+        for record_bytes in [1370, 16_384] {
+            let flags =
+                format!("-c 20 --sample 4 --passes 2 --tls-version {version} --suite {suite}");
+            let Some(report) = run_with(120, usize::MAX, address, &flags, Some(record_bytes))
+            else {
+                return;
+            };
+            assert!(report.is_valid, "{version} {suite}: {report}");
+            let all = &report.counts_since_start;
+            assert_eq!(
+                (all.replies, all.body_bytes),
+                (240, 2 * total(120)),
+                "{report}"
+            );
+            assert!(all.verified_replies > 0, "{report}");
+            assert_eq!(all.handshakes, 24, "{report}");
+            let least = all.body_bytes / u64::try_from(record_bytes).unwrap();
+            assert!(all.records >= least, "{report}");
+            assert!(report.connection_bytes < 1024, "{report}");
+        }
+    }
+}
+
+#[test]
+fn losses_overtaking_and_closes_are_survived_over_tls() {
+    for version in ["1.3", "1.2"] {
+        let flags = format!(
+            "-c 8 --sample 4 --passes 1 --loss 2000 --reorder 5000 --rtt 1-2 --tls-version {version}"
+        );
+        let Some(report) = run_with(120, 9, "10.99.0.1", &flags, Some(4000)) else {
+            return;
+        };
+        assert!(report.is_valid, "{version}: {report}");
+        let all = &report.counts_since_start;
+        assert_eq!((all.replies, all.body_bytes), (120, total(120)), "{report}");
+        assert!(all.lost_packets > 0 && all.closed_by_server > 0, "{report}");
+    }
+}
+
+#[test]
+fn a_server_with_another_name_is_not_talked_to() {
+    let flags = "-c 1 --passes 1 --server-name other.test";
+    let Some(report) = run_with(1, usize::MAX, "10.99.0.1", flags, Some(1000)) else {
+        return;
+    };
+    assert!(!report.is_valid, "{report}");
+    assert_eq!(report.faults.get("tls_handshake"), Some(&1), "{report}");
 }
 
 #[test]

@@ -2,14 +2,16 @@
 //!
 //! It asks for one path after another on one connection, each when the reply before is complete,
 //! acknowledges as a receiver behind GRO does, reports gaps by SACK, and connects again where the
-//! server closes between two replies. Bodies are counted by their sequence numbers.
+//! server closes between two replies. Bodies are counted by their sequence numbers. Over TLS it makes
+//! a real handshake first and counts by records ([`tls`]).
 //!
 //! It refuses to think about congestion (it sends little) and about flow control: the window it
 //! advertises, [`WINDOW_BYTES`], never closes. There are no delayed acknowledgments. A FIN beyond a
 //! gap is not kept; the server sends it again. No clock and no I/O: [`World`] is all it knows.
 //!
 //! Bounds: `size_of::<Connection>()`, and beside it only what a gap ([`RANGES_MAX`]) or a head in
-//! several frames ([`HEAD_BYTES_MAX`]) takes; [`ATTEMPTS_MAX`] tries of a SYN or a request.
+//! several frames ([`HEAD_BYTES_MAX`]) takes, and the keys of TLS; [`ATTEMPTS_MAX`] tries of a SYN or a
+//! request; [`HANDSHAKE_MAX`] for a handshake.
 
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -18,12 +20,15 @@ mod ranges;
 mod reply;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 
 pub use ranges::RANGES_MAX;
 pub use reply::HEAD_BYTES_MAX;
+pub use tls::{TlsClient, TlsFault, Watched};
 
 use ranges::Ranges;
-use reply::{Piece, Reply};
+use reply::{Head, Piece, Reply};
+use tls::{Found, Handshake, Stage, Tls};
 
 /// Shift of the window field (RFC 7323 s2).
 const WINDOW_SCALE: u8 = 10;
@@ -36,6 +41,12 @@ pub const WINDOW_BYTES: u32 = (WINDOW_FIELD as u32) << WINDOW_SCALE;
 
 /// Tries of a SYN or a request before the connection has failed.
 pub const ATTEMPTS_MAX: u8 = 8;
+
+/// Longest TLS handshake, the three-way handshake included.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(60);
+
+/// Most bytes of text in a segment of ours.
+const TEXT_BYTES_MAX: usize = 1400;
 
 /// Wait before a SYN or a request is sent again; it doubles up to [`RESEND_MAX`].
 const RESEND_FIRST: Duration = Duration::from_secs(1);
@@ -66,6 +77,8 @@ pub enum Fault {
     Reset,
     /// No answer to [`ATTEMPTS_MAX`] SYNs or requests.
     Silent,
+    /// TLS.
+    Tls(TlsFault),
 }
 
 impl Fault {
@@ -81,6 +94,7 @@ impl Fault {
             Self::Closed => "closed",
             Self::Reset => "reset",
             Self::Silent => "silent",
+            Self::Tls(fault) => fault.name(),
         }
     }
 }
@@ -88,8 +102,12 @@ impl Fault {
 /// What a connection tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The handshake is over.
+    /// The three-way handshake is over.
     Connected,
+    /// The TLS handshake is over.
+    Secured,
+    /// Records of replies that were counted or opened.
+    Records(u32),
     /// A SYN was answered by a reset; it is tried again.
     Refused,
     /// A SYN or a request was sent again.
@@ -117,12 +135,14 @@ pub enum Event {
 }
 
 /// A segment to send. Ports are the caller's to fill in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transmit {
     /// Its header.
     pub segment: TcpRepr,
     /// The path whose request is its text.
     pub request: Option<u32>,
+    /// Its text over TLS.
+    pub sealed: Option<Box<[u8]>>,
 }
 
 /// A received segment.
@@ -150,8 +170,8 @@ pub trait World {
     /// The path to ask for next; `None` if all was asked, or it is not this connection's turn:
     /// [`Connection::start`] is called then when it is.
     fn next_path(&mut self) -> Option<u32>;
-    /// Bytes of the request for a path.
-    fn request_bytes(&self, path: u32) -> u32;
+    /// The request for a path.
+    fn request(&self, path: u32) -> &str;
     /// Bytes of the object at a path, if known.
     fn object_bytes(&self, path: u32) -> Option<u64>;
     /// Compares bytes of a sampled reply with those of the object at this offset.
@@ -164,6 +184,21 @@ pub trait World {
     fn ack_policy(&self) -> AckPolicy;
     /// Largest text of a segment that is offered to the server.
     fn mss(&self) -> u16;
+    /// How to make a TLS handshake; `None` for plain HTTP.
+    fn tls(&self) -> Option<&TlsClient> {
+        None
+    }
+    /// The records of this connection's stream, whose first byte has this number, are followed from
+    /// now on; frames are delivered whole.
+    fn follow(&mut self, _first: SeqNumber) {}
+    /// The first bytes of each frame are enough from now on.
+    fn shorten(&mut self) {}
+    /// What is known of this connection's stream.
+    fn watched(&self) -> Watched {
+        Watched::default()
+    }
+    /// Why the fault comes that comes next.
+    fn explain(&mut self, _text: String) {}
 }
 
 /// States of RFC 9293 as far as this client has them.
@@ -172,6 +207,8 @@ enum State {
     /// Not opened, or to be opened again.
     Closed,
     SynSent,
+    /// The TLS handshake is under way.
+    Handshaking,
     Established,
     /// The server will close: nothing is asked any more.
     Closing,
@@ -202,8 +239,10 @@ pub struct Connection {
     path: Option<u32>,
     reply: Reply,
     ranges: Ranges,
+    /// Before a request: when it was opened.
     asked_at: Instant,
     resend_at: Instant,
+    tls: Option<Box<Tls>>,
 }
 
 impl Connection {
@@ -225,6 +264,7 @@ impl Connection {
             ranges: Ranges::default(),
             asked_at: Instant::ZERO,
             resend_at: Instant::FAR_FUTURE,
+            tls: None,
         }
     }
 
@@ -234,10 +274,10 @@ impl Connection {
         !matches!(self.state, State::Closed | State::Failed)
     }
 
-    /// Whether its SYN is not answered yet.
+    /// Whether its handshakes are not over yet.
     #[must_use]
     pub fn is_connecting(&self) -> bool {
-        self.state == State::SynSent
+        matches!(self.state, State::SynSent | State::Handshaking)
     }
 
     /// Whether a reply is to come.
@@ -255,7 +295,8 @@ impl Connection {
     /// Bytes of memory beside the structure itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.ranges.heap_bytes() + self.reply.heap_bytes()
+        let tls = self.tls.as_ref().map_or(0, |tls| tls.heap_bytes());
+        self.ranges.heap_bytes() + self.reply.heap_bytes() + tls
     }
 
     /// Sends the SYN of a closed connection.
@@ -268,6 +309,8 @@ impl Connection {
         self.unacknowledged_bytes = 0;
         self.has_timestamps = true;
         self.has_replied = false;
+        self.tls = None;
+        self.asked_at = now;
         self.send_syn(now, world);
         self.send_next = self.send_next.wrapping_add(1);
         self.expect_answer(now, 1);
@@ -278,8 +321,9 @@ impl Connection {
         if self.state == State::Established
             && self.path.is_none()
             && let Some(path) = world.next_path()
+            && let Err(fault) = self.ask(now, path, world)
         {
-            self.ask(now, path, world);
+            self.give_up(now, fault, world);
         }
     }
 
@@ -295,6 +339,10 @@ impl Connection {
 
     /// Sends again what was not answered in time.
     pub fn handle_time(&mut self, now: Instant, world: &mut impl World) {
+        if self.state == State::Handshaking && now.since(self.asked_at) > HANDSHAKE_MAX {
+            world.explain("not over in time".to_owned());
+            return self.give_up(now, Fault::Tls(TlsFault::Handshake), world);
+        }
         if self.attempts == 0 || now < self.resend_at || !self.is_open() {
             return;
         }
@@ -307,8 +355,14 @@ impl Connection {
             self.send_next = self.send_next.wrapping_add(u32::MAX);
             self.send_syn(now, world);
             self.send_next = self.send_next.wrapping_add(1);
+        } else if let Some(mut tls) = self.tls.take() {
+            let bytes = u32::try_from(tls.unacknowledged.len()).unwrap_or(0);
+            self.send_next = self.send_next.wrapping_add(bytes.wrapping_neg());
+            let unacknowledged = std::mem::take(&mut tls.unacknowledged);
+            self.send_sealed(now, &unacknowledged, self.path, &mut tls, world);
+            self.tls = Some(tls);
         } else if let Some(path) = self.path {
-            let start = world.request_bytes(path);
+            let start = request_bytes(path, world);
             self.send_next = self.send_next.wrapping_add(start.wrapping_neg());
             self.send_request(now, path, world);
         }
@@ -320,7 +374,9 @@ impl Connection {
         match self.state {
             State::Closed | State::Failed => {}
             State::SynSent => self.handle_answer_to_syn(now, arrival, world),
-            State::Established | State::Closing => self.handle_established(now, arrival, world),
+            State::Handshaking | State::Established | State::Closing => {
+                self.handle_established(now, arrival, world);
+            }
         }
     }
 
@@ -349,10 +405,47 @@ impl Connection {
         self.recent = header.options.timestamps.map_or(0, |it| it.value);
         self.answered();
         world.on(Event::Connected);
+        let outcome = if world.tls().is_some() {
+            self.begin_handshake(now, world)
+        } else {
+            self.ask_again_or_next(now, world)
+        };
+        if let Err(fault) = outcome {
+            self.give_up(now, fault, world);
+        }
+    }
+
+    fn begin_handshake(&mut self, now: Instant, world: &mut impl World) -> Result<(), Fault> {
+        self.state = State::Handshaking;
+        world.follow(self.receive_next);
+        let mut flight = Vec::new();
+        let handshake = world.tls().map(|tls| Handshake::new(tls, &mut flight));
+        let handshake = match handshake {
+            Some(Ok(handshake)) => handshake,
+            Some(Err((fault, text))) => {
+                world.explain(text);
+                return Err(fault);
+            }
+            None => return Err(Fault::Tls(TlsFault::Handshake)),
+        };
+        let mut tls = Box::new(Tls {
+            unacknowledged: Vec::new(),
+            stage: Stage::Handshake(Box::new(handshake)),
+        });
+        self.send_sealed(now, &flight, None, &mut tls, world);
+        self.tls = Some(tls);
+        Ok(())
+    }
+
+    /// Asks what it had asked when the server closed, or for the next path; or acknowledges.
+    fn ask_again_or_next(&mut self, now: Instant, world: &mut impl World) -> Result<(), Fault> {
         let again = self.path.take();
         match again.or_else(|| world.next_path()) {
             Some(path) => self.ask(now, path, world),
-            None => self.acknowledge(now, None, world),
+            None => {
+                self.acknowledge(now, None, world);
+                Ok(())
+            }
         }
     }
 
@@ -386,7 +479,11 @@ impl Connection {
         match outcome {
             Err(fault) => self.give_up(now, fault, world),
             Ok(Placed::InOrder) if has_fin => self.handle_fin(now, world),
-            Ok(Placed::InOrder) => self.go_on(now, world),
+            Ok(Placed::InOrder) => {
+                if let Err(fault) = self.go_on(now, world) {
+                    self.give_up(now, fault, world);
+                }
+            }
             Ok(Placed::Beyond) => self.acknowledge(now, None, world),
             Ok(Placed::Before) => {
                 let end = header.sequence.wrapping_add(arrival.bytes);
@@ -410,7 +507,9 @@ impl Connection {
             if arrival.seen.len() != arrival.bytes as usize {
                 return Err(Fault::Bytes);
             }
-            self.compare(offset, arrival.seen, world)?;
+            if self.tls.is_none() {
+                self.compare(offset, arrival.seen, world)?;
+            }
         }
         if offset > 0 {
             let is_in_window = end.distance(self.receive_next).cast_unsigned() <= WINDOW_BYTES;
@@ -446,9 +545,15 @@ impl Connection {
     }
 
     /// Whether bytes behind a gap can be kept: those of a sampled reply have to be compared when
-    /// they come, so the place of its body must be known.
+    /// they come, so the place of its body must be known. Over TLS they cannot, nor can those before
+    /// the first head: handshake and tickets are to be read.
     const fn is_body_placed(&self) -> bool {
-        !self.is_sampled || matches!(self.reply, Reply::Body { .. })
+        match (&self.tls, &self.reply) {
+            (None, Reply::Body { .. }) => true,
+            (None, _) | (Some(_), Reply::Body { .. }) => !self.is_sampled,
+            (Some(_), Reply::Head(_)) => !self.is_sampled && self.has_replied,
+            (Some(_), Reply::None) => false,
+        }
     }
 
     /// Compares the part of a segment of a sampled reply that belongs to its body, wherever it is.
@@ -483,9 +588,24 @@ impl Connection {
         piece: Piece<'_>,
         world: &mut impl World,
     ) -> Result<(), Fault> {
-        let mut rest = piece;
         self.receive_next = self.receive_next.wrapping_add(piece.bytes);
         world.on(Event::InOrder(piece.bytes));
+        let Some(mut tls) = self.tls.take() else {
+            return self.consume_text(now, piece, world);
+        };
+        let result = self.consume_records(now, piece, &mut tls, world);
+        self.tls = Some(tls);
+        result
+    }
+
+    /// Takes bytes of HTTP.
+    fn consume_text(
+        &mut self,
+        now: Instant,
+        piece: Piece<'_>,
+        world: &mut impl World,
+    ) -> Result<(), Fault> {
+        let mut rest = piece;
         if let Reply::Head(kept) = &mut self.reply
             && rest.bytes > 0
         {
@@ -495,30 +615,141 @@ impl Connection {
             let Some((head, behind)) = Reply::take_head(kept, rest)? else {
                 return Ok(());
             };
-            let path = self.path.ok_or(Fault::Unasked)?;
-            let expected = world.object_bytes(path);
-            if expected.is_some_and(|bytes| bytes != head.body_bytes) {
-                return Err(Fault::Length);
-            }
-            if head.closes {
-                self.state = State::Closing;
-            }
-            self.reply = Reply::Body {
-                length_bytes: head.body_bytes,
-                left_bytes: head.body_bytes,
-            };
+            self.take_head(head, world)?;
             rest = behind;
             if self.is_sampled {
                 self.compare(0, rest.seen, world)?;
             }
         }
-        self.consume_body(now, rest, world)
+        self.consume_body(now, rest.bytes.into(), world)
+    }
+
+    /// Takes what a head says.
+    fn take_head(&mut self, head: Head, world: &mut impl World) -> Result<(), Fault> {
+        let path = self.path.ok_or(Fault::Unasked)?;
+        let expected = world.object_bytes(path);
+        if expected.is_some_and(|bytes| bytes != head.body_bytes) {
+            return Err(Fault::Length);
+        }
+        if head.closes {
+            self.state = State::Closing;
+        }
+        self.reply = Reply::Body {
+            length_bytes: head.body_bytes,
+            left_bytes: head.body_bytes,
+        };
+        Ok(())
+    }
+
+    /// Takes bytes of TLS.
+    fn consume_records(
+        &mut self,
+        now: Instant,
+        piece: Piece<'_>,
+        tls: &mut Tls,
+        world: &mut impl World,
+    ) -> Result<(), Fault> {
+        let is_whole = piece.seen.len() == usize::try_from(piece.bytes).unwrap_or(usize::MAX);
+        match &mut tls.stage {
+            Stage::Over => Err(Fault::Tls(TlsFault::Handshake)),
+            Stage::Handshake(_) if !is_whole => Err(Fault::Tls(TlsFault::Unseen)),
+            Stage::Handshake(_) => self.consume_handshake(now, piece.seen, tls, world),
+            Stage::Followed(keys, followed) => {
+                if !matches!(self.reply, Reply::Body { .. }) {
+                    let is_asked = matches!(self.reply, Reply::Head(_));
+                    let has_begun = followed.has_kept();
+                    let found = followed.take_head(keys, piece, is_asked)?;
+                    if found != Found::Nothing && !has_begun {
+                        world.on(Event::FirstByte(now.since(self.asked_at)));
+                    }
+                    let Found::Head(head) = found else {
+                        return Ok(());
+                    };
+                    self.take_head(head, world)?;
+                    if !self.has_replied {
+                        world.shorten();
+                    }
+                }
+                let progress = followed.count(keys, world.watched(), self.receive_next)?;
+                if progress.has_alert {
+                    self.state = State::Closing;
+                }
+                world.on(Event::Records(progress.records));
+                let Reply::Body { left_bytes, .. } = self.reply else {
+                    return Ok(());
+                };
+                // All that is left, or one byte less at most.
+                let most = left_bytes - u64::from(!progress.is_complete).min(left_bytes);
+                let bytes = if progress.is_complete {
+                    left_bytes
+                } else {
+                    progress.body_bytes
+                };
+                if left_bytes > 0 || progress.is_complete {
+                    self.consume_body(now, bytes.min(most), world)?;
+                }
+                Ok(())
+            }
+            Stage::Opened(..) if !is_whole => Err(Fault::Tls(TlsFault::Unseen)),
+            Stage::Opened(keys, opened) => {
+                opened.take(piece.seen);
+                while let Some(text) = opened.next(keys)? {
+                    world.on(Event::Records(1));
+                    let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
+                    self.compare(0, &text, world)?;
+                    self.consume_text(now, Piece { bytes, seen: &text }, world)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn consume_handshake(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        tls: &mut Tls,
+        world: &mut impl World,
+    ) -> Result<(), Fault> {
+        let Stage::Handshake(handshake) = &mut tls.stage else {
+            return Ok(());
+        };
+        let mut flight = Vec::new();
+        let outcome = handshake.take(bytes, &mut flight);
+        self.send_sealed(now, &flight, None, tls, world);
+        let mut explain = |(fault, text)| {
+            world.explain(text);
+            fault
+        };
+        let is_over = outcome.map_err(&mut explain)?;
+        if !is_over {
+            return Ok(());
+        }
+        let Stage::Handshake(handshake) = std::mem::replace(&mut tls.stage, Stage::Over) else {
+            return Ok(());
+        };
+        let finished = handshake.finish();
+        let (keys, records, rest) = finished.map_err(explain)?;
+        let rest_bytes = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let base = self.receive_next.wrapping_add(rest_bytes.wrapping_neg());
+        tls.stage = if self.is_sampled {
+            Stage::Opened(keys, tls::Opened::default())
+        } else {
+            Stage::Followed(keys, tls::Followed::new(base, records))
+        };
+        self.state = State::Established;
+        world.on(Event::Secured);
+        let piece = Piece {
+            bytes: rest_bytes,
+            seen: &rest,
+        };
+        self.consume_records(now, piece, tls, world)
     }
 
     fn consume_body(
         &mut self,
         now: Instant,
-        rest: Piece<'_>,
+        bytes: u64,
         world: &mut impl World,
     ) -> Result<(), Fault> {
         let Reply::Body {
@@ -526,18 +757,16 @@ impl Connection {
             left_bytes,
         } = &mut self.reply
         else {
-            return if rest.bytes == 0 {
+            return if bytes == 0 {
                 Ok(())
             } else {
                 Err(Fault::Unasked)
             };
         };
-        let left = left_bytes
-            .checked_sub(rest.bytes.into())
-            .ok_or(Fault::Unasked)?;
+        let left = left_bytes.checked_sub(bytes).ok_or(Fault::Unasked)?;
         *left_bytes = left;
         let length_bytes = *length_bytes;
-        world.on(Event::Body(rest.bytes));
+        world.on(Event::Body(u32::try_from(bytes).unwrap_or(u32::MAX)));
         if left == 0 {
             self.reply = Reply::None;
             self.path = None;
@@ -565,35 +794,36 @@ impl Connection {
         }
     }
 
-    /// After text in order: asks for the next object, or acknowledges.
-    fn go_on(&mut self, now: Instant, world: &mut impl World) {
-        if self.path.is_none()
-            && self.state == State::Established
-            && let Some(path) = world.next_path()
-        {
-            return self.ask(now, path, world);
+    /// After text in order: asks, or acknowledges.
+    fn go_on(&mut self, now: Instant, world: &mut impl World) -> Result<(), Fault> {
+        if self.state == State::Established && matches!(self.reply, Reply::None) {
+            return self.ask_again_or_next(now, world);
         }
         self.acknowledge(now, None, world);
+        Ok(())
     }
 
     /// A server that closes between two replies resets if the next request has come already.
     fn handle_reset(&mut self, world: &mut impl World) {
-        let is_between = match &self.reply {
-            Reply::None => true,
-            Reply::Head(kept) => kept.is_empty(),
-            Reply::Body { .. } => false,
-        };
-        if self.has_replied && is_between {
+        if self.has_replied && self.is_between_replies() {
             self.close();
             return world.on(Event::ClosedByServer);
         }
         self.fail(Fault::Reset, world);
     }
 
+    fn is_between_replies(&self) -> bool {
+        let is_amid_head = match &self.reply {
+            Reply::None => false,
+            Reply::Head(kept) => !kept.is_empty(),
+            Reply::Body { .. } => return false,
+        };
+        let is_amid_record = self.tls.as_ref().is_some_and(|tls| tls.is_amid_record());
+        !is_amid_head && !is_amid_record && self.state != State::Handshaking
+    }
+
     fn handle_fin(&mut self, now: Instant, world: &mut impl World) {
-        if matches!(self.reply, Reply::Body { .. })
-            || matches!(&self.reply, Reply::Head(kept) if !kept.is_empty())
-        {
+        if !self.is_between_replies() {
             return self.give_up(now, Fault::Closed, world);
         }
         // A request that met the FIN on its way is asked again: its path is kept.
@@ -607,6 +837,7 @@ impl Connection {
 
     fn close(&mut self) {
         self.state = State::Closed;
+        self.tls = None;
         self.send_next = self.send_next.wrapping_add(REOPEN_STEP);
         self.answered();
     }
@@ -619,6 +850,7 @@ impl Connection {
 
     fn fail(&mut self, fault: Fault, world: &mut impl World) {
         self.state = State::Failed;
+        self.tls = None;
         self.answered();
         world.on(Event::Failed(fault));
     }
@@ -630,23 +862,63 @@ impl Connection {
         self.resend_at = now + wait.min(RESEND_MAX);
     }
 
-    const fn answered(&mut self) {
+    fn answered(&mut self) {
         self.attempts = 0;
         self.resend_at = Instant::FAR_FUTURE;
+        if let Some(tls) = &mut self.tls {
+            tls.unacknowledged = Vec::new();
+        }
     }
 
-    fn ask(&mut self, now: Instant, path: u32, world: &mut impl World) {
+    fn ask(&mut self, now: Instant, path: u32, world: &mut impl World) -> Result<(), Fault> {
         self.path = Some(path);
         self.reply = Reply::Head(Vec::new());
         self.asked_at = now;
-        self.send_request(now, path, world);
+        let Some(mut tls) = self.tls.take() else {
+            self.send_request(now, path, world);
+            self.expect_answer(now, 1);
+            return Ok(());
+        };
+        let record = tls
+            .keys()
+            .and_then(|keys| keys.seal(tls::APPLICATION_DATA, world.request(path).as_bytes()));
+        let record = record.ok_or(Fault::Tls(TlsFault::Open))?;
+        self.send_sealed(now, &record, Some(path), &mut tls, world);
+        self.tls = Some(tls);
+        Ok(())
+    }
+
+    /// Sends records, and keeps them until they are acknowledged.
+    fn send_sealed(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        request: Option<u32>,
+        tls: &mut Tls,
+        world: &mut impl World,
+    ) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.unacknowledged_bytes = 0;
+        for text in bytes.chunks(TEXT_BYTES_MAX) {
+            let transmit = self.segment(now, TcpFlags::ACK.union(TcpFlags::PSH));
+            world.send(Transmit {
+                request,
+                sealed: Some(text.into()),
+                ..transmit
+            });
+            let sent = u32::try_from(text.len()).unwrap_or(0);
+            self.send_next = self.send_next.wrapping_add(sent);
+        }
+        tls.unacknowledged.extend_from_slice(bytes);
         self.expect_answer(now, 1);
     }
 
     fn send_request(&mut self, now: Instant, path: u32, world: &mut impl World) {
         self.unacknowledged_bytes = 0;
         let transmit = self.segment(now, TcpFlags::ACK.union(TcpFlags::PSH));
-        let bytes = world.request_bytes(path);
+        let bytes = request_bytes(path, world);
         world.send(Transmit {
             request: Some(path),
             ..transmit
@@ -692,9 +964,16 @@ impl Connection {
             },
             ..TcpRepr::default()
         };
-        let request = None;
-        Transmit { segment, request }
+        Transmit {
+            segment,
+            request: None,
+            sealed: None,
+        }
     }
+}
+
+fn request_bytes(path: u32, world: &impl World) -> u32 {
+    u32::try_from(world.request(path).len()).expect("invariant: requests fit a segment")
 }
 
 /// Where the text of a segment belongs.

@@ -1,8 +1,7 @@
 //! One reply, as a client follows it that sees the beginning of each frame and counts the rest.
 //!
 //! What comes in order is handed in as [`Piece`]s: how many bytes, and as many of them as were
-//! seen. **This is where TLS goes**: a layer that follows record headers takes pieces of ciphertext
-//! and hands pieces of plaintext on.
+//! seen. Over TLS see [`super::tls`].
 //!
 //! It refuses what it cannot count: a status other than 200, a head without `Content-Length`, a
 //! head that goes on beyond what is seen of its frame, bytes behind the end. Bounded by
@@ -101,7 +100,7 @@ impl Reply {
     }
 }
 
-fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
     let Ok(httparse::Status::Complete(head_bytes)) = response.parse(bytes) else {

@@ -5,7 +5,7 @@ use super::*;
 const ISS: SeqNumber = SeqNumber(u32::MAX - 50);
 /// The server's first sequence number: bodies pass the wrap.
 const SERVER: SeqNumber = SeqNumber(u32::MAX - 20_000);
-const REQUEST_BYTES: u32 = 40;
+const REQUEST: &str = "GET /7 HTTP/1.1\r\nHost: 10.0.0.1:8080\r\n\r\n";
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
 const BODY_BYTES: u32 = 100_000;
 
@@ -23,8 +23,8 @@ impl World for Recorder {
     fn next_path(&mut self) -> Option<u32> {
         self.paths.pop()
     }
-    fn request_bytes(&self, _: u32) -> u32 {
-        REQUEST_BYTES
+    fn request(&self, _: u32) -> &str {
+        REQUEST
     }
     fn object_bytes(&self, _: u32) -> Option<u64> {
         Some(BODY_BYTES.into())
@@ -114,7 +114,7 @@ impl Pair {
     }
 
     fn last(&self) -> Transmit {
-        *self.world.sent.last().expect("something was sent")
+        self.world.sent.last().cloned().expect("something was sent")
     }
 
     fn last_acknowledged(&self) -> u32 {
