@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     while let Some((&[kind, type_code, length], behind)) = rest.split_first_chunk() {
         let (content, behind) = behind.split_at(behind.len().min(length.into()));
         if kind % 4 == 0 {
-            client.forge(type_code, content);
+            client.crafted(type_code, content);
         } else {
             client.send(type_code, content);
         }
@@ -63,7 +63,7 @@ impl Client {
     }
 
     /// A record that nobody sealed: it is framed, and refused.
-    fn forge(&mut self, type_code: u8, content: &[u8]) {
+    fn crafted(&mut self, type_code: u8, content: &[u8]) {
         let mut record = [header(type_code, content.len()).as_slice(), content].concat();
         match peek_record(&record) {
             Ok(bytes) => assert_eq!(bytes, Some(record.len())),

@@ -1,7 +1,7 @@
-//! The server under test in a simulated world: the product's own worker over a simulated link, a
-//! simulated disk and a catalogue. Everything above those three is the code that is shipped.
+//! The server under test: the product's own worker over a simulated link, a simulated disk and a
+//! catalogue. Everything above those three is the code that is shipped.
 //!
-//! It refuses to reach into the worker: it hands in frames, time and trouble, and reads counters.
+//! It refuses to reach into the worker: it passes frames, time and faults in, and reads counters.
 //! Bounded by the scenario.
 
 use core::net::IpAddr;
@@ -19,40 +19,40 @@ use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
 
+use crate::checked_link::CheckedLink;
 use crate::client::plan::ObjectPlan;
 use crate::client::{PORT_FIRST, Violation};
 use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
-use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
-use crate::witness::Witness;
-use crate::world::{Books, Cable, Canary, Reading, Server};
+use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
+use crate::world::{Canary, Network, Reading, Resources, Server};
 
 /// The server's MAC address.
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
-/// Sequence numbers that are to wrap begin this close to the end, in bytes.
+/// Initial sequence numbers that are to wrap are at most this many bytes below 2^32.
 const WRAP_BYTES: u32 = 60_000;
-/// Secrets tried for that: about one in 70,000 will do.
+/// Secrets tried to find one: about one in 70,000 has such a number.
 const WRAP_TRIALS_MAX: u64 = 400_000;
-/// Counts what was sent again and compared with what was sent first.
+/// Counts retransmitted bytes that were compared with the first transmission.
 pub(crate) const REPEATED_BYTES: &str = "sim_repeated_bytes";
-/// Look-ups of the catalogue that may wait for their answers; fewer where objects are few.
+/// Most look-ups of the catalogue in progress; fewer if the scenario has fewer objects.
 const LOOKUPS_MAX: usize = 64;
 
-/// The server and what is done to it from outside.
+/// The server, and the faults of its scenario.
 pub(crate) struct Atlas {
-    worker: Worker<Witness, SimDisk>,
+    worker: Worker<CheckedLink, SimDisk>,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
     revalidate_after: Duration,
     next_timeout: Option<Instant>,
-    /// The worker said it cannot go on.
+    /// The error that ended the worker.
     failure: Option<String>,
 }
 
-/// Makes the server of a scenario and the clients' end of its cable.
+/// Makes the server of a scenario and the clients' end of its network.
 pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
-    let (link, port) = link::sim::pair(link_config(scenario), scenario.trouble_seed);
-    let link = Witness::new(link);
+    let (link, port) = link::sim::pair(link_config(scenario), scenario.fault_seed);
+    let link = CheckedLink::new(link);
     let disk = make_disk(scenario);
     let store = make_store(scenario);
     let arena = Arena::new(ArenaConfig {
@@ -109,7 +109,7 @@ fn make_disk(scenario: &Scenario) -> SimDisk {
     let trouble = &scenario.disk;
     let chance = |permille: u16| u32::from(permille) * (diskmap::sim::CHANCE_SCALE / 1000);
     let mut disk = SimDisk::new(DiskConfig {
-        seed: scenario.trouble_seed,
+        seed: scenario.fault_seed,
         queue_depth: trouble.depth,
         files_max: trouble.files,
         block_bytes: trouble.block_bytes,
@@ -128,8 +128,8 @@ fn make_disk(scenario: &Scenario) -> SimDisk {
             "the disk numbers its files as we do"
         );
     }
-    for (at, happening) in &scenario.agenda {
-        let (Happening::Change { object } | Happening::Alter { object }) = happening else {
+    for (at, event) in &scenario.events {
+        let (Event::Change { object } | Event::Alter { object }) = event else {
             continue;
         };
         let object = &scenario.objects[*object];
@@ -186,7 +186,7 @@ fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEnt
     }
 }
 
-fn conductor_config(scenario: &Scenario, link: &Witness) -> session::Config {
+fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
         addresses: vec![IpAddr::from(SERVER_V4), IpAddr::from(SERVER_V6)],
@@ -213,16 +213,16 @@ fn conductor_config(scenario: &Scenario, link: &Witness) -> session::Config {
     }
 }
 
-/// A wall clock that somebody keeps setting: in each second it is another decade. It makes dates of
-/// replies and nothing else, so nothing else may change.
+/// A wall clock that jumps to another decade each second: only the `Date` of replies may depend on
+/// it.
 fn wall_clock(now: Instant) -> u64 {
     const DECADE_SECONDS: u64 = 10 * 365 * 86_400;
     let seconds = now.as_millis() / 1000;
     seconds + (seconds * 7 % 20) * DECADE_SECONDS
 }
 
-/// The server's secret; if sequence numbers are to wrap, one under which those of the first
-/// client's first connection are about to.
+/// The secret of the server; if sequence numbers are to wrap, one with which those of the first
+/// client's first connection soon do.
 fn server_seed(scenario: &Scenario) -> [u8; 32] {
     let mut seed = scenario.server_seed;
     let Some(first) = scenario.clients.first().filter(|_| scenario.wraps) else {
@@ -240,7 +240,7 @@ fn server_seed(scenario: &Scenario) -> [u8; 32] {
     // Address resolution there and back, then the SYN.
     let arrives = first.starts + 3 * scenario.inbound.delay;
     for trial in 0..WRAP_TRIALS_MAX {
-        seed[16..24].copy_from_slice(&(scenario.trouble_seed ^ trial).to_le_bytes());
+        seed[16..24].copy_from_slice(&(scenario.fault_seed ^ trial).to_le_bytes());
         let (_, key) = seed.split_at(16);
         let listener = Listener::new(key.try_into().expect("invariant: half of a seed"));
         let offer = listener.offer(arrives, &tuple, 1460, u16::MAX);
@@ -271,15 +271,15 @@ impl Server for Atlas {
         [self.next_timeout, disk].into_iter().flatten().min()
     }
 
-    fn handle_happening(&mut self, now: Instant, happening: Happening) {
-        match happening {
-            Happening::Down => self.worker.link_mut().link_mut().set_up(now, false),
-            Happening::Up => self.worker.link_mut().link_mut().set_up(now, true),
-            Happening::ShutDown => self.worker.shut_down(now),
-            Happening::Abort => self.worker.abort_all(),
-            // The disk was told when it was made, and nobody else will ever hear of it.
-            Happening::Alter { .. } => {}
-            Happening::Change { object } => {
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Down => self.worker.link_mut().link_mut().set_up(now, false),
+            Event::Up => self.worker.link_mut().link_mut().set_up(now, true),
+            Event::ShutDown => self.worker.shut_down(now),
+            Event::Abort => self.worker.abort_all(),
+            // The disk got it when it was made; nothing else may notice.
+            Event::Alter { .. } => {}
+            Event::Change { object } => {
                 let object = &self.objects[object];
                 let entry = entry(object, 1, self.answers_later);
                 let catalogue = self.worker.store_mut().catalogue_mut();
@@ -290,8 +290,8 @@ impl Server for Atlas {
         }
     }
 
-    fn books(&self) -> Books {
-        Books {
+    fn resources(&self) -> Resources {
+        Resources {
             slots: self.worker.arena().slot_count(),
             free_slots: self.worker.arena().free_count(),
             reads_in_flight: self.worker.disk().in_flight(),
@@ -299,8 +299,8 @@ impl Server for Atlas {
         }
     }
 
-    /// Takes every object away and asks for it once more: the store then closes what is not in
-    /// use. What stays open is held by somebody who is gone.
+    /// Removes every object and looks it up again, so that the store closes all that are not in use.
+    /// Those that stay open are held by a connection that has ended.
     fn held_objects(&mut self, now: Instant) -> u64 {
         let later = now + self.revalidate_after;
         for object in &self.objects {
@@ -326,33 +326,33 @@ impl Server for Atlas {
     }
 
     fn violations(&self) -> &[Violation] {
-        self.worker.link().repeats().complaints()
+        self.worker.link().retransmissions().complaints()
     }
 
     fn reading(&self) -> Reading {
-        let repeats = self.worker.link().repeats();
+        let retransmissions = self.worker.link().retransmissions();
         Reading {
             read_bytes: self.worker.disk().counters().disk_read_bytes,
-            sent_bytes: repeats.sent_bytes(),
-            connections: repeats.connections(),
+            sent_bytes: retransmissions.sent_bytes(),
+            connections: retransmissions.connections(),
         }
     }
 
     fn plant(&mut self, canary: Canary) {
         if canary == Canary::Repeat {
-            self.worker.link_mut().alter_repeats();
+            self.worker.link_mut().alter_retransmissions();
         }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.worker.counters();
-        let repeated_bytes = self.worker.link().repeats().repeated_bytes();
+        let repeated_bytes = self.worker.link().retransmissions().repeated_bytes();
         counters.push((REPEATED_BYTES, repeated_bytes));
         counters
     }
 }
 
-impl Cable for SimPort {
+impl Network for SimPort {
     fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
         Self::receive(self, now)
     }
@@ -369,28 +369,28 @@ impl Cable for SimPort {
         let (out, back) = (self.counters_to_port(), self.counters_to_link());
         vec![
             (
-                "cable_carried_frames",
+                "network_carried_frames",
                 out.carried_frames + back.carried_frames,
             ),
-            ("cable_lost_frames", out.lost_frames + back.lost_frames),
+            ("network_lost_frames", out.lost_frames + back.lost_frames),
             (
-                "cable_queue_dropped_frames",
+                "network_queue_dropped_frames",
                 out.queue_dropped_frames + back.queue_dropped_frames,
             ),
             (
-                "cable_duplicated_frames",
+                "network_duplicated_frames",
                 out.duplicated_frames + back.duplicated_frames,
             ),
             (
-                "cable_corrupted_frames",
+                "network_corrupted_frames",
                 out.corrupted_frames + back.corrupted_frames,
             ),
             (
-                "cable_reordered_frames",
+                "network_reordered_frames",
                 out.reordered_frames + back.reordered_frames,
             ),
             (
-                "cable_arrived_down_frames",
+                "network_arrived_down_frames",
                 out.arrived_down_frames + back.arrived_down_frames,
             ),
         ]
@@ -403,19 +403,19 @@ mod tests {
 
     use super::{Content, Scenario, WRAP_BYTES};
     use crate::scenario::THEMES;
-    use crate::world::tape::Tape;
+    use crate::world::frame_log::FrameLog;
 
     #[test]
     fn sequence_numbers_wrap_where_they_are_told_to() {
         let wraps = |seed: &u64| Scenario::draw(*seed, &THEMES[0]).wraps;
         let mut wrapped = 0;
         for seed in (0..400).filter(wraps) {
-            let (_, tape) = crate::run(seed, &THEMES[0], None, Tape::new(true, false));
+            let (_, frame_log) = crate::run(seed, &THEMES[0], None, FrameLog::new(true, false));
             let sequence = |line: &String| -> Option<u32> {
                 let (_, rest) = line.split_once(" < ")?.1.split_once(" seq ")?;
                 rest.split(' ').next()?.parse().ok()
             };
-            let numbers: Vec<u32> = tape.lines().iter().filter_map(sequence).collect();
+            let numbers: Vec<u32> = frame_log.lines().iter().filter_map(sequence).collect();
             let (high, low) = (u32::MAX - WRAP_BYTES, WRAP_BYTES * 10);
             let before = numbers.iter().position(|number| *number > high);
             let after = numbers.iter().rposition(|number| *number < low);
@@ -428,7 +428,7 @@ mod tests {
         assert!(wrapped > 0, "no connection's numbers wrapped");
     }
 
-    /// The disk's content and the clients' are two pieces of code: here they meet.
+    /// The disk and the clients compute contents by code of their own: both must agree.
     #[test]
     fn the_disk_holds_what_the_clients_expect() {
         let content = Content::new(3, 4, 5);

@@ -1,7 +1,7 @@
-//! `cargo xtask sim`: one seed looked at closely, or many run through.
+//! `cargo xtask sim`: one seed with details, or many.
 //!
 //! Many seeds: those that once failed (`seeds.txt`) run first. A run that panics fails like any
-//! other and does not end the rest, where panics unwind. It refuses words it does not know, and
+//! other and does not end the rest, where panics unwind. It refuses unknown arguments, and
 //! stops after [`FAILURES_MAX`] failures: one cause often fails many seeds.
 
 use std::fmt::Write as _;
@@ -14,19 +14,19 @@ use std::time::Instant as RealInstant;
 use crate::atlas::REPEATED_BYTES;
 use crate::client::Secured;
 use crate::scenario::{Scenario, THEMES, Theme};
-use crate::world::tape::Tape;
+use crate::world::frame_log::FrameLog;
 use crate::world::{Canary, Outcome};
 
 /// Seeds of `--seeds` if none are given.
 const SEEDS: (u64, u64) = (0, 1000);
-/// Failing runs after which the rest is not tried.
+/// Failed runs after which the others are not run.
 const FAILURES_MAX: usize = 50;
 /// The slowest runs a summary names.
 const SLOWEST: usize = 3;
 /// Once-failing seeds, one a line: `seed [theme]`, and `#` comments.
 const ONCE_FAILED: &str = include_str!("../seeds.txt");
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Clone, Debug)]
 struct Options {
     seed: Option<u64>,
@@ -53,7 +53,7 @@ The whole server on a virtual clock, seeded.
   --jobs N         on that many threads [1]
   --scenario NAME  draws only these troubles:";
 
-/// Why the simulator did not say that all is well.
+/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
@@ -68,7 +68,7 @@ pub enum CommandError {
     Output(#[from] io::Error),
 }
 
-/// Runs the simulator as told by `args` (without the program's name); prints to standard output.
+/// Runs the simulator with `args` (without the program's name); prints to standard output.
 ///
 /// # Errors
 /// A run failed, the arguments are not understood, or nothing can be printed.
@@ -165,18 +165,18 @@ fn print_help(out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// One seed, with everything that is to be seen of it. Returns how many runs failed.
+/// One seed, with all details. Returns how many runs failed.
 fn run_one(out: &mut impl Write, seed: u64, options: &Options) -> io::Result<usize> {
     if options.trace {
         writeln!(out, "{:#?}", Scenario::draw(seed, options.theme))?;
     }
-    let tape = Tape::new(options.trace, options.pcap.is_some());
+    let frame_log = FrameLog::new(options.trace, options.pcap.is_some());
     let began = RealInstant::now();
-    let (outcome, tape) = crate::run(seed, options.theme, options.canary, tape);
-    for line in tape.lines() {
+    let (outcome, frame_log) = crate::run(seed, options.theme, options.canary, frame_log);
+    for line in frame_log.lines() {
         writeln!(out, "{line}")?;
     }
-    if let (Some(path), Some(capture)) = (&options.pcap, tape.capture()) {
+    if let (Some(path), Some(capture)) = (&options.pcap, frame_log.capture()) {
         std::fs::write(path, capture)?;
         writeln!(out, "capture in {path}")?;
     }
@@ -313,7 +313,7 @@ fn run_many(out: &mut impl Write, options: &Options) -> io::Result<usize> {
 
 /// A panic is a failure of that seed, not of the command.
 fn run_caught(seed: u64, theme: &'static Theme, canary: Option<Canary>) -> Outcome {
-    let run = || crate::run(seed, theme, canary, Tape::default()).0;
+    let run = || crate::run(seed, theme, canary, FrameLog::default()).0;
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         let what = payload
             .downcast_ref::<String>()
@@ -327,11 +327,11 @@ fn run_caught(seed: u64, theme: &'static Theme, canary: Option<Canary>) -> Outco
     })
 }
 
-/// New failures at once, and a line now and then for whoever watches.
+/// Prints new failures at once, and a line of progress now and then.
 fn report_progress(totals: &Totals, failures_before: usize, count: u64, lives: bool) {
     let mut out = io::stdout();
     for line in &totals.failures[failures_before..] {
-        // Nobody is left to be told that nobody listens.
+        // If stdout is closed, nobody can be told.
         let _ = writeln!(out, "{line}");
     }
     if lives && totals.runs.is_multiple_of(100) {
@@ -387,15 +387,15 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
     writeln!(out, "{} failed", totals.failures.len())
 }
 
-/// What a summary says of trouble met: injected, and dealt with.
+/// The counters of a summary: faults injected, and how the server handled them.
 const SUMMARY_COUNTERS: [&str; 31] = [
-    "cable_carried_frames",
-    "cable_lost_frames",
-    "cable_queue_dropped_frames",
-    "cable_duplicated_frames",
-    "cable_corrupted_frames",
-    "cable_reordered_frames",
-    "cable_arrived_down_frames",
+    "network_carried_frames",
+    "network_lost_frames",
+    "network_queue_dropped_frames",
+    "network_duplicated_frames",
+    "network_corrupted_frames",
+    "network_reordered_frames",
+    "network_arrived_down_frames",
     "link_full_frames",
     "disk_read_commands",
     "disk_failed_commands",
@@ -423,7 +423,7 @@ const SUMMARY_COUNTERS: [&str; 31] = [
 ];
 
 fn once_failed(options: &Options) -> Result<Vec<(u64, &'static Theme)>, String> {
-    // A canary is looked for where it is told to be.
+    // A canary needs a scenario in which its bug shows.
     if options.canary.is_some() {
         return Ok(Vec::new());
     }
@@ -454,10 +454,10 @@ mod tests {
 
     #[test]
     fn a_command_line_is_understood_or_refused() {
-        let options = parsed("--seeds 5..9 --jobs 2 --scenario cable").expect("understood");
+        let options = parsed("--seeds 5..9 --jobs 2 --scenario network").expect("understood");
         assert_eq!(
             (options.seeds, options.jobs, options.theme.name),
-            ((5, 9), 2, "cable")
+            ((5, 9), 2, "network")
         );
         let options = parsed("--seed 7 --trace --pcap x.pcap --canary slot").expect("understood");
         assert_eq!((options.seed, options.trace), (Some(7), true));
@@ -478,12 +478,12 @@ mod tests {
     #[test]
     fn once_failed_seeds_are_readable() {
         parse_seeds(ONCE_FAILED).expect("seeds.txt");
-        let seeds = parse_seeds("# a\n1\n2 cable # why\n\n").expect("readable");
+        let seeds = parse_seeds("# a\n1\n2 network # why\n\n").expect("readable");
         assert_eq!(
             seeds.iter().map(|(seed, _)| *seed).collect::<Vec<_>>(),
             [1, 2]
         );
-        assert_eq!((seeds[0].1, seeds[1].1.name), (&THEMES[0], "cable"));
+        assert_eq!((seeds[0].1, seeds[1].1.name), (&THEMES[0], "network"));
         assert!(parse_seeds("x").is_err() && parse_seeds("1 none").is_err());
     }
 }

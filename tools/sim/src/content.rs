@@ -8,7 +8,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
     key: u64,
-    /// One byte that is not what it should be: only the canary plants it.
+    /// One byte that differs: only for the canary.
     flipped_at: Option<u64>,
 }
 

@@ -1,10 +1,9 @@
-//! What both ends of TLS know before they meet: the certificate of this process, and the time.
+//! The certificate and the time that both ends of a TLS connection use.
 //!
-//! Key material is the one thing in a run that its seed does not say: the shared secrets of a
-//! handshake come from the cryptographic library's own random numbers. Everything that could let
-//! them be seen in the *shape* of a run is kept out of it here: signatures have a fixed size
-//! (Ed25519; those of ECDSA vary by a few bytes), so has the certificate, and nobody asks what
-//! time it is outside.
+//! Key material is the only part of a run that its seed does not determine: the shared secrets of
+//! a handshake come from random numbers of the cryptographic library. They must not influence
+//! lengths or times in a run, so signatures and certificate have a fixed size (Ed25519; signatures
+//! of ECDSA vary by a few bytes), and the time is fixed.
 //!
 //! It refuses to trust anything but that one certificate.
 
@@ -29,7 +28,7 @@ use server::tls::Certificates;
 
 /// Unix time at which every run begins.
 pub(crate) const UNIX_SECONDS: u64 = 1_800_000_000;
-/// What the server is called.
+/// The name of the server.
 pub(crate) const SERVER_NAME: &str = "sim";
 
 /// The certificate of this process and its key.
@@ -39,7 +38,7 @@ fn identity() -> &'static CertifiedKey {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("invariant: a key");
         let mut params = rcgen::CertificateParams::new(vec![SERVER_NAME.to_owned()])
             .expect("invariant: a valid name");
-        // One that depends on the key may need a byte less.
+        // A serial number made from the key may need a byte less.
         params.serial_number = Some(1.into());
         let certificate = params
             .self_signed(&key)
@@ -51,10 +50,10 @@ fn identity() -> &'static CertifiedKey {
     })
 }
 
-/// What a server agrees to, as the product says it, with the certificate of this process `chain`
-/// times over, so that its flight has more than one size.
+/// The server's configuration, as the product makes it, with the certificate of this process
+/// `chain` times, so that the size of its handshake varies.
 pub(crate) fn server_config(chain: usize) -> Arc<ServerConfig> {
-    /// Keys of tickets are key material like any other: one set for the process will do.
+    /// One set of ticket keys for the process.
     static TICKETER: OnceLock<Arc<dyn ProducesTickets>> = OnceLock::new();
     let identity = identity();
     let pair = CertifiedKey {
@@ -72,11 +71,11 @@ pub(crate) fn server_config(chain: usize) -> Arc<ServerConfig> {
 }
 
 /// A provider of one suite. `is_sent_back`: the first key exchange it offers is one that servers do
-/// not know, so that it has to come again with another (RFC 8446 s4.1.4).
+/// not have, so that they send a HelloRetryRequest (RFC 8446 s4.1.4).
 pub(crate) fn client_provider(suite: SupportedCipherSuite, is_sent_back: bool) -> CryptoProvider {
     let mut kx_groups = vec![aws_lc_rs::kx_group::X25519];
     if is_sent_back {
-        kx_groups.insert(0, &Stranger);
+        kx_groups.insert(0, &Peer);
     }
     CryptoProvider {
         cipher_suites: vec![suite],
@@ -85,14 +84,14 @@ pub(crate) fn client_provider(suite: SupportedCipherSuite, is_sent_back: bool) -
     }
 }
 
-/// A key exchange that exists (RFC 7748), and that rustls's servers do not know. It leads nowhere.
+/// X448 (RFC 7748), which rustls's servers do not have. It is never completed.
 #[derive(Debug)]
-struct Stranger;
+struct Peer;
 
 /// Bytes of its public key.
-const STRANGER_BYTES: usize = 56;
+const PEER_BYTES: usize = 56;
 
-impl SupportedKxGroup for Stranger {
+impl SupportedKxGroup for Peer {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         Ok(Box::new(Self))
     }
@@ -102,13 +101,13 @@ impl SupportedKxGroup for Stranger {
     }
 }
 
-impl ActiveKeyExchange for Stranger {
+impl ActiveKeyExchange for Peer {
     fn complete(self: Box<Self>, _peer: &[u8]) -> Result<SharedSecret, Error> {
         Err(Error::General("nobody takes this key exchange".to_owned()))
     }
 
     fn pub_key(&self) -> &[u8] {
-        &[9; STRANGER_BYTES]
+        &[9; PEER_BYTES]
     }
 
     fn group(&self) -> NamedGroup {
@@ -116,7 +115,7 @@ impl ActiveKeyExchange for Stranger {
     }
 }
 
-/// It is always the same time: tickets do not age.
+/// A clock that stands still: tickets do not age.
 #[derive(Debug)]
 pub(crate) struct FixedTime;
 
@@ -128,7 +127,7 @@ impl TimeProvider for FixedTime {
     }
 }
 
-/// Trusts the certificate of this process. Signatures are verified like any other's.
+/// Trusts the certificate of this process; signatures are verified as usual.
 #[derive(Debug)]
 pub(crate) struct Trust {
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,99 +1,110 @@
 //! The whole server on a virtual clock, one thread, seeded: everything but the kernel.
 //!
-//! A **seed** is drawn out into a scenario (link, cable, disk, objects, clients, troubles). The
-//! product's own worker serves it over a simulated link and disk; real TCP clients (smoltcp, not
-//! our code) ask for objects and compare every byte, some of them over TLS (rustls). Time jumps
-//! from event to event. A run ends when nothing moves any more; then the books must balance. The
-//! same seed is the same run on any machine, byte by byte but for key material and what is sealed
-//! with it: that has the same length, at the same moment (see `credentials`, `world::tape`).
+//! A **seed** determines a scenario: link, network, disk, objects, clients and faults. The
+//! product's own worker serves it over a simulated link and disk; TCP clients (smoltcp, not our
+//! code) request objects and compare every byte, some of them over TLS (rustls). Time jumps from
+//! event to event. A run ends when nobody has anything to do; then the server must hold no
+//! resources. The same seed is the same run on any machine, byte by byte but for key material and
+//! ciphertext: that has the same length, at the same moment (see `credentials`,
+//! `world::frame_log`).
 //!
 //! What a run checks, beyond the assertions of the rooms themselves:
 //!
-//! | Promise                                                              | Checked by           |
+//! | Property                                                             | Checked by           |
 //! |----------------------------------------------------------------------|----------------------|
 //! | a delivered byte is the object's byte                                | the clients          |
 //! | a reply is whole, or its connection is reset, never ended by a FIN   | the clients          |
 //! | over TLS: never by a `close_notify`, which comes before every FIN    | the clients          |
-//! | whatever a client does, what it hears can be opened with its keys    | the clients          |
-//! | a record that was tampered with asks for nothing                     | the clients          |
-//! | what is sent again is, byte by byte, what was sent first             | `repeats`            |
-//! | nothing follows a reset: nothing of a file that has changed          | `repeats`            |
-//! | status, length and range of a reply are what was asked for           | the clients          |
-//! | nothing fails that no injected trouble explains                      | `Scenario::permits`  |
+//! | whatever a client sends, its keys open what the server sends         | the clients          |
+//! | a record that was altered on its way requests nothing                | the clients          |
+//! | a retransmission has the bytes of the first transmission             | `retransmissions`    |
+//! | no data follows a reset, so none of a file that has changed          | `retransmissions`    |
+//! | status, length and range of a reply are what was requested           | the clients          |
+//! | nothing fails that no injected fault explains                        | `Scenario::permits`  |
 //! | every request of a well-behaved client is answered in the end        | the clients          |
-//! | who misbehaves is answered, or its connection ended                  | the clients          |
-//! | what is read from the disk is in proportion to what is sent          | the world            |
-//! | no connection outlives the server's patience, whatever its peer says | the rude peers       |
-//! | at quiet: all slots free, no reads, connections or objects held      | the world            |
-//! | a run goes quiet                                                     | the world            |
+//! | a client that misbehaves is answered, or its connection ended        | the clients          |
+//! | bytes read from the disk are in proportion to bytes sent             | the world            |
+//! | no connection outlives the server's timeouts, whatever its peer does | the abusive peers    |
+//! | at the end: all slots free; no reads, connections or objects in use  | the world            |
+//! | a run ends                                                           | the world            |
 //!
-//! Troubles: lost, late, doubled and damaged frames; narrow links and paths; full queues; failing,
-//! slow and changing files, and files that change and do not show it; few slots, connections and
-//! objects; an interface that goes down; a server told to end; counters about to wrap; keys that
-//! wear out; clients that reset, vanish, stall, dribble, look away, talk nonsense, change their
-//! keys or one bit, or speak no TLS where they should; floods of handshakes that nobody finishes;
-//! a stranger who forges segments; peers that answer for ever to stay, or to have much read; a router
-//! that hands over to another. `scenario` says what each may excuse.
+//! Faults: lost, delayed, duplicated and corrupted frames; low rates and small path MTUs; full
+//! queues; reads that fail or hang; files that change, visibly or not; few slots, connections and
+//! objects; an interface that goes down; a server that is shut down; counters about to wrap; keys
+//! that reach their limit; clients that reset, vanish, stop reading, send a byte at a time or
+//! garbage, update their keys, flip one bit, or send plaintext to the TLS port; floods of unfinished
+//! handshakes; an off-path attacker; peers that hold connections open for ever or cause many
+//! reads; a router that fails over. `Scenario::permits` lists which failures each may cause.
 //!
-//! That the checkers can fail is shown by canaries: deliberate bugs outside the product. What the
-//! product's guard against changed records is there for is one of them: the same change without
-//! TLS, which nobody notices but `repeats`.
+//! That the checks can fail is shown by canaries: deliberate bugs outside the product. One of them
+//! is what the product's guard against changed records is for: the same change without TLS, which
+//! only `retransmissions` can see.
 //!
 //! It refuses wall clocks, threads within a run and sockets. Bounded: see `world` and `scenario`.
 #![forbid(unsafe_code)]
 
+mod abusive_peer;
 mod atlas;
+mod checked_link;
 mod client;
 mod command;
 mod content;
+mod crafted;
 mod credentials;
-mod dice;
-mod forge;
+mod fuzzed_peers;
 #[cfg(test)]
 mod model;
-mod repeats;
-mod rude;
+mod retransmissions;
+mod rng;
 mod scenario;
-mod strangers;
-mod witness;
 mod world;
 
 #[cfg(test)]
 mod tests;
 
+use abusive_peer::AbusivePeer;
 use client::Client;
-use rude::Rude;
 use scenario::{SERVER_V4, SERVER_V6, Scenario, Theme};
-use world::spoofer::Spoofer;
-use world::tape::Tape;
-use world::{Canary, Outcome, Surroundings, World};
+use world::blind_attacker::BlindAttacker;
+use world::frame_log::FrameLog;
+use world::{Canary, Environment, Outcome, World};
 
 pub use command::{CommandError, run_command};
-pub use strangers::{serve_strangers, strangers_seeds};
+pub use fuzzed_peers::{fuzz_seeds, serve_fuzzed_peers};
 
 /// One run of the product: the seed under a theme, with a canary if one is to be found.
-fn run(seed: u64, theme: &Theme, canary: Option<Canary>, tape: Tape) -> (Outcome, Tape) {
+fn run(
+    seed: u64,
+    theme: &Theme,
+    canary: Option<Canary>,
+    frame_log: FrameLog,
+) -> (Outcome, FrameLog) {
     let mut scenario = match canary {
         Some(Canary::Unnoticed) => Scenario::draw_unguarded(seed, theme),
         _ => Scenario::draw(seed, theme),
     };
     match canary {
         Some(Canary::Reads) => scenario.read_limits = world::UNLIMITED_READS,
-        Some(Canary::Patience) => scenario.send_timeout = world::ENDLESS_PATIENCE,
+        Some(Canary::SendTimeout) => scenario.send_timeout = world::SEND_TIMEOUT_NEVER,
         _ => {}
     }
     let (server, port) = atlas::assemble(&scenario);
     let clients = make_clients(&scenario, canary);
-    let spoofer = Spoofer::new(scenario.trouble_seed, scenario.spoof_permille);
-    let surroundings = Surroundings {
+    let blind_attacker = BlindAttacker::new(scenario.fault_seed, scenario.attack_permille);
+    let environment = Environment {
         epoch: scenario.epoch,
-        agenda: scenario.agenda,
+        events: scenario.events,
         path_mtu_bytes: scenario.path_mtu_bytes,
-        spoofer: Some(spoofer),
-        handover_at: scenario.handover_at,
-        rude: scenario.rude.iter().cloned().map(Rude::new).collect(),
+        blind_attacker: Some(blind_attacker),
+        failover_at: scenario.failover_at,
+        abusive: scenario
+            .abusive
+            .iter()
+            .cloned()
+            .map(AbusivePeer::new)
+            .collect(),
     };
-    let mut world = World::new(server, port, clients, surroundings, tape);
+    let mut world = World::new(server, port, clients, environment, frame_log);
     if let Some(canary) = canary {
         world.plant(canary);
     }
@@ -110,8 +121,8 @@ fn make_clients(scenario: &Scenario, canary: Option<Canary>) -> Vec<Client> {
             SERVER_V6.into()
         };
         let mut client = Client::new(plan.clone(), (server, plan.port()), permits);
-        if canary == Some(Canary::Belief) {
-            client.plant_false_belief();
+        if canary == Some(Canary::WrongByte) {
+            client.expect_wrong_byte();
         }
         client
     };

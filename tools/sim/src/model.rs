@@ -1,8 +1,7 @@
-//! A server that is not ours, and a cable that is not the product's: what the harness proves
-//! itself against. If clients, checkers or loop are wrong, they are wrong here, too.
+//! A server and a network without any of the product's code, to test the simulator itself: an error
+//! of its clients, checks or event loop shows here, too.
 //!
-//! smoltcp below, a handful of listening sockets, rustls where TLS is spoken, the least HTTP that
-//! answers the scripts.
+//! smoltcp, a few listening sockets, rustls, and as much HTTP as the clients need.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,32 +21,32 @@ use crate::client::device::QueueDevice;
 use crate::client::plan::{ClientPlan, DIRECTORY, Expected, ExpectedBody, ObjectPlan};
 use crate::client::{Violation, our_instant, smoltcp_instant};
 use crate::credentials::server_config;
-use crate::dice::Dice;
-use crate::repeats::Repeats;
-use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6};
-use crate::world::{Books, Cable, Canary, Reading, Server, swap_payload_words};
+use crate::retransmissions::Retransmissions;
+use crate::rng::Rng;
+use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6};
+use crate::world::{Canary, Network, Reading, Resources, Server, swap_payload_words};
 
 /// Listening sockets of each port, besides one for each client.
 const SOCKETS: usize = 24;
-/// Certificates of its flight.
+/// Certificates in its handshake.
 const CHAIN: usize = 2;
 const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-/// A connection that says nothing for so long is closed.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Idle connections are closed after this.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Both directions of a lossy cable, shared by its two ends.
-pub(crate) struct ModelCable {
-    dice: Dice,
+/// Both directions of a lossy network, shared by its two ends.
+pub(crate) struct ModelNetwork {
+    rng: Rng,
     path: Path,
     order: u64,
     to_server: BTreeMap<(Instant, u64), Vec<u8>>,
     to_clients: BTreeMap<(Instant, u64), Vec<u8>>,
 }
 
-impl ModelCable {
+impl ModelNetwork {
     pub(crate) fn new(seed: u64, path: Path) -> Rc<RefCell<Self>> {
         Rc::new(RefCell::new(Self {
-            dice: Dice::new(seed, 77),
+            rng: Rng::new(seed, 77),
             path,
             order: 0,
             to_server: BTreeMap::new(),
@@ -57,19 +56,19 @@ impl ModelCable {
 
     fn carry(&mut self, now: Instant, frame: &[u8], to_server: bool) {
         let path = self.path;
-        if self.dice.chance(path.loss_permille.into()) {
+        if self.rng.chance(path.loss_permille.into()) {
             return;
         }
-        let copies = 1 + u32::from(self.dice.chance(path.duplicate_permille.into()));
+        let copies = 1 + u32::from(self.rng.chance(path.duplicate_permille.into()));
         for _ in 0..copies {
             let mut frame = frame.to_vec();
-            if self.dice.chance(path.corrupt_permille.into()) && frame.len() > 34 {
-                let place = self.dice.size(34..=frame.len() - 1);
+            if self.rng.chance(path.corrupt_permille.into()) && frame.len() > 34 {
+                let place = self.rng.size(34..=frame.len() - 1);
                 frame[place] ^= 0x10;
             }
-            let late = self.dice.chance(path.reorder_permille.into());
+            let late = self.rng.chance(path.reorder_permille.into());
             let extra = if late {
-                self.dice.log_micros(10..=20_000)
+                self.rng.log_micros(10..=20_000)
             } else {
                 Duration::ZERO
             };
@@ -90,7 +89,7 @@ fn pop_due(queue: &mut BTreeMap<(Instant, u64), Vec<u8>>, now: Instant) -> Optio
     (first.key().0 <= now).then(|| first.remove())
 }
 
-impl Cable for Rc<RefCell<ModelCable>> {
+impl Network for Rc<RefCell<ModelNetwork>> {
     fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
         pop_due(&mut self.borrow_mut().to_clients, now)
     }
@@ -100,11 +99,11 @@ impl Cable for Rc<RefCell<ModelCable>> {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let cable = self.borrow();
+        let network = self.borrow();
         let first = |queue: &BTreeMap<(Instant, u64), Vec<u8>>| {
             queue.first_key_value().map(|((at, _), _)| *at)
         };
-        [first(&cable.to_server), first(&cable.to_clients)]
+        [first(&network.to_server), first(&network.to_clients)]
             .into_iter()
             .flatten()
             .min()
@@ -115,23 +114,23 @@ impl Cable for Rc<RefCell<ModelCable>> {
     }
 }
 
-/// A conversation on one socket.
+/// The connection of one socket.
 struct Talk {
     port: u16,
     secure: Option<ServerConnection>,
     asked: Vec<u8>,
-    /// Answers, sealed if that is spoken, and how much of them smoltcp took.
+    /// Replies, encrypted over TLS, and how many of their bytes smoltcp took.
     answer: Vec<u8>,
     written: usize,
     closing: bool,
-    has_said_farewell: bool,
-    heard_at: Option<Instant>,
+    has_sent_stream_end: bool,
+    received_at: Option<Instant>,
 }
 
 /// The server.
 pub(crate) struct ModelServer {
-    cable: Rc<RefCell<ModelCable>>,
-    /// What each head that will be sent must be answered with.
+    network: Rc<RefCell<ModelNetwork>>,
+    /// The reply to each request head.
     answers: BTreeMap<Vec<u8>, Expected>,
     device: QueueDevice,
     interface: Interface,
@@ -139,13 +138,13 @@ pub(crate) struct ModelServer {
     talks: Vec<(SocketHandle, Talk)>,
     tls: Arc<ServerConfig>,
     due: Option<Instant>,
-    repeats: Repeats,
-    alters_repeats: bool,
+    retransmissions: Retransmissions,
+    alters_retransmissions: bool,
 }
 
 impl ModelServer {
     pub(crate) fn new(
-        cable: Rc<RefCell<ModelCable>>,
+        network: Rc<RefCell<ModelNetwork>>,
         mtu_bytes: u16,
         clients: &[ClientPlan],
     ) -> Self {
@@ -173,7 +172,7 @@ impl ModelServer {
         let talks = ports.map(|port| (sockets.add(listening(port)), Talk::new(port, &tls)));
         let talks = talks.collect();
         Self {
-            cable,
+            network,
             answers,
             device,
             interface,
@@ -181,8 +180,8 @@ impl ModelServer {
             talks,
             tls,
             due: None,
-            repeats: Repeats::default(),
-            alters_repeats: false,
+            retransmissions: Retransmissions::default(),
+            alters_retransmissions: false,
         }
     }
 
@@ -212,8 +211,8 @@ impl Talk {
             answer: Vec::new(),
             written: 0,
             closing: false,
-            has_said_farewell: false,
-            heard_at: None,
+            has_sent_stream_end: false,
+            received_at: None,
         }
     }
 
@@ -226,14 +225,14 @@ impl Talk {
         while socket.can_recv() {
             let heard = socket.recv(|bytes| (bytes.len(), bytes.to_vec()));
             self.hear(&heard.expect("can_recv said so"));
-            self.heard_at = Some(now);
+            self.received_at = Some(now);
         }
         loop {
             self.take_output();
             if self.written < self.answer.len() && socket.can_send() {
                 let rest = &self.answer[self.written..];
                 self.written += socket.send_slice(rest).unwrap_or_default();
-                self.heard_at = Some(now);
+                self.received_at = Some(now);
             }
             if self.written < self.answer.len() || self.closing {
                 break;
@@ -248,14 +247,14 @@ impl Talk {
             self.say(&answer);
         }
         let spoken = self.written == self.answer.len();
-        let heard_at = *self.heard_at.get_or_insert(now);
-        let impatient = now.since(heard_at) >= PATIENCE;
+        let received_at = *self.received_at.get_or_insert(now);
+        let is_idle = now.since(received_at) >= REPLY_TIMEOUT;
         if spoken && (self.closing || socket.state() == State::CloseWait) {
-            self.say_farewell();
+            self.send_stream_end();
             if self.written == self.answer.len() {
                 socket.close();
             }
-        } else if spoken && impatient && socket.send_queue() == 0 {
+        } else if spoken && is_idle && socket.send_queue() == 0 {
             socket.abort();
         }
     }
@@ -267,7 +266,7 @@ impl Talk {
         };
         while !bytes.is_empty() && !self.closing {
             let taken = secure.read_tls(&mut bytes).expect("taken out each time");
-            // Behind the client's farewell, or behind nonsense, nothing is heard.
+            // Data behind close_notify, or behind an invalid record, is ignored.
             self.closing = secure.process_new_packets().is_err() || taken == 0;
             let mut text = [0; 4096];
             while let Ok(count @ 1..) = secure.reader().read(&mut text) {
@@ -289,9 +288,9 @@ impl Talk {
         self.take_output();
     }
 
-    fn say_farewell(&mut self) {
+    fn send_stream_end(&mut self) {
         if let Some(secure) = &mut self.secure
-            && !core::mem::replace(&mut self.has_said_farewell, true)
+            && !core::mem::replace(&mut self.has_sent_stream_end, true)
         {
             secure.send_close_notify();
             self.take_output();
@@ -384,7 +383,7 @@ fn append(body: &mut Vec<u8>, object: &ObjectPlan, offset: u64, length: u64) {
 impl Server for ModelServer {
     fn step(&mut self, now: Instant) -> bool {
         let mut moved = false;
-        while let Some(frame) = pop_due(&mut self.cable.borrow_mut().to_server, now) {
+        while let Some(frame) = pop_due(&mut self.network.borrow_mut().to_server, now) {
             self.device.arrived.push_back(frame);
             moved = true;
         }
@@ -398,21 +397,21 @@ impl Server for ModelServer {
         self.interface
             .poll(moment, &mut self.device, &mut self.sockets);
         while let Some(mut frame) = self.device.leaving.pop_front() {
-            if self.alters_repeats && self.repeats.is_repeat(&frame) {
+            if self.alters_retransmissions && self.retransmissions.is_repeat(&frame) {
                 swap_payload_words(&mut frame);
             }
-            self.repeats.handle_frame(&frame);
-            self.cable.borrow_mut().carry(now, &frame, false);
+            self.retransmissions.handle_frame(&frame);
+            self.network.borrow_mut().carry(now, &frame, false);
         }
         let tcp = self
             .interface
             .poll_at(moment, &self.sockets)
             .map(our_instant);
-        let impatience = self
+        let idle_at = self
             .talks
             .iter()
-            .filter_map(|(_, talk)| Some(talk.heard_at? + PATIENCE));
-        self.due = impatience.filter(|at| *at > now).chain(tcp).min();
+            .filter_map(|(_, talk)| Some(talk.received_at? + REPLY_TIMEOUT));
+        self.due = idle_at.filter(|at| *at > now).chain(tcp).min();
         true
     }
 
@@ -420,11 +419,11 @@ impl Server for ModelServer {
         self.due
     }
 
-    fn handle_happening(&mut self, _now: Instant, happening: Happening) {
-        panic!("the model does not know {happening:?}");
+    fn handle_event(&mut self, _now: Instant, event: Event) {
+        panic!("the model has no {event:?}");
     }
 
-    fn books(&self) -> Books {
+    fn resources(&self) -> Resources {
         let open = |handle| {
             let state = self.sockets.get::<tcp::Socket<'_>>(handle).state();
             !matches!(state, State::Listen | State::Closed | State::TimeWait)
@@ -434,7 +433,7 @@ impl Server for ModelServer {
             .iter()
             .filter(|(handle, _)| open(*handle))
             .count();
-        Books {
+        Resources {
             slots: 4,
             free_slots: 4,
             connections,
@@ -451,7 +450,7 @@ impl Server for ModelServer {
     }
 
     fn violations(&self) -> &[Violation] {
-        self.repeats.complaints()
+        self.retransmissions.complaints()
     }
 
     /// It has no disk.
@@ -460,10 +459,10 @@ impl Server for ModelServer {
     }
 
     fn plant(&mut self, canary: Canary) {
-        self.alters_repeats = canary == Canary::Repeat;
+        self.alters_retransmissions = canary == Canary::Repeat;
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![(REPEATED_BYTES, self.repeats.repeated_bytes())]
+        vec![(REPEATED_BYTES, self.retransmissions.repeated_bytes())]
     }
 }

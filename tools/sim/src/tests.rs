@@ -1,32 +1,32 @@
-//! The harness against a server that is not ours, and against the product: right replies pass,
-//! planted bugs are found, runs repeat.
+//! The simulator with the model server and with the product: correct replies pass, every canary is
+//! found, and a seed gives the same run twice.
 
 use clock::Duration;
 
 use crate::client::plan::Permits;
 use crate::client::{Client, Secured};
-use crate::model::{ModelCable, ModelServer};
+use crate::model::{ModelNetwork, ModelServer};
 use crate::scenario::{Path, SERVER_V4, SERVER_V6, Scenario, THEMES, Theme};
-use crate::world::tape::Tape;
-use crate::world::{Canary, Outcome, Surroundings, World};
+use crate::world::frame_log::FrameLog;
+use crate::world::{Canary, Environment, Outcome, World};
 
 /// Seeds of each of these tests: a second or two in a debug build.
 const SEEDS: u64 = 200;
-/// The same for each of the troubles of TLS.
+/// The same for each of the faults of TLS.
 const TLS_SEEDS: u64 = 40;
 /// Clients of the model: smoltcp remembers eight neighbours.
 const MODEL_CLIENTS_MAX: usize = 8;
 /// The same for the product: more is `cargo xtask sim`.
 const PRODUCT_SEEDS: u64 = 60;
 
-/// Acts the clients of a scenario against the model; its cable knows `path` only.
+/// Runs the clients of a scenario with the model; its network has the faults of `path` only.
 fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) -> Outcome {
     let mut scenario = Scenario::draw(seed, &THEMES[0]);
-    // A flood would drown its table of neighbours.
+    // A flood has more clients than its neighbour table.
     scenario.clients.truncate(MODEL_CLIENTS_MAX);
-    let cable = ModelCable::new(seed, path);
+    let network = ModelNetwork::new(seed, path);
     let mtu = scenario.mtu_bytes;
-    let server = ModelServer::new(cable.clone(), mtu, &scenario.clients);
+    let server = ModelServer::new(network.clone(), mtu, &scenario.clients);
     let mut clients: Vec<_> = scenario
         .clients
         .iter()
@@ -40,21 +40,21 @@ fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) ->
             Client::new(plan.clone(), (server, plan.port()), permits)
         })
         .collect();
-    if canary == Some(Canary::Belief) {
+    if canary == Some(Canary::WrongByte) {
         for client in &mut clients {
-            client.plant_false_belief();
+            client.expect_wrong_byte();
         }
     }
-    let surroundings = Surroundings {
+    let environment = Environment {
         epoch: scenario.epoch,
-        ..Surroundings::default()
+        ..Environment::default()
     };
     let mut world = World::new(
         server,
-        cable,
+        network,
         clients,
-        surroundings,
-        Tape::new(false, false),
+        environment,
+        FrameLog::new(false, false),
     );
     if let Some(canary) = canary {
         world.plant(canary);
@@ -62,24 +62,24 @@ fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) ->
     world.run().0
 }
 
-/// A right server passes, a planted bug is found: the product, in a few seeds.
+/// The product passes, and a deliberate bug is found, in a few seeds.
 #[test]
 fn the_product_passes_and_every_canary_in_it_is_found() {
     for seed in 0..PRODUCT_SEEDS {
-        let (outcome, _) = crate::run(seed, &THEMES[0], None, Tape::default());
+        let (outcome, _) = crate::run(seed, &THEMES[0], None, FrameLog::default());
         assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
     }
     for (canary, theme, complaint) in COMPLAINTS {
         let theme = Theme::named(theme).expect("a theme");
-        // Windows below a segment are TCP's to refuse, so few rude peers still reach the limit of
-        // reads: one or two in a hundred runs.
+        // TCP's SWS avoidance stops windows below a segment, so few abusive peers reach the read
+        // budget: one or two in a hundred runs.
         let seeds = if canary == Canary::Reads {
             4 * PRODUCT_SEEDS
         } else {
             PRODUCT_SEEDS
         };
         let found = (0..seeds).any(|seed| {
-            let (outcome, _) = crate::run(seed, theme, Some(canary), Tape::default());
+            let (outcome, _) = crate::run(seed, theme, Some(canary), FrameLog::default());
             outcome
                 .violations
                 .iter()
@@ -89,7 +89,7 @@ fn the_product_passes_and_every_canary_in_it_is_found() {
     }
 }
 
-/// Each promise of TLS is kept where it is put to the test, and it is.
+/// The faults of TLS are injected, and every check of TLS holds.
 #[test]
 fn the_product_meets_the_troubles_of_tls() {
     let troubles = [
@@ -98,7 +98,7 @@ fn the_product_meets_the_troubles_of_tls() {
             0,
             ["tls_resumed_count", "tls_handshake_refused_count"],
         ),
-        // Who outlives a key takes an object of some size.
+        // A key reaches its limit in large objects only.
         (
             "keys",
             80,
@@ -124,7 +124,7 @@ fn the_product_meets_the_troubles_of_tls() {
         let theme = Theme::named(theme).expect("a theme");
         let mut met = [0; 2];
         for seed in first..first + TLS_SEEDS {
-            let (outcome, _) = crate::run(seed, theme, None, Tape::default());
+            let (outcome, _) = crate::run(seed, theme, None, FrameLog::default());
             let name = theme.name;
             assert_eq!(outcome.violations, Vec::<String>::new(), "{name} {seed}");
             for (sum, wanted) in met.iter_mut().zip(counters) {
@@ -141,7 +141,7 @@ fn sums(theme: &str, seeds: core::ops::Range<u64>, counters: [&str; 2]) -> [u64;
     let theme = Theme::named(theme).expect("a theme");
     let mut sums = [0; 2];
     for seed in seeds {
-        let (outcome, _) = crate::run(seed, theme, None, Tape::default());
+        let (outcome, _) = crate::run(seed, theme, None, FrameLog::default());
         let name = theme.name;
         assert_eq!(outcome.violations, Vec::<String>::new(), "{name} {seed}");
         for (sum, wanted) in sums.iter_mut().zip(counters) {
@@ -156,15 +156,15 @@ fn sums(theme: &str, seeds: core::ops::Range<u64>, counters: [&str; 2]) -> [u64;
 fn honest_clients_never_wait_for_the_read_budget() {
     // Loss, reordering, narrow links, small windows, slow readers, TLS: reads are made again.
     let counters = ["session_read_deferred_count", "session_reread_count"];
-    let [deferred, reread] = sums("cable", 0..PRODUCT_SEEDS, counters);
+    let [deferred, reread] = sums("network", 0..PRODUCT_SEEDS, counters);
     assert_eq!(deferred, 0);
     assert!(reread > 200, "{reread} reads again prove little");
 }
 
 #[test]
-fn rude_peers_wait_for_their_reads_and_are_given_up() {
+fn abusive_peers_wait_for_their_reads_and_are_reset() {
     let counters = ["session_read_deferred_count", "http_stall_count"];
-    let [deferred, stalled] = sums("rude", 0..PRODUCT_SEEDS, counters);
+    let [deferred, stalled] = sums("abusive", 0..PRODUCT_SEEDS, counters);
     assert!(deferred > 100, "{deferred} reads waited");
     assert!(stalled > 10, "{stalled} peers were given up");
 }
@@ -172,7 +172,7 @@ fn rude_peers_wait_for_their_reads_and_are_given_up() {
 #[test]
 fn streams_follow_a_router_that_hands_over() {
     let counters = ["tcp_next_hop_change_count", "http_stall_count"];
-    let [moved, stalled] = sums("handover", 0..PRODUCT_SEEDS, counters);
+    let [moved, stalled] = sums("failover", 0..PRODUCT_SEEDS, counters);
     assert!(moved > 50, "{moved} streams moved");
     assert_eq!(stalled, 0);
 }
@@ -180,12 +180,12 @@ fn streams_follow_a_router_that_hands_over() {
 #[test]
 fn a_run_of_the_product_repeats() {
     let run = |seed, theme| {
-        let (outcome, tape) = crate::run(seed, theme, None, Tape::new(true, true));
+        let (outcome, frame_log) = crate::run(seed, theme, None, FrameLog::new(true, true));
         (
             outcome.digest,
             outcome.lasted,
             outcome.counters,
-            tape.lines().to_vec(),
+            frame_log.lines().to_vec(),
         )
     };
     let mut is_sealed = false;
@@ -202,16 +202,16 @@ fn a_run_of_the_product_repeats() {
     assert!(is_sealed, "nothing was sealed");
 }
 
-/// What is found of each canary.
+/// The violation that shows each canary.
 const COMPLAINTS: [(Canary, &str, &str); 8] = [
-    (Canary::Belief, "swarm", "wrong byte"),
+    (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
-    (Canary::Slot, "swarm", "books: "),
+    (Canary::Slot, "swarm", "resources: "),
     (Canary::Silence, "swarm", "hang"),
     (Canary::Repeat, "swarm", "is not what was first sent"),
     (Canary::Unnoticed, "swarm", "is not what was first sent"),
-    (Canary::Reads, "rude", "too much was read"),
-    (Canary::Patience, "rude", "is still remembered"),
+    (Canary::Reads, "abusive", "too much was read"),
+    (Canary::SendTimeout, "abusive", "is still open"),
 ];
 
 fn clean() -> Path {
@@ -232,7 +232,7 @@ fn rough() -> Path {
 }
 
 #[test]
-fn a_right_server_passes_on_a_clean_cable() {
+fn a_correct_server_passes_on_a_lossless_network() {
     let mut verified_bytes = 0;
     let mut met = Secured::default();
     for seed in 0..SEEDS {
@@ -250,7 +250,7 @@ fn a_right_server_passes_on_a_clean_cable() {
 }
 
 #[test]
-fn a_right_server_passes_on_a_rough_cable() {
+fn a_correct_server_passes_on_a_lossy_network() {
     let permits = Permits {
         lateness: true,
         ..Permits::default()
@@ -298,8 +298,8 @@ fn a_run_repeats() {
 
 #[test]
 fn every_canary_is_found() {
-    // The model has no disk, and rude peers do not come to it.
-    let lacks = [Canary::Unnoticed, Canary::Reads, Canary::Patience];
+    // The model has no disk, and abusive peers do not come to it.
+    let lacks = [Canary::Unnoticed, Canary::Reads, Canary::SendTimeout];
     let known = COMPLAINTS.into_iter();
     let known = known.filter(|(canary, ..)| !lacks.contains(canary));
     let permits = Permits {

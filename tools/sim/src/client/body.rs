@@ -1,7 +1,7 @@
-//! Holds the bytes of a body against what they must be, as they come.
+//! Compares the bytes of a body with the expected ones, as they arrive.
 //!
-//! A body is one part of an object, several parts with text between them (RFC 9110 s14.6), or a
-//! text that is not looked at. It refuses bytes of two versions of an object in one reply.
+//! A body is one part of an object, several parts with text between them (RFC 9110 s14.6), or text
+//! that is not checked. It refuses bytes of two versions of an object in one reply.
 
 use super::Violation;
 use super::plan::{ExpectedBody, ObjectPlan, PARTS_MAX};
@@ -12,7 +12,7 @@ const CHANCE_BYTES: u64 = 8;
 /// A line between two parts longer than this is a violation.
 const LINE_BYTES_MAX: usize = 256;
 
-/// A body under way.
+/// A body in progress.
 #[derive(Debug)]
 pub(super) struct Body {
     content: Content,
@@ -22,7 +22,7 @@ pub(super) struct Body {
 
 #[derive(Debug)]
 enum Content {
-    /// Whatever the server says of an error.
+    /// The text of an error.
     Text,
     /// One part, from this offset on.
     Part(ObjectCheck, u64),
@@ -31,7 +31,7 @@ enum Content {
 }
 
 impl Body {
-    /// A body of `length_bytes` that must be `expected`; `boundary` parts its parts.
+    /// A body of `length_bytes` that must be `expected`; `boundary` separates its parts.
     pub(super) fn new(expected: ExpectedBody, length_bytes: u64, boundary: Option<String>) -> Self {
         let content = match expected {
             ExpectedBody::Text | ExpectedBody::Nothing => Content::Text,
@@ -52,7 +52,7 @@ impl Body {
         }
     }
 
-    /// A text of `length_bytes`, whatever it is.
+    /// Text of `length_bytes`, not checked.
     pub(super) fn text(length_bytes: u64) -> Self {
         Self::new(ExpectedBody::Text, length_bytes, None)
     }

@@ -1,7 +1,7 @@
-//! One connection of a client: what it asks, when it reads, how it ends.
+//! One connection of a client: what it requests, when it reads, how it ends.
 //!
-//! The script acts on text; TLS, if it is spoken, lies between it and smoltcp. It refuses to act
-//! beyond its script, and to excuse what [`Permits`] does not.
+//! It carries out its plan on plaintext; TLS, if used, lies between it and smoltcp. It refuses to
+//! excuse what [`Permits`] does not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use rustls::{ClientConfig, HandshakeKind};
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError, State};
 
-use super::plan::{Conduct, ConnectionPlan, Expected, Farewell, Permits, RequestPlan};
+use super::plan::{Conduct, ConnectionPlan, Expected, Permits, RequestPlan, StreamEnd};
 use super::reply::ReplyReader;
-use super::secure::{Secure, Trouble};
-use super::{PATIENCE, Violation};
+use super::secure::{ReceiveError, Secure};
+use super::{REPLY_TIMEOUT, Violation};
 use crate::content::Content;
 
-/// Bytes behind a `close_notify`: no record begins like that, and a header's worth is enough.
+/// Length of the garbage behind a `close_notify`: more than a record header.
 const GARBAGE_BYTES: usize = 60;
-/// Times a client asks for new keys on one connection.
+/// Most KeyUpdates a client sends on one connection.
 const REFRESHES_MAX: u32 = 20;
 
-/// A connection under way.
+/// A connection.
 pub(super) struct Connection {
     pub(super) socket: SocketHandle,
     pub(super) plan: ConnectionPlan,
-    /// Whether only TLS 1.2 is offered, which cannot change its keys.
+    /// Whether only TLS 1.2 is offered, which has no KeyUpdate.
     keeps_keys: bool,
     secure: Option<Secure>,
-    /// Bytes to send, all of them, and how many of them smoltcp took.
+    /// All bytes to send, and how many of them smoltcp took.
     outbox: Vec<u8>,
     sent: usize,
     /// Requests written to the outbox.
@@ -37,51 +37,51 @@ pub(super) struct Connection {
     pub(super) awaiting: VecDeque<Expected>,
     pub(super) reader: ReplyReader,
     pub(super) received_bytes: u64,
-    /// Something of a reply was among them.
-    has_heard_text: bool,
-    /// Something of a request was sent.
-    has_said_text: bool,
-    spoilt: Spoilt,
-    has_said_farewell: bool,
-    /// When the next request, or the next dribbled byte, is due.
+    /// Whether some of a reply was among them.
+    has_received_text: bool,
+    /// Whether some of a request was sent.
+    has_sent_text: bool,
+    corrupted: Corrupted,
+    has_sent_stream_end: bool,
+    /// When the next request, or the next single byte, is due.
     next_request: Instant,
     next_byte: Instant,
     /// Nothing is read before this moment.
     next_read: Instant,
     /// When a byte last arrived, or the connection began.
-    heard_at: Instant,
-    /// When a misstep is due at the latest.
-    misstep_at: Option<Instant>,
+    received_at: Instant,
+    /// When it resets or vanishes at the latest.
+    departs_at: Option<Instant>,
     pub(super) refreshes: u32,
 }
 
-/// Whether a byte of ours was altered: see [`Conduct::Flip`].
+/// Whether a bit that we sent was flipped: see [`Conduct::Flip`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Spoilt {
+enum Corrupted {
     No,
-    /// The two ends may have different keys now, or the server none to tell us so with.
+    /// The two ends may have different keys now, or the server none to encrypt an alert with.
     InHandshake,
-    /// The keys are agreed on: what we hear must still make sense.
+    /// Both ends have the keys: what arrives must still be valid.
     Later,
 }
 
-/// What ended a connection.
+/// How a connection ended.
 pub(super) enum Ending {
-    /// Everything asked for was answered.
+    /// Everything was answered.
     Complete,
-    /// Our own misconduct.
-    OurDoing,
-    /// We send nothing any more.
+    /// By our own misbehaviour.
+    OurAction,
+    /// We vanished.
     Vanished,
     /// The server's FIN.
     Closed,
     /// The server's RST.
     Reset,
-    /// Nothing at all: an RST is not sent again when it is lost.
+    /// Nothing arrived for too long: an RST is not retransmitted if it is lost.
     Silence,
-    /// A reply that refuses what was asked, for a permitted reason.
+    /// A reply that refuses the request, for a permitted reason.
     Refused,
-    /// A broken promise.
+    /// A failed check.
     Violation(Violation),
 }
 
@@ -97,8 +97,8 @@ pub(super) enum Excuse {
 }
 
 impl Connection {
-    /// A connection of a client that speaks TLS as `config` says, if it does. `keeps_keys`: it
-    /// cannot change its keys.
+    /// A connection of a client, with TLS if there is a `config`. `keeps_keys`: it has no
+    /// KeyUpdate.
     pub(super) fn new(
         now: Instant,
         socket: SocketHandle,
@@ -106,8 +106,8 @@ impl Connection {
         config: Option<&Arc<ClientConfig>>,
         keeps_keys: bool,
     ) -> Self {
-        let misstep_at = match plan.conduct {
-            Conduct::Reset(misstep) | Conduct::Vanish(misstep) => Some(now + misstep.after),
+        let departs_at = match plan.conduct {
+            Conduct::Reset(departure) | Conduct::Vanish(departure) => Some(now + departure.after),
             _ => None,
         };
         let config = config.filter(|_| !plan.conduct.skips_handshake());
@@ -122,15 +122,15 @@ impl Connection {
             awaiting: VecDeque::new(),
             reader: ReplyReader::default(),
             received_bytes: 0,
-            has_heard_text: false,
-            has_said_text: false,
-            spoilt: Spoilt::No,
-            has_said_farewell: false,
+            has_received_text: false,
+            has_sent_text: false,
+            corrupted: Corrupted::No,
+            has_sent_stream_end: false,
             next_request: now,
             next_byte: now,
             next_read: now,
-            heard_at: now,
-            misstep_at,
+            received_at: now,
+            departs_at,
             refreshes: 0,
         };
         connection.take_output();
@@ -146,10 +146,10 @@ impl Connection {
     /// Which of the permitted reasons explains this ending, if any.
     pub(super) fn excuse(&self, now: Instant, ending: &Ending, permits: Permits) -> Option<Excuse> {
         let between = self.reader.is_between_replies();
-        let waited = now.since(self.heard_at) >= permits.lateness_min;
+        let waited = now.since(self.received_at) >= permits.lateness_min;
         let late = (permits.lateness && waited && between).then_some(Excuse::Late);
         let is_worn = permits.worn_keys && self.keeps_keys && self.is_ready();
-        // A key that is half used up takes no more requests.
+        // When half of the records of a key are used, no more requests are taken.
         let key_used = (is_worn && between).then_some(Excuse::KeyUsed);
         let broken = (permits.broken_replies || is_worn).then_some(Excuse::Broken);
         let refused = permits.refusals.then_some(Excuse::Refused);
@@ -158,12 +158,12 @@ impl Connection {
         let aborted = has_come(permits.aborts_at).then_some(Excuse::Closed);
         match ending {
             Ending::Refused => match self.reader.refused {
-                // A late head is answered at once: we heard from the server just now.
+                // A 408 has just arrived, so `waited` does not hold.
                 Some(408) => permits.lateness.then_some(Excuse::Late),
                 Some(500) => broken,
                 _ => permits.busy.then_some(Excuse::Busy),
             },
-            // In the middle of a reply a FIN says that the reply is whole: no excuse.
+            // A FIN in a reply would mean that the reply is whole: no excuse.
             Ending::Closed => closed.or(late).or(key_used),
             Ending::Reset if self.received_bytes == 0 => {
                 aborted.or(closed).or(late).or(refused).or(broken)
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn complaint(&self, now: Instant, ending: &Ending) -> String {
+    pub(super) fn describe_ending(&self, now: Instant, ending: &Ending) -> String {
         let what = match ending {
             Ending::Refused => "refusal",
             Ending::Closed => "FIN",
@@ -194,20 +194,20 @@ impl Connection {
             self.asked,
             self.plan.requests.len(),
             self.received_bytes,
-            now.since(self.heard_at).as_millis(),
+            now.since(self.received_at).as_millis(),
             self.plan.conduct,
         )
     }
 
-    /// Reads, asks and writes what is due; `Some` when the connection is over.
+    /// Reads, and sends requests, as is due; `Some` when the connection is over.
     pub(super) fn act(
         &mut self,
         now: Instant,
         socket: &mut tcp::Socket<'_>,
         permits: Permits,
     ) -> Option<Ending> {
-        if self.misstep_at.is_some_and(|at| at <= now) {
-            return self.misstep();
+        if self.departs_at.is_some_and(|at| at <= now) {
+            return self.departure();
         }
         if self.silence_ends_at() <= now {
             return Some(Ending::Silence);
@@ -215,21 +215,21 @@ impl Connection {
         if let Some(ending) = self.read(now, socket, permits) {
             return Some(ending);
         }
-        // The handshake's, apart from what is said under its keys.
+        // Output of the handshake, before that of requests.
         self.take_output();
         self.refresh_keys();
         self.ask(now);
         let is_half_closing = self.plan.conduct == Conduct::HalfClose
             && self.has_asked_all()
-            && self.received_bytes >= self.plan.farewell_after_bytes;
+            && self.received_bytes >= self.plan.stream_end_after_bytes;
         if is_half_closing {
-            self.say_farewell();
+            self.send_stream_end();
         }
         self.take_output();
         self.write(now, socket);
         let closes = match self.plan.conduct {
             Conduct::HalfClose => {
-                let waits = self.secure.is_some() && self.plan.farewell == Farewell::Notify;
+                let waits = self.secure.is_some() && self.plan.stream_end == StreamEnd::Notify;
                 is_half_closing && !waits
             }
             Conduct::StallHandshake { closes, .. } => closes,
@@ -241,16 +241,16 @@ impl Connection {
         None
     }
 
-    /// What is to be said last, before the FIN.
+    /// Sends what precedes the FIN.
     pub(super) fn part(&mut self, socket: &mut tcp::Socket<'_>) {
-        self.say_farewell();
+        self.send_stream_end();
         self.take_output();
         let rest = self.outbox.get(self.sent..).unwrap_or_default();
-        // Where there is no room, the FIN alone must do.
+        // Without room in the socket, the FIN alone is sent.
         self.sent += socket.send_slice(rest).unwrap_or_default();
     }
 
-    /// Takes what arrived, up to `read_bytes_max`, and holds it against what was asked.
+    /// Reads up to `read_bytes_max`, and checks it.
     fn read(
         &mut self,
         now: Instant,
@@ -274,9 +274,9 @@ impl Connection {
                 Ok((count, heard)) => {
                     left -= count;
                     self.received_bytes += count as u64;
-                    self.heard_at = now;
-                    if let Err(trouble) = heard {
-                        return Some(self.ending_by_trouble(trouble));
+                    self.received_at = now;
+                    if let Err(error) = heard {
+                        return Some(self.ending_by_error(error));
                     }
                 }
                 Err(RecvError::Finished) => return Some(self.ending_by_fin(now, permits)),
@@ -294,25 +294,25 @@ impl Connection {
         None
     }
 
-    fn handle_bytes(&mut self, bytes: &[u8], permits: Permits) -> Result<(), Trouble> {
+    fn handle_bytes(&mut self, bytes: &[u8], permits: Permits) -> Result<(), ReceiveError> {
         let Self {
             secure,
             reader,
             awaiting,
             plan,
-            has_heard_text,
+            has_received_text,
             ..
         } = self;
         if !plan.conduct.is_judged() && secure.is_none() {
             return Ok(());
         }
         let permits = Permits {
-            // Who stops in the middle is told so.
+            // A head that is never completed gets a 408.
             lateness: permits.lateness || !plan.conduct.is_proper(),
             ..permits
         };
         let mut judge = |text: &[u8]| {
-            *has_heard_text = true;
+            *has_received_text = true;
             match plan.conduct.is_judged() {
                 true => reader.handle_bytes(text, awaiting, permits),
                 false => Ok(()),
@@ -321,25 +321,28 @@ impl Connection {
         match secure {
             Some(secure) => {
                 secure.handle_bytes(bytes, &mut judge)?;
-                let is_early = secure.has_heard_farewell() && !self.reader.is_between_replies();
-                // It says that the reply is whole.
-                let early = || Trouble::Violation("close_notify in a reply".to_owned());
+                let is_early =
+                    secure.has_received_close_notify() && !self.reader.is_between_replies();
+                // It would mean that the reply is whole.
+                let early = || ReceiveError::Violation("close_notify in a reply".to_owned());
                 if is_early { Err(early()) } else { Ok(()) }
             }
-            None => judge(bytes).map_err(Trouble::Violation),
+            None => judge(bytes).map_err(ReceiveError::Violation),
         }
     }
 
-    fn ending_by_trouble(&self, trouble: Trouble) -> Ending {
-        let may_be_told = self.spoilt != Spoilt::No
+    fn ending_by_error(&self, error: ReceiveError) -> Ending {
+        let may_get_alert = self.corrupted != Corrupted::No
             || matches!(self.plan.conduct, Conduct::StallHandshake { .. });
-        match trouble {
-            Trouble::Alert(_) if may_be_told => Ending::OurDoing,
-            Trouble::Nonsense(_) if self.spoilt == Spoilt::InHandshake => Ending::OurDoing,
-            Trouble::Violation(violation) => Ending::Violation(violation),
-            Trouble::Alert(alert) => Ending::Violation(format!("alert {alert:?}")),
-            Trouble::Nonsense(error) => Ending::Violation(format!(
-                "TLS: {error} after {} bytes, {:?}",
+        match error {
+            ReceiveError::Alert(_) if may_get_alert => Ending::OurAction,
+            ReceiveError::InvalidTls(_) if self.corrupted == Corrupted::InHandshake => {
+                Ending::OurAction
+            }
+            ReceiveError::Violation(violation) => Ending::Violation(violation),
+            ReceiveError::Alert(alert) => Ending::Violation(format!("alert {alert:?}")),
+            ReceiveError::InvalidTls(cause) => Ending::Violation(format!(
+                "TLS: {cause} after {} bytes, {:?}",
                 self.received_bytes, self.plan.conduct
             )),
         }
@@ -348,7 +351,7 @@ impl Connection {
     /// The server's FIN, after everything it sent was read.
     fn ending_by_fin(&self, now: Instant, permits: Permits) -> Ending {
         let conduct = self.plan.conduct;
-        if self.is_owed_farewell(now, permits) {
+        if self.misses_close_notify(now, permits) {
             let violation = format!("FIN without close_notify, {conduct:?}");
             return Ending::Violation(violation);
         }
@@ -358,19 +361,19 @@ impl Connection {
         }
     }
 
-    /// Whether the server should have said a farewell before its FIN (RFC 8446 s6.1).
-    fn is_owed_farewell(&self, now: Instant, permits: Permits) -> bool {
+    /// Whether the `close_notify` before the FIN is missing (RFC 8446 s6.1).
+    fn misses_close_notify(&self, now: Instant, permits: Permits) -> bool {
         let Some(secure) = self.secure.as_ref().filter(|secure| secure.is_ready()) else {
             return false;
         };
-        // Our Finished may not have reached it: for it there is no session yet.
+        // The server may not have our Finished: then its handshake is not complete.
         let gives_up = permits.lateness || permits.closes_at.is_some_and(|at| at <= now);
-        let is_shaking = !self.has_heard_text && gives_up
+        let is_handshaking = !self.has_received_text && gives_up
             || matches!(self.plan.conduct, Conduct::StallHandshake { .. });
-        !secure.has_heard_farewell() && self.spoilt == Spoilt::No && !is_shaking
+        !secure.has_received_close_notify() && self.corrupted == Corrupted::No && !is_handshaking
     }
 
-    /// What the bytes read so far mean for the rest of the connection.
+    /// Handles what depends on the number of bytes read.
     fn ending_by_progress(&mut self, now: Instant) -> Option<Ending> {
         let read = self.received_bytes;
         if let Some(pause) = self.plan.pause.filter(|pause| read >= pause.after_bytes) {
@@ -378,8 +381,10 @@ impl Connection {
             self.next_read = now + pause.lasts;
         }
         match self.plan.conduct {
-            Conduct::Reset(misstep) | Conduct::Vanish(misstep) if read >= misstep.after_bytes => {
-                return self.misstep();
+            Conduct::Reset(departure) | Conduct::Vanish(departure)
+                if read >= departure.after_bytes =>
+            {
+                return self.departure();
             }
             _ => {}
         }
@@ -390,26 +395,26 @@ impl Connection {
             return Some(Ending::Refused);
         }
         self.next_request = self.next_request.max(now + self.plan.think);
-        // Having asked for a close, we wait for the server's FIN.
+        // After `Connection: close` we wait for the server's FIN.
         let server_closes = self.reader.last_reply;
         (self.is_answered() && !server_closes).then_some(Ending::Complete)
     }
 
-    fn misstep(&self) -> Option<Ending> {
+    fn departure(&self) -> Option<Ending> {
         match self.plan.conduct {
-            Conduct::Reset(_) => Some(Ending::OurDoing),
+            Conduct::Reset(_) => Some(Ending::OurAction),
             Conduct::Vanish(_) => Some(Ending::Vanished),
             _ => None,
         }
     }
 
-    /// Goes on under new keys if enough arrived under the old ones.
+    /// Sends a KeyUpdate if enough arrived since the last.
     fn refresh_keys(&mut self) {
         let Some(bytes) = self.plan.refresh_bytes else {
             return;
         };
         let is_due = self.received_bytes >= bytes * u64::from(self.refreshes + 1);
-        if !is_due || self.refreshes == REFRESHES_MAX || self.has_said_farewell {
+        if !is_due || self.refreshes == REFRESHES_MAX || self.has_sent_stream_end {
             return;
         }
         if let Some(secure) = self.secure.as_mut().filter(|secure| secure.is_ready()) {
@@ -427,7 +432,7 @@ impl Connection {
             Conduct::StallHead { sent_bytes } if self.asked == 0 => {
                 let head = self.plan.requests.first().map(RequestPlan::head_bytes);
                 let head = head.unwrap_or_default();
-                // The last byte, at least, is never sent.
+                // At least the last byte is never sent.
                 let sent = sent_bytes.min(head.len().saturating_sub(1));
                 self.say(&head[..sent]);
                 self.asked = self.plan.requests.len();
@@ -450,8 +455,8 @@ impl Connection {
             };
             let expected = request.expected();
             self.say(&request.head_bytes());
-            if self.spoilt != Spoilt::No {
-                // A record that cannot be opened asks for nothing.
+            if self.corrupted != Corrupted::No {
+                // A record that cannot be decrypted requests nothing.
                 break;
             }
             self.awaiting.push_back(expected);
@@ -459,14 +464,14 @@ impl Connection {
         }
     }
 
-    /// Whether more requests make sense.
+    /// Whether more requests can be answered.
     const fn may_ask(&self) -> bool {
-        !self.reader.last_reply && matches!(self.spoilt, Spoilt::No)
+        !self.reader.last_reply && matches!(self.corrupted, Corrupted::No)
     }
 
-    /// Sends `text`, sealed if TLS is spoken.
+    /// Sends `text`, encrypted over TLS.
     fn say(&mut self, text: &[u8]) {
-        self.has_said_text = true;
+        self.has_sent_text = true;
         match &mut self.secure {
             None => self.outbox.extend_from_slice(text),
             Some(secure) if !text.is_empty() => secure.write(text),
@@ -475,21 +480,21 @@ impl Connection {
         self.take_output();
     }
 
-    fn say_farewell(&mut self) {
-        if self.has_said_farewell || self.plan.farewell == Farewell::Fin {
+    fn send_stream_end(&mut self) {
+        if self.has_sent_stream_end || self.plan.stream_end == StreamEnd::Fin {
             return;
         }
         if let Some(secure) = &mut self.secure {
-            secure.say_farewell();
-            self.has_said_farewell = true;
-            if self.plan.farewell == Farewell::NotifyAndGarbage {
+            secure.send_close_notify();
+            self.has_sent_stream_end = true;
+            if self.plan.stream_end == StreamEnd::NotifyAndGarbage {
                 self.take_output();
                 self.outbox.extend_from_slice(&[0xff; GARBAGE_BYTES]);
             }
         }
     }
 
-    /// Takes out what TLS has to send, and spoils it if that is our conduct.
+    /// Moves the output of TLS to the outbox, and flips a bit if the plan says so.
     fn take_output(&mut self) {
         let Some(secure) = &mut self.secure else {
             return;
@@ -501,14 +506,14 @@ impl Connection {
             && let Some(byte) = self.outbox.get_mut(at_bytes)
         {
             *byte ^= 1 << bit;
-            self.spoilt = match self.has_said_text {
-                true => Spoilt::Later,
-                false => Spoilt::InHandshake,
+            self.corrupted = match self.has_sent_text {
+                true => Corrupted::Later,
+                false => Corrupted::InHandshake,
             };
         }
     }
 
-    /// What of the outbox may be sent at all.
+    /// The part of the outbox that the plan lets be sent.
     fn sendable(&self) -> &[u8] {
         match self.plan.conduct {
             Conduct::StallHandshake { sent_bytes, .. } => {
@@ -518,7 +523,7 @@ impl Connection {
         }
     }
 
-    /// Gives smoltcp as much of the outbox as it takes and the script allows.
+    /// Writes as much of the outbox to the socket as it takes and the plan allows.
     fn write(&mut self, now: Instant, socket: &mut tcp::Socket<'_>) {
         let mut left = self.sendable().len() - self.sent;
         if !socket.can_send() || left == 0 {
@@ -540,9 +545,9 @@ impl Connection {
         self.secure.as_ref().is_none_or(Secure::is_ready)
     }
 
-    /// A reader that looks away hears nothing and has no right to complain.
+    /// When too little has arrived for too long; time in which the plan does not read does not count.
     fn silence_ends_at(&self) -> Instant {
-        self.heard_at.max(self.next_read).max(self.next_request) + PATIENCE
+        self.received_at.max(self.next_read).max(self.next_request) + REPLY_TIMEOUT
     }
 
     fn is_answered(&self) -> bool {
@@ -559,14 +564,14 @@ impl Connection {
         (stalls || self.has_asked_all()) && self.sent == self.sendable().len()
     }
 
-    /// When the script, apart from TCP, next has something to do.
+    /// When the plan next has something to do, apart from TCP.
     pub(super) fn next_due(&self, socket: &tcp::Socket<'_>) -> Option<Instant> {
         let wants_to_write = socket.can_send() && self.sent < self.sendable().len();
         let dribbles = matches!(self.plan.conduct, Conduct::Dribble { .. });
         let write = (wants_to_write && dribbles).then_some(self.next_byte);
-        // A FIN or RST behind the bytes is seen by reading, too.
-        let shaking_hands = matches!(socket.state(), State::SynSent | State::SynReceived);
-        let ended = !socket.may_recv() && !shaking_hands;
+        // Reading also returns a FIN or RST behind the bytes.
+        let is_connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
+        let ended = !socket.may_recv() && !is_connecting;
         let read = (socket.can_recv() || ended).then_some(self.next_read);
         let asks = !self.has_asked_all()
             && self.awaiting.len() < self.plan.pipeline
@@ -577,7 +582,7 @@ impl Connection {
             write,
             read,
             ask,
-            self.misstep_at,
+            self.departs_at,
             Some(self.silence_ends_at()),
         ]
         .into_iter()

@@ -1,11 +1,10 @@
-//! A client of the simulated server: smoltcp below, a script above, a checker in between, and TLS
-//! between smoltcp and the checker if that is its plan.
+//! A client of the simulated server: smoltcp, TLS if its plan says so, and a script of requests.
 //!
-//! Each client is its own host: one MAC and one IP address, its own smoltcp interface, one
-//! connection at a time. It asks, reads, compares **every delivered byte** with the object's
-//! content function and, where its script says so, behaves badly. It refuses to judge whether a
-//! failure was deserved beyond the [`Permits`] it was given. Bounded by its script: requests that
-//! failed for a permitted reason are tried again at most [`ATTEMPTS_MAX`] times.
+//! Each client is a host with one MAC and one IP address, a smoltcp interface, and one connection
+//! at a time. It sends requests, reads the replies, compares **every delivered byte** with the
+//! object's content function and, if its plan says so, misbehaves. It refuses to excuse failures
+//! other than those of the [`Permits`] it was given. Bounded by its plan: requests that failed for
+//! a permitted reason are tried at most [`ATTEMPTS_MAX`] times.
 
 mod body;
 mod connection;
@@ -29,27 +28,27 @@ use connection::{Connection, Ending, Excuse};
 use device::QueueDevice;
 use plan::{ClientPlan, ConnectionPlan, Permits, Version};
 
-/// Requests refused for a permitted reason are sent this often before they are given up.
+/// Most attempts of a request that fails for a permitted reason.
 const ATTEMPTS_MAX: u32 = 12;
 /// A second attempt waits this long.
 const RETRY_GAP: Duration = Duration::from_secs(1);
-/// A client that hears nothing for so long gives the connection up. Far longer than any backed-off
-/// retransmission of a server that is still there.
-const PATIENCE: Duration = Duration::from_secs(400);
+/// A client that receives nothing for so long gives the connection up. Far longer than any
+/// backed-off retransmission timeout of a live server.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(400);
 /// First local port; each connection takes the next.
 pub(crate) const PORT_FIRST: u16 = 40_000;
 /// smoltcp's transmit buffer: a few request heads.
 const TRANSMIT_BYTES: usize = 2048;
-/// Prefix length of everybody's network, both versions.
+/// Prefix length of all addresses, IPv4 and IPv6.
 const PREFIX_V4: u8 = 16;
 const PREFIX_V6: u8 = 64;
 
 thread_local! {
-    /// smoltcp asks a plain function for the timestamp value; a run owns its thread.
+    /// smoltcp takes the timestamp value from a plain function; each run has a thread of its own.
     static TIMESTAMP: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A promise the server broke: for people to read.
+/// A check that failed, in words.
 pub(crate) type Violation = String;
 
 /// The MAC address of client `number`.
@@ -57,7 +56,7 @@ pub(crate) const fn mac_of(number: u8) -> [u8; 6] {
     [0x02, 0, 0, 0, 1, number]
 }
 
-/// What a client has to tell.
+/// The results of a client.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Replies read whole.
@@ -66,9 +65,9 @@ pub(crate) struct Report {
     pub(crate) verified_bytes: u64,
     /// Connections begun.
     pub(crate) connections: u64,
-    /// What became of TLS.
+    /// Counts of TLS handshakes.
     pub(crate) secured: Secured,
-    /// Connections that ended early because the server's patience did.
+    /// Connections that ended early because of a timeout of the server.
     pub(crate) late: u64,
     /// Connections that ended early because a read failed or an object changed.
     pub(crate) broken: u64,
@@ -76,31 +75,31 @@ pub(crate) struct Report {
     pub(crate) refused: u64,
     /// Requests answered 503 because the object table was full.
     pub(crate) busy: u64,
-    /// Connections that ended early because the server was told to end.
+    /// Connections that ended early because the server was shut down.
     pub(crate) closed: u64,
-    /// Connections of TLS 1.2 that were closed between replies because their key was half used up.
+    /// TLS 1.2 connections closed between replies because half of the records of their key were used.
     pub(crate) key_used: u64,
     /// Requests given up after all attempts, each time for a permitted reason.
     pub(crate) given_up: u64,
-    /// Promises the server broke.
+    /// Checks that failed.
     pub(crate) violations: Vec<Violation>,
 }
 
-/// Of connections that spoke TLS.
+/// Counts of TLS connections.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Secured {
-    /// Handshakes that were completed.
+    /// Completed handshakes.
     pub(crate) handshakes: u64,
-    /// Of these, those that went on with a session of before.
+    /// Of these, resumed ones.
     pub(crate) resumed: u64,
-    /// Of these, those that were sent back once for another key exchange.
+    /// Of these, those with a HelloRetryRequest.
     pub(crate) sent_back: u64,
-    /// Times new keys were asked for.
+    /// KeyUpdates requested.
     pub(crate) refreshes: u64,
 }
 
 impl Secured {
-    /// Sums up.
+    /// Adds another client's counts.
     pub(crate) const fn add(&mut self, other: &Self) {
         self.handshakes += other.handshakes;
         self.resumed += other.resumed;
@@ -115,13 +114,13 @@ pub(crate) struct Client {
     server: (IpAddress, u16),
     plan: ClientPlan,
     permits: Permits,
-    /// How it speaks TLS, if it does.
+    /// Its TLS configuration; `None`: no TLS.
     secure: Option<Arc<ClientConfig>>,
     script: VecDeque<ConnectionPlan>,
     device: QueueDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
-    /// Sockets of ended connections until TCP is done with them, or until our patience ends.
+    /// Sockets of ended connections, until TCP has closed them or a limit has passed.
     lingering: Vec<(SocketHandle, Instant)>,
     phase: Phase,
     port_next: u16,
@@ -130,11 +129,11 @@ pub(crate) struct Client {
     report: Report,
 }
 
-/// What a client is at.
+/// The state of a client.
 enum Phase {
-    /// Connects at this moment, if there is anything left to do.
+    /// Connects at this moment, if requests are left.
     Between(Instant),
-    /// Speaks.
+    /// Has a connection.
     Talking(Box<Connection>),
 }
 
@@ -163,7 +162,7 @@ impl core::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client that will act `plan` against the server at this address and port.
+    /// A client that carries out `plan` with the server at this address and port.
     pub(crate) fn new(plan: ClientPlan, server: (IpAddr, u16), permits: Permits) -> Self {
         let mut device = QueueDevice::new(plan.mtu_bytes);
         let mac = HardwareAddress::Ethernet(EthernetAddress(mac_of(plan.number)));
@@ -200,7 +199,7 @@ impl Client {
         }
     }
 
-    /// A frame arrived for this client; it is looked at in the next `poll`.
+    /// A frame arrived for this client; the next `poll` handles it.
     pub(crate) fn handle_frame(&mut self, now: Instant, frame: Vec<u8>) {
         if !self.vanished {
             self.device.arrived.push_back(frame);
@@ -240,7 +239,7 @@ impl Client {
         if self.vanished { None } else { self.due }
     }
 
-    /// Whether the script is over and TCP has nothing left to say.
+    /// Whether the plan is carried out and TCP has nothing left to send.
     pub(crate) fn is_done(&self) -> bool {
         let idle = matches!(self.phase, Phase::Between(_)) && self.script.is_empty();
         self.vanished || (idle && self.lingering.is_empty())
@@ -251,17 +250,17 @@ impl Client {
         self.number
     }
 
-    /// Where it is.
+    /// Its IP address.
     pub(crate) const fn address(&self) -> IpAddr {
         self.plan.address
     }
 
-    /// What it has to tell.
+    /// Its results so far.
     pub(crate) const fn report(&self) -> &Report {
         &self.report
     }
 
-    /// One line on where it stands, for a run that hangs.
+    /// One line on its state, for a run that hangs.
     pub(crate) fn describe(&self) -> String {
         let place = match &self.phase {
             _ if self.vanished => "vanished".to_owned(),
@@ -290,8 +289,8 @@ impl Client {
         format!("client {}: {place}", self.number)
     }
 
-    /// Makes this client believe that one byte in the middle of every object is another.
-    pub(crate) fn plant_false_belief(&mut self) {
+    /// Makes this client expect another byte in the middle of every object: a canary.
+    pub(crate) fn expect_wrong_byte(&mut self) {
         let requests = self
             .script
             .iter_mut()
@@ -327,7 +326,7 @@ impl Client {
         if self.plan.timestamps {
             socket.set_tsval_generator(Some(|| TIMESTAMP.get()));
         }
-        // Heads go out as they are written: Nagle would hold a pipelined one back.
+        // Without Nagle: it would delay pipelined requests.
         socket.set_nagle_enabled(false);
         socket
             .connect(self.interface.context(), self.server, self.port_next)
@@ -349,7 +348,8 @@ impl Client {
             unreachable!("only a connection ends");
         };
         self.report.count(&connection);
-        self.lingering.push((connection.socket, now + PATIENCE));
+        self.lingering
+            .push((connection.socket, now + REPLY_TIMEOUT));
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         match &ending {
             Ending::Complete | Ending::Closed => {
@@ -362,9 +362,9 @@ impl Client {
             Ending::Complete => {}
             Ending::Vanished => self.vanished = true,
             Ending::Violation(violation) => self.accuse(&violation),
-            // Who is silent to somebody who misbehaves keeps what it holds for them.
+            // A server may keep a connection of a misbehaving client, but must end it in time.
             Ending::Silence if !self.permits.lateness => {
-                self.accuse(&connection.complaint(now, &ending));
+                self.accuse(&connection.describe_ending(now, &ending));
             }
             _ if !connection.plan.conduct.is_proper() => {}
             ending => self.excuse_or_accuse(now, &connection, &ending),
@@ -374,10 +374,10 @@ impl Client {
         }
     }
 
-    /// A proper connection ended before all was answered: permitted, or a broken promise?
+    /// A well-behaved connection ended before all was answered: permitted, or a violation.
     fn excuse_or_accuse(&mut self, now: Instant, connection: &Connection, ending: &Ending) {
         let Some(excuse) = connection.excuse(now, ending, self.permits) else {
-            self.accuse(&connection.complaint(now, ending));
+            self.accuse(&connection.describe_ending(now, ending));
             return;
         };
         match excuse {
@@ -387,7 +387,7 @@ impl Client {
             Excuse::Busy => self.report.busy += 1,
             Excuse::KeyUsed => self.report.key_used += 1,
             Excuse::Closed => {
-                // Nobody will answer any more.
+                // The server is gone.
                 self.report.closed += 1;
                 self.script.clear();
                 return;
@@ -427,7 +427,7 @@ impl Client {
             let socket = sockets.get_mut::<tcp::Socket<'_>>(handle);
             // An aborted socket keeps its addresses until its RST has left.
             let over = socket.state() == State::Closed && socket.remote_endpoint().is_none();
-            // What is still sent to us is thrown away, so that the FIN behind it fits the window.
+            // Data that still arrives is discarded, so that the FIN behind it fits the window.
             let _ = socket.recv(|bytes| (bytes.len(), ()));
             if over {
                 sockets.remove(handle);
@@ -457,7 +457,7 @@ impl Client {
     }
 }
 
-/// Rounded down to microseconds: smoltcp never runs ahead of the world.
+/// Rounded down to microseconds, so that smoltcp is never ahead of the virtual clock.
 pub(crate) fn smoltcp_instant(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }

@@ -1,6 +1,6 @@
-//! What a client will do and what it must be answered: decided before the run, never during it.
+//! What a client does, and the replies it must get: decided before the run, never during it.
 //!
-//! It refuses to know TCP; it is the script of [`super::Client`]. Bounded by the scenario that
+//! It refuses to know TCP; [`super::Client`] carries it out. Bounded by the scenario that
 //! makes it.
 
 use core::net::IpAddr;
@@ -11,7 +11,7 @@ use clock::Instant;
 use crate::content::Content;
 use crate::scenario::{PORT, SECURE_PORT};
 
-/// An object as clients know it.
+/// An object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ObjectPlan {
     /// Its number; its path is [`ObjectPlan::path`].
@@ -20,7 +20,7 @@ pub(crate) struct ObjectPlan {
     pub(crate) content: Content,
     /// What it becomes, if it ever changes.
     pub(crate) later: Option<Later>,
-    /// How many.
+    /// Length of its content.
     pub(crate) size_bytes: u64,
 }
 
@@ -35,13 +35,13 @@ pub(crate) struct Later {
 }
 
 impl ObjectPlan {
-    /// The path it is asked for with.
+    /// Its path.
     pub(crate) fn path(&self) -> String {
         format!("/objects/{}.mp4", self.number)
     }
 }
 
-/// One client: its place on the network and what it does there.
+/// One client: its addresses, its TCP and TLS, and its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientPlan {
     /// Its number, which makes its MAC address.
@@ -60,7 +60,7 @@ pub(crate) struct ClientPlan {
     pub(crate) timestamps: bool,
     /// Seed of its sequence numbers.
     pub(crate) seed: u64,
-    /// How it speaks TLS; `None`: it does not.
+    /// Its TLS parameters; `None`: no TLS.
     pub(crate) secure: Option<SecurePlan>,
     /// Its connections, one after the other.
     pub(crate) connections: Vec<ConnectionPlan>,
@@ -77,16 +77,16 @@ impl ClientPlan {
     }
 }
 
-/// How a client speaks TLS. It offers nothing else, so that this is what is spoken.
+/// TLS parameters of a client. It offers no others, so that these are negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SecurePlan {
     /// The version.
     pub(crate) version: Version,
     /// The suite's AEAD.
     pub(crate) aead: Aead,
-    /// Whether it remembers sessions, and goes on with them.
+    /// Whether it resumes sessions.
     pub(crate) resumes: bool,
-    /// Whether it first offers a key exchange that the server does not know.
+    /// Whether it first offers a key exchange that the server does not have: HelloRetryRequest.
     pub(crate) is_sent_back: bool,
     /// Largest record it sends, header included; its handshake is cut to that, too.
     pub(crate) record_bytes_max: Option<usize>,
@@ -112,16 +112,16 @@ pub(crate) enum Aead {
     ChaCha20Poly1305,
 }
 
-/// How a client says that it will send nothing more.
+/// How a client ends its half of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Farewell {
-    /// By its FIN alone, as without TLS.
+pub(crate) enum StreamEnd {
+    /// By a FIN alone, as without TLS.
     Fin,
-    /// By a `close_notify` (RFC 8446 s6.1) with its FIN behind it.
+    /// By a `close_notify` (RFC 8446 s6.1) and a FIN.
     NotifyAndFin,
-    /// The same with bytes between that mean nothing: they are to be ignored.
+    /// The same with garbage in between, which the server must ignore.
     NotifyAndGarbage,
-    /// By a `close_notify`; its FIN waits until everything is answered.
+    /// By a `close_notify`; the FIN follows when everything is answered.
     Notify,
 }
 
@@ -130,7 +130,7 @@ pub(crate) enum Farewell {
 pub(crate) struct ConnectionPlan {
     /// Waits this long before it connects.
     pub(crate) gap: Duration,
-    /// What it asks for, in order.
+    /// Its requests, in order.
     pub(crate) requests: Vec<RequestPlan>,
     /// Most requests unanswered at once: 1 waits for each reply.
     pub(crate) pipeline: usize,
@@ -142,20 +142,19 @@ pub(crate) struct ConnectionPlan {
     pub(crate) read_bytes_max: usize,
     /// and how long it then waits before it takes more.
     pub(crate) read_interval: Duration,
-    /// How it behaves otherwise.
+    /// How it behaves or misbehaves.
     pub(crate) conduct: Conduct,
-    /// Over TLS: how it says that it will send nothing more,
-    pub(crate) farewell: Farewell,
-    /// and when, if that is before all is answered ([`Conduct::HalfClose`]): once it has asked for
-    /// everything and this many bytes arrived.
-    pub(crate) farewell_after_bytes: u64,
-    /// Over TLS 1.3: goes on under new keys each time this many bytes arrived.
+    /// Over TLS: how it ends its half of the stream,
+    pub(crate) stream_end: StreamEnd,
+    /// and when, with [`Conduct::HalfClose`]: once all requests are sent and this many bytes arrived.
+    pub(crate) stream_end_after_bytes: u64,
+    /// Over TLS 1.3: sends a KeyUpdate each time this many bytes arrived.
     pub(crate) refresh_bytes: Option<u64>,
-    /// How often the same requests were tried before.
+    /// Earlier attempts of the same requests.
     pub(crate) attempt: u32,
 }
 
-/// A reader that looks away.
+/// A reader that stops for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pause {
     /// Once this many bytes arrived,
@@ -164,21 +163,21 @@ pub(crate) struct Pause {
     pub(crate) lasts: Duration,
 }
 
-/// When a client goes wrong: whichever comes first.
+/// When a client resets or vanishes: whichever comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Misstep {
+pub(crate) struct Departure {
     /// Once this many bytes arrived.
     pub(crate) after_bytes: u64,
     /// This long after it began to connect.
     pub(crate) after: Duration,
 }
 
-/// How a client behaves. Without TLS it has none of the conducts that need it.
+/// How a client behaves. Those that say so need TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Conduct {
     /// Sends whole requests, reads whole replies, closes.
     Proper,
-    /// Sends its FIN right behind its last request and reads on.
+    /// Sends its FIN behind its last request and reads on.
     HalfClose,
     /// Sends its heads one byte at a time.
     Dribble {
@@ -186,34 +185,34 @@ pub(crate) enum Conduct {
         interval: Duration,
     },
     /// Resets the connection.
-    Reset(Misstep),
-    /// Sends nothing ever again, on this or another connection.
-    Vanish(Misstep),
-    /// Never finishes its first head.
+    Reset(Departure),
+    /// Sends nothing any more, on this or another connection.
+    Vanish(Departure),
+    /// Never completes its first request head.
     StallHead {
         /// Sends this much of it.
         sent_bytes: usize,
     },
-    /// Sends bytes that are no request.
+    /// Sends garbage instead of a request.
     Garbage {
         /// How many.
         length: usize,
         /// Of which stream.
         key: u64,
-        /// Over TLS: shakes hands first, and seals them.
+        /// Over TLS: completes the handshake first, and encrypts them.
         is_sealed: bool,
     },
-    /// Asks without TLS where TLS is spoken.
+    /// Sends plain HTTP to the TLS port.
     Unsealed,
-    /// Over TLS: sends no more than the beginning of its handshake.
+    /// Over TLS: sends only the beginning of its handshake.
     StallHandshake {
         /// This much of it.
         sent_bytes: usize,
         /// With its FIN behind.
         closes: bool,
     },
-    /// Over TLS: one bit of one byte it sends is another, if it ever sends so many. From then on it
-    /// asks for nothing more.
+    /// Over TLS: one bit of what it sends is flipped, if it ever sends so much. After that it sends
+    /// no more requests.
     Flip {
         /// Which byte of its stream.
         at_bytes: usize,
@@ -223,12 +222,12 @@ pub(crate) enum Conduct {
 }
 
 impl Conduct {
-    /// Whether such a client may claim complete replies.
+    /// Whether such a client must get complete replies.
     pub(crate) const fn is_proper(self) -> bool {
         matches!(self, Self::Proper | Self::HalfClose | Self::Dribble { .. })
     }
 
-    /// Whether such a client never begins a handshake, where TLS is spoken.
+    /// Whether such a client sends no ClientHello to the TLS port.
     pub(crate) const fn skips_handshake(self) -> bool {
         let is_raw = matches!(
             self,
@@ -240,7 +239,7 @@ impl Conduct {
         is_raw || matches!(self, Self::Unsealed)
     }
 
-    /// Whether what such a client hears is held against what it asked.
+    /// Whether the replies to such a client are checked.
     pub(super) const fn is_judged(self) -> bool {
         !matches!(
             self,
@@ -249,24 +248,24 @@ impl Conduct {
     }
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestPlan {
-    /// Which object; `None`: something else.
+    /// The object; `None`: see `instead`.
     pub(crate) object: Option<ObjectPlan>,
-    /// What else.
+    /// The path if it is no object.
     pub(crate) instead: Instead,
     /// HEAD instead of GET.
     pub(crate) head: bool,
     /// Which part.
     pub(crate) range: Option<RangePlan>,
-    /// On which condition.
+    /// A condition of the request.
     pub(crate) condition: Condition,
-    /// Asks the server to close after the reply.
+    /// `Connection: close`.
     pub(crate) close: bool,
 }
 
-/// What is asked for that is no object.
+/// A path that is no object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Instead {
     /// A path that does not exist.
@@ -339,7 +338,7 @@ pub(crate) struct Expected {
 /// What a body holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExpectedBody {
-    /// Whatever the server says of an error.
+    /// The text of an error.
     Text,
     /// There is none.
     Nothing,
@@ -511,9 +510,9 @@ pub(crate) struct Permits {
     /// The table of open objects is small: a request may be answered 503.
     pub(crate) busy: bool,
     /// Frames are lost or the interface goes down: a request may arrive after the server's
-    /// patience ended, on a connection closed or answered 408.
+    /// timeout passed, on a connection closed or answered 408.
     pub(crate) lateness: bool,
-    /// That can only be if the client heard nothing for as long as this.
+    /// That can only be if the client received nothing for as long as this.
     pub(crate) lateness_min: Duration,
     /// Keys wear out: a connection of TLS 1.2, which cannot change them, may be reset.
     pub(crate) worn_keys: bool,

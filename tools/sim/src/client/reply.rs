@@ -1,6 +1,6 @@
-//! Reads replies off a byte stream and holds each against what was expected of it.
+//! Parses replies and compares each with the expected one.
 //!
-//! Its own small parser, so that server and checker cannot share a mistake. It refuses whatever
+//! A small parser of its own, so that server and check cannot share an error. It refuses whatever
 //! the server never sends: folded fields, transfer codings, heads above [`HEAD_BYTES_MAX`].
 
 use std::collections::VecDeque;
@@ -12,12 +12,12 @@ use super::plan::{DIRECTORY, Expected, ExpectedBody, Permits};
 /// A reply head longer than this is a violation.
 const HEAD_BYTES_MAX: usize = 4096;
 
-/// Where in the stream of replies we are.
+/// The state of the parser.
 #[derive(Debug, Default)]
 pub(super) struct ReplyReader {
     /// The head so far; empty between replies.
     head: Vec<u8>,
-    /// The body under way.
+    /// The body in progress.
     body: Option<Body>,
     /// Replies read whole, those that refused not counted.
     pub(super) replies: u64,
@@ -42,7 +42,7 @@ struct Head {
 }
 
 impl ReplyReader {
-    /// Whether the stream stands between two replies.
+    /// Whether no reply is in progress.
     pub(super) fn is_between_replies(&self) -> bool {
         self.head.is_empty() && self.body.is_none()
     }
@@ -57,7 +57,7 @@ impl ReplyReader {
         while !bytes.is_empty() {
             bytes = match self.body.is_some() {
                 true => self.handle_body(bytes, awaiting)?,
-                // Behind a refusal the connection is of no use, and what follows is not read.
+                // The connection ends after a refusal: the rest is not read.
                 false if self.refused.is_some() => break,
                 false => self.handle_head(bytes, awaiting, permits)?,
             };
@@ -73,7 +73,7 @@ impl ReplyReader {
     ) -> Result<&'a [u8], Violation> {
         let known = self.head.len();
         self.head.extend_from_slice(bytes);
-        // The blank line may have begun in what was known before.
+        // The blank line may have begun in the bytes before.
         let from = known.saturating_sub(3);
         let Some(end) = self.head[from..]
             .windows(4)
@@ -94,12 +94,12 @@ impl ReplyReader {
         let body = self.judge_head(&head, expected, permits)?;
         self.last_reply = head.close;
         self.body = Some(body);
-        // A body without bytes is over at once, even if nothing follows.
+        // An empty body ends here.
         self.handle_body(&[], awaiting)?;
         Ok(rest)
     }
 
-    /// A reply to nothing we asked: only to a head that took too long.
+    /// A reply without a request: only 408, for a head that took too long.
     fn judge_unasked(&mut self, head: &Head, permits: Permits) -> Result<(), Violation> {
         if head.status != 408 || !permits.lateness {
             return Err(format!(
@@ -166,7 +166,7 @@ impl ReplyReader {
         }
         self.refused = Some(head.status);
         let announced = head.announced()?;
-        // Who answers 408 has not read the method: the body follows even if it was HEAD.
+        // A 408 is sent before the method is read, so it has a body even for HEAD.
         let has_body = !expected.head || head.status == 408;
         Ok(Body::text(if has_body { announced } else { 0 }))
     }
@@ -182,7 +182,7 @@ impl ReplyReader {
         self.verified_bytes += body.handle_bytes(ours)?;
         if body.left_bytes() == 0 {
             self.body = None;
-            // What was refused was not answered, and is asked for again.
+            // A refused request is sent again.
             if self.refused.is_none() {
                 self.replies += 1;
                 awaiting.pop_front();

@@ -1,8 +1,8 @@
 //! A client's side of TLS: rustls over whatever the connection carries.
 //!
-//! It offers one version and one suite, so that the scenario decides what is spoken. It refuses to
-//! judge: it says what it heard, and who said it. Bounded by what rustls buffers, which the caller
-//! takes out after each piece.
+//! It offers one version and one suite, which the scenario chooses. It refuses to decide whether an
+//! alert or an invalid record is a violation: the caller does. Bounded by what rustls buffers, which
+//! the caller takes out after each piece.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::Violation;
 use super::plan::{Aead, SecurePlan, Version};
 use crate::credentials::{FixedTime, SERVER_NAME, Trust, client_provider};
 
-/// Sessions a client remembers.
+/// Most sessions a client keeps for resumption.
 const SESSIONS: usize = 8;
 /// Plaintext is taken out of rustls in pieces of this.
 const PIECE_BYTES: usize = 16_384;
@@ -27,21 +27,21 @@ const PIECE_BYTES: usize = 16_384;
 #[derive(Debug)]
 pub(crate) struct Secure {
     tls: ClientConnection,
-    has_heard_farewell: bool,
+    has_received_close_notify: bool,
 }
 
-/// Why nothing more can be heard.
+/// Why nothing more can be received.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// What was heard is not what must be.
+pub(crate) enum ReceiveError {
+    /// A check of the plaintext failed.
     Violation(Violation),
     /// The server's fatal alert.
     Alert(AlertDescription),
-    /// Bytes that rustls does not take for TLS.
-    Nonsense(Error),
+    /// Bytes that are not valid TLS.
+    InvalidTls(Error),
 }
 
-/// What every connection of a client has in common; sessions are remembered in it.
+/// The configuration of all connections of a client, with its sessions.
 pub(crate) fn client_config(plan: &SecurePlan) -> Arc<ClientConfig> {
     let version = match plan.version {
         Version::Tls12 => &rustls::version::TLS12,
@@ -84,43 +84,43 @@ impl Secure {
         let tls = ClientConnection::new(Arc::clone(config), name);
         Self {
             tls: tls.expect("invariant: a valid configuration"),
-            has_heard_farewell: false,
+            has_received_close_notify: false,
         }
     }
 
-    /// Takes bytes off the wire and hands on what they say.
+    /// Takes received bytes and passes the plaintext on.
     pub(crate) fn handle_bytes(
         &mut self,
         mut bytes: &[u8],
         sink: &mut dyn FnMut(&[u8]) -> Result<(), Violation>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReceiveError> {
         let mut piece = [0; PIECE_BYTES];
         while !bytes.is_empty() {
-            if self.has_heard_farewell {
+            if self.has_received_close_notify {
                 // RFC 8446 s6.1: the sender will not send any more messages.
                 let more = format!("{} bytes behind close_notify", bytes.len());
-                return Err(Trouble::Violation(more));
+                return Err(ReceiveError::Violation(more));
             }
             let taken = self.tls.read_tls(&mut bytes);
-            let taken = taken.expect("invariant: what was heard is taken out each time");
-            assert!(taken > 0, "rustls takes bytes until the farewell");
-            // Where debug assertions are on, rustls itself panics at what cannot be opened behind
-            // our own farewell: that, too, fails the run.
+            let taken = taken.expect("invariant: plaintext is taken out each time");
+            assert!(taken > 0, "rustls takes bytes until the close_notify");
+            // With debug assertions, rustls panics if a record behind our own close_notify cannot be
+            // decrypted: that fails the run, too.
             let state = self.tls.process_new_packets();
             // Records before a bad one were good.
             while let Ok(count @ 1..) = self.tls.reader().read(&mut piece) {
-                sink(&piece[..count]).map_err(Trouble::Violation)?;
+                sink(&piece[..count]).map_err(ReceiveError::Violation)?;
             }
             match state {
-                Ok(state) => self.has_heard_farewell = state.peer_has_closed(),
-                Err(Error::AlertReceived(alert)) => return Err(Trouble::Alert(alert)),
-                Err(error) => return Err(Trouble::Nonsense(error)),
+                Ok(state) => self.has_received_close_notify = state.peer_has_closed(),
+                Err(Error::AlertReceived(alert)) => return Err(ReceiveError::Alert(alert)),
+                Err(error) => return Err(ReceiveError::InvalidTls(error)),
             }
         }
         Ok(())
     }
 
-    /// Seals `text`.
+    /// Encrypts `text`.
     pub(crate) fn write(&mut self, text: &[u8]) {
         self.tls
             .writer()
@@ -128,15 +128,15 @@ impl Secure {
             .expect("invariant: output is taken out each time");
     }
 
-    /// Goes on under new keys, and asks the server to do the same (RFC 8446 s4.6.3).
+    /// Sends a KeyUpdate that requests one of the server (RFC 8446 s4.6.3).
     pub(super) fn refresh(&mut self) {
         self.tls
             .refresh_traffic_keys()
             .expect("invariant: TLS 1.3, and its handshake is over");
     }
 
-    /// Says that nothing more will be said.
-    pub(super) fn say_farewell(&mut self) {
+    /// Sends a `close_notify`.
+    pub(super) fn send_close_notify(&mut self) {
         self.tls.send_close_notify();
     }
 
@@ -154,12 +154,12 @@ impl Secure {
         !self.tls.is_handshaking()
     }
 
-    /// Whether the server said that it will say nothing more.
-    pub(super) const fn has_heard_farewell(&self) -> bool {
-        self.has_heard_farewell
+    /// Whether the server sent a `close_notify`.
+    pub(super) const fn has_received_close_notify(&self) -> bool {
+        self.has_received_close_notify
     }
 
-    /// Full, resumed, or sent back once, when it is known.
+    /// Full, resumed, or with a HelloRetryRequest, when it is known.
     pub(super) fn handshake_kind(&self) -> Option<HandshakeKind> {
         self.tls.handshake_kind()
     }

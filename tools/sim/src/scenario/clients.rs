@@ -1,7 +1,7 @@
-//! The clients of a scenario: where they are, what they ask for, how they behave.
+//! The clients of a scenario: where they are, what they request, how they behave.
 //!
 //! Bounded: at most [`CLIENTS_MAX`] clients, and a budget of body bytes for all of them together;
-//! what would exceed it is asked for with HEAD.
+//! a request that would exceed it becomes a HEAD.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -11,14 +11,14 @@ use clock::Instant;
 use super::SIZE_SMALL_MAX;
 use super::theme::Swarm;
 use crate::client::plan::{
-    ClientPlan, Condition, Conduct, ConnectionPlan, Farewell, Instead, Misstep, ObjectPlan,
-    PARTS_MAX, PartList, Pause, RangePlan, RequestPlan,
+    ClientPlan, Condition, Conduct, ConnectionPlan, Departure, Instead, ObjectPlan, PARTS_MAX,
+    PartList, Pause, RangePlan, RequestPlan, StreamEnd,
 };
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Most clients of one run.
 pub(super) const CLIENTS_MAX: usize = 8;
-/// Body bytes all clients of an ordinary run may ask for together, so that runs stay short.
+/// Most body bytes that all clients of an ordinary run request together, so that runs stay short.
 const BODY_BYTES_MAX: u64 = 600_000;
 /// The same for the one run in a hundred that is large.
 pub(super) const BODY_BYTES_MAX_LARGE: u64 = 12_000_000;
@@ -27,13 +27,13 @@ pub(super) const MTU_BYTES_MIN_V6: u16 = 1280;
 
 /// The clients of a run.
 pub(super) fn draw_clients(
-    dice: &mut Dice,
+    rng: &mut Rng,
     swarm: Swarm,
     epoch: Instant,
     mtu_bytes: u16,
     objects: &[ObjectPlan],
 ) -> Vec<ClientPlan> {
-    let count = dice.size(1..=CLIENTS_MAX);
+    let count = rng.size(1..=CLIENTS_MAX);
     let budget = if swarm.large {
         BODY_BYTES_MAX_LARGE
     } else {
@@ -42,7 +42,7 @@ pub(super) fn draw_clients(
     let mut budget_bytes = budget;
     (0..u8::try_from(count).expect("invariant: few"))
         .map(|number| {
-            let v6 = mtu_bytes >= MTU_BYTES_MIN_V6 && dice.chance(400);
+            let v6 = mtu_bytes >= MTU_BYTES_MIN_V6 && rng.chance(400);
             let address = if v6 {
                 IpAddr::from(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 1, number.into()))
             } else {
@@ -53,18 +53,18 @@ pub(super) fn draw_clients(
             } else {
                 576.min(mtu_bytes)
             };
-            let connections = (0..dice.range(1..=3))
-                .map(|_| draw_connection(dice, swarm, objects, &mut budget_bytes))
+            let connections = (0..rng.range(1..=3))
+                .map(|_| draw_connection(rng, swarm, objects, &mut budget_bytes))
                 .collect();
             ClientPlan {
                 number,
                 address,
-                starts: epoch + dice.log_micros(1..=200_000),
-                mtu_bytes: if dice.chance(800) { mtu_bytes } else { narrow },
-                receive_bytes: draw_window(dice),
-                delays_acks: dice.chance(500),
-                timestamps: dice.chance(500),
-                seed: dice.bits(),
+                starts: epoch + rng.log_micros(1..=200_000),
+                mtu_bytes: if rng.chance(800) { mtu_bytes } else { narrow },
+                receive_bytes: draw_window(rng),
+                delays_acks: rng.chance(500),
+                timestamps: rng.chance(500),
+                seed: rng.bits(),
                 secure: None,
                 connections,
             }
@@ -73,70 +73,70 @@ pub(super) fn draw_clients(
 }
 
 /// A receive buffer: ordinary ones, tiny ones, ones that need window scaling.
-fn draw_window(dice: &mut Dice) -> usize {
-    let any = dice.log_range(256..=500_000);
-    let bytes = dice.pick(&[any, 65_535, 65_536, 262_144, 4_096, 131_072]);
+fn draw_window(rng: &mut Rng) -> usize {
+    let any = rng.log_range(256..=500_000);
+    let bytes = rng.pick(&[any, 65_535, 65_536, 262_144, 4_096, 131_072]);
     usize::try_from(bytes).expect("invariant: within usize")
 }
 
 fn draw_connection(
-    dice: &mut Dice,
+    rng: &mut Rng,
     swarm: Swarm,
     objects: &[ObjectPlan],
     budget_bytes: &mut u64,
 ) -> ConnectionPlan {
-    let count = dice.pick(&[1, 1, 1, 2, 2, 3, 5]);
+    let count = rng.pick(&[1, 1, 1, 2, 2, 3, 5]);
     let mut requests: Vec<_> = (0..count)
-        .map(|_| draw_request(dice, objects, budget_bytes))
+        .map(|_| draw_request(rng, objects, budget_bytes))
         .collect();
     if let Some(last) = requests.last_mut() {
-        last.close = dice.chance(300);
+        last.close = rng.chance(300);
     }
     let asked = requests.iter().filter(|request| !request.head);
     let body_bytes: u64 = asked
         .map(|request| request.expected().body.object_bytes())
         .sum();
-    let pause = dice.chance(120).then(|| Pause {
-        after_bytes: dice.range(1..=body_bytes.max(1)),
-        lasts: dice.log_micros(1_000..=8_000_000),
+    let pause = rng.chance(120).then(|| Pause {
+        after_bytes: rng.range(1..=body_bytes.max(1)),
+        lasts: rng.log_micros(1_000..=8_000_000),
     });
-    let slow = dice.chance(150);
+    let slow = rng.chance(150);
     ConnectionPlan {
-        gap: dice.log_micros(1..=100_000),
+        gap: rng.log_micros(1..=100_000),
         requests,
-        pipeline: dice.pick(&[1, 1, 2, 4]),
-        think: if dice.chance(300) {
-            dice.log_micros(100..=500_000)
+        pipeline: rng.pick(&[1, 1, 2, 4]),
+        think: if rng.chance(300) {
+            rng.log_micros(100..=500_000)
         } else {
             Duration::ZERO
         },
         pause,
         read_bytes_max: if slow {
-            dice.size(500..=20_000)
+            rng.size(500..=20_000)
         } else {
             usize::MAX
         },
-        read_interval: dice.log_micros(50..=5_000),
-        conduct: draw_conduct(dice, swarm, body_bytes),
-        farewell: Farewell::Fin,
-        farewell_after_bytes: 0,
+        read_interval: rng.log_micros(50..=5_000),
+        conduct: draw_conduct(rng, swarm, body_bytes),
+        stream_end: StreamEnd::Fin,
+        stream_end_after_bytes: 0,
         refresh_bytes: None,
         attempt: 0,
     }
 }
 
-fn draw_request(dice: &mut Dice, objects: &[ObjectPlan], budget_bytes: &mut u64) -> RequestPlan {
-    let object = objects[dice.size(0..=objects.len() - 1)];
-    let condition = match dice.range(0..=19) {
+fn draw_request(rng: &mut Rng, objects: &[ObjectPlan], budget_bytes: &mut u64) -> RequestPlan {
+    let object = objects[rng.size(0..=objects.len() - 1)];
+    let condition = match rng.range(0..=19) {
         0 => Condition::IfNoneMatch,
         1 => Condition::StaleIfRange,
         _ => Condition::None,
     };
     let mut request = RequestPlan {
-        object: (!dice.chance(50)).then_some(object),
-        instead: dice.pick(&Instead::ALL),
-        head: dice.chance(100),
-        range: draw_range(dice, object.size_bytes),
+        object: (!rng.chance(50)).then_some(object),
+        instead: rng.pick(&Instead::ALL),
+        head: rng.chance(100),
+        range: draw_range(rng, object.size_bytes),
         condition,
         close: false,
     };
@@ -149,29 +149,29 @@ fn draw_request(dice: &mut Dice, objects: &[ObjectPlan], budget_bytes: &mut u64)
     request
 }
 
-fn draw_range(dice: &mut Dice, size: u64) -> Option<RangePlan> {
+fn draw_range(rng: &mut Rng, size: u64) -> Option<RangePlan> {
     if size > SIZE_SMALL_MAX {
-        return Some(draw_distant_range(dice, size));
+        return Some(draw_distant_range(rng, size));
     }
-    Some(match dice.range(0..=9) {
+    Some(match rng.range(0..=9) {
         0 => {
-            let first = dice.range(0..=size + 1);
-            RangePlan::FirstToLast(first, first + dice.log_range(1..=size + 2) - 1)
+            let first = rng.range(0..=size + 1);
+            RangePlan::FirstToLast(first, first + rng.log_range(1..=size + 2) - 1)
         }
-        1 => RangePlan::From(dice.range(0..=size)),
-        2 => RangePlan::Last(dice.log_range(1..=size + 5)),
-        3 if size >= 1000 => RangePlan::Several(draw_parts(dice, size)),
+        1 => RangePlan::From(rng.range(0..=size)),
+        2 => RangePlan::Last(rng.log_range(1..=size + 5)),
+        3 if size >= 1000 => RangePlan::Several(draw_parts(rng, size)),
         _ => return None,
     })
 }
 
 /// A small part of a large object, where offsets outgrow 31 or 32 bits, or at its end.
-fn draw_distant_range(dice: &mut Dice, size: u64) -> RangePlan {
-    let near = dice.pick(&[1 << 31, 1 << 32, size, size / 2]).min(size);
-    let first = near - dice.range(1..=40_000);
-    let last = first + dice.log_range(1..=60_000);
-    match dice.range(0..=3) {
-        0 => RangePlan::Last(dice.log_range(1..=50_000)),
+fn draw_distant_range(rng: &mut Rng, size: u64) -> RangePlan {
+    let near = rng.pick(&[1 << 31, 1 << 32, size, size / 2]).min(size);
+    let first = near - rng.range(1..=40_000);
+    let last = first + rng.log_range(1..=60_000);
+    match rng.range(0..=3) {
+        0 => RangePlan::Last(rng.log_range(1..=50_000)),
         1 if last + 20_000 < size => {
             RangePlan::Several(PartList::new(&[(first, 5_000), (last + 6_000, 10_000)]))
         }
@@ -180,43 +180,43 @@ fn draw_distant_range(dice: &mut Dice, size: u64) -> RangePlan {
 }
 
 /// Parts that follow each other with gaps, at least a byte each.
-fn draw_parts(dice: &mut Dice, size: u64) -> PartList {
-    let count = dice.size(2..=PARTS_MAX);
+fn draw_parts(rng: &mut Rng, size: u64) -> PartList {
+    let count = rng.size(2..=PARTS_MAX);
     let share = size / count as u64;
     let parts: Vec<_> = (0..count as u64)
         .map(|part| {
-            let skipped = dice.range(0..=share / 2);
-            (part * share + skipped, dice.range(1..=share - skipped))
+            let skipped = rng.range(0..=share / 2);
+            (part * share + skipped, rng.range(1..=share - skipped))
         })
         .collect();
     PartList::new(&parts)
 }
 
-fn draw_conduct(dice: &mut Dice, swarm: Swarm, body_bytes: u64) -> Conduct {
-    let misstep = |dice: &mut Dice| Misstep {
-        after_bytes: dice.range(0..=body_bytes + 200),
-        after: dice.log_micros(10..=2_000_000),
+fn draw_conduct(rng: &mut Rng, swarm: Swarm, body_bytes: u64) -> Conduct {
+    let departure = |rng: &mut Rng| Departure {
+        after_bytes: rng.range(0..=body_bytes + 200),
+        after: rng.log_micros(10..=2_000_000),
     };
-    if dice.chance(80) {
+    if rng.chance(80) {
         return Conduct::HalfClose;
     }
-    if dice.chance(60) {
+    if rng.chance(60) {
         return Conduct::Dribble {
-            interval: dice.log_micros(10..=10_000),
+            interval: rng.log_micros(10..=10_000),
         };
     }
-    if !swarm.misconduct || dice.chance(600) {
+    if !swarm.misconduct || rng.chance(600) {
         return Conduct::Proper;
     }
-    match dice.range(0..=3) {
-        0 => Conduct::Reset(misstep(dice)),
-        1 => Conduct::Vanish(misstep(dice)),
+    match rng.range(0..=3) {
+        0 => Conduct::Reset(departure(rng)),
+        1 => Conduct::Vanish(departure(rng)),
         2 => Conduct::StallHead {
-            sent_bytes: dice.size(0..=60),
+            sent_bytes: rng.size(0..=60),
         },
         _ => Conduct::Garbage {
-            length: dice.size(1..=5000),
-            key: dice.bits(),
+            length: rng.size(1..=5000),
+            key: rng.bits(),
             is_sealed: false,
         },
     }

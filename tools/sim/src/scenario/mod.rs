@@ -1,7 +1,7 @@
-//! A scenario: everything a run will meet, drawn from its seed before it begins.
+//! A scenario: all parameters and events of a run, drawn from its seed before it begins.
 //!
-//! It refuses to draw what the server does not promise to survive: what is promised is the table
-//! of [`Scenario::permits`]. Bounded: see `clients`; rates of trouble stay below 5 %.
+//! It refuses faults that the server does not have to survive: those it has to are in the table of
+//! [`Scenario::permits`]. Bounded: see `clients`; rates of faults stay below 5 %.
 
 mod clients;
 mod secure;
@@ -13,10 +13,10 @@ use core::time::Duration;
 use clock::Instant;
 use session::ReadLimits;
 
+use crate::abusive_peer::{AbusivePlan, Conduct as Abuse};
 use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
 use crate::content::Content;
-use crate::dice::Dice;
-use crate::rude::{Conduct as RudeConduct, RudePlan};
+use crate::rng::Rng;
 use clients::MTU_BYTES_MIN_V6;
 use theme::Swarm;
 pub(crate) use theme::{THEMES, Theme};
@@ -32,12 +32,12 @@ const FILES_MAX: u32 = 64;
 /// Objects the store has open at once. A failed read retires an object that others still use, and
 /// it is opened anew: each client may hold another one.
 const HANDLES_MAX: usize = 32;
-/// Objects larger than this are asked for in small parts only.
+/// Objects larger than this are requested in small ranges only.
 const SIZE_SMALL_MAX: u64 = 10_000_000;
-/// Most peers that answer for ever.
-const RUDE_MAX: usize = 3;
-/// Sizes of objects they ask for: more than any packet, and not the work of hours.
-const RUDE_BYTES: core::ops::Range<u64> = 20_000..SIZE_SMALL_MAX;
+/// Most abusive peers.
+const ABUSIVE_MAX: usize = 3;
+/// Sizes of objects they request: more than a packet, and not so much that a run takes hours.
+const ABUSIVE_OBJECT_BYTES: core::ops::Range<u64> = 20_000..SIZE_SMALL_MAX;
 /// TCP port of the server.
 pub(crate) const PORT: u16 = 80;
 /// Its port of TLS.
@@ -47,7 +47,7 @@ pub(crate) const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// The same for IPv6.
 pub(crate) const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 
-/// Trouble on one direction of the cable. Rates are in thousandths of frames.
+/// Faults of one direction of the network. Rates are in thousandths of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Path {
     /// Never arrives.
@@ -68,9 +68,9 @@ pub(crate) struct Path {
     pub(crate) queue_frames: usize,
 }
 
-/// Trouble on the disk.
+/// Faults of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct DiskTrouble {
+pub(crate) struct DiskFaults {
     /// Fastest read.
     pub(crate) latency_min: Duration,
     /// Slowest read; reads overtake each other.
@@ -93,57 +93,57 @@ pub(crate) struct DiskTrouble {
     pub(crate) read_bytes_max: u32,
 }
 
-/// Something that happens at a moment of the run.
+/// An event at a moment of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Happening {
+pub(crate) enum Event {
     /// The interface goes down.
     Down,
     /// And up again.
     Up,
-    /// An object's file is no longer what it was when it was opened.
+    /// The content of an object's file changes, and so do its times.
     Change {
         /// Its number.
         object: usize,
     },
-    /// The same, but that nobody can see it: size and times stay what they were.
+    /// The content changes, size and times do not: nothing shows the change.
     Alter {
         /// Its number.
         object: usize,
     },
-    /// The server is told to end: replies under way finish.
+    /// The server is shut down: replies in progress are completed.
     ShutDown,
-    /// It ends now: what is left is reset.
+    /// The server ends now: it resets all connections.
     Abort,
 }
 
-/// Everything a run will meet.
+/// All parameters and events of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
-    /// When the run begins: counters of time may be about to wrap.
+    /// When the run begins: 32-bit clocks may be about to wrap.
     pub(crate) epoch: Instant,
     /// Whether sequence numbers of the first connection wrap.
     pub(crate) wraps: bool,
-    /// Largest packet a router on the way lets pass; `None`: there is no router.
+    /// MTU of the path behind a router; `None`: there is no router.
     pub(crate) path_mtu_bytes: Option<u16>,
-    /// Thousandths of the clients' segments that somebody follows with a forged one.
-    pub(crate) spoof_permille: u64,
+    /// Thousandths of the clients' segments after which an off-path attacker sends one.
+    pub(crate) attack_permille: u64,
     /// MTU of the server's link.
     pub(crate) mtu_bytes: u16,
-    /// Largest packet the link cuts by itself; 0: none.
+    /// Largest packet the link segments itself; 0: no segmentation offload.
     pub(crate) segmentation_bytes_max: u32,
     /// Whether the link completes checksums.
     pub(crate) checksum_offload: bool,
     /// Frames the server's transmit queue holds before it says `Full`.
     pub(crate) transmit_queue_frames: usize,
-    /// Rate at which that queue empties, bits per second; 0: at once, so that it is never full.
+    /// Rate at which that queue drains, bits per second; 0: at once, so that it is never full.
     pub(crate) transmit_bits: u64,
     /// Slots of the arena.
     pub(crate) slots: u32,
     /// Bytes of each.
     pub(crate) slot_bytes: u32,
-    /// Certificates of the server's flight.
+    /// Certificates in the server's handshake.
     pub(crate) chain: usize,
-    /// Records one key of the server's seals.
+    /// Most records sealed with one key of the server.
     pub(crate) key_records_max: u64,
     /// Connection table.
     pub(crate) connections_max: usize,
@@ -157,7 +157,7 @@ pub(crate) struct Scenario {
     pub(crate) objects_max: usize,
     /// Whether the store answers look-ups in a later round.
     pub(crate) answers_later: bool,
-    /// How long the store believes what it knows of an object.
+    /// How long the store uses an object without looking its path up again.
     pub(crate) revalidate_after: Duration,
     /// Whether replies carry CORS fields.
     pub(crate) cors: bool,
@@ -166,68 +166,68 @@ pub(crate) struct Scenario {
     /// Server to clients.
     pub(crate) outbound: Path,
     /// The disk.
-    pub(crate) disk: DiskTrouble,
-    /// What is served.
+    pub(crate) disk: DiskFaults,
+    /// The objects served.
     pub(crate) objects: Vec<ObjectPlan>,
-    /// Who asks.
+    /// The clients.
     pub(crate) clients: Vec<ClientPlan>,
-    /// What happens meanwhile, in order of time.
-    pub(crate) agenda: Vec<(Instant, Happening)>,
-    /// What a connection may have read.
+    /// Events, in order of time.
+    pub(crate) events: Vec<(Instant, Event)>,
+    /// The read budget of a connection.
     pub(crate) read_limits: ReadLimits,
-    /// Who answers for ever.
-    pub(crate) rude: Vec<RudePlan>,
-    /// When the clients' router hands over to another; `None`: there is none.
-    pub(crate) handover_at: Option<Instant>,
+    /// The abusive peers.
+    pub(crate) abusive: Vec<AbusivePlan>,
+    /// When the clients' router fails over to another; `None`: there is none.
+    pub(crate) failover_at: Option<Instant>,
     /// Seed of the server's own secrets.
     pub(crate) server_seed: [u8; 32],
-    /// Seed of the link's and the disk's dice.
-    pub(crate) trouble_seed: u64,
+    /// Seed of the random numbers of link and disk.
+    pub(crate) fault_seed: u64,
 }
 
 impl Scenario {
     /// The scenario of `seed` under a theme.
     pub(crate) fn draw(seed: u64, theme: &Theme) -> Self {
-        let mut dice = Dice::new(seed, 1);
-        // Apart, so that what it draws moves nothing else.
-        let mut secure_dice = Dice::new(seed, 3);
-        let swarm = Swarm::draw(&mut dice, &mut secure_dice, theme);
-        let mtu_bytes = Self::draw_mtu(&mut dice);
-        let mut objects = Self::draw_objects(seed, &mut dice, swarm);
-        let epoch = Self::draw_epoch(&mut dice);
-        let agenda = Self::draw_agenda(&mut dice, swarm, epoch, &mut objects);
-        let clients = clients::draw_clients(&mut dice, swarm, epoch, mtu_bytes, &objects);
-        let delay = dice.log_micros(100..=50_000);
-        let slot_bytes = dice.pick(&[16_384, 32_768, 65_536]);
+        let mut rng = Rng::new(seed, 1);
+        // A stream of its own, so that its draws do not change others.
+        let mut secure_rng = Rng::new(seed, 3);
+        let swarm = Swarm::draw(&mut rng, &mut secure_rng, theme);
+        let mtu_bytes = Self::draw_mtu(&mut rng);
+        let mut objects = Self::draw_objects(seed, &mut rng, swarm);
+        let epoch = Self::draw_epoch(&mut rng);
+        let events = Self::draw_events(&mut rng, swarm, epoch, &mut objects);
+        let clients = clients::draw_clients(&mut rng, swarm, epoch, mtu_bytes, &objects);
+        let delay = rng.log_micros(100..=50_000);
+        let slot_bytes = rng.pick(&[16_384, 32_768, 65_536]);
         let mut scenario = Self {
             epoch,
-            wraps: dice.chance(30),
+            wraps: rng.chance(30),
             path_mtu_bytes: swarm.narrow_path.then(|| {
                 let v6 = clients.iter().any(|client| client.address.is_ipv6());
                 let least = if v6 { MTU_BYTES_MIN_V6 } else { MTU_BYTES_MIN };
-                let drawn = dice.range(least.into()..=mtu_bytes.max(least).into());
+                let drawn = rng.range(least.into()..=mtu_bytes.max(least).into());
                 u16::try_from(drawn).expect("invariant: within u16")
             }),
-            spoof_permille: if swarm.spoofing {
-                dice.log_range(5..=300)
+            attack_permille: if swarm.blind_attack {
+                rng.log_range(5..=300)
             } else {
                 0
             },
             mtu_bytes,
-            segmentation_bytes_max: if dice.chance(600) { 65_535 } else { 0 },
-            checksum_offload: dice.chance(500),
+            segmentation_bytes_max: if rng.chance(600) { 65_535 } else { 0 },
+            checksum_offload: rng.chance(500),
             transmit_bits: if swarm.transmit_famine {
-                dice.log_range(10_000_000..=2_000_000_000)
+                rng.log_range(10_000_000..=2_000_000_000)
             } else {
                 0
             },
             transmit_queue_frames: if swarm.transmit_famine {
-                dice.size(1..=8)
+                rng.size(1..=8)
             } else {
                 1024
             },
             slots: if swarm.slot_famine {
-                small(&mut dice, 2..=4)
+                small(&mut rng, 2..=4)
             } else {
                 24
             },
@@ -235,50 +235,49 @@ impl Scenario {
             chain: 1,
             key_records_max: u64::MAX,
             connections_max: if swarm.table_famine {
-                dice.size(1..=3)
+                rng.size(1..=3)
             } else {
                 64
             },
-            idle_timeout: Duration::from_secs(dice.range(10..=60)),
-            head_timeout: Duration::from_secs(dice.range(10..=30)),
-            send_timeout: Duration::from_secs(dice.range(60..=300)),
+            idle_timeout: Duration::from_secs(rng.range(10..=60)),
+            head_timeout: Duration::from_secs(rng.range(10..=30)),
+            send_timeout: Duration::from_secs(rng.range(60..=300)),
             objects_max: if swarm.object_famine {
-                dice.size(1..=3)
+                rng.size(1..=3)
             } else {
                 HANDLES_MAX
             },
-            answers_later: dice.chance(300),
-            revalidate_after: dice.log_micros(10..=1_000_000),
-            cors: dice.chance(300),
-            inbound: Self::draw_path(&mut dice, swarm, delay),
-            outbound: Self::draw_path(&mut dice, swarm, delay),
-            disk: Self::draw_disk(&mut dice, swarm, slot_bytes),
+            answers_later: rng.chance(300),
+            revalidate_after: rng.log_micros(10..=1_000_000),
+            cors: rng.chance(300),
+            inbound: Self::draw_path(&mut rng, swarm, delay),
+            outbound: Self::draw_path(&mut rng, swarm, delay),
+            disk: Self::draw_disk(&mut rng, swarm, slot_bytes),
             objects,
             clients,
-            agenda,
+            events,
             read_limits: ReadLimits::default(),
-            rude: Vec::new(),
-            handover_at: None,
-            server_seed: dice.key(),
-            trouble_seed: dice.bits(),
+            abusive: Vec::new(),
+            failover_at: None,
+            server_seed: rng.key(),
+            fault_seed: rng.bits(),
         }
         .consistent();
-        scenario.draw_secure(&mut secure_dice, swarm);
+        scenario.draw_secure(&mut secure_rng, swarm);
         scenario.draw_late(seed, theme);
         scenario
     }
 
-    /// The same, but without the guard against files that change unnoticed: they do, and nobody
-    /// speaks TLS.
+    /// The same, but files change unnoticed and there is no TLS, which would detect it.
     pub(crate) fn draw_unguarded(seed: u64, theme: &Theme) -> Self {
         let mut scenario = Self::draw(seed, &theme.without_tls());
-        scenario.alter_objects(&mut Dice::new(seed, 4));
+        scenario.alter_objects(&mut Rng::new(seed, 4));
         scenario
     }
 
-    /// Which failures the troubles of this scenario explain.
+    /// Which failures the faults of this scenario explain.
     ///
-    /// | Trouble                        | What a proper client may see                          |
+    /// | Fault                          | What a well-behaved client may see                    |
     /// |--------------------------------|-------------------------------------------------------|
     /// | loss, corruption, outages      | a close or 408 because its request came too late      |
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
@@ -286,46 +285,42 @@ impl Scenario {
     /// | keys that wear out, TLS 1.2    | a reset, or a close between replies                   |
     /// | small connection table         | a reset before the first reply                        |
     /// | small table of open objects    | 503                                                   |
-    /// | the server is told to end      | a close or reset between replies, none after it       |
+    /// | the server is shut down         | a close or reset between replies, none after it       |
     /// | everything else                | nothing at all                                        |
     pub(crate) fn permits(&self) -> Permits {
         let drops = |path: &Path| path.loss_permille > 0 || path.corrupt_permille > 0;
-        let outages = self
-            .agenda
+        let outages = self.events.iter().any(|(_, event)| *event == Event::Down);
+        let changes = self
+            .events
             .iter()
-            .any(|(_, happening)| *happening == Happening::Down);
-        let changes = self.agenda.iter().any(|(_, happening)| {
-            matches!(
-                happening,
-                Happening::Change { .. } | Happening::Alter { .. }
-            )
-        });
+            .any(|(_, event)| matches!(event, Event::Change { .. } | Event::Alter { .. }));
         let squeezed = |path: &Path| path.rate_bits > 0;
         Permits {
             broken_replies: self.disk.error_permille > 0 || changes,
             refusals: self.connections_max < self.connections_wanted(),
             busy: self.objects_max < HANDLES_MAX,
             worn_keys: self.key_records_max < u64::MAX,
-            closes_at: self.when(Happening::ShutDown),
-            aborts_at: self.when(Happening::Abort),
+            closes_at: self.when(Event::ShutDown),
+            aborts_at: self.when(Event::Abort),
             lateness: drops(&self.inbound)
                 || drops(&self.outbound)
                 || squeezed(&self.inbound)
                 || squeezed(&self.outbound)
                 || outages,
-            // Half, because the server's patience and the client's wait do not begin together.
+            // Half, because the server's timeout and the client's begin at different moments.
             lateness_min: self.idle_timeout.min(self.head_timeout) / 2,
         }
     }
 
-    fn when(&self, happening: Happening) -> Option<Instant> {
-        self.agenda
+    fn when(&self, event: Event) -> Option<Instant> {
+        self.events
             .iter()
-            .find(|(_, known)| *known == happening)
+            .find(|(_, known)| *known == event)
             .map(|(at, _)| *at)
     }
 
-    /// Most connections that can be open at once: a client's next may meet the last one's end.
+    /// Most connections that can be open at once: a client's next may begin before the last has
+    /// ended.
     fn connections_wanted(&self) -> usize {
         self.clients
             .iter()
@@ -333,39 +328,39 @@ impl Scenario {
             .sum()
     }
 
-    /// Peers that answer for ever, and a router that hands over; by dice of their own, so that all
-    /// else is what it was.
+    /// Draws the abusive peers and the router failover, from a stream of their own, so that seeds
+    /// from before these existed give the same scenarios otherwise.
     fn draw_late(&mut self, seed: u64, theme: &Theme) {
-        let mut dice = Dice::new(seed, 5);
-        let (is_rude, hands_over) = theme.draw_late(&mut dice);
-        let at = self.epoch + dice.log_micros(1_000..=2_000_000);
-        self.handover_at = hands_over.then_some(at);
-        let wanted = |object: &&ObjectPlan| RUDE_BYTES.contains(&object.size_bytes);
+        let mut rng = Rng::new(seed, 5);
+        let (is_abusive, fails_over) = theme.draw_late(&mut rng);
+        let at = self.epoch + rng.log_micros(1_000..=2_000_000);
+        self.failover_at = fails_over.then_some(at);
+        let wanted = |object: &&ObjectPlan| ABUSIVE_OBJECT_BYTES.contains(&object.size_bytes);
         let Some(object) = self
             .objects
             .iter()
             .find(wanted)
             .copied()
-            .filter(|_| is_rude)
+            .filter(|_| is_abusive)
         else {
             return;
         };
-        // Without TLS nobody could tell the bytes of two versions apart.
+        // Without TLS nothing could detect that a reply mixes two versions.
         let unnoticed = |object: &ObjectPlan| object.later.is_some_and(|later| !later.is_noticed);
         let is_secure = self.objects.iter().any(unnoticed);
-        for number in 0..u8::try_from(dice.size(1..=RUDE_MAX)).expect("invariant: few") {
-            self.rude.push(RudePlan {
+        for number in 0..u8::try_from(rng.size(1..=ABUSIVE_MAX)).expect("invariant: few") {
+            self.abusive.push(AbusivePlan {
                 number,
                 address: Ipv4Addr::new(10, 9, 3, number).into(),
-                starts: self.epoch + dice.log_micros(1..=200_000),
-                conduct: draw_rude_conduct(&mut dice),
-                secure: (dice.chance(400) || is_secure).then(|| secure::draw_plan(&mut dice)),
+                starts: self.epoch + rng.log_micros(1..=200_000),
+                conduct: draw_abuse(&mut rng),
+                secure: (rng.chance(400) || is_secure).then(|| secure::draw_plan(&mut rng)),
                 object,
                 send_timeout: self.send_timeout,
             });
         }
-        // They take nobody's place.
-        self.connections_max += self.rude.len();
+        // No client may be refused because of them.
+        self.connections_max += self.abusive.len();
     }
 
     /// Segmentation without checksums does not exist (virtio 1.2, 5.1.3.1).
@@ -376,22 +371,22 @@ impl Scenario {
 
     /// Mostly zero; else a moment soon after which a 32-bit count of milliseconds, or of
     /// microseconds, begins anew.
-    fn draw_epoch(dice: &mut Dice) -> Instant {
+    fn draw_epoch(rng: &mut Rng) -> Instant {
         let wrap = 1 << 32;
-        match dice.range(0..=9) {
-            0 => Instant::from_millis(wrap - dice.range(1..=2_000)),
-            1 => Instant::from_micros(wrap - dice.range(1..=2_000_000)),
+        match rng.range(0..=9) {
+            0 => Instant::from_millis(wrap - rng.range(1..=2_000)),
+            1 => Instant::from_micros(wrap - rng.range(1..=2_000_000)),
             _ => Instant::ZERO,
         }
     }
 
-    fn draw_mtu(dice: &mut Dice) -> u16 {
+    fn draw_mtu(rng: &mut Rng) -> u16 {
         let any =
-            u16::try_from(dice.range(MTU_BYTES_MIN.into()..=9000)).expect("invariant: within u16");
-        dice.pick(&[1500, 1500, 1500, 576, 1280, 9000, any])
+            u16::try_from(rng.range(MTU_BYTES_MIN.into()..=9000)).expect("invariant: within u16");
+        rng.pick(&[1500, 1500, 1500, 576, 1280, 9000, any])
     }
 
-    fn draw_objects(seed: u64, dice: &mut Dice, swarm: Swarm) -> Vec<ObjectPlan> {
+    fn draw_objects(seed: u64, rng: &mut Rng, swarm: Swarm) -> Vec<ObjectPlan> {
         let sizes = [
             0,
             1,
@@ -401,26 +396,26 @@ impl Scenario {
             65_536,
             100_000,
         ];
-        let draw_size = |dice: &mut Dice| match dice.range(0..=9) {
-            0 if dice.chance(300) => dice.log_range(5 << 30..=1 << 40),
-            0..=4 => dice.pick(&sizes),
-            5..=8 => dice.log_range(1..=300_000),
-            _ if swarm.large => dice.log_range(1_000_000..=6_000_000),
-            _ => dice.log_range(1..=300_000),
+        let draw_size = |rng: &mut Rng| match rng.range(0..=9) {
+            0 if rng.chance(300) => rng.log_range(5 << 30..=1 << 40),
+            0..=4 => rng.pick(&sizes),
+            5..=8 => rng.log_range(1..=300_000),
+            _ if swarm.large => rng.log_range(1_000_000..=6_000_000),
+            _ => rng.log_range(1..=300_000),
         };
-        (0..dice.size(1..=OBJECTS_MAX))
+        (0..rng.size(1..=OBJECTS_MAX))
             .map(|number| ObjectPlan {
                 number,
                 content: Content::new(seed, number as u64, 0),
                 later: None,
-                size_bytes: draw_size(dice),
+                size_bytes: draw_size(rng),
             })
             .collect()
     }
 
-    fn draw_path(dice: &mut Dice, swarm: Swarm, delay: Duration) -> Path {
-        let reorder_delay = dice.log_micros(10..=20_000);
-        let mut rate = |on| permille(dice, on);
+    fn draw_path(rng: &mut Rng, swarm: Swarm, delay: Duration) -> Path {
+        let reorder_delay = rng.log_micros(10..=20_000);
+        let mut rate = |on| permille(rng, on);
         Path {
             loss_permille: rate(swarm.loss),
             reorder_permille: rate(swarm.reorder),
@@ -429,113 +424,113 @@ impl Scenario {
             corrupt_permille: rate(swarm.corrupt),
             delay,
             rate_bits: if swarm.rate {
-                dice.log_range(2_000_000..=1_000_000_000)
+                rng.log_range(2_000_000..=1_000_000_000)
             } else {
                 0
             },
-            queue_frames: dice.size(20..=400),
+            queue_frames: rng.size(20..=400),
         }
     }
 
-    fn draw_disk(dice: &mut Dice, swarm: Swarm, slot_bytes: u32) -> DiskTrouble {
-        let latency_min = dice.log_micros(20..=2_000);
-        let mut rate = |on| permille(dice, on);
-        DiskTrouble {
+    fn draw_disk(rng: &mut Rng, swarm: Swarm, slot_bytes: u32) -> DiskFaults {
+        let latency_min = rng.log_micros(20..=2_000);
+        let mut rate = |on| permille(rng, on);
+        DiskFaults {
             latency_min,
             error_permille: rate(swarm.errors),
             partial_permille: rate(swarm.partials),
             stuck_permille: rate(swarm.stuck),
             stuck_max: Duration::from_millis(500),
-            latency_max: latency_min + dice.log_micros(20..=20_000),
+            latency_max: latency_min + rng.log_micros(20..=20_000),
             depth: if swarm.depth_famine {
-                small(dice, 1..=4)
+                small(rng, 1..=4)
             } else {
                 256
             },
             files: FILES_MAX,
-            block_bytes: dice.pick(&[512, 4096, 4096, 4096]),
-            read_bytes_max: dice.pick(&[slot_bytes, slot_bytes, 16_384, 4096]),
+            block_bytes: rng.pick(&[512, 4096, 4096, 4096]),
+            read_bytes_max: rng.pick(&[slot_bytes, slot_bytes, 16_384, 4096]),
         }
     }
 
-    fn draw_agenda(
-        dice: &mut Dice,
+    fn draw_events(
+        rng: &mut Rng,
         swarm: Swarm,
         epoch: Instant,
         objects: &mut [ObjectPlan],
-    ) -> Vec<(Instant, Happening)> {
-        let mut agenda = Vec::new();
-        let moment = |dice: &mut Dice, from: Instant| from + dice.log_micros(1_000..=2_000_000);
+    ) -> Vec<(Instant, Event)> {
+        let mut events = Vec::new();
+        let moment = |rng: &mut Rng, from: Instant| from + rng.log_micros(1_000..=2_000_000);
         if swarm.outages {
             let mut at = epoch;
-            for _ in 0..dice.range(1..=3) {
-                at = moment(dice, at);
-                agenda.push((at, Happening::Down));
-                at = moment(dice, at);
-                agenda.push((at, Happening::Up));
+            for _ in 0..rng.range(1..=3) {
+                at = moment(rng, at);
+                events.push((at, Event::Down));
+                at = moment(rng, at);
+                events.push((at, Event::Up));
             }
         }
         if swarm.changes {
-            let object = dice.size(0..=objects.len() - 1);
+            let object = rng.size(0..=objects.len() - 1);
             objects[object].later = Some(Later {
-                content: Content::new(dice.bits(), object as u64, 1),
+                content: Content::new(rng.bits(), object as u64, 1),
                 is_noticed: true,
             });
-            agenda.push((moment(dice, epoch), Happening::Change { object }));
+            events.push((moment(rng, epoch), Event::Change { object }));
         }
         if swarm.ending {
-            let at = moment(dice, epoch);
-            agenda.push((at, Happening::ShutDown));
-            if dice.chance(500) {
-                agenda.push((moment(dice, at), Happening::Abort));
+            let at = moment(rng, epoch);
+            events.push((at, Event::ShutDown));
+            if rng.chance(500) {
+                events.push((moment(rng, at), Event::Abort));
             }
         }
-        agenda.sort_by_key(|(at, _)| *at);
-        agenda
+        events.sort_by_key(|(at, _)| *at);
+        events
     }
 }
 
-fn draw_rude_conduct(dice: &mut Dice) -> RudeConduct {
-    let interval = dice.log_micros(1_000_000..=60_000_000);
-    dice.pick(&[
-        RudeConduct::ShutAtFin,
-        RudeConduct::Shut,
-        RudeConduct::Drip { interval },
-        RudeConduct::NeverFirst,
-        RudeConduct::SmallWindow,
-        RudeConduct::TinyRanges,
+fn draw_abuse(rng: &mut Rng) -> Abuse {
+    let interval = rng.log_micros(1_000_000..=60_000_000);
+    rng.pick(&[
+        Abuse::ShutAtFin,
+        Abuse::Shut,
+        Abuse::Drip { interval },
+        Abuse::NeverFirst,
+        Abuse::SmallWindow,
+        Abuse::TinyRanges,
     ])
 }
 
-/// A rate of up to 5 %, small ones as likely as large ones; drawn even if it is off.
-fn permille(dice: &mut Dice, on: bool) -> u16 {
-    let drawn = u16::try_from(dice.log_range(1..=50)).expect("invariant: within u16");
+/// A rate of up to 5 %, log-uniform; drawn even if it is not used.
+fn permille(rng: &mut Rng, on: bool) -> u16 {
+    let drawn = u16::try_from(rng.log_range(1..=50)).expect("invariant: within u16");
     if on { drawn } else { 0 }
 }
 
-fn small(dice: &mut Dice, range: core::ops::RangeInclusive<u64>) -> u32 {
-    u32::try_from(dice.range(range)).expect("invariant: small")
+fn small(rng: &mut Rng, range: core::ops::RangeInclusive<u64>) -> u32 {
+    u32::try_from(rng.range(range)).expect("invariant: small")
 }
 
 #[cfg(test)]
 mod tests {
     use super::clients::{BODY_BYTES_MAX_LARGE, CLIENTS_MAX, MTU_BYTES_MIN_V6};
     use super::secure::FLOOD_MAX;
-    use super::{Happening, Scenario, THEMES};
+    use super::{Event, Scenario, THEMES};
 
     fn draw(seed: u64) -> Scenario {
         Scenario::draw(seed, &THEMES[0])
     }
 
-    /// Without TLS nobody could tell the bytes of two versions apart.
+    /// Without TLS nothing could detect that a reply mixes two versions.
     #[test]
     fn unnoticed_changes_are_met_over_tls_only() {
-        // In run 5426 one of the peers that answer for ever met such a change over plain HTTP.
+        // Seed 5426: an abusive peer met such a change over plain HTTP.
         for scenario in (0..300).chain([5426]).map(draw) {
-            let altered = |happening| matches!(happening, Happening::Alter { .. });
-            if scenario.agenda.iter().any(|(_, what)| altered(*what)) {
+            let altered = |event| matches!(event, Event::Alter { .. });
+            if scenario.events.iter().any(|(_, what)| altered(*what)) {
                 assert!(scenario.clients.iter().all(|c| c.secure.is_some()));
-                assert!(scenario.rude.iter().all(|peer| peer.secure.is_some()));
+                assert!(scenario.abusive.iter().all(|peer| peer.secure.is_some()));
             }
         }
     }
@@ -560,7 +555,7 @@ mod tests {
                 .map(|request| request.expected().body.object_bytes())
                 .sum();
             assert!(asked <= BODY_BYTES_MAX_LARGE);
-            assert!(scenario.agenda.is_sorted_by_key(|(at, _)| *at));
+            assert!(scenario.events.is_sorted_by_key(|(at, _)| *at));
             for client in &scenario.clients {
                 let v6 = client.address.is_ipv6();
                 assert!(!v6 || client.mtu_bytes >= MTU_BYTES_MIN_V6);
@@ -575,7 +570,7 @@ mod tests {
         assert!(both(&|s| s.segmentation_bytes_max > 0));
         assert!(both(&|s| s.checksum_offload));
         assert!(both(&|s| s.slots < 5));
-        assert!(both(&|s| s.agenda.is_empty()));
+        assert!(both(&|s| s.events.is_empty()));
         assert!(both(&|s| s.permits().broken_replies));
         assert!(both(&|s| s.permits().refusals));
         assert!(both(&|s| s.permits().lateness));

@@ -1,23 +1,23 @@
-//! Which kinds of trouble a run knows, and named choices of them.
+//! The kinds of faults, and named sets of them.
 //!
-//! Swarm style: each run switches a random subset of the troubles off, so that none always hides
-//! behind another. Themes share their dice: a trouble a theme does not allow is drawn all the same
-//! and thrown away.
+//! Swarm testing: each run switches a random subset of the faults off, so that none always hides
+//! another. All themes use the same random numbers: a fault that a theme does not allow is drawn
+//! and not used.
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
-/// A choice of troubles with a name, for runs that look for one thing.
+/// A named set of faults, for runs that test one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Theme {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What it is for.
+    /// Its description on the command line.
     pub(crate) help: &'static str,
-    /// Whether each trouble is drawn for it, or always off.
+    /// Which faults may be drawn.
     allows: Swarm,
 }
 
-/// Which kinds of trouble a run knows.
+/// The kinds of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Swarm {
     pub(super) loss: bool,
@@ -37,19 +37,19 @@ pub(super) struct Swarm {
     pub(super) narrow_path: bool,
     pub(super) object_famine: bool,
     pub(super) ending: bool,
-    pub(super) spoofing: bool,
+    pub(super) blind_attack: bool,
     pub(super) misconduct: bool,
     pub(super) large: bool,
-    /// Some clients speak TLS; no trouble by itself.
+    /// Some clients use TLS; no fault by itself.
     pub(super) tls: bool,
     pub(super) worn_keys: bool,
     pub(super) unnoticed: bool,
     pub(super) flood: bool,
-    pub(super) rude: bool,
-    pub(super) handover: bool,
+    pub(super) abusive: bool,
+    pub(super) failover: bool,
 }
 
-const NO_TROUBLE: Swarm = Swarm {
+const NO_FAULT: Swarm = Swarm {
     loss: false,
     reorder: false,
     duplicate: false,
@@ -67,18 +67,18 @@ const NO_TROUBLE: Swarm = Swarm {
     narrow_path: false,
     object_famine: false,
     ending: false,
-    spoofing: false,
+    blind_attack: false,
     misconduct: false,
     large: false,
     tls: true,
     worn_keys: false,
     unnoticed: false,
     flood: false,
-    rude: false,
-    handover: false,
+    abusive: false,
+    failover: false,
 };
 
-const EVERY_TROUBLE: Swarm = Swarm {
+const EVERY_FAULT: Swarm = Swarm {
     loss: true,
     reorder: true,
     duplicate: true,
@@ -96,31 +96,31 @@ const EVERY_TROUBLE: Swarm = Swarm {
     narrow_path: true,
     object_famine: true,
     ending: true,
-    spoofing: true,
+    blind_attack: true,
     misconduct: true,
     large: true,
     tls: true,
     worn_keys: true,
     unnoticed: true,
     flood: true,
-    rude: true,
-    handover: true,
+    abusive: true,
+    failover: true,
 };
 
-/// Every theme; the first is the usual one.
+/// Every theme; the first is the default.
 pub(crate) const THEMES: &[Theme] = &[
     Theme {
         name: "swarm",
-        help: "a random subset of all troubles",
-        allows: EVERY_TROUBLE,
+        help: "a random subset of all faults",
+        allows: EVERY_FAULT,
     },
     Theme {
         name: "clean",
-        help: "no trouble at all",
-        allows: NO_TROUBLE,
+        help: "no faults",
+        allows: NO_FAULT,
     },
     Theme {
-        name: "cable",
+        name: "network",
         help: "loss, reordering, duplicates, corruption, narrow links and paths",
         allows: Swarm {
             loss: true,
@@ -129,7 +129,7 @@ pub(crate) const THEMES: &[Theme] = &[
             corrupt: true,
             rate: true,
             narrow_path: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
@@ -141,7 +141,7 @@ pub(crate) const THEMES: &[Theme] = &[
             stuck: true,
             depth_famine: true,
             changes: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
@@ -153,7 +153,7 @@ pub(crate) const THEMES: &[Theme] = &[
             object_famine: true,
             transmit_famine: true,
             depth_famine: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
@@ -161,85 +161,85 @@ pub(crate) const THEMES: &[Theme] = &[
         help: "the interface goes down and up",
         allows: Swarm {
             outages: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
         name: "conduct",
-        help: "clients that reset, vanish, stall or talk nonsense, and forged segments",
+        help: "clients that reset, vanish, stall or send garbage, and an off-path attacker",
         allows: Swarm {
             misconduct: true,
-            spoofing: true,
-            ..NO_TROUBLE
+            blind_attack: true,
+            ..NO_FAULT
         },
     },
     Theme {
         name: "keys",
-        help: "keys that wear out after a few records, on a lossy cable",
+        help: "keys with a limit of a few records, on a lossy network",
         allows: Swarm {
             loss: true,
             reorder: true,
             worn_keys: true,
             large: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
         name: "reseal",
-        help: "TLS only, files that change unnoticed, and a lossy cable",
+        help: "TLS only, files that change unnoticed, and a lossy network",
         allows: Swarm {
             loss: true,
             reorder: true,
             slot_famine: true,
             unnoticed: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
         name: "flood",
-        help: "handshakes that nobody finishes, while others are served",
+        help: "floods of unfinished handshakes",
         allows: Swarm {
             loss: true,
             slot_famine: true,
             misconduct: true,
             flood: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
     Theme {
-        name: "rude",
-        help: "peers that answer for ever, to stay or to have much read",
+        name: "abusive",
+        help: "peers that hold connections open for ever, or cause many reads",
         allows: Swarm {
-            rude: true,
-            ..NO_TROUBLE
+            abusive: true,
+            ..NO_FAULT
         },
     },
     Theme {
-        name: "handover",
-        help: "the clients' router hands over to another, and strangers forge segments",
+        name: "failover",
+        help: "the clients' router fails over, and an off-path attacker",
         allows: Swarm {
-            handover: true,
-            spoofing: true,
-            ..NO_TROUBLE
+            failover: true,
+            blind_attack: true,
+            ..NO_FAULT
         },
     },
     Theme {
         name: "plain",
-        help: "a random subset of all troubles that there are without TLS, and no TLS",
+        help: "a random subset of all faults, without TLS",
         allows: Swarm {
             tls: false,
             worn_keys: false,
             unnoticed: false,
             flood: false,
-            ..EVERY_TROUBLE
+            ..EVERY_FAULT
         },
     },
     Theme {
         name: "ending",
-        help: "the server is told to end",
+        help: "the server is shut down",
         allows: Swarm {
             ending: true,
-            ..NO_TROUBLE
+            ..NO_FAULT
         },
     },
 ];
@@ -250,20 +250,21 @@ impl Theme {
         THEMES.iter().find(|theme| theme.name == name)
     }
 
-    /// Draws, by dice of their own, what was thought of later than all else: whether some peers
-    /// answer for ever, and whether the clients' router hands over to another.
-    pub(super) fn draw_late(&self, dice: &mut Dice) -> (bool, bool) {
+    /// Draws, from a stream of their own, the faults that were added last: abusive peers, and the
+    /// failover of the clients' router.
+    pub(super) fn draw_late(&self, rng: &mut Rng) -> (bool, bool) {
         let mut draw = |allowed: bool, name: &str, permille: u64| {
             let permille = if self.name == name { 1000 } else { permille };
-            dice.chance(permille) && allowed
+            rng.chance(permille) && allowed
         };
-        let rude = draw(self.allows.rude, "rude", 40);
-        // Whose frames are lost for other reasons may say nothing while the first router lives.
-        let handover = draw(self.allows.handover, "handover", 0);
-        (rude, handover)
+        let abusive = draw(self.allows.abusive, "abusive", 40);
+        // Only in its own theme: a client whose frames are lost for other reasons may send none
+        // while the first router still forwards.
+        let failover = draw(self.allows.failover, "failover", 0);
+        (abusive, failover)
     }
 
-    /// The same where nobody speaks TLS.
+    /// The same without TLS.
     pub(super) const fn without_tls(mut self) -> Self {
         self.allows.tls = false;
         self
@@ -271,17 +272,17 @@ impl Theme {
 }
 
 impl Swarm {
-    /// Draws every trouble, whether the theme allows it or not: themes share their dice. What has
-    /// to do with TLS comes out of dice of its own.
-    pub(super) fn draw(dice: &mut Dice, secure_dice: &mut Dice, theme: &Theme) -> Self {
+    /// Draws every fault, whether the theme allows it or not, so that all themes use the same random
+    /// numbers. Faults of TLS have a stream of their own.
+    pub(super) fn draw(rng: &mut Rng, secure_rng: &mut Rng, theme: &Theme) -> Self {
         let allows = theme.allows;
-        let mut secure = |allowed: bool, permille: u64| secure_dice.chance(permille) && allowed;
-        // What a theme is named for is always there.
+        let mut secure = |allowed: bool, permille: u64| secure_rng.chance(permille) && allowed;
+        // The fault that a theme is named after is always on.
         let often = |name: &str, permille: u64| if theme.name == name { 1000 } else { permille };
         let unnoticed = secure(allows.unnoticed, often("reseal", 60));
         let worn_keys = secure(allows.worn_keys, often("keys", 200));
         let flood = secure(allows.flood, often("flood", 20));
-        let mut draw = |allowed: bool, permille: u64| dice.chance(permille) && allowed;
+        let mut draw = |allowed: bool, permille: u64| rng.chance(permille) && allowed;
         Self {
             loss: draw(allows.loss, 500),
             reorder: draw(allows.reorder, 500),
@@ -300,16 +301,16 @@ impl Swarm {
             narrow_path: draw(allows.narrow_path, 200),
             object_famine: draw(allows.object_famine, 150),
             ending: draw(allows.ending, 100),
-            spoofing: draw(allows.spoofing, 200),
+            blind_attack: draw(allows.blind_attack, 200),
             misconduct: draw(allows.misconduct, 500),
-            // Keys wear out by much of it only.
+            // Only large objects reach the limit of a key.
             large: draw(allows.large, if theme.name == "keys" { 300 } else { 10 }),
             tls: allows.tls,
             worn_keys,
             unnoticed,
             flood,
-            rude: allows.rude,
-            handover: allows.handover,
+            abusive: allows.abusive,
+            failover: allows.failover,
         }
     }
 }

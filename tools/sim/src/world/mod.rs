@@ -1,71 +1,71 @@
-//! One run: a server, a cable and some clients on one virtual clock, until nothing moves.
+//! One run: a server, a network and some clients on one virtual clock, until nobody has work.
 //!
-//! Time jumps to the earliest moment anybody waits for; at each moment everybody acts until
-//! nobody has anything to do. It refuses to run for ever: a run that has not gone quiet within
-//! [`STEPS_MAX`] steps, [`STEPS_MAX_AT_ONCE`] steps of one moment or [`VIRTUAL_MAX`] is a hang,
-//! and a hang is a failure. At quiet the books must balance: see [`Books::imbalance`].
+//! Time jumps to the earliest timer; at each moment server, clients and network run until none has
+//! anything to do. It refuses to run for ever: a run that has not ended within [`STEPS_MAX`] steps,
+//! [`STEPS_MAX_AT_ONCE`] steps of one moment or [`VIRTUAL_MAX`] is a hang, and a hang is a failure.
+//! At the end the server must hold no resources: see [`Resources::leak`].
 
-mod handover;
-pub(crate) mod spoofer;
-pub(crate) mod tape;
+pub(crate) mod blind_attacker;
+mod failover;
+pub(crate) mod frame_log;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use clock::{Duration, Instant};
 
+use crate::abusive_peer::AbusivePeer;
 use crate::client::{Client, Secured, Violation, mac_of};
-use crate::forge;
-use crate::rude::Rude;
-use crate::scenario::{Happening, SERVER_V4, SERVER_V6};
-use handover::Handover;
+use crate::crafted;
+use crate::scenario::{Event, SERVER_V4, SERVER_V6};
+use blind_attacker::BlindAttacker;
+use failover::Failover;
+use frame_log::{Direction, FrameLog};
 use session::ReadLimits;
-use spoofer::Spoofer;
-use tape::{Direction, Tape};
 use wire::{MacAddress, Route};
 
 /// Steps of a whole run.
 const STEPS_MAX: u64 = 3_000_000;
 /// Steps in which the clock stood still.
 const STEPS_MAX_AT_ONCE: u64 = 20_000;
-/// Virtual time of a whole run. Long: a vanished peer is given up only after many backed-off
-/// retransmissions, and TIME-WAIT follows.
+/// Most virtual time of a run. Long: a connection to a vanished peer ends only after many
+/// backed-off retransmissions, and TIME-WAIT follows.
 const VIRTUAL_MAX: Duration = Duration::from_secs(2 * 3600);
 
 const ETHERNET_BYTES: usize = 14;
-/// The router of a narrow path.
+/// The router of a path with a small MTU.
 const ROUTER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 2, 1]);
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 2, 1);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 2, 1);
 
-/// What a world needs of a server.
+/// The server of a run.
 pub(crate) trait Server {
     /// Does what is due at `now`; whether there was anything.
     fn step(&mut self, now: Instant) -> bool;
     /// When `step` next has work, its disk included; `None`: only a frame wakes it.
     fn poll_timeout(&self) -> Option<Instant>;
-    /// Something happens to it.
-    fn handle_happening(&mut self, now: Instant, happening: Happening);
-    /// What it holds.
-    fn books(&self) -> Books;
-    /// Objects somebody still uses, asked once at the very end.
+    /// An event of the scenario.
+    fn handle_event(&mut self, now: Instant, event: Event);
+    /// The resources it holds.
+    fn resources(&self) -> Resources;
+    /// Objects still in use; called once at the very end.
     fn held_objects(&mut self, now: Instant) -> u64;
-    /// Why it cannot go on, if it cannot.
+    /// The error that ended it, if one did.
     fn failure(&self) -> Option<&str>;
-    /// Promises it was seen to break by whoever watches its link.
+    /// Violations that its link found.
     fn violations(&self) -> &[Violation];
-    /// What it read and what it sent.
+    /// Bytes it read and sent.
     fn reading(&self) -> Reading;
-    /// Makes a canary of it, where the deliberate bug is close to the server.
+    /// Adds the deliberate bug of a canary, if that bug is in the server.
     fn plant(&mut self, canary: Canary);
     /// Name and value of its counters.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// What a world needs of a cable.
-pub(crate) trait Cable {
+/// The network of a run.
+pub(crate) trait Network {
     /// The next frame that reached the clients' end by `now`.
     fn receive(&mut self, now: Instant) -> Option<Vec<u8>>;
-    /// A client's frame sets out.
+    /// A client sends a frame.
     fn transmit(&mut self, now: Instant, frame: Vec<u8>);
     /// When a frame next reaches either end.
     fn poll_timeout(&self) -> Option<Instant>;
@@ -73,9 +73,9 @@ pub(crate) trait Cable {
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// What a server holds: at quiet, nothing.
+/// Resources a server holds; none at the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct Resources {
     /// Slots of the arena.
     pub(crate) slots: usize,
     /// Of these, free ones.
@@ -86,9 +86,9 @@ pub(crate) struct Books {
     pub(crate) connections: usize,
 }
 
-impl Books {
-    /// What is not as it must be once every client is done; `None` if all is.
-    pub(crate) fn imbalance(&self) -> Option<String> {
+impl Resources {
+    /// What is still held once every client is done; `None`: nothing.
+    pub(crate) fn leak(&self) -> Option<String> {
         let balanced = Self {
             slots: self.slots,
             free_slots: self.slots,
@@ -98,19 +98,19 @@ impl Books {
     }
 }
 
-/// What a server read from its disk, and what for.
+/// Bytes a server read from its disk, and what they are compared with.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reading {
     /// Bytes read.
     pub(crate) read_bytes: u64,
-    /// Bytes of all streams that were sent, lost ones counted once.
+    /// Bytes of all streams that were sent, retransmissions not counted.
     pub(crate) sent_bytes: u64,
     /// Connections begun.
     pub(crate) connections: u64,
 }
 
 impl Reading {
-    /// What is read beyond proportion, if anything is, after so long.
+    /// A violation if more was read than the read budget permits after so long.
     fn excess(&self, lasted: Duration) -> Option<String> {
         let limits = ReadLimits::default();
         let floor = u128::from(limits.floor_bytes_per_second) * lasted.as_millis() / 1000;
@@ -124,68 +124,72 @@ impl Reading {
     }
 }
 
-/// What is being read for a connection when it ends is never sent: 16 reads of a slot.
+/// Reads in progress when a connection ends are never sent: at most 16, of a slot each.
 const READS_UNDER_WAY_BYTES: u128 = 16 << 16;
-/// What a server reads that counts nothing.
+/// The read budget of the canary that has none.
 pub(crate) const UNLIMITED_READS: ReadLimits = ReadLimits {
     factor: u64::MAX,
     burst_bytes: u64::MAX,
     floor_bytes_per_second: u64::MAX,
 };
-/// How long a server waits that gives nobody up.
-pub(crate) const ENDLESS_PATIENCE: Duration = Duration::from_secs(1 << 30);
+/// The send timeout of the canary that has none.
+pub(crate) const SEND_TIMEOUT_NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// A deliberate bug outside the server: the checkers must find each, or they check nothing.
+/// A deliberate bug: the checks must find each, or they check nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Canary {
-    /// The clients believe one byte of one object to be another.
-    Belief,
-    /// One frame's payload is altered so that its checksum still holds.
+    /// The clients expect another byte at one offset of each object.
+    WrongByte,
+    /// One frame's payload is altered so that its checksum stays right.
     Frame,
-    /// One slot is not given back.
+    /// One slot is not freed.
     Slot,
-    /// From some moment on, no frame arrives anywhere.
+    /// From some moment on all frames to the clients are lost.
     Silence,
-    /// What is sent again is altered, under a checksum that holds.
+    /// Retransmissions are altered, with a right checksum.
     Repeat,
-    /// Files change, and neither they nor TLS show it.
+    /// Files change without a change of size or times, and there is no TLS.
     Unnoticed,
-    /// The server counts nothing of what it reads for whom.
+    /// The server has no read budget.
     Reads,
-    /// The server waits for ever for what is not acknowledged.
-    Patience,
+    /// The server has no send timeout.
+    SendTimeout,
 }
 
 impl Canary {
     /// Every canary, what it is called on the command line, and what it does.
     pub(crate) const NAMES: &[(&str, Self, &str)] = &[
         (
-            "belief",
-            Self::Belief,
-            "the clients believe one byte to be another",
+            "wrong-byte",
+            Self::WrongByte,
+            "the clients expect one wrong byte",
         ),
         (
             "frame",
             Self::Frame,
-            "one frame is altered under a checksum that holds",
+            "one frame is altered, with a right checksum",
         ),
-        ("slot", Self::Slot, "one slot is not given back"),
-        ("silence", Self::Silence, "no frame arrives any more"),
-        ("repeat", Self::Repeat, "what is sent again is altered"),
+        ("slot", Self::Slot, "one slot is not freed"),
+        (
+            "silence",
+            Self::Silence,
+            "all frames to the clients are lost",
+        ),
+        ("repeat", Self::Repeat, "retransmissions are altered"),
         (
             "unnoticed",
             Self::Unnoticed,
-            "files change, and neither they nor TLS show it",
+            "files change unnoticed, without TLS",
         ),
         (
             "reads",
             Self::Reads,
-            "reads are not counted (see --scenario rude)",
+            "no read budget (see --scenario abusive)",
         ),
         (
-            "patience",
-            Self::Patience,
-            "who takes nothing is never reset (see --scenario rude)",
+            "send-timeout",
+            Self::SendTimeout,
+            "no send timeout (see --scenario abusive)",
         ),
     ];
 }
@@ -193,11 +197,11 @@ impl Canary {
 /// How a run ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    /// Broken promises; empty: the run passed.
+    /// What failed; empty: the run passed.
     pub(crate) violations: Vec<Violation>,
     /// Hash of every frame both ways, with its time.
     pub(crate) digest: u64,
-    /// Virtual time until quiet.
+    /// Virtual time of the run.
     pub(crate) lasted: Duration,
     /// Steps of the loop.
     pub(crate) steps: u64,
@@ -207,9 +211,9 @@ pub(crate) struct Outcome {
     pub(crate) replies: u64,
     /// Body bytes compared with their objects.
     pub(crate) verified_bytes: u64,
-    /// What became of TLS.
+    /// Counts of TLS handshakes.
     pub(crate) secured: Secured,
-    /// What the clients excused, by reason: see [`crate::client::Report`].
+    /// Failures that an injected fault explains, by reason: see [`crate::client::Report`].
     pub(crate) late: u64,
     pub(crate) broken: u64,
     pub(crate) refused: u64,
@@ -223,9 +227,9 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Excuses are paid for by trouble: one failed read, one record that is no longer what it was,
-    /// or one worn key breaks one reply; one full table refuses one connection. A reset before the
-    /// first byte may be either.
+    /// A violation if more connections failed than the server counted faults: one failed read, one
+    /// changed record or one exhausted key breaks one reply; one full table refuses one connection.
+    /// A reset before the first byte may be either.
     fn overdrawn_excuses(&self) -> Option<String> {
         let count = |wanted: &str| -> u64 {
             self.counters
@@ -252,22 +256,22 @@ impl Outcome {
     }
 }
 
-/// What else lives in a world.
+/// What a run has besides server, network and clients.
 #[derive(Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct Environment {
     /// When the run begins.
     pub(crate) epoch: Instant,
-    /// What happens, in order of time.
-    pub(crate) agenda: Vec<(Instant, Happening)>,
-    /// A router between server and clients passes packets of so many bytes, and complains of
-    /// larger ones.
+    /// Events, in order of time.
+    pub(crate) events: Vec<(Instant, Event)>,
+    /// MTU behind a router between server and clients, which answers larger packets by Packet Too
+    /// Big.
     pub(crate) path_mtu_bytes: Option<u16>,
-    /// Somebody who forges segments.
-    pub(crate) spoofer: Option<Spoofer>,
-    /// When the router between server and clients hands over to another, if there is one.
-    pub(crate) handover_at: Option<Instant>,
-    /// Peers that answer for ever.
-    pub(crate) rude: Vec<Rude>,
+    /// An off-path attacker.
+    pub(crate) blind_attacker: Option<BlindAttacker>,
+    /// When the router between server and clients fails over, if there is one.
+    pub(crate) failover_at: Option<Instant>,
+    /// Peers that exhaust resources.
+    pub(crate) abusive: Vec<AbusivePeer>,
 }
 
 /// A run under way.
@@ -275,75 +279,75 @@ pub(crate) struct World<S, C> {
     now: Instant,
     epoch: Instant,
     path_mtu_bytes: Option<u16>,
-    spoofer: Option<Spoofer>,
-    handover: Option<Handover>,
-    rude: Vec<Rude>,
-    /// What was read beyond proportion.
+    blind_attacker: Option<BlindAttacker>,
+    failover: Option<Failover>,
+    abusive: Vec<AbusivePeer>,
+    /// The violation of the read budget, if any.
     excess: Option<Violation>,
     server: S,
-    cable: C,
+    network: C,
     clients: Vec<Client>,
-    agenda: std::vec::IntoIter<(Instant, Happening)>,
-    next_happening: Option<(Instant, Happening)>,
-    tape: Tape,
+    events: std::vec::IntoIter<(Instant, Event)>,
+    next_event: Option<(Instant, Event)>,
+    frame_log: FrameLog,
     canary: Option<Canary>,
     steps: u64,
     steps_at_once: u64,
 }
 
-impl<S: Server, C: Cable> World<S, C> {
+impl<S: Server, C: Network> World<S, C> {
     pub(crate) fn new(
         server: S,
-        cable: C,
+        network: C,
         clients: Vec<Client>,
-        surroundings: Surroundings,
-        tape: Tape,
+        environment: Environment,
+        frame_log: FrameLog,
     ) -> Self {
-        let Surroundings {
+        let Environment {
             epoch,
-            agenda,
+            events,
             path_mtu_bytes,
-            spoofer,
-            handover_at,
-            rude,
-        } = surroundings;
-        let mut agenda = agenda.into_iter();
-        let next_happening = agenda.next();
+            blind_attacker,
+            failover_at,
+            abusive,
+        } = environment;
+        let mut events = events.into_iter();
+        let next_event = events.next();
         Self {
             now: epoch,
             epoch,
             path_mtu_bytes,
-            spoofer,
-            handover: handover_at.map(Handover::new),
-            rude,
+            blind_attacker,
+            failover: failover_at.map(Failover::new),
+            abusive,
             excess: None,
             server,
-            cable,
+            network,
             clients,
-            agenda,
-            next_happening,
-            tape,
+            events,
+            next_event,
+            frame_log,
             canary: None,
             steps: 0,
             steps_at_once: 0,
         }
     }
 
-    /// Plants a deliberate bug.
+    /// Adds a deliberate bug.
     pub(crate) fn plant(&mut self, canary: Canary) {
         self.canary = Some(canary);
         self.server.plant(canary);
     }
 
-    /// Runs until quiet, or until that is not to be expected any more.
-    pub(crate) fn run(mut self) -> (Outcome, Tape) {
+    /// Runs to the end, or until it counts as a hang.
+    pub(crate) fn run(mut self) -> (Outcome, FrameLog) {
         let hang = loop {
             self.act_until_idle();
             if self.is_quiet() && self.server.poll_timeout().is_none() {
                 break None;
             }
             let Some(next) = self.next_moment() else {
-                break (!self.is_quiet()).then(|| "nothing left that could happen".to_owned());
+                break (!self.is_quiet()).then(|| "no timer is pending".to_owned());
             };
             if next > self.now {
                 self.now = next;
@@ -357,16 +361,16 @@ impl<S: Server, C: Cable> World<S, C> {
         self.conclude(hang)
     }
 
-    /// Everybody acts at this moment until nobody has anything to do.
+    /// Runs everything at this moment until nothing has work.
     fn act_until_idle(&mut self) {
         loop {
             self.steps += 1;
             self.steps_at_once += 1;
             let moved = [
-                self.let_happen(),
+                self.handle_due_event(),
                 self.deliver(),
                 self.poll_clients(),
-                self.poll_rude(),
+                self.poll_abusive(),
                 self.poll_server(),
             ];
             if !moved.contains(&true) || self.steps_at_once > STEPS_MAX_AT_ONCE {
@@ -375,13 +379,13 @@ impl<S: Server, C: Cable> World<S, C> {
         }
     }
 
-    fn let_happen(&mut self) -> bool {
-        let Some((_, happening)) = self.next_happening.filter(|(at, _)| *at <= self.now) else {
+    fn handle_due_event(&mut self) -> bool {
+        let Some((_, event)) = self.next_event.filter(|(at, _)| *at <= self.now) else {
             return false;
         };
-        self.tape.note(self.now, format_args!("{happening:?}"));
-        self.server.handle_happening(self.now, happening);
-        self.next_happening = self.agenda.next();
+        self.frame_log.note(self.now, format_args!("{event:?}"));
+        self.server.handle_event(self.now, event);
+        self.next_event = self.events.next();
         true
     }
 
@@ -389,12 +393,14 @@ impl<S: Server, C: Cable> World<S, C> {
         self.server.step(self.now)
     }
 
-    /// Hands what reached the clients' end to those it is addressed to.
+    /// Delivers frames to the clients they are addressed to.
     fn deliver(&mut self) -> bool {
         let mut moved = false;
-        while let Some(mut frame) = self.cable.receive(self.now) {
+        while let Some(mut frame) = self.network.receive(self.now) {
             moved = true;
-            if self.canary == Some(Canary::Silence) && self.tape.frames() > SILENCE_AFTER_FRAMES {
+            if self.canary == Some(Canary::Silence)
+                && self.frame_log.frames() > SILENCE_AFTER_FRAMES
+            {
                 continue;
             }
             if self.canary == Some(Canary::Frame) && swap_payload_words(&mut frame) {
@@ -403,18 +409,23 @@ impl<S: Server, C: Cable> World<S, C> {
             if self.is_too_big(&frame) {
                 continue;
             }
-            self.tape.record(self.now, Direction::ToClients, &frame);
+            self.frame_log
+                .record(self.now, Direction::ToClients, &frame);
             let Some(destination) = frame.first_chunk::<6>() else {
                 continue;
             };
-            if let Some(rude) = self.rude.iter_mut().find(|rude| rude.is_at(*destination)) {
-                rude.handle_frame(frame);
+            if let Some(abusive) = self
+                .abusive
+                .iter_mut()
+                .find(|abusive| abusive.is_at(*destination))
+            {
+                abusive.handle_frame(frame);
                 continue;
             }
-            if let Some(handover) = &self.handover
-                && handover.is_router(*destination)
+            if let Some(failover) = &self.failover
+                && failover.is_router(*destination)
             {
-                let to = handover.forward(self.now, &frame);
+                let to = failover.forward(self.now, &frame);
                 let mut clients = self.clients.iter_mut();
                 if let Some(client) = clients.find(|client| Some(client.address()) == to) {
                     frame[..6].copy_from_slice(&mac_of(client.number()));
@@ -439,7 +450,7 @@ impl<S: Server, C: Cable> World<S, C> {
         moved
     }
 
-    /// The router drops what its next link does not take, and says so.
+    /// The router drops a packet above the path MTU and answers by Packet Too Big.
     fn is_too_big(&mut self, frame: &[u8]) -> bool {
         let Some(mtu_bytes) = self.path_mtu_bytes else {
             return false;
@@ -463,47 +474,50 @@ impl<S: Server, C: Cable> World<S, C> {
                 SERVER_V4.into()
             },
         };
-        if let Some(complaint) = forge::packet_too_big(&route, frame, mtu_bytes) {
-            self.tape.record(self.now, Direction::ToServer, &complaint);
-            self.cable.transmit(self.now, complaint);
+        if let Some(too_big) = crafted::packet_too_big(&route, frame, mtu_bytes) {
+            self.frame_log
+                .record(self.now, Direction::ToServer, &too_big);
+            self.network.transmit(self.now, too_big);
         }
         true
     }
 
     fn poll_clients(&mut self) -> bool {
-        let (now, cable, tape) = (self.now, &mut self.cable, &mut self.tape);
-        let (spoofer, handover) = (&mut self.spoofer, &self.handover);
+        let (now, network, frame_log) = (self.now, &mut self.network, &mut self.frame_log);
+        let (blind_attacker, failover) = (&mut self.blind_attacker, &self.failover);
         let mut moved = false;
         for client in &mut self.clients {
             moved |= client.poll(now, &mut |mut frame| {
-                if let Some(handover) = handover {
-                    handover.pass(now, &mut frame);
+                if let Some(failover) = failover {
+                    failover.pass(now, &mut frame);
                 }
-                tape.record(now, Direction::ToServer, &frame);
-                let forged = spoofer.as_mut().and_then(|spoofer| spoofer.follow(&frame));
-                cable.transmit(now, frame);
+                frame_log.record(now, Direction::ToServer, &frame);
+                let forged = blind_attacker
+                    .as_mut()
+                    .and_then(|blind_attacker| blind_attacker.follow(&frame));
+                network.transmit(now, frame);
                 if let Some(forged) = forged {
-                    tape.record(now, Direction::ToServer, &forged);
-                    cable.transmit(now, forged);
+                    frame_log.record(now, Direction::ToServer, &forged);
+                    network.transmit(now, forged);
                 }
             });
         }
         moved
     }
 
-    fn poll_rude(&mut self) -> bool {
-        let (now, cable, tape) = (self.now, &mut self.cable, &mut self.tape);
+    fn poll_abusive(&mut self) -> bool {
+        let (now, network, frame_log) = (self.now, &mut self.network, &mut self.frame_log);
         let mut moved = false;
-        for rude in &mut self.rude {
-            moved |= rude.poll(now, &mut |frame| {
-                tape.record(now, Direction::ToServer, &frame);
-                cable.transmit(now, frame);
+        for abusive in &mut self.abusive {
+            moved |= abusive.poll(now, &mut |frame| {
+                frame_log.record(now, Direction::ToServer, &frame);
+                network.transmit(now, frame);
             });
         }
         moved
     }
 
-    /// Holds what was read against what was sent.
+    /// Compares bytes read with bytes sent.
     fn check_reads(&mut self) {
         if self.excess.is_none() {
             let lasted = self.now.since(self.epoch);
@@ -512,15 +526,15 @@ impl<S: Server, C: Cable> World<S, C> {
     }
 
     fn next_moment(&self) -> Option<Instant> {
-        let rude = self.rude.iter().filter_map(Rude::poll_at).min();
+        let abusive = self.abusive.iter().filter_map(AbusivePeer::poll_at).min();
         let clients = self.clients.iter().filter_map(Client::poll_at).min();
-        let happening = self.next_happening.map(|(at, _)| at);
+        let event = self.next_event.map(|(at, _)| at);
         [
-            self.cable.poll_timeout(),
+            self.network.poll_timeout(),
             self.server.poll_timeout(),
             clients,
-            rude,
-            happening,
+            abusive,
+            event,
         ]
         .into_iter()
         .flatten()
@@ -529,16 +543,16 @@ impl<S: Server, C: Cable> World<S, C> {
 
     fn is_quiet(&self) -> bool {
         self.clients.iter().all(Client::is_done)
-            && self.rude.iter().all(Rude::is_done)
-            && self.books().imbalance().is_none()
+            && self.abusive.iter().all(AbusivePeer::is_done)
+            && self.resources().leak().is_none()
     }
 
-    fn books(&self) -> Books {
-        let mut books = self.server.books();
+    fn resources(&self) -> Resources {
+        let mut resources = self.server.resources();
         if self.canary == Some(Canary::Slot) {
-            books.free_slots -= 1;
+            resources.free_slots -= 1;
         }
-        books
+        resources
     }
 
     fn exhausted(&self) -> Option<String> {
@@ -549,22 +563,22 @@ impl<S: Server, C: Cable> World<S, C> {
             return Some(format!("more than {STEPS_MAX_AT_ONCE} steps at one moment"));
         }
         if self.steps > STEPS_MAX {
-            return Some(format!("not quiet after {STEPS_MAX} steps"));
+            return Some(format!("not ended after {STEPS_MAX} steps"));
         }
         let lasted = self.now.since(self.epoch);
-        (lasted > VIRTUAL_MAX).then(|| format!("not quiet after {} s", VIRTUAL_MAX.as_secs()))
+        (lasted > VIRTUAL_MAX).then(|| format!("not ended after {} s", VIRTUAL_MAX.as_secs()))
     }
 
-    fn conclude(mut self, hang: Option<String>) -> (Outcome, Tape) {
+    fn conclude(mut self, hang: Option<String>) -> (Outcome, FrameLog) {
         let mut outcome = Outcome {
-            digest: self.tape.digest(),
+            digest: self.frame_log.digest(),
             lasted: self.now.since(self.epoch),
             steps: self.steps,
-            frames: self.tape.frames(),
+            frames: self.frame_log.frames(),
             counters: self.server.counters(),
             ..Outcome::default()
         };
-        outcome.counters.extend(self.cable.counters());
+        outcome.counters.extend(self.network.counters());
         for client in &self.clients {
             let report = client.report();
             outcome.replies += report.replies;
@@ -581,22 +595,22 @@ impl<S: Server, C: Cable> World<S, C> {
         }
         self.check_reads();
         outcome.violations.extend(self.excess.take());
-        let rude = self.rude.iter().filter_map(Rude::violation);
-        outcome.violations.extend(rude.cloned());
+        let abusive = self.abusive.iter().filter_map(AbusivePeer::violation);
+        outcome.violations.extend(abusive.cloned());
         let seen = self.server.violations();
         outcome.violations.extend(seen.iter().cloned());
         outcome.violations.extend(outcome.overdrawn_excuses());
         if let Some(failure) = self.server.failure() {
             outcome
                 .violations
-                .push(format!("the server gave up: {failure}"));
+                .push(format!("the server failed: {failure}"));
         }
         if hang.is_none() {
             let held = self.server.held_objects(self.now);
             if held > 0 {
                 outcome
                     .violations
-                    .push(format!("{held} objects are held by nobody"));
+                    .push(format!("{held} objects are held without a connection"));
             }
         }
         if let Some(reason) = hang {
@@ -606,20 +620,20 @@ impl<S: Server, C: Cable> World<S, C> {
                 .push(format!("hang at {at_ms} ms: {reason}"));
             let waiting = self.clients.iter().filter(|client| !client.is_done());
             outcome.violations.extend(waiting.map(Client::describe));
-            if let Some(imbalance) = self.books().imbalance() {
-                outcome.violations.push(format!("books: {imbalance}"));
+            if let Some(leak) = self.resources().leak() {
+                outcome.violations.push(format!("resources: {leak}"));
             }
         }
-        (outcome, self.tape)
+        (outcome, self.frame_log)
     }
 }
 
-/// The canary of silence lets a run begin.
+/// Frames that the canary `silence` delivers first.
 const SILENCE_AFTER_FRAMES: u64 = 12;
-/// A frame of this size is mostly content: headers and a reply's head are shorter.
+/// A frame of this size holds content: headers and a reply's head are shorter.
 const CONTENT_FRAME_BYTES: usize = 1000;
 
-/// Swaps two 16-bit words near the end of a data frame: no Internet checksum notices.
+/// Swaps two 16-bit words near the end of a data frame, which does not change its checksum.
 pub(crate) fn swap_payload_words(frame: &mut [u8]) -> bool {
     if frame.len() < CONTENT_FRAME_BYTES {
         return false;

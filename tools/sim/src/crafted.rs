@@ -1,8 +1,7 @@
-//! Frames nobody's TCP would send: arbitrary segments with sound checksums, and a router's
-//! complaint that a packet is too big.
+//! Crafted frames: TCP segments with any header and right checksums, and ICMP Packet Too Big.
 //!
-//! Emitted by `wire`, whose own tests hold it against smoltcp. It refuses nothing its callers ask
-//! for but lengths an IP packet cannot say.
+//! Emitted by `wire`, whose own tests compare it with smoltcp. It refuses lengths that do not fit
+//! an IP header.
 
 use core::net::IpAddr;
 
@@ -15,10 +14,10 @@ use wire::{HEADERS_BYTES_MAX, Route, TcpChecksum, TcpRepr, emit_tcp};
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
-/// What a router quotes of an IPv4 packet: header and eight bytes (RFC 792), and then some.
+/// Bytes of the packet that a router quotes: more than header and eight bytes (RFC 792).
 const QUOTE_BYTES: usize = 64;
 
-/// A TCP segment with every checksum right, whatever else it is.
+/// A frame with this TCP segment, all checksums right.
 pub(crate) fn tcp(route: &Route, segment: &TcpRepr, payload: &[u8]) -> Vec<u8> {
     let mut buffer = [0; HEADERS_BYTES_MAX];
     let length = emit_tcp(
@@ -32,8 +31,9 @@ pub(crate) fn tcp(route: &Route, segment: &TcpRepr, payload: &[u8]) -> Vec<u8> {
     [&buffer[..length], payload].concat()
 }
 
-/// A router's answer to `frame`: the next link takes packets of `mtu_bytes` only. `None` if the
-/// frame is no IP packet of the route's family. `route` is the router's, to the frame's sender.
+/// ICMP Fragmentation Needed or ICMPv6 Packet Too Big, from a router to the sender of `frame`:
+/// the MTU of the next link is `mtu_bytes`. `None` if `frame` has no IP packet of the family of
+/// `route`, which is from the router to the sender.
 pub(crate) fn packet_too_big(route: &Route, frame: &[u8], mtu_bytes: u16) -> Option<Vec<u8>> {
     let packet = frame.get(ETHERNET_BYTES..)?;
     let quote = &packet[..packet.len().min(QUOTE_BYTES)];

@@ -1,12 +1,12 @@
-//! The record of a run: a digest of every frame, and on request a line or a capture of each.
+//! The log of a run's frames: a digest of all, and on request a line for each, or a pcap file.
 //!
-//! Two runs of one seed have the same record. Ciphertext would be the exception, since the keys of
-//! a handshake do not come out of the seed, so of what may be ciphertext only the **shape** is
-//! recorded: of a sound segment of TLS its headers (without the checksum) and its length, of a
-//! damaged frame or one that may quote another its Ethernet header and its length. Of plaintext
-//! every byte counts. The capture has all bytes of both.
+//! Two runs of one seed have the same digest and lines. The keys of a TLS handshake do not come
+//! from the seed, so of frames that may hold ciphertext only headers and length are in the digest:
+//! of a valid TLS segment all headers but the checksum, of a damaged frame, or one that may quote
+//! another, the Ethernet header. Of all other frames every byte is. The pcap file has every byte of
+//! all frames.
 //!
-//! It refuses to influence the run: it only sees. Lines are in a stable format, so that two runs
+//! It refuses to influence the run. Lines are in a stable format, so that two runs
 //! can be compared with `diff`. Bounded by the run; a capture is kept in memory until its end.
 
 use core::fmt;
@@ -22,22 +22,22 @@ use crate::scenario::SECURE_PORT;
 /// Which way a frame went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
-    /// From a client, before the cable had its way with it.
+    /// From a client, before the network loses, delays or changes it.
     ToServer,
-    /// To the clients, after the cable had its way with it.
+    /// To the clients, after the network delivered it.
     ToClients,
 }
 
-/// The record of a run.
+/// The log of a run's frames.
 #[derive(Debug, Default)]
-pub(crate) struct Tape {
+pub(crate) struct FrameLog {
     digest: Digest,
     frames: u64,
     lines: Option<Vec<String>>,
     capture: Option<Vec<u8>>,
 }
 
-impl Tape {
+impl FrameLog {
     /// Keeps the digest, and lines and a capture if wanted.
     pub(crate) fn new(lines: bool, capture: bool) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Tape {
         }
     }
 
-    /// A frame passed the clients' end of the cable.
+    /// A frame passed the clients' end of the network.
     pub(crate) fn record(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
         self.frames += 1;
         self.digest.add(now.as_nanos());
@@ -66,7 +66,7 @@ impl Tape {
         }
     }
 
-    /// Something else happened.
+    /// Adds a line about something other than a frame.
     pub(crate) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{} ! {what}", Stamp(now)));
@@ -126,7 +126,7 @@ impl Digest {
         self.0 ^= self.0 >> 32;
     }
 
-    /// Every byte of what must repeat, and the shape of what cannot.
+    /// Every byte of plaintext; headers and length of ciphertext.
     fn add_frame(&mut self, frame: &[u8]) {
         match sealed_part(frame) {
             None => self.add_bytes(frame),
@@ -167,7 +167,7 @@ struct Sealed {
     checksum: Option<usize>,
 }
 
-/// The part of `frame` that may be ciphertext; `None` if all of it is the seed's.
+/// The part of `frame` that may be ciphertext; `None` if the seed determines all of it.
 fn sealed_part(frame: &[u8]) -> Option<Sealed> {
     let unknown = Sealed {
         from: ETHERNET_BYTES.min(frame.len()),
@@ -326,16 +326,16 @@ mod tests {
 
     use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 
-    use super::{Direction, Instant, Tape};
-    use crate::forge;
+    use super::{Direction, FrameLog, Instant};
+    use crate::crafted;
     use crate::scenario::{PORT, SECURE_PORT};
 
     #[test]
     fn the_digest_sees_time_direction_content_and_length() {
         let digest = |nanos, direction, frame: &[u8]| {
-            let mut tape = Tape::new(false, false);
-            tape.record(Instant::from_nanos(nanos), direction, frame);
-            tape.digest()
+            let mut frame_log = FrameLog::new(false, false);
+            frame_log.record(Instant::from_nanos(nanos), direction, frame);
+            frame_log.digest()
         };
         let base = digest(1, Direction::ToServer, &[1; 20]);
         assert_eq!(base, digest(1, Direction::ToServer, &[1; 20]));
@@ -363,13 +363,13 @@ mod tests {
             window,
             options: TcpOptions::default(),
         };
-        forge::tcp(&route, &segment, payload)
+        crafted::tcp(&route, &segment, payload)
     }
 
     fn digest(frame: &[u8]) -> u64 {
-        let mut tape = Tape::new(false, false);
-        tape.record(Instant::ZERO, Direction::ToClients, frame);
-        tape.digest()
+        let mut frame_log = FrameLog::new(false, false);
+        frame_log.record(Instant::ZERO, Direction::ToClients, frame);
+        frame_log.digest()
     }
 
     #[test]
@@ -393,23 +393,23 @@ mod tests {
 
     #[test]
     fn a_capture_holds_each_frame_behind_its_header() {
-        let mut tape = Tape::new(true, true);
-        tape.record(
+        let mut frame_log = FrameLog::new(true, true);
+        frame_log.record(
             Instant::from_nanos(3_000_000_007),
             Direction::ToServer,
             &[9; 60],
         );
-        let capture = tape.capture().expect("wanted");
+        let capture = frame_log.capture().expect("wanted");
         assert_eq!(capture.len(), 24 + 16 + 60);
         assert_eq!(
             capture[24..40],
             [3, 0, 0, 0, 7, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]
         );
-        assert_eq!(tape.lines().len(), 1);
+        assert_eq!(frame_log.lines().len(), 1);
         assert!(
-            tape.lines()[0].starts_with("    3.000000007 > "),
+            frame_log.lines()[0].starts_with("    3.000000007 > "),
             "{}",
-            tape.lines()[0]
+            frame_log.lines()[0]
         );
     }
 }

@@ -1,15 +1,15 @@
-//! Peers that answer for ever: each keeps to TCP as far as a server can see, and wants no more than
-//! to stay, or to have as much read as can be for the little it takes.
+//! Peers that exhaust resources while they keep to TCP as far as a server can see: some hold a
+//! connection open for ever, others make the server read much and take little of it.
 //!
-//! smoltcp would not do that; this is a TCP of its own, of a hundred lines: it sends a piece at a
-//! time, takes what comes in order, and acknowledges what its conduct says. What it hears is not
-//! compared with anything: that is what the clients are for.
+//! smoltcp would not do that; this is a small TCP of its own: it sends a piece at a time, takes
+//! what arrives in order, and acknowledges what its [`Abuse`] says. What it receives is not
+//! compared with anything: the clients do that.
 //!
-//! Those that want to stay are a test of the server's patience: once it must have ended, the peer
-//! asks whether it is still remembered, by a segment that a connection answers by an ACK and no
-//! connection by a reset. It refuses to wait longer than [`Rude::ends_by`], and says nothing any
-//! more after [`STAYS_MAX`]. Those that want reads are judged by the world, which knows what left
-//! the disk: see [`crate::world`].
+//! Those that hold connections test the server's timeouts. After the moment by which the server
+//! must have given the connection up, the peer sends a segment that an open connection answers by
+//! an ACK and a closed one by a reset. It refuses to wait longer than [`AbusivePeer::ends_by`], and
+//! is silent after [`STAYS_MAX`]. Those that cause reads are checked by the world, which counts
+//! what the disk read: see [`crate::world`].
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -27,95 +27,95 @@ use crate::atlas::MAC;
 use crate::client::Violation;
 use crate::client::plan::{ObjectPlan, SecurePlan};
 use crate::client::secure::{Secure, client_config};
-use crate::forge;
+use crate::crafted;
 use crate::scenario::{PORT, SECURE_PORT, SERVER_V4, SERVER_V6};
 
-/// Its side of every connection.
+/// Local port of every connection.
 const SOURCE_PORT: u16 = 50_000;
-/// The smallest packet the server sends by its own will (`tcp::SEGMENT_BYTES_MIN`).
+/// The smallest segment the server chooses by itself (`tcp::SEGMENT_BYTES_MIN`).
 const SEGMENT_BYTES: u16 = 536;
-/// Text it sends at once.
+/// Most bytes of a request in one segment.
 const PIECE_BYTES: usize = 500;
-/// What is not acknowledged within this is sent again.
+/// Its retransmission timeout.
 const RESEND_AFTER: Duration = Duration::from_millis(700);
-/// With nothing heard for so long, more is asked for.
+/// The next requests are sent when nothing has arrived for so long.
 const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// Times that more is asked for.
+/// Most rounds of requests.
 const ROUNDS_MAX: u32 = 60;
 /// Ranges and pipelined requests of [`Conduct::TinyRanges`]: as many as the server serves.
 const RANGES: u64 = 16;
 const PIPELINE: usize = 8;
-/// A peer that wants reads leaves after this.
+/// A peer that causes reads ends after this.
 const READS_FOR: Duration = Duration::from_secs(5);
-/// A peer that wants to stay says nothing any more after this, come what may.
+/// A peer that holds its connection is silent after this in any case.
 const STAYS_MAX: Duration = Duration::from_secs(3000);
-/// Beyond the server's patience: round trips, timers that are not exact, a slow disk.
+/// Added to the server's timeouts: round trips, timers that are not exact, a slow disk.
 const SLACK: Duration = Duration::from_secs(30);
-/// How long a server may wait for the acknowledgment of its FIN, from when it is first heard.
-const FIN_PATIENCE_MAX: Duration = Duration::from_secs(100);
-/// How often, and how long apart, a peer asks whether it is remembered.
+/// How long a server may wait for the ACK of its FIN, from when the FIN first arrives.
+const FIN_TIMEOUT_MAX: Duration = Duration::from_secs(100);
+/// How often, and how far apart, a peer probes whether the connection is still open.
 const QUESTIONS_MAX: u32 = 5;
 const ASKS_EACH: Duration = Duration::from_secs(1);
 
-/// What such a peer is after.
+/// How a peer exhausts resources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Conduct {
-    /// Takes its reply, never acknowledges the FIN behind it, and answers each by a window of 0.
+    /// Takes its reply, never acknowledges the FIN behind it, and answers each FIN by a window of 0.
     ShutAtFin,
-    /// Shuts its window when the first data comes, and answers every probe.
+    /// Closes its window when the first data arrives, and answers every probe.
     Shut,
-    /// Takes a byte now and then.
+    /// Acknowledges one byte at a time.
     Drip {
         /// Time between two bytes.
         interval: Duration,
     },
-    /// Says that everything arrived but the first byte.
+    /// Never acknowledges the first byte, and answers all data.
     NeverFirst,
-    /// Takes a packet's worth at a time, at once.
+    /// Has a window of one small segment, and acknowledges at once.
     SmallWindow,
-    /// Asks for single bytes, far apart, in many ranges of many requests.
+    /// Requests single bytes, far apart, in many ranges of many requests.
     TinyRanges,
 }
 
-/// One such peer.
+/// One abusive peer.
 #[derive(Clone, Debug)]
-pub(crate) struct RudePlan {
+pub(crate) struct AbusivePlan {
     /// Its number, which makes its MAC address.
     pub(crate) number: u8,
-    /// Where it is.
+    /// Its IP address.
     pub(crate) address: IpAddr,
     /// When it begins.
     pub(crate) starts: Instant,
-    /// What it is after.
+    /// What it does.
     pub(crate) conduct: Conduct,
-    /// Whether it speaks TLS, and how.
+    /// Its TLS parameters; `None`: no TLS.
     pub(crate) secure: Option<SecurePlan>,
-    /// What it asks for; larger than a few packets.
+    /// The object it requests; larger than a few segments.
     pub(crate) object: ObjectPlan,
-    /// The server resets who takes nothing for so long.
+    /// The `send_timeout` of the server.
     pub(crate) send_timeout: Duration,
 }
 
 /// See the module.
-pub(crate) struct Rude {
-    plan: RudePlan,
+pub(crate) struct AbusivePeer {
+    plan: AbusivePlan,
     phase: Phase,
     secure: Option<Secure>,
     config: Option<Arc<ClientConfig>>,
     inbox: VecDeque<Vec<u8>>,
-    /// Text that the server has not acknowledged, and where it begins.
+    /// Data that the server has not acknowledged, and SND.UNA.
     outbox: Vec<u8>,
     next: u32,
     resend_at: Instant,
-    /// The next byte of the server's, as far as it came in order, and as far as we say so.
-    heard: u32,
-    told: u32,
+    /// RCV.NXT as it is, and as the peer acknowledges it.
+    rcv_nxt: u32,
+    acked: u32,
     window: u16,
     has_asked: bool,
     rounds: u32,
-    heard_at: Instant,
+    received_at: Instant,
     drips_at: Instant,
-    /// Until when the connection may live.
+    /// By when the server must have ended the connection.
     ends_by: Option<Instant>,
     leaves_at: Instant,
     violation: Option<Violation>,
@@ -123,25 +123,25 @@ pub(crate) struct Rude {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Begins at its time.
+    /// Has not begun.
     Waiting,
-    /// Sent its SYN.
+    /// Has sent its SYN.
     Opening,
-    /// Speaks.
+    /// The connection is open.
     Open,
-    /// Asks whether it is remembered.
+    /// Probes whether the connection is still open.
     Asking(u32),
-    /// Says nothing any more.
+    /// Is silent.
     Over,
 }
 
-/// The MAC address of rude peer `number`.
+/// The MAC address of abusive peer `number`.
 const fn mac_of(number: u8) -> [u8; 6] {
     [0x02, 0, 0, 0, 3, number]
 }
 
-impl Rude {
-    pub(crate) fn new(plan: RudePlan) -> Self {
+impl AbusivePeer {
+    pub(crate) fn new(plan: AbusivePlan) -> Self {
         let starts = plan.starts;
         let wants_reads = matches!(plan.conduct, Conduct::SmallWindow | Conduct::TinyRanges);
         let stays = if wants_reads { READS_FOR } else { STAYS_MAX };
@@ -157,12 +157,12 @@ impl Rude {
             outbox: Vec::new(),
             next: u32::from(plan.number) << 20,
             resend_at: starts,
-            heard: 0,
-            told: 0,
+            rcv_nxt: 0,
+            acked: 0,
             window,
             has_asked: false,
             rounds: 0,
-            heard_at: starts,
+            received_at: starts,
             drips_at: starts,
             ends_by: None,
             leaves_at: starts + stays,
@@ -176,7 +176,7 @@ impl Rude {
         mac == mac_of(self.plan.number)
     }
 
-    /// A frame arrived; it is looked at in the next `poll`.
+    /// A frame arrived; the next `poll` handles it.
     pub(crate) fn handle_frame(&mut self, frame: Vec<u8>) {
         if self.phase != Phase::Over {
             self.inbox.push_back(frame);
@@ -193,7 +193,7 @@ impl Rude {
             }) = parse_frame(&frame, ChecksumState::Unverified)
                 && segment.destination_port == SOURCE_PORT
             {
-                self.hear(now, &segment, payload, sink);
+                self.handle_segment(now, &segment, payload, sink);
             }
         }
         while self.poll_at().is_some_and(|due| due <= now) {
@@ -228,7 +228,7 @@ impl Rude {
         self.phase == Phase::Over
     }
 
-    /// A connection that should have been gone and was not.
+    /// A connection that was still open after the timeouts of the server.
     pub(crate) const fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
@@ -245,7 +245,7 @@ impl Rude {
             Phase::Asking(asked) => {
                 self.phase = Phase::Asking(asked + 1);
                 self.resend_at = now + ASKS_EACH;
-                // RFC 9293 s3.8.4: what is before the window is answered.
+                // RFC 9293 s3.8.4: a segment before the window is answered.
                 sink(self.segment(self.next.wrapping_sub(1), TcpFlags::ACK, &[]));
             }
             Phase::Open if self.leaves_at <= now => self.phase = Phase::Over,
@@ -253,17 +253,17 @@ impl Rude {
                 self.phase = Phase::Asking(0);
                 self.resend_at = now;
             }
-            Phase::Open => self.speak(now, sink),
+            Phase::Open => self.send_due(now, sink),
             Phase::Over => {}
         }
     }
 
-    fn speak(&mut self, now: Instant, sink: &mut dyn FnMut(Vec<u8>)) {
+    fn send_due(&mut self, now: Instant, sink: &mut dyn FnMut(Vec<u8>)) {
         if self.drips() && self.drips_at <= now {
             if let Conduct::Drip { interval } = self.plan.conduct {
                 self.drips_at = now + interval;
             }
-            self.told = self.told.wrapping_add(1);
+            self.acked = self.acked.wrapping_add(1);
             sink(self.acknowledgment());
         }
         if self.asks_again_at().is_some_and(|at| at <= now) {
@@ -277,10 +277,10 @@ impl Rude {
 
     fn drips(&self) -> bool {
         let drips = matches!(self.plan.conduct, Conduct::Drip { .. });
-        drips && self.ends_by.is_some() && self.told != self.heard
+        drips && self.ends_by.is_some() && self.acked != self.rcv_nxt
     }
 
-    /// When more is asked for: the peer is after reads, and all it asked for has come.
+    /// When the next requests are sent: the peer causes reads, and all replies have arrived.
     fn asks_again_at(&self) -> Option<Instant> {
         let wants_reads = matches!(
             self.plan.conduct,
@@ -288,10 +288,10 @@ impl Rude {
         );
         let asks =
             wants_reads && self.has_asked && self.outbox.is_empty() && self.rounds < ROUNDS_MAX;
-        asks.then(|| self.heard_at + ASKS_AGAIN_AFTER)
+        asks.then(|| self.received_at + ASKS_AGAIN_AFTER)
     }
 
-    fn hear(
+    fn handle_segment(
         &mut self,
         now: Instant,
         segment: &TcpRepr,
@@ -305,10 +305,10 @@ impl Rude {
         match self.phase {
             Phase::Opening if segment.flags.contains(TcpFlags::SYN) => {
                 self.next = self.next.wrapping_add(1);
-                self.heard = segment.sequence.0.wrapping_add(1);
-                self.told = self.heard;
+                self.rcv_nxt = segment.sequence.0.wrapping_add(1);
+                self.acked = self.rcv_nxt;
                 self.phase = Phase::Open;
-                self.heard_at = now;
+                self.received_at = now;
                 sink(self.acknowledgment());
                 match &self.config {
                     Some(config) => self.secure = Some(Secure::new(config)),
@@ -317,13 +317,13 @@ impl Rude {
                 self.take_output(now, sink);
             }
             Phase::Open => {
-                self.hear_acknowledgment(now, segment, sink);
-                self.hear_text(now, segment, payload, sink);
+                self.handle_acknowledgment(now, segment, sink);
+                self.handle_data(now, segment, payload, sink);
             }
             Phase::Asking(_) => {
                 let (number, conduct) = (self.plan.number, self.plan.conduct);
                 self.violation = Some(format!(
-                    "rude peer {number} is still remembered, {conduct:?}"
+                    "the connection of abusive peer {number} is still open, {conduct:?}"
                 ));
                 self.phase = Phase::Over;
             }
@@ -331,7 +331,7 @@ impl Rude {
         }
     }
 
-    fn hear_acknowledgment(
+    fn handle_acknowledgment(
         &mut self,
         now: Instant,
         segment: &TcpRepr,
@@ -348,7 +348,7 @@ impl Rude {
         }
     }
 
-    fn hear_text(
+    fn handle_data(
         &mut self,
         now: Instant,
         segment: &TcpRepr,
@@ -356,32 +356,32 @@ impl Rude {
         sink: &mut dyn FnMut(Vec<u8>),
     ) {
         let is_fin = segment.flags.contains(TcpFlags::FIN);
-        let is_probe = segment.sequence.0 == self.told.wrapping_sub(1);
+        let is_probe = segment.sequence.0 == self.acked.wrapping_sub(1);
         if payload.is_empty() && !is_fin && !is_probe {
             return;
         }
-        let known = self.heard.wrapping_sub(segment.sequence.0);
+        let known = self.rcv_nxt.wrapping_sub(segment.sequence.0);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         if let Some(new) = payload.get(known..).filter(|new| !new.is_empty()) {
-            self.heard_at = now;
+            self.received_at = now;
             let new = new.to_vec();
-            self.take_text(now, &new, sink);
+            self.take_data(now, &new, sink);
         }
         if is_fin && self.plan.conduct == Conduct::ShutAtFin {
             self.window = 0;
-            self.ends_by.get_or_insert(now + FIN_PATIENCE_MAX + SLACK);
+            self.ends_by.get_or_insert(now + FIN_TIMEOUT_MAX + SLACK);
         }
         sink(self.acknowledgment());
     }
 
-    /// Text in order: what it says is of interest only until the handshake of TLS is over.
-    fn take_text(&mut self, now: Instant, text: &[u8], sink: &mut dyn FnMut(Vec<u8>)) {
+    /// Data in order: its content matters only during the TLS handshake.
+    fn take_data(&mut self, now: Instant, text: &[u8], sink: &mut dyn FnMut(Vec<u8>)) {
         let length = u32::try_from(text.len()).expect("invariant: one frame");
-        self.heard = self.heard.wrapping_add(length);
+        self.rcv_nxt = self.rcv_nxt.wrapping_add(length);
         if !self.has_asked {
-            self.told = self.heard;
+            self.acked = self.rcv_nxt;
             if let Some(secure) = &mut self.secure {
-                // Its alerts are as good as its silence.
+                // An alert is as good as silence.
                 let _ = secure.handle_bytes(text, &mut |_| Ok(()));
             }
             self.take_output(now, sink);
@@ -392,7 +392,7 @@ impl Rude {
         }
         match self.plan.conduct {
             Conduct::ShutAtFin | Conduct::SmallWindow | Conduct::TinyRanges => {
-                self.told = self.heard;
+                self.acked = self.rcv_nxt;
             }
             Conduct::Shut => self.window = 0,
             Conduct::Drip { .. } | Conduct::NeverFirst => {}
@@ -407,10 +407,10 @@ impl Rude {
         }
     }
 
-    /// Asks for what its conduct wants.
+    /// Sends the requests of its kind of abuse.
     fn ask(&mut self, now: Instant, sink: &mut dyn FnMut(Vec<u8>)) {
         self.has_asked = true;
-        self.heard_at = now;
+        self.received_at = now;
         let path = self.plan.object.path();
         let fields = match self.plan.conduct {
             Conduct::ShutAtFin => "Range: bytes=0-3000\r\nConnection: close\r\n".to_owned(),
@@ -421,7 +421,7 @@ impl Rude {
             }
             _ => String::new(),
         };
-        let request = format!("GET {path} HTTP/1.1\r\nHost: rude\r\n{fields}\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: abusive\r\n{fields}\r\n");
         let count = match self.plan.conduct {
             Conduct::TinyRanges => PIPELINE,
             _ => 1,
@@ -456,10 +456,10 @@ impl Rude {
     fn segment(&self, sequence: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
         let is_syn = flags.contains(TcpFlags::SYN);
         let mut sack = SackBlocks::default();
-        let missing = self.told.wrapping_add(1);
-        let reported_bytes = self.heard.wrapping_sub(missing);
+        let missing = self.acked.wrapping_add(1);
+        let reported_bytes = self.rcv_nxt.wrapping_sub(missing);
         if self.plan.conduct == Conduct::NeverFirst && (1..1 << 30).contains(&reported_bytes) {
-            sack.push(SeqNumber(missing), SeqNumber(self.heard));
+            sack.push(SeqNumber(missing), SeqNumber(self.rcv_nxt));
         }
         let segment = TcpRepr {
             source_port: SOURCE_PORT,
@@ -469,7 +469,7 @@ impl Rude {
                 PORT
             },
             sequence: SeqNumber(sequence),
-            acknowledgment: SeqNumber(self.told),
+            acknowledgment: SeqNumber(self.acked),
             flags,
             window: self.window,
             options: TcpOptions {
@@ -490,6 +490,6 @@ impl Rude {
             source: self.plan.address,
             destination: server,
         };
-        forge::tcp(&route, &segment, payload)
+        crafted::tcp(&route, &segment, payload)
     }
 }

@@ -1,13 +1,12 @@
-//! Bytes as the doings of strangers: for fuzzing the whole server.
+//! Peers that do whatever the input of a fuzzer says, to the whole server.
 //!
-//! [`serve_strangers`] reads its input as a list of doings: raw frames, frames addressed to us,
-//! handshakes, requests, acknowledgments true and false, segments with any flags, resets, router's
-//! complaints, hellos and records of TLS, an interface that goes down, and time that passes.
-//! Whatever they are, the server
-//! must not panic, and once the strangers are gone and its patience has ended, everything it
-//! lent must be back.
+//! [`serve_fuzzed_peers`] reads its input as a list of actions: raw frames, frames addressed to us,
+//! handshakes, requests, valid and invalid acknowledgments, segments with any flags, resets, ICMP
+//! Packet Too Big, ClientHellos and records of TLS, an interface that goes down, and time that
+//! passes. Whatever they are, the server must not panic, and once the peers are silent and its
+//! timeouts have passed, it must hold no slots, reads, connections or objects.
 //!
-//! It refuses inputs above [`DOINGS_MAX`] doings: the rest is not read.
+//! It refuses to read more than [`ACTIONS_MAX`] actions.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -18,45 +17,45 @@ use smoltcp::wire::{EthernetFrame, Ipv4Packet, Ipv6Packet, TcpPacket};
 use wire::{MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::atlas::{self, Atlas, MAC};
-use crate::forge;
-use crate::scenario::{Happening, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
+use crate::crafted;
+use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
 use crate::world::Server;
 
-/// Doings read of one input.
-const DOINGS_MAX: usize = 400;
-/// In where a stranger's port comes from: the server's port is that of TLS.
+/// Most actions read of one input.
+const ACTIONS_MAX: usize = 400;
+/// In the bytes of a SYN's source port: the SYN goes to the TLS port.
 const SECURE_BIT: u16 = 1 << 15;
-/// Strangers; odd ones speak IPv6.
-const STRANGERS: usize = 4;
+/// Number of peers; those with odd numbers use IPv6.
+const PEERS: usize = 4;
 /// Rounds of the worker at one moment.
 const ROUNDS_MAX: u32 = 10_000;
-/// Size of the object they ask for.
+/// Size of the object they request.
 const OBJECT_BYTES: u64 = 9_000;
-/// How long frames may be on the line.
+/// Frames that arrive within this arrive before the next action.
 const ON_THE_LINE: Duration = Duration::from_millis(1);
-/// Virtual time after which everything must be back.
+/// Virtual time after the last action within which the server must free everything.
 const QUIET_AFTER: Duration = Duration::from_secs(2 * 3600);
 
-/// A connection as a stranger knows it.
+/// A peer and its connection.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stranger {
+struct Peer {
     number: u8,
     source_port: u16,
-    /// The server's port is that of TLS.
+    /// Whether it connects to the TLS port.
     is_secure: bool,
-    /// What it sends next.
+    /// SND.NXT.
     next: u32,
-    /// What it heard of the server, without gaps.
-    heard: u32,
+    /// RCV.NXT.
+    rcv_nxt: u32,
 }
 
-/// The server among strangers.
-struct Street {
+/// The server and the peers.
+struct FuzzedServer {
     server: Atlas,
     port: SimPort,
     now: Instant,
-    strangers: [Stranger; STRANGERS],
-    /// The last data frame the server sent, for routers to complain about.
+    peers: [Peer; PEERS],
+    /// The last data frame the server sent, which Packet Too Big quotes.
     last_data: Vec<u8>,
 }
 
@@ -74,7 +73,7 @@ impl<'a> Input<'a> {
         Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
     }
 
-    /// A number near zero, both sides.
+    /// A 16-bit two's complement number, extended to 32 bits.
     fn delta(&mut self) -> Option<u32> {
         Some(i32::from(self.short()?.cast_signed()).cast_unsigned())
     }
@@ -88,26 +87,26 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Acts `input` upon a server; its first byte draws the server.
+/// Performs the actions of `input` on a server; the first byte is the seed of its scenario.
 ///
 /// # Panics
-/// If the server breaks a promise.
-pub fn serve_strangers(input: &[u8]) {
+/// If a check fails.
+pub fn serve_fuzzed_peers(input: &[u8]) {
     act_all(input);
 }
 
-/// The same; returns the server's counters, for a test that something was reached at all.
+/// The same; returns the server's counters, for a test of what the seed inputs reach.
 fn act_all(input: &[u8]) -> Vec<(&'static str, u64)> {
     let mut input = Input(input);
     let seed = input.byte().unwrap_or_default();
     let theme = Theme::named("famine").expect("invariant: a theme of that name");
     let mut scenario = Scenario::draw(seed.into(), theme);
-    // Strangers live next door: an answer is heard before the next doing.
-    let cable = Path {
+    // No delay: an answer arrives before the next action.
+    let network = Path {
         queue_frames: usize::MAX,
         ..Path::default()
     };
-    (scenario.inbound, scenario.outbound) = (cable, cable);
+    (scenario.inbound, scenario.outbound) = (network, network);
     // One object, of a few segments and blocks.
     scenario.objects.truncate(1);
     for object in &mut scenario.objects {
@@ -119,48 +118,48 @@ fn act_all(input: &[u8]) -> Vec<(&'static str, u64)> {
         .map(|object| object.path())
         .unwrap_or_default();
     let (server, port) = atlas::assemble(&scenario);
-    let mut street = Street {
+    let mut fuzzed = FuzzedServer {
         server,
         port,
         now: scenario.epoch,
-        strangers: core::array::from_fn(|number| Stranger {
+        peers: core::array::from_fn(|number| Peer {
             number: u8::try_from(number).expect("invariant: few"),
-            ..Stranger::default()
+            ..Peer::default()
         }),
         last_data: Vec::new(),
     };
-    for _ in 0..DOINGS_MAX {
-        if street.act(&mut input, &path).is_none() {
+    for _ in 0..ACTIONS_MAX {
+        if fuzzed.act(&mut input, &path).is_none() {
             break;
         }
-        street.settle();
+        fuzzed.settle();
     }
-    street.expect_quiet();
-    street.server.counters()
+    fuzzed.expect_quiet();
+    fuzzed.server.counters()
 }
 
-impl Street {
-    /// The next doing; `None` when the input is at its end.
+impl FuzzedServer {
+    /// The next action; `None` when the input is at its end.
     fn act(&mut self, input: &mut Input<'_>, path: &str) -> Option<()> {
-        let (doing, who) = (input.byte()?, usize::from(input.byte()?) % STRANGERS);
-        match doing % 16 {
+        let (action, who) = (input.byte()?, usize::from(input.byte()?) % PEERS);
+        match action % 16 {
             0 => self.send(input.some()?.to_vec()),
             1 => self.send_addressed(input)?,
-            2 => self.knock(who, input)?,
-            3 => self.say(who, TcpFlags::ACK, u16::MAX, &[]),
+            2 => self.send_syn(who, input)?,
+            3 => self.send_next(who, TcpFlags::ACK, u16::MAX, &[]),
             4 | 5 => self.ask(who, input, path)?,
-            6 => self.say(who, TcpFlags::ACK, input.short()?, &[]),
-            7 => self.acknowledge_falsely(who, input)?,
-            8 => self.say_anything(who, input)?,
-            9 => self.say(who, TcpFlags::FIN.union(TcpFlags::ACK), u16::MAX, &[]),
+            6 => self.send_next(who, TcpFlags::ACK, input.short()?, &[]),
+            7 => self.send_false_ack(who, input)?,
+            8 => self.send_any_segment(who, input)?,
+            9 => self.send_next(who, TcpFlags::FIN.union(TcpFlags::ACK), u16::MAX, &[]),
             10 => self.reset(who, input)?,
-            11 => self.complain(who, input)?,
+            11 => self.send_packet_too_big(who, input)?,
             12 => {
-                let up = [Happening::Up, Happening::Down][usize::from(input.byte()? % 2)];
-                self.server.handle_happening(self.now, up);
+                let up = [Event::Up, Event::Down][usize::from(input.byte()? % 2)];
+                self.server.handle_event(self.now, up);
             }
-            14 => self.greet(who, input)?,
-            15 => self.say_record(who, input)?,
+            14 => self.send_client_hello(who, input)?,
+            15 => self.send_record(who, input)?,
             _ => self.now += Duration::from_micros(1 << (input.byte()? % 28)),
         }
         Some(())
@@ -174,13 +173,13 @@ impl Street {
         Some(())
     }
 
-    fn knock(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+    fn send_syn(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let (wishes, window) = (input.byte()?, input.short()?);
-        let stranger = &mut self.strangers[who];
+        let peer = &mut self.peers[who];
         let place = input.short()?;
-        stranger.source_port = 1024 + place % 4;
-        stranger.is_secure = place & SECURE_BIT != 0;
-        stranger.next = u32::from(input.short()?) << 16 | 0xfff0;
+        peer.source_port = 1024 + place % 4;
+        peer.is_secure = place & SECURE_BIT != 0;
+        peer.next = u32::from(input.short()?) << 16 | 0xfff0;
         let wants = |bit: u8| wishes & bit != 0;
         let options = TcpOptions {
             mss: wants(1).then_some(window % 3000),
@@ -190,8 +189,8 @@ impl Street {
             ..TcpOptions::default()
         };
         self.segment(who, TcpFlags::SYN, window, options, &[]);
-        let stranger = &mut self.strangers[who];
-        stranger.next = stranger.next.wrapping_add(1);
+        let peer = &mut self.peers[who];
+        peer.next = peer.next.wrapping_add(1);
         Some(())
     }
 
@@ -206,7 +205,7 @@ impl Street {
             5 => "GET /none HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
             _ => get,
         };
-        self.say(
+        self.send_next(
             who,
             TcpFlags::PSH.union(TcpFlags::ACK),
             u16::MAX,
@@ -215,36 +214,36 @@ impl Street {
         Some(())
     }
 
-    /// Begins TLS, perhaps with a byte that is another, perhaps not to the end.
-    fn greet(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+    /// A ClientHello, perhaps with one byte changed, perhaps truncated.
+    fn send_client_hello(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let mut hello = client_hello();
         let (place, flip, left) = (input.byte()?, input.byte()?, input.byte()?);
         if let Some(byte) = hello.get_mut(usize::from(place)) {
             *byte ^= flip;
         }
         hello.truncate(usize::from(left));
-        self.say(who, TcpFlags::PSH.union(TcpFlags::ACK), u16::MAX, &hello);
+        self.send_next(who, TcpFlags::PSH.union(TcpFlags::ACK), u16::MAX, &hello);
         Some(())
     }
 
-    /// A record of TLS, its length as true as the input wants.
-    fn say_record(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+    /// A TLS record, whose length field may be wrong.
+    fn send_record(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let (kind, length) = (20 + input.byte()? % 6, input.delta()?);
         let content = input.some()?;
-        let told = u32::try_from(content.len())
+        let length = u32::try_from(content.len())
             .expect("invariant: a short content")
             .wrapping_add(length);
-        let [_, _, high, low] = told.to_be_bytes();
+        let [_, _, high, low] = length.to_be_bytes();
         let record = [&[kind, 3, 3, high, low], content].concat();
-        self.say(who, TcpFlags::PSH.union(TcpFlags::ACK), u16::MAX, &record);
+        self.send_next(who, TcpFlags::PSH.union(TcpFlags::ACK), u16::MAX, &record);
         Some(())
     }
 
-    fn acknowledge_falsely(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+    fn send_false_ack(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let (window, ack) = (input.short()?, input.delta()?);
         let mut sack = SackBlocks::default();
         for _ in 0..input.byte()? % 5 {
-            let left = self.strangers[who].heard.wrapping_add(input.delta()?);
+            let left = self.peers[who].rcv_nxt.wrapping_add(input.delta()?);
             sack.push(
                 SeqNumber(left),
                 SeqNumber(left.wrapping_add(input.delta()?)),
@@ -254,20 +253,20 @@ impl Street {
             sack,
             ..TcpOptions::default()
         };
-        let heard = self.strangers[who].heard;
-        self.strangers[who].heard = heard.wrapping_add(ack);
+        let rcv_nxt = self.peers[who].rcv_nxt;
+        self.peers[who].rcv_nxt = rcv_nxt.wrapping_add(ack);
         self.segment(who, TcpFlags::ACK, window, options, &[]);
-        self.strangers[who].heard = heard;
+        self.peers[who].rcv_nxt = rcv_nxt;
         Some(())
     }
 
-    fn say_anything(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+    fn send_any_segment(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let (flags, window) = (TcpFlags(input.byte()? & 0x3f), input.short()?);
-        let (next, heard) = (input.delta()?, input.delta()?);
+        let (next, rcv_nxt) = (input.delta()?, input.delta()?);
         let times = (input.byte()?, input.byte()?);
-        let before = self.strangers[who];
-        self.strangers[who].next = before.next.wrapping_add(next);
-        self.strangers[who].heard = before.heard.wrapping_add(heard);
+        let before = self.peers[who];
+        self.peers[who].next = before.next.wrapping_add(next);
+        self.peers[who].rcv_nxt = before.rcv_nxt.wrapping_add(rcv_nxt);
         let timestamps = (times.0 & 1 != 0).then(|| Timestamps {
             value: times.0.into(),
             echo: times.1.into(),
@@ -277,37 +276,37 @@ impl Street {
             ..TcpOptions::default()
         };
         self.segment(who, flags, window, options, input.some()?);
-        self.strangers[who] = before;
+        self.peers[who] = before;
         Some(())
     }
 
     fn reset(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
-        let before = self.strangers[who];
-        self.strangers[who].next = before.next.wrapping_add(input.delta()?);
-        self.say(who, TcpFlags::RST, 0, &[]);
-        self.strangers[who] = before;
+        let before = self.peers[who];
+        self.peers[who].next = before.next.wrapping_add(input.delta()?);
+        self.send_next(who, TcpFlags::RST, 0, &[]);
+        self.peers[who] = before;
         Some(())
     }
 
-    fn complain(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
+    fn send_packet_too_big(&mut self, who: usize, input: &mut Input<'_>) -> Option<()> {
         let (mtu_bytes, place) = (input.short()?, usize::from(input.byte()?));
         let mut quoted = self.last_data.clone();
         if let Some(byte) = quoted.get_mut(place) {
             *byte ^= input.byte()?;
         }
-        if let Some(frame) = forge::packet_too_big(&self.route(who), &quoted, mtu_bytes) {
+        if let Some(frame) = crafted::packet_too_big(&self.route(who), &quoted, mtu_bytes) {
             self.send(frame);
         }
         Some(())
     }
 
-    /// What a true peer would send now, and moves on.
-    fn say(&mut self, who: usize, flags: TcpFlags, window: u16, payload: &[u8]) {
+    /// Sends the next segment in order, and advances SND.NXT.
+    fn send_next(&mut self, who: usize, flags: TcpFlags, window: u16, payload: &[u8]) {
         self.segment(who, flags, window, TcpOptions::default(), payload);
         let fin = u32::from(flags.contains(TcpFlags::FIN));
         let sent = u32::try_from(payload.len()).expect("invariant: a short payload") + fin;
-        let stranger = &mut self.strangers[who];
-        stranger.next = stranger.next.wrapping_add(sent);
+        let peer = &mut self.peers[who];
+        peer.next = peer.next.wrapping_add(sent);
     }
 
     fn segment(
@@ -318,21 +317,17 @@ impl Street {
         options: TcpOptions,
         payload: &[u8],
     ) {
-        let stranger = self.strangers[who];
+        let peer = self.peers[who];
         let segment = TcpRepr {
-            source_port: stranger.source_port,
-            destination_port: if stranger.is_secure {
-                SECURE_PORT
-            } else {
-                PORT
-            },
-            sequence: SeqNumber(stranger.next),
-            acknowledgment: SeqNumber(stranger.heard),
+            source_port: peer.source_port,
+            destination_port: if peer.is_secure { SECURE_PORT } else { PORT },
+            sequence: SeqNumber(peer.next),
+            acknowledgment: SeqNumber(peer.rcv_nxt),
             flags,
             window,
             options,
         };
-        self.send(forge::tcp(&self.route(who), &segment, payload));
+        self.send(crafted::tcp(&self.route(who), &segment, payload));
     }
 
     fn send(&mut self, frame: Vec<u8>) {
@@ -340,7 +335,7 @@ impl Street {
     }
 
     fn route(&self, who: usize) -> Route {
-        let number = self.strangers[who].number;
+        let number = self.peers[who].number;
         let (source, destination) = if number % 2 == 1 {
             let source = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 9, number.into());
             (source.into(), SERVER_V6.into())
@@ -359,18 +354,18 @@ impl Street {
         }
     }
 
-    /// The server does what it has to do now, and the strangers hear of it.
+    /// Runs the server until it has nothing to do, and delivers what it sends.
     fn settle(&mut self) {
         for round in 0.. {
-            assert!(round < ROUNDS_MAX, "the server does not come to rest");
+            assert!(round < ROUNDS_MAX, "the server is busy for ever");
             let progressed = self.server.step(self.now);
             while let Some(frame) = self.port.receive(self.now) {
-                self.hear(frame);
+                self.handle_frame(frame);
             }
             if progressed {
                 continue;
             }
-            // What is on the line arrives before anybody does the next thing.
+            // Frames in flight arrive before the next action.
             match self.port.next_event() {
                 Some(arrival) if arrival <= self.now + ON_THE_LINE => {
                     self.now = self.now.max(arrival);
@@ -381,7 +376,7 @@ impl Street {
         assert_eq!(self.server.failure(), None, "the server gave up");
     }
 
-    fn hear(&mut self, frame: Vec<u8>) {
+    fn handle_frame(&mut self, frame: Vec<u8>) {
         let Ok(ethernet) = EthernetFrame::new_checked(&frame[..]) else {
             return;
         };
@@ -397,50 +392,50 @@ impl Street {
         let Ok(segment) = TcpPacket::new_checked(&payload[..]) else {
             return;
         };
-        let Some(stranger) = self.strangers.get_mut(usize::from(number)) else {
+        let Some(peer) = self.peers.get_mut(usize::from(number)) else {
             return;
         };
         let sequence = segment.seq_number().0.cast_unsigned();
-        if segment.dst_port() != stranger.source_port || segment.rst() {
+        if segment.dst_port() != peer.source_port || segment.rst() {
             return;
         }
-        if segment.syn() || sequence == stranger.heard {
+        if segment.syn() || sequence == peer.rcv_nxt {
             let length = u32::try_from(segment.segment_len()).expect("invariant: one frame");
-            stranger.heard = sequence.wrapping_add(length);
+            peer.rcv_nxt = sequence.wrapping_add(length);
         }
         if !segment.payload().is_empty() {
             self.last_data = frame;
         }
     }
 
-    /// Nobody says anything any more: time passes until the server holds nothing.
+    /// Lets time pass without actions until the server holds nothing.
     fn expect_quiet(&mut self) {
         let until = self.now + QUIET_AFTER;
-        self.server.handle_happening(self.now, Happening::Up);
+        self.server.handle_event(self.now, Event::Up);
         self.settle();
         loop {
             let next = [self.server.poll_timeout(), self.port.next_event()];
             let Some(next) = next.into_iter().flatten().min() else {
                 break;
             };
-            assert!(next <= until, "not quiet: {:?}", self.server.books());
+            assert!(next <= until, "not quiet: {:?}", self.server.resources());
             self.now = self.now.max(next);
             self.settle();
         }
         assert_eq!(
-            self.server.books().imbalance(),
+            self.server.resources().leak(),
             None,
-            "something is not given back"
+            "resources are still held"
         );
         assert_eq!(
             self.server.held_objects(self.now),
             0,
-            "objects are held by nobody"
+            "objects are held without a connection"
         );
     }
 }
 
-/// A hello that is understood (RFC 8446 s4.1.2): both versions, what every server knows.
+/// A valid ClientHello (RFC 8446 s4.1.2): both versions, algorithms every server has.
 fn client_hello() -> Vec<u8> {
     let extensions: [&[u8]; 4] = [
         // supported_versions
@@ -462,18 +457,18 @@ fn client_hello() -> Vec<u8> {
     [&[22, 3, 1, 0, short(message.len())], &message[..]].concat()
 }
 
-/// Inputs that reach deep, made by the code that reads them: a seed corpus.
+/// A seed corpus for the fuzzer: inputs that reach handshakes, replies and retransmissions.
 #[must_use]
-pub fn strangers_seeds() -> Vec<Vec<u8>> {
+pub fn fuzz_seeds() -> Vec<Vec<u8>> {
     (0..4).flat_map(seeds_of).collect()
 }
 
-/// The seeds for the server that the first byte draws.
+/// Seed inputs for the scenario of this first byte.
 fn seeds_of(server: u8) -> Vec<Vec<u8>> {
-    let knock = [2, 0, 0x75, 0xff, 0xff, 0, 1, 0, 9];
-    let established = [&[server][..], &knock, &[3, 0]].concat();
+    let send_syn = [2, 0, 0x75, 0xff, 0xff, 0, 1, 0, 9];
+    let established = [&[server][..], &send_syn, &[3, 0]].concat();
     let tick = [13, 0, 16];
-    let doings: [&[u8]; 9] = [
+    let actions: [&[u8]; 9] = [
         &[4, 0, 6],
         &[4, 0, 3],
         &[9, 0],
@@ -485,7 +480,7 @@ fn seeds_of(server: u8) -> Vec<Vec<u8>> {
         &[15, 0, 3, 0, 0, 2, 1, 0],
     ];
     let mut seeds = vec![vec![server, 0, 0, 4, 1, 2, 3, 4], established.clone()];
-    for first in doings {
+    for first in actions {
         let asked = [&established[..], &[4, 0, 6], &tick, first, &tick].concat();
         seeds.push([&asked[..], &[6, 0, 0xff, 0xff], &tick, &[9, 0]].concat());
         seeds.push(asked);
@@ -493,7 +488,7 @@ fn seeds_of(server: u8) -> Vec<Vec<u8>> {
     let secure = [2, 0, 0x75, 0xff, 0xff, 0x80, 1, 0, 9];
     let greeted = [&[server][..], &secure, &[3, 0, 14, 0, 0, 0, 255], &tick].concat();
     let acknowledged = [&greeted[..], &[3, 0], &tick].concat();
-    for first in doings {
+    for first in actions {
         seeds.push([&acknowledged[..], first, &tick, &[9, 0]].concat());
     }
     seeds.push(greeted);
@@ -504,28 +499,28 @@ fn seeds_of(server: u8) -> Vec<Vec<u8>> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{act_all, serve_strangers, strangers_seeds};
-    use crate::dice::Dice;
+    use super::{act_all, fuzz_seeds, serve_fuzzed_peers};
+    use crate::rng::Rng;
 
     #[test]
-    fn a_strangers_hello_is_understood() {
-        let knock = [0, 2, 0, 0x75, 0xff, 0xff, 0x80, 1, 0, 9];
+    fn the_client_hello_of_the_seeds_is_accepted() {
+        let send_syn = [0, 2, 0, 0x75, 0xff, 0xff, 0x80, 1, 0, 9];
         let greeted = [
-            &knock[..],
+            &send_syn[..],
             &[3, 0, 14, 0, 0, 0, 255, 13, 0, 16, 3, 0, 13, 0, 16],
         ]
         .concat();
         let counters: BTreeMap<_, _> = act_all(&greeted).into_iter().collect();
         assert_eq!(counters["tls_handshake_records"], 1);
-        // It waits for a Finished that never comes.
+        // The server waits for a Finished that never arrives.
         assert_eq!(counters["tls_handshake_refused_count"], 0);
         assert_eq!(counters["tls_handshake_timeout_count"], 1);
     }
 
     #[test]
-    fn strangers_of_many_kinds_leave_nothing_behind() {
-        let seeds = strangers_seeds();
-        let mut dice = Dice::new(4, 4);
+    fn fuzzed_peers_leave_nothing_allocated() {
+        let seeds = fuzz_seeds();
+        let mut rng = Rng::new(4, 4);
         let mut reached = BTreeMap::new();
         for seed in &seeds {
             for (name, value) in act_all(seed) {
@@ -533,18 +528,18 @@ mod tests {
             }
             for _ in 0..10 {
                 let mut input = seed.clone();
-                for _ in 0..dice.range(0..=3) {
-                    let other = &seeds[dice.size(0..=seeds.len() - 1)];
+                for _ in 0..rng.range(0..=3) {
+                    let other = &seeds[rng.size(0..=seeds.len() - 1)];
                     input.extend_from_slice(&other[1..]);
                 }
-                for _ in 0..dice.range(1..=8) {
-                    let place = dice.size(0..=input.len() - 1);
-                    input[place] = dice.bits().to_le_bytes()[0];
+                for _ in 0..rng.range(1..=8) {
+                    let place = rng.size(0..=input.len() - 1);
+                    input[place] = rng.bits().to_le_bytes()[0];
                 }
-                serve_strangers(&input);
+                serve_fuzzed_peers(&input);
             }
         }
-        // The seeds alone get this far, or mutating them would be guessing at the door.
+        // Otherwise mutations of the seeds would reach little of the server.
         for name in [
             "tcp_established_count",
             "http_reply_count",

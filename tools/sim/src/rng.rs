@@ -1,4 +1,4 @@
-//! Seeded choices: everything random in a run comes out of one ChaCha8 stream per purpose.
+//! Seeded random numbers: one ChaCha8 stream for each purpose.
 //!
 //! It refuses to be seeded from anything but a number, so that a run is its seed. Streams
 //! are apart by purpose, so that one more draw in one place does not move all others.
@@ -9,13 +9,13 @@ use core::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// A stream of seeded choices.
+/// A seeded stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice {
+pub(crate) struct Rng {
     stream: ChaCha8Rng,
 }
 
-impl Dice {
+impl Rng {
     /// The stream of `seed` for one `purpose` (any constant; the same pair gives the same stream).
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         let mut key = [0u8; 32];
@@ -53,7 +53,7 @@ impl Dice {
         usize::try_from(self.range(low as u64..=high as u64)).expect("invariant: within usize")
     }
 
-    /// A number in `range`, its logarithm spread evenly: small ones as likely as large ones.
+    /// A number in `range`, log-uniform: each power of two as likely as any other.
     pub(crate) fn log_range(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (low, high) = range.into_inner();
         assert!(
@@ -65,7 +65,7 @@ impl Dice {
         self.range(base..=base.saturating_mul(2).min(high))
     }
 
-    /// A duration in `range` of microseconds, logarithmically spread.
+    /// A duration in `range` of microseconds, log-uniform.
     pub(crate) fn log_micros(&mut self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_micros(self.log_range(range))
     }
@@ -83,30 +83,30 @@ impl Dice {
 
 #[cfg(test)]
 mod tests {
-    use super::Dice;
+    use super::Rng;
 
     #[test]
     fn ranges_reach_both_ends_and_no_further() {
-        let mut dice = Dice::new(1, 1);
-        let drawn: Vec<u64> = (0..200).map(|_| dice.range(3..=5)).collect();
+        let mut rng = Rng::new(1, 1);
+        let drawn: Vec<u64> = (0..200).map(|_| rng.range(3..=5)).collect();
         assert!((3..=5).all(|n| drawn.contains(&n)));
         assert!(drawn.iter().all(|n| (3..=5).contains(n)));
-        let drawn: Vec<u64> = (0..2000).map(|_| dice.log_range(10..=1000)).collect();
+        let drawn: Vec<u64> = (0..2000).map(|_| rng.log_range(10..=1000)).collect();
         assert!(drawn.iter().all(|n| (10..=1000).contains(n)));
         assert!(drawn.iter().filter(|n| **n < 100).count() > 500);
-        assert_eq!(dice.range(7..=7), 7);
+        assert_eq!(rng.range(7..=7), 7);
     }
 
     #[test]
     fn chances_of_nothing_and_of_everything_are_certain() {
-        let mut dice = Dice::new(2, 1);
-        assert!((0..100).all(|_| !dice.chance(0) && dice.chance(1000)));
+        let mut rng = Rng::new(2, 1);
+        assert!((0..100).all(|_| !rng.chance(0) && rng.chance(1000)));
     }
 
     #[test]
-    fn seeds_and_purposes_part_the_streams() {
-        assert_eq!(Dice::new(1, 1).bits(), Dice::new(1, 1).bits());
-        assert_ne!(Dice::new(1, 1).bits(), Dice::new(1, 2).bits());
-        assert_ne!(Dice::new(1, 1).bits(), Dice::new(2, 1).bits());
+    fn seeds_and_purposes_have_streams_of_their_own() {
+        assert_eq!(Rng::new(1, 1).bits(), Rng::new(1, 1).bits());
+        assert_ne!(Rng::new(1, 1).bits(), Rng::new(1, 2).bits());
+        assert_ne!(Rng::new(1, 1).bits(), Rng::new(2, 1).bits());
     }
 }

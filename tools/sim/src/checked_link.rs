@@ -1,8 +1,8 @@
-//! The server's link, with a witness: everything it sends is held against what it sent before,
-//! see [`Repeats`].
+//! The server's link, which compares every retransmission with the first transmission: see
+//! [`Retransmissions`].
 //!
-//! What the link took, or lost, has been sent; what it had no room for has not. It refuses to
-//! change a frame, unless it is told to be the canary that alters what is sent again.
+//! A frame that the link took or lost counts as sent; one that it had no room for does not. It
+//! refuses to change a frame, except for the canary that alters retransmissions.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,24 +11,24 @@ use link::sim::SimLink;
 use link::{Capabilities, Link, LinkCounters, LinkError, Received, TransmitError};
 use wire::Outgoing;
 
-use crate::repeats::Repeats;
+use crate::retransmissions::Retransmissions;
 use crate::world::swap_payload_words;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct CheckedLink {
     link: SimLink,
-    repeats: Repeats,
-    alters_repeats: bool,
+    retransmissions: Retransmissions,
+    alters_retransmissions: bool,
 }
 
-impl Witness {
-    /// Reads along from now on.
+impl CheckedLink {
+    /// Checks everything sent from now on.
     pub(crate) fn new(link: SimLink) -> Self {
         Self {
             link,
-            repeats: Repeats::default(),
-            alters_repeats: false,
+            retransmissions: Retransmissions::default(),
+            alters_retransmissions: false,
         }
     }
 
@@ -37,18 +37,18 @@ impl Witness {
         &mut self.link
     }
 
-    /// What was seen.
-    pub(crate) const fn repeats(&self) -> &Repeats {
-        &self.repeats
+    /// What was sent so far.
+    pub(crate) const fn retransmissions(&self) -> &Retransmissions {
+        &self.retransmissions
     }
 
-    /// From now on, what is sent again is not what was sent before.
-    pub(crate) const fn alter_repeats(&mut self) {
-        self.alters_repeats = true;
+    /// Alters retransmissions from now on: a canary.
+    pub(crate) const fn alter_retransmissions(&mut self) {
+        self.alters_retransmissions = true;
     }
 }
 
-impl Link for Witness {
+impl Link for CheckedLink {
     fn capabilities(&self) -> Capabilities {
         self.link.capabilities()
     }
@@ -64,7 +64,7 @@ impl Link for Witness {
 
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
         let mut whole = [&[frame.headers], frame.payload].concat().concat();
-        let result = if self.alters_repeats && self.repeats.is_repeat(&whole) {
+        let result = if self.alters_retransmissions && self.retransmissions.is_repeat(&whole) {
             swap_payload_words(&mut whole);
             let payload = &whole[frame.headers.len()..];
             let altered = Outgoing {
@@ -76,7 +76,7 @@ impl Link for Witness {
             self.link.transmit(now, frame)
         };
         if result != Err(TransmitError::Full) {
-            self.repeats.handle_frame(&whole);
+            self.retransmissions.handle_frame(&whole);
         }
         result
     }

@@ -1,18 +1,19 @@
-//! A router between server and clients that hands over to another, with another MAC address.
+//! Router failover: the router between server and clients is replaced by one with another MAC
+//! address.
 //!
-//! From then on the clients' segments come by the second one. The first goes on forwarding what it
-//! is sent for [`GRACE`], as one does that is taken out of service; then it is gone, and whoever
-//! still sends to it is heard by nobody. It passes TCP on and leaves all else to the wire: address
-//! resolution is between neighbours. It refuses frames that are no IP packets.
+//! From that moment the clients' segments have the second router as their source. The first one
+//! forwards frames for [`GRACE`], as a router that is taken out of service does; then frames sent
+//! to it are lost. Only TCP goes through the routers: address resolution is between neighbours. It
+//! refuses frames without an IP packet.
 
 use core::net::IpAddr;
 
 use clock::{Duration, Instant};
 
-/// The routers.
+/// MAC addresses of the routers.
 const FIRST: [u8; 6] = [0x02, 0, 0, 0, 4, 1];
 const SECOND: [u8; 6] = [0x02, 0, 0, 0, 4, 2];
-/// How long the first one outlives the handover.
+/// How long the first router forwards after the failover.
 const GRACE: Duration = Duration::from_secs(5);
 
 const ETHERNET_BYTES: usize = 14;
@@ -20,16 +21,16 @@ const PROTOCOL_TCP: u8 = 6;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handover {
+pub(crate) struct Failover {
     at: Instant,
 }
 
-impl Handover {
+impl Failover {
     pub(crate) const fn new(at: Instant) -> Self {
         Self { at }
     }
 
-    /// A client's frame goes through the router of the moment.
+    /// Makes the current router the source of a client's frame.
     pub(crate) fn pass(&self, now: Instant, frame: &mut [u8]) {
         let is_tcp = match frame.get(12..14) {
             Some([0x08, 0x00]) => frame.get(ETHERNET_BYTES + 9) == Some(&PROTOCOL_TCP),
@@ -47,7 +48,7 @@ impl Handover {
         mac == FIRST || mac == SECOND
     }
 
-    /// Whom a frame to a router is passed on to; `None`: to nobody.
+    /// The client that a router forwards a frame to; `None`: it is lost.
     pub(crate) fn forward(&self, now: Instant, frame: &[u8]) -> Option<IpAddr> {
         let is_gone = now >= self.at + GRACE;
         if is_gone && frame.starts_with(&FIRST) {

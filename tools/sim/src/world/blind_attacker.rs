@@ -1,41 +1,42 @@
-//! A stranger off the path who knows every connection's name and guesses its numbers (RFC 5961).
+//! An off-path attacker that knows the four-tuple of every connection but not its sequence numbers
+//! (RFC 5961: blind in-window attacks).
 //!
-//! It sends resets, SYNs, data and acknowledgments in the name of clients, beside numbers that
-//! would count: nothing of it may end or harm a connection. It refuses to guess right.
+//! It sends resets, SYNs, data, FINs and acknowledgments with a client's addresses and with wrong
+//! sequence numbers: none of them may end or harm a connection. It refuses to use right ones.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 
-use crate::dice::Dice;
-use crate::forge;
+use crate::crafted;
+use crate::rng::Rng;
 
-/// Resets and SYNs aim this far beyond what is expected next: within the window the server
-/// offers at first, beyond what a client sends.
+/// Resets and SYNs are this far beyond RCV.NXT: within the window that the server advertises at
+/// first, and beyond what a client sends.
 const NEAR: (u64, u64) = (10_000, 16_000);
-/// Its own: whoever believes it sends the stream to nobody.
+/// Its own MAC address: a server that took it for the next hop would lose the client.
 const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 6, 6]);
-/// Everything else aims this far off.
+/// All other segments are this far off.
 const FAR: (u64, u64) = (1 << 29, 1 << 30);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Spoofer {
-    dice: Dice,
+pub(crate) struct BlindAttacker {
+    rng: Rng,
     permille: u64,
 }
 
-impl Spoofer {
-    /// A stranger that follows so many thousandths of the clients' segments with one of its own.
+impl BlindAttacker {
+    /// An attacker that sends a segment after so many thousandths of the clients' segments.
     pub(crate) fn new(seed: u64, permille: u64) -> Self {
         Self {
-            dice: Dice::new(seed, 2),
+            rng: Rng::new(seed, 2),
             permille,
         }
     }
 
-    /// What it sends after a client sent `frame`, if anything.
+    /// The frame it sends after a client sent `frame`, if any.
     pub(crate) fn follow(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
-        if !self.dice.chance(self.permille) {
+        if !self.rng.chance(self.permille) {
             return None;
         }
         let (route, seen, next) = read(frame)?;
@@ -46,7 +47,7 @@ impl Spoofer {
             options: TcpOptions::default(),
             ..seen
         };
-        let (segment, payload): (_, &[u8]) = match self.dice.range(0..=5) {
+        let (segment, payload): (_, &[u8]) = match self.rng.range(0..=5) {
             0 => (
                 TcpRepr {
                     flags: TcpFlags::RST,
@@ -101,16 +102,16 @@ impl Spoofer {
                 )
             }
         };
-        Some(forge::tcp(&route, &segment, payload))
+        Some(crafted::tcp(&route, &segment, payload))
     }
 
     fn number(&mut self, (low, high): (u64, u64)) -> u32 {
-        u32::try_from(self.dice.range(low..=high)).expect("invariant: both below 2^31")
+        u32::try_from(self.rng.range(low..=high)).expect("invariant: both below 2^31")
     }
 }
 
-/// Names and numbers of a client's segment, and the number behind it; `None` for anything but a
-/// segment of a connection that is open.
+/// Addresses and header of a client's segment, and the sequence number behind it; `None` for
+/// anything but a segment of an open connection.
 fn read(frame: &[u8]) -> Option<(Route, TcpRepr, u32)> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let (source, destination, payload) = match ethernet.ethertype() {

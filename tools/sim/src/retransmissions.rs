@@ -1,14 +1,12 @@
-//! Every range that a server sends again is, byte for byte, what it was when it was first sent.
+//! Checks that every retransmission has the bytes of the first transmission.
 //!
-//! TCP promises that much to a receiver that keeps parts of both; TLS turns it into a matter of
-//! life and death: other content under a record number that was used before gives the key away
-//! (`record`). So everything a server hands to its link is remembered, by connection and offset in
-//! its stream, and what is sent again is held against it. The clients cannot check this for us:
-//! they never see what was lost.
+//! TCP requires it, because a receiver may assemble its data from parts of both. For TLS it is
+//! critical: two contents sealed under one record number disclose the key (see `record`). So
+//! everything a server sends is kept, by connection and stream offset, and retransmissions are
+//! compared with it. The clients cannot check this: they never see what was lost.
 //!
-//! It refuses to know what the bytes mean. Frames are read by smoltcp, so that a mistake of our
-//! `wire` room shows. Nothing is forgotten while a run lasts, which bounds the memory by what the
-//! run sends: a run of the simulator is short.
+//! It refuses to interpret the bytes. Frames are parsed by smoltcp, so that an error of `wire`
+//! shows. Bounded by what the server sends in a run: all of it is kept.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -17,12 +15,12 @@ use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, Tcp
 
 use crate::client::Violation;
 
-/// Complaints kept: one mistake is often made many times.
+/// Most violations kept: one cause often has many.
 const COMPLAINTS_MAX: usize = 4;
 
 /// Everything one server sent. See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct Retransmissions {
     streams: BTreeMap<Ends, Stream>,
     repeated_bytes: u64,
     sent_bytes: u64,
@@ -30,10 +28,10 @@ pub(crate) struct Repeats {
     complaints: Vec<Violation>,
 }
 
-/// A connection's name: server first.
+/// Four-tuple, the server first.
 type Ends = ((IpAddr, u16), (IpAddr, u16));
 
-/// What was sent since the SYN of a connection.
+/// Everything sent on one connection, from its SYN on.
 #[derive(Debug)]
 struct Stream {
     /// Sequence number of the first byte of data.
@@ -44,7 +42,7 @@ struct Stream {
     is_reset: bool,
 }
 
-/// A segment, as far as it matters here.
+/// The fields of a segment that are used here.
 struct Segment<'a> {
     ends: Ends,
     sequence: u32,
@@ -53,7 +51,7 @@ struct Segment<'a> {
     payload: &'a [u8],
 }
 
-impl Repeats {
+impl Retransmissions {
     /// A frame of the server's: whole, or as large as its link cuts by itself.
     pub(crate) fn handle_frame(&mut self, frame: &[u8]) {
         let Some(segment) = Segment::parse(frame) else {
@@ -62,7 +60,7 @@ impl Repeats {
         let known = self.streams.get_mut(&segment.ends);
         if segment.is_syn {
             let first = segment.sequence.wrapping_add(1);
-            // The same numbers again are the same SYN again.
+            // The same sequence number: a retransmitted SYN.
             if known.is_none_or(|stream| stream.first != first || stream.is_reset) {
                 self.streams.insert(segment.ends, Stream::new(first));
                 self.connections += 1;
@@ -88,7 +86,7 @@ impl Repeats {
         }
     }
 
-    /// Whether some of the frame's data was sent before.
+    /// Whether the frame retransmits data.
     pub(crate) fn is_repeat(&self, frame: &[u8]) -> bool {
         Segment::parse(frame).is_some_and(|segment| {
             let known = self.streams.get(&segment.ends);
@@ -97,12 +95,12 @@ impl Repeats {
         })
     }
 
-    /// Bytes that were sent again.
+    /// Bytes that were retransmitted.
     pub(crate) const fn repeated_bytes(&self) -> u64 {
         self.repeated_bytes
     }
 
-    /// Bytes that were sent, each counted once.
+    /// Bytes that were sent, retransmissions not counted.
     pub(crate) const fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
@@ -112,7 +110,7 @@ impl Repeats {
         self.connections
     }
 
-    /// Promises the server broke.
+    /// Violations found.
     pub(crate) fn complaints(&self) -> &[Violation] {
         &self.complaints
     }
@@ -138,8 +136,8 @@ impl Stream {
     fn handle(&mut self, segment: &Segment<'_>) -> Result<u64, Violation> {
         let sent = self.sent_of(segment);
         if segment.is_reset {
-            // What ends a connection bears the number behind all data; one with another number
-            // answers somebody's false segment and ends nothing (RFC 9293 s3.10.7.4).
+            // A reset of the connection has the sequence number behind all data. One with another
+            // number answers an unacceptable segment and ends nothing (RFC 9293 s3.10.7.4).
             self.is_reset |= sent.is_some();
             return Ok(0);
         }
@@ -208,8 +206,8 @@ mod tests {
 
     use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 
-    use super::Repeats;
-    use crate::forge;
+    use super::Retransmissions;
+    use crate::crafted;
 
     const ISS: u32 = u32::MAX - 3;
 
@@ -229,22 +227,25 @@ mod tests {
             window: 100,
             options: TcpOptions::default(),
         };
-        forge::tcp(&route, &segment, payload)
+        crafted::tcp(&route, &segment, payload)
     }
 
     /// A SYN, then these segments: offset in the stream and payload.
-    fn sent(segments: &[(u32, &[u8])]) -> Repeats {
-        let mut repeats = Repeats::default();
-        repeats.handle_frame(&frame(TcpFlags::SYN.union(TcpFlags::ACK), ISS, b""));
+    fn sent(segments: &[(u32, &[u8])]) -> Retransmissions {
+        let mut retransmissions = Retransmissions::default();
+        retransmissions.handle_frame(&frame(TcpFlags::SYN.union(TcpFlags::ACK), ISS, b""));
         for (offset, payload) in segments {
             let sequence = ISS.wrapping_add(1 + offset);
-            repeats.handle_frame(&frame(TcpFlags::ACK, sequence, payload));
+            retransmissions.handle_frame(&frame(TcpFlags::ACK, sequence, payload));
         }
-        repeats
+        retransmissions
     }
 
-    fn complaint(repeats: &Repeats) -> &str {
-        repeats.complaints().first().map_or("", String::as_str)
+    fn complaint(retransmissions: &Retransmissions) -> &str {
+        retransmissions
+            .complaints()
+            .first()
+            .map_or("", String::as_str)
     }
 
     #[test]
@@ -258,9 +259,12 @@ mod tests {
             ((8, b"ijk"), 1),
             ((0, b"abcdefghijkl"), 9),
         ] {
-            let repeats = with(segment);
+            let retransmissions = with(segment);
             assert_eq!(
-                (complaint(&repeats), repeats.repeated_bytes()),
+                (
+                    complaint(&retransmissions),
+                    retransmissions.repeated_bytes()
+                ),
                 ("", repeated)
             );
         }
@@ -269,18 +273,21 @@ mod tests {
             ((5, b"fgX"), 7),
             ((8, b"Xjk"), 8),
         ] {
-            let repeats = with(segment);
+            let retransmissions = with(segment);
             let wanted = format!("byte {place} of the stream is not");
-            assert!(complaint(&repeats).contains(&wanted), "{repeats:?}");
+            assert!(
+                complaint(&retransmissions).contains(&wanted),
+                "{retransmissions:?}"
+            );
         }
         assert!(complaint(&with((10, b"x"))).contains("a hole"));
     }
 
     #[test]
     fn what_repeats_is_known_before_it_is_sent() {
-        let repeats = sent(&[(0, b"abc")]);
+        let retransmissions = sent(&[(0, b"abc")]);
         let asked = |offset: u32, payload: &[u8]| {
-            repeats.is_repeat(&frame(TcpFlags::ACK, ISS.wrapping_add(1 + offset), payload))
+            retransmissions.is_repeat(&frame(TcpFlags::ACK, ISS.wrapping_add(1 + offset), payload))
         };
         assert!(asked(0, b"a") && asked(2, b"cd"));
         assert!(!asked(3, b"d") && !asked(0, b"") && !asked(9, b"x"));
@@ -289,14 +296,26 @@ mod tests {
     #[test]
     fn a_new_syn_begins_a_new_stream_and_the_same_one_does_not() {
         let syn = TcpFlags::SYN.union(TcpFlags::ACK);
-        let mut repeats = sent(&[(0, b"abc")]);
-        repeats.handle_frame(&frame(syn, ISS, b""));
-        repeats.handle_frame(&frame(TcpFlags::ACK, ISS.wrapping_add(1), b"abc"));
-        assert_eq!((complaint(&repeats), repeats.repeated_bytes()), ("", 3));
-        repeats.handle_frame(&frame(syn, 77, b""));
-        repeats.handle_frame(&frame(TcpFlags::ACK, 78, b"xyz"));
-        assert_eq!((complaint(&repeats), repeats.repeated_bytes()), ("", 3));
-        let mut stray = Repeats::default();
+        let mut retransmissions = sent(&[(0, b"abc")]);
+        retransmissions.handle_frame(&frame(syn, ISS, b""));
+        retransmissions.handle_frame(&frame(TcpFlags::ACK, ISS.wrapping_add(1), b"abc"));
+        assert_eq!(
+            (
+                complaint(&retransmissions),
+                retransmissions.repeated_bytes()
+            ),
+            ("", 3)
+        );
+        retransmissions.handle_frame(&frame(syn, 77, b""));
+        retransmissions.handle_frame(&frame(TcpFlags::ACK, 78, b"xyz"));
+        assert_eq!(
+            (
+                complaint(&retransmissions),
+                retransmissions.repeated_bytes()
+            ),
+            ("", 3)
+        );
+        let mut stray = Retransmissions::default();
         stray.handle_frame(&frame(TcpFlags::ACK, 5, b""));
         assert_eq!(complaint(&stray), "");
         stray.handle_frame(&frame(TcpFlags::ACK, 5, b"x"));
@@ -307,13 +326,13 @@ mod tests {
     fn nothing_follows_a_reset_but_a_new_connection() {
         let reset = |sequence| frame(TcpFlags::RST, sequence, b"");
         let more = frame(TcpFlags::ACK, ISS.wrapping_add(4), b"def");
-        let mut repeats = sent(&[(0, b"abc")]);
-        // It answers a segment that was none of the connection's.
-        repeats.handle_frame(&reset(ISS.wrapping_add(1 << 29)));
-        repeats.handle_frame(&more);
-        assert_eq!(complaint(&repeats), "");
-        repeats.handle_frame(&reset(ISS.wrapping_add(7)));
-        repeats.handle_frame(&more);
-        assert!(complaint(&repeats).contains("behind a reset"));
+        let mut retransmissions = sent(&[(0, b"abc")]);
+        // It answers a segment that the connection did not accept.
+        retransmissions.handle_frame(&reset(ISS.wrapping_add(1 << 29)));
+        retransmissions.handle_frame(&more);
+        assert_eq!(complaint(&retransmissions), "");
+        retransmissions.handle_frame(&reset(ISS.wrapping_add(7)));
+        retransmissions.handle_frame(&more);
+        assert!(complaint(&retransmissions).contains("behind a reset"));
     }
 }
