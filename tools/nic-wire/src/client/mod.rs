@@ -18,6 +18,7 @@ use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 mod ranges;
 mod reply;
+mod secured;
 #[cfg(test)]
 mod tests;
 pub mod tls;
@@ -28,7 +29,7 @@ pub use tls::{TlsClient, TlsFault, Watched};
 
 use ranges::Ranges;
 use reply::{Head, Piece, Reply};
-use tls::{Found, Handshake, Stage, Tls};
+use tls::Tls;
 
 /// Shift of the window field (RFC 7323 s2).
 const WINDOW_SCALE: u8 = 10;
@@ -44,9 +45,6 @@ pub const ATTEMPTS_MAX: u8 = 8;
 
 /// Longest TLS handshake, the three-way handshake included.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(60);
-
-/// Most bytes of text in a segment of ours.
-const TEXT_BYTES_MAX: usize = 1400;
 
 /// Wait before a SYN or a request is sent again; it doubles up to [`RESEND_MAX`].
 const RESEND_FIRST: Duration = Duration::from_secs(1);
@@ -415,28 +413,6 @@ impl Connection {
         }
     }
 
-    fn begin_handshake(&mut self, now: Instant, world: &mut impl World) -> Result<(), Fault> {
-        self.state = State::Handshaking;
-        world.follow(self.receive_next);
-        let mut flight = Vec::new();
-        let handshake = world.tls().map(|tls| Handshake::new(tls, &mut flight));
-        let handshake = match handshake {
-            Some(Ok(handshake)) => handshake,
-            Some(Err((fault, text))) => {
-                world.explain(text);
-                return Err(fault);
-            }
-            None => return Err(Fault::Tls(TlsFault::Handshake)),
-        };
-        let mut tls = Box::new(Tls {
-            unacknowledged: Vec::new(),
-            stage: Stage::Handshake(Box::new(handshake)),
-        });
-        self.send_sealed(now, &flight, None, &mut tls, world);
-        self.tls = Some(tls);
-        Ok(())
-    }
-
     /// Asks what it had asked when the server closed, or for the next path; or acknowledges.
     fn ask_again_or_next(&mut self, now: Instant, world: &mut impl World) -> Result<(), Fault> {
         let again = self.path.take();
@@ -641,111 +617,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes bytes of TLS.
-    fn consume_records(
-        &mut self,
-        now: Instant,
-        piece: Piece<'_>,
-        tls: &mut Tls,
-        world: &mut impl World,
-    ) -> Result<(), Fault> {
-        let is_whole = piece.seen.len() == usize::try_from(piece.bytes).unwrap_or(usize::MAX);
-        match &mut tls.stage {
-            Stage::Over => Err(Fault::Tls(TlsFault::Handshake)),
-            Stage::Handshake(_) if !is_whole => Err(Fault::Tls(TlsFault::Unseen)),
-            Stage::Handshake(_) => self.consume_handshake(now, piece.seen, tls, world),
-            Stage::Followed(keys, followed) => {
-                if !matches!(self.reply, Reply::Body { .. }) {
-                    let is_asked = matches!(self.reply, Reply::Head(_));
-                    let has_begun = followed.has_kept();
-                    let found = followed.take_head(keys, piece, is_asked)?;
-                    if found != Found::Nothing && !has_begun {
-                        world.on(Event::FirstByte(now.since(self.asked_at)));
-                    }
-                    let Found::Head(head) = found else {
-                        return Ok(());
-                    };
-                    self.take_head(head, world)?;
-                    if !self.has_replied {
-                        world.shorten();
-                    }
-                }
-                let progress = followed.count(keys, world.watched(), self.receive_next)?;
-                if progress.has_alert {
-                    self.state = State::Closing;
-                }
-                world.on(Event::Records(progress.records));
-                let Reply::Body { left_bytes, .. } = self.reply else {
-                    return Ok(());
-                };
-                // All that is left, or one byte less at most.
-                let most = left_bytes - u64::from(!progress.is_complete).min(left_bytes);
-                let bytes = if progress.is_complete {
-                    left_bytes
-                } else {
-                    progress.body_bytes
-                };
-                if left_bytes > 0 || progress.is_complete {
-                    self.consume_body(now, bytes.min(most), world)?;
-                }
-                Ok(())
-            }
-            Stage::Opened(..) if !is_whole => Err(Fault::Tls(TlsFault::Unseen)),
-            Stage::Opened(keys, opened) => {
-                opened.take(piece.seen);
-                while let Some(text) = opened.next(keys)? {
-                    world.on(Event::Records(1));
-                    let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
-                    self.compare(0, &text, world)?;
-                    self.consume_text(now, Piece { bytes, seen: &text }, world)?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn consume_handshake(
-        &mut self,
-        now: Instant,
-        bytes: &[u8],
-        tls: &mut Tls,
-        world: &mut impl World,
-    ) -> Result<(), Fault> {
-        let Stage::Handshake(handshake) = &mut tls.stage else {
-            return Ok(());
-        };
-        let mut flight = Vec::new();
-        let outcome = handshake.take(bytes, &mut flight);
-        self.send_sealed(now, &flight, None, tls, world);
-        let mut explain = |(fault, text)| {
-            world.explain(text);
-            fault
-        };
-        let is_over = outcome.map_err(&mut explain)?;
-        if !is_over {
-            return Ok(());
-        }
-        let Stage::Handshake(handshake) = std::mem::replace(&mut tls.stage, Stage::Over) else {
-            return Ok(());
-        };
-        let finished = handshake.finish();
-        let (keys, records, rest) = finished.map_err(explain)?;
-        let rest_bytes = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-        let base = self.receive_next.wrapping_add(rest_bytes.wrapping_neg());
-        tls.stage = if self.is_sampled {
-            Stage::Opened(keys, tls::Opened::default())
-        } else {
-            Stage::Followed(keys, tls::Followed::new(base, records))
-        };
-        self.state = State::Established;
-        world.on(Event::Secured);
-        let piece = Piece {
-            bytes: rest_bytes,
-            seen: &rest,
-        };
-        self.consume_records(now, piece, tls, world)
-    }
-
     fn consume_body(
         &mut self,
         now: Instant,
@@ -886,33 +757,6 @@ impl Connection {
         self.send_sealed(now, &record, Some(path), &mut tls, world);
         self.tls = Some(tls);
         Ok(())
-    }
-
-    /// Sends records, and keeps them until they are acknowledged.
-    fn send_sealed(
-        &mut self,
-        now: Instant,
-        bytes: &[u8],
-        request: Option<u32>,
-        tls: &mut Tls,
-        world: &mut impl World,
-    ) {
-        if bytes.is_empty() {
-            return;
-        }
-        self.unacknowledged_bytes = 0;
-        for text in bytes.chunks(TEXT_BYTES_MAX) {
-            let transmit = self.segment(now, TcpFlags::ACK.union(TcpFlags::PSH));
-            world.send(Transmit {
-                request,
-                sealed: Some(text.into()),
-                ..transmit
-            });
-            let sent = u32::try_from(text.len()).unwrap_or(0);
-            self.send_next = self.send_next.wrapping_add(sent);
-        }
-        tls.unacknowledged.extend_from_slice(bytes);
-        self.expect_answer(now, 1);
     }
 
     fn send_request(&mut self, now: Instant, path: u32, world: &mut impl World) {

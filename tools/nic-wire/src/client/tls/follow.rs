@@ -36,6 +36,8 @@ pub(crate) struct Followed {
     records: u32,
     /// What has come since, while a head is not complete: all of it.
     kept: Vec<u8>,
+    /// Whether anything of a head was found.
+    has_begun: bool,
     /// Plaintext of the reply that was counted up to `base`.
     counted_bytes: u64,
     /// Plaintext of the reply: its head, and its body.
@@ -48,12 +50,12 @@ pub(crate) struct Followed {
 /// What was found where a head may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// Nothing of a head.
+    /// Nothing new of a head.
     Nothing,
-    /// Its beginning.
+    /// Its first bytes, but not all of it.
     Begun,
-    /// All of it.
-    Head(Head),
+    /// All of it; whether these are its first bytes.
+    Head(Head, bool),
 }
 
 /// What has come of a reply.
@@ -75,6 +77,7 @@ impl Followed {
             base,
             records,
             kept: Vec::new(),
+            has_begun: false,
             counted_bytes: 0,
             head_bytes: 0,
             body_bytes: 0,
@@ -114,8 +117,8 @@ impl Followed {
                 let beginning = keys.peek(number, body, bytes);
                 text.extend(beginning.ok_or(Fault::Tls(TlsFault::Open))?);
                 break match parse_head(&text) {
-                    Ok(Some(head)) if is_asked => Found::Head(head),
-                    Ok(_) if is_asked && !text.is_empty() => Found::Begun,
+                    Ok(Some(head)) if is_asked => Found::Head(head, !self.has_begun),
+                    Ok(_) if is_asked && !text.is_empty() && !self.has_begun => Found::Begun,
                     Err(fault) if is_asked && is_cut => return Err(fault),
                     _ => Found::Nothing,
                 };
@@ -137,12 +140,13 @@ impl Followed {
             }
             text.extend_from_slice(content);
             if let Some(head) = parse_head(&text)? {
-                break Found::Head(head);
+                break Found::Head(head, !self.has_begun);
             }
         };
         match found {
-            Found::Head(head) => {
+            Found::Head(head, _) => {
                 self.kept = Vec::new();
+                self.has_begun = false;
                 self.counted_bytes = 0;
                 self.reported_bytes = 0;
                 self.head_bytes = head.head_bytes as u64;
@@ -151,8 +155,9 @@ impl Followed {
             _ if is_cut && is_asked => return Err(Fault::Head),
             _ if is_cut => return Err(Fault::Unasked),
             _ if self.kept.len() > KEPT_BYTES_MAX => return Err(Fault::Head),
-            _ if self.kept.is_empty() => self.kept = Vec::new(),
-            _ => {}
+            Found::Begun => self.has_begun = true,
+            Found::Nothing if self.kept.is_empty() => self.kept = Vec::new(),
+            Found::Nothing => {}
         }
         Ok(found)
     }
