@@ -40,7 +40,7 @@ use anyhow::{Context as _, Result, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 pub use args::{Close, LoadArgs};
-pub use stats::{Ending, Latencies, LatencySummary, Report, SCHEMA};
+pub use stats::{Ending, Latencies, Latency, LatencySummary, Report, SCHEMA};
 pub use tls::{Agreed, ClientOptions, Kind, Suite, Version, client_config};
 
 use args::Plan;
@@ -53,13 +53,7 @@ use engine::Engine;
 /// # Errors
 /// What cannot be done; after the report, that a reply was wrong or that none came.
 pub fn run(args: &LoadArgs) -> Result<()> {
-    let is_stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the second signal finds the flag set.
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&is_stopped))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&is_stopped)))
-            .context("listening for interrupts")?;
-    }
+    let is_stopped = stop_at_signal()?;
     let report = measure(args, &is_stopped)?;
     let text = if args.json {
         serde_json::to_string(&report)? + "\n"
@@ -70,6 +64,21 @@ pub fn run(args: &LoadArgs) -> Result<()> {
         .write_all(text.as_bytes())
         .context("printing the report")?;
     report.check()
+}
+
+/// A flag that SIGINT and SIGTERM set; a second one ends the process.
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn stop_at_signal() -> Result<Arc<AtomicBool>> {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the second signal finds the flag set.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&is_stopped))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&is_stopped)))
+            .context("listening for interrupts")?;
+    }
+    Ok(is_stopped)
 }
 
 /// Runs the load until it is done or `is_stopped` is set, and prints nothing but progress.

@@ -28,21 +28,31 @@ const LATENCY_DIGITS: u8 = 3;
 
 /// Delays, in microseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Latency(Histogram<u64>);
+pub struct Latency(Histogram<u64>);
 
-impl Latency {
-    fn new() -> Self {
+impl Default for Latency {
+    fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, LATENCY_DIGITS);
         Self(histogram.expect("invariant: fixed bounds that fit"))
     }
+}
 
+impl Latency {
     /// One more; what is beyond the bounds counts as the bound.
-    pub(crate) fn record(&mut self, delay: Duration) {
+    pub fn record(&mut self, delay: Duration) {
         let microseconds = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self.0.saturating_record(microseconds.max(1));
     }
 
-    fn summary(&self) -> LatencySummary {
+    /// The one in the middle, if there is any.
+    #[must_use]
+    pub fn median(&self) -> Option<Duration> {
+        (!self.0.is_empty()).then(|| Duration::from_micros(self.0.value_at_quantile(0.5)))
+    }
+
+    /// How many there were, their mean and their percentiles.
+    #[must_use]
+    pub fn summary(&self) -> LatencySummary {
         LatencySummary {
             count: self.0.len(),
             mean: self.0.mean(),
@@ -101,9 +111,9 @@ impl Stats {
             records: RecordCounts::default(),
             late: 0,
             lateness: Duration::ZERO,
-            connect: Latency::new(),
-            first_byte: Latency::new(),
-            whole: Latency::new(),
+            connect: Latency::default(),
+            first_byte: Latency::default(),
+            whole: Latency::default(),
         }
     }
 
@@ -496,7 +506,7 @@ mod tests {
 
     #[test]
     fn delays_within_the_bounds_are_told_apart_and_others_count_as_the_bound() {
-        let mut latency = Latency::new();
+        let mut latency = Latency::default();
         for microseconds in 1..=1000 {
             latency.record(Duration::from_micros(microseconds));
         }
@@ -508,7 +518,7 @@ mod tests {
         let summary = latency.summary();
         assert_eq!(summary.count, 1002);
         assert!(summary.max.abs_diff(LATENCY_US_MAX) < LATENCY_US_MAX / 1000);
-        assert_eq!(Latency::new().summary().p99, 0, "nothing is no delay");
+        assert_eq!(Latency::default().summary().p99, 0, "nothing is no delay");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use clock::{Duration, Instant};
-use load::Suite;
 use load::cores::CoreTime;
+use load::{Latency, Suite};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
@@ -23,9 +23,7 @@ use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
 use crate::paths::Paths;
-use crate::report::{
-    Counts, Ending, Faults, Latency, Report, SCHEMA, WarmUp, WireCost, float, ratio,
-};
+use crate::report::{Counts, Ending, Faults, Report, SCHEMA, WarmUp, WireCost, float, ratio};
 use crate::samples::Samples;
 use crate::schedule::{Distances, Schedule, mix};
 use crate::tally::{Seconds, Tallies, Work};

@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use clock::Duration;
-use hdrhistogram::Histogram;
 use load::LatencySummary;
 use load::cores::CoreSeconds;
 use serde::Serialize;
@@ -20,9 +18,6 @@ pub const SCHEMA: u32 = 1;
 
 /// Faults told in full; the rest are counted.
 const FAULTS_TOLD: usize = 5;
-
-/// Longest delay told apart, microseconds: an hour.
-const LATENCY_US_MAX: u64 = 3_600_000_000;
 
 macro_rules! counts {
     ($($(#[$text:meta])* $name:ident,)*) => {
@@ -89,42 +84,6 @@ counts! {
     refused_frames,
     /// Frames that were not understood.
     unknown_frames,
-}
-
-/// Delays, in microseconds.
-#[derive(Clone, Debug)]
-pub(crate) struct Latency(Histogram<u64>);
-
-impl Default for Latency {
-    fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
-        Self(histogram.expect("invariant: fixed bounds that fit"))
-    }
-}
-
-impl Latency {
-    /// One more; what is beyond the bounds counts as the bound.
-    pub(crate) fn record(&mut self, delay: Duration) {
-        let microseconds = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        self.0.saturating_record(microseconds.max(1));
-    }
-
-    /// The one in the middle, if there is any.
-    pub(crate) fn median(&self) -> Option<Duration> {
-        (!self.0.is_empty()).then(|| Duration::from_micros(self.0.value_at_quantile(0.5)))
-    }
-
-    pub(crate) fn summary(&self) -> LatencySummary {
-        LatencySummary {
-            count: self.0.len(),
-            mean: self.0.mean(),
-            p50: self.0.value_at_quantile(0.5),
-            p90: self.0.value_at_quantile(0.9),
-            p99: self.0.value_at_quantile(0.99),
-            p99_9: self.0.value_at_quantile(0.999),
-            max: self.0.max(),
-        }
-    }
 }
 
 /// What went wrong in all of a run, its warm-up included.

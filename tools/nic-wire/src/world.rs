@@ -6,12 +6,13 @@
 use std::net::IpAddr;
 
 use clock::Instant;
+use load::Latency;
 use wire::SeqNumber;
 
 use crate::client::{AckPolicy, Event, Fault, TlsClient, Transmit, Watched, World};
 use crate::engine::Plan;
 use crate::pace::{Pace, Turn};
-use crate::report::{Counts, Latency};
+use crate::report::Counts;
 use crate::schedule::Schedule;
 use crate::tally::Tallies;
 use crate::watches::Watches;
