@@ -17,6 +17,10 @@ struct Recorder {
     policy: AckPolicy,
     /// Offsets and lengths that were compared.
     compared: Vec<(u64, usize)>,
+    tls: Option<TlsClient>,
+    /// Where the stream that is followed begins.
+    followed: Option<SeqNumber>,
+    explained: Vec<String>,
 }
 
 impl World for Recorder {
@@ -45,6 +49,15 @@ impl World for Recorder {
     fn mss(&self) -> u16 {
         1460
     }
+    fn tls(&self) -> Option<&TlsClient> {
+        self.tls.as_ref()
+    }
+    fn follow(&mut self, first: SeqNumber) {
+        self.followed = Some(first);
+    }
+    fn explain(&mut self, text: String) {
+        self.explained.push(text);
+    }
 }
 
 /// A connection that has asked for its first path, and what is around it.
@@ -58,6 +71,31 @@ struct Pair {
 
 impl Pair {
     fn new(is_sampled: bool) -> Self {
+        let mut pair = Self::connected(is_sampled, None);
+        let request = pair.last();
+        assert_eq!(request.request, Some(7));
+        assert_eq!(request.segment.sequence, ISS.wrapping_add(1));
+        assert_eq!(request.segment.acknowledgment, pair.start);
+        pair.world.events.clear();
+        pair.world.sent.clear();
+        pair
+    }
+
+    /// One over TLS, whose handshake has begun.
+    fn handshaking() -> Self {
+        let config = load::client_config(load::ClientOptions {
+            is_insecure: true,
+            ..load::ClientOptions::default()
+        });
+        let tls = TlsClient {
+            config: config.expect("sound"),
+            name: "a.test".try_into().expect("a name"),
+            version: load::Version::Tls13,
+        };
+        Self::connected(false, Some(tls))
+    }
+
+    fn connected(is_sampled: bool, tls: Option<TlsClient>) -> Self {
         let mut pair = Self {
             connection: Connection::new(ISS, is_sampled),
             world: Recorder {
@@ -66,6 +104,9 @@ impl Pair {
                 events: Vec::new(),
                 policy: AckPolicy::EveryFrame,
                 compared: Vec::new(),
+                tls,
+                followed: None,
+                explained: Vec::new(),
             },
             now: Instant::from_millis(5),
             start: SERVER.wrapping_add(1),
@@ -77,12 +118,6 @@ impl Pair {
         assert!(options.sack_permitted && options.timestamps.is_some());
         assert_eq!((options.mss, options.window_scale), (Some(1460), Some(10)));
         pair.take(SERVER, TcpFlags::SYN, 0, &[]);
-        let request = pair.last();
-        assert_eq!(request.request, Some(7));
-        assert_eq!(request.segment.sequence, ISS.wrapping_add(1));
-        assert_eq!(request.segment.acknowledgment, pair.start);
-        pair.world.events.clear();
-        pair.world.sent.clear();
         pair
     }
 
@@ -407,6 +442,62 @@ fn a_sampled_reply_is_compared_byte_by_byte_wherever_it_comes() {
     let mut pair = Pair::new(true);
     pair.text(0, 1448, HEAD);
     assert!(pair.has(Event::Failed(Fault::Bytes)), "not all was seen");
+}
+
+#[test]
+fn a_handshake_is_followed_from_the_first_byte_and_sent_again() {
+    let mut pair = Pair::handshaking();
+    assert!(pair.connection.is_connecting());
+    assert_eq!(pair.world.followed, Some(pair.start));
+    let hello = pair.last();
+    assert_eq!(hello.request, None);
+    let text = hello.sealed.clone().expect("a ClientHello");
+    assert_eq!(text.first(), Some(&22));
+    pair.now = pair.connection.resend_at;
+    pair.connection.handle_time(pair.now, &mut pair.world);
+    let again = pair.last();
+    assert_eq!(again.segment.sequence, hello.segment.sequence);
+    assert_eq!(again.sealed, hello.sealed);
+    let sent = pair.world.sent.len();
+    pair.take(pair.start, TcpFlags::default(), 0, &[]);
+    pair.now += Duration::from_secs(20);
+    pair.connection.handle_time(pair.now, &mut pair.world);
+    assert_eq!(pair.world.sent.len(), sent, "the server has it: its turn");
+}
+
+#[test]
+fn a_handshake_ends_in_time_or_not_at_all() {
+    let mut pair = Pair::handshaking();
+    let fault = Event::Failed(Fault::Tls(TlsFault::Handshake));
+    pair.take(pair.start, TcpFlags::default(), 0, &[]);
+    pair.now = pair.connection.asked_at + HANDSHAKE_MAX;
+    pair.connection.handle_time(pair.now, &mut pair.world);
+    assert!(!pair.has(fault) && pair.connection.is_connecting());
+    pair.now += Duration::from_nanos(1);
+    pair.connection.handle_time(pair.now, &mut pair.world);
+    assert!(pair.has(fault) && !pair.connection.is_open());
+}
+
+#[test]
+fn what_is_no_handshake_is_refused_and_said_why() {
+    let take = |bytes: u32, seen: &[u8], flags| {
+        let mut pair = Pair::handshaking();
+        pair.take(pair.start, flags, bytes, seen);
+        let failed = pair.world.events.iter().find_map(|it| match it {
+            Event::Failed(fault) => Some(*fault),
+            _ => None,
+        });
+        (failed, pair.world.explained.len())
+    };
+    let none = TcpFlags::default();
+    let handshake = Some(Fault::Tls(TlsFault::Handshake));
+    assert_eq!(take(8, b"HTTP/1.1", none), (handshake, 1));
+    assert_eq!(take(7, &[21, 3, 3, 0, 2, 2, 40], none), (handshake, 1));
+    let unseen = Some(Fault::Tls(TlsFault::Unseen));
+    assert_eq!(take(1448, &[22, 3, 3], none), (unseen, 0));
+    assert_eq!(take(3, &[22, 3, 3], none), (None, 0), "it may go on");
+    assert_eq!(take(0, &[], TcpFlags::FIN), (Some(Fault::Closed), 0));
+    assert_eq!(take(0, &[], TcpFlags::RST), (Some(Fault::Reset), 0));
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn frame(ethertype: u16, port_offset: i32, port: u16, length: usize) -> Vec<u8> 
 #[test]
 fn large_frames_are_shortened_unless_their_port_is_sampled() {
     let program = program();
+    assert_eq!(program.len(), 13, "no loop, no map");
     for (ethertype, offset) in [(0x0800, PORT_OFFSET_V4), (0x86dd, PORT_OFFSET_V6)] {
         let of =
             |port, length| Machine::new(0).run(&program, &frame(ethertype, offset, port, length));
