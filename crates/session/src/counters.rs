@@ -1,4 +1,4 @@
-//! What happened since start: plain numbers, one owner, no locks.
+//! Counters since the start: plain integers with one owner, no locks.
 
 use tcp::SegmentDrop;
 use wire::DropReason;
@@ -29,8 +29,8 @@ macro_rules! counters {
             /// Name and meaning of every counter of [`Counters::as_pairs`], in the same order.
             pub const MEANINGS: &'static [(&'static str, &'static str)] = &[
                 $((stringify!($name), concat!($($doc),+)),)+
-                ("wire_drop_count", "Frames refused, for whatever reason."),
-                ("tcp_drop_count", "Segments refused by their connection, for whatever reason."),
+                ("wire_drop_count", "Frames received and dropped, for any reason."),
+                ("tcp_drop_count", "Segments received and dropped by their connection, for any reason."),
             ];
 
             /// Name and value of every counter that stands for itself, in a fixed order.
@@ -47,128 +47,128 @@ macro_rules! counters {
 counters! {
     /// Frames received.
     wire_receive_frames,
-    /// Frames whose destination is none of our addresses.
+    /// Frames received whose destination address is none of ours.
     wire_foreign_frames,
-    /// Answers to ARP, neighbour solicitations and echo requests that were queued.
+    /// Answers to ARP, neighbour solicitations and echo requests, queued to be sent.
     wire_answer_frames,
-    /// Answers not sent because too many were waiting.
+    /// Answers dropped because the queue of answers was full.
     wire_answer_overflow_count,
-    /// Frames by which another station said that it has one of our addresses.
+    /// Frames received by which another host claimed one of our addresses.
     wire_conflict_frames,
-    /// Announcements that defended an address against them.
+    /// Announcements sent to defend an address against such a claim.
     wire_defense_frames,
-    /// Segments for no connection, answered by a reset.
+    /// Segments that belonged to no connection, answered by a reset.
     tcp_refused_segments,
-    /// SYNs that began a handshake.
+    /// SYNs accepted: a half-open connection was created.
     tcp_open_count,
-    /// Handshakes completed.
+    /// TCP handshakes completed.
     tcp_established_count,
-    /// Handshakes refused because the table of connections was full, or forgotten because the
-    /// half-open table was.
+    /// TCP handshakes refused because the table of connections was full, or evicted because the
+    /// table of half-open ones was.
     tcp_overflow_count,
-    /// Handshakes given up.
+    /// Half-open connections dropped because no ACK of the SYN-ACK arrived.
     tcp_handshake_timeout_count,
-    /// Connections both sides finished.
+    /// Connections that ended with a FIN of both sides.
     tcp_finished_count,
-    /// Connections the peer reset.
+    /// Connections reset by the client.
     tcp_reset_count,
-    /// Connections that stopped answering.
+    /// Connections ended because retransmissions, probes or our FIN were not acknowledged in time.
     tcp_timeout_count,
-    /// Connections we reset: failed reads, stalled clients, the end of the server.
+    /// Connections reset by us: failed reads, send timeouts, shutdown.
     tcp_abort_count,
-    /// Data segments handed to the link; a large one counts once.
+    /// Segments with data that the link took; one to be segmented by the NIC counts once.
     tcp_send_segments,
-    /// Bytes of them, retransmissions included.
+    /// Data bytes of `tcp_send_segments`, retransmissions included.
     tcp_send_bytes,
-    /// Data segments handed to the link again.
+    /// Segments of `tcp_send_segments` that were retransmissions.
     tcp_retransmit_segments,
-    /// Bytes of them.
+    /// Data bytes of `tcp_retransmit_segments`.
     tcp_retransmit_bytes,
-    /// Retransmission timeouts that turned out to be spurious: what was sent was merely late, and the
-    /// congestion window is what it was.
+    /// Spurious retransmission timeouts (RFC 4015): no segment was lost, and the congestion window was
+    /// restored.
     tcp_spurious_timeout_count,
-    /// Segments without data: ACK, FIN, probes.
+    /// Segments without data that the link took: ACKs, FINs, probes.
     tcp_control_segments,
-    /// Times a connection's frames began to go to another MAC, because its peer's came from there.
+    /// Times the next hop of a connection changed to the source MAC of its client's segments.
     tcp_next_hop_change_count,
-    /// ICMP told us the path takes smaller packets.
+    /// ICMP reports of a smaller path MTU that quoted a segment in flight.
     tcp_packet_too_big_count,
     /// TLS handshakes completed.
     tls_handshake_count,
-    /// Those of them that went on with a session of before.
+    /// Handshakes of `tls_handshake_count` that resumed a session.
     tls_resumed_count,
-    /// TLS handshakes refused.
+    /// TLS handshakes that failed: we sent or received an alert, or the client spoke no TLS.
     tls_handshake_refused_count,
-    /// TLS handshakes that did not end in time.
+    /// TLS handshakes not complete within `head_timeout_seconds`.
     tls_handshake_timeout_count,
-    /// TLS handshakes reset because too many others waited for their clients too.
+    /// TLS handshakes reset because too many were in progress, and they waited for their clients.
     tls_handshake_overflow_count,
-    /// Clients reset at their first record because too many waited before them.
+    /// Connections reset because too many ClientHellos were waiting.
     tls_hello_refused_count,
-    /// SYNs to the port of TLS not answered because many first records waited.
+    /// SYNs to the TLS port dropped because many ClientHellos were waiting.
     tls_syn_dropped_count,
-    /// Alerts sent about records that could not be opened or understood.
+    /// Alerts sent after the handshake, for records that could not be decrypted or were invalid.
     tls_alert_count,
     /// Fatal alerts received after the handshake.
     tls_peer_alert_count,
-    /// Keys of ours replaced by a KeyUpdate.
+    /// KeyUpdates sent: one for each new key of ours.
     tls_key_update_count,
-    /// TLS 1.2 connections reset because their key had sealed all it may.
+    /// TLS 1.2 connections reset because their key had reached its limit of records.
     tls_key_exhausted_count,
     /// Records of objects sealed for the first time.
     record_seal_count,
-    /// Records of objects sealed again, because a part of them was lost or had to wait.
+    /// Records of objects sealed again, to retransmit or to send the rest of them.
     record_reseal_count,
-    /// Content bytes of both.
+    /// Content bytes of `record_seal_count` and `record_reseal_count`.
     record_seal_bytes,
-    /// Connections reset because a record, sealed again, was not what it had been.
+    /// Connections reset because a record that was sealed again got another tag: its file changed.
     record_reseal_mismatch_count,
-    /// Times the input was looked at for a request's head.
+    /// Attempts to parse a request head.
     http_parse_count,
-    /// Bytes looked at; those of a head that comes in pieces count each time.
+    /// Bytes parsed by `http_parse_count`; those of a head that arrives in pieces count each time.
     http_parse_bytes,
-    /// Requests understood.
+    /// Request heads parsed successfully.
     http_request_count,
-    /// Replies begun, of any status.
+    /// Replies queued, of any status.
     http_reply_count,
-    /// Replies of 4xx and 5xx.
+    /// Replies queued with a status of 400 or above.
     http_error_count,
-    /// Request heads that did not arrive in time.
+    /// Request heads not complete within `head_timeout_seconds`.
     http_timeout_count,
-    /// Connections closed because they asked for nothing more.
+    /// Connections closed after `idle_timeout_seconds` without a request.
     http_idle_close_count,
-    /// Connections reset because the client took nothing for too long.
+    /// Connections reset because the client acknowledged too little for `send_timeout_seconds`.
     http_stall_count,
-    /// Reads planned.
+    /// Reads of the disk requested.
     session_read_count,
-    /// Bytes of them, alignment included.
+    /// Bytes of `session_read_count`, those for alignment included.
     session_read_bytes,
-    /// Reads that served bytes lost before.
+    /// Reads of `session_read_count` for retransmissions.
     session_reread_count,
-    /// Times a read had to wait because its client had much read for what it acknowledged.
+    /// Times a read was deferred because its connection had used its read budget.
     session_read_deferred_count,
-    /// Times a read had to wait because its device had as many under way as it may have.
+    /// Times a read was deferred because its device had as many reads in progress as it may have.
     session_device_capped_count,
-    /// Times no slot was free for a read that was due.
+    /// Times a read was deferred because no slot was free.
     session_slot_famine_count,
-    /// Reads that failed.
+    /// Reads that failed with an error of the device or file system.
     session_read_error_count,
     /// Reads refused because the object had changed on the disk.
     session_read_changed_count,
-    /// Reads that ended before the object should.
+    /// Reads that ended before the object does.
     session_read_short_count,
-    /// Reads whose bytes nobody wanted any more.
+    /// Reads whose bytes were not needed any more when they arrived.
     session_read_stale_count,
 }
 
 impl Counters {
-    /// Frames refused by reason, those that occurred.
+    /// Frames dropped, by reason; reasons that did not occur are left out.
     pub fn wire_drop_pairs(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let reasons = DropReason::ALL.iter().map(|reason| reason.as_str());
         reasons.zip(self.wire_drops).filter(|(_, count)| *count > 0)
     }
 
-    /// Segments refused by reason, those that occurred.
+    /// Segments dropped, by reason; reasons that did not occur are left out.
     pub fn tcp_drop_pairs(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let reasons = SegmentDrop::ALL.iter().map(|reason| reason.as_str());
         reasons.zip(self.tcp_drops).filter(|(_, count)| *count > 0)

@@ -35,7 +35,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
     ("memory_free_slots", "Read buffers that are free."),
     ("memory_all_slots", "Read buffers in all."),
-    ("tls_shaking_connections", "TLS handshakes in progress."),
+    ("tls_handshakes_in_progress", "TLS handshakes in progress."),
     (
         "tls_certificate_end_unix_seconds",
         "Unix time at which the first certificate in use ends; 0 without one.",

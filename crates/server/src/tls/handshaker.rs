@@ -125,7 +125,7 @@ impl Handshaker {
         } = self.counters;
         [
             ("tls_handshake_records", records),
-            ("tls_shaking_connections", handshaking),
+            ("tls_handshakes_in_progress", handshaking),
             ("tls_reload_count", reloads),
             ("tls_handshake_cost_us", cost_us),
             ("tls_certificate_end_unix_seconds", certificate_end),

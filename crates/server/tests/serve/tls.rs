@@ -103,7 +103,7 @@ fn files_are_served_over_both_versions_beside_plain_http() {
     assert_eq!(end.code, Some(0), "{}", end.stderr);
     let summary = end.json("summary ");
     assert!(summary["tls_handshake_records"].as_u64().unwrap() >= 16);
-    assert_eq!(summary["tls_shaking_connections"], 0);
+    assert_eq!(summary["tls_handshakes_in_progress"], 0);
     assert_eq!(summary["memory_free_slots"], summary["memory_all_slots"]);
 }
 

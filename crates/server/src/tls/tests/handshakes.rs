@@ -274,11 +274,11 @@ fn early_data_is_thrown_away_and_the_handshake_goes_on() {
 #[test]
 fn a_client_that_goes_away_half_way_leaves_nothing() {
     let mut handshaker = handshaker();
-    let shaking = |handshaker: &Handshaker| handshaker.counters()[1];
+    let in_progress = |handshaker: &Handshaker| handshaker.counters()[1];
     let mut client = connect(&client_of(&TLS13), NAME);
     let hello = records_of(&mut client).remove(0);
     handshake(&mut handshaker, TOKEN, hello);
-    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 1));
+    assert_eq!(in_progress(&handshaker), ("tls_handshakes_in_progress", 1));
     // Somebody else of the same place: that is not this one.
     let other = TlsToken {
         serial: TOKEN.serial + 1,
@@ -289,18 +289,18 @@ fn a_client_that_goes_away_half_way_leaves_nothing() {
             .handle(TlsPlan::Forget { token: other })
             .is_none()
     );
-    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 1));
+    assert_eq!(in_progress(&handshaker), ("tls_handshakes_in_progress", 1));
     assert!(
         handshaker
             .handle(TlsPlan::Forget { token: TOKEN })
             .is_none()
     );
-    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 0));
+    assert_eq!(in_progress(&handshaker), ("tls_handshakes_in_progress", 0));
     let mut next = connect(&client_of(&TLS13), NAME);
     establish(&mut handshaker, &mut next, other)
         .unwrap()
         .talk(&mut next);
-    assert_eq!(shaking(&handshaker), ("tls_shaking_connections", 0));
+    assert_eq!(in_progress(&handshaker), ("tls_handshakes_in_progress", 0));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn a_reused_connection_index_starts_a_new_handshake() {
     establish(&mut handshaker, &mut next, other)
         .unwrap()
         .talk(&mut next);
-    assert_eq!(handshaker.counters()[1], ("tls_shaking_connections", 0));
+    assert_eq!(handshaker.counters()[1], ("tls_handshakes_in_progress", 0));
 }
 
 #[test]

@@ -194,7 +194,7 @@ struct Streaming {
     rest: Vec<Vec<u8>>,
 }
 
-/// Shakes hands to the end; an alert is what the client makes of it.
+/// A whole handshake; if the server sends an alert, the client returns it as its error.
 fn establish(
     handshaker: &mut Handshaker,
     client: &mut ClientConnection,

@@ -31,7 +31,7 @@ fn assert_first_record(record: Vec<u8>, number: u8) {
     let mut handshaker = handshaker();
     let answer = handshake(&mut handshaker, TOKEN, record);
     assert_refused(&answer, &plain_alert(number));
-    assert_eq!(handshaker.counters()[1], ("tls_shaking_connections", 0));
+    assert_eq!(handshaker.counters()[1], ("tls_handshakes_in_progress", 0));
 }
 
 /// A ClientHello as old clients wrote it: version, 32 random bytes, no session, suites, no
@@ -111,7 +111,7 @@ fn no_record_of_random_bytes_hurts() {
         }
         handshaker.handle(session::TlsPlan::Forget { token: TOKEN });
     }
-    assert_eq!(handshaker.counters()[1], ("tls_shaking_connections", 0));
+    assert_eq!(handshaker.counters()[1], ("tls_handshakes_in_progress", 0));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn the_alert_of_a_client_ends_its_handshake() {
         let answer = handshake(&mut handshaker, TOKEN, alert);
         assert!(matches!(answer, TlsAnswer::Refused { .. }), "{answer:?}");
     }
-    assert_eq!(handshaker.counters()[1], ("tls_shaking_connections", 0));
+    assert_eq!(handshaker.counters()[1], ("tls_handshakes_in_progress", 0));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_wrong_finished_gets_a_sealed_alert() {
     }
 }
 
-/// Shakes hands with the last byte of the client's last record changed.
+/// A handshake with the last byte of the client's last record changed.
 fn corrupt_last(handshaker: &mut Handshaker, client: &mut ClientConnection) -> Result<(), Error> {
     let mut is_last = false;
     loop {

@@ -138,7 +138,7 @@ fn a_connection_without_a_next_key_gets_an_error() {
     let TlsAnswer::Continue { flight } = handshake(&mut handshaker, token, hello) else {
         panic!("a hello is answered");
     };
-    assert_fails(&mut handshaker, 2, "still shaking");
+    assert_fails(&mut handshaker, 2, "still in its handshake");
     give(&mut client, &flight).unwrap();
     establish(&mut handshaker, &mut client, token).unwrap();
     assert_fails(&mut handshaker, 3, "somebody else");

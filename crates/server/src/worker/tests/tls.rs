@@ -92,7 +92,7 @@ fn a_file_comes_whole_over_tls() {
     }
     world.assert_quiet();
     assert!(world.counter("tls_handshake_records") >= 2);
-    assert_eq!(world.counter("tls_shaking_connections"), 0);
+    assert_eq!(world.counter("tls_handshakes_in_progress"), 0);
 }
 
 /// How many hellos the next round answers, of a client's for each connection there can be.
@@ -168,11 +168,11 @@ fn the_handshake_of_a_client_that_disconnects_is_dropped() {
     let mut world = world(with_tls());
     world.send_sealed(&mut new_client());
     world.settle();
-    assert_eq!(world.counter("tls_shaking_connections"), 1);
+    assert_eq!(world.counter("tls_handshakes_in_progress"), 1);
     world.client.receive(world.now);
     world.client.send_flags(world.now, TcpFlags::RST, b"");
     world.settle();
-    assert_eq!(world.counter("tls_shaking_connections"), 0);
+    assert_eq!(world.counter("tls_handshakes_in_progress"), 0);
 }
 
 #[test]

@@ -861,7 +861,7 @@ fn a_handshake_continued_after_our_fin_is_ignored() {
         bench.pass(Duration::from_secs(21));
         peer.take(&mut bench);
         assert!(peer.finished);
-        // What shakes hands keeps nothing for a client that may stay a while.
+        // The handshake's state is dropped once the traffic keys are known.
         let plan = next_plan(&mut bench);
         assert!(matches!(plan, Some(TlsPlan::Forget { token: gone }) if gone == token));
         peer.send(&mut bench, TcpFlags::ACK, HELLO);
