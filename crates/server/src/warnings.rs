@@ -1,6 +1,6 @@
 //! Failures that affect clients, as log lines: one line for each kind in ten seconds.
 //!
-//! The other rooms report errors and events ([`session::Trouble`]); here they become text that says
+//! The other rooms report errors and events ([`session::Warning`]); here they become text that says
 //! what happened, to whom, why, and what to do. Text is formatted only for events that are logged. It
 //! refuses to log requests for files that do not exist.
 //!

@@ -30,7 +30,7 @@ mod run_queue;
 mod slab;
 mod stream_map;
 mod tls;
-mod trouble;
+mod warning;
 
 use core::net::IpAddr;
 
@@ -43,7 +43,7 @@ pub use conductor::Conductor;
 pub use counters::Counters;
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
-pub use trouble::Trouble;
+pub use warning::Warning;
 
 /// The conductor's configuration; every size in it is a bound on memory.
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@
 
 pub mod handshakes;
 mod objects;
-mod troubles;
+mod warnings;
 
 use std::sync::Arc;
 
@@ -163,7 +163,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let (sent, blocked_on_link) = self.transmit(now);
         progressed |= sent;
         // Before objects are released: the log needs their paths.
-        self.note_troubles(now);
+        self.log_warnings(now);
         progressed |= self.release_objects();
         self.counters.rounds += 1;
         self.counters.empty_rounds += u64::from(!progressed);

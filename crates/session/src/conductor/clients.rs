@@ -17,7 +17,7 @@ use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
-use crate::{TlsToken, Trouble};
+use crate::{TlsToken, Warning};
 
 impl Conductor {
     /// A segment for one of our addresses.
@@ -69,7 +69,7 @@ impl Conductor {
             // A reset lets the client try another server at once; a dropped SYN would not.
             self.counters.tcp_overflow_count += 1;
             let peer = tuple.peer;
-            self.troubles.note(Trouble::ConnectionTableFull { peer });
+            self.warnings.note(Warning::ConnectionTableFull { peer });
             self.refuse(path, segment, payload);
             return;
         }
@@ -90,7 +90,7 @@ impl Conductor {
         if self.half_opens.is_full() {
             self.counters.tcp_overflow_count += 1;
             let peer = tuple.peer;
-            self.troubles.note(Trouble::HalfOpenTableFull { peer });
+            self.warnings.note(Warning::HalfOpenTableFull { peer });
             self.evict_half_open();
         }
         let half_open = HalfOpen::new(now, *tuple, segment, offer);
@@ -149,7 +149,7 @@ impl Conductor {
                 let Ok(index) = self.clients.insert(client) else {
                     self.counters.tcp_overflow_count += 1;
                     let peer = half_open.tuple().peer;
-                    self.troubles.note(Trouble::ConnectionTableFull { peer });
+                    self.warnings.note(Warning::ConnectionTableFull { peer });
                     self.refuse(path, segment, payload);
                     return;
                 };
@@ -288,7 +288,7 @@ impl Conductor {
             Some((deadline, ClientTimeout::Acknowledgment)) if deadline <= now => {
                 self.counters.http_stall_count += 1;
                 let peer = client.tcp.tuple().peer;
-                self.troubles.note(Trouble::SendTimedOut { peer });
+                self.warnings.note(Warning::SendTimedOut { peer });
                 self.abort(now, arena, index);
                 return;
             }
@@ -298,7 +298,7 @@ impl Conductor {
             Some((deadline, ClientTimeout::Handshake)) if deadline <= now => {
                 self.counters.tls_handshake_timeout_count += 1;
                 let peer = client.tcp.tuple().peer;
-                self.troubles.note(Trouble::HandshakeTimedOut { peer });
+                self.warnings.note(Warning::HandshakeTimedOut { peer });
                 self.close_when_replied(now, index);
             }
             Some((deadline, ClientTimeout::Request)) if deadline <= now => {

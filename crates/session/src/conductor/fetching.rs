@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::device_reads::DeviceIndex;
 use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
 use crate::read_budget::ReadCost;
-use crate::{ReadError, ReadPlan, Trouble};
+use crate::{ReadError, ReadPlan, Warning};
 
 /// Bits of a client's index in a read's token.
 pub(super) const CLIENT_BITS: u32 = 24;
@@ -52,7 +52,7 @@ impl Conductor {
             }
             if plan.read.is_some() && arena.free_count() == 0 {
                 self.counters.session_slot_famine_count += 1;
-                self.troubles.note(Trouble::SlotFamine);
+                self.warnings.note(Warning::SlotFamine);
                 self.readers.push_front(index);
                 return None;
             }
@@ -152,7 +152,7 @@ impl Conductor {
                 self.counters.session_read_short_count += 1;
                 if let Some(read) = fetch.plan.read {
                     let object = read.object.handle;
-                    self.troubles.note(Trouble::ReadShort { peer, object });
+                    self.warnings.note(Warning::ReadShort { peer, object });
                 }
                 arena.release(slot.into_free());
                 self.abort(now, arena, index);

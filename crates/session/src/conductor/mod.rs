@@ -31,8 +31,8 @@ use crate::fetch::FetchLimits;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
 use crate::slab::Slab;
-use crate::trouble::Troubles;
-use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Trouble};
+use crate::warning::PendingWarnings;
+use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Warning};
 
 #[cfg(doc)]
 use crate::{ReadPlan, tls::Stage};
@@ -101,7 +101,7 @@ pub struct Conductor {
     /// Receives every request; `None`: requests are not logged.
     request_log: Option<Box<dyn RequestLog>>,
     /// Events that harmed clients since the last poll.
-    troubles: Troubles,
+    warnings: PendingWarnings,
     next_serial: u32,
     next_fetch: u32,
     identification: u16,
@@ -149,7 +149,7 @@ impl Conductor {
             text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             request_log: None,
-            troubles: Troubles::default(),
+            warnings: PendingWarnings::default(),
             next_serial: 0,
             next_fetch: 0,
             identification: 0,
@@ -201,8 +201,8 @@ impl Conductor {
 
     /// An event that harmed a client: the last one of its kind, and how many of that kind there were
     /// since the last poll.
-    pub fn poll_trouble(&mut self) -> Option<(Trouble, u64)> {
-        self.troubles.poll()
+    pub fn poll_warning(&mut self) -> Option<(Warning, u64)> {
+        self.warnings.poll()
     }
 
     /// Refuses new connections and requests; replies under way finish, then a FIN follows.

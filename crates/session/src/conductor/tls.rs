@@ -15,7 +15,7 @@ use crate::tls::{
     HANDSHAKES_MAX, HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED, HELLOS_QUEUED_MAX, KEY_UPDATE_TEXT,
     Phase, Stage, Tls, plain_alert,
 };
-use crate::{Direction, TlsAnswer, TlsPlan, TlsToken, Trouble};
+use crate::{Direction, TlsAnswer, TlsPlan, TlsToken, Warning};
 
 impl Conductor {
     /// The next plan for the handshaker, except those of [`Conductor::poll_hello`]: dropping the
@@ -117,7 +117,7 @@ impl Conductor {
             TlsAnswer::Refused { flight } => {
                 client.push_flight(now, &flight);
                 let peer = client.tcp.tuple().peer;
-                self.troubles.note(Trouble::HandshakeRefused { peer });
+                self.warnings.note(Warning::HandshakeRefused { peer });
                 self.counters.tls_handshake_refused_count += 1;
                 self.end_tls(token.index);
             }
@@ -286,7 +286,7 @@ impl Conductor {
             (Err(description), Stage::Arriving) => {
                 client.push_flight(now, &plain_alert(description));
                 let peer = client.tcp.tuple().peer;
-                self.troubles.note(Trouble::HandshakeRefused { peer });
+                self.warnings.note(Warning::HandshakeRefused { peer });
                 self.counters.tls_handshake_refused_count += 1;
                 self.end_tls(index);
             }
@@ -371,7 +371,7 @@ impl Conductor {
     fn note_overflow(&mut self, token: TlsToken) {
         if let Some(client) = self.client_of(token) {
             let peer = client.tcp.tuple().peer;
-            self.troubles.note(Trouble::HandshakeOverflow { peer });
+            self.warnings.note(Warning::HandshakeOverflow { peer });
         }
     }
 
@@ -501,7 +501,7 @@ impl Conductor {
             }
             _ => {
                 let peer = client.tcp.tuple().peer;
-                self.troubles.note(Trouble::KeyExhausted { peer });
+                self.warnings.note(Warning::KeyExhausted { peer });
                 self.counters.tls_key_exhausted_count += 1;
                 self.pending_resets.push(TlsToken { index, serial });
             }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::counters::Counters;
 use crate::fetch::{Fetch, FetchState};
 use crate::stream_map::{ContentChanged, StreamMap};
-use crate::{Config, TransmitProgress, Transmitted, Trouble};
+use crate::{Config, TransmitProgress, Transmitted, Warning};
 
 type Sink<'s> = dyn FnMut(&Outgoing<'_>) -> Transmitted + 's;
 
@@ -56,7 +56,7 @@ impl Conductor {
                     let read = client.fetches.front().and_then(|fetch| fetch.plan.read);
                     if let Some(read) = read {
                         let object = read.object.handle;
-                        self.troubles.note(Trouble::ContentChanged { peer, object });
+                        self.warnings.note(Warning::ContentChanged { peer, object });
                     }
                     self.abort(now, arena, index);
                 }

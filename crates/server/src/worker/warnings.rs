@@ -1,11 +1,11 @@
-//! What hurt clients in a round, put into words for the log.
+//! Failures that affected clients in a round, as text for the log.
 
 use std::fmt::Write as _;
 
 use clock::Instant;
 use diskmap::{Disk, DiskError};
 use link::Link;
-use session::Trouble;
+use session::Warning;
 use store::StoreRefusal;
 
 use super::Worker;
@@ -13,14 +13,14 @@ use super::objects::{FaultKind, LOOKUP_WAIT_MAX, ObjectFault, Objects};
 use crate::warnings::{Kind, Warnings, push_errno};
 
 impl<L: Link, D: Disk> Worker<L, D> {
-    /// Takes what went wrong with objects, and the conductor's troubles, of this round.
-    pub(super) fn note_troubles(&mut self, now: Instant) {
+    /// Logs the faults of objects, and the warnings of the conductor, of this round.
+    pub(super) fn log_warnings(&mut self, now: Instant) {
         while let Some(fault) = self.objects.poll_fault() {
             note_fault(&mut self.warnings, now, fault);
         }
-        while let Some((trouble, count)) = self.conductor.poll_trouble() {
+        while let Some((warning, count)) = self.conductor.poll_warning() {
             let (warnings, objects) = (&mut self.warnings, &self.objects);
-            note(warnings, now, objects, trouble, count);
+            note(warnings, now, objects, warning, count);
         }
     }
 }
@@ -83,26 +83,26 @@ fn note_change(warnings: &mut Warnings, now: Instant, count: u64, path: impl FnO
     });
 }
 
-fn note(warnings: &mut Warnings, now: Instant, objects: &Objects, trouble: Trouble, count: u64) {
-    let (kind, peer) = match trouble {
-        Trouble::ReadShort { object, .. } => {
+fn note(warnings: &mut Warnings, now: Instant, objects: &Objects, warning: Warning, count: u64) {
+    let (kind, peer) = match warning {
+        Warning::ReadShort { object, .. } => {
             return note_change(warnings, now, count, || objects.path_of(object));
         }
-        Trouble::ContentChanged { object, .. } => {
+        Warning::ContentChanged { object, .. } => {
             return note_change(warnings, now, count, || objects.path_of(object));
         }
-        Trouble::SlotFamine => {
+        Warning::SlotFamine => {
             return warnings.note(now, Kind::SlotFamine, count, |text| {
                 text.push_str("all are in use; more `slots` help if the disk is quick enough");
             });
         }
-        Trouble::ConnectionTableFull { peer } => (Kind::ConnectionTableFull, peer),
-        Trouble::HalfOpenTableFull { peer } => (Kind::HalfOpenTableFull, peer),
-        Trouble::HandshakeRefused { peer } => (Kind::HandshakeRefused, peer),
-        Trouble::HandshakeOverflow { peer } => (Kind::HandshakeOverflow, peer),
-        Trouble::HandshakeTimedOut { peer } => (Kind::HandshakeTimedOut, peer),
-        Trouble::SendTimedOut { peer } => (Kind::SendTimedOut, peer),
-        Trouble::KeyExhausted { peer } => (Kind::KeyExhausted, peer),
+        Warning::ConnectionTableFull { peer } => (Kind::ConnectionTableFull, peer),
+        Warning::HalfOpenTableFull { peer } => (Kind::HalfOpenTableFull, peer),
+        Warning::HandshakeRefused { peer } => (Kind::HandshakeRefused, peer),
+        Warning::HandshakeOverflow { peer } => (Kind::HandshakeOverflow, peer),
+        Warning::HandshakeTimedOut { peer } => (Kind::HandshakeTimedOut, peer),
+        Warning::SendTimedOut { peer } => (Kind::SendTimedOut, peer),
+        Warning::KeyExhausted { peer } => (Kind::KeyExhausted, peer),
     };
     warnings.note(now, kind, count, |text| {
         let _ = write!(text, "{peer}");

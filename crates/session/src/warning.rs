@@ -1,15 +1,15 @@
-//! Events that harmed a client, for the server's log: values, not text.
+//! Failures that affected a client, for the server's log: values, not text.
 //!
-//! Counters count such events; this keeps the client and the object of the last event of each kind
+//! Counters count them; this keeps the client and the object of the last event of each kind
 //! since the last poll. Its memory is constant: there is one entry for each kind.
 
 use core::net::SocketAddr;
 
 use crate::ObjectHandle;
 
-/// An event that harmed a client. A request for an object that does not exist is not one.
+/// A failure that affected a client. A request for an object that does not exist is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trouble {
+pub enum Warning {
     /// A SYN was refused: the connection table is full.
     ConnectionTableFull {
         /// The client that was refused.
@@ -22,52 +22,52 @@ pub enum Trouble {
     },
     /// A TLS handshake was refused.
     HandshakeRefused {
-        /// Whose.
+        /// The client.
         peer: SocketAddr,
     },
-    /// A TLS handshake was given up because too many were under way.
+    /// A TLS handshake was reset because too many were in progress.
     HandshakeOverflow {
-        /// Whose.
+        /// The client.
         peer: SocketAddr,
     },
-    /// A TLS handshake did not end in time.
+    /// A TLS handshake was not complete in time.
     HandshakeTimedOut {
-        /// Whose.
+        /// The client.
         peer: SocketAddr,
     },
     /// A read was due, and no slot was free.
     SlotFamine,
-    /// A read ended before the object should; the connection was reset.
+    /// A read ended before the object does; the connection was reset.
     ReadShort {
-        /// Who lost its connection.
+        /// The client.
         peer: SocketAddr,
-        /// What it was being sent.
+        /// The object it was being sent.
         object: ObjectHandle,
     },
-    /// A record, sealed again, was not what it had been; the connection was reset.
+    /// A record that was sealed again got another tag; the connection was reset.
     ContentChanged {
-        /// Who lost its connection.
+        /// The client.
         peer: SocketAddr,
-        /// What it was being sent.
+        /// The object it was being sent.
         object: ObjectHandle,
     },
     /// A client acknowledged nothing of a reply for too long; the connection was reset.
     SendTimedOut {
-        /// Who.
+        /// The client.
         peer: SocketAddr,
     },
-    /// The key of a TLS 1.2 connection had sealed all it may; the connection was reset.
+    /// The key of a TLS 1.2 connection reached its limit of records; the connection was reset.
     KeyExhausted {
-        /// Who lost its connection.
+        /// The client.
         peer: SocketAddr,
     },
 }
 
-/// Kinds of [`Trouble`].
+/// Number of kinds of [`Warning`].
 const KINDS: usize = 10;
 
-impl Trouble {
-    const fn place(&self) -> usize {
+impl Warning {
+    const fn index(&self) -> usize {
         match self {
             Self::ConnectionTableFull { .. } => 0,
             Self::HalfOpenTableFull { .. } => 1,
@@ -85,22 +85,22 @@ impl Trouble {
 
 /// The last event of each kind, and how many there were.
 #[derive(Debug, Default)]
-pub(crate) struct Troubles {
-    last: [Option<(Trouble, u64)>; KINDS],
+pub(crate) struct PendingWarnings {
+    last: [Option<(Warning, u64)>; KINDS],
     /// How many kinds are in `last`.
     kinds: usize,
 }
 
-impl Troubles {
-    pub(crate) fn note(&mut self, trouble: Trouble) {
-        let place = &mut self.last[trouble.place()];
-        self.kinds += usize::from(place.is_none());
-        let before = place.map_or(0, |(_, count)| count);
-        *place = Some((trouble, before + 1));
+impl PendingWarnings {
+    pub(crate) fn note(&mut self, warning: Warning) {
+        let entry = &mut self.last[warning.index()];
+        self.kinds += usize::from(entry.is_none());
+        let before = entry.map_or(0, |(_, count)| count);
+        *entry = Some((warning, before + 1));
     }
 
     /// Takes one kind out: its last event, and how many there were since the kind was last polled.
-    pub(crate) fn poll(&mut self) -> Option<(Trouble, u64)> {
+    pub(crate) fn poll(&mut self) -> Option<(Warning, u64)> {
         if self.kinds == 0 {
             return None;
         }
@@ -111,7 +111,7 @@ impl Troubles {
 
 #[cfg(test)]
 mod tests {
-    use super::{KINDS, Trouble, Troubles};
+    use super::{KINDS, PendingWarnings, Warning};
     use crate::ObjectHandle;
 
     #[test]
@@ -121,29 +121,29 @@ mod tests {
         let all = |port| {
             let peer = peer(port);
             [
-                Trouble::ConnectionTableFull { peer },
-                Trouble::HalfOpenTableFull { peer },
-                Trouble::HandshakeRefused { peer },
-                Trouble::HandshakeOverflow { peer },
-                Trouble::HandshakeTimedOut { peer },
-                Trouble::SlotFamine,
-                Trouble::ReadShort { peer, object },
-                Trouble::ContentChanged { peer, object },
-                Trouble::SendTimedOut { peer },
-                Trouble::KeyExhausted { peer },
+                Warning::ConnectionTableFull { peer },
+                Warning::HalfOpenTableFull { peer },
+                Warning::HandshakeRefused { peer },
+                Warning::HandshakeOverflow { peer },
+                Warning::HandshakeTimedOut { peer },
+                Warning::SlotFamine,
+                Warning::ReadShort { peer, object },
+                Warning::ContentChanged { peer, object },
+                Warning::SendTimedOut { peer },
+                Warning::KeyExhausted { peer },
             ]
         };
         assert_eq!(all(0).len(), KINDS);
-        let mut troubles = Troubles::default();
-        assert_eq!(troubles.poll(), None);
+        let mut warnings = PendingWarnings::default();
+        assert_eq!(warnings.poll(), None);
         all(1)
             .into_iter()
             .chain(all(2))
-            .for_each(|trouble| troubles.note(trouble));
-        let told: Vec<_> = std::iter::from_fn(|| troubles.poll()).collect();
-        assert_eq!(told, all(2).map(|trouble| (trouble, 2)));
-        troubles.note(Trouble::SlotFamine);
-        assert_eq!(troubles.poll(), Some((Trouble::SlotFamine, 1)));
-        assert_eq!(troubles.poll(), None);
+            .for_each(|warning| warnings.note(warning));
+        let told: Vec<_> = std::iter::from_fn(|| warnings.poll()).collect();
+        assert_eq!(told, all(2).map(|warning| (warning, 2)));
+        warnings.note(Warning::SlotFamine);
+        assert_eq!(warnings.poll(), Some((Warning::SlotFamine, 1)));
+        assert_eq!(warnings.poll(), None);
     }
 }
