@@ -1,9 +1,8 @@
-//! A key and a record's number seal one content and no other, whatever happens to a connection.
+//! A key and a record number seal one content only, whatever happens to a connection.
 //!
-//! AES-GCM gives its key away otherwise. It is seen from outside: a byte of the stream never has
-//! two values, however often it is sent, and whoever opens records in order, with the number that
-//! comes next, can open them all. So no number is sealed twice, neither with other bytes at its
-//! place nor at another place.
+//! Otherwise AES-GCM discloses its key. The test looks at what is sent: each byte of the stream has
+//! the same value in every transmission, and the client can open all records in order, with
+//! consecutive numbers. So no number is used for two contents, at one stream offset or at two.
 
 use clock::Duration;
 use proptest::prelude::*;
@@ -16,31 +15,31 @@ use crate::{Config, Direction, TlsAnswer, TlsPlan};
 
 const PORT: u16 = 1000;
 
-/// What can happen to a connection.
+/// A step of a test.
 #[derive(Clone, Debug)]
-enum Happening {
-    /// The client asks for the object.
+enum Step {
+    /// The client requests the object.
     Get,
-    /// The disk answers one of the reads under way; what it brings is the object XOR this.
+    /// A read in progress completes; its bytes are those of the object XOR this.
     Read(usize, u8),
-    /// Segments arrive, but for those whose bit is not set, and are acknowledged.
+    /// The segments whose bit is set arrive and are acknowledged; the others are lost.
     Deliver(u64),
     /// The same without an acknowledgment.
     Keep(u64),
     /// Time passes, milliseconds.
     Pass(u64),
-    /// The client has room for so much, in units of 256 bytes.
+    /// The client advertises this window, in units of 256 bytes.
     Window(u16),
-    /// A router takes packets of so many bytes.
+    /// ICMP reports this path MTU, bytes.
     Shrink(u32),
-    /// The client changes its key; if told so, it wants ours changed as well.
+    /// The client sends a KeyUpdate, with `update_requested` if true.
     KeyUpdate(bool),
-    /// The client sends a record that cannot be opened: it is told, and all else is dropped.
+    /// The client sends a record that cannot be decrypted: it gets an alert, and the rest is dropped.
     Garbage,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
-    use Happening::{Deliver, Garbage, Get, Keep, KeyUpdate, Pass, Read, Shrink, Window};
+fn step() -> impl Strategy<Value = Step> {
+    use Step::{Deliver, Garbage, Get, Keep, KeyUpdate, Pass, Read, Shrink, Window};
     let losses = || prop_oneof![3 => Just(u64::MAX), 1 => any::<u64>(), 1 => Just(0)];
     prop_oneof![
         4 => Just(Get),
@@ -57,21 +56,21 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// A connection, and every byte of it that was ever sent.
-struct Witness {
+/// A connection, and every byte that was ever sent on it.
+struct NonceCheck {
     bench: Bench,
     client: TlsPeer,
-    /// By distance from the stream's beginning.
+    /// By stream offset.
     seen: Vec<Option<u8>>,
-    /// Sequence number there.
+    /// Sequence number of offset 0.
     begin: SeqNumber,
-    /// The keys in use last: ours, the client's as it seals, and as it is opened.
+    /// The keys in use: ours, the client's for sending, and the same as we receive with it.
     send_key: u8,
     client_key: u8,
     receive_key: u8,
 }
 
-impl Witness {
+impl NonceCheck {
     fn new() -> Self {
         let config = Config {
             // Small, so that our own key is changed too.
@@ -80,7 +79,7 @@ impl Witness {
         };
         let mut bench = Bench::with(config, 8);
         let client = TlsPeer::connect(&mut bench, PORT, Version::Tls13);
-        // What came before the first record, in the clear, may be sent again as well.
+        // The plaintext before the first record may be retransmitted as well.
         let clear = u32::try_from(client.peer.received.len()).unwrap();
         Self {
             begin: SeqNumber(client.peer.expected.0.wrapping_sub(clear)),
@@ -93,28 +92,28 @@ impl Witness {
         }
     }
 
-    fn happen(&mut self, happening: &Happening) {
+    fn apply(&mut self, step: &Step) {
         let Self { bench, client, .. } = self;
-        match *happening {
-            Happening::Get => client.get(bench),
-            Happening::Read(which, twist) if !bench.reads.is_empty() => {
+        match *step {
+            Step::Get => client.get(bench),
+            Step::Read(which, twist) if !bench.reads.is_empty() => {
                 let read = bench.reads.swap_remove(which % bench.reads.len());
                 bench.twist = twist;
                 bench.complete(read, OBJECT_BYTES);
                 bench.turn();
             }
-            Happening::Read(..) => {}
-            Happening::Deliver(kept) => {
+            Step::Read(..) => {}
+            Step::Deliver(kept) => {
                 self.deliver(kept);
                 self.client.peer.send(&mut self.bench, TcpFlags::ACK, b"");
             }
-            Happening::Keep(kept) => self.deliver(kept),
-            Happening::Pass(milliseconds) => bench.pass(Duration::from_millis(milliseconds)),
-            Happening::Window(window) => {
+            Step::Keep(kept) => self.deliver(kept),
+            Step::Pass(milliseconds) => bench.pass(Duration::from_millis(milliseconds)),
+            Step::Window(window) => {
                 client.peer.window = window;
                 client.peer.send(bench, TcpFlags::ACK, b"");
             }
-            Happening::Shrink(mtu_bytes) => {
+            Step::Shrink(mtu_bytes) => {
                 let original = OriginalTcp {
                     source: OUR_ADDRESS.into(),
                     destination: PEER_ADDRESS.into(),
@@ -127,14 +126,14 @@ impl Witness {
                     .conductor
                     .handle_packet_too_big(now, mtu_bytes, &original);
             }
-            Happening::KeyUpdate(is_answer_wanted) => {
+            Step::KeyUpdate(is_answer_wanted) => {
                 let text = [24, 0, 0, 1, u8::from(is_answer_wanted)];
                 client.say(bench, ContentType::Handshake, &text);
                 self.client_key += 1;
                 client.sealer = Sealer::new(&key(Version::Tls13, self.client_key));
                 client.number = 0;
             }
-            Happening::Garbage => {
+            Step::Garbage => {
                 let mut record = client.seal(ContentType::ApplicationData, b"GET");
                 record[7] ^= 1;
                 client.peer.send(bench, TcpFlags::ACK, &record);
@@ -142,7 +141,7 @@ impl Witness {
         }
         self.answer_plans();
         self.bench.turn();
-        self.look();
+        self.record_sent();
     }
 
     fn answer_plans(&mut self) {
@@ -160,8 +159,8 @@ impl Witness {
         }
     }
 
-    /// Notes every byte that was sent and is not noted yet.
-    fn look(&mut self) {
+    /// Records every byte that was sent, and compares retransmitted ones.
+    fn record_sent(&mut self) {
         let mut segments = Vec::new();
         for (frame, payload) in std::mem::take(&mut self.bench.sent) {
             if let Sent::Tcp(segment) = &frame {
@@ -189,7 +188,7 @@ impl Witness {
         self.bench.sent = segments;
     }
 
-    /// Segments arrive, each whose bit is set; what can be opened is.
+    /// The segments whose bit is set arrive; the client opens the records that are complete.
     fn deliver(&mut self, kept: u64) {
         let mut place = 0;
         self.bench.sent.retain(|_| {
@@ -206,30 +205,30 @@ proptest! {
 
     #[test]
     fn no_key_and_number_ever_seal_two_contents(
-        happenings in proptest::collection::vec(happening(), 1..80),
+        steps in proptest::collection::vec(step(), 1..80),
     ) {
-        let mut witness = Witness::new();
-        for happening in &happenings {
-            if witness.client.peer.reset {
+        let mut check = NonceCheck::new();
+        for step in &steps {
+            if check.client.peer.reset {
                 break;
             }
-            witness.happen(happening);
+            check.apply(step);
         }
     }
 }
 
 #[test]
 fn the_model_sees_a_whole_object_and_its_retransmissions() {
-    let mut witness = Witness::new();
-    witness.happen(&Happening::Get);
+    let mut check = NonceCheck::new();
+    check.apply(&Step::Get);
     for turn in 0..100 {
-        witness.happen(&Happening::Read(0, 0));
-        // Of what leaves first, the first segment is lost.
+        check.apply(&Step::Read(0, 0));
+        // The first segment of the first transmission is lost.
         let kept = if turn == 0 { !2 } else { u64::MAX };
-        witness.happen(&Happening::Deliver(kept));
-        witness.happen(&Happening::Pass(1_000));
+        check.apply(&Step::Deliver(kept));
+        check.apply(&Step::Pass(1_000));
     }
-    witness.client.assert_has_object();
-    assert!(witness.seen.len() > usize::try_from(OBJECT_BYTES).unwrap());
-    assert!(witness.bench.conductor.counters().record_reseal_count > 0);
+    check.client.assert_has_object();
+    assert!(check.seen.len() > usize::try_from(OBJECT_BYTES).unwrap());
+    assert!(check.bench.conductor.counters().record_reseal_count > 0);
 }
