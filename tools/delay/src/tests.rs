@@ -3,19 +3,17 @@
 //! No test asserts that anything was quick: a frame may be late on a busy machine, but never early.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd as _;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use clap::Parser;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testbed::namespace::Namespace;
+use testbed::process::run;
 
 use crate::ending::Ending;
 use crate::flow::{Traffic, classify};
@@ -24,41 +22,33 @@ use crate::report::Report;
 use crate::{DelayArgs, run_until};
 
 /// How long an event may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const EVENT_LIMIT: Duration = Duration::from_secs(20);
 
 const SERVER: &str = "10.77.0.1";
 const CLIENT: &str = "10.77.0.3";
 
-/// Namespaces joined by cables, deleted with all that is in them.
+/// Network namespaces joined by veth pairs.
 struct Lab {
-    names: Vec<String>,
+    namespaces: Vec<Namespace>,
 }
 
 impl Lab {
-    /// Makes the namespaces; `None`, said aloud, where that is not possible.
+    /// Makes the namespaces; `None`, with a line that says why, where that is not possible.
     fn new(count: usize) -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let mut lab = Self { names: Vec::new() };
-        for _ in 0..count {
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let name = format!("atlas-delay-{}-{number}", std::process::id());
-            if let Err(error) = run(&format!("ip netns add {name}")) {
+        match (0..count).map(|_| Namespace::new("delay")).collect() {
+            Ok(namespaces) => Some(Self { namespaces }),
+            Err(error) => {
                 eprintln!("SKIPPED: no network namespace of our own ({error:#}); run as root");
-                return None;
+                None
             }
-            lab.names.push(name);
         }
-        for index in 0..count {
-            lab.ip(index, "link set lo up");
-        }
-        Some(lab)
     }
 
-    /// A client's namespace (0) and a server's (1), with a cable `c0` to `s0`, and what leaves `c0`
-    /// turned aside to `hold1`: the commands of `--help`.
-    fn turned_aside() -> Option<Self> {
+    /// A client's namespace (0) and a server's (1), with a veth pair `c0` to `s0`, and what leaves
+    /// `c0` redirected to `hold1`: the commands of `--help`.
+    fn redirected() -> Option<Self> {
         let lab = Self::new(2)?;
-        lab.cable((0, "c0"), (1, "s0"));
+        lab.join((0, "c0"), (1, "s0"));
         lab.ip(0, &format!("addr add {CLIENT}/24 dev c0"));
         lab.ip(1, &format!("addr add {SERVER}/24 dev s0"));
         lab.ip(0, "link add hold0 type veth peer name hold1");
@@ -66,19 +56,22 @@ impl Lab {
             lab.silence_ipv6(0, interface);
             lab.ip(0, &format!("link set {interface} arp off up"));
         }
-        let name = &lab.names[0];
-        for command in [
+        let name = lab.namespaces[0].name();
+        for arguments in [
             "qdisc add dev c0 clsact",
             "filter add dev c0 egress protocol all u32 match u32 0 0 action mirred egress \
              redirect dev hold0",
         ] {
-            run(&format!("tc -n {name} {command}")).unwrap();
+            let mut tc = Command::new("tc");
+            tc.args(["-n", name]).args(arguments.split_whitespace());
+            run(&mut tc).unwrap();
         }
         Some(lab)
     }
 
-    fn cable(&self, (near, one): (usize, &str), (far, other): (usize, &str)) {
-        let far_name = &self.names[far];
+    /// A veth pair between two namespaces.
+    fn join(&self, (near, one): (usize, &str), (far, other): (usize, &str)) {
+        let far_name = self.namespaces[far].name();
         self.ip(
             near,
             &format!("link add {one} type veth peer name {other} netns {far_name}"),
@@ -91,12 +84,12 @@ impl Lab {
     }
 
     fn silence_ipv6(&self, namespace: usize, interface: &str) {
-        let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
-        self.enter(namespace, move || std::fs::write(path, "1").unwrap());
+        let setting = format!("ipv6/conf/{interface}/disable_ipv6");
+        self.namespaces[namespace].set(&setting, "1").unwrap();
     }
 
     fn ip(&self, namespace: usize, words: &str) {
-        run(&format!("ip -n {} {words}", self.names[namespace])).unwrap();
+        self.namespaces[namespace].ip(words).unwrap();
     }
 
     /// Starts `work` on a thread inside a namespace.
@@ -105,11 +98,7 @@ impl Lab {
         namespace: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let file = File::open(format!("/run/netns/{}", self.names[namespace])).unwrap();
-        thread::spawn(move || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            work()
-        })
+        self.namespaces[namespace].spawn(work).unwrap()
     }
 
     /// Runs `work` inside a namespace.
@@ -132,23 +121,13 @@ impl Lab {
                 ready.send(line.to_owned()).unwrap()
             })
         });
-        let line = started.recv_timeout(PATIENCE).unwrap();
+        let line = started.recv_timeout(EVENT_LIMIT).unwrap();
         assert!(line.starts_with("ready from="), "{line}");
         Tool { ending, thread }
     }
 }
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for name in &self.names {
-            if let Err(error) = run(&format!("ip netns del {name}")) {
-                eprintln!("{error:#}");
-            }
-        }
-    }
-}
-
-/// The tool at work.
+/// The tool, running.
 struct Tool {
     ending: Ending,
     thread: JoinHandle<Result<(Report, Result<()>)>>,
@@ -162,16 +141,6 @@ impl Tool {
         outcome.unwrap();
         report
     }
-}
-
-fn run(command: &str) -> Result<()> {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().context("no program")?)
-        .args(words)
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command}: {text}");
-    Ok(())
 }
 
 #[derive(Parser)]
@@ -206,7 +175,7 @@ fn delay_of(args: &DelayArgs, port: u16) -> Duration {
 
 fn udp(address: &str, port: u16) -> UdpSocket {
     let socket = UdpSocket::bind((address, port)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(EVENT_LIMIT)).unwrap();
     socket
 }
 
@@ -225,7 +194,7 @@ fn start_echo(lab: &Lab, namespace: usize) -> JoinHandle<()> {
             socket.send_to(&bytes[..length], peer).unwrap();
         }
     });
-    started.recv_timeout(PATIENCE).unwrap();
+    started.recv_timeout(EVENT_LIMIT).unwrap();
     thread
 }
 
@@ -233,7 +202,7 @@ fn start_echo(lab: &Lab, namespace: usize) -> JoinHandle<()> {
 fn every_flow_is_held_for_its_own_time_and_in_order() {
     const FLOWS: u16 = 12;
     const EACH: u32 = 5;
-    let Some(lab) = Lab::turned_aside() else {
+    let Some(lab) = Lab::redirected() else {
         return;
     };
     let words = "--from hold1 --to c0 --bands 5-20/5 --seed 42";
@@ -290,10 +259,10 @@ fn every_flow_is_held_for_its_own_time_and_in_order() {
 }
 
 #[test]
-fn losses_on_the_cable_are_those_of_the_seed() {
+fn losses_on_the_link_are_those_of_the_seed() {
     // Few enough that those not lost fit the server's receive buffer, however late it looks.
     const FRAMES: u64 = 150;
-    let Some(lab) = Lab::turned_aside() else {
+    let Some(lab) = Lab::redirected() else {
         return;
     };
     // Known before, or the first frames would wait for ARP in a queue that has a limit as well.
@@ -318,7 +287,7 @@ fn losses_on_the_cable_are_those_of_the_seed() {
             socket.recv(&mut [0; 8]).unwrap();
         }
     });
-    started.recv_timeout(PATIENCE).unwrap();
+    started.recv_timeout(EVENT_LIMIT).unwrap();
     lab.enter(0, || {
         let socket = udp(CLIENT, 40_000);
         for _ in 0..FRAMES {
@@ -336,7 +305,7 @@ fn losses_on_the_cable_are_those_of_the_seed() {
 #[test]
 fn an_upload_comes_through_with_its_offloads() {
     const BYTES: usize = 16 << 20;
-    let Some(lab) = Lab::turned_aside() else {
+    let Some(lab) = Lab::redirected() else {
         return;
     };
     let tool = lab.start_tool(0, "--from hold1 --to c0 --bands 1");
@@ -345,12 +314,12 @@ fn an_upload_comes_through_with_its_offloads() {
         let listener = TcpListener::bind((SERVER, 5000)).unwrap();
         ready.send(()).unwrap();
         let (mut connection, _) = listener.accept().unwrap();
-        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection.set_read_timeout(Some(EVENT_LIMIT)).unwrap();
         let mut received = Vec::new();
         connection.read_to_end(&mut received).unwrap();
         received
     });
-    started.recv_timeout(PATIENCE).unwrap();
+    started.recv_timeout(EVENT_LIMIT).unwrap();
     let content = |index: usize| u8::try_from(index * 31 % 251).unwrap();
     lab.enter(0, move || {
         let bytes: Vec<u8> = (0..BYTES).map(content).collect();
@@ -381,10 +350,10 @@ fn an_upload_comes_through_with_its_offloads() {
 }
 
 #[test]
-fn both_ways_between_two_cables() {
+fn both_ways_between_two_links() {
     let Some(lab) = Lab::new(3) else { return };
-    lab.cable((0, "c0"), (2, "in0"));
-    lab.cable((1, "s0"), (2, "out0"));
+    lab.join((0, "c0"), (2, "in0"));
+    lab.join((1, "s0"), (2, "out0"));
     lab.ip(0, &format!("addr add {CLIENT}/24 dev c0"));
     lab.ip(1, &format!("addr add {SERVER}/24 dev s0"));
     let tool = lab.start_tool(2, "--from in0 --to out0 --bands 15 --both-ways");
@@ -415,7 +384,7 @@ fn both_ways_between_two_cables() {
 #[test]
 fn an_interface_that_vanishes_ends_the_run_with_its_name_and_a_report() {
     for gone in ["hold1", "c0"] {
-        let Some(lab) = Lab::turned_aside() else {
+        let Some(lab) = Lab::redirected() else {
             return;
         };
         let tool = lab.start_tool(0, "--from hold1 --to c0 --bands 1");
@@ -435,7 +404,7 @@ fn an_interface_that_vanishes_ends_the_run_with_its_name_and_a_report() {
 
 #[test]
 fn an_interface_that_is_down_for_a_while_is_waited_for() {
-    let Some(lab) = Lab::turned_aside() else {
+    let Some(lab) = Lab::redirected() else {
         return;
     };
     let tool = lab.start_tool(0, "--from hold1 --to c0 --bands 1");
@@ -505,7 +474,7 @@ fn flags_are_refused_outside_their_limits() {
 
 #[test]
 fn a_run_ends_by_its_time() {
-    let Some(lab) = Lab::turned_aside() else {
+    let Some(lab) = Lab::redirected() else {
         return;
     };
     let tool = lab.start_tool(0, "--from hold1 --to c0 --seconds 1");

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, anyhow};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -61,19 +62,41 @@ impl Namespace {
 
     /// Runs `work` on a thread that has moved inside: sockets it opens stay there.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        let path = format!("/run/netns/{}", self.name);
-        let file = File::open(&path).with_context(|| format!("opening {path}"))?;
+        let file = self.open()?;
         std::thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                        .context("entering a network namespace")?;
+                    move_into(&file)?;
                     work()
                 })
                 .join()
                 .map_err(|_| anyhow!("the thread inside {} panicked", self.name))?
         })
     }
+
+    /// Starts `work` on a thread that has moved inside, and does not wait for it. The thread panics
+    /// if it cannot move.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>> {
+        let file = self.open()?;
+        Ok(std::thread::spawn(move || {
+            move_into(&file).expect("a namespace that exists");
+            work()
+        }))
+    }
+
+    fn open(&self) -> Result<File> {
+        let path = format!("/run/netns/{}", self.name);
+        File::open(&path).with_context(|| format!("opening {path}"))
+    }
+}
+
+/// Moves this thread into a network namespace.
+fn move_into(namespace: &File) -> Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .context("entering a network namespace")
 }
 
 impl Drop for Namespace {
