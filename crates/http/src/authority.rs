@@ -1,9 +1,9 @@
 //! The authority of a target URI, as `Host` and absolute-form targets carry it (RFC 9112 s3.2,
 //! RFC 3986 s3.2): `uri-host [ ":" port ]`.
 //!
-//! It accepts that grammar and nothing else: no user information (RFC 9110 s4.2.4 has recipients
-//! treat it as an error), no second port, no bracket that is not closed, nothing behind one but a
-//! port. It does not look whether such a host exists. Bounded by the length of the request head.
+//! It accepts that grammar and nothing else: no user information (an error by RFC 9110 s4.2.4), no
+//! second port, no unclosed bracket, nothing but a port behind a bracket. It does not check whether
+//! such a host exists. Bounded by the length of the request head.
 
 use core::net::Ipv6Addr;
 
@@ -53,8 +53,8 @@ fn is_registered_name(name: &[u8]) -> bool {
     }
 }
 
-/// RFC 3986 s3.2.2: what stands between the brackets. A zone (RFC 6874) is the client's own affair
-/// and never sent.
+/// RFC 3986 s3.2.2: the address between the brackets. A zone (RFC 6874) has a meaning for the
+/// client only, and is refused.
 fn is_ip_literal(literal: &[u8]) -> bool {
     if let [b'v' | b'V', future @ ..] = literal {
         return is_future_address(future);
@@ -86,7 +86,7 @@ pub(crate) fn is_sub_delimiter(byte: u8) -> bool {
     b"!$&'()*+,;=".contains(&byte)
 }
 
-/// Authorities by the grammar, and those that are not: for the tests of every place they appear.
+/// Valid and invalid authorities, for the tests of all places where they appear.
 #[cfg(test)]
 pub(crate) mod samples {
     pub(crate) const RIGHT: [&str; 20] = [

@@ -2,14 +2,14 @@
 //!
 //! Three tables, asked in this order: what the operator configured, what packagers of HLS, DASH
 //! and CMAF write (here, with the standards that say so), and the registered types of the
-//! `mime_guess` crate. What none of them knows is `application/octet-stream`. It never looks into
+//! `mime_guess` crate. Other extensions are `application/octet-stream`. It never reads
 //! an object. Bounded by [`OWN_TYPES_MAX`] and [`CONTENT_TYPE_BYTES_MAX`].
 
 use core::fmt;
 
 use crate::request::is_token_byte;
 
-/// The type of what no table knows.
+/// The type of extensions that are in no table.
 const UNKNOWN: ContentType<'_> = ContentType {
     name: "application/octet-stream",
 };
@@ -66,8 +66,8 @@ const MEDIA_TYPES: [(&str, &str); 33] = [
     ("woff", "font/woff"),
 ];
 
-/// A content type, as `Content-Type` carries it: of text without parameters, the charset is said,
-/// for a page or subtitle without one is guessed at.
+/// A content type, as `Content-Type` carries it. Text without parameters gets a charset, because
+/// clients guess at that of pages and subtitles without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ContentType<'a> {
     name: &'a str,
@@ -86,10 +86,10 @@ impl<'a> ContentType<'a> {
         self.parts().iter().map(|part| part.len()).sum()
     }
 
-    /// What `Cache-Control` is by default; `None`: nothing is said.
+    /// The default `Cache-Control`; `None`: the field is not sent.
     ///
     /// A playlist may change at any time and is small: a cache asks each time, and mostly gets 304.
-    /// Media are replaced under new names, so nobody need ask for an hour.
+    /// Media are replaced under new names, so a cache may keep them for an hour.
     pub(crate) fn cache_control(self) -> Option<&'static str> {
         match self.name {
             "application/vnd.apple.mpegurl"
@@ -234,7 +234,7 @@ mod tests {
             ("/a.webm", "video/webm"),
             ("/cc.vtt", "text/vtt; charset=utf-8"),
             ("/k.key", "application/octet-stream"),
-            // What a page is made of.
+            // Files of web pages.
             ("/index.html", "text/html; charset=utf-8"),
             ("/old.HTM", "text/html; charset=utf-8"),
             ("/a.css", "text/css; charset=utf-8"),
@@ -254,7 +254,7 @@ mod tests {
             ("/favicon.ico", "image/x-icon"),
             ("/a.pdf", "application/pdf"),
             ("/a.zip", "application/zip"),
-            // Nobody knows.
+            // In no table.
             ("/no-extension", "application/octet-stream"),
             ("/dir.mp4/file", "application/octet-stream"),
             ("/a.", "application/octet-stream"),

@@ -1,4 +1,4 @@
-//! What an access log tells of a request, as it was written: the request line, two fields.
+//! The text of a request head for the access log: the request line and two fields, unchanged.
 //!
 //! It is apart from [`crate::parse_request`], because a request that was refused is logged too: it
 //! takes bytes of any kind, whole or cut anywhere, and refuses nothing. It looks at no more than
@@ -10,8 +10,8 @@ use crate::HEAD_BYTES_MAX;
 /// byte as they came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadText<'a> {
-    /// The request line without its end; what there is of it if its end has not come. Empty:
-    /// nothing came but empty lines.
+    /// The request line without its end, or as much of it as has arrived. Empty: only empty lines
+    /// have arrived.
     pub request_line: &'a [u8],
     /// The value of the first `Referer` field whose line is complete.
     pub referer: Option<&'a [u8]>,
@@ -48,7 +48,7 @@ impl<'a> HeadText<'a> {
     }
 
     fn take_field(&mut self, line: &'a [u8]) {
-        // Most fields are neither: the first letter sorts them out.
+        // Most fields are neither: the first letter excludes them.
         let place = match line.first().map(u8::to_ascii_lowercase) {
             Some(b'r') if has_name(line, b"referer") => &mut self.referer,
             Some(b'u') if has_name(line, b"user-agent") => &mut self.user_agent,
@@ -60,7 +60,7 @@ impl<'a> HeadText<'a> {
     }
 }
 
-/// The line that `rest` starts with, without its end; `None` if its end has not come.
+/// The line that `rest` starts with, without its end; `None` if its end has not arrived.
 fn take_line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = rest.iter().position(|&byte| byte == b'\n')?;
     let (line, after) = rest.split_at(end);

@@ -1,30 +1,30 @@
 //! Request targets (RFC 9112 s3.2, RFC 3986): from the bytes of a request line to a path.
 //!
 //! It refuses what has no single safe meaning: a percent sign without two hex digits, a byte that
-//! decodes to a control character or a backslash, a path that is not UTF-8, a path that climbs
-//! above the root, and an authority that is none by its grammar. The path that comes out starts
+//! decodes to a control character or a backslash, a path that is not UTF-8, a path that leads above
+//! the root, and an invalid authority. The path that comes out starts
 //! with `/` and has no empty, `.` or `..` segment, except that one `/` may end it. Its length is
 //! bounded by the target's.
 
 use crate::Status;
 use crate::authority::is_authority;
 
-/// What a request target says.
+/// A parsed request target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target<'a> {
     /// Percent-decoded, with dot segments resolved.
     pub(crate) path: String,
-    /// What stands behind the first `?`, as it came, without a fragment.
+    /// The text behind the first `?`, not decoded, without a fragment.
     pub(crate) query: Option<&'a [u8]>,
-    /// Whether it is in absolute-form, and so names the authority itself: then the value of `Host`
-    /// means nothing (RFC 9112 s3.2.2).
+    /// Whether it is in absolute-form, and so has an authority: then the value of `Host` is ignored
+    /// (RFC 9112 s3.2.2).
     pub(crate) has_authority: bool,
 }
 
 impl<'a> Target<'a> {
     /// Reads a target in origin-form, absolute-form or asterisk-form.
     ///
-    /// The query is not looked at: an object here has no variants.
+    /// The query is not used: an object has no variants.
     pub(crate) fn parse(target: &'a [u8]) -> Result<Self, Status> {
         let (before, _fragment) = split_at_byte(target, b'#');
         let (before, query) = split_at_byte(before, b'?');
@@ -70,7 +70,7 @@ fn decode_path(encoded: &[u8]) -> Result<String, Status> {
 }
 
 /// Removes the segment that starts at `start` if it is a dot segment, and for `..` the one before
-/// (RFC 3986 s5.2.4). A client that climbs above the root is lost or probing: refused.
+/// (RFC 3986 s5.2.4). A path that leads above the root is refused.
 fn resolve_last_segment(path: &mut Vec<u8>, start: usize) -> Result<(), Status> {
     match path.get(start..) {
         Some(b".") => path.truncate(start),
@@ -89,7 +89,7 @@ fn path_bytes(target: &[u8]) -> Result<&[u8], Status> {
     if target.first() == Some(&b'/') {
         return Ok(target);
     }
-    // RFC 9112 s3.2.4: `OPTIONS *` speaks of the server as a whole, here of its root.
+    // RFC 9112 s3.2.4: `OPTIONS *` is about the server as a whole; here it is about its root.
     if target == b"*" {
         return Ok(b"/");
     }
@@ -128,8 +128,8 @@ impl Decoded<'_> {
             [byte, rest @ ..] => (*byte, rest),
         };
         self.rest = rest;
-        // A NUL would end the name early in the kernel, other controls spoil logs, and a
-        // backslash is a separator to some clients and a letter to this system.
+        // A NUL would end the name in the kernel, other controls would corrupt logs, and a
+        // backslash is a separator for some clients and an ordinary character for Linux.
         if byte.is_ascii_control() || byte == b'\\' {
             return Err(Status::BadRequest);
         }

@@ -343,8 +343,8 @@ fn a_host_that_receives_a_large_segment_hands_us_one() {
             // A connection without a peer: only its first segment matters. In our namespace.
             let connect = || {
                 let address = "10.77.0.9:80".parse().unwrap();
-                let patience = std::time::Duration::from_millis(200);
-                std::net::TcpStream::connect_timeout(&address, patience).is_err()
+                let limit = std::time::Duration::from_millis(200);
+                std::net::TcpStream::connect_timeout(&address, limit).is_err()
             };
             let client = scope.spawn(connect);
             let state = receive_until(&mut tap, |received| {

@@ -1,4 +1,4 @@
-//! Slots in a huge-page arena: last out first in, one owner at a time.
+//! Slots in a huge-page arena, with a LIFO free list and one owner for each slot.
 //!
 //! **Every slot has exactly one owner, and the owner's token says what may be done to it:**
 //!
@@ -12,13 +12,13 @@
 //!
 //! Tokens are neither `Clone` nor `Copy` and cannot be made outside this crate, so bytes are
 //! reachable only through the state that owns them: there is no way to form a reference to a slot
-//! a device writes, because a [`ReadingSlot`] yields nothing but a raw address. A token of another
-//! arena is refused by an assertion, in release builds too: it would break that promise.
+//! a device writes, because a [`ReadingSlot`] yields nothing but a raw address. An assertion
+//! refuses tokens of another arena, in release builds too: with one, a slot could have two owners.
 //!
 //! It refuses to grow, to zero slots between uses (the next read overwrites them, and only bytes
 //! a device reported can be reached), and to free a slot behind its owner's back. A token that is
-//! dropped is a slot lost: tokens have no `Drop`, since the arena they belong to is not at hand
-//! there; callers check `free_count() == slot_count()` whenever they are quiet.
+//! dropped is a slot lost: tokens have no `Drop`, because they have no reference to their arena;
+//! callers check `free_count() == slot_count()` whenever they have no work.
 //!
 //! Bounded by [`ArenaConfig`]: all memory is mapped, touched and counted in [`Arena::new`].
 
@@ -57,7 +57,7 @@ pub struct ArenaConfig {
     pub headroom_bytes: u32,
     /// Room after the payload: a multiple of [`SLOT_ALIGNMENT_BYTES`], 0..=[`ROOM_BYTES_MAX`].
     pub tailroom_bytes: u32,
-    /// The best pages to try for; what is not to be had falls back to the next kind.
+    /// The kind of pages to try first; if there are none, the next kind is used.
     pub pages: PageKind,
 }
 
@@ -109,7 +109,7 @@ impl ArenaConfig {
     }
 }
 
-/// Why there is no arena; each message ends in what to do.
+/// Why the arena cannot be made; each message ends in what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
@@ -119,7 +119,7 @@ pub enum ArenaError {
         /// As configured.
         slot_count: u32,
     },
-    /// A payload size that no direct read could fill.
+    /// A payload size that is no multiple of the block size of `O_DIRECT`.
     #[error(
         "slots of {slot_bytes} bytes: choose a multiple of {SLOT_ALIGNMENT_BYTES}, \
          at most {SLOT_BYTES_MAX}"
@@ -128,7 +128,7 @@ pub enum ArenaError {
         /// As configured.
         slot_bytes: u32,
     },
-    /// Head- or tailroom that would spoil the payload's alignment.
+    /// Headroom or tailroom with which payloads would not be aligned.
     #[error(
         "head- or tailroom of {room_bytes} bytes: choose a multiple of {SLOT_ALIGNMENT_BYTES}, \
          at most {ROOM_BYTES_MAX}"
@@ -145,12 +145,12 @@ pub enum ArenaError {
     Map {
         /// Bytes asked for.
         bytes: usize,
-        /// What the kernel said.
+        /// The errno of `mmap`.
         errno: i32,
     },
 }
 
-/// What every token knows: whose slot, which one, and how much it holds.
+/// What every token holds: the arena, the slot, and the number of bytes in it.
 #[derive(PartialEq, Eq, Debug)]
 struct Key {
     arena: u32,
@@ -158,7 +158,7 @@ struct Key {
     slot_bytes: u32,
 }
 
-/// A slot nobody uses. Only [`Arena::release`] makes it reusable.
+/// A slot that is not in use. Only [`Arena::release`] makes it reusable.
 #[derive(Debug)]
 #[must_use = "a dropped slot is lost to the arena"]
 pub struct FreeSlot {
@@ -210,7 +210,7 @@ impl ReadingSlot {
         }
     }
 
-    /// The device is done and nothing in the slot is of use.
+    /// The device is done, and the slot holds no valid bytes.
     pub fn into_free(self) -> FreeSlot {
         FreeSlot { key: self.key }
     }
@@ -259,11 +259,11 @@ pub struct Region {
 /// The memory of all slots, and the list of the free ones.
 #[derive(Debug)]
 pub struct Arena {
-    /// Unlike any other arena's of this process.
+    /// Different for each arena of this process.
     id: u32,
     config: ArenaConfig,
     mapping: Mapping,
-    /// Free slots, the warmest last.
+    /// Free slots, the one that was freed last at the end.
     free: Vec<u32>,
     slots_per_region: u32,
 }
@@ -297,7 +297,8 @@ impl Arena {
         })
     }
 
-    /// Takes the warmest free slot; `None` when all are in use.
+    /// Takes the free slot that was freed last, whose bytes are most likely in the cache; `None`
+    /// when all are in use.
     pub fn reserve(&mut self) -> Option<FreeSlot> {
         let index = self.free.pop()?;
         let slot_bytes = self.config.slot_bytes;
@@ -310,7 +311,7 @@ impl Arena {
         })
     }
 
-    /// Gives a slot back; it becomes the warmest.
+    /// Frees a slot; [`Arena::reserve`] takes it first.
     ///
     /// # Panics
     /// If the slot is of another arena.
@@ -455,7 +456,7 @@ impl Arena {
         self.mapping.length_bytes()
     }
 
-    /// The pages the slots got.
+    /// The kind of pages the slots are in.
     #[must_use]
     pub fn pages(&self) -> PageKind {
         self.mapping.pages()
@@ -509,9 +510,9 @@ impl Arena {
 }
 
 impl Drop for Arena {
-    /// Unmaps the slots if all are home. A slot still out may be one a device writes to: then the
-    /// memory is left mapped for good, since a leak is better than a write into somebody else's
-    /// pages. So nothing depends on the order in which an arena and its disk are dropped.
+    /// Unmaps the slots if all are free. Else a device may still write to one: then the memory
+    /// stays mapped for good, because a leak is better than a write into memory with another use.
+    /// So nothing depends on the order in which an arena and its disk are dropped.
     fn drop(&mut self) {
         if self.free.len() == self.slot_count() {
             // SAFETY: no token exists, hence no reference, and no device knows an address it may

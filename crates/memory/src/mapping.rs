@@ -1,11 +1,16 @@
 //! The arena's memory: one anonymous mapping, in the largest pages to be had, touched at once.
 //!
-//! Tried in order, from the kind that was asked for: reserved 2 MiB pages (`MAP_HUGETLB`: they are
-//! reserved by the mapping, but a cgroup's hugetlb limit counts only when they are touched, and
-//! then kills by SIGBUS, so the kernel is asked to touch them and to say what is wrong), transparent huge pages (aligned to 2 MiB, `MADV_HUGEPAGE`, then
-//! checked in `/proc/self/smaps`, because the kernel only promises to try), ordinary pages. It
-//! refuses nothing but a mapping the kernel refuses. Bounded by the length it is asked for,
-//! rounded up to 2 MiB, and for a moment at start by 2 MiB more of address space.
+//! Three kinds of pages are tried, from the configured kind down:
+//!
+//! 1. Reserved 2 MiB pages (`MAP_HUGETLB`). `mmap` reserves them, but the hugetlb limit of a cgroup
+//!    applies when they are touched, by SIGBUS. So `MADV_POPULATE_WRITE` touches them, which returns
+//!    an error instead.
+//! 2. Transparent huge pages: aligned to 2 MiB, with `MADV_HUGEPAGE`. The kernel may not provide
+//!    them, so `/proc/self/smaps` is checked.
+//! 3. Ordinary pages.
+//!
+//! It refuses nothing but a mapping the kernel refuses. Bounded by the length it is asked for,
+//! rounded up to 2 MiB, and at start, for a moment, by 2 MiB more of address space.
 
 use core::ptr::NonNull;
 use std::fs;
@@ -129,14 +134,14 @@ impl Mapping {
     }
 }
 
-/// Why reserved pages could not be had, what is used instead (`problem`: why not even transparent
-/// ones), and what to do.
+/// Why there are no reserved pages, what is used instead (`problem`: why not transparent ones
+/// either), and what to do.
 fn explain_refusal(count: usize, errno: i32, problem: Option<&str>) -> String {
     let name = match errno {
         libc::ENOMEM => "ENOMEM".to_owned(),
         libc::EPERM => "EPERM".to_owned(),
         libc::EINVAL => "EINVAL".to_owned(),
-        // What populating pages beyond a cgroup's limit answers.
+        // The error of populating pages beyond a cgroup's limit.
         libc::EFAULT => "EFAULT: the hugetlb limit of the cgroup".to_owned(),
         errno => format!("errno {errno}"),
     };
@@ -169,12 +174,12 @@ fn map(length_bytes: usize, flags: libc::c_int) -> Result<NonNull<u8>, i32> {
     NonNull::new(base.cast()).ok_or(libc::ENOMEM)
 }
 
-/// Maps reserved huge pages, and makes sure that they are to be had.
+/// Maps reserved huge pages, and populates them.
 fn map_reserved(length_bytes: usize) -> Result<NonNull<u8>, i32> {
     let base = map(length_bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)?;
     match populate(base, length_bytes) {
         Ok(()) => Ok(base),
-        // Before Linux 5.14: then as everybody did.
+        // Before Linux 5.14, which has no such advice: the mapping is used as it is.
         Err(libc::EINVAL) => {
             touch(base, length_bytes);
             Ok(base)
@@ -196,7 +201,7 @@ fn populate(base: NonNull<u8>, length_bytes: usize) -> Result<(), i32> {
     if outcome == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Maps 2 MiB more than asked for and gives back what sticks out of the alignment.
+/// Maps 2 MiB more than asked for, and unmaps what is outside the aligned range.
 fn map_aligned(length_bytes: usize) -> Result<NonNull<u8>, i32> {
     let padded_bytes = length_bytes
         .checked_add(HUGE_PAGE_BYTES)
@@ -250,7 +255,7 @@ fn touch(base: NonNull<u8>, length_bytes: usize) {
     }
 }
 
-/// Asks the kernel how much of the mapping it put into transparent huge pages.
+/// Bytes of the mapping in transparent huge pages, according to the kernel.
 fn check_huge(base: NonNull<u8>, length_bytes: usize) -> Result<(), String> {
     let smaps = fs::read_to_string("/proc/self/smaps")
         .map_err(|error| format!("cannot tell whether huge pages are used: {error}"))?;
@@ -265,7 +270,7 @@ fn check_huge(base: NonNull<u8>, length_bytes: usize) -> Result<(), String> {
 }
 
 /// `AnonHugePages` of the area that holds `address`. The kernel may have merged our mapping with
-/// a neighbour; then the sum of both is all it tells.
+/// a neighbour; then it reports the sum of both.
 fn huge_bytes_at(smaps: &str, address: usize) -> Option<usize> {
     let mut is_ours = false;
     for line in smaps.lines() {

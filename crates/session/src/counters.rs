@@ -84,8 +84,8 @@ counters! {
     tcp_retransmit_segments,
     /// Data bytes of `tcp_retransmit_segments`.
     tcp_retransmit_bytes,
-    /// Spurious retransmission timeouts (RFC 4015): no segment was lost, and the congestion window was
-    /// restored.
+    /// Spurious retransmission timeouts (RFC 4015): no segment was lost, and the congestion window
+    /// was restored.
     tcp_spurious_timeout_count,
     /// Segments without data that the link took: ACKs, FINs, probes.
     tcp_control_segments,

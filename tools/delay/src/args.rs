@@ -9,14 +9,14 @@ use crate::middlebox::Config;
 /// What follows `atlas-bench delay --help`.
 const NOTES: &str = "\
 Examples:
-On the client's end of a cable (c0), in its network namespace; the server's end is not touched:
+On the client's end of a veth pair (c0), in its network namespace; the server's end is not touched:
   ip link add hold0 type veth peer name hold1
   ip link set hold0 arp off up && ip link set hold1 arp off up
   tc qdisc add dev c0 clsact
   tc filter add dev c0 egress protocol all u32 match u32 0 0 \\
     action mirred egress redirect dev hold0
   atlas-bench delay --from hold1 --to c0
-All that leaves c0 is turned aside to hold1, held, and sent out of c0 past the filter. With the
+All that leaves c0 is redirected to hold1, held, and sent out of c0 past the filter. With the
 filter in place, nothing leaves c0 while atlas-bench delay is not running; this removes the filter:
   tc qdisc del dev c0 clsact
 Make hold0 and hold1 with the MTU of c0, and IPv6 off (net.ipv6.conf.hold0.disable_ipv6=1).
@@ -25,7 +25,7 @@ On a veth pair, have the server's end (s0) hand its frames to the server's core 
 would; or else the server's kernel works on them in the time of atlas-bench delay:
   echo MASK > /sys/class/net/s0/queues/rx-0/rps_cpus
 
-Between two cables, in0 to the clients and out0 to the server, neither with an address:
+Between two links, in0 to the clients and out0 to the server, neither with an address:
   tc qdisc add dev out0 ingress
   tc filter add dev out0 parent ffff: protocol all u32 match u32 0 0 \\
     action mirred egress redirect dev in0

@@ -1,7 +1,7 @@
 //! `atlas-bench delay`: a middlebox that gives each client its distance.
 //!
 //! What clients send to a server is held on its way, each flow for a constant time out of a set
-//! of bands, so that a laboratory of two cables behaves like a network of thousands of homes. What
+//! of bands, so that a testbed of two links behaves like a network of thousands of homes. What
 //! the server sends is not touched, and should not pass through here: it is the larger part by a
 //! hundred times, and a round trip is as long whichever way holds it.
 //!
@@ -17,9 +17,9 @@
 //!
 //! # How to place it
 //!
-//! `--help` has the commands. **On a cable whose near end is the client's** (`c0`), all that leaves
-//! `c0` is turned aside by a tc filter onto a spare cable in the same namespace, `hold0`, and
-//! received at its other end, `hold1`; from there `atlas-bench delay` sends it out of `c0`:
+//! `--help` has the commands. **On a veth pair whose near end is the client's** (`c0`), all that
+//! leaves `c0` is redirected by a tc filter to another veth pair in the same namespace, `hold0`,
+//! and received at its other end, `hold1`; from there `atlas-bench delay` sends it out of `c0`:
 //!
 //! ```text
 //!   client's stack --> c0 (tc egress: redirect) --> hold0 === hold1
@@ -28,17 +28,17 @@
 //!   server =======> c0 --> client's stack                (not seen by atlas-bench delay)
 //! ```
 //!
-//! **On a virtual cable, steer the server's end** (`rps_cpus` of its receive queue) to the server's
+//! **On a veth pair, steer the server's end** (`rps_cpus` of its receive queue) to the server's
 //! core. A frame sent into a veth is otherwise worked on by the sending thread as far as the
 //! server's TCP and the answer's way back, so that under load a round takes milliseconds and all
 //! other frames wait (seen: half of them 130 ms late at 2 Gb/s; steered: 0.13 ms at 10 Gb/s).
 //!
 //! Nothing else changes: addresses, routes, neighbours and MAC addresses are those of the plain
-//! cable, any server may stand at its other end (a kernel's, one on a packet socket or a tap), and
+//! link, any server may stand at its other end (a kernel's, one on a packet socket or a tap), and
 //! if `atlas-bench delay` is not running nothing leaves. It works because the sender bypasses the
-//! queueing discipline and with it the very filter that turned the frames aside.
+//! queueing discipline and with it the filter that redirected the frames.
 //!
-//! **Between two cables** (`in0` to the clients, `out0` to the server), with the way back by the
+//! **Between two links** (`in0` to the clients, `out0` to the server), with the way back by the
 //! kernel (a tc redirect from `out0` to `in0`), or for small rates through here (`--both-ways`).
 //!
 //! # What it refuses

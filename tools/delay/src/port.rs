@@ -1,7 +1,7 @@
 //! An interface as the middlebox uses it: a socket that receives, and one that sends.
 //!
 //! Both carry virtio-net headers, so that what a sender left unfinished travels along: a checksum
-//! still to be computed, a large frame still to be cut. On a virtual cable the other end's kernel
+//! still to be computed, a large frame still to be cut. On a veth pair the other end's kernel
 //! takes both as they are.
 //!
 //! Neither sees what leaves through its own interface: the receiver ignores outgoing frames, the

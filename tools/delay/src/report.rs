@@ -21,7 +21,7 @@ pub struct Report {
     /// How long it ran, seconds.
     pub seconds: f64,
     /// What the thread used of a core, seconds: `core_seconds_user` and `core_seconds_system`.
-    /// The kernel's part includes handing each frame to the other end of a virtual cable, and
+    /// The kernel's part includes handing each frame to the other end of a veth pair, and
     /// there, unless that end steers its frames to another core, all that its stack does with it.
     pub core_seconds: f64,
     /// The part in this program's own code.

@@ -60,7 +60,8 @@ const ASKS_EACH: Duration = Duration::from_secs(1);
 /// How a peer exhausts resources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Conduct {
-    /// Takes its reply, never acknowledges the FIN behind it, and answers each FIN by a window of 0.
+    /// Takes its reply, never acknowledges the FIN behind it, and answers each FIN by a window of
+    /// 0.
     ShutAtFin,
     /// Closes its window when the first data arrives, and answers every probe.
     Shut,

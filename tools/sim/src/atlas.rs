@@ -299,8 +299,8 @@ impl Server for Atlas {
         }
     }
 
-    /// Removes every object and looks it up again, so that the store closes all that are not in use.
-    /// Those that stay open are held by a connection that has ended.
+    /// Removes every object and looks it up again, so that the store closes all that are not in
+    /// use. Those that stay open are held by a connection that has ended.
     fn held_objects(&mut self, now: Instant) -> u64 {
         let later = now + self.revalidate_after;
         for object in &self.objects {

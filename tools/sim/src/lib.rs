@@ -32,9 +32,9 @@
 //! queues; reads that fail or hang; files that change, visibly or not; few slots, connections and
 //! objects; an interface that goes down; a server that is shut down; counters about to wrap; keys
 //! that reach their limit; clients that reset, vanish, stop reading, send a byte at a time or
-//! garbage, update their keys, flip one bit, or send plaintext to the TLS port; floods of unfinished
-//! handshakes; an off-path attacker; peers that hold connections open for ever or cause many
-//! reads; a router that fails over. `Scenario::permits` lists which failures each may cause.
+//! garbage, update their keys, flip one bit, or send plaintext to the TLS port; floods of
+//! unfinished handshakes; an off-path attacker; peers that hold connections open for ever or cause
+//! many reads; a router that fails over. `Scenario::permits` lists which failures each may cause.
 //!
 //! That the checks can fail is shown by canaries: deliberate bugs outside the product. One of them
 //! is what the product's guard against changed records is for: the same change without TLS, which

@@ -1,8 +1,8 @@
 //! Writing alone: frames of a fetch through `link`'s packet socket, out of slots in turn.
 //!
-//! They go to a MAC address nobody has, so the kernel at the other end of a cable drops each as
+//! They go to a MAC address nobody has, so the kernel at the other end of the link drops each as
 //! another host's as soon as it looks. Included: the headers, the system call, the kernel's copy of
-//! the frame, the device. Left out: deciding what to send, and, on a virtual cable between
+//! the frame, the device. Left out: deciding what to send, and, on a veth pair between
 //! namespaces of one machine, the receiver's TCP, which the kernel runs on the sender's core.
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,7 +1,7 @@
-//! Conditional requests (RFC 9110 s13): whether to send, to say "not modified", or to refuse.
+//! Conditional requests (RFC 9110 s13): whether the answer is the object, 304, or 412.
 //!
-//! An object has a strong entity tag and a modification time in whole seconds. A date that cannot
-//! be read is as if absent (RFC 9110 s13.1.3 and s13.1.4).
+//! An object has a strong entity tag and a modification time in whole seconds. An invalid
+//! date is ignored (RFC 9110 s13.1.3 and s13.1.4).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub(crate) struct Conditions<'a> {
     pub(crate) if_range: Option<&'a [u8]>,
 }
 
-/// What the conditions come to.
+/// The result of the conditions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Proceed,
@@ -50,8 +50,8 @@ impl Conditions<'_> {
         Verdict::Proceed
     }
 
-    /// RFC 9110 s13.2.2, step 5, and s13.1.5: whether a `Range` may be honoured. A date must be
-    /// exactly the object's; what is neither a tag nor a date matches nothing.
+    /// RFC 9110 s13.2.2, step 5, and s13.1.5: whether a `Range` may be honoured. A date must
+    /// equal that of the object; what is neither a tag nor a date matches nothing.
     pub(crate) fn range_applies(&self, object: &ObjectMeta) -> bool {
         match self.if_range {
             None => true,
@@ -68,7 +68,7 @@ enum Comparison {
 }
 
 /// RFC 9110 s8.8.3.2, our tag being strong: a weak comparison ignores the `W/` of theirs, a strong
-/// one fails on it. `*` stands for any object there is.
+/// one fails on it. `*` matches every object.
 fn any_tag_matches(list: &[u8], object: &ObjectMeta, comparison: Comparison) -> bool {
     if list == b"*" {
         return true;

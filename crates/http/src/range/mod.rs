@@ -1,20 +1,21 @@
-//! Byte ranges (RFC 9110 s14): from a `Range` field and an object's size to what is to be sent.
+//! Byte ranges (RFC 9110 s14): the parts of an object that a `Range` field selects.
 //!
 //! Where the RFC leaves a choice, this follows nginx 1.22, whose answers were recorded for the
 //! table in this module's tests: a `bytes` range set with an error in it, or of which nothing
-//! overlaps the object, is 416; another unit is as if absent; ranges which together are longer
-//! than the object, or more of them than [`RANGES_MAX`], get the whole object. Stricter than nginx:
+//! overlaps the object, is 416; another unit is ignored; ranges that together are longer
+//! than the object, or more than [`RANGES_MAX`] ranges, get the whole object. Stricter than nginx:
 //! so do more than [`RANGES_UNORDERED_MAX`] that overlap or do not ascend.
 
 /// Most ranges one reply serves. RFC 9110 s14.2 lets a server ignore a field that asks for more.
 pub const RANGES_MAX: usize = 16;
 
-/// Most ranges that may come in any order and overlap. RFC 9110 s14.2 lets a server ignore "more than
-/// two overlapping ranges, or a set of many small ranges that are not listed in ascending order,
-/// since these are indications of either a broken client or a deliberate denial-of-service attack".
+/// Most ranges that may come in any order and overlap. RFC 9110 s14.2 lets a server ignore "more
+/// than two overlapping ranges, or a set of many small ranges that are not listed in ascending
+/// order, since these are indications of either a broken client or a deliberate denial-of-service
+/// attack".
 pub const RANGES_UNORDERED_MAX: usize = 4;
 
-/// The largest file offset, and so object, that Linux knows: `loff_t` is signed.
+/// The largest file offset of Linux, and so the largest object: `loff_t` is signed.
 const OFFSET_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// Part of an object: `length > 0` bytes from `start`, within its size.
@@ -24,7 +25,7 @@ pub(crate) struct ByteRange {
     pub(crate) length: u64,
 }
 
-/// What a `Range` field comes to for one object.
+/// The result of a `Range` field for one object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -96,8 +97,8 @@ pub(crate) fn select(field: &[u8], size_bytes: u64) -> Selection {
             return Selection::Unsatisfiable;
         };
         let Some(range) = resolve(spec, size_bytes) else {
-            // nginx: what selects nothing although it starts at the object's first byte means
-            // that the object is empty, and an empty object is sent whole.
+            // As nginx does: a range from offset 0 that selects nothing means that the object is
+            // empty, and an empty object is sent whole.
             if spec_start(spec, size_bytes) == 0 {
                 return Selection::Whole;
             }

@@ -1,6 +1,6 @@
 //! Replies: heads as text, bodies as ranges of the object.
 //!
-//! It refuses nothing: every request that was parsed has an answer. One reply appends at most
+//! It refuses nothing: every parsed request gets a reply. One reply appends at most
 //! [`REPLY_TEXT_BYTES_MAX`] bytes of text and `2 * RANGES_MAX + 1` parts.
 
 use std::io::Write;
@@ -35,12 +35,12 @@ const fn max_of(one: usize, other: usize) -> usize {
 /// Unix seconds of the last date HTTP can write: 9999-12-31 23:59:59 (RFC 9110 s5.6.7).
 const DATE_UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 
-/// What the operator wants of replies; the same for all.
+/// Configuration of all replies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyConfig {
     /// Lets pages of any origin read the reply (`Access-Control-Allow-Origin: *`).
     pub cors: bool,
-    /// Says how long media and playlists may be cached, unless `extra_fields` does.
+    /// Sends `Cache-Control` for media and playlists, unless `extra_fields` does.
     pub cache_control: bool,
     /// Content types by extension.
     pub types: ContentTypes,
@@ -49,7 +49,7 @@ pub struct ReplyConfig {
 }
 
 impl Default for ReplyConfig {
-    /// No CORS, `Cache-Control` by the kind of content, nothing of one's own.
+    /// No CORS, `Cache-Control` by the kind of content, no types or fields of the operator.
     fn default() -> Self {
         Self {
             cors: false,
@@ -63,11 +63,11 @@ impl Default for ReplyConfig {
 /// What a reply depends on besides the request and its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyOptions<'a> {
-    /// What the operator wants.
+    /// The configuration.
     pub config: &'a ReplyConfig,
     /// For `Date`, Unix seconds.
     pub unix_seconds_now: u64,
-    /// Whether the server is willing to use the connection again.
+    /// Whether the connection may stay open after the reply.
     pub keep_alive: bool,
 }
 
@@ -96,10 +96,10 @@ impl Part {
     }
 }
 
-/// What was replied.
+/// The result of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
-    /// For counters and logs.
+    /// Its status, for counters and logs.
     pub status: Status,
     /// The connection is to be closed once the reply has been sent.
     pub close: bool,

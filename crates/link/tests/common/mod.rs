@@ -27,7 +27,7 @@ use wire::{
 };
 
 /// How long an event may take before the test fails.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EVENT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs `test` in a new network namespace, or says why it cannot.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
@@ -181,7 +181,7 @@ impl RawSocket {
 
     /// The next frame for which `wanted` holds, with its virtio-net header.
     pub(crate) fn receive(&mut self, wanted: impl Fn(&[u8]) -> bool) -> ([u8; 10], Vec<u8>) {
-        let deadline = WallInstant::now() + PATIENCE;
+        let deadline = WallInstant::now() + EVENT_LIMIT;
         let mut buffer = vec![0; 80_000];
         loop {
             match self.file.read(&mut buffer) {
@@ -200,7 +200,7 @@ impl RawSocket {
 /// Waits for an event on a descriptor; fails the test at the deadline.
 fn wait(fd: i32, events: i16, deadline: WallInstant) {
     let left = deadline.saturating_duration_since(WallInstant::now());
-    assert!(!left.is_zero(), "nothing happened for {PATIENCE:?}");
+    assert!(!left.is_zero(), "nothing happened for {EVENT_LIMIT:?}");
     // Not longer than this at once: a removed interface need not wake a poll.
     let millis = i32::try_from(left.as_millis()).unwrap().min(50);
     let mut poll = libc::pollfd {
@@ -215,9 +215,9 @@ fn wait(fd: i32, events: i16, deadline: WallInstant) {
 /// Waits until `done`: for what the kernel does a little later and without telling. (A process
 /// forked by another test holds a copy of our descriptors until it execs.)
 pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
-    let deadline = WallInstant::now() + PATIENCE;
+    let deadline = WallInstant::now() + EVENT_LIMIT;
     while !done() {
-        assert!(WallInstant::now() < deadline, "not within {PATIENCE:?}");
+        assert!(WallInstant::now() < deadline, "not within {EVENT_LIMIT:?}");
         thread::yield_now();
     }
 }
@@ -237,7 +237,7 @@ pub(crate) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
 /// Waits until a link can be written to.
 pub(crate) fn wait_writable(link: &impl Link) {
     let fd = link.writable_fd().unwrap();
-    let deadline = WallInstant::now() + PATIENCE;
+    let deadline = WallInstant::now() + EVENT_LIMIT;
     while !is_ready(fd, libc::POLLOUT) {
         wait(fd.as_raw_fd(), libc::POLLOUT, deadline);
     }
@@ -259,7 +259,7 @@ pub(crate) fn receive_until<T>(
         wait(
             link.poll_fd().unwrap().as_raw_fd(),
             libc::POLLIN,
-            start + PATIENCE,
+            start + EVENT_LIMIT,
         );
     }
 }
@@ -271,7 +271,7 @@ pub(crate) fn receive_until_gone(link: &mut impl Link) -> LinkError {
         if let Err(error) = link.receive(elapsed(start), 64, &mut |_| ()) {
             return error;
         }
-        wait(link.poll_fd().unwrap().as_raw_fd(), 0, start + PATIENCE);
+        wait(link.poll_fd().unwrap().as_raw_fd(), 0, start + EVENT_LIMIT);
     }
 }
 

@@ -545,7 +545,8 @@ impl Connection {
         self.secure.as_ref().is_none_or(Secure::is_ready)
     }
 
-    /// When too little has arrived for too long; time in which the plan does not read does not count.
+    /// When too little has arrived for too long; time in which the plan does not read does not
+    /// count.
     fn silence_ends_at(&self) -> Instant {
         self.received_at.max(self.next_read).max(self.next_request) + REPLY_TIMEOUT
     }

@@ -77,7 +77,8 @@ pub(crate) struct Report {
     pub(crate) busy: u64,
     /// Connections that ended early because the server was shut down.
     pub(crate) closed: u64,
-    /// TLS 1.2 connections closed between replies because half of the records of their key were used.
+    /// TLS 1.2 connections closed between replies because half of the records of their key were
+    /// used.
     pub(crate) key_used: u64,
     /// Requests given up after all attempts, each time for a permitted reason.
     pub(crate) given_up: u64,

@@ -146,7 +146,8 @@ pub(crate) struct ConnectionPlan {
     pub(crate) conduct: Conduct,
     /// Over TLS: how it ends its half of the stream,
     pub(crate) stream_end: StreamEnd,
-    /// and when, with [`Conduct::HalfClose`]: once all requests are sent and this many bytes arrived.
+    /// and when, with [`Conduct::HalfClose`]: once all requests are sent and this many bytes
+    /// arrived.
     pub(crate) stream_end_after_bytes: u64,
     /// Over TLS 1.3: sends a KeyUpdate each time this many bytes arrived.
     pub(crate) refresh_bytes: Option<u64>,

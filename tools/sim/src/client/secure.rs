@@ -1,8 +1,8 @@
 //! A client's side of TLS: rustls over whatever the connection carries.
 //!
 //! It offers one version and one suite, which the scenario chooses. It refuses to decide whether an
-//! alert or an invalid record is a violation: the caller does. Bounded by what rustls buffers, which
-//! the caller takes out after each piece.
+//! alert or an invalid record is a violation: the caller does. Bounded by what rustls buffers,
+//! which the caller takes out after each piece.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ impl Secure {
             let taken = self.tls.read_tls(&mut bytes);
             let taken = taken.expect("invariant: plaintext is taken out each time");
             assert!(taken > 0, "rustls takes bytes until the close_notify");
-            // With debug assertions, rustls panics if a record behind our own close_notify cannot be
-            // decrypted: that fails the run, too.
+            // With debug assertions, rustls panics if a record behind our own close_notify cannot
+            // be decrypted: that fails the run, too.
             let state = self.tls.process_new_packets();
             // Records before a bad one were good.
             while let Ok(count @ 1..) = self.tls.reader().read(&mut piece) {

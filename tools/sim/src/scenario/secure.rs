@@ -1,6 +1,7 @@
 //! TLS in a scenario: which clients use it, their parameters, and the faults of TLS.
 //!
-//! Drawn from a stream of its own: the rest of the scenario does not depend on it. Bounded: at most [`FLOOD_MAX`] clients more.
+//! Drawn from a stream of its own: the rest of the scenario does not depend on it. Bounded: at most
+//! [`FLOOD_MAX`] clients more.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -77,8 +78,8 @@ impl Scenario {
         }
     }
 
-    /// Many clients that begin a handshake and do not complete it. The connection table has room for
-    /// all, so that no other client may be refused.
+    /// Many clients that begin a handshake and do not complete it. The connection table has room
+    /// for all, so that no other client may be refused.
     fn flood(&mut self, rng: &mut Rng) {
         let first = self.clients.len();
         let count = rng.size(20..=FLOOD_MAX);

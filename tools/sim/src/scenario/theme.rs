@@ -272,8 +272,8 @@ impl Theme {
 }
 
 impl Swarm {
-    /// Draws every fault, whether the theme allows it or not, so that all themes use the same random
-    /// numbers. Faults of TLS have a stream of their own.
+    /// Draws every fault, whether the theme allows it or not, so that all themes use the same
+    /// random numbers. Faults of TLS have a stream of their own.
     pub(super) fn draw(rng: &mut Rng, secure_rng: &mut Rng, theme: &Theme) -> Self {
         let allows = theme.allows;
         let mut secure = |allowed: bool, permille: u64| secure_rng.chance(permille) && allowed;

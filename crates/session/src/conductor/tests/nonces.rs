@@ -34,7 +34,8 @@ enum Step {
     Shrink(u32),
     /// The client sends a KeyUpdate, with `update_requested` if true.
     KeyUpdate(bool),
-    /// The client sends a record that cannot be decrypted: it gets an alert, and the rest is dropped.
+    /// The client sends a record that cannot be decrypted: it gets an alert, and the rest is
+    /// dropped.
     Garbage,
 }
 
