@@ -20,9 +20,6 @@ Examples:
   1,000 connections over TLS for a minute, reply lengths and TLS records counted:
     atlas-bench load -c 1000 -s 60 --insecure 'https://10.77.0.2/{0..999}.bin'
 
-  Clients 10 to 40 ms away from their server: hold what they send, by flow
-    sudo atlas-bench delay --from hold1 --to c0
-
   What a disk gives by reads in flight, by read size and by system call:
     atlas-bench disk --make /srv/test.bin --bytes 4G
 
@@ -55,8 +52,6 @@ struct Cli {
 enum Command {
     /// Ask a server for objects over thousands of connections, and count and check what comes
     Load(load::LoadArgs),
-    /// Add a constant one-way delay to each flow of frames between two interfaces
-    Delay(delay::DelayArgs),
     /// Read a file or disk: latency, throughput and CPU time by window, read size and system call
     Disk(disk::DiskArgs),
     /// Load a server through a TAP that behaves as a NIC does, with clients that see headers only
@@ -68,7 +63,6 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Load(args) => load::run(&args),
-        Command::Delay(args) => delay::run(&args),
         Command::Disk(args) => disk::run(&args),
         Command::Wire(args) => nic_wire::run(&args),
         Command::Stages(args) => stages::run(&args),

@@ -14,6 +14,7 @@
     reason = "commands use it, and it says at their terminal what passed and what could not be undone"
 )]
 
+pub mod bench_disk;
 pub mod capture;
 pub mod certificate;
 pub mod client;
@@ -23,11 +24,13 @@ pub mod film;
 pub mod interrupt;
 pub mod namespace;
 pub mod openssl;
+pub mod packages;
 pub mod process;
 pub mod program;
 pub mod rivals;
 pub mod server;
 pub mod suite;
+pub mod traffic_server;
 pub mod undo;
 
 use std::path::{Path, PathBuf};

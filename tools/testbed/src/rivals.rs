@@ -273,17 +273,17 @@ impl Peer {
 
 /// A configuration whose `@NAME@` are still to be replaced.
 #[derive(Debug)]
-struct Template(String);
+pub(crate) struct Template(String);
 
 impl Template {
-    fn read(file: &str) -> Result<Self> {
+    pub(crate) fn read(file: &str) -> Result<Self> {
         let path = workspace_root().join("bench/rivals").join(file);
         let text = fs::read_to_string(&path);
         text.map(Self)
             .with_context(|| format!("no configuration at {}", path.display()))
     }
 
-    fn set(&mut self, name: &str, value: &str) {
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.0 = self.0.replace(&format!("@{name}@"), value);
     }
 
@@ -292,12 +292,12 @@ impl Template {
         self.set(name, text.trim_end());
     }
 
-    fn set_identity(&mut self, identity: &IdentityFiles) {
+    pub(crate) fn set_identity(&mut self, identity: &IdentityFiles) {
         self.set("CERTIFICATE", &identity.certificate.display().to_string());
         self.set("KEY", &identity.key.display().to_string());
     }
 
-    fn finish(self) -> Result<String> {
+    pub(crate) fn finish(self) -> Result<String> {
         let left = self.0.split('@').nth(1);
         ensure!(
             left.is_none(),

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::packages::{self, privileged};
 use testbed::certificate::{Identity, IdentityFiles};
 use testbed::client::Client;
 use testbed::film::{self, FRAME_RATE};
 use testbed::namespace::Namespace;
+use testbed::packages::{self, privileged};
 use testbed::program::Program;
 use testbed::server::Server;
 use testbed::{interrupt, is_root, own_program, scratch_directory};

@@ -10,10 +10,8 @@
     reason = "a command-line tool speaks to its terminal"
 )]
 
-mod bench;
 mod demo;
 mod netns;
-mod packages;
 mod simulate;
 mod test;
 mod tidy;

@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::{netns, packages, simulate, tidy};
-use testbed::interrupt;
+use crate::{netns, simulate, tidy};
 use testbed::process::{Process, for_each_line};
 use testbed::suite::{Outcome, Suite};
 use testbed::workspace_root;
+use testbed::{interrupt, packages};
 
 /// No cargo command takes longer, even on a small machine that compiles everything.
 const CARGO_LIMIT: Duration = Duration::from_secs(3600);

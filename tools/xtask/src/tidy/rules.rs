@@ -40,10 +40,9 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 9] = [
+const TOOL_ARROWS: [(&str, &[&str]); 8] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
-    ("delay", &["clock"]),
     ("disk", &["clock", "diskmap", "memory"]),
     (
         "stages",
@@ -52,7 +51,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("nic-wire", &["clock", "load", "wire"]),
-    ("bench", &["delay", "disk", "load", "nic-wire", "stages"]),
+    ("bench", &["disk", "load", "nic-wire", "stages", "testbed"]),
     (
         "sim",
         &[
@@ -60,7 +59,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 9] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["disk", "load", "sim", "testbed", "wire"]),
+    ("xtask", &["bench", "load", "sim", "testbed", "wire"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.

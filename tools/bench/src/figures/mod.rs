@@ -1,0 +1,399 @@
+//! `cargo xtask bench figures` measures and stores; `cargo xtask bench report` makes the page and the
+//! plots of what is stored.
+//!
+//! It refuses to report what it did not measure: a page is made of a file of results alone. Bounded by:
+//! the plan, and the deadline of each turn.
+
+mod cell;
+mod comparison;
+mod page;
+mod plan;
+mod plot;
+mod results;
+mod turn;
+mod wire;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testbed::{interrupt, packages, scratch_directory};
+
+use self::cell::Medium;
+use self::plan::{ATLAS, Appointment, Plan, Restriction, TRAFFIC_SERVER, turn_time};
+use self::results::{Environment, FORMAT, Outcome, Results, Turn, Writer};
+use self::turn::{RETAKES_SHARE, Turns, is_disturbed_only};
+use crate::binaries::{Binaries, BinaryOptions, EmulationOptions};
+use crate::lab::{Contender, Lab, Steering};
+use crate::tls::{Credentials, Key, is_kernel_tls_available};
+use testbed::program::Program;
+
+/// Size of each object, bytes: a chunk of video of a second or two.
+const OBJECT_BYTES: u64 = 307_200;
+
+/// Bytes of objects of different content.
+const DISTINCT_BYTES: u64 = 3_700_000_000;
+
+/// Copies of each: what the fastest server is asked for in its longest turn, and no object twice.
+const COPIES: u64 = 18;
+
+/// Bytes that Apache Traffic Server's cache holds.
+const TRAFFIC_SERVER_BYTES: u64 = 1_200_000_000;
+
+/// Descriptors servers may have: a rival needs two for each connection, socket and file.
+const DESCRIPTORS: u64 = 131_072;
+
+/// Where results are kept.
+const RESULTS: &str = "bench/results/figures.jsonl";
+
+/// Options of `bench figures`.
+#[derive(Args, Clone, Debug)]
+pub struct FiguresOptions {
+    /// 64 and 1,000 connections, one round: minutes instead of more than an hour
+    #[arg(long)]
+    quick: bool,
+    /// So many rounds of everything (default: 6 of what is quoted, 2 of the rest; with --quick 1)
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these numbers of connections, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    connections: Vec<u32>,
+    /// Only these servers, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    servers: Vec<String>,
+    /// Only this medium
+    #[arg(long, value_enum)]
+    medium: Option<Medium>,
+    /// Only points whose text has all these words, comma-separated, such as TLS or cold
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Says what would be measured, and how long it would take
+    #[arg(long)]
+    list: bool,
+    /// What the order of the turns is drawn from (default: the time)
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Stores the results here, a line when a turn is over; page and plots are put beside it
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    binaries: BinaryOptions,
+    #[command(flatten)]
+    emulation: EmulationOptions,
+    /// Runs `atlas-emulate` too, where plaintext is measured: bodies sealed under a public key
+    #[arg(long)]
+    emulated: bool,
+    /// Another build of atlas, measured in the same rounds as atlas-baseline: with `--servers atlas`,
+    /// the ratios compare the two builds
+    #[arg(long, value_name = "PATH")]
+    baseline: Option<PathBuf>,
+    /// Further arguments for `atlas serve`, separated by spaces; the baseline gets none of them
+    #[arg(
+        long,
+        value_name = "ARGUMENTS",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    atlas_arguments: String,
+}
+
+impl FiguresOptions {
+    /// Whether nothing is to be measured.
+    pub(crate) fn only_lists(&self) -> bool {
+        self.list
+    }
+
+    fn plan(&self) -> Result<Plan> {
+        let mut plan = Plan::new(&Restriction {
+            is_quick: self.quick,
+            rounds: self.rounds,
+            connections: self.connections.clone(),
+            servers: self.servers.clone(),
+            medium: self.medium,
+            words: self.only.clone(),
+        })?;
+        for point in &mut plan.points {
+            if self.baseline.is_some() {
+                point.servers.push(Contender::ATLAS_BASELINE);
+            }
+            if self.emulated && !point.cell.is_tls {
+                point.servers.push(Contender::ATLAS_EMULATED);
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Options of `bench report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportOptions {
+    /// The stored results; page and plots are put beside it
+    #[arg(value_name = "FILE", default_value = RESULTS)]
+    results: PathBuf,
+}
+
+/// Says what would be measured.
+pub(crate) fn list(options: &FiguresOptions) -> Result<()> {
+    let plan = options.plan()?;
+    for point in &plan.points {
+        println!(
+            "{} x {}: {}",
+            point.rounds,
+            point.cell,
+            point.servers.join(", ")
+        );
+    }
+    println!("some {}", minutes(plan.estimate()));
+    Ok(())
+}
+
+/// Makes page and plots of stored results.
+pub(crate) fn report(options: &ReportOptions) -> Result<()> {
+    let page = write_page(&options.results)?;
+    println!("{}", page.display());
+    Ok(())
+}
+
+/// Measures.
+pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
+    packages::ensure_installed(&packages::FOR_FIGURES)?;
+    let plan = options.plan()?;
+    let binaries = options.binaries.find()?;
+    let contenders = contenders(options, &plan, &binaries)?;
+    let directory = scratch_directory("figures")?;
+    let descriptors = raise_descriptors();
+    let distinct = if options.quick {
+        DISTINCT_BYTES / 2
+    } else {
+        DISTINCT_BYTES
+    };
+    let mut lab = Lab::new(
+        (distinct, OBJECT_BYTES, COPIES),
+        // Each server's packets are worked on by its own core on either medium.
+        Steering::Server,
+        Credentials::new(Key::Ecdsa)?,
+    )?;
+    let is_planned = |name: &str| plan.points.iter().any(|it| it.servers.contains(&name));
+    if is_planned(TRAFFIC_SERVER) {
+        lab.make_traffic_server(TRAFFIC_SERVER_BYTES)?;
+    }
+    let seed = match options.seed {
+        Some(seed) => seed,
+        None => std::time::UNIX_EPOCH.elapsed()?.as_secs(),
+    };
+    let environment = environment(&lab, &contenders, seed, descriptors)?;
+    let kept;
+    let file = match &options.json {
+        Some(file) => file.as_path(),
+        None => {
+            kept = directory.path().join("results.jsonl");
+            kept.as_path()
+        }
+    };
+    let mut writer = Writer::create(file, &environment)?;
+    let turns = Turns {
+        lab: &lab,
+        instruments: &binaries.instruments,
+        directory: directory.path(),
+        atlas_arguments: &options.atlas_arguments,
+    };
+    let outcome = carry_out(&plan, &turns, &contenders, seed, &mut writer);
+    // What was measured before a failure or an interrupt is worth its page.
+    if options.json.is_some() {
+        write_page(file)?;
+    }
+    print!("{}", page::summary_text(&Results::read(file)?));
+    outcome
+}
+
+fn carry_out(
+    plan: &Plan,
+    turns: &Turns<'_>,
+    contenders: &[Contender],
+    seed: u64,
+    writer: &mut Writer,
+) -> Result<()> {
+    let rounds: Vec<Vec<Appointment>> = (1..=plan.rounds())
+        .map(|round| plan.round(round, seed))
+        .collect();
+    let mut left: Duration = rounds.iter().flatten().map(|it| turn_time(&it.cell)).sum();
+    let count = rounds.iter().map(Vec::len).sum::<usize>();
+    eprintln!("{count} turns, some {}", minutes(left));
+    let mut retakes = retakes(count);
+    for appointment in rounds.into_iter().flatten() {
+        let contender = contenders
+            .iter()
+            .find(|it| it.name() == appointment.server)
+            .with_context(|| format!("no server is called {}", appointment.server))?;
+        let begun = Instant::now();
+        loop {
+            interrupt::check()?;
+            let turn_seed = seed ^ appointment.round as u64;
+            let mut outcome = turns.run(contender, &appointment.cell, turn_seed)?;
+            let is_retaken = matches!(outcome, Outcome::Void(..)) && retakes > 0;
+            outcome = match outcome {
+                Outcome::Void(why, Some(measured)) if !is_retaken && is_disturbed_only(&why) => {
+                    Outcome::Measured(measured)
+                }
+                other => other,
+            };
+            eprintln!(
+                "{:>7} left, round {}, {:<56} {:<23} {}",
+                minutes(left),
+                appointment.round,
+                appointment.cell.to_string(),
+                appointment.server,
+                said(&outcome)
+            );
+            writer.add(&Turn {
+                round: appointment.round,
+                server: appointment.server.to_owned(),
+                cell: appointment.cell,
+                outcome,
+            })?;
+            if !is_retaken {
+                break;
+            }
+            retakes -= 1;
+        }
+        left = left.saturating_sub(turn_time(&appointment.cell).min(begun.elapsed() * 2));
+    }
+    Ok(())
+}
+
+/// How many turns may be taken again.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of hundreds"
+)]
+fn retakes(count: usize) -> usize {
+    (count as f64 * RETAKES_SHARE).ceil() as usize
+}
+
+fn said(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Measured(it) => format!(
+            "{:>6.2} Gb/s {:>7.3} core-s/GB, clients {:.0} %, stolen {:.0} %",
+            it.gbps(),
+            it.cost(),
+            it.client_load() * 100.0,
+            it.stolen_share() * 100.0
+        ),
+        Outcome::Void(why, _) => format!("void: {why}"),
+        Outcome::Failed(why) => format!("failed: {why}"),
+    }
+}
+
+/// The servers of a plan.
+fn contenders(
+    options: &FiguresOptions,
+    plan: &Plan,
+    binaries: &Binaries,
+) -> Result<Vec<Contender>> {
+    let mut found: Vec<Contender> = Vec::new();
+    let names = plan.points.iter().flat_map(|it| &it.servers);
+    for name in names {
+        if found.iter().any(|it| it.name() == *name) {
+            continue;
+        }
+        found.push(match *name {
+            Contender::ATLAS_EMULATED => options.emulation.find()?,
+            Contender::ATLAS_BASELINE => {
+                let path = options.baseline.as_deref();
+                Contender::AtlasBaseline(Program::Atlas.find(path)?)
+            }
+            name => match Contender::find(name, &binaries.server) {
+                Some(contender) => contender,
+                None => bail!("no server is called {name}"),
+            },
+        });
+    }
+    if !found.iter().any(|it| it.name() == ATLAS) {
+        eprintln!("without {ATLAS}, nothing is compared");
+    }
+    Ok(found)
+}
+
+fn environment(
+    lab: &Lab,
+    contenders: &[Contender],
+    seed: u64,
+    descriptors: u64,
+) -> Result<Environment> {
+    let mut machine = lab.environment(contenders)?;
+    let command = machine.iter().position(|(name, _)| name == "command");
+    let command = command.map_or_else(String::new, |index| machine.remove(index).1);
+    let objects = lab.disk().objects;
+    let mut add = |name: &str, value: String| machine.push((name.to_owned(), value));
+    add(
+        "objects",
+        format!(
+            "{} of {} bytes, {} of different content; a turn asks for none twice",
+            cell::thousands(objects.total()),
+            cell::thousands(objects.bytes),
+            cell::thousands(objects.count)
+        ),
+    );
+    add(
+        "TLS",
+        format!(
+            "1.3, AES-128-GCM, ECDSA P-256; kernel TLS {}",
+            if is_kernel_tls_available() {
+                "available: nginx is told to use it"
+            } else {
+                "not in this kernel"
+            }
+        ),
+    );
+    add("descriptors", cell::thousands(descriptors));
+    Ok(Environment {
+        format: FORMAT,
+        command,
+        seed,
+        object_bytes: u32::try_from(objects.bytes)?,
+        machine,
+    })
+}
+
+/// Writes page and plots beside a file of results.
+fn write_page(file: &Path) -> Result<PathBuf> {
+    let results = Results::read(file)?;
+    let directory = file.with_extension("");
+    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    let name = directory.file_name().context("a file has a name")?;
+    let name = name.to_string_lossy().into_owned();
+    let plots = plot::draw(&results, &directory)?
+        .into_iter()
+        .map(|(plot, title)| (format!("{name}/{plot}"), title))
+        .collect::<Vec<_>>();
+    let path = file.with_extension("md");
+    fs::write(&path, page::page(&results, &plots))
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
+}
+
+/// A time as people say it, rounded up.
+fn minutes(time: Duration) -> String {
+    format!("{} min", time.as_secs().div_ceil(60))
+}
+
+/// Raises the limit of descriptors for all that is started from here, if it may: the limit then.
+fn raise_descriptors() -> u64 {
+    let current = getrlimit(Resource::Nofile);
+    let hard = current.maximum.unwrap_or(u64::MAX);
+    let wanted = Some(hard.max(DESCRIPTORS));
+    let raised = Rlimit {
+        current: wanted,
+        maximum: wanted,
+    };
+    // It takes CAP_SYS_RESOURCE, which root in a container may lack; the report says what was.
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => hard.max(DESCRIPTORS),
+        Err(_) => hard,
+    }
+}

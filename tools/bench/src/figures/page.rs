@@ -1,0 +1,640 @@
+//! The page made of stored results: what a busy person wants first, then every table.
+//!
+//! It refuses nothing: what was not measured is left out, what failed is told. Bounded by: the
+//! results.
+
+use std::fmt::Write as _;
+
+use super::cell::{Cell, Medium, thousands};
+use super::comparison::{
+    self, CLIENT_LOAD_MAX, Quantity, Ratio, best, cells, failure, is_client_bound, median, servers,
+};
+use super::plan::ATLAS;
+use super::results::{Measured, Outcome, Results, float};
+use crate::statistics::Median;
+
+/// Void turns that are told one by one.
+const VOID_TOLD: usize = 20;
+
+/// The whole page; `plots` are names of files beside it.
+pub(crate) fn page(results: &Results, plots: &[(String, String)]) -> String {
+    let mut text = String::from("# How fast Atlas is, and beside whom\n\n");
+    summary(&mut text, results);
+    for (file, title) in plots {
+        let _ = writeln!(text, "![{title}]({file})\n");
+    }
+    by_connections(&mut text, results);
+    by_cache(&mut text, results);
+    delays(&mut text, results);
+    viewers(&mut text, results);
+    losses(&mut text, results);
+    media(&mut text, results);
+    behind(&mut text, results);
+    not_counted(&mut text, results);
+    environment(&mut text, results);
+    text
+}
+
+/// What the terminal gets: the first part of the page.
+pub(crate) fn summary_text(results: &Results) -> String {
+    let mut text = String::new();
+    summary(&mut text, results);
+    text
+}
+
+/// Whether a cell is on the wire, asked without a pause and without loss.
+fn is_plain_cell(cell: &Cell) -> bool {
+    cell.medium == Medium::Wire && cell.every_seconds == 0 && cell.loss_ppm == 0
+}
+
+fn summary(text: &mut String, results: &Results) {
+    let mut quoted = cells(results, |it| is_plain_cell(it) && it.cached_percent == 0);
+    let rounds = |cell: &Cell| results.of(cell, ATLAS).count();
+    let most = quoted.iter().map(rounds).max().unwrap_or_default();
+    quoted.retain(|it| rounds(it) == most);
+    let coverage = quoted
+        .first()
+        .and_then(|cell| median(results, cell, ATLAS, Measured::gbps))
+        .map_or(0.0, |it| it.coverage * 100.0);
+    let _ = writeln!(
+        text,
+        "One core serves objects of {} bytes. Medians of {most} rounds; in brackets an interval that holds the \
+         median with a probability of {coverage:.0} %.\n",
+        thousands(results.environment.object_bytes.into())
+    );
+    for cell in &quoted {
+        let _ = writeln!(text, "* **{cell}**: {}.", sentence(results, cell));
+    }
+    for cell in cells(results, |it| is_plain_cell(it) && it.cached_percent == 100) {
+        let _ = writeln!(
+            text,
+            "* {cell} (Atlas reads from the disk all the same): {}.",
+            sentence(results, &cell)
+        );
+    }
+    let count = |is: fn(&Outcome) -> bool| {
+        let turns = results.turns.iter();
+        turns.filter(|it| is(&it.outcome)).count()
+    };
+    let _ = writeln!(
+        text,
+        "* {} turns count, {} were void, {} failed (listed below). Every reply was checked for status and \
+         length, a sample of them byte by byte.\n",
+        count(|it| matches!(it, Outcome::Measured(_))),
+        count(|it| matches!(it, Outcome::Void(..))),
+        count(|it| matches!(it, Outcome::Failed(_))),
+    );
+}
+
+fn sentence(results: &Results, cell: &Cell) -> String {
+    let of = |quantity: Quantity| median(results, cell, ATLAS, |it| quantity.of(it));
+    let (Some(rate), Some(cost)) = (of(Quantity::Rate), of(Quantity::Cost)) else {
+        return "Atlas has no value".to_owned();
+    };
+    let mut text = format!(
+        "Atlas {} Gb/s at {} core-s/GB",
+        interval(&rate, 1),
+        interval(&cost, 3)
+    );
+    match best(results, cell, Quantity::Rate) {
+        Some(it) => {
+            let _ = write!(text, "; {} the rate of {}", times(&it), it.rival);
+        }
+        None => text.push_str("; no ratio of rates"),
+    }
+    if let Some(it) = best(results, cell, Quantity::Cost) {
+        let _ = write!(
+            text,
+            "; {} the work per core-second of {}",
+            times(&it),
+            it.rival
+        );
+    }
+    text
+}
+
+/// `12.3 (11.8-13.0)`.
+fn interval(median: &Median, digits: usize) -> String {
+    format!(
+        "{:.digits$} ({:.digits$}-{:.digits$})",
+        median.middle, median.low, median.high
+    )
+}
+
+/// `2.1 x (2.0-2.2)`.
+fn times(ratio: &Ratio<'_>) -> String {
+    let it = &ratio.times;
+    format!("{:.2} x ({:.2}-{:.2})", it.middle, it.low, it.high)
+}
+
+/// A table of a quantity: a row for each server, a column for each cell.
+fn table(
+    text: &mut String,
+    results: &Results,
+    columns: &[(String, Cell)],
+    value: impl Fn(&Cell, &str) -> Option<String>,
+) {
+    let mut names: Vec<&str> = Vec::new();
+    for (_, cell) in columns {
+        for name in servers(results, cell) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    let _ = write!(text, "| Server |");
+    for (title, _) in columns {
+        let _ = write!(text, " {title} |");
+    }
+    let _ = writeln!(text, "\n|---|{}", "---:|".repeat(columns.len()));
+    for name in names {
+        let _ = write!(text, "| {name} |");
+        for (_, cell) in columns {
+            let cell_text = value(cell, name).unwrap_or_else(|| {
+                let failed = failure(results, cell, name).is_some();
+                (if failed { "failed" } else { "" }).to_owned()
+            });
+            let _ = write!(text, " {cell_text} |");
+        }
+        text.push('\n');
+    }
+    text.push('\n');
+}
+
+/// The rate, marked where the clients' core was full.
+fn rate(results: &Results, cell: &Cell, server: &str) -> Option<String> {
+    let value = median(results, cell, server, Measured::gbps)?;
+    let mark = if is_client_bound(results, cell, server) {
+        " \\*"
+    } else {
+        ""
+    };
+    Some(interval(&value, 1) + mark)
+}
+
+fn cost(results: &Results, cell: &Cell, server: &str) -> Option<String> {
+    Some(interval(&median(results, cell, server, Measured::cost)?, 3))
+}
+
+fn titled(cells: Vec<Cell>, title: impl Fn(&Cell) -> String) -> Vec<(String, Cell)> {
+    cells.into_iter().map(|it| (title(&it), it)).collect()
+}
+
+fn security(is_tls: bool) -> &'static str {
+    if is_tls { "TLS 1.3" } else { "plaintext" }
+}
+
+fn by_connections(text: &mut String, results: &Results) {
+    for is_tls in [false, true] {
+        let found = cells(results, |it| {
+            is_plain_cell(it) && it.cached_percent == 0 && it.is_tls == is_tls
+        });
+        if found.is_empty() {
+            continue;
+        }
+        let columns = titled(found, |it| thousands(it.connections.into()));
+        let _ = writeln!(
+            text,
+            "## {} from a cold disk, by connections\nGb/s of bodies:\n",
+            capital(security(is_tls))
+        );
+        table(text, results, &columns, |cell, server| {
+            rate(results, cell, server)
+        });
+        let _ = writeln!(text, "Busy seconds of the server's core for each GB:\n");
+        table(text, results, &columns, |cell, server| {
+            cost(results, cell, server)
+        });
+        ratios(text, results, &columns);
+    }
+    let _ = writeln!(
+        text,
+        "From 1,000 connections on each has a round trip of its own between 10 and 40 ms. \\* The clients' core \
+         was busy for more than {:.0} %: the rate may be theirs, and no ratio is made of it.\n",
+        CLIENT_LOAD_MAX * 100.0
+    );
+}
+
+/// Atlas beside the best rival in each column.
+fn ratios(text: &mut String, results: &Results, columns: &[(String, Cell)]) {
+    let _ = writeln!(
+        text,
+        "Atlas beside the best rival:\n\n| | Rate | Work per core-second |\n|---:|---|---|"
+    );
+    for (title, cell) in columns {
+        let of = |quantity| {
+            best(results, cell, quantity)
+                .map_or_else(String::new, |it| format!("{} {}", times(&it), it.rival))
+        };
+        let _ = writeln!(
+            text,
+            "| {title} | {} | {} |",
+            of(Quantity::Rate),
+            of(Quantity::Cost)
+        );
+    }
+    text.push('\n');
+}
+
+fn by_cache(text: &mut String, results: &Results) {
+    for is_tls in [false, true] {
+        let all = cells(results, |it| is_plain_cell(it) && it.is_tls == is_tls);
+        let Some(connections) = all
+            .iter()
+            .find(|it| it.cached_percent > 0)
+            .map(|it| it.connections)
+        else {
+            continue;
+        };
+        let found: Vec<Cell> = all
+            .into_iter()
+            .filter(|it| it.connections == connections)
+            .collect();
+        let columns = titled(found, |it| format!("{} %", it.cached_percent));
+        let _ = writeln!(
+            text,
+            "## {}, by share of requests that the page cache holds\n{} connections. Atlas has no page cache and reads \
+             everything from the disk.\n\nGb/s of bodies:\n",
+            capital(security(is_tls)),
+            thousands(connections.into())
+        );
+        table(text, results, &columns, |cell, server| {
+            rate(results, cell, server)
+        });
+        let _ = writeln!(text, "Busy seconds of the server's core for each GB:\n");
+        table(text, results, &columns, |cell, server| {
+            cost(results, cell, server)
+        });
+        ratios(text, results, &columns);
+    }
+}
+
+fn delays(text: &mut String, results: &Results) {
+    let found = cells(results, |it| {
+        is_plain_cell(it) && it.cached_percent == 0 && it.connections == 1000
+    });
+    if found.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "## Delays and fairness at 1,000 connections, cold\nMilliseconds from a request to its reply's first byte \
+         and to its last, medians of the rounds' own quantiles. The rates differ: who serves more has less to wait \
+         for. Fairness is Jain's index over the connections' bytes, 1 if all had the same. Memory is what the \
+         server's processes have resident, without the kernel's sockets.\n"
+    );
+    for cell in found {
+        let _ = writeln!(
+            text,
+            "{}:\n\n| Server | First byte p50 | p99 | p99.9 | Last byte p50 | p99 | p99.9 | Fairness | Memory, MiB |\n\
+             |---|---:|---:|---:|---:|---:|---:|---:|---:|",
+            capital(security(cell.is_tls))
+        );
+        for name in servers(results, &cell) {
+            let of = |value: fn(&Measured) -> f64| {
+                median(results, &cell, name, value).map(|it| it.middle)
+            };
+            if of(Measured::gbps).is_none() {
+                continue;
+            }
+            let millis = |value: fn(&Measured) -> f64| {
+                of(value).map_or_else(String::new, |it| format!("{:.1}", it / 1e3))
+            };
+            let _ = writeln!(
+                text,
+                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                millis(|it| float(it.first_byte.p50_us)),
+                millis(|it| float(it.first_byte.p99_us)),
+                millis(|it| float(it.first_byte.p999_us)),
+                millis(|it| float(it.whole.p50_us)),
+                millis(|it| float(it.whole.p99_us)),
+                millis(|it| float(it.whole.p999_us)),
+                of(|it| it.fairness.unwrap_or(f64::NAN))
+                    .filter(|it| it.is_finite())
+                    .map_or_else(String::new, |it| format!("{it:.2}")),
+                of(|it| float(it.server_memory) / f64::from(1 << 20))
+                    .map_or_else(String::new, |it| format!("{it:.0}")),
+            );
+        }
+        text.push('\n');
+    }
+}
+
+fn viewers(text: &mut String, results: &Results) {
+    for is_tls in [false, true] {
+        let found = cells(results, |it| it.every_seconds > 0 && it.is_tls == is_tls);
+        if found.is_empty() {
+            continue;
+        }
+        let bytes = results.environment.object_bytes;
+        let columns = titled(found, |it| {
+            format!(
+                "{} viewers, each {} s: {:.1} Gb/s",
+                thousands(it.connections.into()),
+                it.every_seconds,
+                it.offered_gbps(bytes).unwrap_or_default()
+            )
+        });
+        let _ = writeln!(
+            text,
+            "## {}, viewers who pause\nEach asks for an object, and for the next some seconds later: everybody \
+             serves the same. Busy part of the server's core, and milliseconds to an object's last byte at p99:\n",
+            capital(security(is_tls))
+        );
+        table(text, results, &columns, |cell, server| {
+            let load = median(results, cell, server, Measured::server_load)?;
+            let delay = median(results, cell, server, |it| float(it.whole.p99_us))?;
+            let rate = median(results, cell, server, Measured::gbps)?.middle;
+            let offered = cell.offered_gbps(bytes).unwrap_or(rate);
+            // Who does not keep up is busy with less.
+            let mark = if rate < 0.95 * offered {
+                format!(", {rate:.1} Gb/s only")
+            } else {
+                String::new()
+            };
+            Some(format!(
+                "{:.0} %, {:.0} ms{mark}",
+                load.middle * 100.0,
+                delay.middle / 1e3
+            ))
+        });
+    }
+}
+
+fn losses(text: &mut String, results: &Results) {
+    let found = cells(results, |it| it.loss_ppm > 0);
+    if found.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "## Loss\nPackets of the server lost at random, cold. Gb/s of bodies:\n"
+    );
+    let columns = titled(found, |it| {
+        format!(
+            "{}, {} %",
+            security(it.is_tls),
+            f64::from(it.loss_ppm) / 1e4
+        )
+    });
+    table(text, results, &columns, |cell, server| {
+        rate(results, cell, server)
+    });
+    let _ = writeln!(text, "Busy seconds of the server's core for each GB:\n");
+    table(text, results, &columns, |cell, server| {
+        cost(results, cell, server)
+    });
+}
+
+/// The second medium beside the first: both must point the same way.
+fn media(text: &mut String, results: &Results) {
+    let found = cells(results, |it| it.medium == Medium::Veth);
+    if found.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "## The same over a veth pair\nThe second medium, with the kernel's TCP in the clients: there the server's \
+         core runs the clients' TCP, and `sendfile` lends its pages to them for nothing. The wire's ratios beside it \
+         must point the same way.\n\n| | Quantity | wire | veth |\n|---|---|---|---|"
+    );
+    for cell in found {
+        let wire = Cell {
+            medium: Medium::Wire,
+            ..cell
+        };
+        for (quantity, title) in [
+            (Quantity::Rate, "rate"),
+            (Quantity::Cost, "work per core-second"),
+        ] {
+            let of = |cell: &Cell| {
+                best(results, cell, quantity)
+                    .map_or_else(String::new, |it| format!("{} {}", times(&it), it.rival))
+            };
+            let _ = writeln!(
+                text,
+                "| {}, {} connections | {title} | {} | {} |",
+                security(cell.is_tls),
+                cell.connections,
+                of(&wire),
+                of(&cell)
+            );
+        }
+    }
+    text.push('\n');
+}
+
+/// Where Atlas is slower or dearer than the best rival, or failed.
+fn behind(text: &mut String, results: &Results) {
+    let mut lines = String::new();
+    for cell in cells(results, |_| true) {
+        if let Some(why) = failure(results, &cell, ATLAS) {
+            let _ = writeln!(lines, "* {cell}: **failed**: {why}");
+        }
+        let quantities: &[_] = if cell.every_seconds > 0 {
+            &[(Quantity::Load, "work per core-second")]
+        } else {
+            &[
+                (Quantity::Rate, "rate"),
+                (Quantity::Cost, "work per core-second"),
+            ]
+        };
+        for (quantity, title) in quantities {
+            if let Some(it) = best(results, &cell, *quantity)
+                && it.times.middle < 1.0
+            {
+                let _ = writeln!(
+                    lines,
+                    "* {cell}: {} the {title} of {}",
+                    times(&it),
+                    it.rival
+                );
+            }
+        }
+    }
+    if lines.is_empty() {
+        lines.push_str("Nowhere in this run.\n");
+    }
+    let _ = writeln!(text, "## Where Atlas is behind, or failed\n{lines}");
+}
+
+fn not_counted(text: &mut String, results: &Results) {
+    let mut failed = String::new();
+    let mut void = String::new();
+    let mut void_count = 0;
+    for turn in &results.turns {
+        let at = format!("{}, {}, round {}", turn.server, turn.cell, turn.round);
+        match &turn.outcome {
+            Outcome::Failed(why) => {
+                let _ = writeln!(failed, "* {at}: {why}");
+            }
+            Outcome::Void(why, _) => {
+                void_count += 1;
+                if void_count <= VOID_TOLD {
+                    let _ = writeln!(void, "* {at}: {why}");
+                }
+            }
+            Outcome::Measured(_) => {}
+        }
+    }
+    if !failed.is_empty() {
+        let _ = writeln!(text, "## Servers that failed\n{failed}");
+    }
+    if !void.is_empty() {
+        let _ = writeln!(
+            text,
+            "## Turns that do not count\n{void_count}; all with their figures in the stored results.\n\n{void}"
+        );
+    }
+}
+
+fn environment(text: &mut String, results: &Results) {
+    let environment = &results.environment;
+    let _ = writeln!(
+        text,
+        "## How it was measured\nMade by `{}`; order drawn from seed {}. `bench/README.md` says what each figure \
+         is. Intervals hold the median with a probability of 97 % where there are six rounds, of 50 % where there are \
+         two (least and greatest).\n\n| | |\n|---|---|",
+        environment.command, environment.seed
+    );
+    for (name, value) in &environment.machine {
+        let _ = writeln!(text, "| {name} | {value} |");
+    }
+    let wire: Vec<f64> = results
+        .turns
+        .iter()
+        .filter_map(|turn| match &turn.outcome {
+            Outcome::Measured(it) if turn.cell.medium == Medium::Wire => {
+                Some(it.filter / (float(it.body_bytes) / 1e9).max(f64::MIN_POSITIVE))
+            }
+            _ => None,
+        })
+        .collect();
+    if let Some(it) = Median::new(wire) {
+        let _ = writeln!(
+            text,
+            "| the wire's filter, part of every server's cost | {:.4} core-s/GB, median |",
+            it.middle
+        );
+    }
+    for server in comparison_servers(results) {
+        let shares: Vec<f64> = results
+            .turns
+            .iter()
+            .filter_map(|turn| match &turn.outcome {
+                Outcome::Measured(it) if turn.server == server && turn.cell.cached_percent == 0 => {
+                    Some(it.disk_share)
+                }
+                _ => None,
+            })
+            .collect();
+        if let Some(it) = Median::new(shares) {
+            let _ = writeln!(
+                text,
+                "| bytes read from the disk for each byte served, cold, {server} | {:.3} |",
+                it.middle
+            );
+        }
+    }
+}
+
+fn comparison_servers(results: &Results) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for cell in cells(results, |_| true) {
+        for name in comparison::servers(results, &cell) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
+fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| {
+        first.to_uppercase().collect::<String>() + characters.as_str()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::Turn;
+    use super::super::results::tests::{environment, turn};
+    use super::*;
+
+    fn results() -> Results {
+        let (cold, warm) = (
+            Cell::cold(false, 1000),
+            Cell {
+                cached_percent: 100,
+                ..Cell::cold(false, 1000)
+            },
+        );
+        let viewers = Cell {
+            every_seconds: 4,
+            ..cold
+        };
+        let veth = Cell {
+            medium: Medium::Veth,
+            ..cold
+        };
+        let lost = Cell {
+            loss_ppm: 1000,
+            ..cold
+        };
+        let mut turns = Vec::new();
+        for cell in [cold, warm, viewers, veth, lost] {
+            turns.push(turn(("atlas", 1), cell, (8, 2.0)));
+            let theirs = if cell == warm { 16 } else { 4 };
+            turns.push(turn(("nginx-sendfile", 1), cell, (theirs, 2.0)));
+        }
+        turns.push(Turn {
+            outcome: Outcome::Failed("it answers 503".to_owned()),
+            ..turn(("h2o", 1), cold, (1, 1.0))
+        });
+        turns.push(Turn {
+            outcome: Outcome::Void("the hypervisor took 9 % of a core".to_owned(), None),
+            ..turn(("atlas", 1), cold, (1, 1.0))
+        });
+        Results {
+            environment: environment(),
+            turns,
+        }
+    }
+
+    #[test]
+    fn the_page_begins_with_what_is_quoted_and_hides_no_loss_and_no_failure() {
+        let page = page(&results(), &[("rate.svg".to_owned(), "Rate".to_owned())]);
+        let head: Vec<&str> = page.lines().take(10).collect();
+        assert!(
+            head.iter()
+                .any(|line| line.contains("2.00 x (2.00-2.00) the rate of nginx-sendfile")),
+            "{page}"
+        );
+        for part in [
+            "10 turns count, 1 were void, 1 failed",
+            "![Rate](rate.svg)",
+            "| h2o | failed |",
+            "0.50 x (0.50-0.50) the rate of nginx-sendfile",
+            "it answers 503",
+            "the hypervisor took 9 % of a core",
+            "## Plaintext, viewers who pause",
+            "## Loss",
+            "| plaintext, 1000 connections | rate | 2.00 x",
+        ] {
+            assert!(page.contains(part), "{part}\n{page}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_left_out() {
+        let mut results = results();
+        results.turns.retain(|it| it.cell == Cell::cold(true, 1));
+        let page = page(&results, &[]);
+        for part in ["## Loss", "viewers", "veth", "by share of requests"] {
+            assert!(!page.contains(part), "{part}\n{page}");
+        }
+        assert!(page.contains("Nowhere in this run."));
+    }
+}

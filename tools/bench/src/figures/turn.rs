@@ -1,0 +1,517 @@
+//! One turn of one server at one point: started, loaded, checked, ended.
+//!
+//! A turn **fails** if the server does wrong: a reply of another status or length, a byte of the sample
+//! that differs, a connection that breaks. It is **void** if it says nothing of the server: replies that
+//! came out of the page cache in a cold run, a window that is too short, clients that did not keep up, a
+//! hypervisor that took the cores. It refuses to count either. Bounded by: the deadlines of the
+//! instruments, [`RETAKES_SHARE`] of all turns taken again.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ::load::{Suite, Version};
+use anyhow::{Context as _, Result, ensure};
+use testbed::bench_disk::{Objects, drop_caches, read_bytes};
+use testbed::server::Server;
+
+use super::cell::{Cell, Medium};
+use super::results::{Delay, Measured, Outcome, float};
+use super::wire;
+use crate::lab::{Contender, Lab, Place, address, stop};
+use crate::load::{Cost, Likeness, Load, cores};
+
+/// What the hypervisor may take of the server's core in a window.
+const STOLEN_SHARE_MAX: f64 = 0.05;
+
+/// Part of all turns that may be taken again.
+pub(crate) const RETAKES_SHARE: f64 = 0.15;
+
+/// Bytes read from the disk for each that was served, above what is under way at the end.
+const READ_SHARE_MAX: f64 = 1.05;
+
+/// The same at least: what is missing was in the page cache.
+const READ_SHARE_MIN: f64 = 0.98;
+
+/// What a warm rival may read of what it serves: metadata and stray evictions.
+const WARM_READ_SHARE_MAX: f64 = 0.02;
+
+/// Median replies that a window holds.
+const MEDIAN_REPLIES_MIN: f64 = 5.0;
+
+/// Objects read into the page cache where some requests are for those.
+const HOT_OBJECTS: u64 = 3000;
+
+/// Requests for other objects where some are for those.
+const COLD_REQUESTS: u64 = 100_000;
+
+/// Objects that Atlas may have open in a cold run beside one for each connection.
+const SPARE_OBJECTS: u64 = 256;
+
+/// Most objects that Atlas may have open.
+const OBJECTS_MAX: u64 = 65_000;
+
+/// Connections that Atlas may have beside those of the clients.
+const SPARE_CONNECTIONS: u32 = 64;
+
+/// Passes over a warm set until one finds all of it cached.
+const WARM_PASSES_MAX: u32 = 5;
+
+/// What turns have in common.
+pub(crate) struct Turns<'a> {
+    pub(crate) lab: &'a Lab,
+    /// `atlas-bench`.
+    pub(crate) instruments: &'a Path,
+    /// Where lists of paths and configurations are written.
+    pub(crate) directory: &'a Path,
+    /// Further arguments of `atlas serve`.
+    pub(crate) atlas_arguments: &'a str,
+}
+
+impl Turns<'_> {
+    /// One turn. An error is ours, not the server's.
+    pub(crate) fn run(&self, contender: &Contender, cell: &Cell, seed: u64) -> Result<Outcome> {
+        drop_caches()?;
+        if cell.cached_percent > 0 {
+            self.warm()?;
+        }
+        match cell.medium {
+            Medium::Wire => self.wire(contender, cell, seed),
+            // The load ends with an error where a server answers wrongly.
+            Medium::Veth => self.veth(contender, cell).or_else(failed),
+        }
+    }
+
+    fn wire(&self, contender: &Contender, cell: &Cell, seed: u64) -> Result<Outcome> {
+        let objects = self.objects(contender)?;
+        let place = Place {
+            namespace: &self.lab.wire,
+            is_tls: cell.is_tls,
+        };
+        let paths = self.paths(cell, objects)?;
+        let device = self.device(contender)?;
+        let run = wire::Run {
+            lab: self.lab,
+            instruments: self.instruments,
+            cell,
+            server: address(contender, cell.is_tls)?,
+            paths: &paths,
+            object_bytes: objects.bytes,
+            is_comparable: !matches!(contender, Contender::AtlasEmulated(_)),
+            seed,
+        };
+        // The server's interface is the wire's: first the wire.
+        let _tap = wire::Tap::new(&self.lab.wire)?;
+        let clients = run.start()?;
+        let server = match self.lab.start(place, contender, &self.arguments(cell)?) {
+            Ok((server, _)) => server,
+            Err(error) => return failed(error),
+        };
+        let before = read_bytes(&device)?;
+        let report = clients.finish()?;
+        let read = read_bytes(&device)? - before;
+        let server_memory = memory(&server);
+        let sent = match end(contender, server) {
+            Ok(sent) => sent,
+            Err(error) => return failed(error),
+        };
+        let report = match report {
+            Ok(report) => report,
+            Err(why) => return Ok(Outcome::Failed(why)),
+        };
+        if let Some(fault) = report.fault() {
+            return Ok(Outcome::Failed(fault));
+        }
+        let core = report.server_core.context("the wire watched no core")?;
+        let served = report.counts_since_start.body_bytes;
+        let measured = Measured {
+            seconds: report.seconds,
+            body_bytes: report.counts.body_bytes,
+            replies: report.counts.replies,
+            verified_replies: report.counts_since_start.verified_replies,
+            server_busy: core.busy,
+            client_busy: report.client_core_working * report.seconds,
+            stolen: core.steal,
+            disk_share: float(read) / float(served.max(1)),
+            server_share: sent.map(|sent| float(sent) / float(served.max(1))),
+            first_byte: report.first_byte(),
+            whole: report.whole(),
+            fairness: Some(report.fairness()),
+            server_memory,
+            filter: report.filter(),
+        };
+        let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
+        let why = report
+            .defect()
+            .or_else(|| {
+                let share = report.warm_share();
+                (share < 1.0)
+                    .then(|| format!("only {:.1} % of the connections were warm", share * 100.0))
+            })
+            .or_else(|| {
+                let held = report.window_median_replies;
+                (cell.every_seconds == 0 && held < MEDIAN_REPLIES_MIN)
+                    .then(|| format!("the window held {held:.1} median replies"))
+            })
+            .or_else(|| {
+                let is_repeated = report.passes_begun > 1 && *contender != Contender::TrafficServer;
+                (cell.cached_percent < 100 && is_repeated)
+                    .then(|| "objects were asked for twice".to_owned())
+            })
+            .or_else(|| void(contender, cell, &measured, under_way));
+        Ok(match why {
+            Some(why) => Outcome::Void(why, Some(measured)),
+            None => Outcome::Measured(measured),
+        })
+    }
+
+    /// The second medium: clients with the kernel's TCP.
+    fn veth(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
+        let objects = self.objects(contender)?;
+        let place = self.lab.veth(cell.is_tls);
+        let (server, address) = self.lab.start(place, contender, &self.arguments(cell)?)?;
+        let load = Load {
+            lab: self.lab,
+            instruments: self.instruments,
+            directory: self.directory,
+            server: address,
+            objects: objects.total(),
+            connections: cell.connections.into(),
+            tls: cell.is_tls.then_some((Version::Tls13, Suite::Aes128Gcm)),
+        };
+        let window = load.run([
+            "--warm-up=2".to_owned(),
+            format!("--seconds={}", super::plan::WINDOW_SECONDS),
+        ])?;
+        let verified_replies = load.verify(match contender {
+            Contender::AtlasEmulated(_) => Likeness::Sealed,
+            _ => Likeness::Same,
+        })?;
+        let server_memory = memory(&server);
+        end(contender, server)?;
+        let report = window.report;
+        let cost = Cost::new(&report)?;
+        let (server_core, client_core) = cores(&report)?;
+        let served = report.warm_up_body_bytes + report.body_bytes;
+        let delay = |it: &::load::LatencySummary| Delay {
+            p50_us: it.p50,
+            p99_us: it.p99,
+            p999_us: it.p99_9,
+        };
+        let measured = Measured {
+            seconds: report.seconds,
+            body_bytes: report.body_bytes,
+            replies: report.replies,
+            verified_replies,
+            server_busy: server_core.busy,
+            client_busy: cost.client_core_busy * report.seconds,
+            stolen: server_core.steal.max(client_core.steal),
+            disk_share: float(window.disk_read_bytes) / float(served.max(1)),
+            server_share: None,
+            first_byte: delay(&report.latency.first_byte),
+            whole: delay(&report.latency.whole),
+            fairness: None,
+            server_memory,
+            filter: 0.0,
+        };
+        let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
+        Ok(match void(contender, cell, &measured, under_way) {
+            Some(why) => Outcome::Void(why, Some(measured)),
+            None => Outcome::Measured(measured),
+        })
+    }
+
+    /// What a server can serve.
+    fn objects(&self, contender: &Contender) -> Result<Objects> {
+        match contender {
+            Contender::TrafficServer => {
+                let made = self.lab.traffic_server();
+                Ok(made.context("it has no device for its cache")?.objects)
+            }
+            _ => Ok(self.lab.disk().objects),
+        }
+    }
+
+    /// The disk it serves from.
+    fn device(&self, contender: &Contender) -> Result<String> {
+        match contender {
+            Contender::TrafficServer => {
+                let made = self.lab.traffic_server();
+                let made = made.context("it has no device for its cache")?;
+                Ok(made.device.clone())
+            }
+            _ => Ok(self.lab.disk().device.clone()),
+        }
+    }
+
+    /// Writes the list of what is asked.
+    fn paths(&self, cell: &Cell, objects: Objects) -> Result<PathBuf> {
+        let file = self.directory.join("paths");
+        let mut text = String::new();
+        for index in indices(cell.cached_percent, objects) {
+            let _ = writeln!(text, "{}", objects.path(index));
+        }
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        Ok(file)
+    }
+
+    /// What Atlas is told: in a cold run it has no objects open but those being sent.
+    fn arguments(&self, cell: &Cell) -> Result<String> {
+        let file = self.directory.join("atlas.toml");
+        let connections = cell.connections + SPARE_CONNECTIONS;
+        // Clients behind headers go without a word: nobody takes what is left to send.
+        let mut text = format!("connections_max = {connections}\nshutdown_grace_seconds = 1\n");
+        if cell.cached_percent == 0 {
+            let objects = (u64::from(cell.connections) + SPARE_OBJECTS).min(OBJECTS_MAX);
+            let _ = writeln!(text, "objects_max = {objects}");
+        }
+        fs::write(&file, text)?;
+        Ok(format!(
+            "--config {} {}",
+            file.display(),
+            self.atlas_arguments
+        ))
+    }
+
+    /// Reads the hot objects into the page cache, and shows that they stay there.
+    fn warm(&self) -> Result<()> {
+        let disk = self.lab.disk();
+        let count = HOT_OBJECTS.min(disk.objects.count);
+        let read_all = || {
+            (0..count).try_for_each(|index| {
+                let path = disk.root.join(&disk.objects.path(index)[1..]);
+                let read = fs::read(&path).with_context(|| format!("reading {path:?}"))?;
+                ensure!(read.len() as u64 == disk.objects.bytes, "{path:?} is short");
+                Ok(())
+            })
+        };
+        for _ in 0..WARM_PASSES_MAX {
+            let before = read_bytes(&disk.device)?;
+            read_all()?;
+            if read_bytes(&disk.device)? == before {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the objects do not stay in the page cache, {WARM_PASSES_MAX} times read");
+    }
+}
+
+/// Which objects are asked for: a share of requests for the hot ones, all others for one each of the
+/// copies, which have places of their own in the page cache.
+fn indices(cached_percent: u8, objects: Objects) -> Vec<u64> {
+    let hot = HOT_OBJECTS.min(objects.count);
+    match u64::from(cached_percent) {
+        0 => (0..objects.total()).collect(),
+        percent if percent >= 100 => (0..hot).collect(),
+        percent => {
+            let cold = COLD_REQUESTS.min(objects.total() - objects.count);
+            let hot_requests = cold * percent / (100 - percent);
+            let cold = objects.count..objects.count + cold;
+            cold.chain((0..hot_requests).map(|index| index % hot))
+                .collect()
+        }
+    }
+}
+
+/// Why a window says nothing of the server, if it does not; `under_way` is what replies under way at the
+/// end may have read and not served, as a share of what was served.
+fn void(contender: &Contender, cell: &Cell, measured: &Measured, under_way: f64) -> Option<String> {
+    let cold = 1.0 - f64::from(cell.cached_percent) / 100.0;
+    let share = measured.disk_share;
+    let from_disk = format!("{share:.3} bytes were read from the disk for each that was served");
+    // Atlas has no cache: it reads everything, whatever the page cache has.
+    let expected = if contender.is_atlas() { 1.0 } else { cold };
+    // Requests are drawn from a list: their shares are nearly those of the list.
+    let slack = if cold < 1.0 && expected > 0.0 {
+        0.05
+    } else {
+        0.0
+    };
+    let least = (expected * READ_SHARE_MIN - slack - WARM_READ_SHARE_MAX * (1.0 - cold)).max(0.0);
+    let most = (expected * READ_SHARE_MAX + slack).max(WARM_READ_SHARE_MAX) + under_way;
+    if share < least {
+        return Some(format!("{from_disk}: the page cache had the rest"));
+    }
+    if share > most {
+        return Some(from_disk);
+    }
+    if measured.verified_replies == 0 && !matches!(contender, Contender::AtlasEmulated(_)) {
+        return Some("no reply of the sample was whole".to_owned());
+    }
+    let sent = measured.server_share.unwrap_or(1.0);
+    if !(READ_SHARE_MIN..=READ_SHARE_MAX + under_way).contains(&sent) {
+        return Some(format!(
+            "the server says it sent {sent:.3} bytes for each that came"
+        ));
+    }
+    let stolen = measured.stolen_share();
+    (stolen > STOLEN_SHARE_MAX).then(|| {
+        format!(
+            "the hypervisor took {:.0} % of the server's core",
+            stolen * 100.0
+        )
+    })
+}
+
+/// Whether a void turn can be counted all the same when too many of them would be taken again: only what
+/// lies outside of server, clients and disk can.
+pub(crate) fn is_disturbed_only(why: &str) -> bool {
+    why.starts_with("the hypervisor")
+}
+
+/// A turn that a server failed, unless it was an interrupt that broke it off.
+fn failed(error: anyhow::Error) -> Result<Outcome> {
+    testbed::interrupt::check()?;
+    Ok(Outcome::Failed(format!("{error:#}")))
+}
+
+/// Ends a server; what Atlas says it sent, bytes of TCP text that were not sent before.
+fn end(contender: &Contender, server: Server) -> Result<Option<u64>> {
+    if !contender.is_atlas() {
+        // How rivals end is not measured: some call it a failure to have connections then, some wait
+        // for them to go.
+        drop(server);
+        return Ok(None);
+    }
+    let stopped = stop(server)?;
+    let sent = stopped.counter("tcp_send_bytes")?;
+    let again = stopped.counter("tcp_retransmit_bytes")?;
+    Ok(Some(sent.saturating_sub(again)))
+}
+
+/// Resident bytes of a server and its children, shared pages in equal parts, huge pages included; 0 if
+/// they cannot be read.
+fn memory(server: &Server) -> u64 {
+    let mut left = vec![server.id()];
+    let mut total = 0;
+    while let Some(id) = left.pop() {
+        let file =
+            |name: &str| fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
+        total += kibibytes(&file("smaps_rollup"), "Pss:");
+        total += kibibytes(&file("status"), "HugetlbPages:");
+        let children = file(&format!("task/{id}/children"));
+        left.extend(
+            children
+                .split_whitespace()
+                .filter_map(|it| it.parse::<u32>().ok()),
+        );
+    }
+    total * 1024
+}
+
+/// The number behind a name in a file of `/proc`.
+fn kibibytes(text: &str, name: &str) -> u64 {
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|it| it.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(disk_share: f64) -> Measured {
+        Measured {
+            seconds: 4.0,
+            body_bytes: 1_000_000_000,
+            verified_replies: 1,
+            disk_share,
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn cold_runs_read_what_they_serve_and_no_more_than_what_is_under_way() {
+        let peer = Contender::TrafficServer;
+        let cell = Cell::cold(false, 1000);
+        let is_void = |share, under_way| void(&peer, &cell, &measured(share), under_way).is_some();
+        assert!(is_void(0.979, 0.0) && !is_void(0.981, 0.0));
+        assert!(!is_void(1.049, 0.0) && is_void(1.051, 0.0));
+        assert!(!is_void(1.149, 0.1) && is_void(1.151, 0.1));
+    }
+
+    #[test]
+    fn what_is_cached_is_not_read_but_by_atlas() {
+        let warm = Cell {
+            cached_percent: 100,
+            ..Cell::cold(false, 1000)
+        };
+        let half = Cell {
+            cached_percent: 50,
+            ..warm
+        };
+        let peer = Contender::TrafficServer;
+        let atlas = Contender::Atlas("atlas".into());
+        let is_void =
+            |contender, cell, share| void(contender, cell, &measured(share), 0.0).is_some();
+        assert!(!is_void(&peer, &warm, 0.02) && is_void(&peer, &warm, 0.021));
+        assert!(!is_void(&atlas, &warm, 1.0) && is_void(&atlas, &warm, 0.02));
+        assert!(!is_void(&peer, &half, 0.5));
+        assert!(is_void(&peer, &half, 0.4) && is_void(&peer, &half, 0.6));
+        assert!(!is_void(&atlas, &half, 1.0));
+    }
+
+    #[test]
+    fn what_the_server_counted_is_what_came() {
+        let atlas = Contender::Atlas("atlas".into());
+        let cell = Cell::cold(true, 64);
+        let is_void = |sent| {
+            let measured = Measured {
+                server_share: Some(sent),
+                ..measured(1.0)
+            };
+            void(&atlas, &cell, &measured, 0.0).is_some()
+        };
+        assert!(is_void(0.979) && !is_void(0.98) && !is_void(1.05) && is_void(1.051));
+        let nothing = Measured {
+            verified_replies: 0,
+            ..measured(1.0)
+        };
+        assert!(void(&atlas, &cell, &nothing, 0.0).is_some());
+        let emulated = Contender::AtlasEmulated("atlas-emulate".into());
+        assert!(void(&emulated, &cell, &nothing, 0.0).is_none());
+    }
+
+    #[test]
+    fn the_hypervisor_may_take_five_percent() {
+        let atlas = Contender::Atlas("atlas".into());
+        let of = |stolen| {
+            let measured = Measured {
+                stolen,
+                ..measured(1.0)
+            };
+            void(&atlas, &Cell::cold(true, 64), &measured, 0.0)
+        };
+        assert_eq!(of(0.2), None);
+        assert!(of(0.21).is_some_and(|why| is_disturbed_only(&why)));
+        assert!(!is_disturbed_only("objects were asked for twice"));
+    }
+
+    #[test]
+    fn a_list_has_its_share_of_hot_objects_and_no_cold_one_twice() {
+        let objects = Objects {
+            count: 4000,
+            bytes: 4096,
+            copies: 5,
+        };
+        assert_eq!(indices(0, objects).len(), 20_000);
+        assert_eq!(indices(100, objects).len(), 3000);
+        for (percent, hot) in [(25, 5_333), (50, 16_000), (75, 48_000)] {
+            let list = indices(percent, objects);
+            let cold = list.iter().filter(|it| **it >= 4000);
+            let mut cold: Vec<_> = cold.collect();
+            assert_eq!(list.len() - cold.len(), hot);
+            cold.sort();
+            cold.dedup();
+            assert_eq!(cold.len(), 16_000);
+        }
+    }
+
+    #[test]
+    fn a_number_of_proc_is_found_by_its_name() {
+        let text = "Rss: 10 kB\nPss:                7 kB\nPss_Anon: 3 kB\n";
+        assert_eq!(kibibytes(text, "Pss:"), 7);
+        assert_eq!(kibibytes(text, "HugetlbPages:"), 0);
+    }
+}

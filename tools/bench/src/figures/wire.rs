@@ -1,0 +1,314 @@
+//! One run of `atlas-bench wire` beside a server: its command, and what is read of its report.
+//!
+//! It refuses a report of another schema. Bounded by: [`LIMIT`].
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use testbed::namespace::{Namespace, VethPair};
+use testbed::process::Process;
+
+use super::cell::Cell;
+use super::plan::WINDOW_SECONDS;
+use super::results::Delay;
+use crate::lab::{CLIENT_CORE, Lab, SERVER_CORE};
+use crate::tls::NAME;
+
+/// Longest run.
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// Connections of which every byte is compared: their bytes are copied, which costs the server's core.
+const SAMPLED: u32 = 2;
+
+/// Longest window, seconds: five median replies of the slowest.
+const WINDOW_SECONDS_MAX: u32 = 40;
+
+/// Longest warm-up, seconds.
+const WARM_UP_SECONDS_MAX: u32 = 60;
+
+/// A TAP that stays when its clients have ended, so that the server's end is in order; deleted when
+/// dropped.
+pub(crate) struct Tap<'a>(&'a Namespace);
+
+impl<'a> Tap<'a> {
+    /// Makes it.
+    pub(crate) fn new(namespace: &'a Namespace) -> Result<Self> {
+        namespace.ip(&format!(
+            "tuntap add dev {} mode tap vnet_hdr",
+            VethPair::SERVER_INTERFACE
+        ))?;
+        Ok(Self(namespace))
+    }
+}
+
+impl Drop for Tap<'_> {
+    fn drop(&mut self) {
+        let interface = VethPair::SERVER_INTERFACE;
+        if let Err(error) = self.0.ip(&format!("link del {interface}")) {
+            eprintln!("could not delete {interface}: {error:#}");
+        }
+    }
+}
+
+/// What is asked of whom.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    pub(crate) lab: &'a Lab,
+    /// `atlas-bench`.
+    pub(crate) instruments: &'a Path,
+    pub(crate) cell: &'a Cell,
+    pub(crate) server: SocketAddr,
+    /// A file with a path on each line.
+    pub(crate) paths: &'a Path,
+    pub(crate) object_bytes: u64,
+    /// Whether bodies can be compared.
+    pub(crate) is_comparable: bool,
+    pub(crate) seed: u64,
+}
+
+/// The clients, waiting for a server that does not serve yet.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    process: Process,
+    /// Reads what they say of their progress; gives the last line.
+    last_line: JoinHandle<String>,
+}
+
+/// How it ended: the instrument's own text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Ending {
+    Done,
+    Time,
+    Interrupted,
+    Stalled,
+}
+
+/// Counts of a run, as far as they are used.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) body_bytes: u64,
+    pub(crate) replies: u64,
+    pub(crate) verified_replies: u64,
+}
+
+/// A core's time in the window.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Core {
+    pub(crate) busy: f64,
+    pub(crate) steal: f64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Latency {
+    p50: u64,
+    p99: u64,
+    #[serde(rename = "p99.9")]
+    p99_9: u64,
+}
+
+impl From<Latency> for Delay {
+    fn from(from: Latency) -> Self {
+        Self {
+            p50_us: from.p50,
+            p99_us: from.p99,
+            p999_us: from.p99_9,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct WarmUp {
+    share: f64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Fairness {
+    jain: f64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct WireCost {
+    filter_ns: u64,
+}
+
+/// The part of the report that is used.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Report {
+    schema: u32,
+    ended: Ending,
+    is_valid: bool,
+    pub(crate) seconds: f64,
+    pub(crate) window_median_replies: f64,
+    warm_up: WarmUp,
+    pub(crate) connections: u32,
+    pub(crate) connections_open: u32,
+    pub(crate) passes_begun: u64,
+    pub(crate) counts: Counts,
+    pub(crate) counts_since_start: Counts,
+    fairness: Fairness,
+    queue_dropped_frames: u64,
+    first_byte: Latency,
+    whole: Latency,
+    wire: WireCost,
+    /// Share of the window in which the clients had work.
+    pub(crate) client_core_working: f64,
+    pub(crate) server_core: Option<Core>,
+    first_faults: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn first_byte(&self) -> Delay {
+        self.first_byte.into()
+    }
+
+    pub(crate) fn whole(&self) -> Delay {
+        self.whole.into()
+    }
+
+    pub(crate) fn fairness(&self) -> f64 {
+        self.fairness.jain
+    }
+
+    /// Seconds of the server's core that the filter took.
+    pub(crate) fn filter(&self) -> f64 {
+        Duration::from_nanos(self.wire.filter_ns).as_secs_f64()
+    }
+
+    /// Share of the connections that had been warm when the window began.
+    pub(crate) fn warm_share(&self) -> f64 {
+        self.warm_up.share
+    }
+
+    /// What the server did wrong, if it did.
+    pub(crate) fn fault(&self) -> Option<String> {
+        if let Some(first) = self.first_faults.first() {
+            return Some(first.clone());
+        }
+        if self.ended == Ending::Stalled {
+            return Some(format!(
+                "it stopped serving: {} of {} connections stood, {} replies came",
+                self.connections_open, self.connections, self.counts_since_start.replies
+            ));
+        }
+        None
+    }
+
+    /// What the instrument itself did not manage.
+    pub(crate) fn defect(&self) -> Option<String> {
+        if self.queue_dropped_frames > 0 {
+            return Some(format!(
+                "the clients lost {} frames",
+                self.queue_dropped_frames
+            ));
+        }
+        (!self.is_valid).then(|| "the wire calls its run void".to_owned())
+    }
+}
+
+impl Run<'_> {
+    /// Starts clients that wait for the server, on the TAP of the namespace.
+    pub(crate) fn start(&self) -> Result<Clients> {
+        let cell = self.cell;
+        let mut command = self.lab.wire.command("env");
+        command.arg(self.instruments).args(["wire", "--json"]);
+        let mut option = |name: &str, value: &str| {
+            command.args([name, value]);
+        };
+        let sampled = if self.is_comparable { SAMPLED } else { 0 };
+        option("--interface", VethPair::SERVER_INTERFACE);
+        option("--server", &self.server.to_string());
+        option("--host-address", &format!("{}/16", VethPair::KERNEL_V4));
+        option("--core", &CLIENT_CORE.to_string());
+        option("--server-core", &SERVER_CORE.to_string());
+        option("--connections", &(cell.connections - sampled).to_string());
+        option("--sample", &sampled.to_string());
+        option("--expect-bytes", &self.object_bytes.to_string());
+        option("--seed", &self.seed.to_string());
+        option(
+            "--seconds",
+            &WINDOW_SECONDS.max(cell.every_seconds).to_string(),
+        );
+        option("--seconds-max", &WINDOW_SECONDS_MAX.to_string());
+        option("--warm-up-max", &WARM_UP_SECONDS_MAX.to_string());
+        if cell.is_distant {
+            option("--rtt", "10-40");
+        }
+        if cell.loss_ppm > 0 {
+            option("--loss", &cell.loss_ppm.to_string());
+        }
+        if cell.every_seconds > 0 {
+            option("--every", &cell.every_seconds.to_string());
+            option("--warm-up-replies", "1");
+            option("--warm-up-bytes", "0");
+        }
+        if cell.is_tls {
+            option("--server-name", NAME);
+            command.arg("--tls").arg("--ca").arg(self.lab.authority());
+        }
+        command.arg("--seeded").arg("--paths-from").arg(self.paths);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::spawn("atlas-bench wire", &mut command)?;
+        let stderr = process
+            .child()
+            .stderr
+            .take()
+            .context("a pipe was asked for")?;
+        let mut lines = BufReader::new(stderr);
+        let mut said = String::new();
+        while lines.read_line(&mut said)? > 0 {
+            let is_ready = said
+                .lines()
+                .last()
+                .is_some_and(|it| it.starts_with("ready "));
+            if is_ready {
+                // What it says of its progress is read to its end, or it would wait for us.
+                let last_line = std::thread::spawn(move || {
+                    let lines = lines.lines().map_while(Result::ok);
+                    lines.last().unwrap_or_default()
+                });
+                return Ok(Clients { process, last_line });
+            }
+        }
+        bail!("atlas-bench wire does not start: {}", said.trim());
+    }
+}
+
+impl Clients {
+    /// Waits for the end of the run. `Err` inside: the server did not serve, in the clients' words.
+    pub(crate) fn finish(mut self) -> Result<Result<Report, String>> {
+        let stdout = self.process.child().stdout.take();
+        let mut stdout = stdout.context("a pipe was asked for")?;
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stdout.read_to_string(&mut text);
+            text
+        });
+        self.process.wait(LIMIT)?;
+        let text = reader.join().unwrap_or_default();
+        if text.trim().is_empty() {
+            return Ok(Err(self.last_line.join().unwrap_or_default()));
+        }
+        parse(&text).map(Ok)
+    }
+}
+
+fn parse(text: &str) -> Result<Report> {
+    let report: Report = serde_json::from_str(text)
+        .context("reading the wire's report: is --bench-binary of another version?")?;
+    ensure!(
+        report.schema == nic_wire::report::SCHEMA,
+        "the wire's report is of schema {}",
+        report.schema
+    );
+    Ok(report)
+}

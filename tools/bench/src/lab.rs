@@ -1,0 +1,435 @@
+//! What every bench stands in: network namespaces with a veth pair or for a TAP, a disk, servers pinned
+//! to one core and clients to another.
+//!
+//! It refuses nothing the benches do not; each limit it has is a deadline.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
+
+use super::tls::{Credentials, is_kernel_tls_available};
+use testbed::bench_disk::{BenchDisk, ObjectDirectory};
+use testbed::namespace::{Namespace, VethPair};
+use testbed::process::{output, run};
+use testbed::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
+use testbed::server::{Server, Stopped};
+use testbed::traffic_server::TrafficServer;
+use testbed::undo::Undo;
+use testbed::workspace_root;
+
+/// The core servers are pinned to.
+pub(crate) const SERVER_CORE: usize = 0;
+
+/// The core the client is pinned to; the bench disk's copying goes there too.
+pub(crate) const CLIENT_CORE: usize = 1;
+
+/// Where plain HTTP is served.
+const HTTP_PORT: u16 = 80;
+
+/// Where HTTPS is served.
+const HTTPS_PORT: u16 = 443;
+
+/// Which core runs the kernel's receive side (RPS). A veth hands a packet over on the core that
+/// sent it, so the client's TCP runs on the server's core, and the kernel server's ACK processing,
+/// which is what makes it send, on the client's: `core-s/GB` leaves that out, `all cores` does not.
+/// Two machines do not do each other's work, but the inter-processor interrupts that part them cost
+/// a virtual machine more than the work does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Steering {
+    /// Its own: the server's host on the server's core, the client's on the client's
+    Own,
+    /// The kernel's default on a veth: the sender's
+    Sender,
+    /// The server's host's on the server's core, the client's as by default: what a middlebox in
+    /// the client's namespace needs (its thread would otherwise do the server's TCP)
+    Server,
+}
+
+/// A server that takes its turn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Contender {
+    /// `atlas serve`.
+    Atlas(PathBuf),
+    /// `atlas serve` of another build, to be compared with.
+    AtlasBaseline(PathBuf),
+    /// `atlas-emulate`: TLS's sealing without TLS.
+    AtlasEmulated(PathBuf),
+    /// nginx, sending files in one of its ways.
+    Nginx(NginxMode),
+    /// Another server of our day.
+    Peer(Peer),
+    /// Apache Traffic Server, from a cache on a raw disk.
+    TrafficServer,
+}
+
+impl Contender {
+    /// Atlas's name in reports.
+    pub(crate) const ATLAS: &str = "atlas";
+    /// The name in reports of the other build of Atlas.
+    pub(crate) const ATLAS_BASELINE: &str = "atlas-baseline";
+    /// The name in reports of Atlas emulating TLS.
+    pub(crate) const ATLAS_EMULATED: &str = "atlas-emulated";
+
+    /// What reports call it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Atlas(_) => Self::ATLAS,
+            Self::AtlasBaseline(_) => Self::ATLAS_BASELINE,
+            Self::AtlasEmulated(_) => Self::ATLAS_EMULATED,
+            Self::Nginx(mode) => mode.name(),
+            Self::Peer(peer) => peer.name(),
+            Self::TrafficServer => TrafficServer::NAME,
+        }
+    }
+
+    /// Whether it is Atlas, of whatever build.
+    pub(crate) fn is_atlas(&self) -> bool {
+        matches!(
+            self,
+            Self::Atlas(_) | Self::AtlasBaseline(_) | Self::AtlasEmulated(_)
+        )
+    }
+
+    /// Whether it is measured against the others.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Self::Atlas(_) | Self::AtlasEmulated(_))
+    }
+
+    /// The server of a name; `None`: no such name, or another build of Atlas.
+    pub(crate) fn find(name: &str, atlas: &Path) -> Option<Self> {
+        let nginx = NginxMode::ALL.map(Self::Nginx);
+        let peers = Peer::ALL.map(Self::Peer);
+        [Self::Atlas(atlas.to_path_buf()), Self::TrafficServer]
+            .into_iter()
+            .chain(nginx)
+            .chain(peers)
+            .find(|it| it.name() == name)
+    }
+}
+
+/// Where and how a server serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// The interface in it is [`VethPair::SERVER_INTERFACE`], whatever it is.
+    pub(crate) namespace: &'a Namespace,
+    /// TLS on port 443, otherwise plain HTTP on port 80.
+    pub(crate) is_tls: bool,
+}
+
+/// Where a server of its kind serves: Atlas beside the kernel, all others on it.
+pub(crate) fn address(contender: &Contender, is_tls: bool) -> Result<SocketAddr> {
+    let port = if is_tls { HTTPS_PORT } else { HTTP_PORT };
+    let host = if contender.is_atlas() {
+        VethPair::ATLAS_V4
+    } else {
+        VethPair::KERNEL_V4
+    };
+    Ok(SocketAddr::new(host.parse()?, port))
+}
+
+/// Everything set up for the runs. Fields are undone in the order they stand here.
+pub(crate) struct Lab {
+    pub(crate) cable: VethPair,
+    /// Where `atlas-bench wire` makes its TAP.
+    pub(crate) wire: Namespace,
+    /// Apache Traffic Server's cache, if it was asked for.
+    traffic_server: Option<TrafficServer>,
+    bench_disk: BenchDisk,
+    /// The servers' certificate and key, and the authority that clients trust.
+    credentials: Credentials,
+    /// The machine's load averages before anything of ours ran: others' work counts as busy too.
+    load_before: String,
+    _undo: Undo,
+}
+
+impl Lab {
+    /// Builds it, with up to `total_bytes` of objects of `object_bytes` each, each `copies` times.
+    pub(crate) fn new(
+        (total_bytes, object_bytes, copies): (u64, u64, u64),
+        steering: Steering,
+        credentials: Credentials,
+    ) -> Result<Self> {
+        let load_before = fs::read_to_string("/proc/loadavg").context("reading the load")?;
+        let load_before = load_before.trim().to_owned();
+        let mut undo = Undo::default();
+        let cable = VethPair::new()?;
+        let wire = Namespace::new("w")?;
+        allow_cubic(&mut undo)?;
+        for namespace in [&cable.server, &cable.client, &wire] {
+            tune_kernel_tcp(namespace)?;
+        }
+        free_ports(&cable)?;
+        steer(&cable, steering)?;
+        eprintln!("making the bench disk");
+        let bench_disk = BenchDisk::new(total_bytes, object_bytes, copies, CLIENT_CORE)?;
+        Ok(Self {
+            cable,
+            wire,
+            traffic_server: None,
+            bench_disk,
+            credentials,
+            load_before,
+            _undo: undo,
+        })
+    }
+
+    /// A server on the veth pair.
+    pub(crate) fn veth(&self, is_tls: bool) -> Place<'_> {
+        Place {
+            namespace: &self.cable.server,
+            is_tls,
+        }
+    }
+
+    /// What is served, and from which disk.
+    pub(crate) fn disk(&self) -> &ObjectDirectory {
+        &self.bench_disk.directory
+    }
+
+    /// Gives Apache Traffic Server a device for so many bytes of the first objects.
+    pub(crate) fn make_traffic_server(&mut self, bytes: u64) -> Result<()> {
+        let identity = &self.credentials.identity;
+        let made = TrafficServer::new(&mut self.bench_disk, bytes, identity)?;
+        self.traffic_server = Some(made);
+        Ok(())
+    }
+
+    /// The cache of Apache Traffic Server, if it has one.
+    pub(crate) fn traffic_server(&self) -> Option<&TrafficServer> {
+        self.traffic_server.as_ref()
+    }
+
+    /// Starts a server on its core; with `arguments`, separated by spaces, if it is the Atlas
+    /// that is measured. A baseline gets none: it may not know them.
+    pub(crate) fn start(
+        &self,
+        place: Place<'_>,
+        contender: &Contender,
+        arguments: &str,
+    ) -> Result<(Server, SocketAddr)> {
+        let at = address(contender, place.is_tls)?;
+        let identity = place.is_tls.then_some(&self.credentials.identity);
+        let (namespace, root) = (place.namespace, &self.disk().root);
+        let core = Some(SERVER_CORE);
+        let server = match contender {
+            Contender::Atlas(binary) => {
+                self.start_atlas(place, at, (binary, &["serve"]), arguments)?
+            }
+            Contender::AtlasBaseline(binary) => {
+                self.start_atlas(place, at, (binary, &["serve"]), "")?
+            }
+            Contender::AtlasEmulated(binary) => {
+                self.start_atlas(place, at, (binary, &[]), arguments)?
+            }
+            Contender::Nginx(mode) => {
+                let tls = identity.map(|identity| NginxTls {
+                    identity: identity.clone(),
+                    is_kernel_tls: is_kernel_tls_available(),
+                });
+                NginxConfig::rival(*mode, root, at, tls.as_ref())?.start(namespace, core)?
+            }
+            Contender::Peer(peer) => peer.start(namespace, core, root, at, identity)?,
+            Contender::TrafficServer => {
+                let cache = self.traffic_server.as_ref();
+                let cache = cache.context("it has no device for its cache")?;
+                cache.start(namespace, core, at, place.is_tls)?
+            }
+        };
+        Ok((server, at))
+    }
+
+    /// What the client is to trust.
+    pub(crate) fn authority(&self) -> &Path {
+        &self.credentials.authority
+    }
+
+    fn start_atlas(
+        &self,
+        place: Place<'_>,
+        address: SocketAddr,
+        (binary, command_words): (&Path, &[&str]),
+        arguments: &str,
+    ) -> Result<Server> {
+        let mut command = place.namespace.command("taskset");
+        command.args(["-c", &SERVER_CORE.to_string()]);
+        command.arg(binary).args(command_words);
+        command.arg(&self.disk().root);
+        command.args(["--link", &format!("packet:{}", VethPair::SERVER_INTERFACE)]);
+        command.args(["--address", &format!("{}/16", address.ip())]);
+        let port = address.port().to_string();
+        if place.is_tls {
+            command.args(["--http", "off", "--https", &port]);
+            let identity = &self.credentials.identity;
+            command.arg("--cert").arg(&identity.certificate);
+            command.arg("--key").arg(&identity.key);
+        } else {
+            command.args(["--http", &port]);
+        }
+        command.args(arguments.split_whitespace());
+        Server::atlas(&mut command)
+    }
+
+    /// What a report says of the machine and of what ran on it.
+    pub(crate) fn environment(&self, contenders: &[Contender]) -> Result<Vec<(String, String)>> {
+        let text = |command: &mut Command| {
+            run(command).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+        };
+        let root = workspace_root();
+        let git =
+            |arguments: &[&str]| text(Command::new("git").arg("-C").arg(&root).args(arguments));
+        let changed = if git(&["status", "--porcelain"]).is_empty() {
+            ""
+        } else {
+            " + changes"
+        };
+        let mut environment = vec![
+            ("command", command_line()),
+            (
+                "commit",
+                git(&["rev-parse", "--short=12", "HEAD"]) + changed,
+            ),
+            ("kernel", text(Command::new("uname").arg("-sr"))),
+            ("processor", processor()?),
+            (
+                "cores",
+                format!("server {SERVER_CORE}, client and disk {CLIENT_CORE}"),
+            ),
+            ("network", self.network()?),
+            ("load before", self.load_before.clone()),
+        ];
+        let atlas = contenders.iter().find_map(|contender| match contender {
+            Contender::Atlas(binary) | Contender::AtlasEmulated(binary) => Some(binary),
+            _ => None,
+        });
+        if let Some(binary) = atlas {
+            environment.push(("atlas", text(Command::new(binary).arg("--version"))));
+        }
+        if let Some(nginx) = nginx_program() {
+            // nginx prints its version, and what OpenSSL it has, to stderr.
+            let version = output(Command::new(nginx).arg("-V"), Duration::from_secs(10))?;
+            let version = String::from_utf8_lossy(&version.stderr);
+            let lines = version
+                .lines()
+                .filter(|line| line.starts_with("nginx version") || line.contains("OpenSSL"));
+            environment.push(("nginx", lines.collect::<Vec<_>>().join(", ")));
+        }
+        let peers = contenders.iter().filter_map(|contender| match contender {
+            Contender::Peer(peer) => Some(*peer),
+            _ => None,
+        });
+        environment.extend(peers.map(|peer| (peer.name(), peer.version())));
+        if self.traffic_server.is_some() {
+            environment.push((TrafficServer::NAME, TrafficServer::version()));
+        }
+        Ok(environment
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect())
+    }
+
+    fn network(&self) -> Result<String> {
+        let interface = format!("/sys/class/net/{}", VethPair::CLIENT_INTERFACE);
+        let receive = self
+            .cable
+            .client
+            .command("cat")
+            .arg(format!("{interface}/queues/rx-0/rps_cpus"))
+            .args([
+                &format!("{interface}/mtu"),
+                "/proc/sys/net/ipv4/tcp_congestion_control",
+            ])
+            .output()?;
+        let receive = String::from_utf8_lossy(&receive.stdout);
+        let mut receive = receive.split_whitespace();
+        let mut next = || receive.next().unwrap_or("?").to_owned();
+        Ok(format!(
+            "veth, offloads default, client's RPS mask {}, MTU {}, kernel TCP {}",
+            next(),
+            next(),
+            next()
+        ))
+    }
+}
+
+/// Ends a server that has done its work; it must not have failed.
+pub(crate) fn stop(server: Server) -> Result<Stopped> {
+    let stopped = server.stop()?;
+    ensure!(
+        stopped.status.success(),
+        "the server ended with {}: {}",
+        stopped.status,
+        stopped.last_words()
+    );
+    Ok(stopped)
+}
+
+/// The hosts steered have their packets processed on their own core. Undone with the namespaces.
+fn steer(cable: &VethPair, steering: Steering) -> Result<()> {
+    let ends = [
+        (&cable.server, VethPair::SERVER_INTERFACE, SERVER_CORE),
+        (&cable.client, VethPair::CLIENT_INTERFACE, CLIENT_CORE),
+    ];
+    let steered = match steering {
+        Steering::Sender => 0,
+        Steering::Server => 1,
+        Steering::Own => ends.len(),
+    };
+    let ends = ends.into_iter().take(steered);
+    for (namespace, interface, core) in ends {
+        let mask = format!("{:x}", 1 << core);
+        let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+        run(namespace
+            .command("sh")
+            .args(["-c", &format!("echo {mask} > {file}")]))?;
+    }
+    Ok(())
+}
+
+/// What to type to do this again, from the top of the tree.
+fn command_line() -> String {
+    let arguments = std::env::args().skip(1).collect::<Vec<_>>();
+    format!("cargo xtask {}", arguments.join(" "))
+}
+
+/// The same congestion control for every kernel TCP in the bench, whatever the host's default, and
+/// no slow start after a pause, as who serves video from a kernel's TCP sets it: thousands of
+/// connections pause while others have their turn (docs/decisions/0008-comparing.md).
+fn tune_kernel_tcp(namespace: &Namespace) -> Result<()> {
+    namespace.set("ipv4/tcp_congestion_control", "cubic")?;
+    namespace.set("ipv4/tcp_slow_start_after_idle", "0")?;
+    // Or connections of one turn would begin with what those before them learnt.
+    namespace.set("ipv4/tcp_no_metrics_save", "1")
+}
+
+/// A namespace may only choose among what the host allows.
+fn allow_cubic(undo: &mut Undo) -> Result<()> {
+    let allowed = Path::new("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    let before = fs::read_to_string(allowed).context("reading the allowed congestion controls")?;
+    if before.split_whitespace().any(|name| name == "cubic") {
+        return Ok(());
+    }
+    undo.set(allowed, &format!("{} cubic", before.trim()))
+}
+
+/// Ports for thousands of connections from one address, a second or at once, of a turn right behind
+/// another. When most are taken the kernel looks for a free one for milliseconds, at each connect:
+/// 16,000 connections then took half a minute to open, and servers tired of the first of them.
+fn free_ports(cable: &VethPair) -> Result<()> {
+    cable.client.set("ipv4/tcp_tw_reuse", "1")?;
+    cable.client.set("ipv4/ip_local_port_range", "1024 65535")
+}
+
+fn processor() -> Result<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    Ok(model
+        .map_or("unknown", |line| line.trim_start_matches(['\t', ' ', ':']))
+        .to_owned())
+}

@@ -1,0 +1,86 @@
+//! What `cargo xtask bench` does: Atlas and its rivals do the same work, side by side, on one core.
+//!
+//! The server runs on [`lab::SERVER_CORE`], the clients and the copying of the bench disk on
+//! [`lab::CLIENT_CORE`]. Servers take turns, round after round; medians are reported. It refuses to
+//! count a turn in which a reply or a byte of the sample is wrong. Bounded by: a deadline for each
+//! turn.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool speaks to its terminal"
+)]
+
+mod binaries;
+mod figures;
+mod handshakes;
+mod lab;
+mod load;
+mod overload;
+mod report;
+mod statistics;
+mod tls;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Subcommand;
+use serde::Serialize;
+
+use testbed::is_root;
+
+/// What to measure.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// Throughput, cost, delays: Atlas beside nginx, h2o, lighttpd and Apache Traffic Server
+    /// (needs root)
+    Figures(Box<figures::FiguresOptions>),
+    /// Makes the page and the plots of stored results, in seconds
+    Report(figures::ReportOptions),
+    /// TLS 1.3 handshakes, full or resumed, against nginx (needs root)
+    Handshakes(handshakes::HandshakesOptions),
+}
+
+/// Runs a bench.
+///
+/// # Errors
+/// What cannot be measured or written.
+pub fn run_command(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Report(options) => figures::report(options),
+        Bench::Figures(options) if options.only_lists() => figures::list(options),
+        Bench::Figures(options) => {
+            check_machine()?;
+            figures::run_command(options)
+        }
+        Bench::Handshakes(options) => {
+            check_machine()?;
+            handshakes::run_command(options)
+        }
+    }
+}
+
+fn check_machine() -> Result<()> {
+    ensure!(
+        is_root(),
+        "the bench makes namespaces and mounts: run it as root"
+    );
+    let cores = std::thread::available_parallelism()?.get();
+    ensure!(
+        cores > lab::CLIENT_CORE,
+        "the bench needs two cores: one serves, one asks"
+    );
+    Ok(())
+}
+
+/// Prints a report, and keeps it if asked.
+fn publish(text: &str, report: &impl Serialize, json: Option<&Path>) -> Result<()> {
+    print!("{text}");
+    if let Some(file) = json {
+        fs::write(file, serde_json::to_string_pretty(report)? + "\n")
+            .with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
