@@ -28,6 +28,13 @@ pub(crate) const SERVER_CORE: usize = 0;
 /// The core the client is pinned to; the bench disk's copying goes there too.
 pub(crate) const CLIENT_CORE: usize = 1;
 
+/// Where the kernel keeps how many frames may wait for a core that works on what another received (RPS). A
+/// NIC has no such queue: what its clients send is not to be lost in it.
+const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+
+/// More than all connections of a turn send at once.
+const BACKLOG_FRAMES: &str = "1000000";
+
 /// Where plain HTTP is served.
 const HTTP_PORT: u16 = 80;
 
@@ -160,6 +167,7 @@ impl Lab {
         let cable = VethPair::new()?;
         let wire = Namespace::new("w")?;
         allow_cubic(&mut undo)?;
+        undo.set(Path::new(BACKLOG), BACKLOG_FRAMES)?;
         for namespace in [&cable.server, &cable.client, &wire] {
             tune_kernel_tcp(namespace)?;
         }

@@ -20,8 +20,9 @@ use crate::filter::Instruction;
 use crate::frame::VNET_HEADER_BYTES;
 use crate::sys;
 
-/// Frames that may wait for the reader: 50 ms of 64 KiB frames at 160 Gb/s, of 1.5 KB at 4.
-pub const QUEUE_FRAMES: u32 = 16_384;
+/// Frames that may wait for the reader: as many as thousands of connections have on their way, whose
+/// windows nothing but this queue bounds when the clients are slower than the server.
+pub const QUEUE_FRAMES: u32 = 131_072;
 
 /// Room for the largest frame: virtio-net header, Ethernet, IPv6 with 65,535 bytes of payload.
 pub(crate) const FRAME_BYTES_MAX: usize = VNET_HEADER_BYTES + 14 + 40 + 65_535;

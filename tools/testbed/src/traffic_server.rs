@@ -30,6 +30,9 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// Longest time filling may take.
 const FILL_LIMIT: Duration = Duration::from_secs(120);
 
+/// Longest time from its first open port to its last.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
 /// Files of its configuration.
 const FILES: [&str; 5] = [
     "records.config",
@@ -132,7 +135,16 @@ impl TrafficServer {
     /// Has every object fetched once.
     fn fill(&self, namespace: &Namespace, address: SocketAddr) -> Result<()> {
         let deadline = Instant::now() + FILL_LIMIT;
-        let mut client = Client::connect(namespace, address)?;
+        let open_until = Instant::now() + OPEN_LIMIT;
+        // Its ports do not open all at once.
+        let mut client = loop {
+            match Client::connect(namespace, address) {
+                Ok(client) => break client,
+                Err(error) if Instant::now() >= open_until => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+            interrupt::check()?;
+        };
         for index in 0..self.objects.count {
             interrupt::check()?;
             ensure!(Instant::now() < deadline, "its cache is not filled in time");

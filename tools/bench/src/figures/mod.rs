@@ -58,6 +58,9 @@ pub struct FiguresOptions {
     /// So many rounds of everything (default: 6 of what is quoted, 2 of the rest; with --quick 1)
     #[arg(long)]
     rounds: Option<usize>,
+    /// So many rounds of what is not quoted
+    #[arg(long, conflicts_with = "rounds")]
+    rounds_of_rest: Option<usize>,
     /// Only these numbers of connections, comma-separated
     #[arg(long, value_delimiter = ',')]
     connections: Vec<u32>,
@@ -110,6 +113,7 @@ impl FiguresOptions {
         let mut plan = Plan::new(&Restriction {
             is_quick: self.quick,
             rounds: self.rounds,
+            rounds_of_rest: self.rounds_of_rest,
             connections: self.connections.clone(),
             servers: self.servers.clone(),
             medium: self.medium,

@@ -97,6 +97,8 @@ pub(crate) struct Restriction {
     pub(crate) is_quick: bool,
     /// So many rounds of everything.
     pub(crate) rounds: Option<usize>,
+    /// So many rounds of what is not quoted.
+    pub(crate) rounds_of_rest: Option<usize>,
     /// Only these numbers of connections.
     pub(crate) connections: Vec<u32>,
     /// Only these servers.
@@ -159,7 +161,11 @@ impl Plan {
             .into_iter()
             .filter(is_wanted)
             .map(|point| Point {
-                rounds: restriction.rounds.unwrap_or(point.rounds),
+                rounds: match (restriction.rounds, restriction.rounds_of_rest) {
+                    (Some(rounds), _) => rounds,
+                    (None, Some(rounds)) if point.rounds == ROUNDS => rounds,
+                    (None, _) => point.rounds,
+                },
                 servers: point
                     .servers
                     .into_iter()
@@ -366,6 +372,16 @@ mod tests {
         assert_eq!(plan.points[0].cell, Cell::cold(true, 64));
         assert_eq!(plan.points[0].servers, [ATLAS, "h2o"]);
         assert_eq!(plan.rounds(), 5);
+        let plan = of(Restriction {
+            rounds_of_rest: Some(1),
+            ..Restriction::default()
+        })
+        .unwrap();
+        assert!(
+            plan.points
+                .iter()
+                .all(|it| [1, ROUNDS_QUOTED].contains(&it.rounds))
+        );
         let unknown = vec!["apache".to_owned()];
         let error = of(Restriction {
             servers: unknown,
