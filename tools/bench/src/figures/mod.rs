@@ -46,6 +46,9 @@ const TRAFFIC_SERVER_BYTES: u64 = 1_200_000_000;
 /// Descriptors servers may have: a rival needs two for each connection, socket and file.
 const DESCRIPTORS: u64 = 131_072;
 
+/// How often a turn is taken again.
+const RETAKES_MAX: usize = 2;
+
 /// Where results are kept.
 const RESULTS: &str = "bench/results/figures.jsonl";
 
@@ -233,13 +236,15 @@ fn carry_out(
             .find(|it| it.name() == appointment.server)
             .with_context(|| format!("no server is called {}", appointment.server))?;
         let begun = Instant::now();
+        let mut retaken = 0;
         loop {
             interrupt::check()?;
             let turn_seed = seed ^ appointment.round as u64;
             let mut outcome = turns.run(contender, &appointment.cell, turn_seed)?;
-            let is_retaken = matches!(outcome, Outcome::Void(..)) && retakes > 0;
+            let is_disturbed = matches!(&outcome, Outcome::Void(why, _) if is_disturbed_only(why));
+            let is_retaken = is_disturbed && retaken < RETAKES_MAX && retakes > 0;
             outcome = match outcome {
-                Outcome::Void(why, Some(measured)) if !is_retaken && is_disturbed_only(&why) => {
+                Outcome::Void(_, Some(measured)) if is_disturbed && !is_retaken => {
                     Outcome::Measured(measured)
                 }
                 other => other,
@@ -262,6 +267,7 @@ fn carry_out(
                 break;
             }
             retakes -= 1;
+            retaken += 1;
         }
         left = left.saturating_sub(turn_time(&appointment.cell).min(begun.elapsed() * 2));
     }

@@ -32,8 +32,9 @@ pub(crate) const RETAKES_SHARE: f64 = 0.15;
 /// Bytes read from the disk for each that was served, above what is under way at the end.
 const READ_SHARE_MAX: f64 = 1.05;
 
-/// The same for a server that reads its own headers and fragments with each object.
-const TRAFFIC_SERVER_READ_SHARE_MAX: f64 = 1.25;
+/// The same for rivals that read past the page cache: what they read too much is not kept for anybody,
+/// and is a cost of theirs.
+const DIRECT_READ_SHARE_MAX: f64 = 1.25;
 
 /// The same at least: what is missing was in the page cache.
 const READ_SHARE_MIN: f64 = 0.98;
@@ -341,8 +342,13 @@ fn void(contender: &Contender, cell: &Cell, measured: &Measured, under_way: f64)
         0.0
     };
     let least = (expected * READ_SHARE_MIN - slack - WARM_READ_SHARE_MAX * (1.0 - cold)).max(0.0);
-    let read_share_max = if *contender == Contender::TrafficServer {
-        TRAFFIC_SERVER_READ_SHARE_MAX
+    let is_direct = match contender {
+        Contender::TrafficServer => true,
+        Contender::Nginx(mode) => mode.is_direct(),
+        _ => false,
+    };
+    let read_share_max = if is_direct {
+        DIRECT_READ_SHARE_MAX
     } else {
         READ_SHARE_MAX
     };
@@ -371,8 +377,8 @@ fn void(contender: &Contender, cell: &Cell, measured: &Measured, under_way: f64)
     })
 }
 
-/// Whether a void turn can be counted all the same when too many of them would be taken again: only what
-/// lies outside of server, clients and disk can.
+/// Whether what made a turn void lies outside of server, clients and disk: another turn may go better, and
+/// if too many were taken again, it can be counted all the same.
 pub(crate) fn is_disturbed_only(why: &str) -> bool {
     why.starts_with("the hypervisor")
 }
@@ -464,7 +470,7 @@ mod tests {
             cached_percent: 50,
             ..warm
         };
-        let peer = Contender::TrafficServer;
+        let peer = Contender::Peer(Peer::H2o);
         let atlas = Contender::Atlas("atlas".into());
         let is_void =
             |contender, cell, share| void(contender, cell, &measured(share), 0.0).is_some();
