@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 
 /// The instruments.
-const INSTRUMENTS: [&str; 4] = ["load", "delay", "disk", "stages"];
+const INSTRUMENTS: [&str; 3] = ["load", "disk", "stages"];
 
 fn bench(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_atlas-bench"))
@@ -50,7 +50,7 @@ fn help_names_each_instrument_and_fits_a_hundred_columns() {
 fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
     for words in [
         &["load", "--urls", "/no/such/file"][..],
-        &["delay", "--from", "no-such-a", "--to", "no-such-b"],
+        &["wire", "--server", "10.99.0.2:80"],
         &["disk", "/no/such/file"],
         &["stages", "read", "/no/such/directory"],
     ] {
