@@ -1,7 +1,7 @@
 //! What `cargo xtask bench` does: Atlas and its rivals do the same work, side by side, on one core.
 //!
-//! The server runs on [`lab::SERVER_CORE`], the clients and the copying of the bench disk on
-//! [`lab::CLIENT_CORE`]. Servers take turns, round after round; medians are reported. It refuses to
+//! The server runs on one core (`SERVER_CORE`), the clients and the copying of the bench disk on
+//! another (`CLIENT_CORE`). Servers take turns, round after round; medians are reported. It refuses to
 //! count a turn in which a reply or a byte of the sample is wrong. Bounded by: a deadline for each
 //! turn.
 

@@ -10,7 +10,7 @@
 //!
 //! The loop device's copying is done by the kernel's unbound work queues; they are confined to
 //! the client's core, so that, as with DMA, the server's core pays next to nothing for it. What
-//! it refuses: to leave less memory free than [`FREE_BYTES_MIN`]. It is undone in reverse.
+//! it refuses: to leave less memory free than 8 GiB (`FREE_BYTES_MIN`). It is undone in reverse.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -32,7 +32,7 @@ pub(crate) const RETAKES_SHARE: f64 = 0.15;
 /// Bytes read from the disk for each that was served, above what is under way at the end.
 const READ_SHARE_MAX: f64 = 1.05;
 
-/// The same for rivals that read past the page cache: what they read too much is not kept for anybody,
+/// The same for servers that read past the page cache: what they read too much is not kept for anybody,
 /// and is a cost of theirs.
 const DIRECT_READ_SHARE_MAX: f64 = 1.25;
 
@@ -345,7 +345,8 @@ fn void(contender: &Contender, cell: &Cell, measured: &Measured, under_way: f64)
     let is_direct = match contender {
         Contender::TrafficServer => true,
         Contender::Nginx(mode) => mode.is_direct(),
-        _ => false,
+        // It reads again what was lost.
+        other => other.is_atlas(),
     };
     let read_share_max = if is_direct {
         DIRECT_READ_SHARE_MAX
@@ -436,6 +437,8 @@ fn kibibytes(text: &str, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use testbed::rivals::NginxMode;
+
     use super::*;
 
     fn measured(disk_share: f64) -> Measured {
@@ -456,8 +459,14 @@ mod tests {
         assert!(is_void(0.979, 0.0) && !is_void(0.981, 0.0));
         assert!(!is_void(1.049, 0.0) && is_void(1.051, 0.0));
         assert!(!is_void(1.149, 0.1) && is_void(1.151, 0.1));
-        let of_server = |share| void(&Contender::TrafficServer, &cell, &measured(share), 0.0);
-        assert!(of_server(1.249).is_none() && of_server(1.251).is_some());
+        for direct in [
+            Contender::TrafficServer,
+            Contender::Nginx(NginxMode::Directio),
+            Contender::Atlas("atlas".into()),
+        ] {
+            let of_server = |share| void(&direct, &cell, &measured(share), 0.0);
+            assert!(of_server(1.249).is_none() && of_server(1.251).is_some());
+        }
     }
 
     #[test]
