@@ -153,7 +153,7 @@ impl AbusivePeer {
         Self {
             phase: Phase::Waiting,
             secure: None,
-            config: plan.secure.as_ref().map(client_config),
+            config: (plan.secure.as_ref()).map(|tls| client_config(tls, plan.number.into())),
             inbox: VecDeque::new(),
             outbox: Vec::new(),
             next: u32::from(plan.number) << 20,

@@ -3,7 +3,9 @@
 //! Key material is the only part of a run that its seed does not determine: the shared secrets of
 //! a handshake come from random numbers of the cryptographic library. They must not influence
 //! lengths or times in a run, so signatures and certificate have a fixed size (Ed25519; signatures
-//! of ECDSA vary by a few bytes), and the time is fixed.
+//! of ECDSA vary by a few bytes), and the time is fixed. Clients draw everything else that is
+//! random in a handshake, such as the order of a ClientHello's extensions, from [`SeededRandom`]:
+//! which extension a flipped bit hits is part of the seed.
 //!
 //! It refuses to trust anything but that one certificate.
 
@@ -13,8 +15,9 @@ use core::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
-    ActiveKeyExchange, CryptoProvider, SharedSecret, SupportedKxGroup, WebPkiSupportedAlgorithms,
-    aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+    ActiveKeyExchange, CryptoProvider, GetRandomFailed, SecureRandom, SharedSecret,
+    SupportedKxGroup, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::ProducesTickets;
@@ -25,6 +28,8 @@ use rustls::{
     SupportedCipherSuite,
 };
 use server::tls::Certificates;
+
+use crate::rng::Rng;
 
 /// Unix time at which every run begins.
 pub(crate) const UNIX_SECONDS: u64 = 1_800_000_000;
@@ -71,8 +76,23 @@ pub(crate) fn server_config(chain: usize) -> Arc<ServerConfig> {
 }
 
 /// A provider of one suite. `is_sent_back`: the first key exchange it offers is one that servers do
-/// not have, so that they send a HelloRetryRequest (RFC 8446 s4.1.4).
-pub(crate) fn client_provider(suite: SupportedCipherSuite, is_sent_back: bool) -> CryptoProvider {
+/// not have, so that they send a HelloRetryRequest (RFC 8446 s4.1.4). `seed`: of its random
+/// numbers, of which there are [`ORDERS`].
+pub(crate) fn client_provider(
+    suite: SupportedCipherSuite,
+    is_sent_back: bool,
+    seed: u64,
+) -> CryptoProvider {
+    static RANDOM: [SeededRandom; ORDERS] = {
+        let mut all = [SeededRandom(0); ORDERS];
+        let mut index = 0;
+        while index < ORDERS {
+            all[index] = SeededRandom(index as u64);
+            index += 1;
+        }
+        all
+    };
+    let random = usize::try_from(seed % ORDERS as u64).expect("invariant: an index");
     let mut kx_groups = vec![aws_lc_rs::kx_group::X25519];
     if is_sent_back {
         kx_groups.insert(0, &Peer);
@@ -80,7 +100,28 @@ pub(crate) fn client_provider(suite: SupportedCipherSuite, is_sent_back: bool) -
     CryptoProvider {
         cipher_suites: vec![suite],
         kx_groups,
+        secure_random: &RANDOM[random],
         ..aws_lc_rs::default_provider()
+    }
+}
+
+/// Orders in which the clients of all runs put the extensions of a ClientHello, at most: rustls
+/// keeps a reference to its source of random numbers for as long as the process runs.
+const ORDERS: usize = 64;
+
+/// The same bytes each time: a connection's random numbers do not depend on which came before it.
+#[derive(Clone, Copy, Debug)]
+struct SeededRandom(u64);
+
+impl SecureRandom for SeededRandom {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        /// Its purpose: see [`Rng::new`].
+        const CLIENT_RANDOM: u64 = 0x7265_6c6c_6f68;
+        let mut rng = Rng::new(self.0, CLIENT_RANDOM);
+        for piece in bytes.chunks_mut(8) {
+            piece.copy_from_slice(&rng.bits().to_le_bytes()[..piece.len()]);
+        }
+        Ok(())
     }
 }
 

@@ -185,7 +185,7 @@ impl Client {
             number: plan.number,
             server: (server.0.into(), server.1),
             permits,
-            secure: plan.secure.as_ref().map(secure::client_config),
+            secure: (plan.secure.as_ref()).map(|tls| secure::client_config(tls, plan.seed)),
             script: plan.connections.iter().cloned().collect(),
             device,
             interface,

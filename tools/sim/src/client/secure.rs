@@ -41,13 +41,14 @@ pub(crate) enum ReceiveError {
     InvalidTls(Error),
 }
 
-/// The configuration of all connections of a client, with its sessions.
-pub(crate) fn client_config(plan: &SecurePlan) -> Arc<ClientConfig> {
+/// The configuration of all connections of a client, with its sessions. `seed`: of all that is
+/// random in its handshakes, but for the keys.
+pub(crate) fn client_config(plan: &SecurePlan, seed: u64) -> Arc<ClientConfig> {
     let version = match plan.version {
         Version::Tls12 => &rustls::version::TLS12,
         Version::Tls13 => &rustls::version::TLS13,
     };
-    let provider = client_provider(suite_of(plan), plan.is_sent_back);
+    let provider = client_provider(suite_of(plan), plan.is_sent_back, seed);
     let mut config = ClientConfig::builder_with_details(Arc::new(provider), Arc::new(FixedTime))
         .with_protocol_versions(&[version])
         .expect("invariant: a suite of that version")
@@ -162,5 +163,52 @@ impl Secure {
     /// Full, resumed, or with a HelloRetryRequest, when it is known.
     pub(super) fn handshake_kind(&self) -> Option<HandshakeKind> {
         self.tls.handshake_kind()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A public key of X25519 (RFC 7748 s5).
+    const KEY_SHARE_BYTES: usize = 32;
+
+    fn hello(version: Version, seed: u64) -> Vec<u8> {
+        let plan = SecurePlan {
+            version,
+            aead: Aead::Aes128Gcm,
+            resumes: false,
+            is_sent_back: false,
+            record_bytes_max: None,
+        };
+        let mut bytes = Vec::new();
+        Secure::new(&client_config(&plan, seed)).take_output(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn of_a_client_hello_the_key_share_alone_is_not_seeded() {
+        for seed in 0..100 {
+            assert_eq!(hello(Version::Tls12, seed), hello(Version::Tls12, seed));
+            let (first, second) = (hello(Version::Tls13, seed), hello(Version::Tls13, seed));
+            assert_eq!(first.len(), second.len());
+            let differs = |(one, other): (&u8, &u8)| one != other;
+            let from = first.iter().zip(&second).position(differs);
+            let to = first.iter().zip(&second).rposition(differs);
+            let (from, to) = from.zip(to).expect("two keys");
+            assert!(to - from < KEY_SHARE_BYTES, "seed {seed}: {from}..={to}");
+        }
+    }
+
+    #[test]
+    fn extensions_come_in_many_orders() {
+        let mut hellos: Vec<_> = (0..20).map(|seed| hello(Version::Tls12, seed)).collect();
+        // Behind version, random, session id, suites and compression.
+        for hello in &mut hellos {
+            hello.drain(..80);
+        }
+        hellos.sort_unstable();
+        hellos.dedup();
+        assert!(hellos.len() > 15, "{} orders", hellos.len());
     }
 }
