@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::files::{self, Library, name};
-use super::stage::{Family, Stage};
+use super::setup::{Family, Setup};
 use super::start::EXIT_REFUSED;
 use testbed::namespace::VethPair;
 use testbed::process::output;
@@ -19,84 +19,84 @@ use testbed::suite::{Outcome, Suite};
 /// How long the server may take until it waits for its interface.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// All of them, on a packet stage without a server.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage, atlas: &Path, library: &Library) {
+/// All of them, on a packet setup without a server.
+pub(crate) fn run(suite: &mut Suite, setup: &Setup, atlas: &Path, library: &Library) {
     for (address, bits) in [("10.77.0.9", 24), ("fd77::9", 64)] {
         let what = format!("start refused: a neighbour has {address}");
         suite.run(&what, || {
-            taken_by_a_neighbour(stage, atlas, library, address, bits)
+            taken_by_a_neighbour(setup, atlas, library, address, bits)
         });
     }
     suite.run("start refused: a second server at one address", || {
-        let first = stage.start(library.root(), None, None)?;
-        let mut second = stage.atlas_command(atlas, library.root(), None, None);
+        let first = setup.start(library.root(), None, None)?;
+        let mut second = setup.atlas_command(atlas, library.root(), None, None);
         let refused = expect_refusal(&mut second, "another server has it");
-        serves(stage).context("the first one, afterwards")?;
+        serves(setup).context("the first one, afterwards")?;
         ended_well(first)?;
         refused.map(|()| Outcome::Passed)
     });
     suite.run("packet --mac interface", || {
-        let mut command = stage.atlas_command(atlas, library.root(), None, None);
+        let mut command = setup.atlas_command(atlas, library.root(), None, None);
         let server = Server::atlas(command.args(["--mac", "interface"]))?;
-        serves(stage)?;
-        let interface = stage.server().ip("-o link show")?;
+        serves(setup)?;
+        let interface = setup.server().ip("-o link show")?;
         ensure!(!interface.contains("PROMISC"), "{interface}");
         ended_well(server).map(|()| Outcome::Passed)
     });
     suite.run("packet: interface down at start, then up", || {
-        down_at_start(stage, atlas, library)
+        down_at_start(setup, atlas, library)
     });
 }
 
 /// The client's kernel has the address. Once it no longer has it, the server may.
 fn taken_by_a_neighbour(
-    stage: &Stage,
+    setup: &Setup,
     atlas: &Path,
     library: &Library,
     address: &str,
     bits: u8,
 ) -> Result<Outcome> {
     let at = format!("{address}/{bits}");
-    let link = format!("packet:{}", stage.interface());
+    let link = format!("packet:{}", setup.interface());
     let command = || {
-        let mut command = stage.server().command("env");
+        let mut command = setup.server().command("env");
         command.arg(atlas).arg("serve").arg(library.root());
         command.args(["--link", &link, "--address", &at]);
         command
     };
     let neighbour = format!("{at} dev {}", VethPair::CLIENT_INTERFACE);
-    stage.client().ip(&format!("addr add {neighbour} nodad"))?;
+    setup.client().ip(&format!("addr add {neighbour} nodad"))?;
     let refused = expect_refusal(&mut command(), "has that address");
-    stage.client().ip(&format!("addr del {neighbour}"))?;
+    setup.client().ip(&format!("addr del {neighbour}"))?;
     refused?;
     ended_well(Server::atlas(&mut command())?).context("when it is free")?;
     Ok(Outcome::Passed)
 }
 
 /// The server says what it waits for, and is ready once the interface is up.
-fn down_at_start(stage: &Stage, atlas: &Path, library: &Library) -> Result<Outcome> {
-    let interface = stage.interface();
+fn down_at_start(setup: &Setup, atlas: &Path, library: &Library) -> Result<Outcome> {
+    let interface = setup.interface();
     let scratch = testbed::scratch_directory("log")?;
     let log = scratch.path().join("log");
-    let atlas = stage.atlas_command(atlas, library.root(), None, None);
+    let atlas = setup.atlas_command(atlas, library.root(), None, None);
     // The shell becomes the server; its log can be read before it is ready.
     let mut command = Command::new("sh");
     command.args(["-c", "log=$1; shift; exec \"$@\" 2>\"$log\"", "sh"]);
     command.arg(&log).arg(atlas.get_program());
     command.args(atlas.get_args());
-    stage.server().ip(&format!("link set {interface} down"))?;
+    setup.server().ip(&format!("link set {interface} down"))?;
     let server = thread::scope(|scope| {
         let server = scope.spawn(move || Server::atlas(&mut command));
         let said = wait_for_line(&log, &format!("{interface} is down: waiting for it"));
         let is_early = server.is_finished();
-        let up = stage.server().ip(&format!("link set {interface} up"));
+        let up = setup.server().ip(&format!("link set {interface} up"));
         let server = server.join().map_err(|_| anyhow!("starting it panicked"))?;
         said?;
         up?;
         ensure!(!is_early, "it did not wait");
         server
     })?;
-    serves(stage)?;
+    serves(setup)?;
     ended_well(server)?;
     Ok(Outcome::Passed)
 }
@@ -126,9 +126,9 @@ fn expect_refusal(command: &mut Command, words: &str) -> Result<()> {
 }
 
 /// One small file over both protocols.
-fn serves(stage: &Stage) -> Result<()> {
+fn serves(setup: &Setup) -> Result<()> {
     for family in Family::BOTH {
-        let mut client = stage.connect(family)?;
+        let mut client = setup.connect(family)?;
         let (head, body) = client.exchange("GET", &name(4097), "")?;
         ensure!(head.status == 200, "{}: {}", family.name(), head.status);
         files::content(4097).check(0, &body)?;

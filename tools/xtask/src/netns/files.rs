@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::identities::Identities;
-use super::stage::{Family, Stage};
+use super::setup::{Family, Setup};
 use testbed::content::{self, Content};
 use testbed::curl::Curl;
 use testbed::suite::{Outcome, Suite};
@@ -55,16 +55,16 @@ impl Access<'_> {
     }
 
     /// Where a path is.
-    pub(crate) fn url(self, stage: &Stage, family: Family, path: &str) -> Result<String> {
-        let address = self.address(stage, family)?;
+    pub(crate) fn url(self, setup: &Setup, family: Family, path: &str) -> Result<String> {
+        let address = self.address(setup, family)?;
         Ok(format!("{}://{address}{path}", self.scheme()))
     }
 
     /// Where the server listens for this.
-    pub(crate) fn address(self, stage: &Stage, family: Family) -> Result<SocketAddr> {
+    pub(crate) fn address(self, setup: &Setup, family: Family) -> Result<SocketAddr> {
         match self {
-            Self::Http => stage.address(family),
-            Self::Https(_) => stage.https_address(family),
+            Self::Http => setup.address(family),
+            Self::Https(_) => setup.https_address(family),
         }
     }
 
@@ -122,10 +122,10 @@ pub(crate) fn name(size_bytes: u64) -> String {
     format!("/{size_bytes}.mp4")
 }
 
-/// All checks of whole files on one stage.
+/// All checks of whole files on one setup.
 pub(crate) fn run(
     suite: &mut Suite,
-    stage: &Stage,
+    setup: &Setup,
     library: &Library,
     access: Access<'_>,
     with_huge: bool,
@@ -134,12 +134,12 @@ pub(crate) fn run(
     for family in Family::BOTH {
         let label = format!(
             "{} {} {scheme} files bit-exact by curl",
-            stage.name(),
+            setup.name(),
             family.name()
         );
         suite.run(&label, || {
             for size in SIZES_BYTES {
-                fetch(stage, access, family, size)?;
+                fetch(setup, access, family, size)?;
             }
             Ok(Outcome::Passed)
         });
@@ -147,13 +147,13 @@ pub(crate) fn run(
     if with_huge {
         let label = format!(
             "{} {scheme} 1 GB bit-exact by curl, IPv4 and IPv6",
-            stage.name()
+            setup.name()
         );
         suite.run(&label, || {
             library.add(HUGE_BYTES)?;
             let fetched = Family::BOTH
                 .into_iter()
-                .try_for_each(|family| fetch(stage, access, family, HUGE_BYTES));
+                .try_for_each(|family| fetch(setup, access, family, HUGE_BYTES));
             std::fs::remove_file(library.path(HUGE_BYTES))?;
             fetched.map(|()| Outcome::Passed)
         });
@@ -161,35 +161,35 @@ pub(crate) fn run(
 }
 
 /// The small files and many chunks under loss.
-pub(crate) fn run_lossy(suite: &mut Suite, stage: &Stage, access: Access<'_>) {
+pub(crate) fn run_lossy(suite: &mut Suite, setup: &Setup, access: Access<'_>) {
     for family in Family::BOTH {
         let label = format!(
             "{} {} {} files bit-exact under 2 % loss",
-            stage.name(),
+            setup.name(),
             family.name(),
             access.scheme()
         );
-        suite.run(&label, || lossy(stage, access, family));
+        suite.run(&label, || lossy(setup, access, family));
     }
 }
 
 /// The small files again, and many chunks, while packets are dropped in both directions.
-fn lossy(stage: &Stage, access: Access<'_>, family: Family) -> Result<Outcome> {
+fn lossy(setup: &Setup, access: Access<'_>, family: Family) -> Result<Outcome> {
     /// Enough packets that some of them are lost.
     const CHUNKS: usize = 20;
-    let _loss = match stage.lose_packets() {
+    let _loss = match setup.lose_packets() {
         Ok(guard) => guard,
         Err(reason) => return Ok(Outcome::Skipped(reason)),
     };
     for size in SIZES_BYTES.into_iter().chain([300_000; CHUNKS]) {
-        fetch(stage, access, family, size)?;
+        fetch(setup, access, family, size)?;
     }
     Ok(Outcome::Passed)
 }
 
 /// Starts curl on one file, with further options.
 pub(crate) fn begin(
-    stage: &Stage,
+    setup: &Setup,
     access: Access<'_>,
     family: Family,
     size_bytes: u64,
@@ -197,18 +197,18 @@ pub(crate) fn begin(
 ) -> Result<Curl> {
     let mut arguments = access.options();
     arguments.extend(options.iter().map(|&option| option.to_owned()));
-    arguments.push(access.url(stage, family, &name(size_bytes))?);
-    Curl::start(stage.client(), &arguments)
+    arguments.push(access.url(setup, family, &name(size_bytes))?);
+    Curl::start(setup.client(), &arguments)
 }
 
 /// Fetches one file with curl and compares every byte as it arrives.
 pub(crate) fn fetch(
-    stage: &Stage,
+    setup: &Setup,
     access: Access<'_>,
     family: Family,
     size_bytes: u64,
 ) -> Result<()> {
-    let mut curl = begin(stage, access, family, size_bytes, &[])?;
+    let mut curl = begin(setup, access, family, size_bytes, &[])?;
     curl.read_checked(content(size_bytes), 0, size_bytes)?;
     curl.finish().map(drop)
 }

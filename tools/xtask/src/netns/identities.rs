@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::refusals::HEAD_TIMEOUT_SECONDS;
-use super::stage::HTTPS_PORT;
+use super::setup::HTTPS_PORT;
 use testbed::certificate::{Authority, Identity, IdentityFiles, KeyKind};
 use testbed::namespace::VethPair;
 use testbed::scratch_directory;
@@ -98,9 +98,9 @@ impl Identities {
             .collect()
     }
 
-    /// How nginx is told of both; impatient: as the server under test is with slow heads.
-    pub(crate) fn nginx_directives(&self, root: &Path, is_impatient: bool) -> String {
-        let patience = if is_impatient {
+    /// nginx's directives for both; with the server's short timeouts for heads where asked.
+    pub(crate) fn nginx_directives(&self, root: &Path, has_short_timeouts: bool) -> String {
+        let timeouts = if has_short_timeouts {
             format!("client_header_timeout {HEAD_TIMEOUT_SECONDS}s;")
         } else {
             String::new()
@@ -115,7 +115,7 @@ impl Identities {
             )
         };
         format!(
-            "{patience} ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:tls:1m;\n\
+            "{timeouts} ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:tls:1m;\n\
              ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20; ssl_ecdh_curve X25519:P-256:P-384;\n{}{}",
             server(&self.first, Self::FIRST, " ipv6only=off default_server"),
             server(&self.second, Self::SECOND, ""),

@@ -9,7 +9,7 @@ mod https;
 mod identities;
 mod refusals;
 mod replies;
-mod stage;
+mod setup;
 mod start;
 mod table;
 mod trouble;
@@ -23,9 +23,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
 use self::files::{Access, Library};
-use self::https::Scene;
+use self::https::Fixture;
 use self::identities::Identities;
-use self::stage::{Stage, Subject};
+use self::setup::{Setup, Subject};
 use testbed::namespace::Namespace;
 use testbed::packages::privileged;
 use testbed::program::Program;
@@ -104,7 +104,7 @@ fn run(suite: &mut Suite, options: &NetnsOptions) {
     if let Err(reason) = can_run() {
         return suite.skip("netns", &reason);
     }
-    match run_stages(suite, options) {
+    match run_on_links(suite, options) {
         Err(_) if interrupt::is_set() => suite.skip("netns", "interrupted"),
         Err(error) => suite.fail("netns", &format!("{error:#}")),
         Ok(()) => {}
@@ -127,32 +127,32 @@ fn can_run() -> std::result::Result<(), String> {
         .map_err(|error| format!("no network namespaces: {error:#}"))
 }
 
-fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
+fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let library = Library::new().context("writing the files to serve")?;
     let scratch = scratch_directory("config")?;
     let identities = Identities::new()?;
-    let show = |suite: &mut Suite, stage: &Stage, subject: &Subject| {
-        let scene = Scene {
-            stage,
+    let check = |suite: &mut Suite, setup: &Setup, subject: &Subject| {
+        let fixture = Fixture {
+            setup,
             library: &library,
             identities: &identities,
         };
-        Show {
-            scene,
+        LinkChecks {
+            fixture,
             subject,
             scratch: scratch.path(),
             with_huge: !options.quick,
         }
-        .play(suite);
+        .run(suite);
     };
     if options.self_check {
-        show(suite, &Stage::packet(&Subject::Nginx)?, &Subject::Nginx);
+        check(suite, &Setup::packet(&Subject::Nginx)?, &Subject::Nginx);
         return Ok(());
     }
     let atlas = Program::Atlas.find(options.atlas.as_deref())?;
     let subject = Subject::Atlas(atlas.clone());
-    let packet = Stage::packet(&subject)?;
-    show(suite, &packet, &subject);
+    let packet = Setup::packet(&subject)?;
+    check(suite, &packet, &subject);
     start::run(suite, &packet, &atlas, library.root(), &identities);
     addresses::run(suite, &packet, &atlas, &library);
     drop(packet);
@@ -160,13 +160,13 @@ fn run_stages(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
         suite.skip("tap", "no /dev/net/tun");
         return Ok(());
     }
-    show(suite, &Stage::tap(&subject)?, &subject);
+    check(suite, &Setup::tap(&subject)?, &subject);
     Ok(())
 }
 
-/// All that is shown on one link.
-struct Show<'a> {
-    scene: Scene<'a>,
+/// All checks on one link.
+struct LinkChecks<'a> {
+    fixture: Fixture<'a>,
     subject: &'a Subject,
     /// Where configurations are.
     scratch: &'a Path,
@@ -177,10 +177,10 @@ struct Show<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Settings {
     /// A client whose SYN was lost waits 3 s before it repeats a lost request (RFC 6298 s5.7):
-    /// under loss the server needs its ordinary patience.
+    /// under loss the server needs its ordinary timeouts.
     Ordinary,
-    /// Little patience with slow heads, much with transfers at its end.
-    Impatient,
+    /// Short timeouts for heads, a long grace for transfers when the server ends.
+    ShortTimeouts,
     /// Keys change as often as a key may.
     ManyKeys,
     /// CORS, fields and types of the operator's own.
@@ -190,84 +190,84 @@ enum Settings {
 /// A group of checks that share a server.
 struct Group {
     name: &'static str,
-    checks: fn(&mut Suite, &Show<'_>),
+    checks: fn(&mut Suite, &LinkChecks<'_>),
     settings: Settings,
     is_https: bool,
     /// Whether nginx can pass, too.
     is_for_nginx: bool,
     /// What the server must have counted beside replies and reads.
-    moved: &'static [&'static str],
+    nonzero_counters: &'static [&'static str],
 }
 
 const GROUPS: [Group; 10] = [
     Group {
         name: "files",
-        checks: |suite, show| {
-            let Scene { stage, library, .. } = show.scene;
-            files::run(suite, stage, library, Access::Http, show.with_huge);
+        checks: |suite, link| {
+            let Fixture { setup, library, .. } = link.fixture;
+            files::run(suite, setup, library, Access::Http, link.with_huge);
         },
-        settings: Settings::Impatient,
+        settings: Settings::ShortTimeouts,
         is_https: false,
         is_for_nginx: true,
-        moved: &[],
+        nonzero_counters: &[],
     },
     Group {
         name: "loss",
-        checks: |suite, show| files::run_lossy(suite, show.scene.stage, Access::Http),
+        checks: |suite, link| files::run_lossy(suite, link.fixture.setup, Access::Http),
         settings: Settings::Ordinary,
         is_https: false,
         is_for_nginx: true,
-        moved: &["tcp_retransmit_segments"],
+        nonzero_counters: &["tcp_retransmit_segments"],
     },
     Group {
         name: "tables",
-        checks: |suite, show| {
-            table::run(suite, show.scene.stage, show.scene.library);
-            if show.scene.stage.is_atlas() {
-                table::run_by_the_rfc(suite, show.scene.stage);
+        checks: |suite, link| {
+            table::run(suite, link.fixture.setup, link.fixture.library);
+            if link.fixture.setup.is_atlas() {
+                table::run_by_the_rfc(suite, link.fixture.setup);
             }
         },
-        settings: Settings::Impatient,
+        settings: Settings::ShortTimeouts,
         is_https: false,
         is_for_nginx: true,
-        moved: &[],
+        nonzero_counters: &[],
     },
     Group {
         name: "refusals",
-        checks: |suite, show| refusals::run(suite, show.scene.stage),
-        settings: Settings::Impatient,
+        checks: |suite, link| refusals::run(suite, link.fixture.setup),
+        settings: Settings::ShortTimeouts,
         is_https: false,
         is_for_nginx: false,
-        moved: &[],
+        nonzero_counters: &[],
     },
     Group {
         name: "replies",
-        checks: |suite, show| replies::run(suite, show.scene.stage, show.scene.library),
+        checks: |suite, link| replies::run(suite, link.fixture.setup, link.fixture.library),
         settings: Settings::Replies,
         is_https: false,
         is_for_nginx: false,
-        moved: &[],
+        nonzero_counters: &[],
     },
     Group {
         name: "trouble",
-        checks: |suite, show| trouble::run(suite, show.scene, Access::Http),
-        settings: Settings::Impatient,
+        checks: |suite, link| trouble::run(suite, link.fixture, Access::Http),
+        settings: Settings::ShortTimeouts,
         is_https: false,
         is_for_nginx: false,
-        moved: &["tcp_reset_count", "link_down_events"],
+        nonzero_counters: &["tcp_reset_count", "link_down_events"],
     },
     Group {
         name: "https",
-        checks: |suite, show| {
-            let scene = show.scene;
-            let (stage, library) = (scene.stage, scene.library);
-            files::run(suite, stage, library, scene.access(), show.with_huge);
-            https::run(suite, scene);
+        checks: |suite, link| {
+            let fixture = link.fixture;
+            let (setup, library) = (fixture.setup, fixture.library);
+            files::run(suite, setup, library, fixture.access(), link.with_huge);
+            https::run(suite, fixture);
         },
-        settings: Settings::Impatient,
+        settings: Settings::ShortTimeouts,
         is_https: true,
         is_for_nginx: true,
-        moved: &[
+        nonzero_counters: &[
             "tls_handshake_count",
             "tls_resumed_count",
             "tls_handshake_refused_count",
@@ -277,76 +277,76 @@ const GROUPS: [Group; 10] = [
     },
     Group {
         name: "https loss",
-        checks: |suite, show| files::run_lossy(suite, show.scene.stage, show.scene.access()),
+        checks: |suite, link| files::run_lossy(suite, link.fixture.setup, link.fixture.access()),
         settings: Settings::Ordinary,
         is_https: true,
         is_for_nginx: true,
-        moved: &["tcp_retransmit_segments", "record_reseal_count"],
+        nonzero_counters: &["tcp_retransmit_segments", "record_reseal_count"],
     },
     Group {
         name: "https trouble",
-        checks: |suite, show| trouble::run(suite, show.scene, show.scene.access()),
-        settings: Settings::Impatient,
+        checks: |suite, link| trouble::run(suite, link.fixture, link.fixture.access()),
+        settings: Settings::ShortTimeouts,
         is_https: true,
         is_for_nginx: false,
-        moved: &["record_seal_count", "tcp_reset_count", "link_down_events"],
+        nonzero_counters: &["record_seal_count", "tcp_reset_count", "link_down_events"],
     },
     Group {
         name: "https keys",
-        checks: |suite, show| https::run_many_keys(suite, show.scene),
+        checks: |suite, link| https::run_many_keys(suite, link.fixture),
         settings: Settings::ManyKeys,
         is_https: true,
         is_for_nginx: false,
-        moved: &["tls_key_update_count"],
+        nonzero_counters: &["tls_key_update_count"],
     },
 ];
 
-impl Show<'_> {
+impl LinkChecks<'_> {
     /// Groups that share a server, then checks that end theirs.
-    fn play(&self, suite: &mut Suite) {
-        let stage = self.scene.stage;
+    fn run(&self, suite: &mut Suite) {
+        let setup = self.fixture.setup;
         for group in &GROUPS {
-            if stage.is_atlas() || group.is_for_nginx {
-                self.play_group(suite, group);
+            if setup.is_atlas() || group.is_for_nginx {
+                self.run_group(suite, group);
             }
         }
-        https::run_reloads(suite, self.scene, self.subject);
-        if !stage.is_atlas() {
+        https::run_reloads(suite, self.fixture, self.subject);
+        if !setup.is_atlas() {
             return;
         }
-        for access in [Access::Http, self.scene.access()] {
+        for access in [Access::Http, self.fixture.access()] {
             let label = format!(
                 "{} {} SIGTERM in mid-transfer",
-                stage.name(),
+                setup.name(),
                 access.scheme()
             );
             suite.run(&label, || {
-                let config = self.config(Settings::Impatient)?;
-                trouble::terminate(self.scene, access, config.as_deref())
+                let config = self.config(Settings::ShortTimeouts)?;
+                trouble::terminate(self.fixture, access, config.as_deref())
             });
         }
-        let label = format!("{} a download goes on at another server", stage.name());
-        suite.run(&label, || replies::resume_elsewhere(self.scene));
-        suite.run(&format!("{} idle uses no CPU", stage.name()), || {
-            trouble::idle(stage, self.scene.library)
+        let label = format!("{} a download goes on at another server", setup.name());
+        suite.run(&label, || replies::resume_elsewhere(self.fixture));
+        suite.run(&format!("{} idle uses no CPU", setup.name()), || {
+            trouble::idle(setup, self.fixture.library)
         });
     }
 
-    fn play_group(&self, suite: &mut Suite, group: &Group) {
-        let Scene {
-            stage,
+    fn run_group(&self, suite: &mut Suite, group: &Group) {
+        let Fixture {
+            setup,
             library,
             identities,
-        } = self.scene;
-        let label = format!("{} {}: the server ends well", stage.name(), group.name);
+        } = self.fixture;
+        let label = format!("{} {}: the server ends well", setup.name(), group.name);
         let server = self.config(group.settings).and_then(|config| {
             let identities = group.is_https.then_some(identities);
-            stage.start(library.root(), config.as_deref(), identities)
+            setup.start(library.root(), config.as_deref(), identities)
         });
         match server {
             Ok(server) => {
                 (group.checks)(suite, self);
-                suite.run(&label, || ended_well(server, stage, group.moved));
+                suite.run(&label, || ended_well(server, setup, group.nonzero_counters));
             }
             Err(error) => suite.fail(&label, &format!("{error:#}")),
         }
@@ -358,7 +358,7 @@ impl Show<'_> {
         let text = match settings {
             Settings::Ordinary => return Ok(None),
             // The grace must outlast the large file, whatever else the machine is doing.
-            Settings::Impatient => {
+            Settings::ShortTimeouts => {
                 format!("head_timeout_seconds = {seconds}\nshutdown_grace_seconds = 60\n")
             }
             Settings::Replies => replies::CONFIG.to_owned(),
@@ -371,17 +371,17 @@ impl Show<'_> {
 }
 
 /// Ends the server of a group: it must be alive, and have counted what it went through.
-fn ended_well(server: Server, stage: &Stage, moved: &[&str]) -> Result<Outcome> {
+fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Result<Outcome> {
     let stopped = server.stop()?;
     if stopped.status.code() != Some(0) {
         bail!("{}: {}", stopped.status, stopped.last_words());
     }
-    if !stage.is_atlas() {
+    if !setup.is_atlas() {
         return Ok(Outcome::Passed);
     }
     for counter in ["http_reply_count", "session_read_count"]
         .iter()
-        .chain(moved)
+        .chain(nonzero_counters)
     {
         // Without iptables nothing was lost, and its check says so.
         let needs_loss = matches!(*counter, "tcp_retransmit_segments" | "record_reseal_count");
@@ -389,7 +389,7 @@ fn ended_well(server: Server, stage: &Stage, moved: &[&str]) -> Result<Outcome> 
             continue;
         }
         // A packet socket reports that its interface is down, a TAP only when something is sent.
-        if *counter == "link_down_events" && stage.name() == "tap" {
+        if *counter == "link_down_events" && setup.name() == "tap" {
             continue;
         }
         ensure!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::files::{self, name};
-use super::stage::{Family, Stage};
+use super::setup::{Family, Setup};
 use testbed::suite::{Outcome, Suite};
 
 /// Seconds the server under test gives a request head (its configuration says so).
@@ -134,47 +134,47 @@ const REFUSALS: [Refusal; 22] = [
 ];
 
 /// All checks of bad input.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage) {
-    let label = |what: &str| format!("{} refuses: {what}", stage.name());
+pub(crate) fn run(suite: &mut Suite, setup: &Setup) {
+    let label = |what: &str| format!("{} refuses: {what}", setup.name());
     for refusal in &REFUSALS {
         suite.run(&label(refusal.what), || {
-            expect_status(stage, refusal.request, refusal.statuses)?;
-            serves_on(stage)
+            expect_status(setup, refusal.request, refusal.statuses)?;
+            serves_on(setup)
         });
     }
     suite.run(&label("oversized head"), || {
         let long = "x".repeat(64 * 1024);
         expect_status(
-            stage,
+            setup,
             &format!("GET /1.mp4 HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"),
             &[431],
         )?;
-        serves_on(stage)
+        serves_on(setup)
     });
     suite.run(&label("oversized target"), || {
         let long = "x".repeat(64 * 1024);
         expect_status(
-            stage,
+            setup,
             &format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"),
             &[414, 431],
         )?;
-        serves_on(stage)
+        serves_on(setup)
     });
     suite.run(&label("never-ending head"), || {
-        dribble(stage)?;
-        serves_on(stage)
+        dribble(setup)?;
+        serves_on(setup)
     });
     suite.run(
-        &format!("{} answers pipelined requests in order", stage.name()),
+        &format!("{} answers pipelined requests in order", setup.name()),
         || {
-            pipeline(stage)?;
+            pipeline(setup)?;
             Ok(Outcome::Passed)
         },
     );
     suite.run(
-        &format!("{} closes after an HTTP/1.0 request", stage.name()),
+        &format!("{} closes after an HTTP/1.0 request", setup.name()),
         || {
-            let mut client = stage.connect(Family::V4)?;
+            let mut client = setup.connect(Family::V4)?;
             client.send(b"GET /4096.mp4 HTTP/1.0\r\n\r\n")?;
             let head = client.read_head()?;
             ensure!(head.status == 200, "{}", head.status);
@@ -186,8 +186,8 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage) {
 }
 
 /// Sends a request on a connection of its own; its status must be one of `statuses`.
-fn expect_status(stage: &Stage, request: &str, statuses: &[u16]) -> Result<()> {
-    let mut client = stage.connect(Family::V4)?;
+fn expect_status(setup: &Setup, request: &str, statuses: &[u16]) -> Result<()> {
+    let mut client = setup.connect(Family::V4)?;
     // The server may refuse and close before all of a large request has been taken.
     let sent = client.send(request.as_bytes());
     let head = match client.read_head() {
@@ -206,8 +206,8 @@ fn expect_status(stage: &Stage, request: &str, statuses: &[u16]) -> Result<()> {
 }
 
 /// A refusal hurts nobody else.
-fn serves_on(stage: &Stage) -> Result<Outcome> {
-    let mut client = stage.connect(Family::V4).context("after the refusal")?;
+fn serves_on(setup: &Setup) -> Result<Outcome> {
+    let mut client = setup.connect(Family::V4).context("after the refusal")?;
     let (head, body) = client.exchange("GET", &name(4097), "")?;
     ensure!(
         head.status == 200 && body.len() == 4097,
@@ -219,11 +219,11 @@ fn serves_on(stage: &Stage) -> Result<Outcome> {
 }
 
 /// A client that sends one byte at a time and never ends its head gets 408 and is closed.
-fn dribble(stage: &Stage) -> Result<()> {
+fn dribble(setup: &Setup) -> Result<()> {
     /// Slow enough to be a dribble, quick enough that many bytes fall into the timeout.
     const PACE: Duration = Duration::from_millis(100);
     let limit = Instant::now() + Duration::from_secs(HEAD_TIMEOUT_SECONDS * 10);
-    let mut client = stage.connect(Family::V4)?;
+    let mut client = setup.connect(Family::V4)?;
     client.send(b"GET /1.mp4 HTTP/1.1\r\nHost: a\r\nX: ")?;
     while !client.has_input(PACE)? {
         ensure!(
@@ -240,9 +240,9 @@ fn dribble(stage: &Stage) -> Result<()> {
 }
 
 /// Three requests in one segment: three replies, in order.
-fn pipeline(stage: &Stage) -> Result<()> {
+fn pipeline(setup: &Setup) -> Result<()> {
     let sizes = [300_000, 1, 4097];
-    let mut client = stage.connect(Family::V4)?;
+    let mut client = setup.connect(Family::V4)?;
     let requests: String = sizes
         .map(|size| format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", name(size)))
         .concat();

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, ensure};
 
 use super::files::{Access, Library, content, name};
-use super::https::Scene;
-use super::stage::{Family, Stage};
+use super::https::Fixture;
+use super::setup::{Family, Setup};
 use testbed::client::Head;
 use testbed::curl::Curl;
 use testbed::process::output;
@@ -33,11 +33,11 @@ const RECEIVED_BYTES: u64 = 1_234_567;
 /// Copying some megabytes.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A check on a stage whose server runs.
-type Check = fn(&Stage) -> Result<()>;
+/// A check on a setup whose server runs.
+type Check = fn(&Setup) -> Result<()>;
 
 /// All checks that share a server.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
+pub(crate) fn run(suite: &mut Suite, setup: &Setup, library: &Library) {
     let checks: [(&str, Check); 6] = [
         ("Date is the wall clock's", date),
         ("directories have an index and a right name", directories),
@@ -51,8 +51,8 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
         return suite.fail("write the files of the replies", &format!("{error:#}"));
     }
     for (what, check) in checks {
-        suite.run(&format!("{} {what}", stage.name()), || {
-            check(stage).map(|()| Outcome::Passed)
+        suite.run(&format!("{} {what}", setup.name()), || {
+            check(setup).map(|()| Outcome::Passed)
         });
     }
 }
@@ -74,10 +74,10 @@ fn unix_seconds(ago: Duration) -> Result<i64> {
 }
 
 /// Asks until a second begins, so that a date that lags or leads by part of one is seen.
-fn date(stage: &Stage) -> Result<()> {
+fn date(setup: &Setup) -> Result<()> {
     /// The server goes by the kernel's coarse clock, which lags by a tick of 10 ms at most.
     const LAG_MAX: Duration = Duration::from_millis(20);
-    let mut client = stage.connect(Family::V4)?;
+    let mut client = setup.connect(Family::V4)?;
     let first = unix_seconds(LAG_MAX)?;
     loop {
         let before = unix_seconds(LAG_MAX)?;
@@ -107,8 +107,8 @@ fn unix_seconds_of(date: &str) -> Result<i64> {
         .with_context(|| format!("not a date: {date}"))
 }
 
-fn directories(stage: &Stage) -> Result<()> {
-    let mut client = stage.connect(Family::V4)?;
+fn directories(setup: &Setup) -> Result<()> {
+    let mut client = setup.connect(Family::V4)?;
     for (path, status, location) in [
         ("/folder/", 200, None),
         ("/folder/?a=b", 200, None),
@@ -129,9 +129,9 @@ fn directories(stage: &Stage) -> Result<()> {
         );
     }
     // And curl finds its way.
-    let url = Access::Http.url(stage, Family::V4, "/folder?a=b")?;
+    let url = Access::Http.url(setup, Family::V4, "/folder?a=b")?;
     let curl = Curl::start(
-        stage.client(),
+        setup.client(),
         &["-L", "-w", "%{stderr}%{url_effective}", &url],
     )?;
     let end = curl.fail()?;
@@ -160,8 +160,8 @@ fn expect(head: &Head, what: &str, status: u16) -> Result<()> {
     Ok(())
 }
 
-fn types_and_caching(stage: &Stage) -> Result<()> {
-    let mut client = stage.connect(Family::V4)?;
+fn types_and_caching(setup: &Setup) -> Result<()> {
+    let mut client = setup.connect(Family::V4)?;
     let media = Some("public, max-age=3600");
     for (file, content_type, caching) in [
         ("index.html", "text/html; charset=utf-8", None),
@@ -190,8 +190,8 @@ fn types_and_caching(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-fn added_fields(stage: &Stage) -> Result<()> {
-    let mut client = stage.connect(Family::V4)?;
+fn added_fields(setup: &Setup) -> Result<()> {
+    let mut client = setup.connect(Family::V4)?;
     for (path, lines, status) in [
         (name(4096), "", 200),
         (name(4096), "Range: bytes=0-9\r\n", 206),
@@ -207,9 +207,9 @@ fn added_fields(stage: &Stage) -> Result<()> {
 }
 
 /// What a page asks before its player may send CMCD (CTA-5004) in fields.
-fn preflight(stage: &Stage) -> Result<()> {
+fn preflight(setup: &Setup) -> Result<()> {
     const NAMES: &str = "cmcd-object,cmcd-request,cmcd-session,range";
-    let mut client = stage.connect(Family::V4)?;
+    let mut client = setup.connect(Family::V4)?;
     let lines = format!(
         "Origin: https://player.example\r\nAccess-Control-Request-Method: GET\r\n\
          Access-Control-Request-Headers: {NAMES}\r\n"
@@ -233,10 +233,10 @@ fn preflight(stage: &Stage) -> Result<()> {
 }
 
 /// A signed URL as long as any may be, and one byte more.
-fn long_target(stage: &Stage) -> Result<()> {
+fn long_target(setup: &Setup) -> Result<()> {
     const TARGET_BYTES_MAX: usize = 8192;
     for (bytes, status) in [(TARGET_BYTES_MAX, 200), (TARGET_BYTES_MAX + 1, 414)] {
-        let mut client = stage.connect(Family::V6)?;
+        let mut client = setup.connect(Family::V6)?;
         let start = format!("{}?signature=", name(4096));
         let target = format!("{start}{}", "s".repeat(bytes - start.len()));
         // Whoever refuses may close before all of it has been taken.
@@ -249,8 +249,8 @@ fn long_target(stage: &Stage) -> Result<()> {
 
 /// A download that one server broke off goes on at another, which has a copy of the file with the
 /// same times: what a client does when a fleet changes beneath it.
-pub(crate) fn resume_elsewhere(scene: Scene<'_>) -> Result<Outcome> {
-    let Scene { stage, library, .. } = scene;
+pub(crate) fn resume_elsewhere(fixture: Fixture<'_>) -> Result<Outcome> {
+    let Fixture { setup, library, .. } = fixture;
     let copy = testbed::scratch_directory("copy")?;
     let file = name(RESUMED_BYTES);
     let mut command = Command::new("cp");
@@ -261,10 +261,10 @@ pub(crate) fn resume_elsewhere(scene: Scene<'_>) -> Result<Outcome> {
     let copied = output(&mut command, COPY_LIMIT)?;
     ensure!(copied.status.success(), "cp -p: {}", copied.status);
 
-    let first = stage.start(library.root(), None, None)?;
-    let (tag, modified) = validators(stage, &file)?;
+    let first = setup.start(library.root(), None, None)?;
+    let (tag, modified) = validators(setup, &file)?;
     fetch_part(
-        stage,
+        setup,
         &format!("0-{}", RECEIVED_BYTES - 1),
         &[],
         0,
@@ -272,18 +272,18 @@ pub(crate) fn resume_elsewhere(scene: Scene<'_>) -> Result<Outcome> {
     )?;
     ended_well(first.stop()?)?;
 
-    let second = stage.start(copy.path(), None, None)?;
+    let second = setup.start(copy.path(), None, None)?;
     ensure!(
-        validators(stage, &file)? == (tag.clone(), modified.clone()),
+        validators(setup, &file)? == (tag.clone(), modified.clone()),
         "another ETag or Last-Modified than {tag} {modified} for the copy"
     );
     let rest = RESUMED_BYTES - RECEIVED_BYTES;
     for validator in [tag, modified] {
         let condition = format!("If-Range: {validator}");
         let offset = format!("{RECEIVED_BYTES}-");
-        fetch_part(stage, &offset, &["-H", &condition], RECEIVED_BYTES, rest)?;
+        fetch_part(setup, &offset, &["-H", &condition], RECEIVED_BYTES, rest)?;
     }
-    resume_by_curl(stage, copy.path())?;
+    resume_by_curl(setup, copy.path())?;
     ended_well(second.stop()?)?;
     Ok(Outcome::Passed)
 }
@@ -294,8 +294,8 @@ fn ended_well(stopped: testbed::server::Stopped) -> Result<()> {
 }
 
 /// What the server says to tell versions of a file apart.
-fn validators(stage: &Stage, path: &str) -> Result<(String, String)> {
-    let mut client = stage.connect(Family::V4)?;
+fn validators(setup: &Setup, path: &str) -> Result<(String, String)> {
+    let mut client = setup.connect(Family::V4)?;
     let (head, _) = client.exchange("HEAD", path, "")?;
     expect(&head, path, 200)?;
     let field = |name: &str| {
@@ -306,12 +306,12 @@ fn validators(stage: &Stage, path: &str) -> Result<(String, String)> {
 }
 
 /// Part of the file by curl; the status must be 206.
-fn fetch_part(stage: &Stage, range: &str, options: &[&str], offset: u64, count: u64) -> Result<()> {
-    let url = Access::Http.url(stage, Family::V4, &name(RESUMED_BYTES))?;
+fn fetch_part(setup: &Setup, range: &str, options: &[&str], offset: u64, count: u64) -> Result<()> {
+    let url = Access::Http.url(setup, Family::V4, &name(RESUMED_BYTES))?;
     let mut arguments = vec!["-r", range, "-w", "%{stderr}%{http_code}"];
     arguments.extend(options);
     arguments.push(&url);
-    let mut curl = Curl::start(stage.client(), &arguments)?;
+    let mut curl = Curl::start(setup.client(), &arguments)?;
     curl.read_checked(content(RESUMED_BYTES), offset, count)?;
     let status = curl.finish()?;
     ensure!(status == "206", "{range}: {status}");
@@ -319,15 +319,15 @@ fn fetch_part(stage: &Stage, range: &str, options: &[&str], offset: u64, count: 
 }
 
 /// `curl -C -` finds what is there already and asks for the rest.
-fn resume_by_curl(stage: &Stage, folder: &Path) -> Result<()> {
+fn resume_by_curl(setup: &Setup, folder: &Path) -> Result<()> {
     let partial = folder.join("partial");
     let mut bytes = vec![0; usize::try_from(RECEIVED_BYTES)?];
     content(RESUMED_BYTES).fill(0, &mut bytes);
     fs::write(&partial, bytes)?;
-    let url = Access::Http.url(stage, Family::V4, &name(RESUMED_BYTES))?;
+    let url = Access::Http.url(setup, Family::V4, &name(RESUMED_BYTES))?;
     let shown = partial.to_string_lossy();
     let arguments = ["-C", "-", "-o", &shown, "-w", "%{stderr}%{http_code}", &url];
-    let status = Curl::start(stage.client(), &arguments)?.finish()?;
+    let status = Curl::start(setup.client(), &arguments)?.finish()?;
     ensure!(status == "206", "curl -C -: {status}");
     let received = fs::read(&partial)?;
     ensure!(

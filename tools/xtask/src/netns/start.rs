@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::identities::Identities;
-use super::stage::Stage;
+use super::setup::Setup;
 use testbed::process::output;
 use testbed::suite::{Outcome, Suite};
 
@@ -18,15 +18,15 @@ pub(super) const EXIT_REFUSED: i32 = 2;
 /// A start that hangs is a failure too.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// All start errors, tried in the server's namespace of a packet stage.
+/// All start errors, tried in the server's namespace of a packet setup.
 pub(crate) fn run(
     suite: &mut Suite,
-    stage: &Stage,
+    setup: &Setup,
     atlas: &Path,
     root: &Path,
     identities: &Identities,
 ) {
-    let link = format!("packet:{}", stage.interface());
+    let link = format!("packet:{}", setup.interface());
     let own = ["--link", &link, "--address", "10.77.0.2/24"];
     let cases: [(&str, &str, Vec<&str>); 9] = [
         ("missing directory", "/nonexistent-directory", own.to_vec()),
@@ -66,7 +66,7 @@ pub(crate) fn run(
             } else {
                 Path::new(path)
             };
-            let mut command = stage.server().command("env");
+            let mut command = setup.server().command("env");
             command.arg(atlas).arg("serve").arg(path).args(&arguments);
             expect_refusal(&mut command)
         });
@@ -75,7 +75,7 @@ pub(crate) fn run(
         let directory = testbed::scratch_directory("config")?;
         let file = directory.path().join("atlas.toml");
         fs::write(&file, "no_such_key = 1\n")?;
-        let mut command = stage.server().command("env");
+        let mut command = setup.server().command("env");
         command
             .arg(atlas)
             .arg("serve")
@@ -86,11 +86,11 @@ pub(crate) fn run(
         expect_refusal(&mut command)
     });
     suite.run("start refused: without rights", || {
-        unprivileged(stage, atlas, root, &own)
+        unprivileged(setup, atlas, root, &own)
     });
     for (what, certificate, key) in bad_identities(identities) {
         suite.run(&format!("start refused: {what}"), || {
-            let mut command = stage.server().command("env");
+            let mut command = setup.server().command("env");
             command.arg(atlas).arg("serve").arg(root).args(own);
             command.args(["--https", "443"]);
             for (flag, file) in [("--cert", certificate), ("--key", key)] {
@@ -125,13 +125,13 @@ fn bad_identities(identities: &Identities) -> [(&'static str, Option<&Path>, Opt
 }
 
 /// Runs the server as a user who may open no packet socket.
-fn unprivileged(stage: &Stage, atlas: &Path, root: &Path, own: &[&str]) -> Result<Outcome> {
+fn unprivileged(setup: &Setup, atlas: &Path, root: &Path, own: &[&str]) -> Result<Outcome> {
     // The build directory may be closed to other users; a copy in the open is not.
     let directory = testbed::scratch_directory("bin")?;
     let copy = directory.path().join("atlas");
     fs::copy(atlas, &copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
-    let mut command = stage.server().command("setpriv");
+    let mut command = setup.server().command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg(&copy).arg("serve").arg(root).args(own);
     expect_refusal(&mut command)

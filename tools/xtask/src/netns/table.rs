@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::files::{Library, name};
-use super::stage::{Family, REFERENCE, Stage};
+use super::setup::{Family, REFERENCE, Setup};
 use testbed::client::{Client, Head};
 use testbed::suite::{Outcome, Suite};
 
@@ -155,13 +155,13 @@ const FIELDS: [&str; 4] = [
 ];
 
 /// All forms, one check for each table.
-pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
-    let reference = match stage.start_reference(library.root()) {
+pub(crate) fn run(suite: &mut Suite, setup: &Setup, library: &Library) {
+    let reference = match setup.start_reference(library.root()) {
         Ok(reference) => reference,
         Err(error) => return suite.fail("start nginx as the reference", &format!("{error:#}")),
     };
     let mut check = |what: &str, forms: &mut dyn Iterator<Item = (u64, String)>| {
-        let label = format!("{} {what} as nginx", stage.name());
+        let label = format!("{} {what} as nginx", setup.name());
         suite.run(&label, || {
             if reference.is_none() {
                 return Ok(Outcome::Skipped("nginx is not installed".to_owned()));
@@ -175,7 +175,7 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
                     &["GET", "HEAD"]
                 };
                 for method in methods {
-                    if let Err(difference) = compare(stage, method, size, &lines)? {
+                    if let Err(difference) = compare(setup, method, size, &lines)? {
                         wrong.push(format!("{method} {size} B {lines:?}: {difference:#}"));
                     }
                 }
@@ -208,15 +208,15 @@ pub(crate) fn run(suite: &mut Suite, stage: &Stage, library: &Library) {
 }
 
 /// Where the reference is not followed.
-pub(crate) fn run_by_the_rfc(suite: &mut Suite, stage: &Stage) {
+pub(crate) fn run_by_the_rfc(suite: &mut Suite, setup: &Setup) {
     suite.run(
-        &format!("{} forms where nginx leaves the RFC", stage.name()),
+        &format!("{} forms where nginx leaves the RFC", setup.name()),
         || {
             for (method, lines, status) in BY_THE_RFC {
                 let lines = format!("{lines}\r\n");
                 let (head, body) = ask(
-                    stage,
-                    stage.address(Family::V4)?,
+                    setup,
+                    setup.address(Family::V4)?,
                     method,
                     SIZE_BYTES,
                     &lines,
@@ -231,13 +231,13 @@ pub(crate) fn run_by_the_rfc(suite: &mut Suite, stage: &Stage) {
 
 /// One request and its reply; `{tag}` and `{date}` become what the server says of the file.
 fn ask(
-    stage: &Stage,
+    setup: &Setup,
     address: SocketAddr,
     method: &str,
     size: u64,
     lines: &str,
 ) -> Result<(Head, Vec<u8>)> {
-    let mut client = Client::connect(stage.client(), address)?;
+    let mut client = Client::connect(setup.client(), address)?;
     let (head, _) = client.exchange("HEAD", &name(size), "")?;
     let own = |name: &str| head.field(name).unwrap_or_default().to_owned();
     let lines = lines
@@ -247,12 +247,12 @@ fn ask(
 }
 
 /// Asks both servers the same and compares the answers; the inner error is a difference.
-fn compare(stage: &Stage, method: &str, size: u64, lines: &str) -> Result<Result<()>> {
+fn compare(setup: &Setup, method: &str, size: u64, lines: &str) -> Result<Result<()>> {
     let answer = |address| {
-        let (head, body) = ask(stage, address, method, size, lines)?;
+        let (head, body) = ask(setup, address, method, size, lines)?;
         Answer::new(&head, body).context("its answer")
     };
-    let ours = answer(stage.address(Family::V4)?).context("atlas")?;
+    let ours = answer(setup.address(Family::V4)?).context("atlas")?;
     let theirs = answer(REFERENCE.parse()?).context("nginx")?;
     Ok(ours.same_as(&theirs))
 }

@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use wire::TcpFlags;
 
 use super::files::{self, Access, LARGE_BYTES, Library, name};
-use super::https::Scene;
-use super::stage::{Family, Stage};
+use super::https::Fixture;
+use super::setup::{Family, Setup};
 use testbed::capture::{Capture, Segment};
 use testbed::content::{self, Content};
 use testbed::curl::{BodyEnd, Curl};
@@ -71,7 +71,7 @@ impl Change {
                 .open(path)?
                 .write_all(b"more")?,
             Self::Remove => fs::remove_file(path)?,
-            Self::RenameAway => fs::rename(path, path.with_extension("moved"))?,
+            Self::RenameAway => fs::rename(path, path.with_extension("nonzero_counters"))?,
             Self::RenameOver => {
                 let next = path.with_extension("next");
                 content::write(other_content(), &next)?;
@@ -95,28 +95,28 @@ fn overwrite(file: &File, other: Content) -> Result<()> {
 }
 
 /// Checks that share one server.
-pub(crate) fn run(suite: &mut Suite, scene: Scene<'_>, access: Access<'_>) {
-    let label = |what: &str| format!("{} {} {what}", scene.stage.name(), access.scheme());
+pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>, access: Access<'_>) {
+    let label = |what: &str| format!("{} {} {what}", fixture.setup.name(), access.scheme());
     for change in Change::ALL {
         let what = format!("file {} in mid-transfer", change.label());
         suite.run(&label(&what), || {
-            change_under_transfer(scene, access, change)
+            change_under_transfer(fixture, access, change)
         });
     }
     suite.run(&label("client stops reading, then goes on"), || {
-        stall(scene.stage, access)
+        stall(fixture.setup, access)
     });
     suite.run(&label("client killed in mid-transfer"), || {
-        killed_client(scene.stage, access)
+        killed_client(fixture.setup, access)
     });
     suite.run(&label("interface down and up in mid-transfer"), || {
-        interface_down(scene.stage, access)
+        interface_down(fixture.setup, access)
     });
 }
 
 /// Asks for the large file and takes the first of it.
-fn begin(stage: &Stage, access: Access<'_>) -> Result<Curl> {
-    let mut curl = files::begin(stage, access, Family::V4, LARGE_BYTES, &[])?;
+fn begin(setup: &Setup, access: Access<'_>) -> Result<Curl> {
+    let mut curl = files::begin(setup, access, Family::V4, LARGE_BYTES, &[])?;
     curl.read_checked(files::content(LARGE_BYTES), 0, FIRST_BYTES)?;
     Ok(curl)
 }
@@ -128,20 +128,24 @@ fn finish(mut curl: Curl) -> Result<()> {
     curl.finish().map(drop)
 }
 
-fn change_under_transfer(scene: Scene<'_>, access: Access<'_>, change: Change) -> Result<Outcome> {
-    let stage = scene.stage;
+fn change_under_transfer(
+    fixture: Fixture<'_>,
+    access: Access<'_>,
+    change: Change,
+) -> Result<Outcome> {
+    let setup = fixture.setup;
     // A name for each: what the server remembers of one must not touch the next.
     let name = format!(
         "{}-{}.mp4",
         access.scheme(),
         change.label().replace(' ', "-")
     );
-    let path = scene.library.root().join(&name);
+    let path = fixture.library.root().join(&name);
     let content = files::content(LARGE_BYTES);
     content::write(content, &path)?;
     let mut arguments = access.options();
-    arguments.push(access.url(stage, Family::V4, &format!("/{name}"))?);
-    let mut curl = Curl::start(stage.client(), &arguments)?;
+    arguments.push(access.url(setup, Family::V4, &format!("/{name}"))?);
+    let mut curl = Curl::start(setup.client(), &arguments)?;
     curl.read_checked(content, 0, FIRST_BYTES)?;
     change.make(&path)?;
     let end = curl.read_until_cut(content, FIRST_BYTES, LARGE_BYTES - FIRST_BYTES)?;
@@ -155,24 +159,24 @@ fn change_under_transfer(scene: Scene<'_>, access: Access<'_>, change: Change) -
         _ => {}
     }
     if matches!(change, Change::RenameOver) {
-        await_content(stage, &arguments, other_content())?;
+        await_content(setup, &arguments, other_content())?;
     }
-    for extension in ["mp4", "moved"] {
+    for extension in ["mp4", "nonzero_counters"] {
         let _ = fs::remove_file(path.with_extension(extension));
     }
-    files::fetch(stage, access, Family::V4, 4097).context("afterwards")?;
+    files::fetch(setup, access, Family::V4, 4097).context("afterwards")?;
     Ok(Outcome::Passed)
 }
 
 /// A file that replaced another is served before long, and from its first byte.
-fn await_content(stage: &Stage, arguments: &[String], content: Content) -> Result<()> {
+fn await_content(setup: &Setup, arguments: &[String], content: Content) -> Result<()> {
     /// The server may believe for a second or two that it knows the file.
     const LIMIT: Duration = Duration::from_secs(10);
     let first = ["--range", "0-4095"].map(str::to_owned);
     let arguments = [&first[..], arguments].concat();
     let deadline = Instant::now() + LIMIT;
     loop {
-        let mut curl = Curl::start(stage.client(), &arguments)?;
+        let mut curl = Curl::start(setup.client(), &arguments)?;
         if curl.read_checked(content, 0, 4096).is_ok() {
             return curl.finish().map(drop);
         }
@@ -191,14 +195,14 @@ fn other_content() -> Content {
 
 /// A client that takes nothing closes its window (RFC 9293 s3.8.6): the server probes it, and once
 /// it opens again the rest is sent, every byte right.
-fn stall(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
+fn stall(setup: &Setup, access: Access<'_>) -> Result<Outcome> {
     /// For the window to fill, and for each probe, whose interval doubles.
     const LIMIT: Duration = Duration::from_secs(20);
-    let server = access.address(stage, Family::V4)?;
-    let curl = begin(stage, access)?;
+    let server = access.address(setup, Family::V4)?;
+    let curl = begin(setup, access)?;
     // Opened this late it need not keep up with the transfer. The window may have closed before:
     // each answer to a probe says so again.
-    let capture = Capture::start(stage.client())?;
+    let capture = Capture::start(setup.client())?;
     let is_zero_window = |segment: &Segment| {
         segment.destination == server
             && segment.header.window == 0
@@ -215,35 +219,35 @@ fn stall(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-fn killed_client(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
+fn killed_client(setup: &Setup, access: Access<'_>) -> Result<Outcome> {
     // The transfer is under way, and the pipe now holds it up.
-    begin(stage, access)?.kill()?;
-    files::fetch(stage, access, Family::V4, 300_000).context("afterwards")?;
+    begin(setup, access)?.kill()?;
+    files::fetch(setup, access, Family::V4, 300_000).context("afterwards")?;
     Ok(Outcome::Passed)
 }
 
-fn interface_down(stage: &Stage, access: Access<'_>) -> Result<Outcome> {
-    let curl = begin(stage, access)?;
-    stage
+fn interface_down(setup: &Setup, access: Access<'_>) -> Result<Outcome> {
+    let curl = begin(setup, access)?;
+    setup
         .server()
-        .ip(&format!("link set {} down", stage.interface()))?;
-    stage
+        .ip(&format!("link set {} down", setup.interface()))?;
+    setup
         .server()
-        .ip(&format!("link set {} up", stage.interface()))?;
+        .ip(&format!("link set {} up", setup.interface()))?;
     finish(curl)?;
-    files::fetch(stage, access, Family::V4, 4097).context("afterwards")?;
+    files::fetch(setup, access, Family::V4, 4097).context("afterwards")?;
     Ok(Outcome::Passed)
 }
 
 /// SIGTERM in mid-transfer: the reply is finished, then the server ends well and leaves nothing.
 pub(crate) fn terminate(
-    scene: Scene<'_>,
+    fixture: Fixture<'_>,
     access: Access<'_>,
     config: Option<&Path>,
 ) -> Result<Outcome> {
-    let stage = scene.stage;
-    let server = stage.start(scene.library.root(), config, Some(scene.identities))?;
-    let curl = begin(stage, access)?;
+    let setup = fixture.setup;
+    let server = setup.start(fixture.library.root(), config, Some(fixture.identities))?;
+    let curl = begin(setup, access)?;
     server.signal(Signal::TERM)?;
     finish(curl)?;
     let stopped = server.wait()?;
@@ -258,10 +262,10 @@ pub(crate) fn terminate(
         "the summary counts no reply: {}",
         stopped.last_words()
     );
-    if stage.name() == "tap" {
-        let left = stage.server().ip("-o link show")?;
+    if setup.name() == "tap" {
+        let left = setup.server().ip("-o link show")?;
         ensure!(
-            !left.contains(stage.interface()),
+            !left.contains(setup.interface()),
             "the TAP is still there: {left}"
         );
     }
@@ -269,13 +273,13 @@ pub(crate) fn terminate(
 }
 
 /// A server with nothing to do, but with a connection open, uses no CPU.
-pub(crate) fn idle(stage: &Stage, library: &Library) -> Result<Outcome> {
+pub(crate) fn idle(setup: &Setup, library: &Library) -> Result<Outcome> {
     /// How long it is watched.
     const WATCH: Duration = Duration::from_secs(5);
     /// Clock ticks of 10 ms it may use meanwhile.
     const TICKS_MAX: u64 = 2;
-    let server = stage.start(library.root(), None, None)?;
-    let mut client = stage.connect(Family::V4)?;
+    let server = setup.start(library.root(), None, None)?;
+    let mut client = setup.connect(Family::V4)?;
     let (head, _) = client.exchange("GET", &name(300_000), "")?;
     ensure!(head.status == 200, "{}", head.status);
     let before = server.cpu_ticks()?;

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Scene;
+use super::Fixture;
 use crate::netns::files::{self, LARGE_BYTES, name};
-use crate::netns::stage::Family;
+use crate::netns::setup::Family;
 use testbed::content::Content;
 use testbed::find_program;
 use testbed::openssl::{TlsClient, TlsEnd};
@@ -49,9 +49,9 @@ const REFUSALS: [Refusal; 5] = [
 ];
 
 /// All checks of this kind.
-pub(super) fn run(suite: &mut Suite, scene: Scene<'_>) {
+pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
     let mut check = |what: &str, check: &dyn Fn() -> Result<Outcome>| {
-        suite.run(&scene.label(what), || {
+        suite.run(&fixture.label(what), || {
             if find_program("openssl").is_none() {
                 return Ok(Outcome::Skipped("openssl is not installed".to_owned()));
             }
@@ -60,34 +60,34 @@ pub(super) fn run(suite: &mut Suite, scene: Scene<'_>) {
     };
     for version in ["-tls1_3", "-tls1_2"] {
         let label = format!("session resumed, openssl {version}");
-        check(&label, &|| resumption(scene, version));
+        check(&label, &|| resumption(fixture, version));
     }
     check("session resumed five times, openssl -reconnect", &|| {
-        reconnect(scene)
+        reconnect(fixture)
     });
     check("client's new keys between and amid replies", &|| {
-        key_updates(scene)
+        key_updates(fixture)
     });
-    check("renegotiation refused", &|| renegotiation(scene));
-    check("ALPN: HTTP/1.1 it is", &|| protocol(scene));
+    check("renegotiation refused", &|| renegotiation(fixture));
+    check("ALPN: HTTP/1.1 it is", &|| protocol(fixture));
     for refusal in &REFUSALS {
         check(&format!("refuses {}", refusal.what), &|| {
-            refused(scene, refusal)
+            refused(fixture, refusal)
         });
     }
 }
 
 /// Starts openssl; it trusts our authority only, and says when it is dissatisfied.
-fn connect(scene: Scene<'_>, arguments: &[&str]) -> Result<TlsClient> {
-    let authority = scene
+fn connect(fixture: Fixture<'_>, arguments: &[&str]) -> Result<TlsClient> {
+    let authority = fixture
         .identities
         .authority_file()
         .to_string_lossy()
         .into_owned();
     let mut all = vec!["-CAfile", &authority, "-verify_return_error"];
     all.extend(arguments);
-    let address = scene.stage.https_address(Family::V4)?;
-    TlsClient::start(scene.stage.client(), address, &all)
+    let address = fixture.setup.https_address(Family::V4)?;
+    TlsClient::start(fixture.setup.client(), address, &all)
 }
 
 /// Asks for the file of a size; the server is to close afterwards.
@@ -114,14 +114,14 @@ fn expect_body(end: &TlsEnd, content: Content) -> Result<()> {
     content.check(0, &body[..size])
 }
 
-fn resumption(scene: Scene<'_>, version: &str) -> Result<Outcome> {
-    let file = scene
+fn resumption(fixture: Fixture<'_>, version: &str) -> Result<Outcome> {
+    let file = fixture
         .identities
         .directory()
         .join(format!("session{version}"));
     let file = file.to_string_lossy();
     for (direction, expected) in [("-sess_out", "New, "), ("-sess_in", "Reused, ")] {
-        let mut client = connect(scene, &[version, direction, &file])?;
+        let mut client = connect(fixture, &[version, direction, &file])?;
         client.await_handshake()?;
         ask_last(&mut client, 300_000)?;
         let end = client.finish()?;
@@ -132,8 +132,8 @@ fn resumption(scene: Scene<'_>, version: &str) -> Result<Outcome> {
 }
 
 /// openssl itself closes and comes back five times before it takes a request.
-fn reconnect(scene: Scene<'_>) -> Result<Outcome> {
-    let mut client = connect(scene, &["-tls1_2", "-reconnect"])?;
+fn reconnect(fixture: Fixture<'_>) -> Result<Outcome> {
+    let mut client = connect(fixture, &["-tls1_2", "-reconnect"])?;
     client.await_handshake()?;
     ask_last(&mut client, 4096)?;
     let end = client.finish()?;
@@ -145,8 +145,8 @@ fn reconnect(scene: Scene<'_>) -> Result<Outcome> {
 }
 
 /// `K` asks for ours in return, `k` does not (RFC 8446 s4.6.3).
-fn key_updates(scene: Scene<'_>) -> Result<Outcome> {
-    let mut client = connect(scene, &["-tls1_3"])?;
+fn key_updates(fixture: Fixture<'_>) -> Result<Outcome> {
+    let mut client = connect(fixture, &["-tls1_3"])?;
     client.await_handshake()?;
     client.command("K", "KEYUPDATE")?;
     client.send(format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", name(300_000)).as_bytes())?;
@@ -169,21 +169,21 @@ fn key_updates(scene: Scene<'_>) -> Result<Outcome> {
 }
 
 /// Whoever asks may be left with a broken connection, but gets no second handshake.
-fn renegotiation(scene: Scene<'_>) -> Result<Outcome> {
-    let mut client = connect(scene, &["-tls1_2"])?;
+fn renegotiation(fixture: Fixture<'_>) -> Result<Outcome> {
+    let mut client = connect(fixture, &["-tls1_2"])?;
     client.await_handshake()?;
     client.command("R", "RENEGOTIATING")?;
     let end = client.finish()?;
     end.expect("no renegotiation")?;
-    scene.serves_on()
+    fixture.serves_on()
 }
 
-fn protocol(scene: Scene<'_>) -> Result<Outcome> {
+fn protocol(fixture: Fixture<'_>) -> Result<Outcome> {
     for (arguments, expected) in [
         (&["-alpn", "h2,http/1.1"][..], "ALPN protocol: http/1.1"),
         (&[][..], "No ALPN negotiated"),
     ] {
-        let mut client = connect(scene, arguments)?;
+        let mut client = connect(fixture, arguments)?;
         client.await_handshake()?;
         ask_last(&mut client, 4096)?;
         let end = client.finish()?;
@@ -193,13 +193,13 @@ fn protocol(scene: Scene<'_>) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-fn refused(scene: Scene<'_>, refusal: &Refusal) -> Result<Outcome> {
-    let end = connect(scene, refusal.arguments)?.finish()?;
+fn refused(fixture: Fixture<'_>, refusal: &Refusal) -> Result<Outcome> {
+    let end = connect(fixture, refusal.arguments)?.finish()?;
     ensure!(
         refusal.alerts.iter().any(|alert| end.says(alert)),
         "none of {:?}: {}",
         refusal.alerts,
         end.stderr.trim()
     );
-    scene.serves_on()
+    fixture.serves_on()
 }

@@ -1,4 +1,4 @@
-//! Strangers at the TLS port: those who speak something else, and those who never finish.
+//! Hostile clients at the TLS port: bytes that are not TLS, and handshakes that never end.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use anyhow::{Context as _, Result, ensure};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::Scene;
+use super::Fixture;
 use crate::netns::files::{self, LARGE_BYTES};
-use crate::netns::stage::Family;
+use crate::netns::setup::Family;
 use testbed::client::Client;
 use testbed::suite::{Outcome, Suite};
 
 /// Handshakes left unfinished at once, beside a transfer.
-const CROWD: usize = 300;
+const UNFINISHED_HANDSHAKES: usize = 300;
 
-/// Files fetched by others while the crowd is there.
+/// Files fetched by others beside them.
 const SIZES_BESIDE_BYTES: [u64; 4] = [1, 15_361, 300_000, 8 << 20];
 
 /// First bytes that belong to no handshake; each is enough to see that.
@@ -61,51 +61,56 @@ impl Silence {
 }
 
 /// All checks of this kind.
-pub(super) fn run(suite: &mut Suite, scene: Scene<'_>) {
-    suite.run(&scene.label("plain HTTP gets 400"), || plain(scene));
+pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
+    suite.run(&fixture.label("plain HTTP gets 400"), || plain(fixture));
     for (what, bytes) in GARBAGE {
-        suite.run(&scene.label(&format!("survives {what}")), || {
-            garbage(scene, bytes)
+        suite.run(&fixture.label(&format!("survives {what}")), || {
+            garbage(fixture, bytes)
         });
     }
     for silence in Silence::ALL {
-        let label = scene.label(&format!("closes on who {}", silence.what()));
+        let label = fixture.label(&format!("closes on who {}", silence.what()));
         suite.run(&label, || {
-            let client = fall_silent(scene, silence)?;
-            scene.serves_on()?;
+            let client = fall_silent(fixture, silence)?;
+            fixture.serves_on()?;
             await_end(client)?;
-            scene.serves_on()
+            fixture.serves_on()
         });
     }
-    let label = scene.label(&format!("{CROWD} unfinished handshakes beside a transfer"));
-    suite.run(&label, || crowd(scene));
+    let label = fixture.label(&format!(
+        "{UNFINISHED_HANDSHAKES} unfinished handshakes beside a transfer"
+    ));
+    suite.run(&label, || unfinished_handshakes(fixture));
 }
 
-fn connect(scene: Scene<'_>) -> Result<Client> {
-    Client::connect(scene.stage.client(), scene.stage.https_address(Family::V4)?)
+fn connect(fixture: Fixture<'_>) -> Result<Client> {
+    Client::connect(
+        fixture.setup.client(),
+        fixture.setup.https_address(Family::V4)?,
+    )
 }
 
 /// The reply is as plain as the request was.
-fn plain(scene: Scene<'_>) -> Result<Outcome> {
-    let mut client = connect(scene)?;
+fn plain(fixture: Fixture<'_>) -> Result<Outcome> {
+    let mut client = connect(fixture)?;
     client.ask("GET", "/4096.mp4", "")?;
     let head = client.read_head()?;
     ensure!(head.status == 400, "{} instead of 400", head.status);
     client.read_to_end()?;
-    scene.serves_on()
+    fixture.serves_on()
 }
 
 /// Whatever the server says, it closes, and nobody else is hurt.
-fn garbage(scene: Scene<'_>, bytes: &[u8]) -> Result<Outcome> {
-    let mut client = connect(scene)?;
+fn garbage(fixture: Fixture<'_>, bytes: &[u8]) -> Result<Outcome> {
+    let mut client = connect(fixture)?;
     client.send(bytes)?;
     client.read_to_end()?;
-    scene.serves_on()
+    fixture.serves_on()
 }
 
 /// Connects, and comes as far as that.
-fn fall_silent(scene: Scene<'_>, silence: Silence) -> Result<Client> {
-    let mut client = connect(scene)?;
+fn fall_silent(fixture: Fixture<'_>, silence: Silence) -> Result<Client> {
+    let mut client = connect(fixture)?;
     let hello = hello()?;
     match silence {
         Silence::FromTheStart => {}
@@ -127,7 +132,7 @@ fn hello() -> Result<Vec<u8>> {
     Ok(hello)
 }
 
-/// Waits until the server has given a client up. The client's own patience is above any timeout
+/// Waits until the server has given a client up. The client's own timeout is above any
 /// of the server under test.
 fn await_end(mut client: Client) -> Result<()> {
     client
@@ -137,20 +142,26 @@ fn await_end(mut client: Client) -> Result<()> {
 }
 
 /// A large transfer goes on and small ones come and go while hundreds wait for nothing.
-fn crowd(scene: Scene<'_>) -> Result<Outcome> {
+fn unfinished_handshakes(fixture: Fixture<'_>) -> Result<Outcome> {
     let content = files::content(LARGE_BYTES);
     let half = LARGE_BYTES / 2;
-    let mut curl = files::begin(scene.stage, scene.access(), Family::V4, LARGE_BYTES, &[])?;
+    let mut curl = files::begin(
+        fixture.setup,
+        fixture.access(),
+        Family::V4,
+        LARGE_BYTES,
+        &[],
+    )?;
     curl.read_checked(content, 0, half)?;
     let mut clients = Vec::new();
-    for silence in Silence::ALL.into_iter().cycle().take(CROWD) {
-        clients.push(fall_silent(scene, silence)?);
+    for silence in Silence::ALL.into_iter().cycle().take(UNFINISHED_HANDSHAKES) {
+        clients.push(fall_silent(fixture, silence)?);
     }
     for size in SIZES_BESIDE_BYTES {
-        files::fetch(scene.stage, scene.access(), Family::V4, size)?;
+        files::fetch(fixture.setup, fixture.access(), Family::V4, size)?;
     }
     curl.read_checked(content, half, LARGE_BYTES - half)?;
     curl.finish()?;
     clients.into_iter().try_for_each(await_end)?;
-    scene.serves_on()
+    fixture.serves_on()
 }

@@ -1,4 +1,4 @@
-//! HTTP over TLS as real programs see it: curl and openssl (OpenSSL), ffmpeg (GnuTLS), Chromium
+//! HTTP over TLS with real programs: curl and openssl (OpenSSL), ffmpeg (GnuTLS), Chromium
 //! (BoringSSL).
 //!
 //! What they fetch is compared byte by byte; what they refuse, and how they are refused, by what
@@ -14,24 +14,24 @@ use anyhow::{Context as _, Result};
 
 use super::files::{self, Access, Library, name};
 use super::identities::Identities;
-use super::stage::{Family, Stage};
+use super::setup::{Family, Setup};
 use testbed::suite::{Outcome, Suite};
 
 pub(crate) use self::reload::run as run_reloads;
 pub(crate) use self::transfers::{KEY_RECORDS_MAX, run_many_keys};
 
-/// Where the checks play, and what is served there.
+/// The server under test, and what it serves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scene<'a> {
-    pub(crate) stage: &'a Stage,
+pub(crate) struct Fixture<'a> {
+    pub(crate) setup: &'a Setup,
     pub(crate) library: &'a Library,
     pub(crate) identities: &'a Identities,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Fixture<'a> {
     /// How a check is called here.
     fn label(&self, what: &str) -> String {
-        format!("{} https {what}", self.stage.name())
+        format!("{} https {what}", self.setup.name())
     }
 
     pub(crate) fn access(&self) -> Access<'a> {
@@ -40,7 +40,7 @@ impl<'a> Scene<'a> {
 
     /// Where a file is by the name of a certificate, and how curl finds its way there.
     fn named(&self, host: &str, size_bytes: u64) -> Result<[String; 3]> {
-        let address = self.stage.https_address(Family::V4)?;
+        let address = self.setup.https_address(Family::V4)?;
         Ok([
             "--resolve".to_owned(),
             format!("{host}:{}:{}", address.port(), address.ip()),
@@ -48,17 +48,17 @@ impl<'a> Scene<'a> {
         ])
     }
 
-    /// Whatever happened before, a stranger is served.
+    /// Whatever happened before, a new client is served.
     fn serves_on(&self) -> Result<Outcome> {
-        files::fetch(self.stage, self.access(), Family::V4, 4097).context("afterwards")?;
+        files::fetch(self.setup, self.access(), Family::V4, 4097).context("afterwards")?;
         Ok(Outcome::Passed)
     }
 }
 
 /// All checks that share a server.
-pub(crate) fn run(suite: &mut Suite, scene: Scene<'_>) {
-    transfers::run(suite, scene);
-    handshakes::run(suite, scene);
-    hostile::run(suite, scene);
-    players::run(suite, scene);
+pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
+    transfers::run(suite, fixture);
+    handshakes::run(suite, fixture);
+    hostile::run(suite, fixture);
+    players::run(suite, fixture);
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Scene;
+use super::Fixture;
 use crate::netns::files::{self, name};
-use crate::netns::stage::Family;
+use crate::netns::setup::Family;
 use testbed::process::{output, run as run_command};
 use testbed::suite::{Outcome, Suite};
 use testbed::{film, find_program, scratch_directory};
@@ -32,52 +32,52 @@ const PIECES: [(u64, u64, u64); 5] = [
 ];
 
 /// All checks of this kind.
-pub(super) fn run(suite: &mut Suite, scene: Scene<'_>) {
+pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
     let has_ffmpeg = find_program("ffmpeg").is_some();
-    let film = scene.library.root().join(FILM);
-    suite.run(&scene.label("film bit-exact by ffmpeg"), || {
+    let film = fixture.library.root().join(FILM);
+    suite.run(&fixture.label("film bit-exact by ffmpeg"), || {
         if !has_ffmpeg {
             return Ok(Outcome::Skipped("ffmpeg is not installed".to_owned()));
         }
         if !film.exists() {
             film::make(&film, FILM_SECONDS, "320x180", &[])?;
         }
-        by_ffmpeg(scene)
+        by_ffmpeg(fixture)
     });
-    suite.run(&scene.label("page and film in a browser"), || {
+    suite.run(&fixture.label("page and film in a browser"), || {
         if find_program("chromium").is_none() {
             return Ok(Outcome::Skipped("chromium is not installed".to_owned()));
         }
-        by_browser(scene, film.exists())
+        by_browser(fixture, film.exists())
     });
 }
 
 /// Over the wire with the certificate checked, and from the disk: the same frames.
-fn by_ffmpeg(scene: Scene<'_>) -> Result<Outcome> {
+fn by_ffmpeg(fixture: Fixture<'_>) -> Result<Outcome> {
     let expected = film::play(
         Command::new("ffmpeg"),
         &[],
-        &scene.library.root().join(FILM).to_string_lossy(),
+        &fixture.library.root().join(FILM).to_string_lossy(),
     )?;
-    let authority = scene.identities.authority_file();
+    let authority = fixture.identities.authority_file();
     let options = ["-tls_verify", "1", "-ca_file", &authority.to_string_lossy()];
-    let url = scene
+    let url = fixture
         .access()
-        .url(scene.stage, Family::V4, &format!("/{FILM}"))?;
-    let received = film::play(scene.stage.client().command("ffmpeg"), &options, &url)?;
+        .url(fixture.setup, Family::V4, &format!("/{FILM}"))?;
+    let received = film::play(fixture.setup.client().command("ffmpeg"), &options, &url)?;
     ensure!(received == expected, "frames differ");
     Ok(Outcome::Passed)
 }
 
 /// The page fetches pieces and plays the film; the browser prints what became of the page.
-fn by_browser(scene: Scene<'_>, has_film: bool) -> Result<Outcome> {
+fn by_browser(fixture: Fixture<'_>, has_film: bool) -> Result<Outcome> {
     let home = scratch_directory("browser")?;
     let page = "page.html";
-    fs::write(scene.library.root().join(page), page_text(has_film))?;
-    let url = scene
+    fs::write(fixture.library.root().join(page), page_text(has_film))?;
+    let url = fixture
         .access()
-        .url(scene.stage, Family::V4, &format!("/{page}"))?;
-    let mut command = scene.stage.client().command("env");
+        .url(fixture.setup, Family::V4, &format!("/{page}"))?;
+    let mut command = fixture.setup.client().command("env");
     command.arg(format!("HOME={}", home.path().display()));
     command.args(["chromium", "--headless", "--no-sandbox", "--disable-gpu"]);
     command.args(["--disable-dev-shm-usage", "--ignore-certificate-errors"]);

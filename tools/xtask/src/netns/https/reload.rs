@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 
-use super::Scene;
+use super::Fixture;
 use crate::netns::files::{self, LARGE_BYTES};
 use crate::netns::identities::Identities;
-use crate::netns::stage::{Family, Subject};
+use crate::netns::setup::{Family, Subject};
 use testbed::curl::Curl;
 use testbed::scratch_directory;
 use testbed::server::Server;
@@ -21,39 +21,45 @@ use testbed::suite::{Outcome, Suite};
 const FIRST_BYTES: u64 = 1 << 20;
 
 /// Checks that start a server of their own, with certificates of their own.
-pub(crate) fn run(suite: &mut Suite, scene: Scene<'_>, subject: &Subject) {
+pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>, subject: &Subject) {
     suite.run(
-        &scene.label("certificates renewed under a transfer"),
+        &fixture.label("certificates renewed under a transfer"),
         || {
             let identities = &Identities::new()?;
-            renewed(Scene {
+            renewed(Fixture {
                 identities,
-                ..scene
+                ..fixture
             })
         },
     );
     suite.run(
-        &scene.label("secrets logged only when told twice"),
+        &fixture.label("secrets logged only when told twice"),
         || match subject {
-            Subject::Atlas(atlas) => secrets(scene, atlas),
+            Subject::Atlas(atlas) => secrets(fixture, atlas),
             Subject::Nginx => Ok(Outcome::Skipped("nginx logs none".to_owned())),
         },
     );
 }
 
 /// A certificate is replaced, then broken, then mended, while a slow client takes a large file.
-fn renewed(scene: Scene<'_>) -> Result<Outcome> {
-    let identities = scene.identities;
-    let root = scene.library.root();
-    let mut server = scene.stage.start(root, None, Some(identities))?;
+fn renewed(fixture: Fixture<'_>) -> Result<Outcome> {
+    let identities = fixture.identities;
+    let root = fixture.library.root();
+    let mut server = fixture.setup.start(root, None, Some(identities))?;
     let content = files::content(LARGE_BYTES);
-    let mut slow = files::begin(scene.stage, scene.access(), Family::V4, LARGE_BYTES, &[])?;
+    let mut slow = files::begin(
+        fixture.setup,
+        fixture.access(),
+        Family::V4,
+        LARGE_BYTES,
+        &[],
+    )?;
     slow.read_checked(content, 0, FIRST_BYTES)?;
-    ensure!(!is_renewed(scene)?, "renewed before it was");
+    ensure!(!is_renewed(fixture)?, "renewed before it was");
 
     identities.renew()?;
     server.signal(Signal::HUP)?;
-    await_renewed(scene)?;
+    await_renewed(fixture)?;
 
     // A good pair is in memory; what is on the disk now is none.
     let first = identities.first();
@@ -62,14 +68,14 @@ fn renewed(scene: Scene<'_>) -> Result<Outcome> {
         fs::write(broken, "-----BEGIN NONSENSE-----\n")?;
         server.signal(Signal::HUP)?;
         server.await_log(&broken.to_string_lossy())?;
-        ensure!(is_renewed(scene)?, "the certificate in use is gone");
+        ensure!(is_renewed(fixture)?, "the certificate in use is gone");
         fs::write(broken, good)?;
     }
     // The key of another certificate is as bad as none.
     fs::copy(identities.stray_key(), &first.key)?;
     server.signal(Signal::HUP)?;
     server.await_log(&first.key.to_string_lossy())?;
-    ensure!(is_renewed(scene)?, "the certificate in use is gone");
+    ensure!(is_renewed(fixture)?, "the certificate in use is gone");
 
     slow.read_checked(content, FIRST_BYTES, LARGE_BYTES - FIRST_BYTES)?;
     slow.finish().context("the transfer that was under way")?;
@@ -88,12 +94,12 @@ fn ended_well(server: Server) -> Result<Outcome> {
 }
 
 /// Whether a new connection is shown the renewed certificate; curl tells by its name.
-fn is_renewed(scene: Scene<'_>) -> Result<bool> {
+fn is_renewed(fixture: Fixture<'_>) -> Result<bool> {
     /// `CURLE_PEER_FAILED_VERIFICATION`: the certificate is for others.
     const NOT_FOR_THIS_NAME: i32 = 60;
-    let mut arguments = scene.access().options();
-    arguments.extend(scene.named(Identities::RENEWED, 4096)?);
-    let end = Curl::start(scene.stage.client(), &arguments)?.fail()?;
+    let mut arguments = fixture.access().options();
+    arguments.extend(fixture.named(Identities::RENEWED, 4096)?);
+    let end = Curl::start(fixture.setup.client(), &arguments)?.fail()?;
     match end.code {
         0 => Ok(true),
         NOT_FOR_THIS_NAME => Ok(false),
@@ -101,11 +107,11 @@ fn is_renewed(scene: Scene<'_>) -> Result<bool> {
     }
 }
 
-fn await_renewed(scene: Scene<'_>) -> Result<()> {
+fn await_renewed(fixture: Fixture<'_>) -> Result<()> {
     /// Reading two files takes no time; a busy machine does.
     const LIMIT: Duration = Duration::from_secs(10);
     let deadline = Instant::now() + LIMIT;
-    while !is_renewed(scene)? {
+    while !is_renewed(fixture)? {
         ensure!(
             Instant::now() < deadline,
             "still the certificate of before SIGHUP"
@@ -115,11 +121,11 @@ fn await_renewed(scene: Scene<'_>) -> Result<()> {
 }
 
 /// The environment alone is not enough: it may have come from anywhere.
-fn secrets(scene: Scene<'_>, atlas: &Path) -> Result<Outcome> {
+fn secrets(fixture: Fixture<'_>, atlas: &Path) -> Result<Outcome> {
     let directory = scratch_directory("secrets")?;
     let file = directory.path().join("secrets");
     for (flag, is_expected) in [(None, false), (Some("--log-tls-secrets"), true)] {
-        serve_one(scene, atlas, &file, flag)?;
+        serve_one(fixture, atlas, &file, flag)?;
         ensure!(
             file.exists() == is_expected,
             "{flag:?}: the file of secrets exists: {}",
@@ -138,16 +144,16 @@ fn secrets(scene: Scene<'_>, atlas: &Path) -> Result<Outcome> {
 }
 
 /// A server with the environment set, and two clients of it: one of each version.
-fn serve_one(scene: Scene<'_>, atlas: &Path, secrets: &Path, flag: Option<&str>) -> Result<()> {
-    let root = scene.library.root();
-    let mut command = scene
-        .stage
-        .atlas_command(atlas, root, None, Some(scene.identities));
+fn serve_one(fixture: Fixture<'_>, atlas: &Path, secrets: &Path, flag: Option<&str>) -> Result<()> {
+    let root = fixture.library.root();
+    let mut command = fixture
+        .setup
+        .atlas_command(atlas, root, None, Some(fixture.identities));
     command.args(flag).env("SSLKEYLOGFILE", secrets);
     let server = Server::atlas(&mut command)?;
     for version in ["1.3", "1.2"] {
         let options = ["--tls-max", version];
-        let mut curl = files::begin(scene.stage, scene.access(), Family::V4, 4096, &options)?;
+        let mut curl = files::begin(fixture.setup, fixture.access(), Family::V4, 4096, &options)?;
         curl.read_checked(files::content(4096), 0, 4096)?;
         curl.finish()?;
     }

@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Scene;
+use super::Fixture;
 use crate::netns::files::{self, LARGE_BYTES, name};
 use crate::netns::identities::Identities;
-use crate::netns::stage::Family;
+use crate::netns::setup::Family;
 use testbed::curl::Curl;
 use testbed::suite::{Outcome, Suite};
 
@@ -75,27 +75,27 @@ impl TlsSuite {
 }
 
 /// All checks of this kind.
-pub(super) fn run(suite: &mut Suite, scene: Scene<'_>) {
+pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
     for family in Family::BOTH {
-        let label = scene.label(&format!("{} ranges on one connection", family.name()));
-        suite.run(&label, || ranges(scene, family));
+        let label = fixture.label(&format!("{} ranges on one connection", family.name()));
+        suite.run(&label, || ranges(fixture, family));
     }
-    suite.run(&scene.label("many requests on one connection"), || {
-        one_connection(scene)
+    suite.run(&fixture.label("many requests on one connection"), || {
+        one_connection(fixture)
     });
     for tls_suite in &SUITES {
-        let label = scene.label(&format!("TLS {} {}", tls_suite.version, tls_suite.name));
-        suite.run(&label, || by_suite(scene, tls_suite));
+        let label = fixture.label(&format!("TLS {} {}", tls_suite.version, tls_suite.name));
+        suite.run(&label, || by_suite(fixture, tls_suite));
     }
-    suite.run(&scene.label("the certificate for the name"), || {
-        names(scene)
+    suite.run(&fixture.label("the certificate for the name"), || {
+        names(fixture)
     });
 }
 
 /// Every range by one curl, which keeps its connection.
-fn ranges(scene: Scene<'_>, family: Family) -> Result<Outcome> {
+fn ranges(fixture: Fixture<'_>, family: Family) -> Result<Outcome> {
     const SIZE: u64 = 300_000;
-    let url = scene.access().url(scene.stage, family, &name(SIZE))?;
+    let url = fixture.access().url(fixture.setup, family, &name(SIZE))?;
     let mut arguments = Vec::new();
     for (first, last) in RANGES {
         if !arguments.is_empty() {
@@ -103,12 +103,12 @@ fn ranges(scene: Scene<'_>, family: Family) -> Result<Outcome> {
             // What is not said again is forgotten.
             arguments.extend(["--silent", "--show-error", "--fail"].map(str::to_owned));
         }
-        arguments.extend(scene.access().options());
+        arguments.extend(fixture.access().options());
         arguments.extend(["--range".to_owned(), format!("{first}-{last}")]);
         arguments.extend(COUNTED.map(str::to_owned));
         arguments.push(url.clone());
     }
-    let mut curl = Curl::start(scene.stage.client(), &arguments)?;
+    let mut curl = Curl::start(fixture.setup.client(), &arguments)?;
     for (first, last) in RANGES {
         curl.read_checked(files::content(SIZE), first, last - first + 1)
             .with_context(|| format!("{first}-{last}"))?;
@@ -127,27 +127,31 @@ fn expect_one_connection(said: &str, status: &str, replies: usize) -> Result<Out
 }
 
 /// Small and large files in turn: records start short, grow, and stay so.
-fn one_connection(scene: Scene<'_>) -> Result<Outcome> {
+fn one_connection(fixture: Fixture<'_>) -> Result<Outcome> {
     let sizes = [1, 300_000, 0, 8 << 20, 15_361, 4096, 8 << 20, 16_385];
-    let mut arguments = scene.access().options();
+    let mut arguments = fixture.access().options();
     arguments.extend(COUNTED.map(str::to_owned));
     for size in sizes {
-        arguments.push(scene.access().url(scene.stage, Family::V4, &name(size))?);
+        arguments.push(
+            fixture
+                .access()
+                .url(fixture.setup, Family::V4, &name(size))?,
+        );
     }
-    let mut curl = Curl::start(scene.stage.client(), &arguments)?;
+    let mut curl = Curl::start(fixture.setup.client(), &arguments)?;
     for size in sizes {
         curl.read_checked(files::content(size), 0, size)?;
     }
     expect_one_connection(&curl.finish()?, "200", sizes.len())
 }
 
-fn by_suite(scene: Scene<'_>, tls_suite: &TlsSuite) -> Result<Outcome> {
-    let mut arguments = scene.access().options();
+fn by_suite(fixture: Fixture<'_>, tls_suite: &TlsSuite) -> Result<Outcome> {
+    let mut arguments = fixture.access().options();
     arguments.extend(tls_suite.curl_options().map(str::to_owned));
     for size in SUITE_SIZES_BYTES {
-        arguments.extend(scene.named(tls_suite.host(), size)?);
+        arguments.extend(fixture.named(tls_suite.host(), size)?);
     }
-    let mut curl = Curl::start(scene.stage.client(), &arguments)?;
+    let mut curl = Curl::start(fixture.setup.client(), &arguments)?;
     for size in SUITE_SIZES_BYTES {
         curl.read_checked(files::content(size), 0, size)?;
     }
@@ -161,17 +165,17 @@ fn by_suite(scene: Scene<'_>, tls_suite: &TlsSuite) -> Result<Outcome> {
 }
 
 /// curl checks the name itself; who names nobody known is shown the first certificate.
-fn names(scene: Scene<'_>) -> Result<Outcome> {
+fn names(fixture: Fixture<'_>) -> Result<Outcome> {
     for host in [Identities::FIRST, Identities::SECOND] {
-        let mut arguments = scene.access().options();
-        arguments.extend(scene.named(host, 4096)?);
-        let mut curl = Curl::start(scene.stage.client(), &arguments)?;
+        let mut arguments = fixture.access().options();
+        arguments.extend(fixture.named(host, 4096)?);
+        let mut curl = Curl::start(fixture.setup.client(), &arguments)?;
         curl.read_checked(files::content(4096), 0, 4096)?;
         curl.finish().context(host)?;
     }
     let mut arguments = vec!["--insecure".to_owned(), "--verbose".to_owned()];
-    arguments.extend(scene.named("unknown.test", 4096)?);
-    let mut curl = Curl::start(scene.stage.client(), &arguments)?;
+    arguments.extend(fixture.named("unknown.test", 4096)?);
+    let mut curl = Curl::start(fixture.setup.client(), &arguments)?;
     curl.read_checked(files::content(4096), 0, 4096)?;
     let said = curl.finish()?;
     let expected = format!("subject: CN={}", Identities::FIRST);
@@ -180,10 +184,10 @@ fn names(scene: Scene<'_>) -> Result<Outcome> {
 }
 
 /// A large file while keys change every [`KEY_RECORDS_MAX`] records.
-pub(crate) fn run_many_keys(suite: &mut Suite, scene: Scene<'_>) {
-    let label = scene.label(&format!("a new key every {KEY_RECORDS_MAX} records"));
+pub(crate) fn run_many_keys(suite: &mut Suite, fixture: Fixture<'_>) {
+    let label = fixture.label(&format!("a new key every {KEY_RECORDS_MAX} records"));
     suite.run(&label, || {
-        files::fetch(scene.stage, scene.access(), Family::V4, LARGE_BYTES)?;
-        scene.serves_on()
+        files::fetch(fixture.setup, fixture.access(), Family::V4, LARGE_BYTES)?;
+        fixture.serves_on()
     });
 }

@@ -1,4 +1,4 @@
-//! Where a group of checks plays: namespaces, a link, and a server on it.
+//! What a group of checks needs: namespaces, a link, and a server on it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ enum Wiring {
     Tap(Namespace),
 }
 
-/// Which internet protocol a check speaks.
+/// Which internet protocol a check uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -77,12 +77,12 @@ pub(crate) enum Subject {
 
 /// Namespaces and how to start a server in them.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Setup {
     wiring: Wiring,
     subject: Subject,
 }
 
-impl Stage {
+impl Setup {
     /// Two namespaces joined by a veth pair.
     pub(crate) fn packet(subject: &Subject) -> Result<Self> {
         Ok(Self {
@@ -189,7 +189,7 @@ impl Stage {
     fn start_nginx(
         &self,
         root: &Path,
-        is_impatient: bool,
+        has_short_timeouts: bool,
         identities: Option<&Identities>,
     ) -> Result<Server> {
         for address in [
@@ -203,7 +203,7 @@ impl Stage {
         let address = SocketAddr::new("::".parse()?, PORT);
         let config = NginxConfig::reference(root, address)?;
         if let Some(identities) = identities {
-            config.add(&identities.nginx_directives(root, is_impatient))?;
+            config.add(&identities.nginx_directives(root, has_short_timeouts))?;
         }
         config.start(self.server(), None)
     }
