@@ -371,17 +371,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn passes_are_counted_from_the_first_reply_unless_asked_otherwise() {
+    fn parse(flags: &str) -> Result<WireArgs, clap::Error> {
         #[derive(clap::Parser)]
         struct Cli {
             #[command(flatten)]
             args: WireArgs,
         }
+        let line = format!("wire --server 10.0.0.1:80 {flags}");
+        let cli: Cli = clap::Parser::try_parse_from(line.split_whitespace())?;
+        Ok(cli.args)
+    }
+
+    #[test]
+    fn paths_come_from_the_line_and_from_a_file_and_have_one_size() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("paths");
+        std::fs::write(&file, "/b\n/c\n/b\n").unwrap();
+        let flags = format!("/a --paths-from {}", file.display());
+        let asked = |flags: &str| {
+            let paths = parse(flags).unwrap().paths().unwrap();
+            let of = |it| (paths.path(it).to_owned(), paths.size(it));
+            (0..4).map(of).collect::<Vec<_>>()
+        };
+        let all = |size| ["/a", "/b", "/c", "/b"].map(|path| (path.to_owned(), size));
+        assert_eq!(asked(&flags), all(None));
+        assert_eq!(asked(&format!("{flags} --expect-bytes 7")), all(Some(7)));
+        // A directory has sizes of its own.
+        let both = format!("{flags} --expect-bytes 7 --directory /");
+        parse(&both).expect_err("two sizes of one object");
+        std::fs::write(&file, "b\n").unwrap();
+        parse(&flags).unwrap().paths().expect_err("no slash");
+        std::fs::remove_file(&file).unwrap();
+        let missing = parse(&flags).unwrap().paths().expect_err("no file");
+        assert!(format!("{missing:#}").contains("reading"), "{missing:#}");
+    }
+
+    #[test]
+    fn passes_are_counted_from_the_first_reply_unless_asked_otherwise() {
         let work = |flags: &str| {
-            let line = format!("wire --server 10.0.0.1:80 /a {flags}");
-            let cli: Cli = clap::Parser::parse_from(line.split_whitespace());
-            let work = cli.args.warm_up_work();
+            let work = parse(&format!("/a {flags}")).unwrap().warm_up_work();
             (work.replies, work.bytes)
         };
         assert_eq!(work(""), (3, 1_000_000));

@@ -59,7 +59,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 8] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["bench", "load", "sim", "testbed", "wire"]),
+    ("xtask", &["bench", "sim", "testbed", "wire"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
