@@ -118,7 +118,10 @@ impl Name {
 
 /// Runs the bench.
 pub(crate) fn run_command(options: &HandshakesOptions) -> Result<()> {
-    ensure!(options.connections > 0, "nobody to shake hands with");
+    ensure!(
+        options.connections > 0,
+        "--connections is 0: no handshake would be made"
+    );
     if options.beside_streams {
         return overload::run_command(options);
     }

@@ -141,7 +141,7 @@ pub(crate) fn address(contender: &Contender, is_tls: bool) -> Result<SocketAddr>
 
 /// Everything set up for the runs. Fields are undone in the order they stand here.
 pub(crate) struct Lab {
-    pub(crate) cable: VethPair,
+    pub(crate) veth: VethPair,
     /// Where `atlas-bench wire` makes its TAP.
     pub(crate) wire: Namespace,
     /// Apache Traffic Server's cache, if it was asked for.
@@ -164,19 +164,19 @@ impl Lab {
         let load_before = fs::read_to_string("/proc/loadavg").context("reading the load")?;
         let load_before = load_before.trim().to_owned();
         let mut undo = Undo::default();
-        let cable = VethPair::new()?;
+        let veth = VethPair::new()?;
         let wire = Namespace::new("w")?;
         allow_cubic(&mut undo)?;
         undo.set(Path::new(BACKLOG), BACKLOG_FRAMES)?;
-        for namespace in [&cable.server, &cable.client, &wire] {
+        for namespace in [&veth.server, &veth.client, &wire] {
             tune_kernel_tcp(namespace)?;
         }
-        free_ports(&cable)?;
-        steer(&cable, steering)?;
+        free_ports(&veth)?;
+        steer(&veth, steering)?;
         eprintln!("making the bench disk");
         let bench_disk = BenchDisk::new(total_bytes, object_bytes, copies, CLIENT_CORE)?;
         Ok(Self {
-            cable,
+            veth,
             wire,
             traffic_server: None,
             bench_disk,
@@ -189,7 +189,7 @@ impl Lab {
     /// A server on the veth pair.
     pub(crate) fn veth(&self, is_tls: bool) -> Place<'_> {
         Place {
-            namespace: &self.cable.server,
+            namespace: &self.veth.server,
             is_tls,
         }
     }
@@ -343,7 +343,7 @@ impl Lab {
     fn network(&self) -> Result<String> {
         let interface = format!("/sys/class/net/{}", VethPair::CLIENT_INTERFACE);
         let receive = self
-            .cable
+            .veth
             .client
             .command("cat")
             .arg(format!("{interface}/queues/rx-0/rps_cpus"))
@@ -356,7 +356,7 @@ impl Lab {
         let mut receive = receive.split_whitespace();
         let mut next = || receive.next().unwrap_or("?").to_owned();
         Ok(format!(
-            "veth, offloads default, client's RPS mask {}, MTU {}, kernel TCP {}",
+            "wire: a TAP, see bench/README.md; veth: offloads default, client's RPS mask {}, MTU {}, kernel TCP {}",
             next(),
             next(),
             next()
@@ -377,10 +377,10 @@ pub(crate) fn stop(server: Server) -> Result<Stopped> {
 }
 
 /// The hosts steered have their packets processed on their own core. Undone with the namespaces.
-fn steer(cable: &VethPair, steering: Steering) -> Result<()> {
+fn steer(veth: &VethPair, steering: Steering) -> Result<()> {
     let ends = [
-        (&cable.server, VethPair::SERVER_INTERFACE, SERVER_CORE),
-        (&cable.client, VethPair::CLIENT_INTERFACE, CLIENT_CORE),
+        (&veth.server, VethPair::SERVER_INTERFACE, SERVER_CORE),
+        (&veth.client, VethPair::CLIENT_INTERFACE, CLIENT_CORE),
     ];
     let steered = match steering {
         Steering::Sender => 0,
@@ -427,9 +427,9 @@ fn allow_cubic(undo: &mut Undo) -> Result<()> {
 /// Ports for thousands of connections from one address, a second or at once, of a turn right behind
 /// another. When most are taken the kernel looks for a free one for milliseconds, at each connect:
 /// 16,000 connections then took half a minute to open, and servers tired of the first of them.
-fn free_ports(cable: &VethPair) -> Result<()> {
-    cable.client.set("ipv4/tcp_tw_reuse", "1")?;
-    cable.client.set("ipv4/ip_local_port_range", "1024 65535")
+fn free_ports(veth: &VethPair) -> Result<()> {
+    veth.client.set("ipv4/tcp_tw_reuse", "1")?;
+    veth.client.set("ipv4/ip_local_port_range", "1024 65535")
 }
 
 fn processor() -> Result<String> {

@@ -48,9 +48,9 @@ pub(crate) struct Load<'a> {
     pub(crate) tls: Option<(Version, Suite)>,
 }
 
-/// How the bodies of a sample are to be beside the objects.
+/// How the bodies of a sample are compared with the objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Likeness {
+pub(crate) enum BodyCheck {
     /// The same.
     Same,
     /// As long, and unlike them everywhere.
@@ -84,11 +84,11 @@ impl Load<'_> {
     }
 
     /// Fetches a sample spread over all objects and looks at every byte; how many were right.
-    pub(crate) fn verify(&self, likeness: Likeness) -> Result<u64> {
+    pub(crate) fn verify(&self, body_check: BodyCheck) -> Result<u64> {
         let step = (self.objects / SAMPLE_OBJECTS).max(1);
         let mut command = self.command(&self.urls(step, SAMPLE_OBJECTS), SAMPLE_CONNECTIONS)?;
         command.args(["--once", "--verify"]);
-        if likeness == Likeness::Sealed {
+        if body_check == BodyCheck::Sealed {
             command.arg("--verify-sealed");
         }
         let verified = self.read(&mut command)?.verified_replies;
@@ -155,7 +155,7 @@ pub(crate) fn tls_command(lab: &Lab, instruments: &Path, tls: (Version, Suite)) 
 }
 
 fn plain_command(lab: &Lab, instruments: &Path) -> Command {
-    let mut command = lab.cable.client.command("taskset");
+    let mut command = lab.veth.client.command("taskset");
     command.args(["-c", &CLIENT_CORE.to_string()]);
     command.arg(instruments).args(["load", "--json"]);
     command

@@ -1,5 +1,5 @@
-//! What the servers of a bench over TLS shake hands with: one key, one certificate, and an
-//! authority made for the run and forgotten with it.
+//! The credentials of the servers of a bench over TLS: one key, one certificate, and an authority made
+//! for the run and deleted with it.
 //!
 //! What the client offers is its command line's ([`super::load`]). Bounded by: nothing to bound.
 
@@ -41,7 +41,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What the servers of a run shake hands with, in files that go when it is dropped.
+/// The credentials of the servers of a run, in files that are deleted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     /// What the client is to trust.

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::content::{Likeness, OBJECT_SEED, Reference};
+use crate::content::{BodyCheck, OBJECT_SEED, Reference};
 use crate::schedule::{Amount, Pace};
 use crate::socket::check_sources;
 use crate::tls::{ClientOptions, Suite, Version, client_config};
@@ -227,7 +227,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Verification {
     pub(crate) reference: Reference,
-    pub(crate) likeness: Likeness,
+    pub(crate) body_check: BodyCheck,
     /// So many of the URLs; all if none.
     pub(crate) sample: Option<usize>,
 }
@@ -400,10 +400,10 @@ fn verification(args: &LoadArgs) -> Option<Verification> {
             .verify_against
             .clone()
             .map_or(Reference::Seeded(args.verify_seed), Reference::Directory),
-        likeness: if args.verify_sealed {
-            Likeness::Sealed
+        body_check: if args.verify_sealed {
+            BodyCheck::Sealed
         } else {
-            Likeness::Same
+            BodyCheck::Same
         },
         sample: args.verify_sample,
     })
@@ -493,7 +493,7 @@ mod tests {
         let covered = |sample, urls: u32| -> Vec<u32> {
             let verification = Verification {
                 reference: Reference::Seeded(0),
-                likeness: Likeness::Same,
+                body_check: BodyCheck::Same,
                 sample: Some(sample),
             };
             (0..urls)

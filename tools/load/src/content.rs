@@ -69,7 +69,7 @@ impl Content {
     /// The first byte that differs, by its offset; bytes past the end of the object.
     pub fn check(self, offset: u64, bytes: &[u8]) -> Result<()> {
         let source = Source::Seeded(self);
-        compare(&source, Likeness::Same, offset, bytes)
+        compare(&source, BodyCheck::Same, offset, bytes)
     }
 }
 
@@ -92,9 +92,9 @@ pub(crate) enum Reference {
     Seeded(u64),
 }
 
-/// How a body is to be beside the reference.
+/// How a body is compared with the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Likeness {
+pub(crate) enum BodyCheck {
     /// The same, byte by byte.
     Same,
     /// As long, and different in every piece: sealed for a measurement, with nobody to open it.
@@ -106,7 +106,7 @@ impl Reference {
     ///
     /// # Errors
     /// A path that names no object of the reference.
-    pub(crate) fn open(&self, path: &str, likeness: Likeness) -> Result<Check> {
+    pub(crate) fn open(&self, path: &str, body_check: BodyCheck) -> Result<Check> {
         let path = path.split('?').next().unwrap_or(path);
         let source = match self {
             Self::Directory(directory) => {
@@ -125,7 +125,7 @@ impl Reference {
         };
         Ok(Check {
             source,
-            likeness,
+            body_check,
             offset: 0,
         })
     }
@@ -178,7 +178,7 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct Check {
     source: Source,
-    likeness: Likeness,
+    body_check: BodyCheck,
     offset: u64,
 }
 
@@ -195,11 +195,11 @@ impl Check {
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<()> {
         let offset = self.offset;
         self.offset += bytes.len() as u64;
-        compare(&self.source, self.likeness, offset, bytes)
+        compare(&self.source, self.body_check, offset, bytes)
     }
 }
 
-fn compare(source: &Source, likeness: Likeness, offset: u64, bytes: &[u8]) -> Result<()> {
+fn compare(source: &Source, body_check: BodyCheck, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = offset.saturating_add(bytes.len() as u64);
     if end > source.size_bytes() {
         bail!("{} bytes past the end", end - source.size_bytes());
@@ -209,13 +209,13 @@ fn compare(source: &Source, likeness: Likeness, offset: u64, bytes: &[u8]) -> Re
     for piece in bytes.chunks(PIECE_BYTES) {
         let expected = &mut expected[..piece.len()];
         source.fill(at, expected)?;
-        match likeness {
-            Likeness::Same if piece != expected => {
+        match body_check {
+            BodyCheck::Same if piece != expected => {
                 let wrong = piece.iter().zip(&*expected).position(|(a, b)| a != b);
                 bail!("wrong byte at offset {}", at + wrong.unwrap_or(0) as u64);
             }
-            Likeness::Same => {}
-            Likeness::Sealed => check_sealed(at, expected, piece)?,
+            BodyCheck::Same => {}
+            BodyCheck::Sealed => check_sealed(at, expected, piece)?,
         }
         at += piece.len() as u64;
     }
@@ -289,14 +289,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("a"), b"0123456789").expect("a file");
         let reference = Reference::Directory(directory.path().to_path_buf());
-        let mut check = reference.open("/a?x=1", Likeness::Same).expect("there");
+        let mut check = reference.open("/a?x=1", BodyCheck::Same).expect("there");
         assert_eq!(check.size_bytes(), Some(10));
         check.read(b"01234").expect("the first half");
         check.read(b"56789").expect("the second");
         assert!(check.read(b"x").is_err(), "past the end");
-        assert!(reference.open("/b", Likeness::Same).is_err());
-        assert!(reference.open("/x/../a", Likeness::Same).is_err());
-        let mut check = reference.open("/a", Likeness::Same).expect("there");
+        assert!(reference.open("/b", BodyCheck::Same).is_err());
+        assert!(reference.open("/x/../a", BodyCheck::Same).is_err());
+        let mut check = reference.open("/a", BodyCheck::Same).expect("there");
         check.read(b"01").expect("right");
         let error = check.read(b"2x").expect_err("wrong");
         assert!(error.to_string().contains("offset 3"), "{error}");
@@ -309,7 +309,7 @@ mod tests {
         Content::new(6, 256).fill(0, &mut plain);
         let mut body: Vec<u8> = plain.iter().map(|byte| !byte).collect();
         let read = |body: &[u8]| {
-            let mut check = reference.open("/5", Likeness::Sealed)?;
+            let mut check = reference.open("/5", BodyCheck::Sealed)?;
             check.read(&body[..40])?;
             check.read(&body[40..])
         };

@@ -178,6 +178,18 @@ fn cost(results: &Results, cell: &Cell, server: &str) -> Option<String> {
     Some(interval(&median(results, cell, server, Measured::cost)?, 3))
 }
 
+/// Two tables: Gb/s, and what a GB costs.
+fn rates_and_costs(text: &mut String, results: &Results, columns: &[(String, Cell)]) {
+    text.push_str("Gb/s of bodies:\n\n");
+    table(text, results, columns, |cell, server| {
+        rate(results, cell, server)
+    });
+    text.push_str("Busy seconds of the server's core for each GB:\n\n");
+    table(text, results, columns, |cell, server| {
+        cost(results, cell, server)
+    });
+}
+
 fn titled(cells: Vec<Cell>, title: impl Fn(&Cell) -> String) -> Vec<(String, Cell)> {
     cells.into_iter().map(|it| (title(&it), it)).collect()
 }
@@ -197,16 +209,10 @@ fn by_connections(text: &mut String, results: &Results) {
         let columns = titled(found, |it| thousands(it.connections.into()));
         let _ = writeln!(
             text,
-            "## {} from a cold disk, by connections\nGb/s of bodies:\n",
+            "## {} from a cold disk, by connections",
             capital(security(is_tls))
         );
-        table(text, results, &columns, |cell, server| {
-            rate(results, cell, server)
-        });
-        let _ = writeln!(text, "Busy seconds of the server's core for each GB:\n");
-        table(text, results, &columns, |cell, server| {
-            cost(results, cell, server)
-        });
+        rates_and_costs(text, results, &columns);
         ratios(text, results, &columns);
     }
     let _ = writeln!(
@@ -256,17 +262,11 @@ fn by_cache(text: &mut String, results: &Results) {
         let _ = writeln!(
             text,
             "## {}, by share of requests that the page cache holds\n{} connections. Atlas has no page cache and reads \
-             everything from the disk.\n\nGb/s of bodies:\n",
+             everything from the disk.\n",
             capital(security(is_tls)),
             thousands(connections.into())
         );
-        table(text, results, &columns, |cell, server| {
-            rate(results, cell, server)
-        });
-        let _ = writeln!(text, "Busy seconds of the server's core for each GB:\n");
-        table(text, results, &columns, |cell, server| {
-            cost(results, cell, server)
-        });
+        rates_and_costs(text, results, &columns);
         ratios(text, results, &columns);
     }
 }
@@ -370,7 +370,7 @@ fn losses(text: &mut String, results: &Results) {
     }
     let _ = writeln!(
         text,
-        "## Loss\nPackets of the server lost at random, cold. Gb/s of bodies:\n"
+        "## Loss\nPackets of the server lost at random, cold.\n"
     );
     let columns = titled(found, |it| {
         format!(
@@ -379,13 +379,7 @@ fn losses(text: &mut String, results: &Results) {
             f64::from(it.loss_ppm) / 1e4
         )
     });
-    table(text, results, &columns, |cell, server| {
-        rate(results, cell, server)
-    });
-    let _ = writeln!(text, "Busy seconds of the server's core for each GB:\n");
-    table(text, results, &columns, |cell, server| {
-        cost(results, cell, server)
-    });
+    rates_and_costs(text, results, &columns);
 }
 
 /// The second medium beside the first: both must point the same way.
@@ -495,8 +489,9 @@ fn environment(text: &mut String, results: &Results) {
     let _ = writeln!(
         text,
         "## How it was measured\nMade by `{}`; order drawn from seed {}. `bench/README.md` says what each figure \
-         is. Intervals hold the median with a probability of 97 % where there are six rounds, of 50 % where there are \
-         two (least and greatest).\n\n| | |\n|---|---|",
+         is. Intervals go from the least of a cell's rounds to the greatest: they hold the median with a probability \
+         of 97 % where there are six, 94 % five, 88 % four, 75 % three, 50 % two, and say nothing where there is one.\n\n\
+         | | |\n|---|---|",
         environment.command, environment.seed
     );
     for (name, value) in &environment.machine {

@@ -72,32 +72,30 @@ fn plots(results: &Results) -> Vec<Plot<'static>> {
         let cold = cells(results, |it| {
             is_usual(it) && it.is_tls == is_tls && it.cached_percent == 0
         });
-        let columns = |cells: &[Cell]| -> Vec<(String, Cell)> {
-            let title = |it: &Cell| thousands(it.connections.into());
-            cells.iter().map(|it| (title(it), *it)).collect()
-        };
+        let title = |it: &Cell| thousands(it.connections.into());
+        let columns: Vec<_> = cold.iter().map(|it| (title(it), *it)).collect();
         let [rate, cost, cached] = files;
-        plots.push(Plot {
+        let rate = Plot {
             file: rate,
             title: format!("{name} from a cold disk, one core: Gb/s"),
             x_title: "connections",
             y_title: "Gb/s of bodies",
-            columns: columns(&cold),
+            columns: columns.clone(),
             value: Measured::gbps,
-        });
-        plots.push(Plot {
+        };
+        let cost = Plot {
             file: cost,
             title: format!("{name} from a cold disk: what a GB costs the server's core"),
             x_title: "connections",
             y_title: "busy seconds for each GB",
-            columns: columns(&cold),
+            columns,
             value: Measured::cost,
-        });
+        };
         let mut by_cache = cells(results, |it| is_usual(it) && it.is_tls == is_tls);
         let connections = by_cache.iter().find(|it| it.cached_percent > 0);
         let connections = connections.map(|it| it.connections);
         by_cache.retain(|it| Some(it.connections) == connections);
-        plots.push(Plot {
+        let cached = Plot {
             file: cached,
             title: format!("{name} by what the page cache holds, one core: Gb/s"),
             x_title: "requests for cached objects, %",
@@ -107,7 +105,8 @@ fn plots(results: &Results) -> Vec<Plot<'static>> {
                 .map(|it| (it.cached_percent.to_string(), *it))
                 .collect(),
             value: Measured::gbps,
-        });
+        };
+        plots.extend([rate, cost, cached]);
     }
     plots
 }

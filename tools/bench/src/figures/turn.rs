@@ -21,7 +21,7 @@ use super::cell::{Cell, Medium};
 use super::results::{Delay, Measured, Outcome, float};
 use super::wire;
 use crate::lab::{Contender, Lab, Place, address, stop};
-use crate::load::{Cost, Likeness, Load, cores};
+use crate::load::{BodyCheck, Cost, Load, cores};
 
 /// What the hypervisor may take of the server's core in a window.
 const STOLEN_SHARE_MAX: f64 = 0.05;
@@ -89,13 +89,12 @@ impl Turns<'_> {
     }
 
     fn wire(&self, contender: &Contender, cell: &Cell, seed: u64) -> Result<Outcome> {
-        let objects = self.objects(contender)?;
+        let (objects, device) = self.storage(contender)?;
         let place = Place {
             namespace: &self.lab.wire,
             is_tls: cell.is_tls,
         };
         let paths = self.paths(cell, objects)?;
-        let device = self.device(contender)?;
         let run = wire::Run {
             lab: self.lab,
             instruments: self.instruments,
@@ -108,22 +107,17 @@ impl Turns<'_> {
         };
         let _tap = wire::Tap::new(&self.lab.wire)?;
         let start = || self.lab.start(place, contender, &self.arguments(cell)?);
-        // Atlas waits for a carrier, which the clients' end is. The others, and their caches, are ready
-        // before anybody asks.
-        let (clients, server) = if contender.is_atlas() {
-            let clients = run.start()?;
-            (Ok(clients), start())
-        } else {
-            let server = start();
-            (run.start(), server)
+        // What a server reads to get ready is not counted, except of Atlas: it waits for a carrier, which
+        // the clients' end is. The others, and their caches, are ready before anybody asks.
+        let first = (!contender.is_atlas()).then(start);
+        let before = read_bytes(device)?;
+        let clients = run.start()?;
+        let server = match first.unwrap_or_else(start) {
+            Ok((server, _)) => server,
+            Err(error) => return failed(error),
         };
-        let (clients, server) = match (clients, server) {
-            (clients, Ok((server, _))) => (clients?, server),
-            (_, Err(error)) => return failed(error),
-        };
-        let before = read_bytes(&device)?;
         let report = clients.finish()?;
-        let read = read_bytes(&device)? - before;
+        let read = read_bytes(device)? - before;
         let server_memory = memory(&server);
         let sent = match end(contender, server) {
             Ok(sent) => sent,
@@ -181,7 +175,7 @@ impl Turns<'_> {
 
     /// The second medium: clients with the kernel's TCP.
     fn veth(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
-        let objects = self.objects(contender)?;
+        let (objects, _) = self.storage(contender)?;
         let place = self.lab.veth(cell.is_tls);
         let (server, address) = self.lab.start(place, contender, &self.arguments(cell)?)?;
         let load = Load {
@@ -198,8 +192,8 @@ impl Turns<'_> {
             format!("--seconds={}", super::plan::WINDOW_SECONDS),
         ])?;
         let verified_replies = load.verify(match contender {
-            Contender::AtlasEmulated(_) => Likeness::Sealed,
-            _ => Likeness::Same,
+            Contender::AtlasEmulated(_) => BodyCheck::Sealed,
+            _ => BodyCheck::Same,
         })?;
         let server_memory = memory(&server);
         end(contender, server)?;
@@ -235,27 +229,15 @@ impl Turns<'_> {
         })
     }
 
-    /// What a server can serve.
-    fn objects(&self, contender: &Contender) -> Result<Objects> {
-        match contender {
-            Contender::TrafficServer => {
-                let made = self.lab.traffic_server();
-                Ok(made.context("it has no device for its cache")?.objects)
-            }
-            _ => Ok(self.lab.disk().objects),
+    /// What a server can serve, and the disk it serves from.
+    fn storage(&self, contender: &Contender) -> Result<(Objects, &str)> {
+        if *contender == Contender::TrafficServer {
+            let made = self.lab.traffic_server();
+            let made = made.context("it has no device for its cache")?;
+            return Ok((made.objects, &made.device));
         }
-    }
-
-    /// The disk it serves from.
-    fn device(&self, contender: &Contender) -> Result<String> {
-        match contender {
-            Contender::TrafficServer => {
-                let made = self.lab.traffic_server();
-                let made = made.context("it has no device for its cache")?;
-                Ok(made.device.clone())
-            }
-            _ => Ok(self.lab.disk().device.clone()),
-        }
+        let disk = self.lab.disk();
+        Ok((disk.objects, &disk.device))
     }
 
     /// Writes the list of what is asked.
