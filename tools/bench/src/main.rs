@@ -20,7 +20,7 @@ Examples:
   1,000 connections over TLS for a minute, reply lengths and TLS records counted:
     atlas-bench load -c 1000 -s 60 --insecure 'https://10.77.0.2/{0..999}.bin'
 
-  What a disk gives by reads in flight, by read size and by system call:
+  What a disk gives by reads in flight and by read size:
     atlas-bench disk --make /srv/test.bin --bytes 4G
 
   A server's cost as behind a NIC, by 64 clients that see headers only:
@@ -52,7 +52,7 @@ struct Cli {
 enum Command {
     /// Ask a server for objects over thousands of connections, and count and check what comes
     Load(load::LoadArgs),
-    /// Read a file or disk: latency, throughput and CPU time by window, read size and system call
+    /// Read a file or disk: latency, throughput and CPU time by window and read size
     Disk(disk::DiskArgs),
     /// Load a server through a TAP that behaves as a NIC does, with clients that see headers only
     Wire(nic_wire::WireArgs),

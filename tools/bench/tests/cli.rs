@@ -65,6 +65,25 @@ fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
 }
 
 #[test]
+fn without_fio_only_what_compares_with_it_is_refused_and_nothing_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = directory.path().join("made");
+    let disk = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_atlas-bench"));
+        command.args(["disk", "--make"]).arg(&made);
+        command.args(words).env("PATH", directory.path());
+        command.output().unwrap()
+    };
+    let output = disk(&["--fio", "libaio"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("install it"), "{text}");
+    assert!(!made.exists());
+    let text = stderr(&disk(&["--bytes", "4K"]));
+    assert!(made.exists() && !text.contains("fio"), "{text}");
+}
+
+#[test]
 fn usage_errors_exit_with_two() {
     for words in [
         &[][..],

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::plan::{BackendKind, Series};
+use crate::fio::Engine;
+use crate::plan::Series;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,17 +14,17 @@ Examples:
     atlas-bench disk --make /srv/test.bin --bytes 4G --json > disk.json
   throughput and latency against the window, on a whole disk (only read):
     atlas-bench disk --series window /dev/nvme0n1
-  what a read costs by pread and by diskmap, fio beside:
-    atlas-bench disk --series size --backends diskmap,pread --fio /srv/test.bin
+  what a read costs by size, beside fio's io_uring and its pread in threads:
+    atlas-bench disk --series size --fio io_uring,psync /srv/test.bin
 
-CPU seconds are those of this process. Interrupts and the kernel's own threads are not in them;
-\"busy\" is the time of all cores that were not idle, whoever kept them.";
+CPU seconds are those of this process, beside fio those of fio. Interrupts and the kernel's own
+threads are not in them; \"busy\" is the time of all cores that were not idle, whoever kept them.";
 
 /// Headings of the options of one series.
 const WINDOW_SERIES: &str = "Window series";
 const SIZE_SERIES: &str = "Size series";
 
-/// Measures a disk: latency, throughput and CPU time by window, read size and way to read.
+/// Measures a disk: latency, throughput and CPU time by window and read size, fio beside.
 ///
 /// Random O_DIRECT reads of one file or block device, which is never written to.
 #[derive(Args, Clone, Debug)]
@@ -89,16 +90,6 @@ pub struct DiskArgs {
         help_heading = SIZE_SERIES
     )]
     pub size_windows: Vec<u32>,
-    /// Ways to read
-    #[arg(
-        long,
-        value_name = "NAME,NAME",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "diskmap,uring,aio,pread",
-        help_heading = SIZE_SERIES
-    )]
-    pub backends: Vec<BackendKind>,
     /// Length of each measurement, seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub seconds: f64,
@@ -108,9 +99,9 @@ pub struct DiskArgs {
     /// Compare every byte with what --make writes; costs CPU time, which the report then shows
     #[arg(long)]
     pub verify: bool,
-    /// Run fio beside each measurement: the same reads
-    #[arg(long)]
-    pub fio: bool,
+    /// Run fio after each measurement, by these of its engines: the same reads
+    #[arg(long, value_name = "NAME,NAME", value_enum, value_delimiter = ',')]
+    pub fio: Vec<Engine>,
     /// Print the report as one line of JSON
     #[arg(long)]
     pub json: bool,
@@ -146,6 +137,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Plan;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -172,8 +164,33 @@ mod tests {
         assert_eq!(args.window_sizes, [16_384, 65_536]);
         assert_eq!((args.sizes[0], args.sizes[6]), (4096, 262_144));
         assert_eq!(args.size_windows, [1, 128]);
-        assert_eq!(args.backends.len(), 4);
         assert_eq!(args.series.len(), 2);
+        assert!(args.fio.is_empty(), "fio need not be there");
+    }
+
+    #[test]
+    fn fio_runs_by_the_engines_that_are_named() {
+        let parse = |engines| Cli::try_parse_from(["disk", "--fio", engines, "/dev/null"]);
+        let all = [
+            Engine::IoUring,
+            Engine::IoUringFixed,
+            Engine::Libaio,
+            Engine::Psync,
+        ];
+        let names = all.map(Engine::name).join(",");
+        assert_eq!(
+            parse(&names)
+                .unwrap_or_else(|error| panic!("{error}"))
+                .args
+                .fio,
+            all
+        );
+        let twice = Cli::parse_from(["disk", "--fio", "libaio,psync,libaio", "/dev/null"]);
+        let plan = Plan::new(&twice.args).unwrap();
+        assert_eq!(plan.engines, [Engine::Libaio, Engine::Psync]);
+        for wrong in ["", "aio", "diskmap"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! fio beside us: the same reads, its own figures. Opens for reading only (`--readonly`).
+//! fio beside us: the same file, read size and reads in flight, by its engines, with its own
+//! figures. It opens for reading only (`--readonly`).
+//!
+//! Refuses a machine without fio, and what fio prints if it is not its JSON. Bounded by the plan:
+//! fio runs as long as we measure, with at most a window of reads or threads.
 //!
 //! Its latency runs from the end of a submission, ours from before it; and left to itself it
 //! submits each read by a call of its own, where we submit what there is. It counts the CPU time of
@@ -9,9 +13,54 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::plan::{BackendKind, Job};
+use crate::plan::Job;
+
+/// An engine of fio, and how it is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+pub enum Engine {
+    /// io_uring without registered memory and files, as most programs use it
+    #[value(name = "io_uring")]
+    #[serde(rename = "io_uring")]
+    IoUring,
+    /// io_uring with both, as diskmap uses it
+    #[value(name = "io_uring-fixed")]
+    #[serde(rename = "io_uring-fixed")]
+    IoUringFixed,
+    /// Linux native AIO: io_submit, io_getevents
+    #[value(name = "libaio")]
+    #[serde(rename = "libaio")]
+    Libaio,
+    /// One pread at a time, in as many threads as reads in flight
+    #[value(name = "psync")]
+    #[serde(rename = "psync")]
+    Psync,
+}
+
+impl Engine {
+    /// As on the command line and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IoUring => "io_uring",
+            Self::IoUringFixed => "io_uring-fixed",
+            Self::Libaio => "libaio",
+            Self::Psync => "psync",
+        }
+    }
+
+    /// The name fio knows, the reads in flight of each thread, and how many threads.
+    const fn means(self, window: u32) -> (&'static str, u32, u32) {
+        match self {
+            Self::IoUring | Self::IoUringFixed => ("io_uring", window, 1),
+            Self::Libaio => ("libaio", window, 1),
+            Self::Psync => ("psync", 1, window),
+        }
+    }
+}
 
 /// What fio measured.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -33,16 +82,22 @@ const CPU_ERROR_MAX: f64 = 0.1;
 /// Refuses a machine without fio before anything is measured.
 pub(crate) fn check() -> Result<()> {
     let output = Command::new("fio").arg("--version").output();
-    let output = output.context("running fio: install it, or leave out --fio")?;
+    let output =
+        output.context("fio cannot be run: install it (package fio), or leave out --fio")?;
     ensure!(output.status.success(), "fio --version: {}", output.status);
     Ok(())
 }
 
 /// Runs fio for `time`.
-pub(crate) fn measure(path: &Path, job: &Job, time: Duration) -> Result<PeerSample> {
+pub(crate) fn measure(
+    path: &Path,
+    engine: Engine,
+    job: &Job,
+    time: Duration,
+) -> Result<PeerSample> {
     let path = path.to_str().context("fio takes no such file name")?;
     let output = Command::new("fio")
-        .args(arguments(path, job, time))
+        .args(arguments(path, engine, job, time))
         .output()
         .context("running fio")?;
     ensure!(
@@ -51,21 +106,12 @@ pub(crate) fn measure(path: &Path, job: &Job, time: Duration) -> Result<PeerSamp
         output.status,
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    let (_, _, threads) = means(job);
+    let (_, _, threads) = engine.means(job.window);
     parse(&output.stdout, threads).context("reading what fio printed")
 }
 
-/// fio's engine for a job, the reads in flight of each thread, and how many threads.
-fn means(job: &Job) -> (&'static str, u32, u32) {
-    match job.backend {
-        BackendKind::Diskmap | BackendKind::Uring => ("io_uring", job.window, 1),
-        BackendKind::Aio => ("libaio", job.window, 1),
-        BackendKind::Pread => ("psync", 1, job.window),
-    }
-}
-
-fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
-    let (engine, depth, threads) = means(job);
+fn arguments(path: &str, engine: Engine, job: &Job, time: Duration) -> Vec<String> {
+    let (name, depth, threads) = engine.means(job.window);
     let mut arguments = vec![
         "--name=atlas".to_owned(),
         // fio takes a colon for the end of a name.
@@ -75,7 +121,7 @@ fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
         "--direct=1".to_owned(),
         "--norandommap".to_owned(),
         "--randrepeat=0".to_owned(),
-        format!("--ioengine={engine}"),
+        format!("--ioengine={name}"),
         format!("--bs={}", job.read_bytes),
         format!("--iodepth={depth}"),
         format!("--numjobs={threads}"),
@@ -85,7 +131,7 @@ fn arguments(path: &str, job: &Job, time: Duration) -> Vec<String> {
         format!("--runtime={}us", time.as_micros()),
         "--output-format=json".to_owned(),
     ];
-    if job.backend == BackendKind::Diskmap {
+    if engine == Engine::IoUringFixed {
         arguments.push("--fixedbufs=1".to_owned());
         arguments.push("--registerfiles=1".to_owned());
     }
@@ -126,31 +172,45 @@ mod tests {
 
     #[test]
     fn fio_is_asked_for_the_same_reads_and_never_writes() {
-        let mut job = Job {
+        let job = Job {
             series: Series::Size,
-            backend: BackendKind::Diskmap,
             read_bytes: 16_384,
             window: 32,
         };
-        let text = arguments("/a:b", &job, Duration::from_secs(1)).join(" ");
+        let text = |path, engine| arguments(path, engine, &job, Duration::from_secs(1)).join(" ");
+        let fixed = text("/a:b", Engine::IoUringFixed);
         for part in [
             "--filename=/a\\:b ",
             "--readonly",
             "--rw=randread",
             "--direct=1",
             "--bs=16384",
+            "--ioengine=io_uring ",
             "--iodepth=32",
             "--numjobs=1",
             "--runtime=1000000us",
             "--fixedbufs=1",
         ] {
-            assert!(text.contains(part), "{part} in {text}");
+            assert!(fixed.contains(part), "{part} in {fixed}");
         }
-        job.backend = BackendKind::Pread;
-        let text = arguments("/a", &job, Duration::from_secs(1)).join(" ");
-        assert!(text.contains("--ioengine=psync"), "{text}");
-        assert!(text.contains("--numjobs=32"), "{text}");
-        assert!(!text.contains("fixedbufs"), "{text}");
+        for (engine, part) in [
+            (
+                Engine::IoUring,
+                "--ioengine=io_uring --bs=16384 --iodepth=32 --numjobs=1 ",
+            ),
+            (
+                Engine::Libaio,
+                "--ioengine=libaio --bs=16384 --iodepth=32 --numjobs=1 ",
+            ),
+            (
+                Engine::Psync,
+                "--ioengine=psync --bs=16384 --iodepth=1 --numjobs=32 ",
+            ),
+        ] {
+            let text = text("/a", engine);
+            assert!(text.contains(part), "{part} in {text}");
+            assert!(!text.contains("fixedbufs"), "{text}");
+        }
     }
 
     #[test]

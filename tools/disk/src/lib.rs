@@ -1,28 +1,30 @@
-//! Measures a disk: how fast, how soon and at what cost it is read, by window, by read size and by
-//! way to read.
+//! Measures a disk: how fast, how soon and at what cost `diskmap` reads it, by window and by read
+//! size, and what fio gets by the same reads.
 //!
 //! ```text
 //! args -> plan (jobs, interleaved, in rounds) -> measure -> stats -> report
 //!                                                  |
-//!                            backends: diskmap, uring, aio, pread;  fio beside
+//!                                                uring;  fio beside
 //! ```
 //!
-//! Two series. *window*: latency percentiles and throughput of `diskmap` against the number of
-//! reads in flight. *size*: throughput, latency and CPU seconds a GB of each way to read against
-//! the size of a read. Every read is `O_DIRECT`, at a random multiple of its size.
+//! Two series. *window*: latency percentiles and throughput against the number of reads in flight.
+//! *size*: throughput, latency and CPU seconds a GB against the size of a read. Every read is
+//! `O_DIRECT`, at a random multiple of its size. Other ways to read are fio's engines, one run of
+//! fio for each: this crate has none of its own.
 //!
 //! What thinks (`plan`, `content`, `stats`, `report`) does no I/O and reads no clock; `measure`,
-//! `backends`, `target` and `fio` do. What the user names is opened for reading only; the one file
+//! `uring`, `target` and `fio` do. What the user names is opened for reading only; the one file
 //! ever written is the one of `--make`, which must not exist yet. It refuses a file too short for
-//! its reads to be different ones, and anything that cannot be read past the page cache. Bounded
-//! by: `--seconds` for each measurement, the limits of `plan` for windows and sizes, the memory
+//! its reads to be different ones, anything that cannot be read past the page cache, and a
+//! comparison with fio where there is none. Bounded by: `--seconds` for each measurement, the limits of `plan` for windows and sizes, the memory
 //! of one window of reads.
 //!
 //! With `--json` the [`Report`] is printed as one line; its fields say what they are, and it can be
 //! read back.
 
+#![forbid(unsafe_code)]
+
 mod args;
-mod backends;
 mod content;
 mod fio;
 mod measure;
@@ -30,13 +32,15 @@ mod plan;
 mod report;
 mod stats;
 mod target;
+mod uring;
 
 use std::io::{IsTerminal as _, Write as _, stderr, stdout};
 
 use anyhow::{Context as _, Result};
 
 pub use args::DiskArgs;
-pub use plan::{BackendKind, Job, Series};
+pub use fio::Engine;
+pub use plan::{Job, Series};
 pub use report::{Peer, Report, Row};
 pub use stats::{Median, Summary};
 
@@ -65,14 +69,14 @@ pub fn run(args: &DiskArgs) -> Result<()> {
 /// What cannot be opened, read or measured, and what to do.
 pub fn measure(args: &DiskArgs) -> Result<Report> {
     let plan = Plan::new(args)?;
+    if !plan.engines.is_empty() {
+        fio::check()?;
+    }
     if let Some(path) = &args.make {
         target::make(path, args.bytes)?;
     }
     let target = Target::open(args.target()?)?;
     plan.check(target.size_bytes, target.block_bytes)?;
-    if args.fio {
-        fio::check()?;
-    }
     let mut collected = report::Collected::new(&plan);
     let shows_progress = args.progress || stderr().is_terminal();
     for (done, turn) in plan.turns().enumerate() {
@@ -88,10 +92,10 @@ pub fn measure(args: &DiskArgs) -> Result<Report> {
         let sample = measure::measure(&target, &turn, &plan)
             .with_context(|| format!("measuring {}", turn.job))?;
         collected.add(&turn, sample);
-        if args.fio {
-            let peer = fio::measure(&target.path, &turn.job, plan.time)
-                .with_context(|| format!("fio beside {}", turn.job))?;
-            collected.add_peer(&turn, peer);
+        for &engine in &plan.engines {
+            let peer = fio::measure(&target.path, engine, &turn.job, plan.time)
+                .with_context(|| format!("{} of fio by {}", turn.job, engine.name()))?;
+            collected.add_peer(&turn, engine, peer);
         }
     }
     if shows_progress {

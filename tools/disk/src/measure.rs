@@ -10,23 +10,19 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::backends::{self, Backend, pread};
 use crate::content;
-use crate::plan::{BackendKind, Offsets, Plan, Turn};
+use crate::plan::{Offsets, Plan, Turn};
 use crate::stats::{Latencies, Sample, busy_ticks};
 use crate::target::Target;
+use crate::uring::DiskmapUring;
 
 /// Takes a turn.
 pub(crate) fn measure(target: &Target, turn: &Turn, plan: &Plan) -> Result<Sample> {
     let job = &turn.job;
-    let seed = u64::from(turn.round);
-    if job.backend == BackendKind::Pread {
-        return pread::measure(target, job, plan, seed);
-    }
-    let mut backend = backends::open(target, job)?;
-    let offsets = Offsets::new(seed, job.read_bytes, target.size_bytes);
+    let mut disk = DiskmapUring::open(target, job)?;
+    let offsets = Offsets::new(turn.round.into(), job.read_bytes, target.size_bytes);
     let mut window = Window::new(job.window, offsets, plan.verifies);
-    window.run(backend.as_mut(), plan.time)
+    window.run(&mut disk, plan.time)
 }
 
 /// The reads in flight and what is known of them.
@@ -48,47 +44,55 @@ impl Window {
         }
     }
 
-    fn run(&mut self, backend: &mut dyn Backend, time: Duration) -> Result<Sample> {
+    fn run(&mut self, disk: &mut DiskmapUring, time: Duration) -> Result<Sample> {
         let window = u32::try_from(self.reads.len())?;
         let mut latencies = Latencies::new();
         let mut reads = 0;
         let mut in_flight_min = window;
         let meter = Meter::start()?;
         for place in 0..window {
-            self.enqueue(backend, place)?;
+            self.enqueue(disk, place)?;
         }
         while meter.start.elapsed() < time {
-            backend.flush()?;
-            in_flight_min = in_flight_min.min(backend.in_flight());
-            self.reap(backend, Some(&mut latencies))?;
+            disk.flush()?;
+            in_flight_min = in_flight_min.min(disk.in_flight());
+            self.reap(disk, Some(&mut latencies))?;
             reads += self.done.len() as u64;
             for index in 0..self.done.len() {
-                self.enqueue(backend, self.done[index])?;
+                self.enqueue(disk, self.done[index])?;
             }
         }
-        let system_calls = backend.system_calls();
-        let sample = meter.stop(Counted {
+        let system_calls = disk.system_calls();
+        let (elapsed, cpu, busy) = meter.stop()?;
+        ensure!(
+            reads > 0,
+            "no read ended within {} s: measure for longer with --seconds",
+            elapsed.as_secs_f64()
+        );
+        disk.flush()?;
+        while disk.in_flight() > 0 {
+            self.reap(disk, None)?;
+        }
+        Ok(Sample {
             reads,
-            read_bytes: backend.read_bytes(),
+            bytes: reads * u64::from(disk.read_bytes()),
+            elapsed,
+            cpu,
+            busy,
             system_calls,
             in_flight_min,
             latencies,
-        })?;
-        backend.flush()?;
-        while backend.in_flight() > 0 {
-            self.reap(backend, None)?;
-        }
-        Ok(sample)
+        })
     }
 
-    fn enqueue(&mut self, backend: &mut dyn Backend, place: u32) -> Result<()> {
+    fn enqueue(&mut self, disk: &mut DiskmapUring, place: u32) -> Result<()> {
         let offset_bytes = self.offsets.draw();
         self.reads[place as usize] = (offset_bytes, Instant::now());
-        backend.enqueue(place, offset_bytes)
+        disk.enqueue(place, offset_bytes)
     }
 
     /// Waits for at least one read, and leaves the places of all that are done in `done`.
-    fn reap(&mut self, backend: &mut dyn Backend, latencies: Option<&mut Latencies>) -> Result<()> {
+    fn reap(&mut self, disk: &mut DiskmapUring, latencies: Option<&mut Latencies>) -> Result<()> {
         self.done.clear();
         let Self {
             reads,
@@ -97,7 +101,7 @@ impl Window {
             ..
         } = self;
         let mut is_right = true;
-        backend.reap(&mut |place, bytes| {
+        disk.reap(&mut |place, bytes| {
             done.push(place);
             if *verifies {
                 is_right &= content::matches(reads[place as usize].0, bytes);
@@ -118,24 +122,15 @@ impl Window {
     }
 }
 
-/// What happened while a meter ran.
-pub(crate) struct Counted {
-    pub(crate) reads: u64,
-    pub(crate) read_bytes: u32,
-    pub(crate) system_calls: u64,
-    pub(crate) in_flight_min: u32,
-    pub(crate) latencies: Latencies,
-}
-
 /// The clocks of a measurement.
-pub(crate) struct Meter {
-    pub(crate) start: Instant,
+struct Meter {
+    start: Instant,
     cpu: Duration,
     busy: Duration,
 }
 
 impl Meter {
-    pub(crate) fn start() -> Result<Self> {
+    fn start() -> Result<Self> {
         let busy = busy_time()?;
         Ok(Self {
             busy,
@@ -144,24 +139,11 @@ impl Meter {
         })
     }
 
-    pub(crate) fn stop(self, counted: Counted) -> Result<Sample> {
+    /// Returns the time that went by, this process's CPU time in it, and that of all cores.
+    fn stop(self) -> Result<(Duration, Duration, Duration)> {
         let elapsed = self.start.elapsed();
         let cpu = cpu_time()?.saturating_sub(self.cpu);
-        ensure!(
-            counted.reads > 0,
-            "no read ended within {} s: measure for longer with --seconds",
-            elapsed.as_secs_f64()
-        );
-        Ok(Sample {
-            reads: counted.reads,
-            bytes: counted.reads * u64::from(counted.read_bytes),
-            elapsed,
-            cpu,
-            busy: busy_time()?.saturating_sub(self.busy),
-            system_calls: counted.system_calls,
-            in_flight_min: counted.in_flight_min,
-            latencies: counted.latencies,
-        })
+        Ok((elapsed, cpu, busy_time()?.saturating_sub(self.busy)))
     }
 }
 

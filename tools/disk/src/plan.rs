@@ -11,8 +11,9 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::args::DiskArgs;
+use crate::fio::Engine;
 
-/// Most reads in flight; for `pread`, threads.
+/// Most reads in flight; for `psync` of fio, threads.
 pub(crate) const WINDOW_MAX: u32 = 1024;
 /// Smallest and largest read, bytes: what a slot can be.
 pub(crate) const READ_BYTES_MIN: u32 = memory::SLOT_ALIGNMENT_BYTES;
@@ -25,40 +26,13 @@ const SECONDS_MAX: f64 = 3600.0;
 /// Most rounds.
 const ROUNDS_MAX: u32 = 1000;
 
-/// A way to read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendKind {
-    /// The product's own: io_uring, registered memory and files, a check for changed files
-    Diskmap,
-    /// Plain io_uring: no registered memory, no registered file
-    Uring,
-    /// Linux native AIO: io_submit, io_getevents
-    Aio,
-    /// One pread at a time, in as many threads as reads in flight
-    Pread,
-}
-
-impl BackendKind {
-    /// As on the command line and in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Diskmap => "diskmap",
-            Self::Uring => "uring",
-            Self::Aio => "aio",
-            Self::Pread => "pread",
-        }
-    }
-}
-
 /// What a measurement belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Series {
     /// Throughput and latency by reads in flight (the paper's figure 6)
     Window,
-    /// Throughput, latency and CPU time of each way to read by size (figures 8 to 10)
+    /// Throughput, latency and CPU time by size of a read (figures 8 to 10)
     Size,
 }
 
@@ -67,8 +41,6 @@ pub enum Series {
 pub struct Job {
     /// What it belongs to.
     pub series: Series,
-    /// How it reads.
-    pub backend: BackendKind,
     /// Bytes of a read.
     pub read_bytes: u32,
     /// Reads in flight.
@@ -78,12 +50,9 @@ pub struct Job {
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            backend,
-            read_bytes,
-            window,
-            ..
+            read_bytes, window, ..
         } = self;
-        write!(f, "{} {read_bytes} bytes x {window}", backend.name())
+        write!(f, "{read_bytes} bytes x {window}")
     }
 }
 
@@ -101,6 +70,8 @@ pub(crate) struct Turn {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) jobs: Vec<Job>,
+    /// Of fio, beside each job.
+    pub(crate) engines: Vec<Engine>,
     pub(crate) rounds: u32,
     pub(crate) time: Duration,
     pub(crate) verifies: bool,
@@ -121,26 +92,20 @@ impl Plan {
         );
         let mut jobs = Vec::new();
         if args.series.contains(&Series::Window) {
-            let backends = &[BackendKind::Diskmap];
-            add(
-                &mut jobs,
-                Series::Window,
-                backends,
-                &args.window_sizes,
-                &args.windows,
-            )?;
+            add(&mut jobs, Series::Window, &args.window_sizes, &args.windows)?;
         }
         if args.series.contains(&Series::Size) {
-            add(
-                &mut jobs,
-                Series::Size,
-                &args.backends,
-                &args.sizes,
-                &args.size_windows,
-            )?;
+            add(&mut jobs, Series::Size, &args.sizes, &args.size_windows)?;
+        }
+        let mut engines = Vec::new();
+        for &engine in &args.fio {
+            if !engines.contains(&engine) {
+                engines.push(engine);
+            }
         }
         Ok(Self {
             jobs,
+            engines,
             rounds: args.rounds,
             time: Duration::from_secs_f64(args.seconds),
             verifies: args.verify,
@@ -188,13 +153,7 @@ impl Plan {
     }
 }
 
-fn add(
-    jobs: &mut Vec<Job>,
-    series: Series,
-    backends: &[BackendKind],
-    sizes: &[u64],
-    windows: &[u32],
-) -> Result<()> {
+fn add(jobs: &mut Vec<Job>, series: Series, sizes: &[u64], windows: &[u32]) -> Result<()> {
     for &size in sizes {
         let read_bytes = u32::try_from(size)
             .ok()
@@ -215,16 +174,13 @@ fn add(
                 size * u64::from(window) <= WINDOW_BYTES_MAX,
                 "{window} reads of {size} bytes take more than {WINDOW_BYTES_MAX} bytes of memory"
             );
-            for &backend in backends {
-                let job = Job {
-                    series,
-                    backend,
-                    read_bytes,
-                    window,
-                };
-                if !jobs.contains(&job) {
-                    jobs.push(job);
-                }
+            let job = Job {
+                series,
+                read_bytes,
+                window,
+            };
+            if !jobs.contains(&job) {
+                jobs.push(job);
             }
         }
     }
@@ -276,10 +232,10 @@ mod tests {
 
     fn plan(sizes: &[u64], windows: &[u32]) -> Result<Plan> {
         let mut jobs = Vec::new();
-        let backends = [BackendKind::Diskmap, BackendKind::Pread];
-        add(&mut jobs, Series::Size, &backends, sizes, windows)?;
+        add(&mut jobs, Series::Size, sizes, windows)?;
         Ok(Plan {
             jobs,
+            engines: Vec::new(),
             rounds: 2,
             time: Duration::from_millis(1),
             verifies: false,
@@ -288,15 +244,15 @@ mod tests {
 
     #[test]
     fn every_job_has_its_turn_in_every_round() {
-        let plan = plan(&[4096, 8192], &[1, 2]).unwrap();
+        let plan = plan(&[4096, 8192, 4096], &[1, 2]).unwrap();
         let turns: Vec<_> = plan.turns().collect();
         assert_eq!(turns.len(), plan.turn_count());
-        assert_eq!(turns.len(), 16);
-        let first: Vec<_> = turns[..8].iter().map(|turn| turn.index).collect();
-        let second: Vec<_> = turns[8..].iter().map(|turn| turn.index).rev().collect();
-        assert_eq!(first, (0..8).collect::<Vec<_>>());
+        assert_eq!(turns.len(), 8, "what is named twice is measured once");
+        let first: Vec<_> = turns[..4].iter().map(|turn| turn.index).collect();
+        let second: Vec<_> = turns[4..].iter().map(|turn| turn.index).rev().collect();
+        assert_eq!(first, (0..4).collect::<Vec<_>>());
         assert_eq!(first, second);
-        assert!(turns[8..].iter().all(|turn| turn.round == 1));
+        assert!(turns[4..].iter().all(|turn| turn.round == 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fio::PeerSample;
+use crate::fio::{Engine, PeerSample};
 use crate::plan::{Job, Plan, Series, Turn};
 use crate::stats::{Median, Sample, Summary};
 use crate::target::Target;
@@ -45,13 +45,15 @@ pub struct Row {
     /// Ours.
     #[serde(flatten)]
     pub summary: Summary,
-    /// fio's, if it ran.
-    pub fio: Option<Peer>,
+    /// fio's, one an engine that was asked for.
+    pub fio: Vec<Peer>,
 }
 
 /// What fio measured of the same reads.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Peer {
+    /// How it read.
+    pub engine: Engine,
     /// Payload, 10^9 bits a second.
     pub gigabits_per_second: Median,
     /// Half of the reads took less.
@@ -64,11 +66,12 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn of(samples: &[PeerSample]) -> Option<Self> {
+    fn of(engine: Engine, samples: &[PeerSample]) -> Option<Self> {
         let over = |value: fn(&PeerSample) -> f64| Median::of(samples.iter().map(value));
         let cpu = samples.iter().map(|sample| sample.cpu_seconds_per_gb);
         let cpu: Option<Vec<f64>> = cpu.collect();
         Some(Self {
+            engine,
             gigabits_per_second: over(|sample| sample.gigabits_per_second)?,
             latency_p50_us: over(|sample| sample.latency_p50_us)?,
             latency_p99_us: over(|sample| sample.latency_p99_us)?,
@@ -80,30 +83,39 @@ impl Peer {
 /// Samples by job.
 #[derive(Debug)]
 pub(crate) struct Collected {
-    samples: Vec<(Vec<Sample>, Vec<PeerSample>)>,
+    samples: Vec<Vec<Sample>>,
+    peers: Vec<Vec<(Engine, PeerSample)>>,
 }
 
 impl Collected {
     pub(crate) fn new(plan: &Plan) -> Self {
         Self {
-            samples: vec![(Vec::new(), Vec::new()); plan.jobs.len()],
+            samples: vec![Vec::new(); plan.jobs.len()],
+            peers: vec![Vec::new(); plan.jobs.len()],
         }
     }
 
     pub(crate) fn add(&mut self, turn: &Turn, sample: Sample) {
-        self.samples[turn.index].0.push(sample);
+        self.samples[turn.index].push(sample);
     }
 
-    pub(crate) fn add_peer(&mut self, turn: &Turn, sample: PeerSample) {
-        self.samples[turn.index].1.push(sample);
+    pub(crate) fn add_peer(&mut self, turn: &Turn, engine: Engine, sample: PeerSample) {
+        self.peers[turn.index].push((engine, sample));
     }
 
     pub(crate) fn report(&self, target: &Target, plan: &Plan) -> Report {
-        let row = |(job, (ours, peers)): (&Job, &(Vec<Sample>, Vec<PeerSample>))| {
+        let row = |(index, job): (usize, &Job)| {
+            let peer = |&engine: &Engine| {
+                let of_engine = self.peers[index]
+                    .iter()
+                    .filter(|(other, _)| *other == engine);
+                let samples: Vec<_> = of_engine.map(|(_, sample)| *sample).collect();
+                Peer::of(engine, &samples)
+            };
             Some(Row {
                 job: *job,
-                summary: Summary::of(ours)?,
-                fio: Peer::of(peers),
+                summary: Summary::of(&self.samples[index])?,
+                fio: plan.engines.iter().filter_map(peer).collect(),
             })
         };
         Report {
@@ -120,12 +132,7 @@ impl Collected {
             rounds: plan.rounds,
             verified: plan.verifies,
             fallback_reason: target.fallback_reason.clone(),
-            rows: plan
-                .jobs
-                .iter()
-                .zip(&self.samples)
-                .filter_map(row)
-                .collect(),
+            rows: plan.jobs.iter().enumerate().filter_map(row).collect(),
         }
     }
 }
@@ -154,7 +161,11 @@ impl Report {
             Series::Window,
             "Latency and throughput by window",
         );
-        self.add_table(&mut text, Series::Size, "Ways to read by size");
+        self.add_table(
+            &mut text,
+            Series::Size,
+            "Latency, throughput and CPU time by size",
+        );
         text
     }
 
@@ -163,64 +174,77 @@ impl Report {
         if rows().next().is_none() {
             return;
         }
-        let has_fio = rows().any(|row| row.fio.is_some());
         let _ = write!(
             text,
-            "\n{title}\n{:<8}{:>7}{:>7}{:>8}{:>10}{:>9}{:>9}{:>9}{:>9}{:>8}{:>8}{:>7}",
-            "backend",
-            "bytes",
-            "window",
-            "Gb/s",
-            "reads/s",
-            "p50 us",
-            "p90 us",
-            "p99 us",
-            "99.9 us",
-            "cpu/GB",
-            "busy/GB",
-            "calls"
+            "\n{title}\n{:<19}{:>7}{:>7}",
+            "reader", "bytes", "window"
         );
-        if has_fio {
-            let _ = write!(
-                text,
-                " |{:>8}{:>9}{:>9}{:>8}",
-                "fio Gb/s", "p50 us", "p99 us", "cpu/GB"
-            );
+        for (heading, width, _) in COLUMNS {
+            let _ = write!(text, "{heading:>width$}");
         }
         text.push('\n');
-        for row in rows() {
-            add_row(text, row);
+        for Row { job, summary, fio } in rows() {
+            add_line(text, "diskmap", job, &ours(summary));
+            for peer in fio {
+                let name = format!("fio {}", peer.engine.name());
+                add_line(text, &name, job, &theirs(peer));
+            }
         }
     }
 }
 
-fn add_row(text: &mut String, Row { job, summary, fio }: &Row) {
-    let _ = write!(
-        text,
-        "{:<8}{:>7}{:>7}{:>8.2}{:>10.0}{:>9.0}{:>9.0}{:>9.0}{:>9.0}{:>8.3}{:>8.3}{:>7.2}",
-        job.backend.name(),
-        job.read_bytes,
-        job.window,
-        summary.gigabits_per_second.median,
-        summary.reads_per_second.median,
-        summary.latency_p50_us.median,
-        summary.latency_p90_us.median,
-        summary.latency_p99_us.median,
-        summary.latency_p99_9_us.median,
-        summary.cpu_seconds_per_gb.median,
-        summary.busy_seconds_per_gb.median,
-        summary.system_calls_per_read.median,
-    );
-    if let Some(fio) = fio {
-        let _ = write!(
-            text,
-            " |{:>8.2}{:>9.0}{:>9.0}{:>8}",
-            fio.gigabits_per_second.median,
-            fio.latency_p50_us.median,
-            fio.latency_p99_us.median,
-            fio.cpu_seconds_per_gb
-                .map_or_else(|| "-".to_owned(), |cpu| format!("{:.3}", cpu.median))
-        );
+/// Heading, width and decimal places.
+const COLUMNS: [(&str, usize, usize); 9] = [
+    ("Gb/s", 8, 2),
+    ("reads/s", 10, 0),
+    ("p50 us", 9, 0),
+    ("p90 us", 9, 0),
+    ("p99 us", 9, 0),
+    ("99.9 us", 9, 0),
+    ("cpu/GB", 8, 3),
+    ("busy/GB", 8, 3),
+    ("calls", 7, 2),
+];
+
+/// The figures of one line; `None` is what is not known.
+type Figures = [Option<Median>; COLUMNS.len()];
+
+fn ours(summary: &Summary) -> Figures {
+    [
+        summary.gigabits_per_second,
+        summary.reads_per_second,
+        summary.latency_p50_us,
+        summary.latency_p90_us,
+        summary.latency_p99_us,
+        summary.latency_p99_9_us,
+        summary.cpu_seconds_per_gb,
+        summary.busy_seconds_per_gb,
+        summary.system_calls_per_read,
+    ]
+    .map(Some)
+}
+
+fn theirs(peer: &Peer) -> Figures {
+    [
+        Some(peer.gigabits_per_second),
+        None,
+        Some(peer.latency_p50_us),
+        None,
+        Some(peer.latency_p99_us),
+        None,
+        peer.cpu_seconds_per_gb,
+        None,
+        None,
+    ]
+}
+
+fn add_line(text: &mut String, name: &str, job: &Job, figures: &Figures) {
+    let _ = write!(text, "{name:<19}{:>7}{:>7}", job.read_bytes, job.window);
+    for ((_, width, places), figure) in COLUMNS.iter().zip(figures) {
+        let _ = match figure {
+            Some(figure) => write!(text, "{:>width$.places$}", figure.median),
+            None => write!(text, "{:>width$}", "-"),
+        };
     }
     text.push('\n');
 }
@@ -228,7 +252,6 @@ fn add_row(text: &mut String, Row { job, summary, fio }: &Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::BackendKind;
 
     fn report() -> Report {
         let median = |median| Median {
@@ -254,7 +277,6 @@ mod tests {
         let row = |series, fio| Row {
             job: Job {
                 series,
-                backend: BackendKind::Diskmap,
                 read_bytes: 16_384,
                 window: 4,
             },
@@ -262,6 +284,7 @@ mod tests {
             fio,
         };
         let peer = Peer {
+            engine: Engine::Libaio,
             gigabits_per_second: median(7.5),
             latency_p50_us: median(1.0),
             latency_p99_us: median(1.0),
@@ -278,7 +301,7 @@ mod tests {
             rounds: 3,
             verified: false,
             fallback_reason: None,
-            rows: vec![row(Series::Window, None), row(Series::Size, Some(peer))],
+            rows: vec![row(Series::Window, vec![]), row(Series::Size, vec![peer])],
         }
     }
 
@@ -299,7 +322,7 @@ mod tests {
             cpu_seconds_per_gb,
         };
         let cpu = |samples: &[PeerSample]| {
-            let peer = Peer::of(samples).unwrap();
+            let peer = Peer::of(Engine::Psync, samples).unwrap();
             peer.cpu_seconds_per_gb.map(|cpu| cpu.median)
         };
         assert_eq!(cpu(&[sample(Some(1.0)), sample(Some(3.0))]), Some(2.0));
@@ -307,18 +330,22 @@ mod tests {
     }
 
     #[test]
-    fn each_series_has_a_table_and_fio_stands_beside_where_it_ran() {
+    fn each_series_has_a_table_and_fio_has_lines_where_it_ran() {
         let text = report().text();
-        let (window, size) = text.split_once("Ways to read").unwrap();
+        let (window, size) = text.split_once("CPU time by size").unwrap();
         assert!(
             window.contains("12.50") && !window.contains("fio"),
             "{text}"
         );
-        assert!(size.contains("12.50") && size.contains("7.50"), "{text}");
+        assert!(size.contains("12.50"), "{text}");
+        let fio = size.lines().last().unwrap();
+        let words: Vec<_> = fio.split_whitespace().collect();
+        let expected = "fio libaio 16384 4 7.50 - 1 - 1 - 1.000 - -";
+        assert_eq!(words.join(" "), expected);
         let empty = Report {
             rows: Vec::new(),
             ..report()
         };
-        assert!(!empty.text().contains("backend"));
+        assert!(!empty.text().contains("reader"));
     }
 }

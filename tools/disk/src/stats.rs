@@ -28,13 +28,6 @@ impl Latencies {
         self.0.saturating_record(nanoseconds);
     }
 
-    /// Takes those of another thread.
-    pub(crate) fn absorb(&mut self, other: &Self) {
-        self.0
-            .add(&other.0)
-            .expect("invariant: all have the same bounds");
-    }
-
     fn microseconds(&self, quantile: f64) -> f64 {
         self.0.value_at_quantile(quantile) as f64 / 1e3
     }
@@ -204,14 +197,6 @@ mod tests {
         assert!((summary.latency_p50_us.median - 50.0).abs() < 0.1);
         assert!((summary.latency_p99_us.median - 99.0).abs() < 0.1);
         assert!(Summary::of(&[]).is_none());
-    }
-
-    #[test]
-    fn latencies_of_threads_add_up() {
-        let mut all = Latencies::new();
-        all.absorb(&sample(1, 1).latencies);
-        all.absorb(&sample(1, 1).latencies);
-        assert_eq!(all.0.len(), 200);
     }
 
     #[test]

@@ -1,20 +1,25 @@
 //! `diskmap::uring`, as the server uses it: registered slots and file, one doorbell a batch, and
 //! a sleep in `poll` when nothing has completed.
+//!
+//! It refuses short and failed reads. Bounded by the job: a window of reads of one size.
 
 use anyhow::{Context as _, Result, bail};
 use clock::Instant;
 use diskmap::uring::{Uring, UringConfig};
 use diskmap::{Disk as _, FileIndex, FileSource, Read};
-use memory::Arena;
+use memory::{Arena, ArenaConfig};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::{Backend, Sink, slots};
 use crate::plan::Job;
 use crate::target::{Target, open_direct};
 
+/// Told of a finished read: its place and its bytes.
+type Sink<'a> = dyn FnMut(u32, &[u8]) + 'a;
+
+/// A file and a window of places, each with a slot of its own. Any error is final.
 #[derive(Debug)]
-pub(super) struct DiskmapUring {
+pub(crate) struct DiskmapUring {
     disk: Uring,
     arena: Arena,
     file: FileIndex,
@@ -24,8 +29,11 @@ pub(super) struct DiskmapUring {
 }
 
 impl DiskmapUring {
-    pub(super) fn open(target: &Target, job: &Job) -> Result<Self> {
-        let arena = slots::arena(job.window, job.read_bytes)?;
+    pub(crate) fn open(target: &Target, job: &Job) -> Result<Self> {
+        let arena = Arena::new(ArenaConfig {
+            slot_bytes: job.read_bytes,
+            ..ArenaConfig::new(job.window)
+        })?;
         let config = UringConfig {
             queue_depth: job.window,
             files_max: 1,
@@ -43,6 +51,61 @@ impl DiskmapUring {
             window: job.window,
             poll_calls: 0,
         })
+    }
+
+    /// Prepares a read into a place that has none.
+    pub(crate) fn enqueue(&mut self, place: u32, offset_bytes: u64) -> Result<()> {
+        let slot = self.arena.reserve().context("invariant: a slot a place")?;
+        let read = Read {
+            file: self.file,
+            offset_bytes,
+            length_bytes: self.read_bytes,
+            slot,
+            token: place.into(),
+        };
+        if let Err(read) = self.disk.read(&mut self.arena, read) {
+            self.arena.release(read.slot);
+            bail!("invariant: the queue is as deep as the window");
+        }
+        Ok(())
+    }
+
+    /// Hands all that is enqueued to the kernel.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        Ok(self.disk.sqsync(Instant::ZERO)?)
+    }
+
+    /// Waits until a read is done, and tells of all that are; refuses short and failed ones.
+    pub(crate) fn reap(&mut self, sink: &mut Sink<'_>) -> Result<()> {
+        while self.consume(sink)? == 0 {
+            let descriptor = self
+                .disk
+                .poll_fd()
+                .context("a real disk has a descriptor")?;
+            self.poll_calls += 1;
+            match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None) {
+                // After an interruption there may be something to consume just as well.
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for a read"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads enqueued or with the kernel.
+    pub(crate) fn in_flight(&self) -> u32 {
+        u32::try_from(self.disk.in_flight()).unwrap_or(u32::MAX)
+    }
+
+    /// System calls so far.
+    pub(crate) fn system_calls(&self) -> u64 {
+        let counters = self.disk.counters();
+        self.poll_calls + counters.disk_enter_calls + counters.disk_check_calls
+    }
+
+    /// Bytes of a read.
+    pub(crate) fn read_bytes(&self) -> u32 {
+        self.read_bytes
     }
 
     fn consume(&mut self, sink: &mut Sink<'_>) -> Result<usize> {
@@ -78,53 +141,5 @@ impl DiskmapUring {
     }
 }
 
-impl Backend for DiskmapUring {
-    fn enqueue(&mut self, place: u32, offset_bytes: u64) -> Result<()> {
-        let slot = self.arena.reserve().context("invariant: a slot a place")?;
-        let read = Read {
-            file: self.file,
-            offset_bytes,
-            length_bytes: self.read_bytes,
-            slot,
-            token: place.into(),
-        };
-        if let Err(read) = self.disk.read(&mut self.arena, read) {
-            self.arena.release(read.slot);
-            bail!("invariant: the queue is as deep as the window");
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        Ok(self.disk.sqsync(Instant::ZERO)?)
-    }
-
-    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<()> {
-        while self.consume(sink)? == 0 {
-            let descriptor = self
-                .disk
-                .poll_fd()
-                .context("a real disk has a descriptor")?;
-            self.poll_calls += 1;
-            match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None) {
-                // After an interruption there may be something to consume just as well.
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("waiting for a read"),
-            }
-        }
-        Ok(())
-    }
-
-    fn in_flight(&self) -> u32 {
-        u32::try_from(self.disk.in_flight()).unwrap_or(u32::MAX)
-    }
-
-    fn system_calls(&self) -> u64 {
-        let counters = self.disk.counters();
-        self.poll_calls + counters.disk_enter_calls + counters.disk_check_calls
-    }
-
-    fn read_bytes(&self) -> u32 {
-        self.read_bytes
-    }
-}
+#[cfg(test)]
+mod tests;
