@@ -32,6 +32,9 @@ const WINDOW_SECONDS_MAX: u32 = 40;
 /// Least time between two interrupts of a NIC that receives, microseconds: the default of Intel's drivers.
 const MODERATION_US: &str = "50";
 
+/// Longest time until all connections stand, seconds: 50,000 handshakes of a millisecond or two.
+const CONNECT_SECONDS_MAX: u32 = 120;
+
 /// Longest warm-up, seconds.
 const WARM_UP_SECONDS_MAX: u32 = 60;
 
@@ -244,6 +247,7 @@ impl Run<'_> {
             &WINDOW_SECONDS.max(cell.every_seconds).to_string(),
         );
         option("--seconds-max", &WINDOW_SECONDS_MAX.to_string());
+        option("--connect-max", &CONNECT_SECONDS_MAX.to_string());
         option("--warm-up-max", &WARM_UP_SECONDS_MAX.to_string());
         if cell.is_distant {
             option("--rtt", "10-40");
