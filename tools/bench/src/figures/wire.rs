@@ -36,7 +36,7 @@ const MODERATION_US: &str = "50";
 const CONNECT_SECONDS_MAX: u32 = 120;
 
 /// Longest warm-up, seconds.
-const WARM_UP_SECONDS_MAX: u32 = 60;
+const WARM_UP_SECONDS_MAX: u32 = 40;
 
 /// A TAP that stays when its clients have ended, so that the server's end is in order; deleted when
 /// dropped.

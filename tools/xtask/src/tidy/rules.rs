@@ -164,15 +164,19 @@ fn is_tool(name: &str) -> bool {
     TOOL_ARROWS.iter().any(|(room, _)| *room == name)
 }
 
-/// The room a file under `crates/` or `tools/` belongs to.
+/// The room a file under `crates/` or `tools/` belongs to. An instrument in the bench's folder is one of its own.
 fn room_of(path: &str) -> Option<&str> {
     folder_and_room(path).map(|(_, room)| room)
 }
 
 fn folder_and_room(path: &str) -> Option<(&str, &str)> {
     let (folder, rest) = path.split_once('/')?;
-    let room = rest.split('/').next()?;
-    matches!(folder, PRODUCT_FOLDER | TOOLS_FOLDER).then_some((folder, room))
+    let mut parts = rest.split('/');
+    let room = parts.next()?;
+    let inner = parts
+        .next()
+        .filter(|it| folder == TOOLS_FOLDER && is_tool(it));
+    matches!(folder, PRODUCT_FOLDER | TOOLS_FOLDER).then_some((folder, inner.unwrap_or(room)))
 }
 
 /// The feature of the server that only benches ask for, and the binary it is for.
@@ -421,7 +425,11 @@ mod tests {
         let renamed = "[dependencies]\nhelper = { package = \"atlas-load\", path = \"x\" }\n";
         assert_eq!(arrows_of("crates/server/Cargo.toml", renamed).len(), 1);
         let tool = "[dependencies]\nrecord.workspace = true\nload.workspace = true\n";
-        assert!(arrows_of("tools/stages/Cargo.toml", tool).is_empty());
+        assert!(arrows_of("tools/bench/stages/Cargo.toml", tool).is_empty());
+        // An instrument has no more arrows for standing in the bench's folder.
+        let bench = "[dependencies]\ntestbed.workspace = true\n";
+        assert!(arrows_of("tools/bench/Cargo.toml", bench).is_empty());
+        assert_eq!(arrows_of("tools/bench/load/Cargo.toml", bench).len(), 1);
         // A tool does not become a part of the product by standing among its rooms, nor a part of
         // the product a tool.
         assert_eq!(arrows_of("crates/load/Cargo.toml", "").len(), 1);
