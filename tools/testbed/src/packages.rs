@@ -47,7 +47,7 @@ pub const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg",
 
 /// What `bench figures` uses: the bench disk's file system and the rivals, one of them with its TLS.
 /// A library is known by a file of it.
-pub const FOR_FIGURES: [Package; 7] = [
+pub const FOR_FIGURES: [Package; 8] = [
     package("ip", "iproute2"),
     package("mkfs.xfs", "xfsprogs"),
     package("nginx", "nginx-light"),
@@ -55,6 +55,7 @@ pub const FOR_FIGURES: [Package; 7] = [
     package("lighttpd", "lighttpd"),
     package("/usr/lib/lighttpd/mod_openssl.so", "lighttpd-mod-openssl"),
     package("traffic_server", "trafficserver"),
+    package("wrk", "wrk"),
 ];
 
 /// What the other benches use.

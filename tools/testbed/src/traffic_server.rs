@@ -128,7 +128,7 @@ impl TrafficServer {
         self.fill(namespace, fill)?;
         // What is missing from now on is an error, not a fetch.
         drop(origin);
-        self.show_first(namespace, fill)?;
+        self.show_all(namespace, fill)?;
         Ok(server)
     }
 
@@ -160,15 +160,19 @@ impl TrafficServer {
         Ok(())
     }
 
-    /// Shows that the first object comes out of the cache.
-    fn show_first(&self, namespace: &Namespace, address: SocketAddr) -> Result<()> {
+    /// Shows that every object is in the cache: nothing answers for the origin any more.
+    fn show_all(&self, namespace: &Namespace, address: SocketAddr) -> Result<()> {
         let mut client = Client::connect(namespace, address)?;
-        let (head, _) = client.exchange("GET", &self.objects.path(0), "")?;
-        ensure!(
-            head.status == 200,
-            "its cache does not hold what it was filled with: {}",
-            head.status
-        );
+        for index in 0..self.objects.count {
+            interrupt::check()?;
+            let path = self.objects.path(index);
+            let (head, _) = client.exchange("HEAD", &path, "")?;
+            ensure!(
+                head.status == 200,
+                "its cache does not hold {path}: {}",
+                head.status
+            );
+        }
         Ok(())
     }
 

@@ -12,12 +12,12 @@
 //! `O_DIRECT`, at a random multiple of its size. Other ways to read are fio's engines, one run of
 //! fio for each: this crate has none of its own.
 //!
-//! What thinks (`plan`, `content`, `stats`, `report`) does no I/O and reads no clock; `measure`,
+//! What thinks (`plan`, `stats`, `report`) does no I/O and reads no clock; `measure`,
 //! `uring`, `target` and `fio` do. What the user names is opened for reading only; the one file
 //! ever written is the one of `--make`, which must not exist yet. It refuses a file too short for
 //! its reads to be different ones, anything that cannot be read past the page cache, and a
-//! comparison with fio where there is none. Bounded by: `--seconds` for each measurement, the limits of `plan` for windows and sizes, the memory
-//! of one window of reads.
+//! comparison with fio where there is none. Bounded by: `--seconds` for each measurement, the limits
+//! of `plan` for windows and sizes, the memory of one window of reads.
 //!
 //! With `--json` the [`Report`] is printed as one line; its fields say what they are, and it can be
 //! read back.
@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod content;
 mod fio;
 mod measure;
 mod plan;
@@ -37,12 +36,16 @@ mod uring;
 use std::io::{IsTerminal as _, Write as _, stderr, stdout};
 
 use anyhow::{Context as _, Result};
+use load::content::Content;
 
 pub use args::DiskArgs;
 pub use fio::Engine;
 pub use plan::{Job, Series};
 pub use report::{Peer, Report, Row};
 pub use stats::{Median, Summary};
+
+/// What a made file holds: any read can be checked by itself.
+const CONTENT: Content = Content::new(0x6174_6c61_7364_6973, u64::MAX);
 
 use plan::Plan;
 use target::Target;

@@ -3,16 +3,15 @@
 //! Clocks run from the first read to the deadline; reads still in flight then are waited for and
 //! not counted. Allocates before it starts. Bounded by the plan.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use rustix::param::clock_ticks_per_second;
+use anyhow::{Result, ensure};
+use load::cores::all_busy;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::content;
+use crate::CONTENT;
 use crate::plan::{Offsets, Plan, Turn};
-use crate::stats::{Latencies, Sample, busy_ticks};
+use crate::stats::{Latencies, Sample};
 use crate::target::Target;
 use crate::uring::DiskmapUring;
 
@@ -104,7 +103,7 @@ impl Window {
         disk.reap(&mut |place, bytes| {
             done.push(place);
             if *verifies {
-                is_right &= content::matches(reads[place as usize].0, bytes);
+                is_right &= CONTENT.check(reads[place as usize].0, bytes).is_ok();
             }
         })?;
         ensure!(
@@ -131,7 +130,7 @@ struct Meter {
 
 impl Meter {
     fn start() -> Result<Self> {
-        let busy = busy_time()?;
+        let busy = all_busy()?;
         Ok(Self {
             busy,
             cpu: cpu_time()?,
@@ -143,7 +142,7 @@ impl Meter {
     fn stop(self) -> Result<(Duration, Duration, Duration)> {
         let elapsed = self.start.elapsed();
         let cpu = cpu_time()?.saturating_sub(self.cpu);
-        Ok((elapsed, cpu, busy_time()?.saturating_sub(self.busy)))
+        Ok((elapsed, cpu, all_busy()?.saturating_sub(self.busy)))
     }
 }
 
@@ -153,14 +152,5 @@ fn cpu_time() -> Result<Duration> {
     Ok(Duration::new(
         u64::try_from(time.tv_sec)?,
         u32::try_from(time.tv_nsec)?,
-    ))
-}
-
-/// Time of all cores that were not idle, since boot; in ticks of a hundredth of a second.
-fn busy_time() -> Result<Duration> {
-    let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-    let ticks = busy_ticks(&text).context("/proc/stat has no line of all cores")?;
-    Ok(Duration::from_secs_f64(
-        ticks as f64 / clock_ticks_per_second() as f64,
     ))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
+use load::random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::args::DiskArgs;
@@ -190,7 +191,7 @@ fn add(jobs: &mut Vec<Job>, series: Series, sizes: &[u64], windows: &[u32]) -> R
 /// Where reads go: random multiples of their size, the same for the same seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
-    state: u64,
+    random: Random,
     read_bytes: u64,
     places: u64,
 }
@@ -206,23 +207,15 @@ impl Offsets {
             "invariant: the plan was checked against the file"
         );
         Self {
-            state: mix(seed),
+            random: Random::new(seed),
             read_bytes,
             places,
         }
     }
 
     pub(crate) fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (mix(self.state) % self.places) * self.read_bytes
+        self.random.below(self.places) * self.read_bytes
     }
-}
-
-/// The finalizer of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014): every bit depends on all.
-pub(crate) const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

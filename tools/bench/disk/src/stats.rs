@@ -138,23 +138,6 @@ fn per_gb(time: Duration, bytes: u64) -> f64 {
     time.as_secs_f64() * 1e9 / bytes.max(1) as f64
 }
 
-/// Ticks in which cores were not idle, from the text of `/proc/stat`; `None` if it is none.
-/// Waiting for a disk is idle; time the host took away is not ours to count.
-pub(crate) fn busy_ticks(proc_stat: &str) -> Option<u64> {
-    let line = proc_stat
-        .lines()
-        .find_map(|line| line.strip_prefix("cpu "))?;
-    let fields: Vec<u64> = line
-        .split_whitespace()
-        .map_while(|field| field.parse().ok())
-        .collect();
-    // user nice system idle iowait irq softirq steal ...: proc_stat(5).
-    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else {
-        return None;
-    };
-    Some(user + nice + system + irq + softirq)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,13 +180,5 @@ mod tests {
         assert!((summary.latency_p50_us.median - 50.0).abs() < 0.1);
         assert!((summary.latency_p99_us.median - 99.0).abs() < 0.1);
         assert!(Summary::of(&[]).is_none());
-    }
-
-    #[test]
-    fn what_a_core_waits_is_not_busy() {
-        let text = "cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(busy_ticks(text), Some(31));
-        assert_eq!(busy_ticks("cpu  1 2 4\n"), None);
-        assert_eq!(busy_ticks(""), None);
     }
 }

@@ -12,7 +12,7 @@ use diskmap::uring::{Uring, UringConfig};
 use diskmap::{Disk as _, FileSource};
 use memory::{Arena, ArenaConfig};
 
-use crate::content;
+use crate::CONTENT;
 use crate::plan::READ_BYTES_MAX;
 
 /// Bytes made at a time.
@@ -97,7 +97,7 @@ fn fill(mut file: File, bytes: u64) -> Result<()> {
     while offset_bytes < bytes {
         let left = usize::try_from(bytes - offset_bytes).unwrap_or(PIECE_BYTES);
         let part = &mut piece[..left.min(PIECE_BYTES)];
-        content::fill(offset_bytes, part);
+        CONTENT.fill(offset_bytes, part);
         file.write_all(part)?;
         offset_bytes += part.len() as u64;
     }
@@ -126,7 +126,7 @@ fn check_made(path: &Path, bytes: u64) -> Result<()> {
     let mut probe = vec![0; usize::try_from(probe_bytes)?];
     for offset_bytes in [0, (bytes - probe_bytes) / 8 * 8] {
         file.read_exact_at(&mut probe, offset_bytes)?;
-        if !content::matches(offset_bytes, &probe) {
+        if CONTENT.check(offset_bytes, &probe).is_err() {
             bail!("{shown} is there and was not made by --make: choose another name");
         }
     }
@@ -144,7 +144,7 @@ mod tests {
         make(&path, 10_001).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 10_001);
-        assert!(content::matches(0, &bytes));
+        assert!(CONTENT.check(0, &bytes).is_ok());
         make(&path, 10_001).unwrap();
         let refusal = make(&path, 10_000).unwrap_err().to_string();
         assert!(refusal.contains("remove it"), "{refusal}");

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::random::Random;
+
 /// Bytes generated, read or compared at a time.
 const PIECE_BYTES: usize = 1 << 16;
 
@@ -34,14 +36,14 @@ pub struct Content {
 impl Content {
     /// The object of this seed and size.
     #[must_use]
-    pub fn new(seed: u64, size_bytes: u64) -> Self {
+    pub const fn new(seed: u64, size_bytes: u64) -> Self {
         Self { seed, size_bytes }
     }
 
-    /// The word at `index`: the output function of `SplitMix64` over a counter.
+    /// The word at `index`.
     fn word(self, index: u64) -> [u8; 8] {
         let seed = self.seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
-        mix(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN))).to_le_bytes()
+        Random::at(seed, index).to_le_bytes()
     }
 
     /// Writes the bytes that stand at `offset` into `out`.
@@ -71,16 +73,6 @@ impl Content {
         let source = Source::Seeded(self);
         compare(&source, BodyCheck::Same, offset, bytes)
     }
-}
-
-/// The increment of `SplitMix64`.
-pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// The output function of `SplitMix64`.
-pub(crate) fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// Where the right bodies come from.

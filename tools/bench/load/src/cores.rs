@@ -3,6 +3,7 @@
 //! Bounded by: a hundredth of a second, the kernel's own unit.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -83,6 +84,33 @@ impl CoreTime {
     }
 }
 
+/// Time in which any core of the machine was busy, since boot: all cores' times added.
+///
+/// # Errors
+/// `/proc/stat` cannot be read.
+pub fn all_busy() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+    let ticks = busy_ticks(&stat).context("/proc/stat has no line of all cores")?;
+    Ok(Duration::from_secs_f64(
+        crate::stats::float(ticks) / TICKS_PER_SECOND,
+    ))
+}
+
+/// Ticks in which cores were not idle, from the text of `/proc/stat`; `None` if it is none.
+/// Waiting for a disk is idle; time the host took away is not ours to count.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<u64> = line
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal ...: proc_stat(5).
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else {
+        return None;
+    };
+    Some(user + nice + system + irq + softirq)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,5 +143,13 @@ mod tests {
         assert_eq!(CoreTime::now(&[]).expect("nothing").len(), 0);
         assert_eq!(CoreTime::now(&[0]).expect("the first").len(), 1);
         assert!(CoreTime::now(&[usize::MAX]).is_err());
+    }
+
+    #[test]
+    fn what_a_core_waits_is_not_busy() {
+        let text = "cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(busy_ticks(text), Some(31));
+        assert_eq!(busy_ticks("cpu  1 2 4\n"), None);
+        assert_eq!(busy_ticks(""), None);
     }
 }

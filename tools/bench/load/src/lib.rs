@@ -25,6 +25,7 @@ pub mod content;
 pub mod cores;
 mod engine;
 mod fault;
+pub mod random;
 mod reply;
 mod schedule;
 mod socket;

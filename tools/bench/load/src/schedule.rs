@@ -6,34 +6,7 @@
 
 use std::time::Duration;
 
-use crate::content::{GOLDEN, mix};
-
-/// A seeded generator (`SplitMix64`): the same seed asks in the same order.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        mix(self.0)
-    }
-
-    /// A number below `bound` (above 0); the bias of at most `bound / 2^64` does not matter here.
-    fn below(&mut self, bound: u64) -> u64 {
-        let wide = u128::from(self.next()) * u128::from(bound);
-        u64::try_from(wide >> 64).unwrap_or(0)
-    }
-
-    /// A moment between nothing and `most`.
-    pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
-        let nanoseconds = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(self.below(nanoseconds.max(1)))
-    }
-}
+use crate::random::Random;
 
 /// How much is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,16 +184,5 @@ mod tests {
             let wait = back_off(failures, &mut random);
             assert!(wait >= whole / 2 && wait <= whole, "{failures}: {wait:?}");
         }
-    }
-
-    #[test]
-    fn random_numbers_reach_all_below_their_bound_and_no_further() {
-        let mut random = Random::new(3);
-        let mut seen = [false; 3];
-        for _ in 0..100 {
-            seen[usize::try_from(random.below(3)).expect("small")] = true;
-        }
-        assert_eq!(seen, [true; 3]);
-        assert_eq!(random.up_to(Duration::ZERO), Duration::ZERO);
     }
 }

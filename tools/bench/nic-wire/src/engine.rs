@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result, bail};
 use clock::{Duration, Instant};
 use load::cores::CoreTime;
+use load::random::Random;
 use load::{Latency, Suite};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -25,7 +26,7 @@ use crate::pace::{Pace, Rate};
 use crate::paths::Paths;
 use crate::report::{Counts, Ending, Faults, Report, SCHEMA, WarmUp, WireCost, float, ratio};
 use crate::samples::Samples;
-use crate::schedule::{Distances, Schedule, mix};
+use crate::schedule::{Distances, Schedule};
 use crate::tally::{Seconds, Tallies, Work};
 use crate::tap::{FRAME_BYTES_MAX, Tap};
 use crate::watches::Watches;
@@ -150,7 +151,8 @@ impl Engine {
     pub(crate) fn new(tap: Tap, plan: Plan, watches: Option<Watches>) -> Result<Self> {
         let addresses = plan.addresses;
         let connection = |index: u32| {
-            let initial = u32::try_from(mix(plan.seed ^ u64::from(index)) >> 32).unwrap_or(0);
+            let drawn = Random::new(plan.seed ^ u64::from(index)).next();
+            let initial = u32::try_from(drawn >> 32).unwrap_or(0);
             Connection::new(SeqNumber(initial), index >= addresses.unsampled)
         };
         let connections = (0..addresses.unsampled + addresses.sampled).map(connection);

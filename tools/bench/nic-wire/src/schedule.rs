@@ -7,6 +7,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use clock::{Duration, Instant};
+use load::random::Random;
 
 /// Items by the moment they are due.
 #[derive(Debug)]
@@ -112,50 +113,10 @@ impl Distances {
         if spread == 0 {
             return self.least;
         }
-        let mixed = u128::from(mix(self.seed ^ u64::from(connection)));
+        let mixed = u128::from(Random::new(self.seed ^ u64::from(connection)).next());
         let share = (mixed * u128::from(spread)) >> 64;
         self.least + Duration::from_nanos(u64::try_from(share).unwrap_or(spread))
     }
-}
-
-/// A generator of numbers (`SplitMix64`): the same seed gives the same numbers.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-impl Random {
-    /// One that begins at a seed.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number.
-    pub const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        mix(self.0.wrapping_sub(GOLDEN))
-    }
-
-    /// A number below `bound`, which is above 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        let wide = u128::from(self.next()) * u128::from(bound);
-        u64::try_from(wide >> 64).unwrap_or(0)
-    }
-
-    /// Whether something happens that happens so many times in a million.
-    pub fn happens(&mut self, per_million: u32) -> bool {
-        per_million > 0 && self.below(1_000_000) < per_million.into()
-    }
-}
-
-/// One number of the sequence that begins at `seed`.
-#[must_use]
-pub const fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(GOLDEN);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -194,13 +155,5 @@ mod tests {
             ..distances
         };
         assert_eq!(same.of(77), least);
-    }
-
-    #[test]
-    fn chances_are_kept() {
-        let mut random = Random::new(1);
-        let count = (0..100_000).filter(|_| random.happens(10_000)).count();
-        assert!((900..1100).contains(&count), "{count}");
-        assert!(!random.happens(0) && random.happens(1_000_000));
     }
 }

@@ -14,6 +14,8 @@ pub(crate) enum Medium {
     Wire,
     /// A veth pair; clients use the kernel's TCP (`atlas-bench load`)
     Veth,
+    /// The same; the clients are wrk's
+    VethWrk,
 }
 
 /// What one point asks.
@@ -62,6 +64,7 @@ impl fmt::Display for Cell {
         f.write_str(match self.medium {
             Medium::Wire => "wire",
             Medium::Veth => "veth",
+            Medium::VethWrk => "veth by wrk",
         })?;
         f.write_str(if self.is_tls { ", TLS" } else { ", plaintext" })?;
         write!(f, ", {} connections", thousands(self.connections.into()))?;

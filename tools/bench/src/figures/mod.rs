@@ -12,6 +12,7 @@ mod plot;
 mod results;
 mod turn;
 mod wire;
+mod wrk;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -392,13 +392,11 @@ fn media(text: &mut String, results: &Results) {
         text,
         "## The same over a veth pair\nThe second medium, with the kernel's TCP in the clients: there the server's \
          core runs the clients' TCP, and `sendfile` lends its pages to them for nothing. The wire's ratios beside it \
-         must point the same way.\n\n| | Quantity | wire | veth |\n|---|---|---|---|"
+         must point the same way. wrk, a client that is not ours, must see what ours sees on the same link.\n\n\
+         | | Quantity | wire | veth | veth, wrk |\n|---|---|---|---|---|"
     );
     for cell in found {
-        let wire = Cell {
-            medium: Medium::Wire,
-            ..cell
-        };
+        let over = |medium| Cell { medium, ..cell };
         for (quantity, title) in [
             (Quantity::Rate, "rate"),
             (Quantity::Cost, "work per core-second"),
@@ -409,11 +407,12 @@ fn media(text: &mut String, results: &Results) {
             };
             let _ = writeln!(
                 text,
-                "| {}, {} connections | {title} | {} | {} |",
+                "| {}, {} connections | {title} | {} | {} | {} |",
                 security(cell.is_tls),
                 cell.connections,
-                of(&wire),
-                of(&cell)
+                of(&over(Medium::Wire)),
+                of(&cell),
+                of(&over(Medium::VethWrk))
             );
         }
     }

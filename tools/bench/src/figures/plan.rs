@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use nic_wire::schedule::Random;
+use load::random::Random;
 
 use super::cell::{Cell, Medium};
 
@@ -84,13 +84,13 @@ const CACHING: [&str; 6] = [
 ];
 
 /// How long a turn takes beside its window, about: start, connections, warm-up, end.
-const TURN_TIME: Duration = Duration::from_secs(6);
+const TURN_TIME: Duration = Duration::from_secs(3);
 
 /// Length of a window, seconds, if five median replies take no longer.
 pub(crate) const WINDOW_SECONDS: u32 = 4;
 
 /// Connections for which a second more is needed, to connect, to warm up and to hold five replies.
-const CONNECTIONS_A_SECOND: u32 = 200;
+const CONNECTIONS_A_SECOND: u32 = 250;
 
 /// What restricts a plan.
 #[derive(Clone, Debug, Default)]
@@ -291,6 +291,13 @@ fn all_points() -> Vec<Point> {
             ..few
         };
         points.push(point(near, &FEW, ROUNDS));
+        if !is_tls {
+            let near = Cell {
+                medium: Medium::VethWrk,
+                ..few
+            };
+            points.push(point(near, &FEW, ROUNDS));
+        }
     }
     for loss_ppm in LOSSES_PPM {
         let cell = Cell {

@@ -19,7 +19,7 @@ use testbed::server::Server;
 
 use super::cell::{Cell, Medium};
 use super::results::{Delay, Measured, Outcome, float};
-use super::wire;
+use super::{wire, wrk};
 use crate::lab::{Contender, Lab, Place, address, stop};
 use crate::load::{BodyCheck, Cost, Load, cores};
 
@@ -85,6 +85,7 @@ impl Turns<'_> {
             Medium::Wire => self.wire(contender, cell, seed),
             // The load ends with an error where a server answers wrongly.
             Medium::Veth => self.veth(contender, cell).or_else(failed),
+            Medium::VethWrk => self.veth_by_wrk(contender, cell).or_else(failed),
         }
     }
 
@@ -223,6 +224,44 @@ impl Turns<'_> {
             filter: 0.0,
         };
         let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
+        Ok(match void(contender, cell, &measured, under_way) {
+            Some(why) => Outcome::Void(why, Some(measured)),
+            None => Outcome::Measured(measured),
+        })
+    }
+
+    /// The same, asked by a client that is not ours.
+    fn veth_by_wrk(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
+        let (objects, device) = self.storage(contender)?;
+        let paths = self.paths(cell, objects)?;
+        let place = self.lab.veth(cell.is_tls);
+        let (server, address) = self.lab.start(place, contender, &self.arguments(cell)?)?;
+        let before = read_bytes(device)?;
+        let list = (paths.as_path(), objects.total());
+        let report = wrk::run(self.lab, address, cell.connections, list, objects.bytes)?;
+        let read = read_bytes(device)? - before;
+        let server_memory = memory(&server);
+        end(contender, server)?;
+        let body_bytes = report.replies * objects.bytes;
+        let measured = Measured {
+            seconds: report.seconds,
+            body_bytes,
+            replies: report.replies,
+            // wrk compares lengths and statuses only.
+            verified_replies: report.replies,
+            server_busy: report.server_core.busy,
+            client_busy: report.client_core.busy,
+            stolen: report.server_core.steal.max(report.client_core.steal),
+            disk_share: float(read) / float(body_bytes),
+            server_share: None,
+            // It has no word for the first byte.
+            first_byte: Delay::default(),
+            whole: report.whole,
+            fairness: None,
+            server_memory,
+            filter: 0.0,
+        };
+        let under_way = float(u64::from(cell.connections) * objects.bytes) / float(body_bytes);
         Ok(match void(contender, cell, &measured, under_way) {
             Some(why) => Outcome::Void(why, Some(measured)),
             None => Outcome::Measured(measured),

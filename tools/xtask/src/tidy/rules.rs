@@ -43,7 +43,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 const TOOL_ARROWS: [(&str, &[&str]); 8] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
-    ("disk", &["clock", "diskmap", "memory"]),
+    ("disk", &["clock", "diskmap", "load", "memory"]),
     (
         "stages",
         &[
