@@ -55,6 +55,8 @@ pub(super) fn run(
     command.args(["-c", &CLIENT_CORE.to_string(), "wrk", "--threads", "1"]);
     command.args(["--connections", &connections.to_string()]);
     command.args(["--duration", &format!("{WINDOW_SECONDS}s")]);
+    // Its default of two seconds calls a server that is slow for a moment an error.
+    command.args(["--timeout", "20s"]);
     command
         .arg("--script")
         .arg(workspace_root().join("bench/wrk.lua"));
