@@ -54,8 +54,9 @@ const COLD_REQUESTS: u64 = 100_000;
 /// Objects that Atlas may have open in a cold run beside one for each connection.
 const SPARE_OBJECTS: u64 = 256;
 
-/// Most objects that Atlas may have open.
-const OBJECTS_MAX: u64 = 65_000;
+/// Most objects that Atlas may have open: one is open only while it is being sent, and a descriptor
+/// limit of 20,000 holds as many.
+const OBJECTS_MAX: u64 = 16_000;
 
 /// Connections that Atlas may have beside those of the clients.
 const SPARE_CONNECTIONS: u32 = 64;
@@ -295,7 +296,10 @@ impl Turns<'_> {
         let file = self.directory.join("atlas.toml");
         let connections = cell.connections + SPARE_CONNECTIONS;
         // Clients behind headers go without a word: nobody takes what is left to send.
-        let mut text = format!("connections_max = {connections}\nshutdown_grace_seconds = 1\n");
+        // As long as its rivals, clients may wait between two requests.
+        let mut text = format!(
+            "connections_max = {connections}\nshutdown_grace_seconds = 1\nidle_timeout_seconds = 3600\n"
+        );
         if cell.cached_percent == 0 {
             let objects = (u64::from(cell.connections) + SPARE_OBJECTS).min(OBJECTS_MAX);
             let _ = writeln!(text, "objects_max = {objects}");

@@ -38,6 +38,9 @@ const CONNECT_SECONDS_MAX: u32 = 120;
 /// Longest warm-up, seconds.
 const WARM_UP_SECONDS_MAX: u32 = 40;
 
+/// What it is longer than the period of paced viewers, seconds.
+const WARM_UP_REPLY_SECONDS: u32 = 10;
+
 /// A TAP that stays when its clients have ended, so that the server's end is in order; deleted when
 /// dropped.
 pub(crate) struct Tap<'a>(&'a Namespace);
@@ -246,9 +249,14 @@ impl Run<'_> {
             "--seconds",
             &WINDOW_SECONDS.max(cell.every_seconds).to_string(),
         );
-        option("--seconds-max", &WINDOW_SECONDS_MAX.to_string());
+        option(
+            "--seconds-max",
+            &WINDOW_SECONDS_MAX.max(cell.every_seconds).to_string(),
+        );
         option("--connect-max", &CONNECT_SECONDS_MAX.to_string());
-        option("--warm-up-max", &WARM_UP_SECONDS_MAX.to_string());
+        // The last viewer asks when a period is over.
+        let warm_up = WARM_UP_SECONDS_MAX.max(cell.every_seconds + WARM_UP_REPLY_SECONDS);
+        option("--warm-up-max", &warm_up.to_string());
         if cell.is_distant {
             option("--rtt", "10-40");
         }
