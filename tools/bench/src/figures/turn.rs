@@ -8,6 +8,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ::load::{Suite, Version};
@@ -180,23 +181,12 @@ impl Turns<'_> {
         let (objects, _) = self.storage(contender)?;
         let place = self.lab.veth(cell.is_tls);
         let (server, address) = self.lab.start(place, contender, &self.arguments(cell)?)?;
-        let load = Load {
-            lab: self.lab,
-            instruments: self.instruments,
-            directory: self.directory,
-            server: address,
-            objects: objects.total(),
-            connections: cell.connections.into(),
-            tls: cell.is_tls.then_some((Version::Tls13, Suite::Aes128Gcm)),
-        };
+        let load = self.load(cell, objects, address);
         let window = load.run([
             "--warm-up=2".to_owned(),
             format!("--seconds={}", super::plan::WINDOW_SECONDS),
         ])?;
-        let verified_replies = load.verify(match contender {
-            Contender::AtlasEmulated(_) => BodyCheck::Sealed,
-            _ => BodyCheck::Same,
-        })?;
+        let verified_replies = load.verify(body_check(contender))?;
         let server_memory = memory(&server);
         end(contender, server)?;
         let report = window.report;
@@ -231,6 +221,19 @@ impl Turns<'_> {
         })
     }
 
+    /// Our clients over the veth pair.
+    fn load(&self, cell: &Cell, objects: Objects, server: SocketAddr) -> Load<'_> {
+        Load {
+            lab: self.lab,
+            instruments: self.instruments,
+            directory: self.directory,
+            server,
+            objects: objects.total(),
+            connections: cell.connections.into(),
+            tls: cell.is_tls.then_some((Version::Tls13, Suite::Aes128Gcm)),
+        }
+    }
+
     /// The same, asked by a client that is not ours.
     fn veth_by_wrk(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
         let (objects, device) = self.storage(contender)?;
@@ -241,6 +244,9 @@ impl Turns<'_> {
         let list = (paths.as_path(), objects.total());
         let report = wrk::run(self.lab, address, cell.connections, list, objects.bytes)?;
         let read = read_bytes(device)? - before;
+        // wrk itself compares statuses and lengths only.
+        let load = self.load(cell, objects, address);
+        let verified_replies = load.verify(body_check(contender))?;
         let server_memory = memory(&server);
         end(contender, server)?;
         let body_bytes = report.replies * objects.bytes;
@@ -248,14 +254,13 @@ impl Turns<'_> {
             seconds: report.seconds,
             body_bytes,
             replies: report.replies,
-            // wrk compares lengths and statuses only.
-            verified_replies: report.replies,
+            verified_replies,
             server_busy: report.server_core.busy,
             client_busy: report.client_core.busy,
             stolen: report.server_core.steal.max(report.client_core.steal),
             disk_share: float(read) / float(body_bytes),
             server_share: None,
-            // It has no word for the first byte.
+            // wrk does not measure it.
             first_byte: Delay::default(),
             whole: report.whole,
             fairness: None,
@@ -458,6 +463,14 @@ fn kibibytes(text: &str, name: &str) -> u64 {
     let line = lines.find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|rest| rest.split_whitespace().next());
     number.and_then(|it| it.parse().ok()).unwrap_or(0)
+}
+
+/// What the bodies of a server must be.
+const fn body_check(contender: &Contender) -> BodyCheck {
+    match contender {
+        Contender::AtlasEmulated(_) => BodyCheck::Sealed,
+        _ => BodyCheck::Same,
+    }
 }
 
 #[cfg(test)]
