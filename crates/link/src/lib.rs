@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_gathered_in_order_and_counted_without_our_header() {
-        let payload: [&[u8]; 4] = [b"c", b"", b"dd", b"e"];
+        let payload: [&[u8]; 2] = [b"", b"cdd"];
         let frame = Outgoing {
             headers: b"bb",
             payload: &payload,
@@ -308,11 +308,11 @@ mod tests {
             .iter()
             .flat_map(|piece| piece.to_vec())
             .collect();
-        assert_eq!((all.as_slice(), bytes), (b"abbcdde".as_slice(), 6));
+        assert_eq!((all.as_slice(), bytes), (b"abbcdd".as_slice(), 5));
     }
 
     #[test]
-    #[should_panic(expected = "35 payload parts")]
+    #[should_panic(expected = "3 payload parts")]
     fn a_part_too_many_is_a_programming_error() {
         let payload: [&[u8]; Outgoing::PARTS_MAX + 1] = [b"x"; Outgoing::PARTS_MAX + 1];
         let frame = Outgoing {

@@ -64,9 +64,9 @@ pub struct ArenaConfig {
 impl ArenaConfig {
     /// Payload of a slot: one 64 KiB read, which is also the largest GSO packet's payload.
     pub const SLOT_BYTES: u32 = 65_536;
-    /// One page: record headers go there without moving the payload off its alignment.
+    /// One page: the first record's header goes there without moving the payload off its alignment.
     pub const HEADROOM_BYTES: u32 = 4096;
-    /// One page: an authentication tag after a full payload. Together with the headroom it also
+    /// One page: what the records of a full payload are longer than their contents. Together with the headroom it also
     /// makes the stride 72 KiB, so that payloads of neighbours do not share cache sets.
     pub const TAILROOM_BYTES: u32 = 4096;
 

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p atlas-record --bench seal`
 //!
-//! Contents lie back to back in an arena far larger than the second-level cache, as they do in
+//! Records lie back to back in an arena far larger than the second-level cache, as they do in
 //! slots. The two ways take turns on pieces of it half an arena apart, each going first every
 //! other time, so that both meet the same caches, clock rates and neighbours. A turn is a fraction
 //! of a millisecond, shorter than a time slice, and gives one ratio of times: the median of some
@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
-use record::{Algorithm, ContentType, Framing, Sealer, TrafficKey, Version};
+use record::{Algorithm, ContentType, Sealer, TrafficKey, Version};
 
 const ARENA_BYTES: usize = 64 << 20;
 /// What one way seals before it is the other's turn: some 70 or 250 records.
@@ -60,15 +60,16 @@ fn main() {
 
 fn compare(name: &str, alone: &LessSafeKey, sealer: &Sealer, arena: &mut [u8]) {
     for content_bytes in CONTENTS_BYTES {
+        let record_bytes = content_bytes + sealer.framing().overhead_bytes() as usize;
         let mut turns: Vec<Turn> = (0..TURNS)
-            .map(|turn| Turn::take(turn, alone, sealer, arena, content_bytes))
+            .map(|turn| Turn::take(turn, alone, sealer, arena, record_bytes))
             .collect();
         // The first walk through the arena has warmed the machine up.
         turns.drain(..PIECES);
         let ratios = sorted(turns.iter().map(|turn| turn.sealed / turn.alone));
         let alone = sorted(turns.iter().map(|turn| turn.alone));
         let sealed = sorted(turns.iter().map(|turn| turn.sealed));
-        let gigabytes = (PIECE_BYTES / content_bytes * content_bytes) as f64 / 1e9;
+        let gigabytes = (PIECE_BYTES / record_bytes * content_bytes) as f64 / 1e9;
         let (quarter, half) = (turns.len() / 4, turns.len() / 2);
         println!(
             "{name:<28}{content_bytes:>8}{:>14.2}{:>14.2}{:>10.3}{:>20}",
@@ -98,13 +99,18 @@ impl Turn {
         alone: &LessSafeKey,
         sealer: &Sealer,
         arena: &mut [u8],
-        content_bytes: usize,
+        record_bytes: usize,
     ) -> Self {
         let piece = |index: usize| index % PIECES * PIECE_BYTES..(index % PIECES + 1) * PIECE_BYTES;
         let (here, there) = (piece(turn), piece(turn + PIECES / 2));
-        let seal_alone = |arena: &mut [u8]| seal_alone(alone, &mut arena[here], content_bytes);
-        let seal_records =
-            |arena: &mut [u8]| seal_records(sealer, &mut arena[there], content_bytes);
+        let content_bytes = record_bytes - sealer.framing().overhead_bytes() as usize;
+        let seal_alone = |arena: &mut [u8]| {
+            let records = arena[here.clone()].chunks_exact_mut(record_bytes);
+            seal_alone(alone, records.map(|record| &mut record[..content_bytes]));
+        };
+        let seal_records = |arena: &mut [u8]| {
+            seal_records(sealer, arena[there.clone()].chunks_exact_mut(record_bytes));
+        };
         if turn.is_multiple_of(2) {
             let alone = seconds(|| seal_alone(arena));
             let sealed = seconds(|| seal_records(arena));
@@ -124,8 +130,8 @@ fn seconds(work: impl FnOnce()) -> f64 {
 }
 
 /// One call a content, with as much associated data as TLS 1.3 has.
-fn seal_alone(key: &LessSafeKey, piece: &mut [u8], content_bytes: usize) {
-    for (number, content) in piece.chunks_exact_mut(content_bytes).enumerate() {
+fn seal_alone<'a>(key: &LessSafeKey, contents: impl Iterator<Item = &'a mut [u8]>) {
+    for (number, content) in contents.enumerate() {
         let mut nonce = IV;
         nonce[4..].copy_from_slice(&number.to_be_bytes());
         let nonce = Nonce::assume_unique_for_key(nonce);
@@ -134,20 +140,8 @@ fn seal_alone(key: &LessSafeKey, piece: &mut [u8], content_bytes: usize) {
     }
 }
 
-fn seal_records(sealer: &Sealer, piece: &mut [u8], content_bytes: usize) {
-    let framing = sealer.framing();
-    let mut header = [0; Framing::HEADER_BYTES_MAX];
-    let mut trailer = [0; Framing::TRAILER_BYTES_MAX];
-    let header = &mut header[..framing.header_bytes as usize];
-    let trailer = &mut trailer[..framing.trailer_bytes as usize];
-    for (number, content) in piece.chunks_exact_mut(content_bytes).enumerate() {
-        let number = number as u64;
-        black_box(sealer.seal(
-            number,
-            ContentType::ApplicationData,
-            content,
-            black_box(&mut *header),
-            black_box(&mut *trailer),
-        ));
+fn seal_records<'a>(sealer: &Sealer, records: impl Iterator<Item = &'a mut [u8]>) {
+    for (number, record) in records.enumerate() {
+        black_box(sealer.seal(number as u64, ContentType::ApplicationData, record));
     }
 }

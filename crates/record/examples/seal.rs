@@ -37,14 +37,6 @@ fn seal(sealer: &Sealer, number: u64, content: &[u8]) -> (Vec<u8>, Tag) {
     let mut record = vec![0; header_bytes as usize];
     record.extend_from_slice(content);
     record.resize(record.len() + trailer_bytes as usize, 0);
-    let (header, rest) = record.split_at_mut(header_bytes as usize);
-    let (content, trailer) = rest.split_at_mut(content.len());
-    let tag = sealer.seal(
-        number,
-        ContentType::ApplicationData,
-        content,
-        header,
-        trailer,
-    );
+    let tag = sealer.seal(number, ContentType::ApplicationData, &mut record);
     (record, tag)
 }

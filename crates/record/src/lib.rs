@@ -18,6 +18,7 @@
 mod alert;
 mod inbound;
 mod key;
+mod run;
 mod scheme;
 mod sealer;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod tests;
 pub use alert::{Alert, AlertDescription};
 pub use inbound::{Event, HEADER_BYTES, Inbound, RECORD_BYTES_MAX, peek_record};
 pub use key::{Algorithm, KeyError, TrafficKey, Version};
+pub use run::{RUN_RECORDS_MAX, RunTags, seal_run};
 pub use sealer::{Framing, Sealer, TAG_BYTES, Tag};
 
 /// Most bytes of content in a record (RFC 8446 s5.1, RFC 5246 s6.2.1).

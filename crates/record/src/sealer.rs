@@ -1,14 +1,11 @@
-//! Sealing in place.
-//!
-//! In a slot the content of the next record follows at once, so nothing may be written after the
-//! content, not even temporarily. The content type that TLS 1.3 seals with the content is therefore
-//! written to the trailer only (`seal_in_place_scatter`, which also writes the tag there).
+//! Sealing in place: a record's header, content and trailer are one piece of memory, in which the
+//! content stands before it is sealed.
 
 use core::fmt;
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 
-use crate::scheme::{self, Iv, NONCE_BYTES, SALT_BYTES, Scheme};
+use crate::scheme::{self, Iv, NONCE_BYTES, Scheme};
 use crate::{Algorithm, CONTENT_BYTES_MAX, ContentType, HEADER_BYTES, TrafficKey, Version};
 
 /// Bytes of an authentication tag, the same for every AEAD here.
@@ -102,106 +99,107 @@ impl Sealer {
         }
     }
 
-    /// Seals `content` in place as record `number`, and writes what goes before and after it.
-    /// The same arguments always give the same bytes; nothing else is remembered.
+    /// Seals the content in `record` in place as record `number`, and writes the header before it and
+    /// the trailer behind it: [`Sealer::framing`] says how long both are. The same arguments always
+    /// give the same bytes; nothing else is remembered.
     ///
     /// The caller never seals two contents under one number (the nonce would be used twice), and
     /// not more records than [`Algorithm::records_max`] under one key.
     ///
     /// # Panics
-    /// If the content is longer than [`crate::CONTENT_BYTES_MAX`], or header and trailer are not
-    /// as long as [`Sealer::framing`] says.
-    pub fn seal(
+    /// If `record` is shorter than header and trailer, or the content longer than
+    /// [`crate::CONTENT_BYTES_MAX`].
+    pub fn seal(&self, number: u64, content_type: ContentType, record: &mut [u8]) -> Tag {
+        let header_bytes = self.framing().header_bytes as usize;
+        let (header, rest) = record
+            .split_at_mut_checked(header_bytes)
+            .expect("a record has room for its header");
+        self.seal_rest(number, content_type, header, rest)
+    }
+
+    /// Seals what follows the header in a record: content and room for the trailer. The header is
+    /// written elsewhere.
+    pub(crate) fn seal_rest(
         &self,
         number: u64,
         content_type: ContentType,
-        content: &mut [u8],
         header: &mut [u8],
-        trailer: &mut [u8],
+        rest: &mut [u8],
     ) -> Tag {
+        let trailer_bytes = self.framing().trailer_bytes as usize;
+        let content_bytes = rest
+            .len()
+            .checked_sub(trailer_bytes)
+            .expect("a record has room for its trailer");
         assert!(
-            content.len() <= CONTENT_BYTES_MAX,
-            "{} bytes of content are too many for a record",
-            content.len()
+            content_bytes <= CONTENT_BYTES_MAX,
+            "{content_bytes} bytes of content are too many for a record"
         );
         debug_assert_ne!(
             content_type,
             ContentType::ChangeCipherSpec,
             "change_cipher_spec is never sealed"
         );
-        match self.form {
-            Form::Record(Scheme::Tls13) => {
-                self.seal_tls13(number, content_type, content, header, trailer)
+        let Form::Record(scheme) = self.form else {
+            let data = scheme::header(content_type, rest.len());
+            return self.seal_text(number, &data, rest);
+        };
+        let (text, tag_bytes) = rest
+            .split_last_chunk_mut::<TAG_BYTES>()
+            .expect("invariant: the trailer of every scheme has room for the tag");
+        let tag = match scheme {
+            Scheme::Tls13 => self.seal_tls13(number, content_type, header, text),
+            Scheme::Tls12ExplicitNonce | Scheme::Tls12 => {
+                self.seal_tls12(number, content_type, header, text)
             }
-            Form::Record(Scheme::Tls12ExplicitNonce) => {
-                let (header, explicit_nonce) = header
-                    .split_at_mut_checked(HEADER_BYTES)
-                    .expect("invariant: the header is as long as the framing says");
-                explicit_nonce.copy_from_slice(&self.iv.nonce(number)[SALT_BYTES..]);
-                self.seal_tls12(number, content_type, content, header, trailer)
-            }
-            Form::Record(Scheme::Tls12) => {
-                self.seal_tls12(number, content_type, content, header, trailer)
-            }
-            Form::Bare => {
-                assert!(
-                    header.is_empty() && trailer.is_empty(),
-                    "an emulated record has no framing"
-                );
-                let data = scheme::header(content_type, content.len());
-                self.seal_content(number, &data, content, &[], &mut [0; TAG_BYTES])
-            }
-        }
+        };
+        *tag_bytes = tag.0;
+        tag
     }
 
     /// RFC 8446 s5.2: the outside says `application_data`, TLS 1.2 and the length of everything
-    /// that follows; it is authenticated as it is. No padding.
+    /// that follows; it is authenticated as it is. The content type is sealed behind the content, in
+    /// the last byte of `text`. No padding.
     fn seal_tls13(
         &self,
         number: u64,
         content_type: ContentType,
-        content: &mut [u8],
         header: &mut [u8],
-        trailer: &mut [u8],
+        text: &mut [u8],
     ) -> Tag {
-        let following_bytes = content.len() + trailer.len();
-        let outside = scheme::header(ContentType::ApplicationData, following_bytes);
+        let outside = scheme::header(ContentType::ApplicationData, text.len() + TAG_BYTES);
         header.copy_from_slice(&outside);
-        self.seal_content(number, &outside, content, &[content_type.code()], trailer)
+        let last = text.last_mut();
+        *last.expect("invariant: the trailer has room for the content type") = content_type.code();
+        self.seal_text(number, &outside, text)
     }
 
-    /// RFC 5246 s6.2.3.3, but for the explicit nonce.
+    /// RFC 5246 s6.2.3.3. What `header` has more than a record header is the explicit nonce.
     fn seal_tls12(
         &self,
         number: u64,
         content_type: ContentType,
-        content: &mut [u8],
         header: &mut [u8],
-        trailer: &mut [u8],
+        text: &mut [u8],
     ) -> Tag {
-        let behind_header_bytes = self.framing().overhead_bytes() as usize - HEADER_BYTES;
-        let following_bytes = content.len() + behind_header_bytes;
+        let (header, explicit_nonce) = header.split_at_mut(HEADER_BYTES);
+        let nonce = self.iv.nonce(number);
+        explicit_nonce.copy_from_slice(&nonce[NONCE_BYTES - explicit_nonce.len()..]);
+        let following_bytes = explicit_nonce.len() + text.len() + TAG_BYTES;
         header.copy_from_slice(&scheme::header(content_type, following_bytes));
-        let data = scheme::tls12_associated_data(number, content_type.code(), content.len());
-        self.seal_content(number, &data, content, &[], trailer)
+        let data = scheme::tls12_associated_data(number, content_type.code(), text.len());
+        self.seal_text(number, &data, text)
     }
 
-    /// Seals content in place, and `content_type` behind it into the trailer, where the tag goes.
-    fn seal_content(
-        &self,
-        number: u64,
-        associated_data: &[u8],
-        content: &mut [u8],
-        content_type: &[u8],
-        trailer: &mut [u8],
-    ) -> Tag {
+    fn seal_text(&self, number: u64, associated_data: &[u8], text: &mut [u8]) -> Tag {
         let nonce = Nonce::assume_unique_for_key(self.iv.nonce(number));
         let data = Aad::from(associated_data);
-        self.key
-            .seal_in_place_scatter(nonce, data, content, content_type, trailer)
-            .expect("invariant: the trailer is as long as the framing says");
-        let tag = trailer.last_chunk();
-        Tag(*tag.expect("invariant: a trailer has room for the tag"))
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce, data, text)
+            .expect("invariant: a record is short enough for every AEAD");
+        let tag = tag.as_ref().first_chunk();
+        Tag(*tag.expect("invariant: every AEAD here has a tag of this length"))
     }
 }
 

@@ -17,9 +17,8 @@ pub struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// Most payload parts one frame may gather: text, and sixteen TLS records of a slot, each with
-    /// what goes between it and its neighbours.
-    pub const PARTS_MAX: usize = 2 + 2 * 16;
+    /// Most payload parts one frame may gather: text, and bytes of a slot.
+    pub const PARTS_MAX: usize = 2;
 }
 
 /// Work left to the link, in the terms of a virtio-net header (virtio 1.2, 5.1.6).

@@ -4,6 +4,7 @@
 mod limits;
 mod messages;
 mod opening;
+mod run;
 mod sealing;
 mod secrecy;
 mod vectors;
@@ -140,18 +141,12 @@ impl Suite {
 /// Seals into a vector of its own.
 fn seal(sealer: &Sealer, number: u64, content_type: ContentType, content: &[u8]) -> Vec<u8> {
     let framing = sealer.framing();
-    let mut header = vec![0; framing.header_bytes as usize];
-    let mut content = content.to_vec();
-    let mut trailer = vec![0; framing.trailer_bytes as usize];
-    let tag = sealer.seal(
-        number,
-        content_type,
-        &mut content,
-        &mut header,
-        &mut trailer,
-    );
-    assert!(trailer.ends_with(&tag.0), "the tag is the record's end");
-    [header, content, trailer].concat()
+    let header = vec![0; framing.header_bytes as usize];
+    let trailer = vec![0; framing.trailer_bytes as usize];
+    let mut record = [header.as_slice(), content, &trailer].concat();
+    let tag = sealer.seal(number, content_type, &mut record);
+    assert!(record.ends_with(&tag.0), "the tag is the record's end");
+    record
 }
 
 /// What a refusal says.

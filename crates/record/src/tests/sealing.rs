@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{ALERT, DATA, HANDSHAKE, SUITES, Suite, TLS13, content, seal};
-use crate::{CONTENT_BYTES_MAX, ContentType, Framing, HEADER_BYTES, Sealer, Tag};
+use crate::{CONTENT_BYTES_MAX, ContentType, Framing, Sealer, Tag};
 
 const TYPES: [(ContentType, u8); 3] = [
     (ContentType::Alert, ALERT),
@@ -85,54 +85,40 @@ fn sealing_again_gives_the_same_record() {
     }
 }
 
-fn tag(sealer: &Sealer, content: &mut [u8]) -> Tag {
+/// The tag of record 3.
+fn tag(sealer: &Sealer, content: &[u8]) -> Tag {
     let framing = sealer.framing();
-    let mut around = [0; Framing::HEADER_BYTES_MAX + Framing::TRAILER_BYTES_MAX];
-    let (header, rest) = around.split_at_mut(framing.header_bytes as usize);
-    let trailer = &mut rest[..framing.trailer_bytes as usize];
-    sealer.seal(3, ContentType::ApplicationData, content, header, trailer)
+    let mut record = vec![0; framing.header_bytes as usize];
+    record.extend_from_slice(content);
+    record.resize(record.len() + framing.trailer_bytes as usize, 0);
+    sealer.seal(3, ContentType::ApplicationData, &mut record)
 }
 
 #[test]
 fn one_changed_bit_anywhere_changes_the_tag() {
     let sealers = SUITES.map(|suite| suite.sealer());
     for sealer in sealers.iter().chain([&Sealer::emulated()]) {
-        let kept = tag(sealer, &mut content(100));
+        let kept = tag(sealer, &content(100));
         for index in 0..100 {
             let mut changed = content(100);
             changed[index] ^= 1 << (index % 8);
-            assert_ne!(tag(sealer, &mut changed), kept, "{sealer:?} {index}");
+            assert_ne!(tag(sealer, &changed), kept, "{sealer:?} {index}");
         }
     }
 }
 
-/// In a slot, other records' bytes lie on both sides of everything that is written.
+/// What stood in the header's and the trailer's place is not sealed with the content.
 #[test]
-fn nothing_is_written_beside_the_record() {
-    const GUARD: u8 = 0xee;
+fn only_the_content_matters() {
     for suite in SUITES {
         let sealer = suite.sealer();
         let framing = sealer.framing();
         for bytes in [0, 1, 16, 4096, 15_360] {
-            let mut slot = vec![GUARD; bytes + 2];
-            slot[1..=bytes].copy_from_slice(&content(bytes));
-            let mut header = [GUARD; Framing::HEADER_BYTES_MAX + 2];
-            let mut trailer = [GUARD; Framing::TRAILER_BYTES_MAX + 2];
-            sealer.seal(
-                0,
-                ContentType::ApplicationData,
-                &mut slot[1..=bytes],
-                &mut header[1..=framing.header_bytes as usize],
-                &mut trailer[1..=framing.trailer_bytes as usize],
-            );
-            assert_eq!((slot[0], slot[bytes + 1]), (GUARD, GUARD), "{suite:?}");
-            for (around, written) in [
-                (header.as_slice(), framing.header_bytes as usize),
-                (trailer.as_slice(), framing.trailer_bytes as usize),
-            ] {
-                assert_eq!(around[0], GUARD, "{suite:?}");
-                assert!(around[written + 1..].iter().all(|&byte| byte == GUARD));
-            }
+            let mut record = vec![0xee; bytes + framing.overhead_bytes() as usize];
+            let from = framing.header_bytes as usize;
+            record[from..from + bytes].copy_from_slice(&content(bytes));
+            sealer.seal(9, ContentType::ApplicationData, &mut record);
+            assert_eq!(record, suite.record(9, DATA, &content(bytes)), "{suite:?}");
         }
     }
 }
@@ -142,7 +128,7 @@ fn an_emulated_record_costs_what_a_record_costs_and_has_no_framing() {
     let sealer = Sealer::emulated();
     assert_eq!(sealer.framing(), Framing::NONE);
     let mut sealed = content(4096);
-    let kept = tag(&sealer, &mut sealed);
+    let kept = sealer.seal(3, ContentType::ApplicationData, &mut sealed);
     let suite = Suite {
         iv: [0; 12],
         key: *b"everybody knows!................",
@@ -164,41 +150,16 @@ fn content_of_more_than_16_kib_is_refused() {
 }
 
 #[test]
-fn framing_of_another_length_is_refused() {
+fn a_record_without_room_for_its_framing_is_refused() {
     for suite in SUITES {
         let sealer = suite.sealer();
-        let header_bytes = sealer.framing().header_bytes as usize;
-        let trailer_bytes = sealer.framing().trailer_bytes as usize;
-        for (header, trailer) in [
-            (header_bytes - 1, trailer_bytes),
-            (header_bytes + 1, trailer_bytes),
-            (header_bytes, trailer_bytes - 1),
-            (header_bytes, trailer_bytes + 1),
-            (HEADER_BYTES - 1, trailer_bytes),
-        ] {
-            let sealed = std::panic::catch_unwind(|| {
-                let (mut header, mut trailer) = (vec![0; header], vec![0; trailer]);
-                sealer.seal(
-                    0,
-                    ContentType::Alert,
-                    &mut [1, 0],
-                    &mut header,
-                    &mut trailer,
-                )
-            });
-            assert!(sealed.is_err(), "{suite:?} {header} {trailer}");
-        }
+        let overhead = sealer.framing().overhead_bytes() as usize;
+        let seal = |bytes: usize| {
+            let mut record = vec![0; bytes];
+            sealer.seal(0, ContentType::Alert, &mut record);
+        };
+        seal(overhead);
+        let refused = std::panic::catch_unwind(|| seal(overhead - 1));
+        assert!(refused.is_err(), "{suite:?}");
     }
-}
-
-#[test]
-#[should_panic(expected = "an emulated record has no framing")]
-fn framing_of_an_emulated_record_is_refused() {
-    Sealer::emulated().seal(
-        0,
-        ContentType::ApplicationData,
-        &mut [0],
-        &mut [0; 5],
-        &mut [],
-    );
 }

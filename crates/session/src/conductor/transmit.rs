@@ -1,6 +1,8 @@
 //! Transmission: sends fetches that are ready, in order for each connection, in frames as large as
 //! the link takes.
 
+use std::ops::Range;
+
 use clock::Instant;
 use memory::Arena;
 use tcp::StreamRange;
@@ -10,7 +12,7 @@ use super::Conductor;
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::fetch::{Fetch, FetchState};
-use crate::stream_map::{ContentChanged, StreamMap};
+use crate::stream_map::{ContentChanged, RecordRun, StreamMap};
 use crate::{Config, TransmitProgress, Transmitted, Warning};
 
 type Sink<'s> = dyn FnMut(&Outgoing<'_>) -> Transmitted + 's;
@@ -178,12 +180,11 @@ impl Sender<'_, '_> {
         // The range is not acknowledged, so its run is still in the stream map.
         let records = stream.records_mut(read.stream_start);
         let records = records.expect("invariant: what is unacknowledged is in the map");
-        let framing_bytes = run.framing_bytes();
-        let window = arena.window_mut(&mut arrived.slot, framing_bytes, 0);
-        let (framing, payload) = window.split_at_mut(as_index(framing_bytes.into()));
-        let content = as_index(read.skip_bytes.into())..;
-        let content = payload.get_mut(content).unwrap_or_default();
-        let (fresh, again) = records.seal(&run, framing, content)?;
+        let (before, behind) = room_of(&run);
+        let window = arena.window_mut(&mut arrived.slot, before, behind);
+        let bytes = window.get_mut(place_of(&run, read.skip_bytes));
+        let bytes = bytes.expect("invariant: a ready slot holds all bytes of its fetch");
+        let (fresh, again) = records.seal(&run, bytes)?;
         arrived.is_sealed = true;
         self.counters.record_seal_count += fresh;
         self.counters.record_reseal_count += again;
@@ -310,15 +311,28 @@ fn parts_of<'a>(
             parts.push(payload.expect("invariant: a ready slot holds all bytes of its fetch"));
         }
         Some(run) => {
-            let framing_bytes = run.framing_bytes();
-            let window = arena.window(&arrived.slot, framing_bytes, 0);
-            let (framing, payload) = window.split_at(as_index(framing_bytes.into()));
-            let content = payload.get(as_index(skip)..).unwrap_or_default();
-            let range = StreamRange::new(first, range.end);
-            run.for_each_piece(range, framing, content, &mut |piece| parts.push(piece));
+            let (before, behind) = room_of(&run);
+            let window = arena.window(&arrived.slot, before, behind);
+            let records = window.get(place_of(&run, read.skip_bytes));
+            let from = as_index(first.since(run.start))..as_index(range.end.since(run.start));
+            let part = records.and_then(|records| records.get(from));
+            parts.push(part.expect("invariant: a ready slot holds all bytes of its fetch"));
         }
     }
     parts
+}
+
+/// Room that the records of a fetch need in their slot, before what was read and behind it: the first
+/// content stays where the disk put it.
+const fn room_of(run: &RecordRun) -> (u32, u32) {
+    (run.framing.header_bytes, run.framing_bytes())
+}
+
+/// Where the records are in a window with that room, if `skip_bytes` were read before the first
+/// content.
+fn place_of(run: &RecordRun, skip_bytes: u32) -> Range<usize> {
+    let from = as_index(skip_bytes.into());
+    from..from + as_index(run.bytes())
 }
 
 /// A distance within a slot.

@@ -423,15 +423,8 @@ impl StreamMap {
             let from = as_index(*position - self.text_base);
             let record = self.text.get_mut(from..from + as_index(span.bytes));
             let record = record.expect("invariant: unacknowledged text is kept");
-            let framing = seal.sealer.framing();
-            let (header, rest) = record.split_at_mut(framing.header_bytes as usize);
-            let content_bytes = rest.len() - framing.trailer_bytes as usize;
-            let (content, trailer) = rest.split_at_mut(content_bytes);
-            let (number, content_type) = (seal.number, seal.content_type);
             // Text is kept until it is acknowledged, so it is sealed once and needs no tag.
-            let _ = seal
-                .sealer
-                .seal(number, content_type, content, header, trailer);
+            let _ = seal.sealer.seal(seal.number, seal.content_type, record);
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use record::{ContentType, Framing, Sealer, Tag};
-use tcp::{StreamOffset, StreamRange};
+use tcp::StreamOffset;
 
 /// Content bytes of a record of an object, once the congestion window is open. Four of them are 15
 /// blocks of 4 KiB and fill a 64 KiB frame; of the 16 KiB that TLS allows, only three would fit.
@@ -19,7 +19,7 @@ pub(crate) const CONTENT_BYTES: u32 = 15_360;
 /// ones without waiting a round trip for their ends.
 pub(crate) const SMALL_CONTENT_BYTES: u32 = 4096;
 /// Most records one fetch seals: a slot of small ones.
-pub(crate) const RECORDS_PER_FETCH_MAX: u32 = 16;
+pub(crate) const RECORDS_PER_FETCH_MAX: u32 = record::RUN_RECORDS_MAX;
 
 /// How the stream is sealed from some record on.
 #[derive(Clone, Debug)]
@@ -100,57 +100,17 @@ impl RecordRun {
 
     /// Stream offset at which the last one ends.
     pub(crate) fn end(&self) -> StreamOffset {
-        self.start + self.all_content_bytes() + u64::from(self.framing_bytes())
+        self.start + self.bytes()
+    }
+
+    /// Stream bytes of all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.all_content_bytes() + u64::from(self.framing_bytes())
     }
 
     /// Header and trailer bytes of all.
     pub(crate) const fn framing_bytes(&self) -> u32 {
         self.count * self.framing.overhead_bytes()
-    }
-
-    const fn content_bytes_of(&self, place: u32) -> u32 {
-        if place + 1 == self.count {
-            self.last_content_bytes
-        } else {
-            self.content_bytes
-        }
-    }
-
-    /// The pieces of `range` in stream order: slices of `framing`, which holds each record's header
-    /// and trailer in turn, and of `content`, to `take`.
-    pub(crate) fn for_each_piece<'a>(
-        &self,
-        range: StreamRange,
-        framing: &'a [u8],
-        content: &'a [u8],
-        take: &mut dyn FnMut(&'a [u8]),
-    ) {
-        let mut at = self.start;
-        let (mut framing, mut content) = (framing, content);
-        let mut piece = |bytes: &'a [u8]| {
-            let whole = StreamRange::new(at, at + bytes.len() as u64);
-            at = whole.end;
-            let Some(part) = whole.intersection(range) else {
-                return;
-            };
-            let from = usize::try_from(part.start.since(whole.start)).unwrap_or(usize::MAX);
-            let length = usize::try_from(part.bytes()).unwrap_or(usize::MAX);
-            if length > 0 {
-                take(&bytes[from..from + length]);
-            }
-        };
-        let mut header_bytes = self.framing.header_bytes as usize;
-        for place in 0..self.count {
-            let (before, rest) = framing.split_at(header_bytes);
-            piece(before);
-            framing = rest;
-            let (sealed, rest) = content.split_at(self.content_bytes_of(place) as usize);
-            piece(sealed);
-            content = rest;
-            // A trailer and the next header are adjacent in the stream and in memory.
-            header_bytes = self.framing.overhead_bytes() as usize;
-        }
-        piece(framing);
     }
 }
 
@@ -221,35 +181,25 @@ impl Records {
         )
     }
 
-    /// Seals `run` in place: `content` holds its content, and `framing` gets each record's header
-    /// and trailer in turn. Returns how many records were sealed for the first time and again.
+    /// Seals `run` in place in `bytes`, of which it fills all: before, the contents stand one behind
+    /// another, behind the room for the first header; afterwards these are the bytes of the stream.
+    /// Returns how many records were sealed for the first time and again.
     ///
     /// # Errors
     /// A record differs from its first sealing. None of these records may be sent.
     pub(crate) fn seal(
         &mut self,
         run: &RecordRun,
-        framing: &mut [u8],
-        content: &mut [u8],
+        bytes: &mut [u8],
     ) -> Result<(u64, u64), ContentChanged> {
-        let header_bytes = run.framing.header_bytes as usize;
-        let (mut framing, mut content) = (framing, content);
+        let number = self.first_number + run.first;
+        let tags = record::seal_run(&self.sealer, number, run.content_bytes, bytes);
         let (mut fresh, mut again) = (0, 0);
-        for place in 0..run.count {
-            let (record_framing, rest) =
-                framing.split_at_mut(run.framing.overhead_bytes() as usize);
-            let (header, trailer) = record_framing.split_at_mut(header_bytes);
-            framing = rest;
-            let (text, rest) = content.split_at_mut(run.content_bytes_of(place) as usize);
-            content = rest;
-            let index = run.first + u64::from(place);
+        for (index, tag) in (run.first..).zip(tags.into_iter().flatten()) {
             if index < self.released {
                 // Acknowledged while it was being read: nothing of it will be sent.
                 continue;
             }
-            let number = self.first_number + index;
-            let kind = ContentType::ApplicationData;
-            let tag = self.sealer.seal(number, kind, text, header, trailer);
             let kept = usize::try_from(index - self.released).unwrap_or(usize::MAX);
             match self.tags.get(kept) {
                 Some(before) if *before == tag => again += 1,

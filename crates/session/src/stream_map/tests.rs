@@ -144,9 +144,8 @@ fn seal(map: &mut StreamMap, from: u64, to: u64, byte: u8) -> Result<(u64, u64),
     let (start, bytes) = (span.start, span.bytes);
     let records = map.records_mut(StreamOffset(from)).unwrap();
     let run = records.run(start, bytes, from - start.0, to - start.0);
-    let mut framing = vec![0; run.framing_bytes() as usize];
-    let mut content = vec![byte; usize::try_from(run.all_content_bytes()).unwrap()];
-    records.seal(&run, &mut framing, &mut content)
+    let mut bytes = vec![byte; usize::try_from(run.bytes()).unwrap()];
+    records.seal(&run, &mut bytes)
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Sealing alone: four records of a fetch in a slot, slot after slot, as `session` has them sealed.
 //!
-//! Included: the AEAD, headers and trailers into the slot's headroom. Left out: finding the records
+//! Included: the AEAD, moving the records apart, headers and trailers. Left out: finding the records
 //! of a stretch of the stream, and keeping their tags. The bytes are those of the last sealing: what
 //! is sealed does not change what it costs. A key is given up for another where the record room's
 //! limit says so, as the server would ask for a KeyUpdate.
 
 use anyhow::Result;
 use memory::{Arena, ArenaConfig, FilledSlot};
-use record::{ContentType, Sealer, TrafficKey, Version};
+use record::{Sealer, TrafficKey, Version};
 
 use crate::FETCH_BYTES;
 use crate::args::{Cipher, SealArgs};
@@ -15,6 +15,7 @@ use crate::timing::Step;
 
 /// Content bytes of a record: four of them are a fetch.
 const CONTENT_BYTES: u32 = 15_360;
+const RECORDS: u32 = FETCH_BYTES / CONTENT_BYTES;
 
 pub(crate) struct Seal {
     arena: Arena,
@@ -64,37 +65,25 @@ impl Seal {
             number: 0,
         })
     }
-
-    /// The next record's number, of a new key if the last has sealed enough.
-    fn next_number(&mut self) -> Result<u64> {
-        if self.number == self.cipher.algorithm().records_max() {
-            self.generation += 1;
-            self.sealer = sealer(self.cipher, self.generation)?;
-            self.number = 0;
-        }
-        self.number += 1;
-        Ok(self.number - 1)
-    }
 }
 
 impl Step for Seal {
     fn step(&mut self) -> Result<u64> {
         let framing = self.sealer.framing();
-        let records = FETCH_BYTES / CONTENT_BYTES;
-        for record in 0..records {
-            let number = self.next_number()?;
-            let slot = &mut self.slots[self.turn];
-            let room_bytes = records * framing.overhead_bytes();
-            let window = self.arena.window_mut(slot, room_bytes, 0);
-            let (room, payload) = window.split_at_mut(room_bytes as usize);
-            let mut rooms = room.chunks_mut(framing.overhead_bytes() as usize);
-            let room = rooms.nth(record as usize).unwrap_or_default();
-            let (header, trailer) = room.split_at_mut(framing.header_bytes as usize);
-            let mut contents = payload.chunks_mut(CONTENT_BYTES as usize);
-            let content = contents.nth(record as usize).unwrap_or_default();
-            let kind = ContentType::ApplicationData;
-            self.sealer.seal(number, kind, content, header, trailer);
+        let record_bytes = (CONTENT_BYTES + framing.overhead_bytes()) as usize;
+        let room_bytes = RECORDS * framing.overhead_bytes();
+        let slot = &mut self.slots[self.turn];
+        let window = self
+            .arena
+            .window_mut(slot, framing.header_bytes, room_bytes);
+        let run = &mut window[..RECORDS as usize * record_bytes];
+        if self.number + u64::from(RECORDS) > self.cipher.algorithm().records_max() {
+            self.generation += 1;
+            self.sealer = sealer(self.cipher, self.generation)?;
+            self.number = 0;
         }
+        record::seal_run(&self.sealer, self.number, CONTENT_BYTES, run);
+        self.number += u64::from(RECORDS);
         self.turn = (self.turn + 1) % self.slots.len();
         Ok(FETCH_BYTES.into())
     }
@@ -102,6 +91,8 @@ impl Step for Seal {
 
 #[cfg(test)]
 mod tests {
+    use record::ContentType;
+
     use super::*;
 
     fn seal(cipher: Cipher) -> Seal {
@@ -131,27 +122,25 @@ mod tests {
         seal.step().unwrap();
         let other = sealer(Cipher::Aes128Gcm, 0).unwrap();
         let framing = other.framing();
-        let each = framing.overhead_bytes() as usize;
+        let room_bytes = 4 * framing.overhead_bytes();
         let window = seal
             .arena
-            .window(&seal.slots[0], 4 * framing.overhead_bytes(), 0);
+            .window(&seal.slots[0], framing.header_bytes, room_bytes);
+        let mut records = window.chunks(15_360 + framing.overhead_bytes() as usize);
         for number in 0..4 {
-            let (mut content, mut room) = (vec![0; 15_360], vec![0; each]);
-            let (header, trailer) = room.split_at_mut(framing.header_bytes as usize);
-            let kind = ContentType::ApplicationData;
-            other.seal(number as u64, kind, &mut content, header, trailer);
-            assert_eq!(window[number * each..][..each], room, "record {number}");
-            assert_eq!(window[4 * each + number * 15_360..][..15_360], content);
+            let mut record = vec![0; 15_360 + framing.overhead_bytes() as usize];
+            other.seal(number, ContentType::ApplicationData, &mut record);
+            assert_eq!(records.next(), Some(&record[..]), "record {number}");
         }
     }
 
     #[test]
     fn a_key_that_sealed_enough_is_given_up() {
         let mut seal = seal(Cipher::Aes128Gcm);
-        seal.number = Cipher::Aes128Gcm.algorithm().records_max();
-        assert_eq!(seal.next_number().unwrap(), 0);
-        assert_eq!(seal.generation, 1);
-        assert_eq!(seal.next_number().unwrap(), 1);
-        assert_eq!(seal.generation, 1);
+        seal.number = Cipher::Aes128Gcm.algorithm().records_max() - 4;
+        seal.step().unwrap();
+        assert_eq!(seal.generation, 0);
+        seal.step().unwrap();
+        assert_eq!((seal.generation, seal.number), (1, 4));
     }
 }

@@ -14,19 +14,12 @@ impl Streaming {
     /// One record, sealed as the session does it.
     pub(super) fn seal(&mut self, content_type: ContentType, content: &[u8]) -> Vec<u8> {
         let framing = self.sealer.framing();
-        let mut header = vec![0; usize::try_from(framing.header_bytes).unwrap()];
-        let mut trailer = vec![0; usize::try_from(framing.trailer_bytes).unwrap()];
-        let mut content = content.to_vec();
-        let number = self.number;
+        let header = vec![0; usize::try_from(framing.header_bytes).unwrap()];
+        let trailer = vec![0; usize::try_from(framing.trailer_bytes).unwrap()];
+        let mut record = [header.as_slice(), content, &trailer].concat();
+        self.sealer.seal(self.number, content_type, &mut record);
         self.number += 1;
-        self.sealer.seal(
-            number,
-            content_type,
-            &mut content,
-            &mut header,
-            &mut trailer,
-        );
-        [header, content, trailer].concat()
+        record
     }
 
     /// The client reads what we seal, and we what it seals.

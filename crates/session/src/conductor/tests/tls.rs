@@ -109,14 +109,10 @@ impl TlsPeer {
 
     pub(super) fn seal(&mut self, content_type: ContentType, text: &[u8]) -> Vec<u8> {
         let framing = self.sealer.framing();
-        let header = framing.header_bytes as usize;
-        let mut record = vec![0; header];
+        let mut record = vec![0; framing.header_bytes as usize];
         record.extend_from_slice(text);
         record.resize(record.len() + framing.trailer_bytes as usize, 0);
-        let (before, rest) = record.split_at_mut(header);
-        let (content, after) = rest.split_at_mut(text.len());
-        self.sealer
-            .seal(self.number, content_type, content, before, after);
+        self.sealer.seal(self.number, content_type, &mut record);
         self.number += 1;
         record
     }
