@@ -11,6 +11,8 @@ pub struct LinkCounters {
     pub transmitted_frames: u64,
     /// Their bytes as handed over, before they are cut.
     pub transmitted_bytes: u64,
+    /// Those of them that were sent from their slot, without a copy.
+    pub lent_frames: u64,
     /// Frames refused with `Full`: each offer counts.
     pub full_frames: u64,
     /// Frames given up with `Lost`.
@@ -33,13 +35,14 @@ pub struct LinkCounters {
 impl LinkCounters {
     /// Every counter with its public name, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 12] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 13] {
         // Taken apart by name, so that a new field without a line here does not compile.
         let Self {
             received_frames,
             received_bytes,
             transmitted_frames,
             transmitted_bytes,
+            lent_frames,
             full_frames,
             lost_frames,
             refused_frames,
@@ -54,6 +57,7 @@ impl LinkCounters {
             ("link_received_bytes", received_bytes),
             ("link_transmitted_frames", transmitted_frames),
             ("link_transmitted_bytes", transmitted_bytes),
+            ("link_lent_frames", lent_frames),
             ("link_full_frames", full_frames),
             ("link_lost_frames", lost_frames),
             ("link_refused_frames", refused_frames),

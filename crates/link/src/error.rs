@@ -19,6 +19,30 @@ pub enum TransmitError {
     Lost(i32),
 }
 
+/// Why a link copies each frame instead of sending it from the slot it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CopyReason {
+    /// This kind of link always copies.
+    #[error("this kind of link copies")]
+    Unsupported,
+    /// So it was chosen.
+    #[error("switched off")]
+    Off,
+    /// The kernel would segment frames in software, and read every byte for that.
+    #[error("the device does not segment TCP")]
+    NoSegmentation,
+    /// The driver is not known to release a frame only when its device has read it.
+    #[error("driver {driver:?} is not known to complete frames when they have been read")]
+    UnknownDriver {
+        /// As ethtool names it; empty if the device has none.
+        driver: String,
+    },
+    /// The kernel made no transmit ring. Carries the errno.
+    #[error("no transmit ring for each slot: {}", std::io::Error::from_raw_os_error(*.0))]
+    NoRing(i32),
+}
+
 /// A device failure that receiving cannot go on after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -12,7 +12,8 @@
 //! [`Captured`] wraps any of them and writes the frames that pass to a pcap file.
 //!
 //! It refuses to queue: when [`Link::transmit`] returns, the kernel has the frame or the error says
-//! why not, and the caller may use the frame's memory again. It refuses to block, to log and to
+//! why not, and the caller may use the frame's memory again. Except of a slot that a link has been
+//! lent ([`Link::borrow_slots`]): its device reads the slot until [`Link::give_back`]. It refuses to block, to log and to
 //! parse more of a frame than an offload needs.
 //!
 //! Bounds, all allocated at start:
@@ -30,6 +31,7 @@
 use std::io::IoSlice;
 
 use clock::{Duration, Instant};
+use memory::SlotMemory;
 use wire::{ChecksumState, MacAddress, Outgoing};
 
 mod counters;
@@ -46,11 +48,11 @@ mod vnet;
 mod watch;
 
 pub use counters::LinkCounters;
-pub use error::{LinkError, SetupError, TransmitError};
+pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
-pub use packet::{MacChoice, Packet, PacketConfig};
+pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};
 pub use tap::{Tap, TapConfig};
 pub use watch::{InterfaceState, InterfaceWatch};
@@ -118,6 +120,16 @@ pub struct Received<'a> {
     pub checksum: ChecksumState,
 }
 
+/// How a frame was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The frame was copied.
+    Copied,
+    /// The device reads the last payload part where it is, in the slot of this number. Nobody may
+    /// write the slot, its headroom included, until [`Link::give_back`] names it.
+    Lent(u32),
+}
+
 /// Packet I/O for one worker: chosen once at start.
 pub trait Link {
     /// What this link can do. Only [`Link::apply_interface_state`] changes it.
@@ -145,7 +157,33 @@ pub trait Link {
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError>;
 
-    /// Sends one frame. After the call (any result) the caller may use the frame's memory again.
+    /// Whether [`Link::borrow_slots`] is worth calling.
+    ///
+    /// # Errors
+    /// Why not.
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        Err(CopyReason::Unsupported)
+    }
+
+    /// From now on frames whose last payload part is in one of these slots may be sent from there,
+    /// without a copy. Called at most once, before the first frame, and before a device knows the
+    /// slots, which are in ordinary pages: the link may put other pages in their place. It takes a
+    /// descriptor for each slot.
+    ///
+    /// # Errors
+    /// Why frames are copied all the same.
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        let _ = slots;
+        Err(CopyReason::Unsupported)
+    }
+
+    /// Names each slot that the device has read since it was lent.
+    fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
+        let _ = (now, sink);
+    }
+
+    /// Sends one frame. After the call (any result but [`Sent::Lent`]) the caller may use the frame's
+    /// memory again.
     ///
     /// # Errors
     /// [`TransmitError::Full`]: nothing was sent; offer the same frame again when
@@ -154,7 +192,7 @@ pub trait Link {
     /// [`REFUSED_FOR_MAX`], the frame is lost instead.
     /// [`TransmitError::Lost`]: the frame is dropped, as if the network had dropped it; do not offer
     /// it again at once.
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError>;
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError>;
 
     /// The descriptor to poll for readability; `None` in simulation.
     fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
@@ -170,29 +208,25 @@ pub trait Link {
     }
 }
 
-/// The pieces of a frame in the order they leave, how many, and the frame's bytes without
-/// `header` (which is the link's own).
+/// The pieces of a frame in the order they leave, behind `header`, which is the link's own; and how
+/// many.
 ///
 /// # Panics
 /// If the frame has more than [`Outgoing::PARTS_MAX`] payload parts.
-fn gather<'a>(header: &'a [u8], frame: &Outgoing<'a>) -> ([IoSlice<'a>; GATHER_MAX], usize, usize) {
+fn gather<'a>(header: &'a [u8], frame: &Outgoing<'a>) -> ([IoSlice<'a>; GATHER_MAX], usize) {
     let count = frame.payload.len();
     assert!(
         count <= Outgoing::PARTS_MAX,
         "a frame of {count} payload parts"
     );
     let mut pieces = [IoSlice::new(&[]); GATHER_MAX];
-    let mut bytes = frame.headers.len();
     let sources = [header, frame.headers]
         .into_iter()
         .chain(frame.payload.iter().copied());
     for (piece, source) in pieces.iter_mut().zip(sources) {
         *piece = IoSlice::new(source);
     }
-    for part in frame.payload {
-        bytes += part.len();
-    }
-    (pieces, 2 + count, bytes)
+    (pieces, 2 + count)
 }
 
 /// Bytes at a frame's start that the kernel is to keep linear (in one piece): the headers, and the
@@ -303,12 +337,12 @@ mod tests {
             payload: &payload,
             offload: Offload::default(),
         };
-        let (pieces, count, bytes) = gather(b"a", &frame);
+        let (pieces, count) = gather(b"a", &frame);
         let all: Vec<u8> = pieces[..count]
             .iter()
             .flat_map(|piece| piece.to_vec())
             .collect();
-        assert_eq!((all.as_slice(), bytes), (b"abbcdd".as_slice(), 5));
+        assert_eq!((all.as_slice(), frame.bytes()), (b"abbcdd".as_slice(), 5));
     }
 
     #[test]

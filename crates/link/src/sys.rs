@@ -232,6 +232,35 @@ pub(crate) fn set_receive_ring(
     set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
+/// Makes a packet socket's transmit ring of one entry.
+pub(crate) fn set_transmit_ring(fd: BorrowedFd<'_>, entry_bytes: usize) -> Result<(), i32> {
+    let bytes = u32::try_from(entry_bytes).map_err(|_| libc::EINVAL)?;
+    let request = libc::tpacket_req {
+        tp_block_size: bytes,
+        tp_block_nr: 1,
+        tp_frame_size: bytes,
+        tp_frame_nr: 1,
+    };
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_TX_RING, &request)
+}
+
+/// Has the kernel send what a transmit ring holds, without blocking.
+pub(crate) fn send_ring(fd: BorrowedFd<'_>) -> Result<(), i32> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: no memory is passed: what is sent is in the ring.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            std::ptr::null(),
+            0,
+            flags,
+            std::ptr::null(),
+            0,
+        )
+    };
+    if sent < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
 /// `struct ifreq` of an ioctl that names an interface: the name, then 24 bytes of union.
 #[repr(C, align(8))]
 struct InterfaceRequest {

@@ -13,14 +13,15 @@ use std::net::{IpAddr, UdpSocket};
 
 use clock::{Duration, Instant};
 use common::{
-    Peer, RawSocket, answer_until_udp, become_nobody, eventually, in_namespace, ip, is_large,
-    is_ready, receive_until, receive_until_gone, run, send, send_at, send_large, set_segmentation,
-    udp_echo, wait_writable,
+    Peer, RawSocket, Segment, answer_until_udp, become_nobody, eventually, in_namespace, ip,
+    is_large, is_ready, receive_until, receive_until_gone, run, send, send_at, send_large,
+    set_segmentation, udp_echo, wait_writable,
 };
 use link::{
-    Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX, SetupError, Tap, TapConfig,
-    TransmitError, interface_mac,
+    CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX, Sent,
+    SetupError, Tap, TapConfig, TransmitError, ZeroCopy, interface_mac,
 };
+use memory::{Arena, ArenaConfig, FilledSlot, PageKind};
 use wire::{MacAddress, Outgoing};
 
 const V4: &str = "10.77.0.9";
@@ -206,6 +207,186 @@ fn the_largest_packet_leaves_whole_and_one_byte_more_is_lost() {
     });
 }
 
+fn arena(slot_count: u32) -> Arena {
+    let config = ArenaConfig {
+        pages: PageKind::Ordinary,
+        ..ArenaConfig::new(slot_count)
+    };
+    Arena::new(config).unwrap()
+}
+
+/// Slots in ordinary pages, lent to a link that was told to send from them.
+fn lending(slot_count: u32) -> (Arena, Packet) {
+    let arena = arena(slot_count);
+    let config = PacketConfig {
+        zero_copy: ZeroCopy::On,
+        ..usual()
+    };
+    let mut link = Packet::open(&config).unwrap();
+    link.borrow_slots(arena.slot_memory()).unwrap();
+    (arena, link)
+}
+
+/// Bytes that differ by place and by `round`.
+fn pattern(length: usize, round: usize) -> Vec<u8> {
+    let byte = |n| u8::try_from((n + round) % 251).unwrap();
+    (0..length).map(byte).collect()
+}
+
+/// A slot with these bytes.
+fn filled(arena: &mut Arena, bytes: &[u8]) -> FilledSlot {
+    let slot = arena.reserve().unwrap().into_reading();
+    let mut slot = slot.into_filled(u32::try_from(bytes.len()).unwrap());
+    arena.payload_mut(&mut slot).copy_from_slice(bytes);
+    slot
+}
+
+/// Slots that come back, until there are `count`.
+fn given_back(link: &mut Packet, count: usize) -> Vec<u32> {
+    let mut slots = Vec::new();
+    eventually(|| {
+        link.give_back(Instant::ZERO, &mut |slot| slots.push(slot));
+        slots.len() >= count
+    });
+    slots
+}
+
+#[test]
+fn a_frame_is_sent_from_its_slot_which_may_then_be_overwritten() {
+    const BYTES: usize = 61_440;
+    in_namespace(|| {
+        let peer = connect();
+        let (mut arena, mut link) = lending(4);
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let mac = link.capabilities().mac;
+        for round in 0..20_usize {
+            let head = vec![b'h'; 10 * round];
+            let body = pattern(BYTES, round);
+            let slot = filled(&mut arena, &body);
+            let segment = Segment::new(mac, MacAddress([2; 6]), 40 + head.len() + BYTES);
+            let sent = segment.send_with(&mut link, &[&head, arena.payload(&slot)]);
+            assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+            arena.lend(&slot);
+            assert_eq!(given_back(&mut link, 1), [slot.index()]);
+            arena.give_back(slot.index());
+            let mut slot = slot;
+            arena.payload_mut(&mut slot).fill(0xee);
+            arena.release(slot.into_free());
+            let (_, frame) = socket.receive(is_large);
+            assert_eq!(frame[54..], [head, body].concat(), "round {round}");
+        }
+        let counters = link.counters();
+        assert_eq!(
+            (counters.lent_frames, counters.transmitted_frames),
+            (20, 20)
+        );
+    });
+}
+
+#[test]
+fn a_frame_that_cannot_be_lent_is_copied() {
+    in_namespace(|| {
+        let peer = connect();
+        let (mut arena, mut link) = lending(4);
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let mac = link.capabilities().mac;
+        let body = pattern(8_192, 0);
+        let slot = filled(&mut arena, &body);
+        let payload = arena.payload(&slot);
+        let head = [b'h'; 4_096];
+        // Small, not in a slot, behind much text, behind another part of the slot.
+        for parts in [
+            &[&payload[..4_095]],
+            [&body[..]].as_slice(),
+            &[&head, payload],
+            &[&payload[..4_096], &payload[4_096..]],
+        ] {
+            let bytes = parts.concat();
+            let segment = Segment::new(mac, MacAddress([2; 6]), 40 + bytes.len());
+            assert_eq!(segment.send_with(&mut link, parts), Ok(Sent::Copied));
+            let (_, frame) = socket.receive(is_large);
+            assert_eq!(frame[54..], bytes);
+        }
+        let segment = Segment::new(mac, MacAddress([2; 6]), 40 + 4_096);
+        let sent = segment.send_with(&mut link, &[&payload[..4_096]]);
+        assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+        // The device has read it, but the slot is on loan until it is given back.
+        socket.receive(is_large);
+        let sent = segment.send_with(&mut link, &[&payload[4_096..]]);
+        assert_eq!(sent, Ok(Sent::Copied));
+        assert_eq!(link.counters().lent_frames, 1);
+        assert_eq!(given_back(&mut link, 1), [slot.index()]);
+        arena.release(slot.into_free());
+    });
+}
+
+#[test]
+fn slots_are_on_loan_while_frames_wait_and_come_back_when_the_interface_is_removed() {
+    in_namespace(|| {
+        let _peer = connect();
+        // A queue that sends almost nothing.
+        run(
+            "tc",
+            "qdisc add dev v0 root tbf rate 8kbit burst 70000 limit 10000000",
+        );
+        let config = PacketConfig {
+            qdisc_bypass: false,
+            zero_copy: ZeroCopy::On,
+            ..usual()
+        };
+        let mut arena = arena(8);
+        let mut link = Packet::open(&config).unwrap();
+        link.borrow_slots(arena.slot_memory()).unwrap();
+        let mac = link.capabilities().mac;
+        let mut lent = Vec::new();
+        for _ in 0..8 {
+            let slot = filled(&mut arena, &pattern(61_440, 0));
+            let segment = Segment::new(mac, MacAddress([2; 6]), 40 + 61_440);
+            let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
+            if sent == Ok(Sent::Lent(slot.index())) {
+                arena.lend(&slot);
+                lent.push(slot.index());
+            }
+            arena.release(slot.into_free());
+        }
+        assert_eq!(lent.len(), 6, "two of eight slots are for reads");
+        // The burst lets one frame pass.
+        let first = given_back(&mut link, 1);
+        assert_eq!(first, lent[..1]);
+        arena.give_back(first[0]);
+        assert_eq!((arena.parked_count(), arena.free_count()), (5, 3));
+        ip("link delete v0");
+        for slot in given_back(&mut link, 5) {
+            arena.give_back(slot);
+        }
+        assert_eq!((arena.lent_count(), arena.free_count()), (0, 8));
+        assert!(matches!(receive_until_gone(&mut link), LinkError::Gone(_)));
+    });
+}
+
+#[test]
+fn frames_are_copied_where_it_is_not_known_when_they_were_read() {
+    in_namespace(|| {
+        let _peer = connect();
+        let zero_copy = |zero_copy| {
+            let config = PacketConfig {
+                zero_copy,
+                ..usual()
+            };
+            Packet::open(&config).unwrap().zero_copy()
+        };
+        let driver = "veth".to_owned();
+        assert_eq!(zero_copy(ZeroCopy::On), Ok(()));
+        assert_eq!(zero_copy(ZeroCopy::Off), Err(CopyReason::Off));
+        assert_eq!(
+            zero_copy(ZeroCopy::Auto),
+            Err(CopyReason::UnknownDriver { driver })
+        );
+        set_segmentation("v0", false);
+        assert_eq!(zero_copy(ZeroCopy::Auto), Err(CopyReason::NoSegmentation));
+    });
+}
+
 #[test]
 fn a_device_without_segmentation_is_not_bypassed_and_the_kernel_cuts() {
     in_namespace(|| {
@@ -327,7 +508,7 @@ fn a_full_send_buffer_returns_full_and_polls_writable_when_it_has_room() {
         assert_eq!(link.counters().full_frames, 1);
         run("tc", "qdisc delete dev v0 root");
         wait_writable(&link);
-        assert_eq!(send(&mut link, &[0; 1_000]), Ok(()));
+        assert_eq!(send(&mut link, &[0; 1_000]), Ok(Sent::Copied));
     });
 }
 
@@ -348,7 +529,7 @@ fn a_full_device_queue_returns_full_although_the_descriptor_polls_writable() {
             tap.receive(Instant::ZERO, 1_000, &mut |_| ())
                 .is_ok_and(|handed| handed > 0)
         );
-        assert_eq!(send(&mut link, &[0; 60]), Ok(()));
+        assert_eq!(send(&mut link, &[0; 60]), Ok(Sent::Copied));
     });
 }
 
@@ -386,7 +567,7 @@ fn a_device_that_refuses_for_the_limit_ends_the_bypass() {
         assert_eq!(link.counters().bypass_end_events, 0);
         // The device is as full as before; the queueing discipline takes the frame.
         let end = start + REFUSED_FOR_MAX;
-        assert_eq!(send_at(&mut link, end, &[0; 60]), Ok(()));
+        assert_eq!(send_at(&mut link, end, &[0; 60]), Ok(Sent::Copied));
         assert!(!link.bypasses_qdisc());
         let counters = link.counters();
         assert_eq!((counters.bypass_end_events, counters.lost_frames), (1, 0));
@@ -417,7 +598,7 @@ fn a_frame_that_is_refused_for_ever_is_lost_after_the_limit_and_those_behind_it_
         let end = start + REFUSED_FOR_MAX;
         let lost = Err(TransmitError::Lost(libc::ENOBUFS));
         assert_eq!(send_at(&mut link, end, &large), lost);
-        assert_eq!(send_at(&mut link, end, &[0; 60]), Ok(()));
+        assert_eq!(send_at(&mut link, end, &[0; 60]), Ok(Sent::Copied));
         // The next one has all the time again.
         assert_eq!(send_at(&mut link, end, &large), full);
         let counters = link.counters();

@@ -15,6 +15,17 @@
 //! a device writes, because a [`ReadingSlot`] yields nothing but a raw address. An assertion
 //! refuses tokens of another arena, in release builds too: with one, a slot could have two owners.
 //!
+//! **A filled slot may be on loan to a link**, whose device reads it after the frame was handed over:
+//! its owner keeps the token and may read the bytes, but nobody may write them. A slot that is
+//! released while it is on loan is free only when the link has given it back:
+//!
+//! ```text
+//!              lend                      release
+//!   FilledSlot ────▶ the same, on loan ─────────▶ parked ──▶ free
+//!        ▲                  │                        give_back
+//!        └──────────────────┘ give_back
+//! ```
+//!
 //! It refuses to grow, to zero slots between uses (the next read overwrites them, and only bytes
 //! a device reported can be reached), and to free a slot behind its owner's back. A token that is
 //! dropped is a slot lost: tokens have no `Drop`, because they have no reference to their arena;
@@ -150,6 +161,10 @@ pub enum ArenaError {
     },
 }
 
+/// What a freed slot's payload is full of, in builds with debug assertions.
+#[cfg(debug_assertions)]
+const FREED_BYTE: u8 = 0xdb;
+
 /// What every token holds: the arena, the slot, and the number of bytes in it.
 #[derive(PartialEq, Eq, Debug)]
 struct Key {
@@ -256,6 +271,61 @@ pub struct Region {
     pub length_bytes: usize,
 }
 
+/// Where an arena's slots are, for a link that sends from them without a copy. It may read a slot that
+/// is on loan to it, and write the bytes of it that no reference covers; the memory stays mapped
+/// while a slot is on loan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotMemory {
+    address: *mut u8,
+    stride_bytes: usize,
+    slot_count: u32,
+    headroom_bytes: usize,
+}
+
+impl SlotMemory {
+    /// First byte of the first slot's headroom.
+    #[must_use]
+    pub const fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// Distance from one slot to the next, bytes.
+    #[must_use]
+    pub const fn stride_bytes(&self) -> usize {
+        self.stride_bytes
+    }
+
+    /// Number of slots.
+    #[must_use]
+    pub const fn slot_count(&self) -> u32 {
+        self.slot_count
+    }
+
+    /// Most slots that a link should have on loan at once: three of four. The rest is for reads, also if
+    /// the link's device never gives one back.
+    #[must_use]
+    pub const fn lent_max(&self) -> usize {
+        self.slot_count as usize * 3 / 4
+    }
+
+    /// Bytes of a slot before its payload.
+    #[must_use]
+    pub const fn headroom_bytes(&self) -> usize {
+        self.headroom_bytes
+    }
+
+    /// Which slot `part` lies in, and how many bytes it begins behind the slot's first; `None` if it is not
+    /// whole in one.
+    #[must_use]
+    pub fn find(&self, part: &[u8]) -> Option<(u32, usize)> {
+        let distance = part.as_ptr().addr().checked_sub(self.address.addr())?;
+        let (index, place) = (distance / self.stride_bytes, distance % self.stride_bytes);
+        let index = u32::try_from(index).ok()?;
+        let is_inside = index < self.slot_count && place + part.len() <= self.stride_bytes;
+        is_inside.then_some((index, place))
+    }
+}
+
 /// The memory of all slots, and the list of the free ones.
 #[derive(Debug)]
 pub struct Arena {
@@ -265,7 +335,21 @@ pub struct Arena {
     mapping: Mapping,
     /// Free slots, the one that was freed last at the end.
     free: Vec<u32>,
+    /// By slot.
+    loans: Vec<Loan>,
+    lent_count: usize,
     slots_per_region: u32,
+}
+
+/// Whether a link's device may read a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Loan {
+    /// It does not.
+    None,
+    /// It does, and the slot has an owner.
+    Lent,
+    /// It does, and the slot's owner has released it.
+    Parked,
 }
 
 impl Arena {
@@ -293,6 +377,8 @@ impl Arena {
             config,
             mapping,
             free,
+            loans: vec![Loan::None; config.slot_count as usize],
+            lent_count: 0,
             slots_per_region,
         })
     }
@@ -311,23 +397,100 @@ impl Arena {
         })
     }
 
-    /// Frees a slot; [`Arena::reserve`] takes it first.
+    /// Frees a slot; [`Arena::reserve`] takes it first. A slot on loan is free when it was given back.
     ///
     /// # Panics
     /// If the slot is of another arena.
     pub fn release(&mut self, slot: FreeSlot) {
         self.check(&slot.key);
+        match self.loan_of(slot.key.index) {
+            Loan::None => self.free_slot(slot.key.index),
+            Loan::Lent => self.loans[slot.key.index as usize] = Loan::Parked,
+            Loan::Parked => panic!("slot {} was released twice", slot.key.index),
+        }
+    }
+
+    /// Lends a slot to a link: from now on its device may read all of it, until
+    /// [`Arena::give_back`].
+    ///
+    /// # Panics
+    /// If the slot is on loan already, or of another arena.
+    pub fn lend(&mut self, slot: &FilledSlot) {
+        self.check(&slot.key);
+        let index = slot.key.index;
+        assert!(
+            self.loan_of(index) == Loan::None,
+            "slot {index} is on loan already"
+        );
+        self.loans[index as usize] = Loan::Lent;
+        self.lent_count += 1;
+    }
+
+    /// The link's device reads the slot no more, by its `index()`.
+    ///
+    /// # Panics
+    /// If there is no such slot, or it is not on loan.
+    pub fn give_back(&mut self, slot_index: u32) {
+        let loan = self.loan_of(slot_index);
+        assert!(loan != Loan::None, "slot {slot_index} is not on loan");
+        self.loans[slot_index as usize] = Loan::None;
+        self.lent_count -= 1;
+        if loan == Loan::Parked {
+            self.free_slot(slot_index);
+        }
+    }
+
+    /// Slots on loan now, released ones included.
+    #[must_use]
+    pub fn lent_count(&self) -> usize {
+        self.lent_count
+    }
+
+    /// Slots on loan that have no owner any more.
+    #[must_use]
+    pub fn parked_count(&self) -> usize {
+        let parked = self.loans.iter().filter(|loan| **loan == Loan::Parked);
+        parked.count()
+    }
+
+    /// Whether a slot is on loan.
+    ///
+    /// # Panics
+    /// If the slot is of another arena.
+    #[must_use]
+    pub fn is_lent(&self, slot: &FilledSlot) -> bool {
+        self.check(&slot.key);
+        self.loan_of(slot.key.index) != Loan::None
+    }
+
+    fn loan_of(&self, index: u32) -> Loan {
+        let loan = self.loans.get(index as usize).copied();
+        loan.unwrap_or_else(|| panic!("there is no slot {index}"))
+    }
+
+    fn free_slot(&mut self, index: u32) {
         assert!(
             self.free.len() < self.slot_count(),
             "more slots came home than ever left"
         );
-        self.free.push(slot.key.index);
+        #[cfg(debug_assertions)]
+        self.overwrite(index);
+        self.free.push(index);
+    }
+
+    /// Fills a payload that has become free, so that whoever still sends it sends something else.
+    #[cfg(debug_assertions)]
+    fn overwrite(&mut self, index: u32) {
+        let bytes = self.config.slot_bytes as usize;
+        // SAFETY: the payload of a slot without an owner and not on loan: nothing else refers to it,
+        // and it lies within the mapping.
+        unsafe { core::ptr::write_bytes(self.payload_address(index), FREED_BYTE, bytes) };
     }
 
     /// The same as [`Arena::payload`], to be sealed in place.
     ///
     /// # Panics
-    /// If the slot is of another arena.
+    /// If the slot is on loan or of another arena.
     pub fn payload_mut<'a>(&'a mut self, slot: &'a mut FilledSlot) -> &'a mut [u8] {
         self.window_mut(slot, 0, 0)
     }
@@ -337,13 +500,19 @@ impl Arena {
     /// outside the payload are whatever was last there.
     ///
     /// # Panics
-    /// If there is not that much room, or the slot is of another arena.
+    /// If there is not that much room, or the slot is on loan or of another arena.
     pub fn window_mut<'a>(
         &'a mut self,
         slot: &'a mut FilledSlot,
         before_bytes: u32,
         after_bytes: u32,
     ) -> &'a mut [u8] {
+        // What a link's device sends must not change under it.
+        assert!(
+            !self.is_lent(slot),
+            "slot {} is on loan: it may be read only",
+            slot.key.index
+        );
         let (start, length_bytes) = self.window_bounds(slot, before_bytes, after_bytes);
         // SAFETY: `window_bounds` stays within one slot, which lies within the mapping, whose
         // bytes are initialised (zeroed by the kernel). `&mut FilledSlot` is the only key to the
@@ -383,10 +552,15 @@ impl Arena {
     /// arena is dropped (see its `Drop`).
     ///
     /// # Panics
-    /// If the slot is of another arena.
+    /// If the slot is on loan or of another arena.
     #[must_use]
     pub fn device_address(&self, slot: &ReadingSlot) -> *mut u8 {
         self.check(&slot.key);
+        assert!(
+            self.loan_of(slot.key.index) == Loan::None,
+            "slot {} is on loan: it may be read only",
+            slot.key.index
+        );
         self.payload_address(slot.key.index)
     }
 
@@ -416,6 +590,17 @@ impl Arena {
                 length_bytes: self.config.stride_bytes() * slot_count as usize,
             }
         })
+    }
+
+    /// Where the slots are, for a link that borrows them.
+    #[must_use]
+    pub fn slot_memory(&self) -> SlotMemory {
+        SlotMemory {
+            address: self.slot_address(0),
+            stride_bytes: self.config.stride_bytes(),
+            slot_count: self.config.slot_count,
+            headroom_bytes: self.config.headroom_bytes as usize,
+        }
     }
 
     /// Which of [`Arena::regions`] a slot lies in, from its `index()`.
@@ -510,9 +695,10 @@ impl Arena {
 }
 
 impl Drop for Arena {
-    /// Unmaps the slots if all are free. Else a device may still write to one: then the memory
-    /// stays mapped for good, because a leak is better than a write into memory with another use.
-    /// So nothing depends on the order in which an arena and its disk are dropped.
+    /// Unmaps the slots if all are free. Else a device may still write to one, or read one that is on
+    /// loan: then the memory stays mapped for good, because a leak is better than a write into memory
+    /// with another use, or than sending what is there then. So nothing depends on the order in which
+    /// an arena, its disk and its link are dropped.
     fn drop(&mut self) {
         if self.free.len() == self.slot_count() {
             // SAFETY: no token exists, hence no reference, and no device knows an address it may

@@ -256,3 +256,117 @@ fn memory_outlives_the_arena_while_a_slot_is_out() {
     unsafe { address.write_volatile(1) };
     let _lost = slot;
 }
+
+#[test]
+fn a_slot_on_loan_is_free_when_it_was_released_and_given_back() {
+    let mut arena = arena(2);
+    let slot = filled(&mut arena, 3);
+    let index = slot.index();
+    arena.lend(&slot);
+    assert!(arena.is_lent(&slot));
+    assert_eq!((arena.lent_count(), arena.free_count()), (1, 1));
+    assert_eq!(arena.payload(&slot).len(), 3, "its owner may read it");
+    arena.release(slot.into_free());
+    assert_eq!((arena.lent_count(), arena.free_count()), (1, 1));
+    let other = arena.reserve().expect("the other slot");
+    assert_ne!(other.index(), index);
+    assert!(arena.reserve().is_none(), "the device still reads it");
+    arena.give_back(index);
+    assert_eq!((arena.lent_count(), arena.free_count()), (0, 1));
+    let again = arena.reserve().expect("the slot given back");
+    assert_eq!(again.index(), index);
+    for slot in [other, again] {
+        arena.release(slot);
+    }
+    assert_eq!(arena.free_count(), arena.slot_count());
+}
+
+#[test]
+fn a_slot_given_back_before_its_release_may_be_written_and_lent_again() {
+    let mut arena = arena(1);
+    let mut slot = filled(&mut arena, 3);
+    for mark in 1..=2 {
+        arena.payload_mut(&mut slot).fill(mark);
+        arena.lend(&slot);
+        arena.give_back(slot.index());
+        assert!(!arena.is_lent(&slot));
+    }
+    arena.release(slot.into_free());
+    assert_eq!((arena.free_count(), arena.lent_count()), (1, 0));
+}
+
+#[test]
+#[should_panic(expected = "slot 0 is on loan: it may be read only")]
+fn a_slot_on_loan_is_not_written_by_us() {
+    let mut arena = arena(1);
+    let mut slot = filled(&mut arena, 3);
+    arena.lend(&slot);
+    arena.payload_mut(&mut slot).fill(1);
+}
+
+#[test]
+#[should_panic(expected = "slot 0 is on loan: it may be read only")]
+fn a_slot_on_loan_is_not_written_by_a_disk() {
+    let mut arena = arena(1);
+    let slot = filled(&mut arena, 3);
+    arena.lend(&slot);
+    let _address = arena.device_address(&slot.into_free().into_reading());
+}
+
+#[test]
+#[should_panic(expected = "slot 0 is on loan already")]
+fn a_slot_is_lent_once_at_a_time() {
+    let mut arena = arena(1);
+    let slot = filled(&mut arena, 3);
+    arena.lend(&slot);
+    arena.lend(&slot);
+}
+
+#[test]
+#[should_panic(expected = "slot 0 is not on loan")]
+fn a_slot_is_given_back_once() {
+    let mut arena = arena(1);
+    let slot = filled(&mut arena, 3);
+    arena.lend(&slot);
+    arena.give_back(0);
+    arena.give_back(0);
+}
+
+#[test]
+fn memory_outlives_the_arena_while_a_slot_is_on_loan() {
+    let mut arena = arena(1);
+    let mut slot = filled(&mut arena, 3);
+    arena.payload_mut(&mut slot).fill(7);
+    let address = arena.device_source(&slot);
+    arena.lend(&slot);
+    arena.release(slot.into_free());
+    drop(arena);
+    // SAFETY: the slot is on loan, so the memory must be mapped; this is the test.
+    assert_eq!(unsafe { address.read_volatile() }, 7);
+}
+
+#[test]
+fn a_part_is_found_in_its_slot_up_to_the_last_byte() {
+    let mut arena = arena(2);
+    let memory = arena.slot_memory();
+    let slots = [
+        filled(&mut arena, 10),
+        filled(&mut arena, ArenaConfig::SLOT_BYTES),
+    ];
+    let headroom = ArenaConfig::HEADROOM_BYTES as usize;
+    assert_eq!(memory.find(arena.payload(&slots[0])), Some((0, headroom)));
+    assert_eq!(
+        memory.find(&arena.payload(&slots[1])[7..]),
+        Some((1, headroom + 7))
+    );
+    let whole = arena.window(
+        &slots[1],
+        ArenaConfig::HEADROOM_BYTES,
+        ArenaConfig::TAILROOM_BYTES,
+    );
+    assert_eq!(memory.find(whole), Some((1, 0)));
+    assert_eq!(memory.find(b"elsewhere"), None);
+    for slot in slots {
+        arena.release(slot.into_free());
+    }
+}

@@ -178,6 +178,13 @@ pub struct CommonArgs {
     #[arg(long, value_name = "MAC")]
     pub mac: Option<String>,
 
+    /// Send frames from where the disk put them on packet:IFACE: auto, on or off [default: auto]
+    ///
+    /// auto does so where the device segments TCP and its driver is known to say truthfully when it
+    /// has read a frame; the log says whether, and why not. on does so on any interface, off nowhere.
+    #[arg(long, value_name = "WHEN")]
+    pub zero_copy: Option<String>,
+
     /// Address to answer at, with its prefix length; may be repeated [default: 10.77.0.2/24]
     ///
     /// The server's own address, IPv4 or IPv6, which neither this host nor another host on the

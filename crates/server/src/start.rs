@@ -19,8 +19,8 @@ use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use diskmap::uring::{Uring, UringConfig};
 use link::{
-    CaptureConfig, Captured, InterfaceAddress, Link, MacChoice, Packet, PacketConfig, SetupError,
-    Tap, TapConfig,
+    CaptureConfig, Captured, CopyReason, InterfaceAddress, Link, MacChoice, Packet, PacketConfig,
+    SetupError, Tap, TapConfig, ZeroCopy,
 };
 use memory::{Arena, ArenaConfig, PageKind};
 use session::Conductor;
@@ -129,6 +129,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
                     MacSetting::Own => MacChoice::Own,
                     MacSetting::Interface => MacChoice::Interface,
                 },
+                zero_copy: settings.zero_copy,
                 ..PacketConfig::new(interface, &settings.own_addresses())
             };
             let packet = Packet::open(&config).map_err(refuse_link)?;
@@ -196,19 +197,28 @@ fn start_loader(source: tls::Source, loaded: &tls::Loaded) -> Result<tls::Loader
 
 /// Opens the rest of what needs a privilege, drops privileges, and wraps the link in a capture if
 /// one is configured.
-fn serve_on<L: Link>(link: L, settings: &Settings, context: StartupContext) -> Result<(), Failure> {
+fn serve_on<L: Link>(
+    mut link: L,
+    settings: &Settings,
+    context: StartupContext,
+) -> Result<(), Failure> {
     let limits = &settings.limits;
-    let objects_max = objects_max(limits.objects_max, raise_descriptor_limit()?)?;
+    let mut descriptors = raise_descriptor_limit()?;
+    if link.zero_copy().is_ok() {
+        descriptors = descriptors.saturating_sub(limits.slots.into());
+    }
+    let objects_max = objects_max(limits.objects_max, descriptors)?;
     let is_chosen = limits.objects_max.is_some();
     if let Some(warning) = few_objects_warning(objects_max, is_chosen, limits.connections_max) {
         warn!("{warning}");
     }
-    let arena = make_arena(limits.slots)?;
+    let (arena, zero_copy) = make_slots(&mut link, settings)?;
     let disk = make_disk(limits.disk_queue_depth, handles_max(objects_max), &arena)?;
     let storage = Storage {
         objects_max,
         arena,
         disk,
+        zero_copy,
     };
     context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
@@ -243,6 +253,8 @@ struct Storage {
     objects_max: u32,
     arena: Arena,
     disk: Uring,
+    /// Whether frames are sent from the slots, for the log: `yes`, or `no (why)`.
+    zero_copy: String,
 }
 
 /// Creates every part that needs no privilege, and serves.
@@ -292,6 +304,7 @@ fn assemble<L: Link>(
         mtu_bytes = link.capabilities().mtu_bytes,
         segmentation_bytes_max = link.capabilities().segmentation_bytes_max,
         slots = limits.slots,
+        zero_copy = %storage.zero_copy,
         objects_max = storage.objects_max,
         certificates = tls.as_ref().map_or(0, |(loaded, _)| loaded.certificates.count()),
         user = identity.name(),
@@ -582,6 +595,31 @@ fn open_store(settings: &Settings, objects_max: u32) -> Result<Store, Failure> {
         DirectSupport::Unknown => info!("{path}: no file there to try O_DIRECT with"),
     }
     Ok(store)
+}
+
+/// Makes the slots, and lends them to the link if it sends from them; says whether it does.
+fn make_slots<L: Link>(link: &mut L, settings: &Settings) -> Result<(Arena, String), Failure> {
+    let slots = settings.limits.slots;
+    let lend = |link: &mut L| {
+        link.zero_copy()?;
+        // The link puts other pages in their place, which it cannot do with huge ones.
+        let arena = Arena::new(ArenaConfig {
+            pages: PageKind::Ordinary,
+            ..ArenaConfig::new(slots)
+        });
+        // What is wrong with the slots is said below.
+        let arena = arena.map_err(|_| CopyReason::Off)?;
+        link.borrow_slots(arena.slot_memory())?;
+        Ok::<Arena, CopyReason>(arena)
+    };
+    match lend(link) {
+        Ok(arena) => Ok((arena, "yes".to_owned())),
+        Err(reason) if settings.zero_copy == ZeroCopy::On => Err(Failure::refused(
+            format!("{} on: {reason}", settings.zero_copy_origin),
+            "use auto, or fewer slots",
+        )),
+        Err(reason) => Ok((make_arena(slots)?, format!("no ({reason})"))),
+    }
 }
 
 fn make_arena(slots: u32) -> Result<Arena, Failure> {

@@ -289,6 +289,9 @@ pub enum TransmitProgress {
 pub enum Transmitted {
     /// Accepted, or lost: TCP detects the loss.
     Taken,
+    /// Accepted, and the link's device reads the last part of the payload in its slot, which is on
+    /// loan from now on ([`memory::Arena::lend`]).
+    Lent,
     /// No room.
     Full,
 }

@@ -5,7 +5,7 @@
 //! gather.
 
 /// One outgoing frame. Nothing in it is owned: when `Link::transmit` returns, the memory is the
-/// caller's again.
+/// caller's again, but for a slot that it says it has on loan.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     /// Ethernet, IP and transport headers, contiguous.
@@ -19,6 +19,13 @@ pub struct Outgoing<'a> {
 impl Outgoing<'_> {
     /// Most payload parts one frame may gather: text, and bytes of a slot.
     pub const PARTS_MAX: usize = 2;
+
+    /// Bytes of the frame, headers included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let payload = self.payload.iter().map(|part| part.len());
+        self.headers.len() + payload.sum::<usize>()
+    }
 }
 
 /// Work left to the link, in the terms of a virtio-net header (virtio 1.2, 5.1.6).

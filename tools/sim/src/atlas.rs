@@ -52,7 +52,7 @@ pub(crate) struct Atlas {
 /// Makes the server of a scenario and the clients' end of its network.
 pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
     let (link, port) = link::sim::pair(link_config(scenario), scenario.fault_seed);
-    let link = CheckedLink::new(link);
+    let mut link = CheckedLink::new(link);
     let disk = make_disk(scenario);
     let store = make_store(scenario);
     let arena = Arena::new(ArenaConfig {
@@ -62,6 +62,10 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
         ..ArenaConfig::new(scenario.slots)
     })
     .expect("invariant: scenarios have valid arenas, and memory for a few slots");
+    if scenario.lending.is_some() {
+        link.borrow_slots(arena.slot_memory())
+            .expect("invariant: the simulated link was told to");
+    }
     let conductor = Conductor::new(conductor_config(scenario, &link));
     let tls = Handshaker::new(
         credentials::server_config(scenario.chain),
@@ -86,13 +90,20 @@ fn link_config(scenario: &Scenario) -> LinkConfig {
         checksum_offload: scenario.checksum_offload,
         transmit_bits_per_second: scenario.transmit_bits,
         transmit_queue_frames_max: scenario.transmit_queue_frames,
+        borrows_slots: scenario.lending.is_some(),
+        device_delay: scenario.lending.unwrap_or_default().device_delay,
+        kept_slots_ppm: ppm(scenario.lending.unwrap_or_default().kept_permille),
         to_port: path_config(&scenario.outbound),
         to_link: path_config(&scenario.inbound),
     }
 }
 
+/// Parts of a million.
+fn ppm(permille: u16) -> u32 {
+    u32::from(permille) * (link::sim::MILLION / 1000)
+}
+
 fn path_config(path: &Path) -> PathConfig {
-    let ppm = |permille: u16| u32::from(permille) * (link::sim::MILLION / 1000);
     PathConfig {
         loss_ppm: ppm(path.loss_permille),
         duplicate_ppm: ppm(path.duplicate_permille),
@@ -275,6 +286,8 @@ impl Server for Atlas {
         match event {
             Event::Down => self.worker.link_mut().link_mut().set_up(now, false),
             Event::Up => self.worker.link_mut().link_mut().set_up(now, true),
+            Event::Stop => self.worker.link_mut().link_mut().set_stopped(now, true),
+            Event::GoOn => self.worker.link_mut().link_mut().set_stopped(now, false),
             Event::ShutDown => self.worker.shut_down(now),
             Event::Abort => self.worker.abort_all(),
             // The disk got it when it was made; nothing else may notice.
@@ -291,9 +304,11 @@ impl Server for Atlas {
     }
 
     fn resources(&self) -> Resources {
+        let arena = self.worker.arena();
         Resources {
-            slots: self.worker.arena().slot_count(),
-            free_slots: self.worker.arena().free_count(),
+            slots: arena.slot_count(),
+            // What its device keeps was freed too, and cannot be used again.
+            free_slots: arena.free_count() + arena.parked_count(),
             reads_in_flight: self.worker.disk().in_flight(),
             connections: self.worker.connection_count(),
         }
@@ -339,8 +354,10 @@ impl Server for Atlas {
     }
 
     fn plant(&mut self, canary: Canary) {
-        if canary == Canary::Repeat {
-            self.worker.link_mut().alter_retransmissions();
+        match canary {
+            Canary::Repeat => self.worker.link_mut().alter_retransmissions(),
+            Canary::Loan => self.worker.link_mut().link_mut().give_back_early(),
+            _ => {}
         }
     }
 

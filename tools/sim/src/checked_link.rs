@@ -8,7 +8,10 @@ use std::os::fd::BorrowedFd;
 
 use clock::Instant;
 use link::sim::SimLink;
-use link::{Capabilities, Link, LinkCounters, LinkError, Received, TransmitError};
+use link::{
+    Capabilities, CopyReason, Link, LinkCounters, LinkError, Received, Sent, TransmitError,
+};
+use memory::SlotMemory;
 use wire::Outgoing;
 
 use crate::retransmissions::Retransmissions;
@@ -62,7 +65,19 @@ impl Link for CheckedLink {
         self.link.receive(now, frames_max, sink)
     }
 
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        self.link.zero_copy()
+    }
+
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        self.link.borrow_slots(slots)
+    }
+
+    fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
+        self.link.give_back(now, sink);
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
         let mut whole = [&[frame.headers], frame.payload].concat().concat();
         let result = if self.alters_retransmissions && self.retransmissions.is_repeat(&whole) {
             swap_payload_words(&mut whole);

@@ -388,7 +388,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// The counters of a summary: faults injected, and how the server handled them.
-const SUMMARY_COUNTERS: [&str; 31] = [
+const SUMMARY_COUNTERS: [&str; 32] = [
     "network_carried_frames",
     "network_lost_frames",
     "network_queue_dropped_frames",
@@ -397,6 +397,7 @@ const SUMMARY_COUNTERS: [&str; 31] = [
     "network_reordered_frames",
     "network_arrived_down_frames",
     "link_full_frames",
+    "link_lent_frames",
     "disk_read_commands",
     "disk_failed_commands",
     "disk_changed_commands",

@@ -203,7 +203,7 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 8] = [
+const COMPLAINTS: [(Canary, &str, &str); 9] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
@@ -212,6 +212,7 @@ const COMPLAINTS: [(Canary, &str, &str); 8] = [
     (Canary::Unnoticed, "swarm", "is not what was first sent"),
     (Canary::Reads, "abusive", "too much was read"),
     (Canary::SendTimeout, "abusive", "is still open"),
+    (Canary::Loan, "lending", "wrong byte"),
 ];
 
 fn clean() -> Path {
@@ -298,8 +299,13 @@ fn a_run_repeats() {
 
 #[test]
 fn every_canary_is_found() {
-    // The model has no disk, and abusive peers do not come to it.
-    let lacks = [Canary::Unnoticed, Canary::Reads, Canary::SendTimeout];
+    // The model has no disk and no slots, and abusive peers do not come to it.
+    let lacks = [
+        Canary::Unnoticed,
+        Canary::Reads,
+        Canary::SendTimeout,
+        Canary::Loan,
+    ];
     let known = COMPLAINTS.into_iter();
     let known = known.filter(|(canary, ..)| !lacks.contains(canary));
     let permits = Permits {

@@ -15,6 +15,7 @@ use crate::interface::InterfaceName;
 use crate::sys;
 
 // linux/ethtool.h
+const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
@@ -42,6 +43,20 @@ pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<boo
     // SAFETY: the kernel writes one word of data.
     unsafe { sys::ethtool(fd, name, &mut value) }.ok()?;
     Some(value[1] != 0)
+}
+
+/// The name of the device's driver; `None` if the kernel does not tell.
+pub(super) fn driver(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<String> {
+    // struct ethtool_drvinfo: cmd, driver[32], four more texts of 32 bytes, reserved[12], five
+    // counts.
+    let mut info = [0_u32; 1 + 5 * NAME_WORDS + 3 + 5];
+    info[0] = ETHTOOL_GDRVINFO;
+    // SAFETY: the kernel writes one `struct ethtool_drvinfo`, 196 bytes, which is `info`'s size.
+    unsafe { sys::ethtool(fd, name, &mut info) }.ok()?;
+    let bytes = info.get(1..1 + NAME_WORDS)?.iter();
+    let bytes = bytes.flat_map(|word| word.to_ne_bytes());
+    let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8(bytes).ok()
 }
 
 /// The bit numbers of the two segmentation features.
@@ -102,7 +117,7 @@ impl SegmentationFeatures {
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::{SegmentationFeatures, has_carrier};
+    use super::{SegmentationFeatures, driver, has_carrier};
     use crate::interface::InterfaceName;
     use crate::sys;
 
@@ -117,5 +132,6 @@ mod tests {
         assert!(SegmentationFeatures::look_up(socket.as_fd(), missing).is_none());
         assert_eq!(has_carrier(socket.as_fd(), loopback), Some(true));
         assert_eq!(has_carrier(socket.as_fd(), missing), None);
+        assert_eq!(driver(socket.as_fd(), missing), None);
     }
 }

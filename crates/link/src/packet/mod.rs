@@ -26,11 +26,11 @@
 //! refuse a second MAC: then use [`MacChoice::Interface`]. With that choice on a host that
 //! forwards packets, the kernel also tries to forward the packets that are sent to Atlas.
 
-use std::io::IoSlice;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use clock::Instant;
+use memory::SlotMemory;
 use wire::{MacAddress, Outgoing};
 
 use crate::counters::LinkCounters;
@@ -40,17 +40,19 @@ use crate::refusal::RefusalPeriod;
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
-    Capabilities, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL, gather,
-    linear_bytes, segmentation_bytes_max,
+    Capabilities, CopyReason, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL,
+    Sent, gather, linear_bytes, segmentation_bytes_max,
 };
 
 mod features;
 mod filter;
 mod ring;
+mod slot_rings;
 
 use features::SegmentationFeatures;
 pub use filter::ADDRESSES_MAX;
 use ring::{ReceiveRing, RingFrame};
+use slot_rings::{Offered, SlotRings};
 
 /// Bytes that may wait in the kernel of received frames too large for the ring: about a hundred
 /// frames of 64 KB. `[guess]`
@@ -59,6 +61,19 @@ const RECEIVE_BUFFER_BYTES: i32 = 16 << 20;
 /// Bytes of frames that may wait in a queueing discipline before `transmit` answers `Full`.
 /// Bypassing it, frames wait only in the device's own ring. `[guess]`
 const SEND_BUFFER_BYTES: i32 = 16 << 20;
+
+/// Drivers that hold a frame until its device has read it: what they send may be overwritten when they
+/// release it. Others release it when they queue it, or copy it, and cannot tell.
+const COMPLETING_DRIVERS: [&str; 8] = [
+    "bnxt_en",
+    "e1000e",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "mlx5_core",
+];
 
 const CAPABILITY: &str = "cap_net_raw,cap_net_admin";
 
@@ -76,6 +91,20 @@ pub struct PacketConfig {
     pub send_buffer_bytes: Option<u32>,
     /// Whether to bypass the queueing discipline where that is possible (see the module).
     pub qdisc_bypass: bool,
+    /// Whether frames are sent from their slots.
+    pub zero_copy: ZeroCopy,
+}
+
+/// Whether frames are sent from the slots that the disk filled, without a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// Where the device segments, and its driver is one that tells when it has read a frame.
+    #[default]
+    Auto,
+    /// Wherever the kernel allows it.
+    On,
+    /// Never.
+    Off,
 }
 
 impl PacketConfig {
@@ -88,6 +117,7 @@ impl PacketConfig {
             mac: MacChoice::Own,
             send_buffer_bytes: None,
             qdisc_bypass: true,
+            zero_copy: ZeroCopy::Auto,
         }
     }
 }
@@ -115,6 +145,11 @@ pub struct Packet {
     capabilities: Capabilities,
     ring: ReceiveRing,
     counters: LinkCounters,
+    zero_copy: ZeroCopy,
+    interface_index: i32,
+    send_buffer_bytes: Option<u32>,
+    /// Present while frames are sent from their slots.
+    slot_rings: Option<SlotRings>,
     /// Present while the queueing discipline is bypassed.
     bypass: Option<SegmentationFeatures>,
     /// For how long the device has refused every frame.
@@ -149,7 +184,8 @@ impl Packet {
             MacChoice::Given(mac) => mac,
         };
         let failed = |errno| name.error("opening a packet socket", CAPABILITY, errno);
-        let sender = open_sender(config, found.index).map_err(failed)?;
+        let sender = open_sender(config.send_buffer_bytes).map_err(failed)?;
+        sys::bind_to_interface(sender.as_fd(), found.index, 0).map_err(failed)?;
         let bypass = if config.qdisc_bypass {
             start_bypass(sender.as_fd(), name)
         } else {
@@ -176,6 +212,10 @@ impl Packet {
             capabilities,
             ring,
             counters: LinkCounters::default(),
+            zero_copy: config.zero_copy,
+            interface_index: found.index,
+            send_buffer_bytes: config.send_buffer_bytes,
+            slot_rings: None,
             bypass,
             refusals: RefusalPeriod::default(),
             check_at: Instant::ZERO,
@@ -340,10 +380,47 @@ impl Link for Packet {
         self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
     }
 
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
-        let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
-        let (parts, count, bytes) = gather(&header, frame);
-        let parts: &[IoSlice<'_>] = parts.get(..count).unwrap_or_default();
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        match self.zero_copy {
+            ZeroCopy::On => Ok(()),
+            ZeroCopy::Off => Err(CopyReason::Off),
+            ZeroCopy::Auto if self.bypass.is_none() => Err(CopyReason::NoSegmentation),
+            ZeroCopy::Auto => {
+                let driver = features::driver(self.sender.as_fd(), self.name);
+                let driver = driver.unwrap_or_default();
+                if COMPLETING_DRIVERS.contains(&driver.as_str()) {
+                    Ok(())
+                } else {
+                    Err(CopyReason::UnknownDriver { driver })
+                }
+            }
+        }
+    }
+
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        self.zero_copy()?;
+        let (bypasses, bytes) = (self.bypass.is_some(), self.send_buffer_bytes);
+        let open = || {
+            let socket = open_sender(bytes)?;
+            if bypasses {
+                let fd = socket.as_fd();
+                sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+            }
+            Ok(socket)
+        };
+        let rings = SlotRings::new(slots, self.interface_index, open);
+        self.slot_rings = Some(rings.map_err(CopyReason::NoRing)?);
+        Ok(())
+    }
+
+    fn give_back(&mut self, _now: Instant, sink: &mut dyn FnMut(u32)) {
+        if let Some(rings) = &mut self.slot_rings {
+            rings.give_back(sink);
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
+        let bytes = frame.bytes();
         let large = frame.offload.segmentation.is_some();
         // The kernel segments a larger frame in software. With the queueing discipline bypassed it
         // would refuse the frame for ever instead, with the errno of a full queue.
@@ -353,10 +430,24 @@ impl Link for Packet {
             return Err(TransmitError::Lost(libc::EMSGSIZE));
         }
         loop {
-            let Err(errno) = sys::send_gathered(self.sender.as_fd(), parts) else {
+            let offered = match &mut self.slot_rings {
+                Some(rings) => rings.transmit(frame),
+                None => Offered::Refused,
+            };
+            let result = match offered {
+                Offered::Lent(slot) => {
+                    self.refusals.reset();
+                    self.counters.count_transmitted(bytes);
+                    self.counters.lent_frames += 1;
+                    return Ok(Sent::Lent(slot));
+                }
+                Offered::Failed(errno) => Err(errno),
+                Offered::Refused => send_copied(self.sender.as_fd(), frame),
+            };
+            let Err(errno) = result else {
                 self.refusals.reset();
                 self.counters.count_transmitted(bytes);
-                return Ok(());
+                return Ok(Sent::Copied);
             };
             // Runs at most twice: only the end of the bypass returns `Retry`.
             match self.classify_send_error(now, errno, large) {
@@ -392,15 +483,21 @@ const fn is_gone(errno: i32) -> bool {
     matches!(errno, libc::ENXIO | libc::ENODEV)
 }
 
-/// Opens a socket that sends on an interface with virtio-net headers and receives nothing.
-fn open_sender(config: &PacketConfig, index: i32) -> Result<OwnedFd, i32> {
+/// Sends a frame that the kernel copies.
+fn send_copied(sender: BorrowedFd<'_>, frame: &Outgoing<'_>) -> Result<(), i32> {
+    let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
+    let (parts, count) = gather(&header, frame);
+    sys::send_gathered(sender, parts.get(..count).unwrap_or_default())
+}
+
+/// Opens a socket that sends with virtio-net headers and receives nothing, not bound to an interface.
+fn open_sender(send_buffer_bytes: Option<u32>) -> Result<OwnedFd, i32> {
     let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
     let fd = socket.as_fd();
     sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-    let send_bytes = config.send_buffer_bytes.map(i32::try_from);
+    let send_bytes = send_buffer_bytes.map(i32::try_from);
     let send_bytes = send_bytes.map_or(SEND_BUFFER_BYTES, |bytes| bytes.unwrap_or(i32::MAX));
     set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_bytes)?;
-    sys::bind_to_interface(fd, index, 0)?;
     Ok(socket)
 }
 

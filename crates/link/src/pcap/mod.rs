@@ -19,11 +19,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use clock::Instant;
+use memory::SlotMemory;
 use wire::Outgoing;
 
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, TransmitError};
-use crate::{Capabilities, InterfaceState, Link, Received};
+use crate::{Capabilities, CopyReason, InterfaceState, Link, Received, Sent};
 
 /// draft-ietf-opsawg-pcap s4: "Magic Number" of files with nanoseconds.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -140,8 +141,20 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         result
     }
 
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
-        self.link.transmit(now, frame)?;
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        self.link.zero_copy()
+    }
+
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        self.link.borrow_slots(slots)
+    }
+
+    fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
+        self.link.give_back(now, sink);
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
+        let sent = self.link.transmit(now, frame)?;
         let mut parts = [frame.headers; 1 + Outgoing::PARTS_MAX];
         for (entry, part) in parts[1..].iter_mut().zip(frame.payload) {
             *entry = part;
@@ -149,7 +162,7 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         let count = 1 + frame.payload.len();
         self.capture
             .write(now, parts.get(..count).unwrap_or(&parts));
-        Ok(())
+        Ok(sent)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

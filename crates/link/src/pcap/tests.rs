@@ -7,7 +7,7 @@ use wire::{Offload, Outgoing};
 
 use super::{CaptureConfig, CaptureCounters, Captured};
 use crate::sim::{SimConfig, SimLink, SimPort, pair};
-use crate::{Link, TransmitError};
+use crate::{Link, Sent, TransmitError};
 
 const NOW: Instant = Instant::from_micros(2_000_001);
 
@@ -45,7 +45,7 @@ fn captured(
     (Captured::new(link, output, config).unwrap(), port)
 }
 
-fn transmit(link: &mut impl Link, bytes: usize) -> Result<(), TransmitError> {
+fn transmit(link: &mut impl Link, bytes: usize) -> Result<Sent, TransmitError> {
     let (headers, rest) = ([0xaa; 14], vec![0xbb; bytes - 14]);
     let (first, second) = rest.split_at(rest.len() / 2);
     link.transmit(
@@ -118,7 +118,7 @@ fn the_byte_limit_is_kept_to_the_byte() {
         };
         let (mut link, _port) = captured(&mut output, config);
         for _ in 0..3 {
-            assert_eq!(transmit(&mut link, 60), Ok(()));
+            assert_eq!(transmit(&mut link, 60), Ok(Sent::Copied));
         }
         let expected = CaptureCounters {
             written_frames,
@@ -139,7 +139,7 @@ fn a_write_error_ends_the_capture_and_not_the_link() {
     };
     let (mut link, mut port) = captured(&mut output, CaptureConfig::default());
     for _ in 0..3 {
-        assert_eq!(transmit(&mut link, 60), Ok(()));
+        assert_eq!(transmit(&mut link, 60), Ok(Sent::Copied));
     }
     let expected = CaptureCounters {
         written_frames: 1,

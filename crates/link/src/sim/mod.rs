@@ -19,22 +19,30 @@
 //! packet. One bit, because two can cancel out in the Internet checksum; only in IP packets, because
 //! ARP has no checksum and Ethernet's would have caught it.
 //!
+//! **A link that borrows slots** ([`SimConfig::borrows_slots`]) reads them when a device would: when the
+//! frame leaves, [`SimConfig::device_delay`] after its turn in the queue. Whoever writes a slot before
+//! it was given back changes what the port receives. A device can stop for a while
+//! ([`SimLink::set_stopped`]), and never tell that it has read a slot ([`SimConfig::kept_slots_ppm`]).
+//!
 //! Bounds: both queues have a limit; frames in flight are limited by rate times delay only, and
 //! each is an allocation. For simulation only.
-
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use clock::Instant;
+use clock::{Duration, Instant};
+use memory::SlotMemory;
 use wire::{ChecksumState, MacAddress, Outgoing};
 
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, TransmitError};
-use crate::{Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, Link, Received};
+use crate::{Capabilities, CopyReason, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, Link, Received, Sent};
 
+mod device;
 mod path;
+
+use device::Device;
 
 pub use path::{MILLION, PathConfig, PathCounters};
 use path::{Path, time_on_wire};
@@ -55,6 +63,12 @@ pub struct SimConfig {
     pub transmit_bits_per_second: u64,
     /// Frames the transmit queue holds before `Full`, at least 1; a large one counts once.
     pub transmit_queue_frames_max: usize,
+    /// Whether frames are sent from lent slots.
+    pub borrows_slots: bool,
+    /// How long a device that borrows slots takes for a frame, beside its turn in the queue.
+    pub device_delay: Duration,
+    /// Slots on loan in a million that it never gives back, as when a driver forgets a completion.
+    pub kept_slots_ppm: u32,
     /// From the link to the port.
     pub to_port: PathConfig,
     /// From the port to the link.
@@ -71,6 +85,9 @@ impl Default for SimConfig {
             checksum_offload: true,
             transmit_bits_per_second: 0,
             transmit_queue_frames_max: 1_024,
+            borrows_slots: false,
+            device_delay: Duration::ZERO,
+            kept_slots_ppm: 0,
             to_port: PathConfig::default(),
             to_link: PathConfig::default(),
         }
@@ -98,6 +115,8 @@ pub fn pair(config: SimConfig, seed: u64) -> (SimLink, SimPort) {
         queue: VecDeque::new(),
         line_free_at: Instant::ZERO,
         writable_at: None,
+        device: None,
+        seed,
         is_up: true,
         counters: LinkCounters::default(),
         config,
@@ -133,15 +152,38 @@ struct Shared {
     line_free_at: Instant,
     /// After `Full`: when there will be room, until the next call.
     writable_at: Option<Instant>,
+    /// Present if it borrows slots.
+    device: Option<Device>,
+    seed: u64,
     is_up: bool,
     counters: LinkCounters,
 }
 
 impl Shared {
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    /// The device reads the frames whose turn has come, and they leave.
+    fn read_frames(&mut self, now: Instant) {
+        let Self {
+            config,
+            to_port,
+            device,
+            is_up,
+            ..
+        } = self;
+        let mut send = |at, frame: &Outgoing<'_>| {
+            if *is_up {
+                let mut leaves_at = at;
+                cut(config, frame, &mut leaves_at, to_port);
+            }
+        };
+        if let Some(device) = device {
+            while device.read(now, &mut send) {}
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
+        self.read_frames(now);
         self.writable_at = None;
-        let bytes =
-            frame.headers.len() + frame.payload.iter().map(|part| part.len()).sum::<usize>();
+        let bytes = frame.bytes();
         if let Err(errno) = self.check(frame, bytes) {
             self.counters.lost_frames += 1;
             return Err(TransmitError::Lost(errno));
@@ -151,32 +193,42 @@ impl Shared {
             .pop_front_if(|leaves_at| *leaves_at <= now)
             .is_some()
         {}
-        if self.queue.len() >= self.config.transmit_queue_frames_max {
+        let frames_max = self.config.transmit_queue_frames_max;
+        let waiting = self.device.as_ref().map_or(0, Device::waiting_frames);
+        if self.queue.len().max(waiting) >= frames_max {
             self.counters.full_frames += 1;
             self.writable_at = self.queue.front().copied();
             return Err(TransmitError::Full);
         }
         self.counters.count_transmitted(bytes);
-        let Self {
-            config,
-            to_port,
-            line_free_at,
-            ..
-        } = self;
-        *line_free_at = (*line_free_at).max(now);
-        wire::cut(frame, &mut |headers, payload| {
-            let whole = [&[headers], payload].concat().concat();
-            let packet_bytes = whole.len() - ETHERNET_BYTES;
-            assert!(
-                packet_bytes <= usize::from(config.mtu_bytes),
-                "a segment was cut to {packet_bytes} bytes, the MTU is {}",
-                config.mtu_bytes
-            );
-            *line_free_at += time_on_wire(whole.len(), config.transmit_bits_per_second);
-            to_port.send(*line_free_at, whole);
-        });
+        self.line_free_at = self.line_free_at.max(now);
+        let sent = match &mut self.device {
+            Some(device) => {
+                let sent = device.accept(self.line_free_at + self.config.device_delay, frame);
+                self.line_free_at += time_on_wire(bytes, self.config.transmit_bits_per_second);
+                self.counters.lent_frames += u64::from(sent != Sent::Copied);
+                sent
+            }
+            None => {
+                cut(
+                    &self.config,
+                    frame,
+                    &mut self.line_free_at,
+                    &mut self.to_port,
+                );
+                Sent::Copied
+            }
+        };
         self.queue.push_back(self.line_free_at);
-        Ok(())
+        Ok(sent)
+    }
+
+    /// Names the slots that the device has read.
+    fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
+        self.read_frames(now);
+        if let Some(device) = &mut self.device {
+            device.give_back(sink);
+        }
     }
 
     /// Refuses what a real link would; the errno it would give.
@@ -210,6 +262,7 @@ impl Shared {
     /// The next frame for the link that has arrived by `now`; those that arrive while the
     /// interface is down are lost.
     fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
+        self.read_frames(now);
         self.writable_at = self.writable_at.filter(|writable_at| *writable_at > now);
         if !self.is_up {
             self.to_link.drop_arrived(now);
@@ -221,6 +274,7 @@ impl Shared {
     }
 
     fn set_up(&mut self, now: Instant, up: bool) {
+        self.read_frames(now);
         if self.is_up && !up {
             self.counters.down_events += 1;
         }
@@ -233,6 +287,7 @@ impl Shared {
 
     fn next_event(&self) -> Option<Instant> {
         let moments = [
+            self.device.as_ref().and_then(Device::next_read),
             self.to_port.next_arrival(),
             self.to_link.next_arrival(),
             self.writable_at,
@@ -247,6 +302,22 @@ impl SimLink {
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         self.shared.borrow().next_event()
+    }
+
+    /// Stops a device that borrows slots, or lets it go on: meanwhile it reads no frame.
+    pub fn set_stopped(&mut self, now: Instant, is_stopped: bool) {
+        let mut shared = self.shared.borrow_mut();
+        shared.read_frames(now);
+        if let Some(device) = &mut shared.device {
+            device.set_stopped(is_stopped);
+        }
+    }
+
+    /// A deliberate fault: from now on slots are given back before the device has read them.
+    pub fn give_back_early(&mut self) {
+        if let Some(device) = &mut self.shared.borrow_mut().device {
+            device.set_early();
+        }
     }
 
     /// Takes the interface down or up at `now`.
@@ -291,7 +362,24 @@ impl Link for SimLink {
         Ok(frames_max)
     }
 
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        let is_borrowing = self.shared.borrow().config.borrows_slots;
+        is_borrowing.then_some(()).ok_or(CopyReason::Off)
+    }
+
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        self.zero_copy()?;
+        let mut shared = self.shared.borrow_mut();
+        let device = Device::new(slots, shared.config.kept_slots_ppm, shared.seed);
+        shared.device = Some(device);
+        Ok(())
+    }
+
+    fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
+        self.shared.borrow_mut().give_back(now, sink);
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
         self.shared.borrow_mut().transmit(now, frame)
     }
 
@@ -317,7 +405,9 @@ impl SimPort {
 
     /// The next frame from the link that has arrived by `now`.
     pub fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
-        self.shared.borrow_mut().to_port.take_arrived(now)
+        let mut shared = self.shared.borrow_mut();
+        shared.read_frames(now);
+        shared.to_port.take_arrived(now)
     }
 
     /// As [`SimLink::next_event`].
@@ -348,6 +438,21 @@ impl SimPort {
     pub fn link_counters(&self) -> LinkCounters {
         self.shared.borrow().counters
     }
+}
+
+/// Puts the segments of a frame on the wire, the first at `leaves_at`.
+fn cut(config: &SimConfig, frame: &Outgoing<'_>, leaves_at: &mut Instant, to_port: &mut Path) {
+    wire::cut(frame, &mut |headers, payload| {
+        let whole = [&[headers], payload].concat().concat();
+        let packet_bytes = whole.len() - ETHERNET_BYTES;
+        assert!(
+            packet_bytes <= usize::from(config.mtu_bytes),
+            "a segment was cut to {packet_bytes} bytes, the MTU is {}",
+            config.mtu_bytes
+        );
+        *leaves_at += time_on_wire(whole.len(), config.transmit_bits_per_second);
+        to_port.send(*leaves_at, whole);
+    });
 }
 
 #[cfg(test)]

@@ -104,6 +104,15 @@ struct FaultDraw {
     extra_delay: u64,
 }
 
+/// A stream of random numbers of a seed.
+pub(super) fn random(seed: u64, stream: u64) -> ChaCha8Rng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut random = ChaCha8Rng::from_seed(key);
+    random.set_stream(stream);
+    random
+}
+
 impl Path {
     pub(super) fn new(config: PathConfig, seed: u64, direction: u64) -> Self {
         let PathConfig {
@@ -116,13 +125,9 @@ impl Path {
         for rate in [loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm] {
             assert!(rate <= MILLION, "a rate of {rate} in a million");
         }
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&seed.to_le_bytes());
-        let mut random = ChaCha8Rng::from_seed(key);
-        random.set_stream(direction);
         Self {
             config,
-            random,
+            random: random(seed, direction),
             queue: VecDeque::new(),
             free_at: Instant::ZERO,
             in_flight: BTreeMap::new(),

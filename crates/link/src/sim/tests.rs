@@ -1,13 +1,14 @@
 //! Each fault on and off, each bound on both sides, and that the seed decides everything.
 
 use clock::{Duration, Instant};
+use memory::{Arena, ArenaConfig, FilledSlot};
 use wire::{
     ChecksumState, Incoming, MacAddress, Offload, Outgoing, PartialChecksum, Segmentation,
     SegmentationKind, parse_frame,
 };
 
 use super::{MILLION, PathConfig, PathCounters, SimConfig, SimLink, SimPort, pair};
-use crate::{Capabilities, Link, TransmitError};
+use crate::{Capabilities, CopyReason, Link, Sent, TransmitError};
 
 const FRAMES: u16 = 2_000;
 
@@ -27,7 +28,7 @@ fn number(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[14], frame[15]])
 }
 
-fn transmit(link: &mut SimLink, now: Instant, frame: &[u8]) -> Result<(), TransmitError> {
+fn transmit(link: &mut SimLink, now: Instant, frame: &[u8]) -> Result<Sent, TransmitError> {
     let (headers, payload) = frame.split_at(14);
     link.transmit(
         now,
@@ -111,7 +112,7 @@ fn large_offload(segment_bytes: u16) -> Offload {
     }
 }
 
-fn transmit_large(link: &mut SimLink, payload: &[u8]) -> Result<(), TransmitError> {
+fn transmit_large(link: &mut SimLink, payload: &[u8]) -> Result<Sent, TransmitError> {
     let headers = large_headers(payload.len());
     let (first, second) = payload.split_at(payload.len() / 3);
     let offload = large_offload(1_460);
@@ -368,10 +369,13 @@ fn the_largest_sizes_pass_and_one_byte_more_is_lost() {
         },
         1,
     );
-    assert_eq!(transmit_large(&mut link, &vec![0; 20_000 - 40]), Ok(()));
+    assert_eq!(
+        transmit_large(&mut link, &vec![0; 20_000 - 40]),
+        Ok(Sent::Copied)
+    );
     let lost = Err(TransmitError::Lost(libc::EMSGSIZE));
     assert_eq!(transmit_large(&mut link, &vec![0; 20_000 - 39]), lost);
-    assert_eq!(transmit(&mut link, at(0), &[0; 1_514]), Ok(()));
+    assert_eq!(transmit(&mut link, at(0), &[0; 1_514]), Ok(Sent::Copied));
     assert_eq!(transmit(&mut link, at(0), &[0; 1_515]), lost);
     assert_eq!(link.counters().lost_frames, 2);
 }
@@ -444,8 +448,8 @@ fn a_full_transmit_queue_has_room_again_at_the_announced_time() {
         ..SimConfig::default()
     };
     let (mut link, mut port) = pair(config, 1);
-    assert_eq!(transmit(&mut link, at(0), &numbered(0)), Ok(()));
-    assert_eq!(transmit(&mut link, at(0), &numbered(1)), Ok(()));
+    assert_eq!(transmit(&mut link, at(0), &numbered(0)), Ok(Sent::Copied));
+    assert_eq!(transmit(&mut link, at(0), &numbered(1)), Ok(Sent::Copied));
     assert_eq!(
         transmit(&mut link, at(0), &numbered(2)),
         Err(TransmitError::Full)
@@ -455,7 +459,10 @@ fn a_full_transmit_queue_has_room_again_at_the_announced_time() {
         transmit(&mut link, at(999), &numbered(2)),
         Err(TransmitError::Full)
     );
-    assert_eq!(transmit(&mut link, at(1_000), &numbered(2)), Ok(()));
+    assert_eq!(
+        transmit(&mut link, at(1_000), &numbered(2)),
+        Ok(Sent::Copied)
+    );
     assert_eq!(link.counters().full_frames, 2);
     let expected = [(at(1_000), 0), (at(2_000), 1), (at(3_000), 2)];
     assert_eq!(arrivals(&mut port), expected);
@@ -533,7 +540,7 @@ fn an_interface_that_is_down_loses_both_ways_and_comes_back() {
         2,
         "once going down, once transmitting"
     );
-    assert_eq!(transmit(&mut link, at(5), &numbered(5)), Ok(()));
+    assert_eq!(transmit(&mut link, at(5), &numbered(5)), Ok(Sent::Copied));
 }
 
 #[test]
@@ -562,4 +569,167 @@ fn a_rate_above_a_million_is_a_programming_error() {
         },
         1,
     );
+}
+
+/// A link that borrows the slots of an arena, and reads them `DEVICE_DELAY` after a frame was sent.
+fn lending(arena: &Arena) -> (SimLink, SimPort) {
+    let config = SimConfig {
+        borrows_slots: true,
+        device_delay: DEVICE_DELAY,
+        mtu_bytes: 9_000,
+        ..SimConfig::default()
+    };
+    let (mut link, port) = pair(config, 1);
+    link.borrow_slots(arena.slot_memory()).unwrap();
+    (link, port)
+}
+
+const DEVICE_DELAY: Duration = Duration::from_micros(10);
+
+/// A slot whose bytes are all `mark`.
+fn marked(arena: &mut Arena, mark: u8) -> FilledSlot {
+    let slot = arena.reserve().expect("a free slot");
+    let mut slot = slot.into_reading().into_filled(5_000);
+    arena.payload_mut(&mut slot).fill(mark);
+    slot
+}
+
+fn send_slot(link: &mut SimLink, now: Instant, payload: &[&[u8]]) -> Result<Sent, TransmitError> {
+    link.transmit(
+        now,
+        &Outgoing {
+            headers: &[0xaa; 14],
+            payload,
+            offload: Offload::default(),
+        },
+    )
+}
+
+fn given_back(link: &mut SimLink, now: Instant) -> Vec<u32> {
+    let mut slots = Vec::new();
+    link.give_back(now, &mut |slot| slots.push(slot));
+    slots
+}
+
+#[test]
+fn a_slot_is_read_when_the_frame_leaves_and_given_back_then() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (mut link, mut port) = lending(&arena);
+    let slot = marked(&mut arena, 7);
+    let head = [1; 3];
+    let sent = send_slot(&mut link, at(0), &[&head, arena.payload(&slot)]);
+    assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+    assert_eq!(link.next_event(), Some(at(10)));
+    assert_eq!(given_back(&mut link, at(9)), [0; 0]);
+    assert_eq!(port.receive(at(9)), None);
+    assert_eq!(given_back(&mut link, at(10)), [slot.index()]);
+    let frame = port.receive(at(10)).expect("it has left");
+    assert_eq!(frame[14..17], head);
+    assert!(frame[17..].iter().all(|byte| *byte == 7));
+    assert_eq!(frame.len(), 14 + 3 + 5_000);
+    assert_eq!(port.link_counters().lent_frames, 1);
+    arena.release(slot.into_free());
+}
+
+#[test]
+fn what_is_not_at_the_end_or_in_no_slot_or_on_loan_is_copied() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (mut link, _port) = lending(&arena);
+    let slot = marked(&mut arena, 7);
+    let other = vec![0; 5_000];
+    let payload = arena.payload(&slot);
+    assert_eq!(send_slot(&mut link, at(0), &[&other]), Ok(Sent::Copied));
+    assert_eq!(
+        send_slot(&mut link, at(0), &[&payload[..10], &other]),
+        Ok(Sent::Copied)
+    );
+    let sent = send_slot(&mut link, at(0), &[&payload[..10]]);
+    assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+    assert_eq!(
+        send_slot(&mut link, at(0), &[&payload[10..]]),
+        Ok(Sent::Copied),
+        "one loan at a time"
+    );
+    assert_eq!(given_back(&mut link, at(10)), [slot.index()]);
+    let again = send_slot(&mut link, at(10), &[&payload[10..]]);
+    assert_eq!(again, Ok(Sent::Lent(slot.index())));
+    arena.release(slot.into_free());
+}
+
+#[test]
+fn three_of_four_slots_are_lent_and_no_more() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (mut link, _port) = lending(&arena);
+    let slots: Vec<_> = (0..7).map(|mark| marked(&mut arena, mark)).collect();
+    let sent: Vec<_> = slots
+        .iter()
+        .map(|slot| send_slot(&mut link, at(0), &[arena.payload(slot)]).expect("room"))
+        .collect();
+    let lent = sent.iter().filter(|sent| matches!(sent, Sent::Lent(_)));
+    assert_eq!(lent.count(), 6);
+    assert_eq!(sent[6], Sent::Copied);
+    for slot in slots {
+        arena.release(slot.into_free());
+    }
+}
+
+#[test]
+fn a_device_that_stops_completing_keeps_its_slots_until_it_goes_on() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (mut link, mut port) = lending(&arena);
+    let slot = marked(&mut arena, 7);
+    link.set_stopped(at(0), true);
+    let sent = send_slot(&mut link, at(0), &[arena.payload(&slot)]);
+    assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+    assert_eq!(given_back(&mut link, at(1_000_000)), [0; 0]);
+    assert_eq!(link.next_event(), None);
+    link.set_stopped(at(1_000_000), false);
+    assert_eq!(given_back(&mut link, at(1_000_000)), [slot.index()]);
+    assert!(port.receive(at(1_000_000)).is_some());
+    arena.release(slot.into_free());
+}
+
+#[test]
+fn a_device_that_keeps_slots_gets_no_more_than_three_of_four() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let config = SimConfig {
+        borrows_slots: true,
+        kept_slots_ppm: MILLION,
+        mtu_bytes: 9_000,
+        ..SimConfig::default()
+    };
+    let (mut link, mut port) = pair(config, 1);
+    link.borrow_slots(arena.slot_memory()).unwrap();
+    for round in 0..20 {
+        let slot = marked(&mut arena, 7);
+        let sent = send_slot(&mut link, at(round), &[arena.payload(&slot)]).expect("room");
+        assert_eq!(matches!(sent, Sent::Lent(_)), round < 6, "round {round}");
+        if sent != Sent::Copied {
+            arena.lend(&slot);
+        }
+        arena.release(slot.into_free());
+        assert_eq!(given_back(&mut link, at(round)), [0; 0]);
+        assert!(port.receive(at(round)).is_some());
+    }
+    assert_eq!((arena.parked_count(), arena.free_count()), (6, 2));
+}
+
+#[test]
+fn an_interface_that_is_down_gives_slots_back_and_sends_nothing() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (mut link, mut port) = lending(&arena);
+    let slot = marked(&mut arena, 7);
+    let sent = send_slot(&mut link, at(0), &[arena.payload(&slot)]);
+    assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+    link.set_up(at(5), false);
+    assert_eq!(given_back(&mut link, at(10)), [slot.index()]);
+    assert_eq!(port.receive(at(10)), None);
+    arena.release(slot.into_free());
+}
+
+#[test]
+fn a_link_that_borrows_nothing_says_so() {
+    let arena = Arena::new(ArenaConfig::new(1)).expect("a slot");
+    let (mut link, _port) = pair(SimConfig::default(), 1);
+    assert_eq!(link.borrow_slots(arena.slot_memory()), Err(CopyReason::Off));
 }

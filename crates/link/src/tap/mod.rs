@@ -26,8 +26,8 @@ use crate::refusal::RefusalPeriod;
 use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use crate::{
-    Capabilities, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL, gather,
-    linear_bytes,
+    Capabilities, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL, Sent,
+    gather, linear_bytes,
 };
 
 mod device;
@@ -180,12 +180,13 @@ impl Link for Tap {
         }
     }
 
-    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
         if let Some(errno) = self.gone {
             return Err(self.handle_write_error(now, errno));
         }
         let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
-        let (parts, count, bytes) = gather(&header, frame);
+        let (parts, count) = gather(&header, frame);
+        let bytes = frame.bytes();
         let packet_bytes_max = self.device.capabilities().segmentation_bytes_max;
         if bytes > ETHERNET_BYTES + packet_bytes_max as usize {
             return Err(self.handle_write_error(now, libc::EMSGSIZE));
@@ -200,7 +201,7 @@ impl Link for Tap {
                 );
                 self.refusals.reset();
                 self.counters.count_transmitted(bytes);
-                Ok(())
+                Ok(Sent::Copied)
             }
             Err(error) => Err(self.handle_write_error(now, errno_of(&error))),
         }

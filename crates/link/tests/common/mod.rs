@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant as WallInstant};
 
 use clock::Instant;
-use link::{Link, LinkError, Received, TransmitError};
+use link::{Link, LinkError, Received, Sent, TransmitError};
 use wire::{
     HEADERS_BYTES_MAX, Incoming, Offload, Outgoing, PartialChecksum, Route, Segmentation,
     TcpChecksum, TcpRepr, parse_frame,
@@ -280,7 +280,7 @@ fn elapsed(start: WallInstant) -> Instant {
 }
 
 /// Hands the link a finished frame.
-pub(crate) fn send(link: &mut impl Link, frame: &[u8]) -> Result<(), TransmitError> {
+pub(crate) fn send(link: &mut impl Link, frame: &[u8]) -> Result<Sent, TransmitError> {
     send_at(link, Instant::ZERO, frame)
 }
 
@@ -289,7 +289,7 @@ pub(crate) fn send_at(
     link: &mut impl Link,
     now: Instant,
     frame: &[u8],
-) -> Result<(), TransmitError> {
+) -> Result<Sent, TransmitError> {
     let (headers, payload) = frame.split_at(14);
     let offload = Offload::default();
     link.transmit(
@@ -332,7 +332,7 @@ pub(crate) fn answer_until_udp(
             Some(Arrived::Question(buffer[..length].to_vec()))
         });
         match arrived {
-            Arrived::Question(answer) => send(link, &answer).unwrap(),
+            Arrived::Question(answer) => drop(send(link, &answer).unwrap()),
             Arrived::Udp(frame, checksum) => return (frame, checksum),
         }
     }
@@ -442,7 +442,7 @@ impl Segment {
     }
 
     /// Sends it, its payload in two parts.
-    pub(crate) fn send(&self, link: &mut impl Link) -> Result<(), TransmitError> {
+    pub(crate) fn send(&self, link: &mut impl Link) -> Result<Sent, TransmitError> {
         let (first, second) = self.payload.split_at(self.payload.len() / 3);
         self.send_with(link, &[first, second])
     }
@@ -452,7 +452,7 @@ impl Segment {
         &self,
         link: &mut impl Link,
         payload: &[&[u8]],
-    ) -> Result<(), TransmitError> {
+    ) -> Result<Sent, TransmitError> {
         let frame = Outgoing {
             headers: &self.headers,
             payload,
@@ -467,7 +467,7 @@ pub(crate) fn send_large(
     link: &mut impl Link,
     destination_mac: wire::MacAddress,
     packet_bytes: usize,
-) -> Result<(), TransmitError> {
+) -> Result<Sent, TransmitError> {
     Segment::new(link.capabilities().mac, destination_mac, packet_bytes).send(link)
 }
 

@@ -221,7 +221,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 29] = [
+pub static KEYS: [Key; 30] = [
     Key {
         name: "link",
         flag: "--link",
@@ -243,6 +243,17 @@ pub static KEYS: [Key; 29] = [
         },
         about: "MAC address the server is reached at, with `packet:` only: one of its own, or the \
                 interface's, shared with the kernel. See below.",
+    },
+    Key {
+        name: "zero_copy",
+        flag: "--zero-copy",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`\"auto\"`",
+            range: "`auto`, `on`, `off`",
+        },
+        about: "Whether the network device reads frames where the disk put them, with `packet:` \
+                only: where device and driver allow it, always, or never. See below.",
     },
     Key {
         name: "address",
@@ -524,6 +535,15 @@ the server has them already: `iptables -t raw -A PREROUTING -i IFACE -d ADDRESS 
 the address must be assigned to the interface there (as a secondary address), but not be configured
 on it in the host.
 
+## Zero copy
+With `zero_copy`, a frame is not copied on its way to the network: the disk writes a buffer, the
+device reads it there, and the buffer is used again when the device says that it has read it. `auto`
+does so on an interface whose device segments TCP and whose driver is known to say so truthfully; the
+log's `zero_copy` says `yes`, or `no` and why. `on` does so on any interface, and does not start where
+the kernel refuses; a device that says so too early sends other bytes than it should, which a client
+finds out over TLS only. With `off`, every frame is copied. It takes a descriptor and 128 KiB for each
+of `slots`, not in huge pages; `link_lent_frames` counts the frames that were not copied.
+
 ## What replies say
 
 A directory, a path that ends with `/`, is answered with its `index.html`, or 404 if it has none; its
@@ -583,6 +603,8 @@ each of `connections_max`, since each may ask for another; the log warns if ther
 pub struct FileConfig {
     pub link: Option<String>,
     pub mac: Option<String>,
+    /// `zero_copy`.
+    pub zero_copy: Option<String>,
     pub address: Option<Vec<String>>,
     pub address_check: Option<bool>,
     pub http: Option<PortOrOff>,

@@ -42,7 +42,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 48] = [
+const COUNTERS: [(&str, &str); 49] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -75,6 +75,10 @@ const COUNTERS: [(&str, &str); 48] = [
     (
         "link_transmitted_bytes",
         "Bytes of frames sent, before they are cut into packets.",
+    ),
+    (
+        "link_lent_frames",
+        "Those of the frames sent that the device read where the disk had put them: nothing was copied.",
     ),
     (
         "link_full_frames",

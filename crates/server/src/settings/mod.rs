@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
+use link::ZeroCopy;
 use tracing::level_filters::LevelFilter;
 
 use crate::access_log::AccessLogTarget;
@@ -70,6 +71,10 @@ pub struct Settings {
     pub link: LinkChoice,
     /// Our MAC address there; means nothing on a TAP.
     pub mac: MacSetting,
+    /// Whether frames are sent from the slots; means nothing on a TAP.
+    pub zero_copy: ZeroCopy,
+    /// How the operator named it, for messages.
+    pub zero_copy_origin: Origin,
     /// Our addresses: 1..=[`ADDRESSES_MAX`], no two alike.
     pub addresses: Vec<Cidr>,
     /// How the operator named the addresses, for messages: `--address`, or the key.
@@ -202,6 +207,13 @@ impl Settings {
         )?;
         let (mac, mac_origin) = keys.pick(args.mac, file.mac.take(), "--mac", "mac");
         let mac = parse_mac(mac.as_deref(), &mac_origin, &link)?;
+        let (zero_copy, zero_copy_origin) = keys.pick(
+            args.zero_copy,
+            file.zero_copy.take(),
+            "--zero-copy",
+            "zero_copy",
+        );
+        let zero_copy = parse_zero_copy(zero_copy.as_deref(), &zero_copy_origin, &link)?;
         let typed = (!args.addresses.is_empty()).then_some(args.addresses);
         let (addresses, addresses_origin) =
             keys.pick(typed, file.address.take(), "--address", "address");
@@ -215,6 +227,8 @@ impl Settings {
             path: args.path,
             link,
             mac,
+            zero_copy,
+            zero_copy_origin,
             addresses,
             addresses_origin,
             is_address_checked: file.address_check.unwrap_or(true),
@@ -661,6 +675,27 @@ fn parse_mac(
         (other, _) => Err(Failure::refused(
             format!("{origin} {other}: unknown MAC address"),
             "write own or interface",
+        )),
+    }
+}
+
+/// A TAP's frames are copied to whoever reads it.
+fn parse_zero_copy(
+    text: Option<&str>,
+    origin: &Origin,
+    link: &LinkChoice,
+) -> Result<ZeroCopy, Failure> {
+    match (text, link) {
+        (None | Some("auto"), _) => Ok(ZeroCopy::Auto),
+        (Some("off"), _) => Ok(ZeroCopy::Off),
+        (Some("on"), LinkChoice::Packet(_)) => Ok(ZeroCopy::On),
+        (Some("on"), LinkChoice::Tap(_)) => Err(Failure::refused(
+            format!("{origin} on: means nothing with a TAP"),
+            "leave it out, or use --link packet:IFACE",
+        )),
+        (Some(other), _) => Err(Failure::refused(
+            format!("{origin} {other}: unknown choice"),
+            "write auto, on or off",
         )),
     }
 }

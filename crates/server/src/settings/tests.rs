@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
+use link::ZeroCopy;
+
 use super::{LinkChoice, MacSetting, Origin, Settings};
 use crate::access_log::AccessLogTarget;
 use crate::cli::{CommonArgs, ServeArgs};
@@ -74,6 +76,26 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
     assert_eq!(from_flags.urls(), "http://[fd77::2]/ http://10.2.0.2/");
     assert_eq!(from_flags.pcap, Some(PathBuf::from("b")));
     assert!(from_flags.replies.cors);
+}
+
+#[test]
+fn zero_copy_is_left_to_the_link_forced_or_off() {
+    assert_eq!(with_file("").unwrap().zero_copy, ZeroCopy::Auto);
+    let packet = "link = \"packet:eth1\"\n";
+    let written = |choice: &str| with_file(&format!("{packet}zero_copy = \"{choice}\""));
+    assert_eq!(written("auto").unwrap().zero_copy, ZeroCopy::Auto);
+    assert_eq!(written("on").unwrap().zero_copy, ZeroCopy::On);
+    assert_eq!(written("off").unwrap().zero_copy, ZeroCopy::Off);
+    assert_eq!(
+        written("yes").unwrap_err(),
+        "atlas.toml: zero_copy yes: unknown choice; write auto, on or off"
+    );
+    let on_a_tap = |choice: &str| with_flags(|args| args.common.zero_copy = Some(choice.into()));
+    assert_eq!(on_a_tap("off").unwrap().zero_copy, ZeroCopy::Off);
+    assert_eq!(
+        on_a_tap("on").unwrap_err(),
+        "--zero-copy on: means nothing with a TAP; leave it out, or use --link packet:IFACE"
+    );
 }
 
 #[test]

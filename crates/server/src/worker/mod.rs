@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use clock::Instant;
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
-use link::{InterfaceState, Link, LinkError, Received, TransmitError};
+use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
 use session::{
     AddressConflict, Conductor, ObjectHandle, ReadError, ReadPlan, RequestLog, TlsAnswer, TlsPlan,
@@ -149,8 +149,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// # Errors
     /// The interface was removed, or the disk accepts no more reads: the worker cannot go on.
     pub fn step(&mut self, now: Instant) -> Result<Step, WorkerError> {
+        let mut progressed = self.take_back_slots(now);
         let received = self.receive(now)?;
-        let mut progressed = received > 0;
+        progressed |= received > 0;
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
         progressed |= self.fire_timers(now);
@@ -257,6 +258,17 @@ impl<L: Link, D: Disk> Worker<L, D> {
             .receive(now, RECEIVE_FRAMES_MAX, &mut sink)
             .map_err(WorkerError::Link)?;
         Ok(count)
+    }
+
+    /// Slots on loan that the link's device has read.
+    fn take_back_slots(&mut self, now: Instant) -> bool {
+        let Self { link, arena, .. } = self;
+        let lent = arena.lent_count();
+        if lent == 0 {
+            return false;
+        }
+        link.give_back(now, &mut |slot| arena.give_back(slot));
+        arena.lent_count() < lent
     }
 
     /// Look-ups that the store could not answer at once.
@@ -448,9 +460,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
                     is_full = true;
                     Transmitted::Full
                 }
-                Ok(()) => {
+                Ok(Sent::Copied) => {
                     offered += 1;
                     Transmitted::Taken
+                }
+                Ok(Sent::Lent(_)) => {
+                    offered += 1;
+                    Transmitted::Lent
                 }
                 // TCP detects the loss; the link has counted it.
                 Err(TransmitError::Lost(errno)) => {
@@ -479,7 +495,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
     }
 
     fn next_timeout(&self, now: Instant, blocked_on_link: bool) -> Option<Instant> {
-        let retry = blocked_on_link.then(|| now + link::FULL_RETRY_AFTER);
+        // Nothing wakes us when a device has read a slot: look again when all are in use.
+        let is_starved = self.arena.free_count() == 0 && self.arena.lent_count() > 0;
+        let retry = (blocked_on_link || is_starved).then(|| now + link::FULL_RETRY_AFTER);
         let overdue = self.objects.poll_timeout();
         [self.conductor.poll_timeout(), overdue, retry]
             .into_iter()

@@ -147,8 +147,15 @@ impl Sender<'_, '_> {
             let parts = parts_of(fetch, &client.stream, arena, range);
             let segment_bytes = client.tcp.segment_bytes();
             let parts = parts.as_slice();
-            if self.send(&client.route, &segment, parts, segment_bytes) == Transmitted::Full {
-                return Ok(TransmitProgress::Full);
+            match self.send(&client.route, &segment, parts, segment_bytes) {
+                Transmitted::Full => return Ok(TransmitProgress::Full),
+                Transmitted::Taken => {}
+                // Only a slot's own bytes are the last part of a frame that a link lends.
+                Transmitted::Lent => {
+                    if let FetchState::Ready(Some(arrived)) = &fetch.state {
+                        arena.lend(&arrived.slot);
+                    }
+                }
             }
             client.tcp.on_transmitted(self.now, range);
             self.count_data(range, client.tcp.retransmitted_bytes() > before);

@@ -93,6 +93,15 @@ pub(crate) struct DiskFaults {
     pub(crate) read_bytes_max: u32,
 }
 
+/// A link that sends from slots on loan, and the faults of its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Lending {
+    /// From a frame's turn in the queue until the device reads it.
+    pub(crate) device_delay: Duration,
+    /// Thousandths of the slots on loan that it never gives back.
+    pub(crate) kept_permille: u16,
+}
+
 /// An event at a moment of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
@@ -100,6 +109,10 @@ pub(crate) enum Event {
     Down,
     /// And up again.
     Up,
+    /// A device that slots are lent to stops reading them.
+    Stop,
+    /// And goes on.
+    GoOn,
     /// The content of an object's file changes, and so do its times.
     Change {
         /// Its number.
@@ -137,6 +150,8 @@ pub(crate) struct Scenario {
     pub(crate) transmit_queue_frames: usize,
     /// Rate at which that queue drains, bits per second; 0: at once, so that it is never full.
     pub(crate) transmit_bits: u64,
+    /// `None`: the link copies every frame.
+    pub(crate) lending: Option<Lending>,
     /// Slots of the arena.
     pub(crate) slots: u32,
     /// Bytes of each.
@@ -226,6 +241,7 @@ impl Scenario {
             } else {
                 1024
             },
+            lending: None,
             slots: if swarm.slot_famine {
                 small(&mut rng, 2..=4)
             } else {
@@ -265,6 +281,7 @@ impl Scenario {
         .consistent();
         scenario.draw_secure(&mut secure_rng, swarm);
         scenario.draw_late(seed, theme);
+        scenario.draw_lending(seed, theme);
         scenario
     }
 
@@ -279,7 +296,8 @@ impl Scenario {
     ///
     /// | Fault                          | What a well-behaved client may see                    |
     /// |--------------------------------|-------------------------------------------------------|
-    /// | loss, corruption, outages      | a close or 408 because its request came too late      |
+    /// | loss, corruption, outages,     | a close or 408 because its request came too late      |
+    /// | a device that stops            |                                                       |
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
     /// | unnoticed changes, TLS         | a reply cut by a reset                                |
     /// | keys that wear out, TLS 1.2    | a reset, or a close between replies                   |
@@ -289,7 +307,8 @@ impl Scenario {
     /// | everything else                | nothing at all                                        |
     pub(crate) fn permits(&self) -> Permits {
         let drops = |path: &Path| path.loss_permille > 0 || path.corrupt_permille > 0;
-        let outages = self.events.iter().any(|(_, event)| *event == Event::Down);
+        let is_outage = |event: &Event| matches!(event, Event::Down | Event::Stop);
+        let outages = self.events.iter().any(|(_, event)| is_outage(event));
         let changes = self
             .events
             .iter()
@@ -361,6 +380,31 @@ impl Scenario {
         }
         // No client may be refused because of them.
         self.connections_max += self.abusive.len();
+    }
+
+    /// Draws whether slots are lent, and to what device, from a stream of its own: what is drawn for
+    /// the rest of the run stays as it is.
+    fn draw_lending(&mut self, seed: u64, theme: &Theme) {
+        let mut rng = Rng::new(seed, 6);
+        let (is_lending, keeps, stops) = theme.draw_lending(&mut rng);
+        if !is_lending {
+            return;
+        }
+        let kept_permille = permille(&mut rng, keeps);
+        self.lending = Some(Lending {
+            device_delay: rng.log_micros(1..=20_000),
+            kept_permille,
+        });
+        if stops {
+            let mut at = self.epoch;
+            for _ in 0..rng.range(1..=3) {
+                at += rng.log_micros(1_000..=2_000_000);
+                self.events.push((at, Event::Stop));
+                at += rng.log_micros(1_000..=2_000_000);
+                self.events.push((at, Event::GoOn));
+            }
+            self.events.sort_by_key(|(at, _)| *at);
+        }
     }
 
     /// Segmentation without checksums does not exist (virtio 1.2, 5.1.3.1).
@@ -570,6 +614,9 @@ mod tests {
         assert!(both(&|s| s.segmentation_bytes_max > 0));
         assert!(both(&|s| s.checksum_offload));
         assert!(both(&|s| s.slots < 5));
+        assert!(both(&|s| s.lending.is_some()));
+        assert!(both(&|s| s.lending.is_some_and(|it| it.kept_permille > 0)));
+        assert!(both(&|s| s.events.iter().any(|(_, it)| *it == Event::Stop)));
         assert!(both(&|s| s.events.is_empty()));
         assert!(both(&|s| s.permits().broken_replies));
         assert!(both(&|s| s.permits().refusals));

@@ -47,6 +47,10 @@ pub(super) struct Swarm {
     pub(super) flood: bool,
     pub(super) abusive: bool,
     pub(super) failover: bool,
+    /// Some links send from slots on loan; no fault by itself.
+    pub(super) lending: bool,
+    pub(super) kept_slots: bool,
+    pub(super) device_stops: bool,
 }
 
 const NO_FAULT: Swarm = Swarm {
@@ -76,6 +80,9 @@ const NO_FAULT: Swarm = Swarm {
     flood: false,
     abusive: false,
     failover: false,
+    lending: true,
+    kept_slots: false,
+    device_stops: false,
 };
 
 const EVERY_FAULT: Swarm = Swarm {
@@ -105,6 +112,9 @@ const EVERY_FAULT: Swarm = Swarm {
     flood: true,
     abusive: true,
     failover: true,
+    lending: true,
+    kept_slots: true,
+    device_stops: true,
 };
 
 /// Every theme; the first is the default.
@@ -235,6 +245,17 @@ pub(crate) const THEMES: &[Theme] = &[
         },
     },
     Theme {
+        name: "lending",
+        help: "slots on loan to a device that is slow, stops, or keeps them",
+        allows: Swarm {
+            slot_famine: true,
+            transmit_famine: true,
+            kept_slots: true,
+            device_stops: true,
+            ..NO_FAULT
+        },
+    },
+    Theme {
         name: "ending",
         help: "the server is shut down",
         allows: Swarm {
@@ -262,6 +283,21 @@ impl Theme {
         // while the first router still forwards.
         let failover = draw(self.allows.failover, "failover", 0);
         (abusive, failover)
+    }
+
+    /// Draws, from a stream of their own, whether slots are lent, whether the device keeps some, and
+    /// whether it stops.
+    pub(super) fn draw_lending(&self, rng: &mut Rng) -> (bool, bool, bool) {
+        let is_theme = self.name == "lending";
+        let lending = rng.chance(if is_theme { 1000 } else { 500 });
+        let kept_slots = rng.chance(if is_theme { 500 } else { 150 });
+        let device_stops = rng.chance(if is_theme { 500 } else { 150 });
+        let allows = self.allows;
+        (
+            lending && allows.lending,
+            kept_slots && allows.kept_slots,
+            device_stops && allows.device_stops,
+        )
     }
 
     /// The same without TLS.
@@ -311,6 +347,9 @@ impl Swarm {
             flood,
             abusive: allows.abusive,
             failover: allows.failover,
+            lending: allows.lending,
+            kept_slots: allows.kept_slots,
+            device_stops: allows.device_stops,
         }
     }
 }

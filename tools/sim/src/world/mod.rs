@@ -154,6 +154,8 @@ pub(crate) enum Canary {
     Reads,
     /// The server has no send timeout.
     SendTimeout,
+    /// Slots on loan are given back before the device has read them.
+    Loan,
 }
 
 impl Canary {
@@ -190,6 +192,11 @@ impl Canary {
             "send-timeout",
             Self::SendTimeout,
             "no send timeout (see --scenario abusive)",
+        ),
+        (
+            "loan",
+            Self::Loan,
+            "slots are given back before they were read (see --scenario lending)",
         ),
     ];
 }

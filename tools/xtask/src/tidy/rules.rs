@@ -24,7 +24,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
     ("record", &[]),
     ("store", &["clock"]),
     ("tcp", &["clock", "wire"]),
-    ("link", &["clock", "wire"]),
+    ("link", &["clock", "memory", "wire"]),
     ("diskmap", &["clock", "memory"]),
     (
         "session",

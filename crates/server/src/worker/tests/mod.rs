@@ -677,7 +677,11 @@ impl Link for Gone {
         Err(LinkError::Gone(libc::ENODEV))
     }
 
-    fn transmit(&mut self, _now: Instant, _frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn transmit(
+        &mut self,
+        _now: Instant,
+        _frame: &Outgoing<'_>,
+    ) -> Result<link::Sent, TransmitError> {
         Err(TransmitError::Lost(libc::ENODEV))
     }
 

@@ -109,7 +109,11 @@ impl Link for Losing {
         Ok(0)
     }
 
-    fn transmit(&mut self, _now: Instant, _frame: &Outgoing<'_>) -> Result<(), TransmitError> {
+    fn transmit(
+        &mut self,
+        _now: Instant,
+        _frame: &Outgoing<'_>,
+    ) -> Result<link::Sent, TransmitError> {
         Err(TransmitError::Lost(libc::ENETDOWN))
     }
 

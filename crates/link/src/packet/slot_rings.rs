@@ -1,0 +1,231 @@
+//! Transmit rings (`PACKET_TX_RING`) in the slots' own memory: a frame is sent from where the disk put
+//! it, without a copy.
+//!
+//! The kernel takes a ring's frames in order only, and reads complete in any order, so there is one
+//! socket with a ring of one entry for each slot. The entry's memory is the slot's: the kernel's
+//! header (`struct tpacket2_hdr`) stands in the slot's first 32 bytes, a frame's headers right before
+//! its payload (`PACKET_TX_HAS_OFF`). The kernel attaches the pages to the frame, and marks the entry
+//! available when the device has read it.
+//!
+//! It refuses frames that are not in one piece but for their headers, and slots on loan: those are
+//! copied. Bounded by: one descriptor for each slot; [`SlotMemory::lent_max`].
+//!
+//! Reading first: Documentation/networking/packet_mmap.rst; `tpacket_snd` in net/packet.
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: maps rings over the slots and writes frames' headers into them"
+)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use memory::SlotMemory;
+use wire::Outgoing;
+
+use crate::sys;
+use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
+
+/// Slots that are looked at in one [`SlotRings::give_back`]: devices complete frames nearly in order.
+const LOOKS_MAX: usize = 64;
+
+/// Bytes of a slot's start that belong to the kernel: `struct tpacket2_hdr` and a `sockaddr_ll`.
+const KERNEL_BYTES: usize = 64;
+
+/// Bytes before the payload's last part that are worth copying: headers, and a reply's head.
+const BEFORE_BYTES_MAX: usize = 2048;
+
+/// Payload that is worth a loan: below, a copy is cheaper than a completion. `[guess]`
+const LENT_BYTES_MIN: usize = 4096;
+
+/// Where the frame's length is in `struct tpacket2_hdr`, behind the entry's status.
+const OFFSET_LENGTH: usize = 4;
+
+/// `TP_STATUS_AVAILABLE`: the entry is ours.
+const STATUS_AVAILABLE: u32 = 0;
+/// `TP_STATUS_SEND_REQUEST`: the kernel is to send it.
+const STATUS_SEND_REQUEST: u32 = 1;
+/// `TP_STATUS_SENDING`: the device has it.
+const STATUS_SENDING: u32 = 2;
+
+/// `PACKET_TX_HAS_OFF`: the frame's offset is in its header.
+const PACKET_TX_HAS_OFF: i32 = 19;
+
+/// What became of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Offered {
+    /// The device has it, and the slot of this number.
+    Lent(u32),
+    /// It is not for these rings: copy it.
+    Refused,
+    /// The kernel did not take it, with this errno. The slot is not on loan.
+    Failed(i32),
+}
+
+/// What of `struct tpacket2_hdr` the kernel reads, from [`OFFSET_LENGTH`] on: the frame's length, how much
+/// of it was kept (32 bits each), and where it begins, twice (16 bits each).
+fn entry_header(length: u32, offset: u16) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&length.to_ne_bytes());
+    bytes[8..10].copy_from_slice(&offset.to_ne_bytes());
+    bytes[10..].copy_from_slice(&offset.to_ne_bytes());
+    bytes
+}
+
+/// One ring for each slot.
+#[derive(Debug)]
+pub(super) struct SlotRings {
+    slots: SlotMemory,
+    /// By slot.
+    sockets: Vec<OwnedFd>,
+    /// Slots on loan, in the order in which they were lent.
+    lent: VecDeque<u32>,
+    /// By slot: whether it is in `lent`. The device may have read it already.
+    is_lent: Vec<bool>,
+}
+
+impl SlotRings {
+    /// Replaces the memory of all slots, which nothing uses yet, by rings of sockets that send on an
+    /// interface; `open` makes such a socket, not bound.
+    ///
+    /// # Errors
+    /// The errno of the first call that failed. The slots whose ring was made keep it: their memory
+    /// stays mapped, as ordinary memory.
+    pub(super) fn new(
+        slots: SlotMemory,
+        interface_index: i32,
+        open: impl Fn() -> Result<OwnedFd, i32>,
+    ) -> Result<Self, i32> {
+        let mut sockets = Vec::with_capacity(slots.slot_count() as usize);
+        for slot in 0..slots.slot_count() as usize {
+            let socket = open()?;
+            let fd = socket.as_fd();
+            sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VERSION, 1)?;
+            sys::set_integer(fd, libc::SOL_PACKET, PACKET_TX_HAS_OFF, 1)?;
+            sys::set_transmit_ring(fd, slots.stride_bytes())?;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+            let place = slots.address().wrapping_add(slot * slots.stride_bytes());
+            // SAFETY: replaces the pages of one slot, which the caller says nothing uses yet: no
+            // reference and no device knows them.
+            let mapped = unsafe {
+                libc::mmap(
+                    place.cast(),
+                    slots.stride_bytes(),
+                    protection,
+                    flags,
+                    socket.as_raw_fd(),
+                    0,
+                )
+            };
+            if mapped != place.cast() {
+                return Err(sys::last_errno());
+            }
+            sys::bind_to_interface(fd, interface_index, 0)?;
+            sockets.push(socket);
+        }
+        Ok(Self {
+            slots,
+            sockets,
+            lent: VecDeque::with_capacity(slots.slot_count() as usize),
+            is_lent: vec![false; slots.slot_count() as usize],
+        })
+    }
+
+    /// Sends a frame from its slot, if it can be.
+    pub(super) fn transmit(&mut self, frame: &Outgoing<'_>) -> Offered {
+        let Some((last, before)) = frame.payload.split_last() else {
+            return Offered::Refused;
+        };
+        let has_room = self.lent.len() < self.slots.lent_max();
+        if last.len() < LENT_BYTES_MIN || !has_room {
+            return Offered::Refused;
+        }
+        let Some((slot, place)) = self.slots.find(last) else {
+            return Offered::Refused;
+        };
+        let before_bytes = VNET_HEADER_BYTES
+            + frame.headers.len()
+            + before.iter().map(|part| part.len()).sum::<usize>();
+        let from = place.checked_sub(before_bytes);
+        let Some(from) = from.filter(|from| *from >= KERNEL_BYTES) else {
+            return Offered::Refused;
+        };
+        // The entry's header has 16 bits for where the frame begins.
+        let Ok(offset) = u16::try_from(from) else {
+            return Offered::Refused;
+        };
+        if before_bytes > BEFORE_BYTES_MAX
+            // Parts before it in the same slot would be overwritten by the headers.
+            || before.iter().any(|part| self.slots.find(part).is_some())
+        {
+            return Offered::Refused;
+        }
+        let Some(socket) = self.sockets.get(slot as usize) else {
+            return Offered::Refused;
+        };
+        // One loan at a time, also if the device has read it: its owner has not heard that.
+        if self.is_lent.get(slot as usize) != Some(&false) {
+            return Offered::Refused;
+        }
+        let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
+        let parts = [header.as_slice(), frame.headers];
+        let mut to = self.address(slot).wrapping_add(from);
+        for part in parts.into_iter().chain(before.iter().copied()) {
+            // SAFETY: `before_bytes` bytes of this slot that end where the payload's last part
+            // begins: within the slot (`place >= before_bytes`), behind the kernel's header, covered
+            // by no reference (the parts before are not in a slot, the last begins behind), and the
+            // device does not read them, for the entry is available.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+            to = to.wrapping_add(part.len());
+        }
+        let length = u32::try_from(before_bytes + last.len()).unwrap_or(u32::MAX);
+        let entry = entry_header(length, offset);
+        let to = self.address(slot).wrapping_add(OFFSET_LENGTH);
+        // SAFETY: within the entry's header, behind its status word, which is all that the kernel looks
+        // at before the frame is requested.
+        unsafe { std::ptr::copy_nonoverlapping(entry.as_ptr(), to, entry.len()) };
+        self.status(slot)
+            .store(STATUS_SEND_REQUEST, Ordering::Release);
+        let result = sys::send_ring(socket.as_fd());
+        // The device may have read it already.
+        match (result, self.status(slot).load(Ordering::Acquire)) {
+            (Ok(()), _) | (Err(_), STATUS_SENDING) => {
+                self.lent.push_back(slot);
+                self.is_lent[slot as usize] = true;
+                Offered::Lent(slot)
+            }
+            (Err(errno), _) => {
+                self.status(slot).store(STATUS_AVAILABLE, Ordering::Release);
+                Offered::Failed(errno)
+            }
+        }
+    }
+
+    /// Names the slots that the device has read.
+    pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
+        for _ in 0..self.lent.len().min(LOOKS_MAX) {
+            let Some(slot) = self.lent.pop_front() else {
+                break;
+            };
+            if self.status(slot).load(Ordering::Acquire) == STATUS_AVAILABLE {
+                self.is_lent[slot as usize] = false;
+                sink(slot);
+            } else {
+                self.lent.push_back(slot);
+            }
+        }
+    }
+
+    fn address(&self, slot: u32) -> *mut u8 {
+        let distance = slot as usize * self.slots.stride_bytes();
+        self.slots.address().wrapping_add(distance)
+    }
+
+    /// The status word of a slot's entry, which both sides access atomically.
+    fn status(&self, slot: u32) -> &AtomicU32 {
+        // SAFETY: an aligned word of the slot's mapping, which lives as long as the arena or longer;
+        // no other reference covers it, for payload and framing stand behind `KERNEL_BYTES`.
+        unsafe { AtomicU32::from_ptr(self.address(slot).cast()) }
+    }
+}
