@@ -194,7 +194,7 @@ impl Handshakes<'_> {
         let (server, address) = self.lab.start(
             self.lab.veth(true),
             contender,
-            &self.options.atlas_arguments,
+            contender.further_arguments(&self.options.atlas_arguments),
         )?;
         let seconds = if self.options.quick {
             QUICK_WINDOW_SECONDS

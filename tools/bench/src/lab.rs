@@ -102,6 +102,11 @@ impl Contender {
         )
     }
 
+    /// What of Atlas's further arguments is for this server: a baseline gets none.
+    pub(crate) fn further_arguments<'a>(&self, of_atlas: &'a str) -> &'a str {
+        if self.is_ours() { of_atlas } else { "" }
+    }
+
     /// Whether it is measured against the others.
     pub(crate) fn is_ours(&self) -> bool {
         matches!(self, Self::Atlas(_) | Self::AtlasEmulated(_))
@@ -229,7 +234,7 @@ impl Lab {
                 self.start_atlas(place, at, (binary, &["serve"]), arguments)?
             }
             Contender::AtlasBaseline(binary) => {
-                self.start_atlas(place, at, (binary, &["serve"]), "")?
+                self.start_atlas(place, at, (binary, &["serve"]), arguments)?
             }
             Contender::AtlasEmulated(binary) => {
                 self.start_atlas(place, at, (binary, &[]), arguments)?

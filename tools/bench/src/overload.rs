@@ -151,7 +151,7 @@ impl Overload<'_> {
         let (server, address) = self.lab.start(
             self.lab.veth(true),
             contender,
-            &self.options.atlas_arguments,
+            contender.further_arguments(&self.options.atlas_arguments),
         )?;
         let window = if self.options.quick {
             QUICK_WINDOW_SECONDS

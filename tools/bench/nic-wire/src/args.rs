@@ -41,7 +41,7 @@ Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev
 
 /// Loads a server through a TAP that behaves as a NIC does, with clients that see headers only
 ///
-/// The server's frames, up to 64 KiB, are shortened to their first 512 bytes where a NIC's driver
+/// The server's frames, up to 64 KiB, are shortened to their headers where a NIC's driver
 /// would take them, and acknowledged by as many TCP clients as wanted, in one thread. Of a sample of
 /// connections every byte is delivered and compared.
 #[derive(Args, Clone, Debug)]

@@ -3,7 +3,7 @@
 //! On a veth pair the server's core runs the client's TCP, `sendfile` lends its pages to the client
 //! for nothing, and the client's core is full before the server's: neither what a server costs nor
 //! what a change saves can be read off. Here the server's frames, up to 64 KiB, go to a TAP, where a
-//! BPF program shortens them to their first 512 bytes and frees the rest, as a NIC does after DMA.
+//! BPF program shortens them to their headers and frees the rest, as a NIC does after DMA.
 //! Behind it one thread plays all clients from headers alone.
 //!
 //! ```text

@@ -11,7 +11,7 @@ use wire::SeqNumber;
 use crate::client::Watched;
 use crate::filter::Instruction;
 use crate::filter::records::{
-    self, FLAG_FOLLOW, FLAG_WHOLE, FLAGS, KEPT, LOST, Lost, NEXT, WATCH_BYTES,
+    self, FLAG_FOLLOW, FLAG_HEAD, FLAG_WHOLE, FLAGS, KEPT, LOST, Lost, NEXT, WATCH_BYTES,
 };
 use crate::sys::SharedArray;
 
@@ -44,10 +44,11 @@ impl Watches {
         }
     }
 
-    /// From now on the first bytes of each frame are enough.
-    pub(crate) fn shorten(&self, connection: u32) {
+    /// From now on the headers of each frame are enough; while a reply's head is due, its first bytes.
+    pub(crate) fn shorten(&self, connection: u32, is_head_due: bool) {
         if connection < self.count {
-            self.store_flags(connection, FLAG_FOLLOW);
+            let flags = [FLAG_FOLLOW, FLAG_FOLLOW | FLAG_HEAD];
+            self.store_flags(connection, flags[usize::from(is_head_due)]);
         }
     }
 

@@ -124,9 +124,9 @@ impl World for Around {
         }
     }
 
-    fn shorten(&mut self) {
+    fn shorten(&mut self, is_head_due: bool) {
         if let Some(watches) = &self.watches {
-            watches.shorten(self.current);
+            watches.shorten(self.current, is_head_due);
         }
     }
 

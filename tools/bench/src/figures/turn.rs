@@ -109,7 +109,10 @@ impl Turns<'_> {
             seed,
         };
         let _tap = wire::Tap::new(&self.lab.wire)?;
-        let start = || self.lab.start(place, contender, &self.arguments(cell)?);
+        let start = || {
+            self.lab
+                .start(place, contender, &self.arguments(contender, cell)?)
+        };
         // What a server reads to get ready is not counted, except of Atlas: it waits for a carrier, which
         // the clients' end is. The others, and their caches, are ready before anybody asks.
         let first = (!contender.is_atlas()).then(start);
@@ -180,7 +183,9 @@ impl Turns<'_> {
     fn veth(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
         let (objects, _) = self.storage(contender)?;
         let place = self.lab.veth(cell.is_tls);
-        let (server, address) = self.lab.start(place, contender, &self.arguments(cell)?)?;
+        let (server, address) =
+            self.lab
+                .start(place, contender, &self.arguments(contender, cell)?)?;
         let load = self.load(cell, objects, address);
         let window = load.run([
             "--warm-up=2".to_owned(),
@@ -239,7 +244,9 @@ impl Turns<'_> {
         let (objects, device) = self.storage(contender)?;
         let paths = self.paths(cell, objects)?;
         let place = self.lab.veth(cell.is_tls);
-        let (server, address) = self.lab.start(place, contender, &self.arguments(cell)?)?;
+        let (server, address) =
+            self.lab
+                .start(place, contender, &self.arguments(contender, cell)?)?;
         let before = read_bytes(device)?;
         let list = (paths.as_path(), objects.total());
         let report = wrk::run(self.lab, address, cell.connections, list, objects.bytes)?;
@@ -296,8 +303,9 @@ impl Turns<'_> {
         Ok(file)
     }
 
-    /// What Atlas is told: in a cold run it has no objects open but those being sent.
-    fn arguments(&self, cell: &Cell) -> Result<String> {
+    /// What Atlas is told: in a cold run it has no objects open but those being sent. The wire completes
+    /// frames as a NIC does, but its driver's name is a TAP's.
+    fn arguments(&self, contender: &Contender, cell: &Cell) -> Result<String> {
         let file = self.directory.join("atlas.toml");
         let connections = cell.connections + SPARE_CONNECTIONS;
         // Clients behind headers go without a word: nobody takes what is left to send.
@@ -310,11 +318,14 @@ impl Turns<'_> {
             let _ = writeln!(text, "objects_max = {objects}");
         }
         fs::write(&file, text)?;
-        Ok(format!(
-            "--config {} {}",
-            file.display(),
-            self.atlas_arguments
-        ))
+        let mut arguments = format!("--config {}", file.display());
+        let is_on_wire = contender.is_ours() && cell.medium == Medium::Wire;
+        if is_on_wire && !self.atlas_arguments.contains("--zero-copy") {
+            arguments.push_str(" --zero-copy on");
+        }
+        let further = contender.further_arguments(self.atlas_arguments);
+        let _ = write!(arguments, " {further}");
+        Ok(arguments)
     }
 
     /// Reads the hot objects into the page cache, and shows that they stay there.

@@ -189,8 +189,8 @@ pub trait World {
     /// The records of this connection's stream, whose first byte has this number, are followed from
     /// now on; frames are delivered whole.
     fn follow(&mut self, _first: SeqNumber) {}
-    /// The first bytes of each frame are enough from now on.
-    fn shorten(&mut self) {}
+    /// The headers of each frame are enough from now on; while a reply's head is due, its first bytes.
+    fn shorten(&mut self, _is_head_due: bool) {}
     /// What is known of this connection's stream.
     fn watched(&self) -> Watched {
         Watched::default()
@@ -754,6 +754,10 @@ impl Connection {
             .keys()
             .and_then(|keys| keys.seal(tls::APPLICATION_DATA, world.request(path).as_bytes()));
         let record = record.ok_or(Fault::Tls(TlsFault::Open))?;
+        // Frames are whole until the first head.
+        if self.has_replied {
+            world.shorten(true);
+        }
         self.send_sealed(now, &record, Some(path), &mut tls, world);
         self.tls = Some(tls);
         Ok(())

@@ -65,9 +65,7 @@ impl Connection {
                         return Ok(());
                     };
                     self.take_head(head, world)?;
-                    if !self.has_replied {
-                        world.shorten();
-                    }
+                    world.shorten(false);
                 }
                 let progress = followed.count(keys, world.watched(), self.receive_next)?;
                 if progress.has_alert {

@@ -1,5 +1,8 @@
 //! The BPF program that looks at each frame the server sends, and decides how much of it the TAP's
-//! reader gets: all, or the first [`SEEN_BYTES`].
+//! reader gets: all, the first [`SEEN_BYTES`] if a reply begins there, or its headers.
+//!
+//! No byte behind the headers stays in a frame without need: of a frame whose pages belong to the
+//! sender the TAP would copy it to a page of its own, which no NIC does.
 //!
 //! It is a socket filter on the TAP (`TUNSETFILTEREBPF`). The kernel runs it where a NIC's driver
 //! would take the frame, shortens the frame to what the program returns, and counts it as sent: so
@@ -11,7 +14,8 @@
 //! The program here is that for plain HTTP, [`records`] has the one for TLS. This one refuses to look
 //! further than the Ethernet header and the destination port: an IPv4 packet with options or an IPv6
 //! packet with extension headers is taken for a flow by other bytes, which costs a sampled flow its
-//! sample. Bounded: eleven instructions for each frame, no loop, no map.
+//! sample, and a head that goes on in a second frame of more than [`SEEN_BYTES`] is not seen whole.
+//! Bounded: twenty-two instructions for each frame, no loop, no map.
 
 mod program;
 pub mod records;
@@ -22,7 +26,7 @@ pub use program::Instruction;
 
 use program::{Program, Register, opcode as op};
 
-/// Bytes that the reader gets of a frame that is not sampled: headers, and a reply's head.
+/// Bytes that the reader gets of a frame in which a reply begins: headers, and the reply's head.
 pub const SEEN_BYTES: u32 = 512;
 
 /// The bit of a client's port that marks a sampled connection.
@@ -34,11 +38,16 @@ const ARGUMENT: Register = 1;
 /// Where loads from the packet expect the frame.
 const FRAME: Register = 6;
 const LENGTH: Register = 7;
+/// First where the TCP header is, then the text.
+const PLACE: Register = 8;
 
 const ETHERTYPE_OFFSET: i32 = 12;
 const PORT_OFFSET_V4: i32 = 14 + 20 + 2;
 const PORT_OFFSET_V6: i32 = 14 + 40 + 2;
 const ETHERTYPE_V6: i32 = 0x86dd;
+
+/// How a reply begins.
+const REPLY: i32 = i32::from_be_bytes(*b"HTTP");
 
 /// The program for plain HTTP.
 #[must_use]
@@ -50,12 +59,22 @@ pub fn program() -> Vec<Instruction> {
     it.jump(op::IF_AT_MOST, LENGTH, SEEN_BYTES.cast_signed(), "whole");
     it.constant(op::PACKET_HALF, 0, ETHERTYPE_OFFSET);
     it.jump(op::IF_EQUAL, RESULT, ETHERTYPE_V6, "v6");
-    it.constant(op::PACKET_HALF, 0, PORT_OFFSET_V4);
+    it.constant(op::MOVE_CONSTANT, PLACE, PORT_OFFSET_V4 - 2);
     it.jump(op::JUMP, 0, 0, "port");
     it.label("v6");
-    it.constant(op::PACKET_HALF, 0, PORT_OFFSET_V6);
+    it.constant(op::MOVE_CONSTANT, PLACE, PORT_OFFSET_V6 - 2);
     it.label("port");
+    it.put(op::PACKET_HALF_AT, 0, PLACE, 0, 2);
     it.jump(op::IF_BIT, RESULT, SAMPLED_PORT_BIT.into(), "whole");
+    it.put(op::PACKET_BYTE_AT, 0, PLACE, 0, 12);
+    it.constant(op::SHIFT_RIGHT, RESULT, 4);
+    it.constant(op::SHIFT_LEFT, RESULT, 2);
+    it.register(op::ADD, PLACE, RESULT);
+    it.put(op::PACKET_WORD_AT, 0, PLACE, 0, 0);
+    it.jump(op::IF_EQUAL, RESULT, REPLY, "head");
+    it.register(op::MOVE, RESULT, PLACE);
+    it.constant(op::EXIT, 0, 0);
+    it.label("head");
     it.constant(op::MOVE_CONSTANT, RESULT, SEEN_BYTES.cast_signed());
     it.constant(op::EXIT, 0, 0);
     it.label("whole");

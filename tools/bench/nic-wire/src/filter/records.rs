@@ -1,6 +1,6 @@
 //! The program for TLS: it follows the records of each connection by their headers.
 //!
-//! A reader that sees 512 bytes of each frame sees no record's header but the first. So the program
+//! A reader that sees the headers of each frame sees no record's. So the program
 //! keeps, for each connection, the sequence number of the next header and how many records it has
 //! counted, from the first byte of the stream on, in a watch of an array map that the reader has
 //! mapped into its memory. The plaintext follows by arithmetic: what lies between two headers is
@@ -10,7 +10,8 @@
 //! Frames are first transmissions in order, or retransmissions of what was counted. The program
 //! refuses, with a reason in the watch and for good: a frame behind a header it has not seen, what
 //! is no header, more than [`RECORDS_MAX`] headers in a frame. It counts nothing from there on. A
-//! header may lie in several frames. Frames are not changed: heads are for the reader to decrypt.
+//! header may lie in several frames. Frames are not changed. Where a reply's head is due, which only the
+//! reader knows, the first 512 bytes are delivered for it to decrypt.
 //!
 //! Bounded by [`RECORDS_MAX`] times around its loop, 512 bytes of stack of which 56 are used.
 
@@ -43,6 +44,8 @@ pub(crate) const FLAGS: i16 = 14;
 pub(crate) const FLAG_FOLLOW: u8 = 1;
 /// Its frames are delivered whole.
 pub(crate) const FLAG_WHOLE: u8 = 2;
+/// Of its frames the first bytes are delivered: a reply's head is due.
+pub(crate) const FLAG_HEAD: u8 = 4;
 
 /// Why a stream's records are not followed any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -330,6 +333,10 @@ fn end(it: &mut Program) {
     it.label("verdict");
     it.load(op::LOAD_BYTE, R1, WATCH, FLAGS);
     it.jump(op::IF_BIT, R1, FLAG_WHOLE.into(), "whole");
+    it.jump(op::IF_BIT, R1, FLAG_HEAD.into(), "head");
+    it.load(op::LOAD_DOUBLE, RESULT, FRAME_POINTER, TEXT_PLACE);
+    it.constant(op::EXIT, 0, 0);
+    it.label("head");
     it.constant(op::MOVE_CONSTANT, RESULT, SEEN_BYTES.cast_signed());
     it.constant(op::EXIT, 0, 0);
     it.label("whole");

@@ -6,7 +6,9 @@
 )]
 
 use super::program::{FRAME_POINTER, Instruction, opcode as op};
-use super::records::{FLAG_FOLLOW, FLAG_WHOLE, FLAGS, LOST, Lost, NEXT, RECORDS_MAX, WATCH_BYTES};
+use super::records::{
+    FLAG_FOLLOW, FLAG_HEAD, FLAG_WHOLE, FLAGS, LOST, Lost, NEXT, RECORDS_MAX, WATCH_BYTES,
+};
 use super::*;
 use crate::frame::PORT_FIRST;
 
@@ -201,19 +203,29 @@ fn frame(ethertype: u16, port_offset: i32, port: u16, length: usize) -> Vec<u8> 
     frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
     let offset = usize::try_from(port_offset).expect("positive");
     frame[offset..offset + 2].copy_from_slice(&port.to_be_bytes());
+    // Twelve bytes of TCP options.
+    frame[offset + 10] = 0x80;
     frame
 }
 
 #[test]
 fn large_frames_are_shortened_unless_their_port_is_sampled() {
     let program = program();
-    assert_eq!(program.len(), 13, "no loop, no map");
+    assert_eq!(program.len(), 22, "no loop, no map");
     for (ethertype, offset) in [(0x0800, PORT_OFFSET_V4), (0x86dd, PORT_OFFSET_V6)] {
         let of =
             |port, length| Machine::new(0).run(&program, &frame(ethertype, offset, port, length));
+        let text = usize::try_from(offset).expect("positive") - 2 + 32;
         assert_eq!(of(0x7fff, 512), 512);
-        assert_eq!(of(0x7fff, 513), 512);
-        assert_eq!(of(0x7fff, 65_549), 512);
+        assert_eq!(of(0x7fff, 513), text as u64);
+        assert_eq!(of(0x7fff, 65_549), text as u64);
+        let begins = |with: &[u8]| {
+            let mut frame = frame(ethertype, offset, 0x7fff, 65_549);
+            frame[text..text + with.len()].copy_from_slice(with);
+            Machine::new(0).run(&program, &frame)
+        };
+        assert_eq!(begins(b"HTTP/1.1 200"), 512);
+        assert_eq!(begins(b"HTTq/1.1 200"), text as u64);
         assert_eq!(of(0x8000, 65_549), 65_549);
         assert_eq!(of(0xffff, 513), 513);
     }
@@ -438,14 +450,16 @@ fn as_many_records_as_are_bounded_fit_a_frame_and_one_more_does_not() {
 }
 
 #[test]
-fn frames_are_whole_until_heads_are_enough_and_for_those_that_are_not_followed() {
+fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not_followed() {
     let mut stream = Stream::new(false, &[16_401]);
     let all = stream.bytes.len();
     stream.set(FLAGS, 1, (FLAG_FOLLOW | FLAG_WHOLE).into());
     assert!(stream.send(0, all) > 16_000);
     assert_eq!(stream.reached(), (16_406, 1), "counted meanwhile");
-    stream.set(FLAGS, 1, FLAG_FOLLOW.into());
+    stream.set(FLAGS, 1, (FLAG_FOLLOW | FLAG_HEAD).into());
     assert_eq!(stream.send(0, all), 512);
+    stream.set(FLAGS, 1, FLAG_FOLLOW.into());
+    assert_eq!(stream.send(0, all), 14 + 24 + 32, "headers alone");
     stream.set(FLAGS, 1, 0);
     assert!(stream.send(0, all) > 16_000);
     // Other connections: sampled, below and above the ports, behind the last watch.
