@@ -12,7 +12,9 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, Result, anyhow};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::find_program;
 use crate::process::run;
+use crate::undo::Undo;
 
 /// A network namespace of our own, deleted when dropped. Processes in it must have ended before.
 #[derive(Debug)]
@@ -85,6 +87,37 @@ impl Namespace {
             move_into(&file).expect("a namespace that exists");
             work()
         }))
+    }
+
+    /// Drops packets of an interface at random in both directions, with this probability each, until
+    /// the guard goes, which must be before the namespace does; `Err` says why not.
+    pub fn lose_packets(
+        &self,
+        interface: &str,
+        probability: &str,
+    ) -> std::result::Result<Undo, String> {
+        let mut undo = Undo::default();
+        for program in ["iptables", "ip6tables"] {
+            let Some(path) = find_program(program) else {
+                return Err(format!("{program} is not installed"));
+            };
+            let program = path.to_string_lossy().into_owned();
+            for (chain, side) in [("INPUT", "-i"), ("OUTPUT", "-o")] {
+                let rule = format!(
+                    "{chain} {side} {interface} -m statistic --mode random \
+                     --probability {probability} -j DROP"
+                );
+                let change = |verb: &str| {
+                    let mut command = self.command(&program);
+                    command.args(["-w", verb]).args(rule.split_whitespace());
+                    command
+                };
+                run(&mut change("-A")).map_err(|error| format!("{error:#}"))?;
+                let mut remove = change("-D");
+                undo.add(format!("remove {rule}"), move || run(&mut remove).map(drop));
+            }
+        }
+        Ok(undo)
     }
 
     fn open(&self) -> Result<File> {

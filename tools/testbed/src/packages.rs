@@ -42,6 +42,15 @@ pub const FOR_TESTS: [Package; 8] = [
 /// not): what cannot be found would keep apt-get from installing the rest.
 pub const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 
+/// What `lab` uses, besides what it fetches.
+pub const FOR_LAB: [Package; 5] = [
+    package("ip", "iproute2"),
+    package("curl", "curl"),
+    package("iptables", "iptables"),
+    package("mkfs.ext4", "e2fsprogs"),
+    package("xz", "xz-utils"),
+];
+
 /// What `demo` uses.
 pub const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg", "ffmpeg")];
 

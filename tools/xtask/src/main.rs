@@ -11,6 +11,7 @@
 )]
 
 mod demo;
+mod lab;
 mod netns;
 mod simulate;
 mod test;
@@ -35,6 +36,8 @@ enum Command {
     Bench(bench::Bench),
     /// Plays a film over the wire and compares every frame (needs root)
     Demo(demo::DemoOptions),
+    /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
+    Lab(lab::LabOptions),
     /// Runs the whole server on a virtual clock, seeded
     Sim {
         /// Passed on to the simulator; try --help
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run_command(bench),
         Command::Netns(options) => netns::run_command(options),
         Command::Demo(options) => demo::run_command(options),
+        Command::Lab(options) => lab::run_command(options),
         Command::Sim { arguments } => simulate::run_command(arguments),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),

@@ -8,9 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::identities::Identities;
 use testbed::client::Client;
-use testbed::find_program;
 use testbed::namespace::{Namespace, VethPair};
-use testbed::process::run;
 use testbed::rivals::{NginxConfig, nginx_program};
 use testbed::server::Server;
 use testbed::undo::Undo;
@@ -224,28 +222,7 @@ impl Setup {
 
     /// Drops packets at random in both directions until the guard goes; `Err` says why not.
     pub(crate) fn lose_packets(&self) -> std::result::Result<Undo, String> {
-        let mut undo = Undo::default();
-        for program in ["iptables", "ip6tables"] {
-            let Some(path) = find_program(program) else {
-                return Err(format!("{program} is not installed"));
-            };
-            let program = path.to_string_lossy().into_owned();
-            for (chain, side) in [("INPUT", "-i"), ("OUTPUT", "-o")] {
-                let rule = format!(
-                    "{chain} {side} {} -m statistic --mode random --probability {LOSS} -j DROP",
-                    self.client_interface()
-                );
-                let change = |verb: &str| {
-                    let mut command = self.client().command(&program);
-                    command.args(["-w", verb]).args(rule.split_whitespace());
-                    command
-                };
-                run(&mut change("-A")).map_err(|error| format!("{error:#}"))?;
-                let mut remove = change("-D");
-                undo.add(format!("remove {rule}"), move || run(&mut remove).map(drop));
-            }
-        }
-        Ok(undo)
+        self.client().lose_packets(self.client_interface(), LOSS)
     }
 
     fn client_interface(&self) -> &'static str {

@@ -1,0 +1,219 @@
+//! What is tried with a guest that serves: clients fetch all files, at once, and compare every byte.
+//!
+//! curl is the client, beside two slow ones that go away in the middle of the largest file, so that
+//! slots on loan lose their owners. It refuses a file that differs by a byte, a client that was not
+//! served, and frames with data that were not lent. Bounded by: [`FETCH_SECONDS_MAX`].
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::guest::{Guest, TAP};
+use super::images::LARGEST;
+use testbed::process::{Process, output};
+use testbed::undo::Undo;
+
+/// Part of the packets that are dropped, in each direction.
+const LOSS: &str = "0.01";
+
+/// All files, with loss, on an emulated processor.
+const FETCH_SECONDS_MAX: u64 = 180;
+
+/// How long the server may take to answer the console.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// What curl exits with when its time is over.
+const CURL_TIMEOUT: i32 = 28;
+
+/// One way of fetching.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Way {
+    pub(super) is_v6: bool,
+    pub(super) is_tls: bool,
+    pub(super) has_loss: bool,
+}
+
+impl Way {
+    /// All of them.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        (0..8).map(|bits| Self {
+            is_v6: bits & 1 != 0,
+            is_tls: bits & 2 != 0,
+            has_loss: bits & 4 != 0,
+        })
+    }
+
+    pub(super) fn ip(self) -> &'static str {
+        if self.is_v6 { "IPv6" } else { "IPv4" }
+    }
+
+    pub(super) fn protocol(self) -> &'static str {
+        if self.is_tls { "TLS" } else { "plaintext" }
+    }
+
+    pub(super) fn loss(self) -> &'static str {
+        if self.has_loss { LOSS } else { "0" }
+    }
+
+    fn url(self, name: &str) -> String {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let host = if self.is_v6 { "[fd77::2]" } else { "10.77.0.2" };
+        format!("{scheme}://{host}/{name}")
+    }
+}
+
+/// What the server counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Counts {
+    pub(super) lent_frames: u64,
+    pub(super) sent_frames: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) retransmitted_segments: u64,
+}
+
+impl Counts {
+    /// Those of a line of the server's log.
+    fn parse(line: &str) -> Result<Self> {
+        let json = line.split_once(' ').map_or("", |(_, json)| json);
+        let counters: serde_json::Value =
+            serde_json::from_str(json).with_context(|| format!("not JSON: {line}"))?;
+        let count = |name: &str| {
+            let value = counters.get(name).and_then(serde_json::Value::as_u64);
+            value.with_context(|| format!("no counter {name}"))
+        };
+        Ok(Self {
+            lent_frames: count("link_lent_frames")?,
+            sent_frames: count("link_transmitted_frames")?,
+            sent_bytes: count("link_transmitted_bytes")?,
+            retransmitted_segments: count("tcp_retransmit_segments")?,
+        })
+    }
+
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            lent_frames: self.lent_frames - before.lent_frames,
+            sent_frames: self.sent_frames - before.sent_frames,
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            retransmitted_segments: self.retransmitted_segments - before.retransmitted_segments,
+        }
+    }
+}
+
+/// Starts the server with this choice of `zero_copy`, and returns what its log says of it.
+pub(super) fn start_server(guest: &mut Guest, choice: &str) -> Result<String> {
+    guest.tell(&format!("start {choice}"))?;
+    let line = guest.await_line("zero_copy=", ANSWER_LIMIT)?;
+    guest.await_line("ready ", ANSWER_LIMIT)?;
+    let value = line.trim_start_matches("zero_copy=");
+    // The next field follows.
+    let end = value.find(" objects_max=").unwrap_or(value.len());
+    Ok(value[..end].to_owned())
+}
+
+/// Ends the server, which must end well; what it counted.
+pub(super) fn stop_server(guest: &mut Guest) -> Result<Counts> {
+    guest.tell("stop")?;
+    let counts = Counts::parse(&guest.await_line("summary {", ANSWER_LIMIT)?)?;
+    let end = guest.await_line("lab: ended with ", ANSWER_LIMIT)?;
+    ensure!(end == "lab: ended with 0", "atlas: {end}");
+    Ok(counts)
+}
+
+/// What the server has counted so far.
+pub(super) fn counts(guest: &mut Guest) -> Result<Counts> {
+    guest.tell("counters")?;
+    Counts::parse(&guest.await_line("counters {", ANSWER_LIMIT)?)
+}
+
+/// Fetches all files one way and compares them; the bytes that were compared.
+pub(super) fn fetch(
+    guest: &Guest,
+    way: Way,
+    (content, names): (&Path, &[String]),
+    authority: &Path,
+    to: &Path,
+) -> Result<u64> {
+    let _loss = match way
+        .has_loss
+        .then(|| guest.namespace.lose_packets(TAP, LOSS))
+    {
+        Some(undo) => undo.map_err(anyhow::Error::msg)?,
+        None => Undo::default(),
+    };
+    let curl = |seconds: u64| {
+        let mut command = guest.namespace.command("curl");
+        command.args(["-g", "--silent", "--show-error", "--fail", "--max-time"]);
+        command
+            .arg(seconds.to_string())
+            .arg("--cacert")
+            .arg(authority);
+        command
+    };
+    let mut vanishing = Vec::new();
+    for _ in 0..2 {
+        let mut command = curl(2);
+        command.args(["--limit-rate", "2M", &way.url(LARGEST)]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        vanishing.push(Process::spawn("curl", &mut command)?);
+    }
+    let mut command = curl(FETCH_SECONDS_MAX);
+    command.args(["--parallel", "--parallel-immediate", "--remote-name-all"]);
+    command.arg("--output-dir").arg(to);
+    command.args(names.iter().map(|name| way.url(name)));
+    let fetched = output(&mut command, Duration::from_secs(FETCH_SECONDS_MAX + 10))?;
+    for mut curl in vanishing {
+        let status = curl.wait(Duration::from_secs(10))?;
+        ensure!(
+            status.code() == Some(CURL_TIMEOUT),
+            "a client that was to go away was served otherwise: {status}"
+        );
+    }
+    if !fetched.status.success() {
+        bail!("curl: {}", String::from_utf8_lossy(&fetched.stderr).trim());
+    }
+    let mut bytes = 0;
+    for name in names {
+        bytes += compare(&content.join(name), &to.join(name))?;
+    }
+    Ok(bytes)
+}
+
+/// Compares two files; their length. The one that was fetched is removed.
+fn compare(expected: &Path, fetched: &Path) -> Result<u64> {
+    let is = fs::read(fetched).with_context(|| format!("reading {}", fetched.display()))?;
+    let wanted = fs::read(expected).with_context(|| format!("reading {}", expected.display()))?;
+    fs::remove_file(fetched)?;
+    let name = expected.file_name().unwrap_or_default().to_string_lossy();
+    if let Some(at) = is.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
+        let bytes = &is[at..is.len().min(at + 8)];
+        bail!("{name}: wrong from byte {at}: {bytes:02x?}");
+    }
+    ensure!(is.len() == wanted.len(), "{name}: {} bytes", is.len());
+    Ok(is.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counts, Way};
+
+    #[test]
+    fn counters_are_read_from_a_line_of_the_log() {
+        let line = "counters {\"link_lent_frames\":7,\"link_transmitted_frames\": 9,\
+                    \"link_transmitted_bytes\":10,\"tcp_retransmit_segments\":2}";
+        let counts = Counts::parse(line).expect("it has them all");
+        assert_eq!((counts.lent_frames, counts.sent_frames), (7, 9));
+        assert_eq!(counts.retransmitted_segments, 2);
+        assert!(Counts::parse("summary {}").is_err());
+    }
+
+    #[test]
+    fn every_way_is_tried_once() {
+        let mut urls: Vec<_> = Way::all().map(|way| (way.url("1"), way.loss())).collect();
+        urls.sort();
+        urls.dedup();
+        assert_eq!(urls.len(), 8);
+    }
+}

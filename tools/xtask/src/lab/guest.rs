@@ -1,0 +1,207 @@
+//! The guest: QEMU in a network namespace of its own, joined with it by a TAP, and its console.
+//!
+//! QEMU emulates the processor, too: what is tested is the driver, not the speed. It refuses to go on
+//! when QEMU has ended. Bounded by: a limit on every wait for a line; QEMU ends with its guard.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use super::parts::Parts;
+use testbed::interrupt;
+use testbed::namespace::Namespace;
+use testbed::process::{Process, for_each_line};
+
+/// The TAP at the clients' end.
+pub(super) const TAP: &str = "lab0";
+
+/// Addresses of the clients' end; the guest's kernel has 1 of each subnet, Atlas 2.
+const CLIENT_ADDRESSES: [&str; 2] = ["10.77.0.3/24", "fd77::3/64"];
+
+/// A NIC that QEMU emulates, and how its driver is used.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nic {
+    /// Intel 82574L, driver e1000e
+    E1000e,
+    /// Intel 82576, driver igb
+    Igb,
+    /// virtio, driver virtio_net, which releases a frame when the device has read it
+    VirtioNet,
+    /// The same device, later, and driver without NAPI for sending, which releases a frame when it
+    /// is queued: with zero copy, wrong bytes must arrive, or the lab finds nothing
+    VirtioNetEarly,
+}
+
+impl Nic {
+    /// Its name on the command line.
+    pub(super) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether `zero_copy = "auto"` is to choose zero copy.
+    pub(super) fn is_known_to_complete(self) -> bool {
+        matches!(self, Self::E1000e | Self::Igb)
+    }
+
+    /// Whether its driver releases frames that the device has not read.
+    pub(super) fn releases_early(self) -> bool {
+        self == Self::VirtioNetEarly
+    }
+
+    /// What its module is told.
+    pub(super) fn module_arguments(self) -> &'static [(&'static str, &'static str)] {
+        if self.releases_early() {
+            return &[("virtio_net", "napi_tx=0")];
+        }
+        &[]
+    }
+
+    fn device(self) -> &'static str {
+        match self {
+            Self::E1000e => "e1000e",
+            Self::Igb => "igb",
+            Self::VirtioNet => "virtio-net-pci",
+            // Reads a frame 2 ms after it was queued.
+            Self::VirtioNetEarly => "virtio-net-pci,tx=timer,x-txtimer=2000000",
+        }
+    }
+
+    /// Whether the TAP takes large frames. The Intel models cut them themselves, as the NICs do, so
+    /// that packets of them can be lost one by one. virtio offers segmentation only if the TAP does.
+    fn has_large_frames(self) -> bool {
+        matches!(self, Self::VirtioNet | Self::VirtioNetEarly)
+    }
+}
+
+/// A guest that runs. Fields are dropped in this order: QEMU, then the namespace it is in.
+#[derive(Debug)]
+pub(super) struct Guest {
+    qemu: Process,
+    console: ChildStdin,
+    lines: Receiver<String>,
+    /// The kernel's version and the NIC's driver.
+    pub(super) driver: String,
+    pub(super) namespace: Namespace,
+}
+
+impl Guest {
+    /// Starts the guest and waits until it can be told what to do; what its console says is kept in
+    /// `log`.
+    pub(super) fn start(
+        parts: &Parts,
+        nic: Nic,
+        (initramfs, disk): (&Path, &Path),
+        log: &Path,
+    ) -> Result<Self> {
+        let namespace = Namespace::new("lab")?;
+        namespace.ip(&format!("tuntap add dev {TAP} mode tap vnet_hdr"))?;
+        for address in CLIENT_ADDRESSES {
+            namespace.ip(&format!("address add {address} dev {TAP} nodad"))?;
+        }
+        namespace.ip(&format!("link set {TAP} up"))?;
+
+        let mut command = parts.qemu(namespace.command("env"));
+        command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max,-la57"]);
+        command.args(["-smp", "1", "-m", "1024", "-nodefaults", "-no-reboot"]);
+        command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
+        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        command.arg("-kernel").arg(parts.kernel());
+        command.arg("-initrd").arg(initramfs);
+        let drive = format!(
+            "id=disk,if=none,format=raw,readonly=on,file={}",
+            disk.display()
+        );
+        command.args(["-drive", &drive, "-device", "nvme,drive=disk,serial=atlas"]);
+        let header = if nic.has_large_frames() { "on" } else { "off" };
+        let backend = format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off");
+        command.args(["-netdev", &format!("{backend},vnet_hdr={header}")]);
+        let device = format!("{},netdev=net,romfile=", nic.device());
+        command.args(["-device", &device]);
+
+        let log = File::create(log).with_context(|| format!("creating {}", log.display()))?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone()?);
+        let mut qemu = Process::spawn("QEMU", &mut command)?;
+        let console = qemu.child().stdin.take().context("stdin is piped")?;
+        let stdout = qemu.child().stdout.take().context("stdout is piped")?;
+        let mut guest = Self {
+            qemu,
+            console,
+            lines: lines(stdout, log),
+            driver: String::new(),
+            namespace,
+        };
+        let up = guest.await_line("lab: up, ", Duration::from_secs(120))?;
+        up.trim_start_matches("lab: up, ")
+            .clone_into(&mut guest.driver);
+        Ok(guest)
+    }
+
+    /// Says a line to the guest's first process.
+    pub(super) fn tell(&mut self, command: &str) -> Result<()> {
+        writeln!(self.console, "{command}").context("writing to the guest's console")
+    }
+
+    /// The next line that has `words` in it, from there on; what comes before is skipped.
+    pub(super) fn await_line(&mut self, words: &str, limit: Duration) -> Result<String> {
+        let mut last = String::new();
+        let deadline = Instant::now() + limit;
+        loop {
+            interrupt::check()?;
+            match self.lines.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => match line.find(words) {
+                    Some(at) => return Ok(line[at..].to_owned()),
+                    None if line.contains("panicked") => bail!("the guest: {line}"),
+                    None => last = line,
+                },
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => bail!(
+                    "the guest does not say {words:?} in {} s; its last line: {last}",
+                    limit.as_secs()
+                ),
+                Err(RecvTimeoutError::Disconnected) => bail!("QEMU has ended: {last}"),
+            }
+        }
+    }
+
+    /// Ends the guest; an error says what its kernel complained of.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.tell("complaints")?;
+        let mut complaints = Vec::new();
+        loop {
+            let line = self.await_line("lab: ", Duration::from_secs(20))?;
+            match line.strip_prefix("lab: says ") {
+                Some(complaint) => complaints.push(complaint.to_owned()),
+                None => break,
+            }
+        }
+        self.tell("off")?;
+        self.qemu.wait(Duration::from_secs(20))?;
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        bail!("the guest's kernel complains: {}", complaints.join("; "))
+    }
+}
+
+/// Reads the console on a thread of its own, so that the guest never waits for us.
+fn lines(mut stdout: std::process::ChildStdout, mut log: File) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        // Nobody to tell of an error: the receiver sees the end.
+        let _ = for_each_line(&mut stdout, |line| {
+            let _ = writeln!(log, "{line}");
+            let _ = sender.send(line.to_owned());
+        });
+    });
+    receiver
+}
