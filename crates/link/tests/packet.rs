@@ -416,6 +416,38 @@ fn a_device_that_stops_segmenting_ends_the_bypass_and_not_the_traffic() {
 }
 
 #[test]
+fn a_device_that_stops_segmenting_ends_loans_and_not_the_traffic() {
+    in_namespace(|| {
+        let peer = connect();
+        let (mut arena, mut link) = lending(4);
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let body = pattern(61_440, 0);
+        let segment = Segment::new(link.capabilities().mac, MacAddress([2; 6]), 40 + body.len());
+        let slot = filled(&mut arena, &body);
+        let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
+        assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+        assert_eq!(socket.receive(is_large).1.len(), 14 + 40 + body.len());
+        set_segmentation("v0", false);
+        // Another slot: the first is still on loan, and must come back.
+        let other = filled(&mut arena, &body);
+        let sent = segment.send_with(&mut link, &[arena.payload(&other)]);
+        assert_eq!(sent, Ok(Sent::Copied));
+        assert_eq!(socket.receive(is_large).1.len(), 14 + 40 + 1_448);
+        assert!(!link.bypasses_qdisc());
+        assert_eq!(given_back(&mut link, 1), [slot.index()]);
+        // The kernel would segment it, and give it back before the segments were sent.
+        set_segmentation("v0", true);
+        let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
+        assert_eq!(sent, Ok(Sent::Copied));
+        let counters = link.counters();
+        assert_eq!((counters.lent_frames, counters.lost_frames), (1, 0));
+        for slot in [slot, other] {
+            arena.release(slot.into_free());
+        }
+    });
+}
+
+#[test]
 fn an_interface_that_was_down_carries_frames_again() {
     in_namespace(|| {
         let peer = connect();

@@ -19,7 +19,9 @@
 //! full queue. So the bypass is used only while the device segments. It ends for good when the
 //! device has stopped segmenting, or has refused every frame for
 //! [`REFUSED_FOR_MAX`](crate::REFUSED_FOR_MAX). Without the bypass, a frame refused for that long is
-//! dropped, so that the frames behind it can be sent.
+//! dropped, so that the frames behind it can be sent. Slots are lent only as long as the bypass lasts,
+//! if it was there at the start: where the kernel segments a frame, it says that the frame was sent
+//! while the segments still wait, and they have the slot's pages.
 //!
 //! **Known limits.** Multicast listener reports are not sent: behind a switch with MLD snooping,
 //! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
@@ -320,6 +322,9 @@ impl Packet {
             return false;
         }
         self.counters.bypass_end_events += 1;
+        if let Some(rings) = &mut self.slot_rings {
+            rings.stop();
+        }
         let fd = self.sender.as_fd();
         sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0).is_ok()
     }

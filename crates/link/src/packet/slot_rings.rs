@@ -82,6 +82,8 @@ pub(super) struct SlotRings {
     lent: VecDeque<u32>,
     /// By slot: whether it is in `lent`. The device may have read it already.
     is_lent: Vec<bool>,
+    /// Whether all frames are refused.
+    is_stopped: bool,
 }
 
 impl SlotRings {
@@ -129,7 +131,13 @@ impl SlotRings {
             sockets,
             lent: VecDeque::with_capacity(slots.slot_count() as usize),
             is_lent: vec![false; slots.slot_count() as usize],
+            is_stopped: false,
         })
+    }
+
+    /// Refuses all frames from now on. Slots on loan come back as before.
+    pub(super) const fn stop(&mut self) {
+        self.is_stopped = true;
     }
 
     /// Sends a frame from its slot, if it can be.
@@ -138,7 +146,7 @@ impl SlotRings {
             return Offered::Refused;
         };
         let has_room = self.lent.len() < self.slots.lent_max();
-        if last.len() < LENT_BYTES_MIN || !has_room {
+        if self.is_stopped || last.len() < LENT_BYTES_MIN || !has_room {
             return Offered::Refused;
         }
         let Some((slot, place)) = self.slots.find(last) else {
