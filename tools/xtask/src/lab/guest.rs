@@ -55,6 +55,13 @@ impl Nic {
         self == Self::VirtioNetEarly
     }
 
+    /// Whether its transmitter can be switched off for a while. QEMU's Intel models read a frame when
+    /// it is queued, so that nothing could be wrong with it afterwards. Its igb does not go on with
+    /// what was queued when it is switched on again: the driver finds a hang.
+    pub(super) fn can_pause(self) -> bool {
+        self == Self::E1000e
+    }
+
     /// What its module is told.
     pub(super) fn module_arguments(self) -> &'static [(&'static str, &'static str)] {
         if self.releases_early() {
@@ -67,9 +74,8 @@ impl Nic {
         match self {
             Self::E1000e => "e1000e",
             Self::Igb => "igb",
-            Self::VirtioNet => "virtio-net-pci",
-            // Reads a frame 2 ms after it was queued.
-            Self::VirtioNetEarly => "virtio-net-pci,tx=timer,x-txtimer=2000000",
+            // Reads frames 2 ms after they were queued.
+            Self::VirtioNet | Self::VirtioNetEarly => "virtio-net-pci,tx=timer,x-txtimer=2000000",
         }
     }
 
@@ -111,7 +117,7 @@ impl Guest {
         command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max,-la57"]);
         command.args(["-smp", "1", "-m", "1024", "-nodefaults", "-no-reboot"]);
         command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
-        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
         command.arg("-kernel").arg(parts.kernel());
         command.arg("-initrd").arg(initramfs);
         let drive = format!(
@@ -189,7 +195,8 @@ impl Guest {
         if complaints.is_empty() {
             return Ok(());
         }
-        bail!("the guest's kernel complains: {}", complaints.join("; "))
+        let (count, first) = (complaints.len(), &complaints[0]);
+        bail!("the guest's kernel complains {count} times, first: {first}")
     }
 }
 
