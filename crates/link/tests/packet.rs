@@ -435,7 +435,7 @@ fn a_device_that_stops_segmenting_ends_loans_and_not_the_traffic() {
         assert_eq!(socket.receive(is_large).1.len(), 14 + 40 + 1_448);
         assert!(!link.bypasses_qdisc());
         assert_eq!(given_back(&mut link, 1), [slot.index()]);
-        // The kernel would segment it, and give it back before the segments were sent.
+        // For good, as the bypass.
         set_segmentation("v0", true);
         let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
         assert_eq!(sent, Ok(Sent::Copied));
@@ -821,5 +821,42 @@ fn without_privileges_the_error_names_the_capability() {
         let error = Packet::open(&usual()).unwrap_err();
         assert!(matches!(error, SetupError::NotPermitted { .. }));
         assert!(error.to_string().contains("setcap cap_net_raw"), "{error}");
+    });
+}
+
+#[test]
+fn segments_that_the_kernel_makes_have_no_page_of_a_slot() {
+    in_namespace(|| {
+        let peer = connect();
+        set_segmentation("v0", false);
+        // The queue keeps the segments long after the frame was handed over.
+        run(
+            "tc",
+            "qdisc add dev v0 root tbf rate 8mbit burst 2000 limit 10000000",
+        );
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let config = PacketConfig {
+            zero_copy: ZeroCopy::On,
+            ..usual()
+        };
+        let mut arena = arena(4);
+        let mut link = Packet::open(&config).unwrap();
+        assert!(!link.bypasses_qdisc());
+        link.borrow_slots(arena.slot_memory()).unwrap();
+        let body = pattern(30_000, 0);
+        let mut slot = filled(&mut arena, &body);
+        let segment = Segment::new(link.capabilities().mac, MacAddress([2; 6]), 40 + 30_000);
+        let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
+        assert_eq!(sent, Ok(Sent::Lent(slot.index())));
+        arena.lend(&slot);
+        assert_eq!(given_back(&mut link, 1), [slot.index()]);
+        arena.give_back(slot.index());
+        arena.payload_mut(&mut slot).fill(0xee);
+        let mut received = Vec::new();
+        while received.len() < body.len() {
+            received.extend_from_slice(&socket.receive(|it| it.len() > 600).1[54..]);
+        }
+        assert!(received == body);
+        arena.release(slot.into_free());
     });
 }

@@ -20,8 +20,8 @@
 //! device has stopped segmenting, or has refused every frame for
 //! [`REFUSED_FOR_MAX`](crate::REFUSED_FOR_MAX). Without the bypass, a frame refused for that long is
 //! dropped, so that the frames behind it can be sent. Slots are lent only as long as the bypass lasts,
-//! if it was there at the start: where the kernel segments a frame, it says that the frame was sent
-//! while the segments still wait, and they have the slot's pages.
+//! if it was there at the start: where the kernel segments a frame it copies the pages, so that a loan
+//! saves nothing.
 //!
 //! **Known limits.** Multicast listener reports are not sent: behind a switch with MLD snooping,
 //! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
