@@ -234,6 +234,8 @@ pub struct Counters {
     pub disk_check_calls: u64,
     /// Files whose change time moved while their content stayed: linked, renamed, given away.
     pub disk_touched_files: u64,
+    /// Files registered with the ring because they are read often.
+    pub disk_registered_files: u64,
     /// Files that the kernel refused to register, which costs a little in each of their reads.
     pub disk_unregistered_files: u64,
     /// Times the kernel refused to unregister a file; tried again later.
@@ -243,7 +245,7 @@ pub struct Counters {
 impl Counters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 14] {
+    pub fn as_pairs(&self) -> [(&'static str, u64); 15] {
         [
             ("disk_read_commands", self.disk_read_commands),
             ("disk_read_bytes", self.disk_read_bytes),
@@ -257,6 +259,7 @@ impl Counters {
             ("disk_enter_calls", self.disk_enter_calls),
             ("disk_check_calls", self.disk_check_calls),
             ("disk_touched_files", self.disk_touched_files),
+            ("disk_registered_files", self.disk_registered_files),
             ("disk_unregistered_files", self.disk_unregistered_files),
             ("disk_kept_registrations", self.disk_kept_registrations),
         ]

@@ -130,6 +130,8 @@ pub(super) struct OpenFile {
     pub(super) limits: FileLimits,
     /// Registered with the ring under its table index.
     pub(super) is_registered: bool,
+    /// Reads before it is registered, and that one; not counted further.
+    reads: u32,
     /// Its file system's device.
     device: (u32, u32),
     change_state: ChangeState,
@@ -142,6 +144,15 @@ impl OpenFile {
     /// Its descriptor's number.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
+    }
+
+    /// Counts a read; true for the one after `register_after` others, once.
+    pub(super) fn count_read(&mut self, register_after: u32) -> bool {
+        let is_due = self.reads == register_after;
+        if self.reads <= register_after {
+            self.reads = self.reads.saturating_add(1);
+        }
+        is_due
     }
 
     /// The closed file, once no command uses it any more.
@@ -193,13 +204,13 @@ impl Files {
         }
     }
 
-    /// Takes ownership of a file; returns its table index and identifier. `Err` returns the refused
-    /// file, if it has a descriptor.
+    /// Takes ownership of a file; returns its identifier. `Err` returns the refused file, if it has a
+    /// descriptor.
     pub(super) fn open(
         &mut self,
         file: FileSource,
         slot_bytes: u32,
-    ) -> Result<(u16, FileIndex, FileLimits), (Option<ClosedFile>, DiskError)> {
+    ) -> Result<(FileIndex, FileLimits), (Option<ClosedFile>, DiskError)> {
         let (descriptor, known) = match file {
             FileSource::Descriptor(descriptor) => (descriptor, None),
             FileSource::File { descriptor, status } => (descriptor, Some(status)),
@@ -226,12 +237,13 @@ impl Files {
             descriptor,
             limits,
             is_registered: false,
+            reads: 0,
             device,
             change_state,
             commands: 0,
             is_closing: false,
         });
-        Ok((index, FileIndex::new(index, entry.generation), limits))
+        Ok((FileIndex::new(index, entry.generation), limits))
     }
 
     fn describe_known(
@@ -282,7 +294,7 @@ impl Files {
         (is_open && entry.generation == file.generation()).then_some(file.table_index())
     }
 
-    /// The file at an index that [`Files::find`] or [`Files::open`] returned.
+    /// The file at an index that [`Files::find`] returned.
     pub(super) fn at(&mut self, index: u16) -> &mut OpenFile {
         let file = self.entries[usize::from(index)].file.as_mut();
         file.expect("invariant: a file stays as long as a command names its index")

@@ -1,8 +1,8 @@
 //! Files and block devices through `io_uring`.
 //!
 //! **A slot given to the kernel returns only by its completion.** Reads use slots of registered
-//! buffers, so that the kernel does not look up pages for each read, and registered files. One
-//! `io_uring_enter` submits everything enqueued. Reaping needs another call only if the ring's flags
+//! buffers, so that the kernel does not look up pages for each read. A file that is read often is
+//! registered, too ([`REGISTER_AFTER_READS`]). One `io_uring_enter` submits everything enqueued. Reaping needs another call only if the ring's flags
 //! say that the kernel has task work for this thread.
 //!
 //! Task work is cooperative (`COOP_TASKRUN`), not deferred (`DEFER_TASKRUN`). On Linux 6.18 a thread
@@ -59,6 +59,9 @@ pub const FILES_MAX: u32 = 1 << 16;
 /// Longest wait for commands in flight when a disk is dropped. A disk that answers at all answers
 /// sooner (the block layer's timeout is 30 s).
 pub const DRAIN_SECONDS_MAX: u64 = 40;
+/// Reads of a file before it is registered with the ring. Registering and unregistering cost 360 ns,
+/// and a registered file saves 14 ns in each read: `docs/decisions/0014-when-status-is-not-compared.md`.
+pub const REGISTER_AFTER_READS: u32 = 32;
 /// Most completions reaped at a time. Completions of one batch share the check of their file.
 const BATCH_MAX: usize = 64;
 /// How often a submission is tried that returns `EINTR`, `EAGAIN` or `EBUSY`.
@@ -75,6 +78,8 @@ pub struct UringConfig {
     pub files_max: u32,
     /// Registers the arena with the kernel, if the kernel permits it.
     pub fixed_buffers: bool,
+    /// A file is registered with the ring at the first read after this many.
+    pub register_after_reads: u32,
     /// Hands closed files back ([`Disk::poll_closed`]) instead of dropping them.
     pub return_closed_files: bool,
 }
@@ -85,6 +90,7 @@ impl Default for UringConfig {
             queue_depth: 256,
             files_max: 1024,
             fixed_buffers: true,
+            register_after_reads: REGISTER_AFTER_READS,
             return_closed_files: false,
         }
     }
@@ -125,6 +131,7 @@ pub struct Uring {
     slot_bytes: u32,
     has_fixed_buffers: bool,
     has_fixed_files: bool,
+    register_after_reads: u32,
     fallback_reason: Option<String>,
     return_closed_files: bool,
     /// Closed files for [`Disk::poll_closed`].
@@ -172,6 +179,7 @@ impl Uring {
             queue_depth,
             files_max,
             fixed_buffers,
+            register_after_reads,
             return_closed_files,
         } = config;
         let buffers = if fixed_buffers {
@@ -193,6 +201,7 @@ impl Uring {
             has_fixed_buffers: fixed_buffers && buffers.is_ok(),
             has_fixed_files,
             fallback_reason: buffers.err().or(files.err()),
+            register_after_reads,
             return_closed_files,
             closed: VecDeque::new(),
             still_registered: Vec::new(),
@@ -406,6 +415,21 @@ impl Uring {
         }
     }
 
+    /// Counts a read of the file, and registers the file once it has been read often enough. Commands
+    /// in flight keep the descriptor that they were issued with.
+    fn register_if_due(&mut self, index: u16) {
+        if !self.has_fixed_files || !self.files.at(index).count_read(self.register_after_reads) {
+            return;
+        }
+        let number = self.files.at(index).raw_fd();
+        let submitter = self.ring.0.submitter();
+        let updated = submitter.register_files_update(index.into(), &[number]);
+        let is_registered = updated.is_ok_and(|count| count == 1);
+        self.files.at(index).is_registered = is_registered;
+        self.counters.disk_registered_files += u64::from(is_registered);
+        self.counters.disk_unregistered_files += u64::from(!is_registered);
+    }
+
     fn unregister(&self, index: u16) -> bool {
         let submitter = self.ring.0.submitter();
         let updated = submitter.register_files_update(index.into(), &[-1]);
@@ -429,24 +453,14 @@ impl Uring {
 impl Disk for Uring {
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError> {
         self.retry_unregister();
-        let (index, file, limits) = match self.files.open(file, self.slot_bytes) {
-            Ok(opened) => opened,
-            Err((refused, error)) => {
+        self.files
+            .open(file, self.slot_bytes)
+            .map_err(|(refused, error)| {
                 refused
                     .into_iter()
                     .for_each(|file| self.return_closed(file));
-                return Err(error);
-            }
-        };
-        if self.has_fixed_files {
-            let number = self.files.at(index).raw_fd();
-            let submitter = self.ring.0.submitter();
-            let updated = submitter.register_files_update(index.into(), &[number]);
-            let is_registered = updated.is_ok_and(|count| count == 1);
-            self.files.at(index).is_registered = is_registered;
-            self.counters.disk_unregistered_files += u64::from(!is_registered);
-        }
-        Ok((file, limits))
+                error
+            })
     }
 
     fn close(&mut self, file: FileIndex) {
@@ -475,6 +489,7 @@ impl Disk for Uring {
         if let Some(index) = file {
             let limits = &self.files.at(index).limits;
             check_alignment(read.offset_bytes, read.length_bytes, limits);
+            self.register_if_due(index);
         }
         self.counters.disk_read_commands += 1;
         let command = Command {

@@ -42,7 +42,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 49] = [
+const COUNTERS: [(&str, &str); 50] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -150,6 +150,10 @@ const COUNTERS: [(&str, &str); 49] = [
     (
         "disk_touched_files",
         "Files whose links, name, mode or owner changed while their content stayed.",
+    ),
+    (
+        "disk_registered_files",
+        "Files registered with the kernel because they are read often.",
     ),
     (
         "disk_unregistered_files",

@@ -84,8 +84,7 @@ impl Reader {
         let config = UringConfig {
             queue_depth: args.window,
             files_max: args.files,
-            fixed_buffers: true,
-            return_closed_files: false,
+            ..UringConfig::default()
         };
         let mut disk = Uring::new(config, &arena)?;
         let mut paths = Vec::new();

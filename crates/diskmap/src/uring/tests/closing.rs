@@ -1,16 +1,22 @@
-//! When the last descriptor of a closed file is handed back.
+//! When a file is registered with the ring, and when its last descriptor is handed back.
 
 use std::fs::{File, TryLockError};
 
 use super::*;
 
-fn bench() -> Bench {
+/// Registers a file at the first read after `reads`.
+fn bench_registering_after(reads: u32) -> Bench {
     let config = UringConfig {
         files_max: 1,
+        register_after_reads: reads,
         return_closed_files: true,
         ..UringConfig::default()
     };
     Bench::with(config, Level::Cooperative)
+}
+
+fn bench() -> Bench {
+    bench_registering_after(0)
 }
 
 /// A file under a lock that its last close ends, and its index in the disk.
@@ -30,18 +36,52 @@ fn is_locked(path: &Path) -> bool {
 
 #[test]
 fn the_last_reference_to_a_closed_file_is_handed_back() {
-    let mut bench = bench();
+    for (register_after_reads, is_registered) in [(0, 1), (u32::MAX, 0)] {
+        let mut bench = bench_registering_after(register_after_reads);
+        let (path, file) = open_locked(&mut bench);
+        assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+        assert_eq!(bench.disk.counters().disk_registered_files, is_registered);
+        assert!(bench.disk.poll_closed().is_none());
+        bench.disk.close(file);
+        let closed = bench.disk.poll_closed().expect("it is closed");
+        assert!(is_locked(&path), "the disk has closed it by itself");
+        let device = fs::metadata(&path).expect("it is there").dev();
+        assert_eq!(closed.device, (libc::major(device), libc::minor(device)));
+        drop(closed);
+        assert!(!is_locked(&path), "the ring still holds it");
+        assert!(bench.disk.poll_closed().is_none());
+    }
+}
+
+#[test]
+fn a_file_is_registered_once_it_has_been_read_often_enough() {
+    let mut bench = bench_registering_after(3);
+    for round in 0..2 {
+        let (_, file) = open_locked(&mut bench);
+        for read in 1..=5 {
+            let is_due = u64::from(read > 3);
+            assert_eq!(bench.read(file, 4096), Ok(pattern(4096, 4096)));
+            let counters = bench.disk.counters();
+            assert_eq!(counters.disk_registered_files, round + is_due, "{read}");
+            assert_eq!(counters.disk_unregistered_files, 0);
+        }
+        bench.disk.close(file);
+        assert!(bench.disk.poll_closed().is_some());
+    }
+}
+
+#[test]
+fn reads_in_flight_go_on_when_their_file_is_registered() {
+    let mut bench = bench_registering_after(8);
     let (path, file) = open_locked(&mut bench);
-    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
-    assert!(bench.disk.poll_closed().is_none());
+    (0..16).for_each(|token| bench.enqueue(file, token % 2 * 4096, 4096, token));
+    assert_eq!(bench.disk.counters().disk_registered_files, 1);
     bench.disk.close(file);
-    let closed = bench.disk.poll_closed().expect("it is closed");
-    assert!(is_locked(&path), "the disk has closed it by itself");
-    let device = fs::metadata(&path).expect("it is there").dev();
-    assert_eq!(closed.device, (libc::major(device), libc::minor(device)));
-    drop(closed);
+    for (token, result) in bench.run() {
+        assert_eq!(result, Ok(pattern(token % 2 * 4096, 4096)), "{token}");
+    }
+    drop(bench.disk.poll_closed().expect("its last read is done"));
     assert!(!is_locked(&path), "the ring still holds it");
-    assert!(bench.disk.poll_closed().is_none());
 }
 
 #[test]
@@ -72,6 +112,7 @@ fn a_file_refused_by_a_full_table_is_handed_back() {
 fn a_file_that_cannot_be_unregistered_stays_open_until_it_can() {
     let mut bench = bench();
     let (_, file) = open_locked(&mut bench);
+    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
     let submitter = bench.disk.ring.0.submitter();
     submitter.unregister_files().expect("they are registered");
     bench.disk.close(file);
@@ -90,8 +131,10 @@ fn a_file_that_cannot_be_registered_is_counted_and_served() {
     let submitter = bench.disk.ring.0.submitter();
     submitter.unregister_files().expect("they are registered");
     let (_, file) = open_locked(&mut bench);
-    assert_eq!(bench.disk.counters().disk_unregistered_files, 1);
-    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+    for _ in 0..3 {
+        assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+        assert_eq!(bench.disk.counters().disk_unregistered_files, 1, "once");
+    }
     bench.disk.close(file);
     assert!(bench.disk.poll_closed().is_some());
 }

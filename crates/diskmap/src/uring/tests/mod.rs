@@ -429,8 +429,7 @@ fn configurations_on_both_sides_of_each_limit() {
         let config = UringConfig {
             queue_depth,
             files_max,
-            fixed_buffers: true,
-            return_closed_files: false,
+            ..UringConfig::default()
         };
         let refused = Uring::new(config, &arena).err();
         assert_eq!(
@@ -445,8 +444,7 @@ fn configurations_on_both_sides_of_each_limit() {
         let config = UringConfig {
             queue_depth,
             files_max,
-            fixed_buffers: true,
-            return_closed_files: false,
+            ..UringConfig::default()
         };
         assert!(Uring::new(config, &arena).is_ok());
     }

@@ -37,8 +37,7 @@ impl DiskmapUring {
         let config = UringConfig {
             queue_depth: job.window,
             files_max: 1,
-            fixed_buffers: true,
-            return_closed_files: false,
+            ..UringConfig::default()
         };
         let mut disk = Uring::new(config, &arena)?;
         let file = open_direct(&target.path)?;
