@@ -1,4 +1,5 @@
-//! What a look-up costs the worker: objects asked for once, objects shared, objects missing.
+//! What a look-up costs the worker: objects asked for once, objects shared, objects missing; and what
+//! it costs all threads together when it goes through the look-up threads.
 //!
 //! `cargo run --release -p atlas-store --example look_up_cost -- DIRECTORY`, which it fills with
 //! files in a folder of its own and empties again.
@@ -37,6 +38,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measure("shared", &mut store, |_| &paths[0]);
     measure("missing", &mut store, |_| "/missing.m4s");
     println!("{:?}", store.counters());
+    for cached_lookups in [true, false] {
+        let config = StoreConfig {
+            cached_lookups,
+            ..config
+        };
+        let store = Store::open_directory(&folder, config)?;
+        measure_threads(store, &paths)?;
+    }
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
@@ -53,4 +62,42 @@ fn measure<'a>(what: &str, store: &mut Store, path: impl Fn(usize) -> &'a str) {
     }
     let nanos = begun.elapsed().as_nanos() / (FILES * ROUNDS) as u128;
     println!("{what}: {nanos} ns");
+}
+
+/// Opens each path once, as many at a time as a device may have pending.
+fn measure_threads(mut store: Store, paths: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+    let before = cpu_nanos()?;
+    for batch in paths.chunks(32) {
+        let mut pending = 0;
+        for path in batch {
+            match store.look_up(Instant::ZERO, 0, path) {
+                LookUp::Ready(found) => store.release(found.handle),
+                LookUp::Pending => pending += 1,
+                LookUp::Refused(refusal) => return Err(refusal.into()),
+            }
+        }
+        while pending > 0 {
+            while let Some((_, answer)) = store.poll_answer(Instant::ZERO) {
+                pending -= 1;
+                store.release(answer?.handle);
+            }
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        while store.poll_closed().is_some() {}
+    }
+    let nanos = (cpu_nanos()? - before) / paths.len() as u64;
+    let threaded = store.counters().store_threaded_lookups;
+    println!("opened, {threaded} by threads: {nanos} ns of all threads");
+    Ok(())
+}
+
+/// CPU time of all threads.
+fn cpu_nanos() -> Result<u64, Box<dyn std::error::Error>> {
+    let mut nanos = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        let first = text.split_whitespace().next();
+        nanos += first.ok_or("schedstat is empty")?.parse::<u64>()?;
+    }
+    Ok(nanos)
 }

@@ -7,12 +7,17 @@
 //! is cached. So if any mount beneath the directory is not local, the worker resolves paths within
 //! the directory's own mount only.
 //!
+//! While most names are cold, the worker leaves even that to the threads (see `coldness`): a cold name
+//! is then opened by one `openat2` and one `statx`.
+//!
 //! It refuses to block. Bounded by the threads' queues (see `threads`).
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::coldness::Coldness;
 use crate::root::{CurrentRoot, OpenError, Resolve, Root, c_string, open_error_of};
 use crate::threads::{LookUpRequest, Reply, Threads};
 use crate::{DeviceId, DirectSupport, Opening, StoreConfig, StoreError};
@@ -27,6 +32,9 @@ pub(crate) struct Directory {
     /// Whether to ask the kernel's caches first.
     cached_lookups: bool,
     direct_support: DirectSupport,
+    coldness: Coldness,
+    /// What the worker does not need any more and a thread is to close, with its device.
+    unneeded: Vec<(DeviceId, OwnedFd)>,
     /// Buffer for the name with its NUL.
     scratch: Vec<u8>,
 }
@@ -46,6 +54,8 @@ impl Directory {
             threads,
             cached_lookups,
             direct_support,
+            coldness: Coldness::default(),
+            unneeded: Vec::new(),
             scratch: Vec::new(),
         })
     }
@@ -55,7 +65,9 @@ impl Directory {
         self.root.mounts().of(name.as_bytes()).device
     }
 
-    pub(crate) fn open_object(&mut self, name: &str) -> Opening {
+    /// Opens a name. One that is open already (`is_open`) is certainly in the kernel's caches. Call
+    /// [`Directory::poll_unneeded`] afterwards.
+    pub(crate) fn open_object(&mut self, name: &str, is_open: bool) -> Opening {
         self.refresh();
         let mounts = self.root.mounts();
         let (mount, own) = (mounts.of(name.as_bytes()), mounts.root());
@@ -69,16 +81,37 @@ impl Directory {
         if !self.cached_lookups || !own.is_local || !mount.is_local {
             return later;
         }
+        if !is_open && !self.coldness.wants_look() {
+            return later;
+        }
         let name = c_string(&mut self.scratch, name.as_bytes());
-        match self.root.open_object(name, Resolve::CachedOnly) {
+        let mut unneeded = Vec::new();
+        let opened = self
+            .root
+            .open_object(name, Resolve::CachedOnly, &mut unneeded);
+        let of_device = |descriptor| (mount.device, descriptor);
+        self.unneeded.extend(unneeded.into_iter().map(of_device));
+        let is_miss = |error: &io::Error| error.raw_os_error() == Some(libc::EAGAIN);
+        match &opened {
+            _ if is_open => {}
+            Err(error) if is_miss(error) => self.coldness.note_miss(),
+            _ => self.coldness.note_hit(),
+        }
+        match opened {
             Ok(opened) => Opening::Done(Ok(opened)),
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => later,
+            Err(error) if is_miss(&error) => later,
             Err(error) => match open_error_of(&error, Resolve::CachedOnly) {
                 OpenError::Refused(refusal) => Opening::Done(Err(refusal)),
                 OpenError::OutOfScope if resolve == Resolve::Beneath => later,
                 OpenError::OutOfScope => Opening::WouldBlock(DeviceId::UNKNOWN, Resolve::AnyMount),
             },
         }
+    }
+
+    /// A descriptor for a thread to close, and its device. Ask after each call that may open a file
+    /// or replace the root.
+    pub(crate) fn poll_unneeded(&mut self) -> Option<(DeviceId, OwnedFd)> {
+        self.unneeded.pop()
     }
 
     /// Has a thread resolve and open the name.
@@ -94,7 +127,12 @@ impl Directory {
     }
 
     pub(crate) fn withdraw(&mut self, id: u64, device: DeviceId) -> bool {
-        self.threads.withdraw(device, id)
+        let withdrawn = self.threads.withdraw(device, id);
+        let is_withdrawn = withdrawn.is_some();
+        if let Some(request) = withdrawn {
+            self.release_root(request.root);
+        }
+        is_withdrawn
     }
 
     pub(crate) fn close(&mut self, device: DeviceId, descriptor: OwnedFd) {
@@ -144,7 +182,20 @@ impl Directory {
         if version != self.version
             && let Some(root) = self.current.try_get()
         {
-            (self.version, self.root) = (version, root);
+            self.version = version;
+            let old = core::mem::replace(&mut self.root, root);
+            self.release_root(old);
+        }
+    }
+
+    /// Gives up a root. Its last descriptor is for a thread to close: if the file system was unmounted
+    /// lazily (`umount -l`), this ends the mount, which writes and waits.
+    fn release_root(&mut self, root: Arc<Root>) {
+        if let Some(root) = Arc::into_inner(root) {
+            let device = root.mounts().root().device;
+            let descriptor = root.into_descriptor();
+            self.unneeded
+                .extend(descriptor.map(|descriptor| (device, descriptor)));
         }
     }
 }

@@ -40,6 +40,7 @@
 //! ```
 
 mod catalogue;
+mod coldness;
 mod directory;
 mod lookups;
 mod mounts;
@@ -500,7 +501,8 @@ impl Store {
         let Some(name) = path::name_of(path) else {
             return self.refuse(StoreRefusal::NotFound);
         };
-        match self.table.find(name) {
+        let known = self.table.find(name);
+        match known {
             Some(handle) if now.since(self.table.checked_at(handle)) < self.revalidate_after => {
                 self.counters.store_shared_lookups += 1;
                 return LookUp::Ready(self.share(handle));
@@ -510,7 +512,9 @@ impl Store {
             None if self.table.has_room() => {}
             None => return self.refuse(StoreRefusal::Full(self.backend.device_of_name(name))),
         }
-        match self.backend.open_object(name) {
+        let opening = self.backend.open_object(name, known.is_some());
+        self.close_unneeded();
+        match opening {
             Opening::WouldBlock(device, resolve)
                 if self.has_room(device) && self.table.reserve() =>
             {
@@ -545,6 +549,7 @@ impl Store {
                 }
                 Reply::Closed(device, count) => self.note_closed(device, count),
                 Reply::Root(result) => {
+                    self.close_unneeded();
                     self.counters.store_reopened_roots += u64::from(result.is_ok());
                     self.reopened = Some(result);
                 }
@@ -553,6 +558,7 @@ impl Store {
         let (id, pending) = self.lookups.poll_overdue(now)?;
         self.counters.store_overdue_lookups += 1;
         if self.backend.withdraw(id, pending.device) {
+            self.close_unneeded();
             self.lookups.finish(id);
             self.table.cancel();
         }
@@ -587,7 +593,7 @@ impl Store {
             self.table.cancel();
             self.counters.store_late_lookups += 1;
             if let Ok(opened) = result {
-                self.close_unneeded(opened);
+                self.close_opened(opened);
             }
             return None;
         }
@@ -672,7 +678,11 @@ impl Store {
     /// Has a thread close the descriptor of a closed object of `device` (see [`Metadata::device`]).
     /// For a deleted file this frees its space, which takes long for gigabytes.
     pub fn close_descriptor(&mut self, device: u64, descriptor: OwnedFd) {
-        let device = DeviceId::new(device);
+        self.hand_over(DeviceId::new(device), descriptor);
+    }
+
+    /// Has a thread close a descriptor.
+    fn hand_over(&mut self, device: DeviceId, descriptor: OwnedFd) {
         if self.backend.close(device, descriptor) {
             self.counters.store_threaded_closes += 1;
             let known = self
@@ -804,7 +814,7 @@ impl Store {
             if *self.table.metadata(handle) == opened.metadata {
                 self.table.check(handle, now);
                 if is_reserved {
-                    self.close_unneeded(opened);
+                    self.close_opened(opened);
                 }
                 return Ok(self.share(handle));
             }
@@ -813,7 +823,7 @@ impl Store {
         if !self.table.reserve() {
             assert!(!is_reserved, "a cancelled reservation can be made again");
             let device = DeviceId::new(opened.metadata.device);
-            self.close_unneeded(opened);
+            self.close_opened(opened);
             return Err(StoreRefusal::Full(device));
         }
         let handle = self.table.insert(name, opened.metadata, now);
@@ -827,9 +837,16 @@ impl Store {
 
     /// Has a thread close a file that is not needed. The worker may only close a file of a local
     /// file system that is open by another descriptor, too.
-    fn close_unneeded(&mut self, opened: Opened) {
+    fn close_opened(&mut self, opened: Opened) {
         if let Source::File { descriptor, .. } = opened.source {
             self.close_descriptor(opened.metadata.device, descriptor);
+        }
+    }
+
+    /// Has threads close what the backend does not need any more.
+    fn close_unneeded(&mut self) {
+        while let Some((device, descriptor)) = self.backend.poll_unneeded() {
+            self.hand_over(device, descriptor);
         }
     }
 
@@ -881,10 +898,17 @@ impl Store {
 }
 
 impl Backend {
-    fn open_object(&mut self, name: &str) -> Opening {
+    fn open_object(&mut self, name: &str, is_open: bool) -> Opening {
         match self {
-            Self::Directory(directory) => directory.open_object(name),
+            Self::Directory(directory) => directory.open_object(name, is_open),
             Self::Catalogue(catalogue) => catalogue.open_object(name),
+        }
+    }
+
+    fn poll_unneeded(&mut self) -> Option<(DeviceId, OwnedFd)> {
+        match self {
+            Self::Directory(directory) => directory.poll_unneeded(),
+            Self::Catalogue(_) => None,
         }
     }
 

@@ -14,6 +14,13 @@
 //!
 //! So only a file beneath the directory is ever opened, whatever is renamed meanwhile.
 //!
+//! A regular file that was opened and is not returned is put on a list of unneeded descriptors: if it
+//! was deleted meanwhile, its last close frees its space, which the worker must not wait for.
+//!
+//! Files are opened with `O_NOATIME`, which spares each read the question whether to note its time. It
+//! needs the file's owner or `CAP_FOWNER`. The first file that the kernel refuses so ends the attempts,
+//! or each file of another owner would be opened twice.
+//!
 //! Bounds: [`RENAME_RETRIES_MAX`] attempts for each open, [`PROBE_ENTRIES_MAX`] entries at start.
 
 use std::ffi::CStr;
@@ -22,11 +29,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mounts::{Mounts, name_beneath};
-use crate::system::{self, Kind};
+use crate::system::{self, Kind, Status};
 use crate::{Direct, DirectSupport, Opened, Source, StoreError, StoreRefusal, Symlinks};
 
 /// Most directory entries read, at start, to find a file to try `O_DIRECT` with.
@@ -41,6 +48,8 @@ pub(crate) struct Root {
     descriptor: Arc<OwnedFd>,
     direct: Direct,
     mounts: Mounts,
+    /// No file was refused with `O_NOATIME` so far.
+    no_access_time: AtomicBool,
 }
 
 /// Which mounts and caches a path may be resolved with.
@@ -81,7 +90,13 @@ impl Root {
             descriptor: Arc::new(descriptor),
             direct,
             mounts,
+            no_access_time: AtomicBool::new(true),
         })
+    }
+
+    /// The descriptor of the directory, unless another root has it, too.
+    pub(crate) fn into_descriptor(self) -> Option<OwnedFd> {
+        Arc::into_inner(self.descriptor)
     }
 
     pub(crate) fn mounts(&self) -> &Mounts {
@@ -97,7 +112,8 @@ impl Root {
     ) -> Result<Opened, OpenError> {
         let name = c_string(scratch, name.as_bytes());
         for _ in 0..RENAME_RETRIES_MAX {
-            match self.open_object(name, resolve) {
+            // Closed here: this thread may wait.
+            match self.open_object(name, resolve, &mut Vec::new()) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 result => return result.map_err(|error| open_error_of(&error, resolve)),
             }
@@ -105,37 +121,62 @@ impl Root {
         Err(OpenError::Refused(StoreRefusal::Busy))
     }
 
-    pub(crate) fn open_object(&self, name: &CStr, resolve: Resolve) -> io::Result<Opened> {
-        match self.open_beneath(name, resolve) {
+    /// Opens a file. Regular files opened on the way and not returned are added to `unneeded`.
+    pub(crate) fn open_object(
+        &self,
+        name: &CStr,
+        resolve: Resolve,
+        unneeded: &mut Vec<OwnedFd>,
+    ) -> io::Result<Opened> {
+        match self.open_beneath(name, resolve, unneeded) {
             Err(error)
                 if resolve == Resolve::AnyMount && error.raw_os_error() == Some(libc::EXDEV) =>
             {
-                self.open_link_target(name)
+                self.open_link_target(name, unneeded)
             }
             result => result,
         }
     }
 
     /// Tries without symbolic links first: then the name is known to be the file's path.
-    fn open_beneath(&self, name: &CStr, resolve: Resolve) -> io::Result<Opened> {
-        match self.open_with(name, resolve, Symlinks::Refused) {
+    fn open_beneath(
+        &self,
+        name: &CStr,
+        resolve: Resolve,
+        unneeded: &mut Vec<OwnedFd>,
+    ) -> io::Result<Opened> {
+        match self.open_with(name, resolve, Symlinks::Refused, unneeded) {
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-                self.open_with(name, resolve, Symlinks::Followed)
+                self.open_with(name, resolve, Symlinks::Followed, unneeded)
             }
             result => result,
         }
     }
 
-    fn open_with(&self, name: &CStr, resolve: Resolve, symlinks: Symlinks) -> io::Result<Opened> {
-        let (file, direct) = match self.open_file(name, resolve, symlinks, libc::O_DIRECT) {
-            Ok(file) => (file, true),
+    fn open_with(
+        &self,
+        name: &CStr,
+        resolve: Resolve,
+        symlinks: Symlinks,
+        unneeded: &mut Vec<OwnedFd>,
+    ) -> io::Result<Opened> {
+        let (file, pointer) = match self.open_to_read(name, resolve, symlinks, libc::O_DIRECT) {
+            Ok(file) => (file, None),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                (self.open_without_direct(name, resolve, symlinks)?, false)
+                let opened = self.open_without_direct(name, resolve, symlinks, unneeded)?;
+                (opened.0, Some(opened.1))
             }
             Err(error) => return Err(error),
         };
-        let status = system::stat(file.as_fd(), direct)?;
-        check_kind(status.kind)?;
+        let opened = stat_regular(file, pointer.is_none(), unneeded);
+        if let Some((pointer, before)) = pointer
+            && !opened
+                .as_ref()
+                .is_ok_and(|(_, now)| is_same_file(&before, now))
+        {
+            unneeded.push(pointer);
+        }
+        let (file, status) = opened?;
         Ok(Opened {
             source: Source::File {
                 descriptor: file,
@@ -147,24 +188,33 @@ impl Root {
     }
 
     /// Opens a file that refused `O_DIRECT`. Files that are not regular refuse it, too, so the type
-    /// is checked before the open.
+    /// is checked before the open. Returns also what was found then, which another file may have
+    /// replaced in between.
     fn open_without_direct(
         &self,
         name: &CStr,
         resolve: Resolve,
         symlinks: Symlinks,
-    ) -> io::Result<OwnedFd> {
+        unneeded: &mut Vec<OwnedFd>,
+    ) -> io::Result<(OwnedFd, (OwnedFd, Status))> {
         let pointer = self.open_file(name, resolve, symlinks, libc::O_PATH)?;
-        check_kind(system::stat(pointer.as_fd(), false)?.kind)?;
-        match self.direct {
+        let pointer = stat_regular(pointer, false, unneeded)?;
+        let opened = match self.direct {
             Direct::Required => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            Direct::Preferred => self.open_file(name, resolve, symlinks, 0),
+            Direct::Preferred => self.open_to_read(name, resolve, symlinks, 0),
+        };
+        match opened {
+            Ok(file) => Ok((file, pointer)),
+            Err(error) => {
+                unneeded.push(pointer.0);
+                Err(error)
+            }
         }
     }
 
     /// Opens a path that leaves the directory and ends beneath it. `EXDEV` if it ends outside,
     /// whether or not a file exists there.
-    fn open_link_target(&self, name: &CStr) -> io::Result<Opened> {
+    fn open_link_target(&self, name: &CStr, unneeded: &mut Vec<OwnedFd>) -> io::Result<Opened> {
         let outside = || io::Error::from_raw_os_error(libc::EXDEV);
         let flags = libc::O_CLOEXEC | libc::O_PATH;
         let end = system::openat2(
@@ -184,13 +234,36 @@ impl Root {
         }
         let mut scratch = Vec::new();
         let inner = c_string(&mut scratch, inner);
-        let opened = self.open_with(inner, Resolve::Beneath, Symlinks::Followed)?;
-        let metadata = system::stat(end.as_fd(), false)?.metadata;
-        if (metadata.device, metadata.inode) != (opened.metadata.device, opened.metadata.inode) {
+        let opened = self.open_with(inner, Resolve::Beneath, Symlinks::Followed, unneeded)?;
+        let end = system::stat(end.as_fd(), false)?.metadata;
+        if (end.device, end.inode) != (opened.metadata.device, opened.metadata.inode) {
             // Something was renamed between the two opens.
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         Ok(opened)
+    }
+
+    /// Opens a file for reading, without noting the time of each read if the kernel permits that.
+    fn open_to_read(
+        &self,
+        name: &CStr,
+        resolve: Resolve,
+        symlinks: Symlinks,
+        more_flags: libc::c_int,
+    ) -> io::Result<OwnedFd> {
+        if !self.no_access_time.load(Ordering::Relaxed) {
+            return self.open_file(name, resolve, symlinks, more_flags);
+        }
+        match self.open_file(name, resolve, symlinks, more_flags | libc::O_NOATIME) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                let opened = self.open_file(name, resolve, symlinks, more_flags);
+                if opened.is_ok() {
+                    self.no_access_time.store(false, Ordering::Relaxed);
+                }
+                opened
+            }
+            result => result,
+        }
     }
 
     fn open_file(
@@ -307,6 +380,7 @@ impl CurrentRoot {
                 descriptor: Arc::clone(&current.descriptor),
                 direct: current.direct,
                 mounts,
+                no_access_time: AtomicBool::new(true),
             };
             self.set(&mut current, root);
         }
@@ -350,6 +424,30 @@ fn first_file_beneath(path: &Path) -> Option<PathBuf> {
         }
     }
     None
+}
+
+/// The status of a file just opened, if it is a regular one. Another is closed at once: there is no
+/// space to be freed.
+fn stat_regular(
+    file: OwnedFd,
+    direct: bool,
+    unneeded: &mut Vec<OwnedFd>,
+) -> io::Result<(OwnedFd, Status)> {
+    match system::stat(file.as_fd(), direct) {
+        Ok(status) => {
+            check_kind(status.kind)?;
+            Ok((file, status))
+        }
+        Err(error) => {
+            unneeded.push(file);
+            Err(error)
+        }
+    }
+}
+
+fn is_same_file(one: &Status, other: &Status) -> bool {
+    let identity = |status: &Status| (status.metadata.device, status.metadata.inode);
+    identity(one) == identity(other)
 }
 
 /// `EISDIR` for a directory, and `EACCES` for what must not be served.

@@ -164,19 +164,16 @@ impl Queues {
     }
 
     /// Cancels a request that no thread has taken yet.
-    fn withdraw(&self, device: DeviceId, id: u64) -> bool {
+    fn withdraw(&self, device: DeviceId, id: u64) -> Option<LookUpRequest> {
         let mut state = self.lock();
-        let Some(queue) = state
+        let queue = state
             .devices
             .iter_mut()
-            .find(|queue| queue.device == device)
-        else {
-            return false;
-        };
+            .find(|queue| queue.device == device)?;
         let index = queue.requests.iter().position(|known| known.id == id);
         let found = index.and_then(|index| queue.requests.remove(index));
         state.devices.retain(|queue| !queue.is_idle());
-        found.is_some()
+        found
     }
 
     fn close(&self) {
@@ -318,8 +315,8 @@ impl Threads {
             .add(|state| state.device(device).requests.push_back(request));
     }
 
-    /// Cancels a request; false if a thread has taken it.
-    pub(crate) fn withdraw(&mut self, device: DeviceId, id: u64) -> bool {
+    /// Cancels a request and returns it; `None` if a thread has taken it.
+    pub(crate) fn withdraw(&mut self, device: DeviceId, id: u64) -> Option<LookUpRequest> {
         self.queues.withdraw(device, id)
     }
 

@@ -291,6 +291,46 @@ fn files_without_read_permission_are_refused() {
     }
 }
 
+/// Whether the open file of a first find notes the time of reads.
+fn notes_access_time(found: &Found) -> bool {
+    let Some(Source::File { descriptor, .. }) = &found.opened else {
+        panic!("not newly opened: {found:?}");
+    };
+    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+    let text = fs::read_to_string(path).unwrap();
+    let flags = text
+        .lines()
+        .find_map(|line| line.strip_prefix("flags:"))
+        .unwrap();
+    let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+    flags & libc::O_NOATIME == 0
+}
+
+#[test]
+fn the_time_of_reads_is_not_noted_where_the_kernel_permits_that() {
+    for config in [config(), through_threads()] {
+        let mut site = Site::new(config, &["ours", "theirs", "ours too"]);
+        assert!(!notes_access_time(&site.ask("/ours").unwrap()));
+        fs::set_permissions(site.path(".."), fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["ours", "ours too"] {
+            if std::os::unix::fs::chown(site.path(name), Some(65_534), None).is_err() {
+                eprintln!("SKIPPED: no right to give files away");
+                return;
+            }
+        }
+        let before = become_user(65_534);
+        site.store = Store::open_directory(&site.path(""), config).unwrap();
+        let ours = site.ask("/ours");
+        let theirs = site.ask("/theirs");
+        // Not tried any more.
+        let later = site.ask("/ours too");
+        become_user(before);
+        assert!(!notes_access_time(&ours.unwrap()));
+        assert!(notes_access_time(&theirs.unwrap()));
+        assert!(notes_access_time(&later.unwrap()));
+    }
+}
+
 /// Makes this thread look at files as another user (only root can); who it was before.
 #[allow(unsafe_code, reason = "UNSAFETY: setfsuid(2)")]
 fn become_user(user: libc::uid_t) -> libc::uid_t {
