@@ -97,6 +97,9 @@ pub struct FileStatus {
     pub direct_memory_align_bytes: u32,
     /// The last bytes of its path, if they are known without asking the kernel.
     pub path_end: Option<PathEnd>,
+    /// Its content cannot change, so it is not checked for changes
+    /// (`docs/decisions/0014-when-status-is-not-compared.md`).
+    pub is_fixed: bool,
 }
 
 /// Length and hash of the last bytes of a path, to compare another path with.

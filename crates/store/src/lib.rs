@@ -42,6 +42,7 @@
 mod catalogue;
 mod coldness;
 mod directory;
+mod fixed;
 mod lookups;
 mod mounts;
 mod path;
@@ -159,6 +160,8 @@ pub enum Source {
         attributes: Attributes,
         /// Whether the object's name is the path of the file in the directory.
         symlinks: Symlinks,
+        /// Nobody can change its content while it is open: nothing to check after reads.
+        is_fixed: bool,
     },
     /// A file of a simulated disk: [`CatalogueEntry::source`].
     Simulated(u32),

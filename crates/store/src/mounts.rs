@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::DeviceId;
+use crate::fixed::READ_ONLY_NAMES;
 
 /// The kernel's list of mounts in the mount namespace of the thread that reads it.
 pub(crate) const MOUNT_TABLE: &str = "/proc/thread-self/mountinfo";
@@ -50,6 +51,8 @@ pub(crate) struct Mount {
     pub(crate) device: DeviceId,
     /// Its file system is one of [`LOCAL_TYPES`].
     pub(crate) is_local: bool,
+    /// Its file system is one of [`READ_ONLY_NAMES`].
+    pub(crate) is_read_only_type: bool,
 }
 
 /// The mounts that paths beneath one directory may lead to.
@@ -69,6 +72,7 @@ impl Mounts {
         root: Mount {
             device: DeviceId::UNKNOWN,
             is_local: false,
+            is_read_only_type: false,
         },
         beneath: Vec::new(),
         is_mixed: true,
@@ -123,6 +127,14 @@ impl Mounts {
         found.map_or(self.root, |(_, mount)| *mount)
     }
 
+    /// Whether a file of this device may be one of a file system that Linux cannot write. The list may
+    /// be old, so it is only a reason to ask the file.
+    pub(crate) fn may_be_read_only_type(&self, device: DeviceId) -> bool {
+        let mut mounts = self.beneath.iter().map(|(_, mount)| mount);
+        let is_it = |mount: &Mount| mount.is_read_only_type && mount.device == device;
+        is_it(&self.root) || mounts.any(is_it)
+    }
+
     /// Whether all mounts that a path beneath the directory may cross are local.
     pub(crate) const fn are_all_local(&self) -> bool {
         self.root.is_local && !self.is_mixed
@@ -152,6 +164,7 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
     let mount = Mount {
         device: DeviceId::new(major << 32 | minor),
         is_local: LOCAL_TYPES.contains(&kind),
+        is_read_only_type: READ_ONLY_NAMES.contains(&kind),
     };
     Some((point, mount))
 }
@@ -217,6 +230,30 @@ mod tests {
             );
         }
         assert!(!mounts.are_all_local(), "one is NFS");
+    }
+
+    #[test]
+    fn file_systems_that_cannot_be_written_are_known_by_their_devices() {
+        let text = b"27 1 254:0 / / ro - ext4 /dev/vda ro\n\
+            30 27 7:1 / /d/a ro - erofs /dev/loop1 ro\n\
+            31 27 7:2 / /d/b ro - squashfs /dev/loop2 ro\n\
+            32 27 11:0 / /d/c ro - iso9660 /dev/sr0 ro\n\
+            33 27 7:3 / /d/d ro - ext4 /dev/loop3 ro\n\
+            34 27 0:9 / /d/e ro - overlay x ro\n";
+        let mounts = Mounts::parse(text, b"/d");
+        for (known, expected) in [
+            (device(254, 0), false),
+            (device(7, 1), true),
+            (device(7, 2), true),
+            (device(11, 0), true),
+            (device(7, 3), false),
+            (device(0, 9), false),
+            (device(9, 9), false),
+        ] {
+            assert_eq!(mounts.may_be_read_only_type(known), expected, "{known:?}");
+        }
+        assert!(Mounts::parse(text, b"/d/a").may_be_read_only_type(device(7, 1)));
+        assert!(!Mounts::UNKNOWN.may_be_read_only_type(DeviceId::UNKNOWN));
     }
 
     #[test]

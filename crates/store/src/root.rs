@@ -32,9 +32,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::fixed;
 use crate::mounts::{Mounts, name_beneath};
 use crate::system::{self, Kind, Status};
-use crate::{Direct, DirectSupport, Opened, Source, StoreError, StoreRefusal, Symlinks};
+use crate::{DeviceId, Direct, DirectSupport, Opened, Source, StoreError, StoreRefusal, Symlinks};
 
 /// Most directory entries read, at start, to find a file to try `O_DIRECT` with.
 const PROBE_ENTRIES_MAX: usize = 1024;
@@ -177,11 +178,13 @@ impl Root {
             unneeded.push(pointer);
         }
         let (file, status) = opened?;
+        let is_fixed = self.is_fixed(file.as_fd(), &status);
         Ok(Opened {
             source: Source::File {
                 descriptor: file,
                 attributes: status.attributes,
                 symlinks,
+                is_fixed,
             },
             metadata: status.metadata,
         })
@@ -210,6 +213,16 @@ impl Root {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the content of an open file cannot change. Asks the file for its file system only if
+    /// there is a reason to expect that.
+    fn is_fixed(&self, file: BorrowedFd<'_>, status: &Status) -> bool {
+        let device = DeviceId::new(status.metadata.device);
+        let is_likely = status.has_verity || self.mounts.may_be_read_only_type(device);
+        is_likely
+            && system::file_system_type(file)
+                .is_ok_and(|kind| fixed::is_fixed(kind, status.has_verity))
     }
 
     /// Opens a path that leaves the directory and ends beneath it. `EXDEV` if it ends outside,

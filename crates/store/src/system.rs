@@ -1,17 +1,18 @@
-//! The system calls that the standard library does not have: `openat2`, `statx`, `eventfd`,
+//! The system calls that the standard library does not have: `openat2`, `statx`, `fstatfs`, `eventfd`,
 //! `poll`, `sched_setscheduler`.
 //!
 //! Each is wrapped so that callers cannot misuse it: they pass C strings and descriptors, and get
 //! owned descriptors and plain numbers. It refuses numbers from the kernel that are out of range.
 //! Bounds: no memory of its own.
 
-#![allow(unsafe_code, reason = "UNSAFETY: five system calls")]
+#![allow(unsafe_code, reason = "UNSAFETY: six system calls")]
 
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::fixed::FileSystemType;
 use crate::{Attributes, FileTime, Metadata};
 
 /// How a path is to be resolved and opened: `struct open_how` of `linux/openat2.h`, which `libc`
@@ -74,6 +75,8 @@ pub(crate) struct Status {
     pub(crate) kind: Kind,
     pub(crate) metadata: Metadata,
     pub(crate) attributes: Attributes,
+    /// `STATX_ATTR_VERITY`, from a file system that has it.
+    pub(crate) has_verity: bool,
 }
 
 /// `statx(2)` of an open file. `direct`: whether the caller opened it with `O_DIRECT`.
@@ -124,11 +127,28 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
         user: status.stx_uid,
         group: status.stx_gid,
     };
+    let verity = u64::from(libc::STATX_ATTR_VERITY.cast_unsigned());
     Ok(Status {
         kind,
         metadata,
         attributes,
+        has_verity: status.stx_attributes & status.stx_attributes_mask & verity != 0,
     })
+}
+
+/// `fstatfs(2)`: the type of the file system that an open file is read from.
+pub(crate) fn file_system_type(file: BorrowedFd<'_>) -> io::Result<FileSystemType> {
+    let mut buffer = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the pointer is valid for the one `statfs` that the kernel writes.
+    let outcome = unsafe { libc::fstatfs(file.as_raw_fd(), buffer.as_mut_ptr()) };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed at first, then written by the kernel: numbers either way.
+    let status = unsafe { buffer.assume_init() };
+    // The kernel's numbers have 32 bits; the C library's type has more of them, and a sign.
+    let [a, b, c, d, ..] = status.f_type.to_le_bytes();
+    Ok(FileSystemType(u32::from_le_bytes([a, b, c, d])))
 }
 
 fn file_time(time: libc::statx_timestamp) -> FileTime {

@@ -13,7 +13,8 @@
 //! | only `ctime` | changed: overwritten, and its `mtime` restored (`touch -r`, `cp -p`) |
 //!
 //! What this cannot detect, and why: `docs/decisions/0004-file-change-detection.md`. It refuses to
-//! check block devices, which have no timestamps, and files written through this disk.
+//! check block devices, which have no timestamps, files written through this disk, and files whose
+//! content cannot change ([`FileStatus::is_fixed`]).
 //!
 //! One `fstat` serves all completions of a file that were reaped together. It costs 170 ns of CPU
 //! time here (`examples/read_speed.rs --check`); a read costs 1,700 to 4,000 ns and takes 75,000.
@@ -114,7 +115,7 @@ fn path_end(file: BorrowedFd<'_>) -> Option<PathEnd> {
 /// What is known of a file's changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChangeState {
-    /// Not checked: a block device, or a file written through this disk.
+    /// Not checked: a block device, a file written through this disk, or one that cannot change.
     Unchecked,
     /// Unchanged at its last check, in round `.1`; `None`: not checked since open.
     Unchanged(Baseline, Option<u64>),
@@ -253,6 +254,9 @@ impl Files {
         slot_bytes: u32,
     ) -> Result<(FileLimits, ChangeState, (u32, u32)), DiskError> {
         let limits = self.devices.look_up(status, slot_bytes)?;
+        if status.is_fixed {
+            return Ok((limits, ChangeState::Unchecked, status.device));
+        }
         let baseline = Baseline {
             identity: Identity::from_status(status),
             path_end: status.path_end.or_else(|| path_end(file)),

@@ -488,10 +488,12 @@ fn open<D: Disk>(
             descriptor,
             attributes,
             symlinks,
+            is_fixed,
         } => FileSource::File {
             descriptor,
             status: FileStatus {
                 path_end: (symlinks == Symlinks::Refused).then(|| PathEnd::of(path.as_bytes())),
+                is_fixed,
                 ..status_of(metadata, attributes)
             },
         },
@@ -533,6 +535,7 @@ fn status_of(metadata: &Metadata, attributes: Attributes) -> FileStatus {
         direct_offset_align_bytes: metadata.direct_offset_align_bytes,
         direct_memory_align_bytes: metadata.direct_memory_align_bytes,
         path_end: None,
+        is_fixed: false,
     }
 }
 

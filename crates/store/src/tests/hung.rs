@@ -6,6 +6,22 @@ use std::os::fd::AsRawFd;
 
 use super::*;
 
+/// Gives this thread, and those it starts, mounts of their own; false if this user may not.
+#[allow(unsafe_code, reason = "UNSAFETY: unshare(2), mount(2)")]
+pub(super) fn enter_mount_namespace() -> bool {
+    // SAFETY: no memory is involved; this thread alone gets another namespace.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        eprintln!("SKIPPED: this user may not make a mount namespace");
+        return false;
+    }
+    let none = std::ptr::null();
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: C strings and null pointers, as mount(2) takes them for a change of propagation.
+    let outcome = unsafe { libc::mount(none, c"/".as_ptr(), none, private, none.cast()) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+    true
+}
+
 /// A mount point on which every system call blocks, until this is dropped.
 struct HungMount {
     _device: File,
@@ -13,18 +29,11 @@ struct HungMount {
 
 impl HungMount {
     /// `None` if this user may not mount.
-    #[allow(unsafe_code, reason = "UNSAFETY: unshare(2), mount(2)")]
+    #[allow(unsafe_code, reason = "UNSAFETY: mount(2)")]
     fn new(point: &Path) -> Option<Self> {
-        // SAFETY: no memory is involved; this thread alone gets another namespace.
-        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-            eprintln!("SKIPPED: this user may not make a mount namespace");
+        if !enter_mount_namespace() {
             return None;
         }
-        let none = std::ptr::null();
-        let private = libc::MS_REC | libc::MS_PRIVATE;
-        // SAFETY: C strings and null pointers, as mount(2) takes them for a change of propagation.
-        let outcome = unsafe { libc::mount(none, c"/".as_ptr(), none, private, none.cast()) };
-        assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let Ok(device) = device else {
             eprintln!("SKIPPED: no /dev/fuse");

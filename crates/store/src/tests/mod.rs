@@ -2,6 +2,7 @@
 
 mod expiry;
 mod hung;
+mod images;
 mod links;
 
 use std::fs::{self, File};

@@ -151,6 +151,32 @@ fn a_file_whose_status_is_known_is_opened_as_any_other() {
     assert_eq!(bench.disk.counters().disk_touched_files, 1);
 }
 
+/// The store knows that nobody can write the file: then it is not asked. (This one somebody writes.)
+#[test]
+fn a_file_that_cannot_change_is_not_checked() {
+    for is_fixed in [true, false] {
+        let mut bench = Bench::new();
+        let path = bench.create("served", 8192);
+        let FileSource::File {
+            descriptor,
+            mut status,
+        } = known(&path, 4096)
+        else {
+            unreachable!("that is what it makes")
+        };
+        status.is_fixed = is_fixed;
+        let source = FileSource::File { descriptor, status };
+        let (file, limits) = bench.disk.open(source).expect("there is room");
+        assert_eq!((limits.size_bytes, limits.block_bytes), (8192, 4096));
+        assert_eq!(bench.read(file, 4096), Ok(pattern(4096, 4096)));
+        overwrite(&path, b"new");
+        let is_noticed = bench.read(file, 4096) == Err(DiskError::Changed);
+        assert_eq!(is_noticed, !is_fixed);
+        let checks = if is_fixed { 0 } else { 2 };
+        assert_eq!(bench.disk.counters().disk_check_calls, checks);
+    }
+}
+
 /// A file, opened and with its status, as the store passes it.
 fn known(path: &Path, block_bytes: u32) -> FileSource {
     let file = File::from(super::descriptor(path, super::Mode::Direct));
@@ -170,6 +196,7 @@ fn known(path: &Path, block_bytes: u32) -> FileSource {
             direct_offset_align_bytes: block_bytes,
             direct_memory_align_bytes: 0,
             path_end: None,
+            is_fixed: false,
         },
         descriptor: file.into(),
     }
