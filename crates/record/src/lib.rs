@@ -15,6 +15,7 @@
 //! the client's.
 #![forbid(unsafe_code)]
 
+mod aead;
 mod alert;
 mod inbound;
 mod key;
@@ -24,6 +25,7 @@ mod sealer;
 #[cfg(test)]
 mod tests;
 
+pub use aead::AeadLibrary;
 pub use alert::{Alert, AlertDescription};
 pub use inbound::{Event, HEADER_BYTES, Inbound, RECORD_BYTES_MAX, peek_record};
 pub use key::{Algorithm, KeyError, TrafficKey, Version};

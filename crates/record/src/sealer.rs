@@ -3,8 +3,7 @@
 
 use core::fmt;
 
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
-
+use crate::aead::{AeadLibrary, SealingKey};
 use crate::scheme::{self, Iv, NONCE_BYTES, Scheme};
 use crate::{Algorithm, CONTENT_BYTES_MAX, ContentType, HEADER_BYTES, TrafficKey, Version};
 
@@ -47,9 +46,10 @@ impl Framing {
 
 /// Seals records of one direction under one key.
 ///
-/// Key and IV are wiped on drop, and `Debug` prints neither.
+/// On drop the IV is wiped, and so is the key with aws-lc, but not with ring ([`AeadLibrary`]).
+/// `Debug` prints neither.
 pub struct Sealer {
-    key: LessSafeKey,
+    key: SealingKey,
     iv: Iv,
     form: Form,
 }
@@ -65,26 +65,33 @@ enum Form {
 const EMULATED_KEY: [u8; 16] = *b"everybody knows!";
 
 impl Sealer {
-    /// Takes the key; only the expanded form is kept, about 600 bytes, the one allocation here.
+    /// [`Sealer::with_library`] with the default, aws-lc.
     #[must_use]
     pub fn new(key: &TrafficKey) -> Self {
+        Self::with_library(AeadLibrary::default(), key)
+    }
+
+    /// Takes the key; only the expanded form is kept, about 600 bytes, the one allocation here. The
+    /// library changes how long sealing takes, and no byte of a record.
+    #[must_use]
+    pub fn with_library(library: AeadLibrary, key: &TrafficKey) -> Self {
         let scheme = Scheme::of(key.version(), key.algorithm());
-        Self::with_form(key, Form::Record(scheme))
+        Self::with_form(library, key, Form::Record(scheme))
     }
 
     /// AES-128-GCM under a key that everybody knows, without framing: the sealing cost of TLS
     /// without its protocol, as the evaluation of Disk|Crypt|Net had it. For benches only.
     #[must_use]
-    pub fn emulated() -> Self {
+    pub fn emulated(library: AeadLibrary) -> Self {
         let iv = [0; NONCE_BYTES];
         let key = TrafficKey::new(Version::Tls13, Algorithm::Aes128Gcm, &EMULATED_KEY, iv)
             .expect("invariant: the emulated key has the length of its algorithm");
-        Self::with_form(&key, Form::Bare)
+        Self::with_form(library, &key, Form::Bare)
     }
 
-    fn with_form(key: &TrafficKey, form: Form) -> Self {
+    fn with_form(library: AeadLibrary, key: &TrafficKey, form: Form) -> Self {
         Self {
-            key: scheme::expand(key),
+            key: SealingKey::new(library, key),
             iv: Iv::new(key.iv()),
             form,
         }
@@ -192,14 +199,8 @@ impl Sealer {
     }
 
     fn seal_text(&self, number: u64, associated_data: &[u8], text: &mut [u8]) -> Tag {
-        let nonce = Nonce::assume_unique_for_key(self.iv.nonce(number));
-        let data = Aad::from(associated_data);
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(nonce, data, text)
-            .expect("invariant: a record is short enough for every AEAD");
-        let tag = tag.as_ref().first_chunk();
-        Tag(*tag.expect("invariant: every AEAD here has a tag of this length"))
+        let nonce = self.iv.nonce(number);
+        Tag(self.key.seal(nonce, associated_data, text))
     }
 }
 

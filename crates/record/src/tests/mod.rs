@@ -14,14 +14,16 @@ use aes_gcm::{Aes128Gcm, Aes256Gcm};
 use chacha20poly1305::ChaCha20Poly1305;
 
 use crate::{
-    Alert, AlertDescription, Algorithm, ContentType, Inbound, Sealer, TrafficKey, Version,
+    AeadLibrary, Alert, AlertDescription, Algorithm, ContentType, Inbound, Sealer, TrafficKey,
+    Version,
 };
 
-/// Version, AEAD, key and IV of one direction.
+/// Version, AEAD, key and IV of one direction, and who seals.
 #[derive(Clone, Copy, Debug)]
 struct Suite {
     version: Version,
     algorithm: Algorithm,
+    library: AeadLibrary,
     key: [u8; 32],
     iv: [u8; 12],
 }
@@ -32,14 +34,20 @@ const IV: [u8; 12] = *b"twelve bytes";
 const TLS13: Suite = suite(Version::Tls13, Algorithm::Aes128Gcm);
 const TLS12: Suite = suite(Version::Tls12, Algorithm::Aes128Gcm);
 
-/// Every version with every AEAD.
-const SUITES: [Suite; 6] = [
+/// Every version with every AEAD of each library.
+const SUITES: [Suite; 12] = [
     TLS13,
     suite(Version::Tls13, Algorithm::Aes256Gcm),
     suite(Version::Tls13, Algorithm::ChaCha20Poly1305),
     TLS12,
     suite(Version::Tls12, Algorithm::Aes256Gcm),
     suite(Version::Tls12, Algorithm::ChaCha20Poly1305),
+    by_ring(TLS13),
+    by_ring(suite(Version::Tls13, Algorithm::Aes256Gcm)),
+    by_ring(suite(Version::Tls13, Algorithm::ChaCha20Poly1305)),
+    by_ring(TLS12),
+    by_ring(suite(Version::Tls12, Algorithm::Aes256Gcm)),
+    by_ring(suite(Version::Tls12, Algorithm::ChaCha20Poly1305)),
 ];
 
 const HANDSHAKE: u8 = 22;
@@ -50,8 +58,16 @@ const fn suite(version: Version, algorithm: Algorithm) -> Suite {
     Suite {
         version,
         algorithm,
+        library: AeadLibrary::AwsLc,
         key: KEY,
         iv: IV,
+    }
+}
+
+const fn by_ring(suite: Suite) -> Suite {
+    Suite {
+        library: AeadLibrary::Ring,
+        ..suite
     }
 }
 
@@ -68,7 +84,7 @@ impl Suite {
     }
 
     fn sealer(&self) -> Sealer {
-        Sealer::new(&self.traffic_key())
+        Sealer::with_library(self.library, &self.traffic_key())
     }
 
     fn inbound(&self) -> Inbound {

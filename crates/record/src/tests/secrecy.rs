@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 
 use super::{SUITES, Suite};
-use crate::{Inbound, Sealer};
+use crate::Inbound;
 
 /// Bytes that stand out in every form `Debug` has for them.
 const KEY_BYTE: u8 = 0xd7;
@@ -31,7 +31,7 @@ fn debug_prints_no_key() {
         };
         let key = suite.traffic_key();
         assert_says_nothing(&key);
-        assert_says_nothing(&Sealer::new(&key));
+        assert_says_nothing(&suite.sealer());
         assert_says_nothing(&Inbound::new(&key, 0));
     }
 }

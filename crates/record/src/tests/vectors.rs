@@ -1,6 +1,6 @@
 //! RFC 8448 s3, "Simple 1-RTT Handshake": the records after the handshake, byte for byte.
 
-use super::{Suite, TLS13, seal};
+use super::{Suite, TLS13, by_ring, seal};
 use crate::{ContentType, Event};
 
 const SERVER_KEY: &str = "9f02283b6c9c07efc26bb9f2ac92e356";
@@ -33,12 +33,14 @@ fn suite(key: &str, iv: &str) -> Suite {
 
 #[test]
 fn the_servers_records_are_sealed() {
-    let sealer = suite(SERVER_KEY, SERVER_IV).sealer();
+    let suite = suite(SERVER_KEY, SERVER_IV);
     let data: Vec<u8> = (0..50).collect();
-    let record = seal(&sealer, 1, ContentType::ApplicationData, &data);
-    assert_eq!(record, bytes(SERVER_DATA));
-    let record = seal(&sealer, 2, ContentType::Alert, &[1, 0]);
-    assert_eq!(record, bytes(SERVER_CLOSE));
+    for sealer in [suite.sealer(), by_ring(suite).sealer()] {
+        let record = seal(&sealer, 1, ContentType::ApplicationData, &data);
+        assert_eq!(record, bytes(SERVER_DATA));
+        let record = seal(&sealer, 2, ContentType::Alert, &[1, 0]);
+        assert_eq!(record, bytes(SERVER_CLOSE));
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use record::Algorithm;
+use record::{AeadLibrary, Algorithm};
 
 use crate::FETCH_BYTES;
 
@@ -87,6 +87,9 @@ pub struct SealArgs {
     /// What with
     #[arg(long, value_enum, default_value_t = Cipher::Aes128Gcm)]
     pub cipher: Cipher,
+    /// Whose AEAD
+    #[arg(long, value_enum, default_value_t = Library::AwsLc)]
+    pub library: Library,
     /// Slots in turn: those that are in flight at a time
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
@@ -143,6 +146,25 @@ impl Cipher {
             Self::Aes128Gcm => Algorithm::Aes128Gcm,
             Self::Aes256Gcm => Algorithm::Aes256Gcm,
             Self::Chacha20 => Algorithm::ChaCha20Poly1305,
+        }
+    }
+}
+
+/// A library of AEADs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Library {
+    /// `aws-lc`
+    AwsLc,
+    /// `ring`
+    Ring,
+}
+
+impl Library {
+    /// As the record room calls it.
+    pub(crate) const fn of_record(self) -> AeadLibrary {
+        match self {
+            Self::AwsLc => AeadLibrary::AwsLc,
+            Self::Ring => AeadLibrary::Ring,
         }
     }
 }

@@ -10,7 +10,7 @@ use memory::{Arena, ArenaConfig, FilledSlot};
 use record::{Sealer, TrafficKey, Version};
 
 use crate::FETCH_BYTES;
-use crate::args::{Cipher, SealArgs};
+use crate::args::{Cipher, Library, SealArgs};
 use crate::timing::Step;
 
 /// Content bytes of a record: four of them are a fetch.
@@ -23,6 +23,7 @@ pub(crate) struct Seal {
     slots: Vec<FilledSlot>,
     turn: usize,
     cipher: Cipher,
+    library: Library,
     sealer: Sealer,
     generation: u64,
     number: u64,
@@ -39,7 +40,7 @@ pub(crate) fn filled_slots(count: u32) -> Result<(Arena, Vec<FilledSlot>)> {
 }
 
 /// A key of its own for each generation; it protects nothing.
-fn sealer(cipher: Cipher, generation: u64) -> Result<Sealer> {
+fn sealer(cipher: Cipher, library: Library, generation: u64) -> Result<Sealer> {
     let algorithm = cipher.algorithm();
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&generation.to_be_bytes());
@@ -49,7 +50,7 @@ fn sealer(cipher: Cipher, generation: u64) -> Result<Sealer> {
         &bytes[..algorithm.key_bytes()],
         [0; 12],
     )?;
-    Ok(Sealer::new(&key))
+    Ok(Sealer::with_library(library.of_record(), &key))
 }
 
 impl Seal {
@@ -60,7 +61,8 @@ impl Seal {
             slots,
             turn: 0,
             cipher: args.cipher,
-            sealer: sealer(args.cipher, 0)?,
+            library: args.library,
+            sealer: sealer(args.cipher, args.library, 0)?,
             generation: 0,
             number: 0,
         })
@@ -79,7 +81,7 @@ impl Step for Seal {
         let run = &mut window[..RECORDS as usize * record_bytes];
         if self.number + u64::from(RECORDS) > self.cipher.algorithm().records_max() {
             self.generation += 1;
-            self.sealer = sealer(self.cipher, self.generation)?;
+            self.sealer = sealer(self.cipher, self.library, self.generation)?;
             self.number = 0;
         }
         record::seal_run(&self.sealer, self.number, CONTENT_BYTES, run);
@@ -96,7 +98,12 @@ mod tests {
     use super::*;
 
     fn seal(cipher: Cipher) -> Seal {
-        Seal::new(&SealArgs { cipher, slots: 2 }).unwrap()
+        let args = SealArgs {
+            cipher,
+            library: Library::Ring,
+            slots: 2,
+        };
+        Seal::new(&args).unwrap()
     }
 
     #[test]
@@ -120,7 +127,7 @@ mod tests {
     fn each_record_is_what_the_room_seals_under_its_number() {
         let mut seal = seal(Cipher::Aes128Gcm);
         seal.step().unwrap();
-        let other = sealer(Cipher::Aes128Gcm, 0).unwrap();
+        let other = sealer(Cipher::Aes128Gcm, Library::AwsLc, 0).unwrap();
         let framing = other.framing();
         let room_bytes = 4 * framing.overhead_bytes();
         let window = seal

@@ -10,7 +10,7 @@ mod streams;
 use std::sync::{Arc, LazyLock};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use record::{Inbound, Sealer};
+use record::{AeadLibrary, Inbound, Sealer, TrafficKey};
 use rustls::client::{ClientConnection, Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
@@ -184,9 +184,14 @@ fn handshake(handshaker: &mut Handshaker, token: TlsToken, record: Vec<u8>) -> T
     answer
 }
 
+fn sealers(key: &TrafficKey) -> [Sealer; 2] {
+    AeadLibrary::ALL.map(|library| Sealer::with_library(library, key))
+}
+
 /// What the session has after a handshake.
 struct Streaming {
-    sealer: Sealer,
+    /// One of each library.
+    sealers: [Sealer; 2],
     number: u64,
     inbound: Inbound,
     is_resumed: bool,
@@ -217,7 +222,7 @@ fn establish(
                 } => {
                     give(client, &flight)?;
                     return Ok(Streaming {
-                        sealer: Sealer::new(&send),
+                        sealers: sealers(&send),
                         number,
                         inbound: Inbound::new(&receive, receive_number),
                         is_resumed,

@@ -2,24 +2,28 @@
 
 use std::io::{Read as _, Write as _};
 
-use record::{ContentType, Event, KEY_UPDATE, Sealer, TrafficKey};
+use record::{ContentType, Event, KEY_UPDATE, TrafficKey};
 use rustls::client::ClientConnection;
 use rustls::version::{TLS12, TLS13};
 use session::{Direction, TlsAnswer, TlsPlan, TlsToken};
 
-use super::{Handshaker, records_of};
+use super::{Handshaker, records_of, sealers};
 use super::{NAME, Streaming, TOKEN, client_of, connect, establish, give, handshake, handshaker};
 
 impl Streaming {
-    /// One record, sealed as the session does it.
+    /// One record, sealed as the session does it; each library seals the same.
     pub(super) fn seal(&mut self, content_type: ContentType, content: &[u8]) -> Vec<u8> {
-        let framing = self.sealer.framing();
-        let header = vec![0; usize::try_from(framing.header_bytes).unwrap()];
-        let trailer = vec![0; usize::try_from(framing.trailer_bytes).unwrap()];
-        let mut record = [header.as_slice(), content, &trailer].concat();
-        self.sealer.seal(self.number, content_type, &mut record);
+        let [aws_lc, ring] = self.sealers.each_ref().map(|sealer| {
+            let framing = sealer.framing();
+            let header = vec![0; usize::try_from(framing.header_bytes).unwrap()];
+            let trailer = vec![0; usize::try_from(framing.trailer_bytes).unwrap()];
+            let mut record = [header.as_slice(), content, &trailer].concat();
+            sealer.seal(self.number, content_type, &mut record);
+            record
+        });
+        assert!(aws_lc == ring, "the libraries seal other bytes");
         self.number += 1;
-        record
+        aws_lc
     }
 
     /// The client reads what we seal, and we what it seals.
@@ -80,7 +84,7 @@ fn our_key_changes_as_the_client_expects() {
         streaming.assert_sends(&mut client, b"before");
         let update = streaming.seal(ContentType::Handshake, &KEY_UPDATE);
         give(&mut client, &update).unwrap();
-        streaming.sealer = Sealer::new(&next_key(&mut handshaker, Direction::Send));
+        streaming.sealers = sealers(&next_key(&mut handshaker, Direction::Send));
         streaming.number = 0;
         streaming.assert_sends(&mut client, b"after");
     }
