@@ -8,6 +8,7 @@
 //! and ends with exit code 2. Bounds: those of the settings ([`settings::Limits`]).
 
 pub mod access_log;
+pub mod aead;
 pub mod cidr;
 pub mod claim;
 pub mod cli;

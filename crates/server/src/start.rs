@@ -23,10 +23,12 @@ use link::{
     SetupError, Tap, TapConfig, ZeroCopy,
 };
 use memory::{Arena, ArenaConfig, PageKind};
+use record::AeadLibrary;
 use session::Conductor;
 use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{debug, info, warn};
 
+use crate::aead::Measurement;
 use crate::cidr::Cidr;
 use crate::claim::{self, Locks};
 use crate::config;
@@ -293,7 +295,11 @@ fn assemble<L: Link>(
             "allow it in the seccomp profile",
         )
     })?;
-    let conductor = Conductor::new(conductor_config(settings, &link, seed));
+    let aead = choose_aead_library(settings);
+    let aead_library = aead
+        .as_ref()
+        .map_or_else(AeadLibrary::default, |(library, _)| *library);
+    let conductor = Conductor::new(conductor_config(settings, &link, aead_library, seed));
     #[cfg(feature = "emulate")]
     if settings.is_sealing_emulated() {
         warn!("emulated TLS: files are sealed under a publicly known key; for benchmarks only");
@@ -307,6 +313,7 @@ fn assemble<L: Link>(
         zero_copy = %storage.zero_copy,
         objects_max = storage.objects_max,
         certificates = tls.as_ref().map_or(0, |(loaded, _)| loaded.certificates.count()),
+        aead_library = aead.map(|(_, text)| tracing::field::display(text)),
         user = identity.name(),
         "serving {}",
         settings.path.display()
@@ -342,7 +349,12 @@ fn assemble<L: Link>(
     serving.run(&settings.urls())
 }
 
-fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> session::Config {
+fn conductor_config<L: Link>(
+    settings: &Settings,
+    link: &L,
+    aead_library: AeadLibrary,
+    seed: [u8; 32],
+) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
         addresses: settings.own_addresses(),
@@ -354,6 +366,7 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
         https_port: settings.https.as_ref().map(|https| https.port),
         // The limit of the cipher suite applies as well.
         key_records_max: settings.limits.tls_key_records_max.unwrap_or(u64::MAX),
+        aead_library,
         is_sealing_emulated: settings.is_sealing_emulated(),
         connections_max: settings.limits.connections_max,
         seed,
@@ -365,6 +378,21 @@ fn conductor_config<L: Link>(settings: &Settings, link: &L, seed: [u8; 32]) -> s
         read_limits: session::ReadLimits::default(),
         reads_max: reads_max(&settings.limits),
     }
+}
+
+/// The library that seals, and what the log says of it: the configured one, or the fastest here.
+/// `None` if there is nothing to seal.
+fn choose_aead_library(settings: &Settings) -> Option<(AeadLibrary, String)> {
+    if settings.https.is_none() && !settings.is_sealing_emulated() {
+        return None;
+    }
+    Some(match settings.aead_library {
+        Some(library) => (library, format!("{} (configured)", library.name())),
+        None => {
+            let measurement = Measurement::take();
+            (measurement.choice(), measurement.to_string())
+        }
+    })
 }
 
 /// Most reads in progress: limited by slots and by the disk's queue.

@@ -66,6 +66,8 @@ pub struct Config {
     /// Records one key seals before a KeyUpdate, at most; the algorithm may set less
     /// ([`record::Algorithm::records_max`]).
     pub key_records_max: u64,
+    /// The library whose AEADs seal.
+    pub aead_library: record::AeadLibrary,
     /// Emulates sealing on the plain-HTTP port: objects are sealed under a public key, which costs
     /// what TLS costs but without its protocol ([`record::Sealer::emulated`]). For benches only.
     pub is_sealing_emulated: bool,

@@ -12,6 +12,7 @@ use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
 use link::Link;
 use link::sim::{PathConfig, SimConfig as LinkConfig, SimPort};
 use memory::{Arena, ArenaConfig, PageKind};
+use record::AeadLibrary;
 use server::tls::Handshaker;
 use server::worker::Worker;
 use session::Conductor;
@@ -208,6 +209,8 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         http_port: Some(PORT),
         https_port: Some(SECURE_PORT),
         key_records_max: scenario.key_records_max,
+        // Either, so that runs cover both. No byte depends on it.
+        aead_library: AeadLibrary::ALL[usize::from(!scenario.fault_seed.is_multiple_of(2))],
         is_sealing_emulated: false,
         connections_max: scenario.connections_max,
         seed: server_seed(scenario),

@@ -221,7 +221,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 30] = [
+pub static KEYS: [Key; 31] = [
     Key {
         name: "link",
         flag: "--link",
@@ -311,6 +311,18 @@ pub static KEYS: [Key; 30] = [
         },
         about: "User to become when started as root, once everything is opened. It must be able \
                 to read what is served. `root` stays root, with all its privileges.",
+    },
+    Key {
+        name: "aead_library",
+        flag: "",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`\"auto\"`",
+            range: "`auto`, `aws-lc`, `ring`",
+        },
+        about: "Library that seals TLS records. `auto` measures at start which is faster on this \
+                processor; the log names it. aws-lc wipes keys that are no longer used, ring does \
+                not.",
     },
     Key::flag(
         "core_dumps",
@@ -612,6 +624,7 @@ pub struct FileConfig {
     pub certificate: Option<Vec<CertificateTable>>,
     pub log_tls_secrets: Option<bool>,
     pub user: Option<String>,
+    pub aead_library: Option<String>,
     pub core_dumps: Option<bool>,
     pub workers: Option<i64>,
     pub pcap: Option<PathBuf>,

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
 use link::ZeroCopy;
+use record::AeadLibrary;
 use tracing::level_filters::LevelFilter;
 
 use crate::access_log::AccessLogTarget;
@@ -90,6 +91,8 @@ pub struct Settings {
     pub(crate) is_sealing_emulated: bool,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
+    /// The library whose AEADs seal; `None`: the one that is faster on this processor.
+    pub aead_library: Option<AeadLibrary>,
     /// Whether the process may be dumped and debugged.
     pub core_dumps: bool,
     /// Where frames are also written.
@@ -222,6 +225,8 @@ impl Settings {
         let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
         let (workers, origin) = keys.number(args.workers, file.workers, "--workers", "workers");
         check_workers(workers, &origin)?;
+        let (aead_library, origin) = keys.pick(None, file.aead_library.take(), "", "aead_library");
+        let aead_library = parse_aead_library(aead_library.as_deref(), &origin)?;
         let replies = resolve_replies(&keys, args.cors, args.headers, &mut file)?;
         Ok(Self {
             path: args.path,
@@ -237,6 +242,7 @@ impl Settings {
             #[cfg(feature = "emulate")]
             is_sealing_emulated: false,
             user: resolve_user(&keys, args.user, file.user.take())?,
+            aead_library,
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),
             replies,
@@ -697,6 +703,19 @@ fn parse_zero_copy(
             format!("{origin} {other}: unknown choice"),
             "write auto, on or off",
         )),
+    }
+}
+
+/// The library's name, or `auto`.
+fn parse_aead_library(text: Option<&str>, origin: &Origin) -> Result<Option<AeadLibrary>, Failure> {
+    match text {
+        None | Some("auto") => Ok(None),
+        Some(name) => AeadLibrary::from_name(name).map(Some).ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} {name}: unknown library"),
+                "write auto, aws-lc or ring",
+            )
+        }),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 use link::ZeroCopy;
+use record::AeadLibrary;
 
 use super::{LinkChoice, MacSetting, Origin, Settings};
 use crate::access_log::AccessLogTarget;
@@ -95,6 +96,21 @@ fn zero_copy_is_left_to_the_link_forced_or_off() {
     assert_eq!(
         on_a_tap("on").unwrap_err(),
         "--zero-copy on: means nothing with a TAP; leave it out, or use --link packet:IFACE"
+    );
+}
+
+#[test]
+fn the_library_that_seals_is_measured_or_named() {
+    let library = |text: &str| with_file(text).map(|settings| settings.aead_library);
+    assert_eq!(library(""), Ok(None));
+    assert_eq!(library("aead_library = \"auto\""), Ok(None));
+    let named = library("aead_library = \"ring\"");
+    assert_eq!(named, Ok(Some(AeadLibrary::Ring)));
+    let named = library("aead_library = \"aws-lc\"");
+    assert_eq!(named, Ok(Some(AeadLibrary::AwsLc)));
+    assert_eq!(
+        library("aead_library = \"openssl\""),
+        Err("atlas.toml: aead_library openssl: unknown library; write auto, aws-lc or ring".into())
     );
 }
 

@@ -145,7 +145,7 @@ impl Conductor {
             handshakes_begun: 0,
             emulation: config
                 .is_sealing_emulated
-                .then(|| Rc::new(Sealer::emulated(record::AeadLibrary::default()))),
+                .then(|| Rc::new(Sealer::emulated(config.aead_library))),
             text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             request_log: None,

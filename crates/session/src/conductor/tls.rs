@@ -143,7 +143,7 @@ impl Conductor {
         send: &(TrafficKey, u64),
         receive: &(TrafficKey, u64),
     ) {
-        let limit = self.config.key_records_max;
+        let (limit, library) = (self.config.key_records_max, self.config.aead_library);
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
@@ -151,7 +151,7 @@ impl Conductor {
             return;
         };
         client.stream.seal_from_here(Sealing {
-            sealer: Rc::new(Sealer::new(&send.0)),
+            sealer: Rc::new(Sealer::with_library(library, &send.0)),
             next_number: send.1,
             is_text_sealed: true,
         });
@@ -169,6 +169,7 @@ impl Conductor {
         asked: Option<Direction>,
         key: &TrafficKey,
     ) {
+        let library = self.config.aead_library;
         let Some(client) = self.client_of(token) else {
             return;
         };
@@ -184,7 +185,7 @@ impl Conductor {
             }
             Some(Direction::Send) if !client.is_write_closed() => {
                 let claimed = client.tcp.claimed_once();
-                let sealer = Rc::new(Sealer::new(key));
+                let sealer = Rc::new(Sealer::with_library(library, key));
                 let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
                 client.tcp.append(now, added);
                 self.counters.tls_key_update_count += 1;

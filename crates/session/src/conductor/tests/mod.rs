@@ -49,6 +49,7 @@ fn config() -> Config {
         http_port: Some(PORT),
         https_port: None,
         key_records_max: u64::MAX,
+        aead_library: record::AeadLibrary::default(),
         is_sealing_emulated: false,
         connections_max: 4,
         seed: [9; 32],
