@@ -16,6 +16,7 @@ mod binaries;
 mod figures;
 mod handshakes;
 mod lab;
+mod ledger;
 mod load;
 mod overload;
 mod report;
@@ -41,6 +42,8 @@ pub enum Bench {
     Report(figures::ReportOptions),
     /// TLS 1.3 handshakes, full or resumed, against nginx (needs root)
     Handshakes(handshakes::HandshakesOptions),
+    /// Where the server's core spends its time: a profile's samples, by stop of the data path
+    Ledger(ledger::LedgerOptions),
 }
 
 /// Runs a bench.
@@ -50,6 +53,7 @@ pub enum Bench {
 pub fn run_command(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Report(options) => figures::report(options),
+        Bench::Ledger(options) => ledger::run_command(options),
         Bench::Figures(options) if options.only_lists() => figures::list(options),
         Bench::Figures(options) => {
             check_machine()?;
