@@ -12,9 +12,9 @@
 //! [`Captured`] wraps any of them and writes the frames that pass to a pcap file.
 //!
 //! It refuses to queue: when [`Link::transmit`] returns, the kernel has the frame or the error says
-//! why not, and the caller may use the frame's memory again. Except of a slot that a link has been
-//! lent ([`Link::borrow_slots`]): its device reads the slot until [`Link::give_back`]. It refuses to block, to log and to
-//! parse more of a frame than an offload needs.
+//! why not, and the caller may use the frame's memory again, except a slot that the link took on
+//! loan ([`Sent::Lent`]): its device reads the slot until [`Link::give_back`] names it. It refuses to
+//! block, to log and to parse more of a frame than an offload needs.
 //!
 //! Bounds, all allocated at start:
 //!

@@ -77,8 +77,9 @@ impl ArenaConfig {
     pub const SLOT_BYTES: u32 = 65_536;
     /// One page: the first record's header goes there without moving the payload off its alignment.
     pub const HEADROOM_BYTES: u32 = 4096;
-    /// One page: what the records of a full payload are longer than their contents. Together with the headroom it also
-    /// makes the stride 72 KiB, so that payloads of neighbours do not share cache sets.
+    /// One page: the trailers of a full payload's records, and the headers between them. Together
+    /// with the headroom it also makes the stride 72 KiB, so that payloads of neighbours do not
+    /// share cache sets.
     pub const TAILROOM_BYTES: u32 = 4096;
 
     /// `slot_count` slots of the usual shape, in the best pages there are.
@@ -279,7 +280,6 @@ pub struct SlotMemory {
     address: *mut u8,
     stride_bytes: usize,
     slot_count: u32,
-    headroom_bytes: usize,
 }
 
 impl SlotMemory {
@@ -308,14 +308,8 @@ impl SlotMemory {
         self.slot_count as usize * 3 / 4
     }
 
-    /// Bytes of a slot before its payload.
-    #[must_use]
-    pub const fn headroom_bytes(&self) -> usize {
-        self.headroom_bytes
-    }
-
-    /// Which slot `part` lies in, and how many bytes it begins behind the slot's first; `None` if it is not
-    /// whole in one.
+    /// Which slot `part` lies in, and how many bytes it begins behind the slot's first; `None` if
+    /// it is not whole in one.
     #[must_use]
     pub fn find(&self, part: &[u8]) -> Option<(u32, usize)> {
         let distance = part.as_ptr().addr().checked_sub(self.address.addr())?;
@@ -599,7 +593,6 @@ impl Arena {
             address: self.slot_address(0),
             stride_bytes: self.config.stride_bytes(),
             slot_count: self.config.slot_count,
-            headroom_bytes: self.config.headroom_bytes as usize,
         }
     }
 

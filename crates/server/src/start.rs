@@ -19,8 +19,8 @@ use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use diskmap::uring::{Uring, UringConfig};
 use link::{
-    CaptureConfig, Captured, CopyReason, InterfaceAddress, Link, MacChoice, Packet, PacketConfig,
-    SetupError, Tap, TapConfig, ZeroCopy,
+    CaptureConfig, Captured, InterfaceAddress, Link, MacChoice, Packet, PacketConfig, SetupError,
+    Tap, TapConfig, ZeroCopy,
 };
 use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
@@ -627,36 +627,38 @@ fn open_store(settings: &Settings, objects_max: u32) -> Result<Store, Failure> {
 
 /// Makes the slots, and lends them to the link if it sends from them; says whether it does.
 fn make_slots<L: Link>(link: &mut L, settings: &Settings) -> Result<(Arena, String), Failure> {
-    let slots = settings.limits.slots;
-    let lend = |link: &mut L| {
-        link.zero_copy()?;
-        // The link puts other pages in their place, which it cannot do with huge ones.
-        let arena = Arena::new(ArenaConfig {
-            pages: PageKind::Ordinary,
-            ..ArenaConfig::new(slots)
-        });
-        // What is wrong with the slots is said below.
-        let arena = arena.map_err(|_| CopyReason::Off)?;
-        link.borrow_slots(arena.slot_memory())?;
-        Ok::<Arena, CopyReason>(arena)
+    let config = ArenaConfig::new(settings.limits.slots);
+    let lent = match link.zero_copy() {
+        Ok(()) => {
+            // The link puts other pages in their place, which it cannot do with huge ones.
+            let arena = make_arena(ArenaConfig {
+                pages: PageKind::Ordinary,
+                ..config
+            })?;
+            link.borrow_slots(arena.slot_memory()).map(|()| arena)
+        }
+        Err(reason) => Err(reason),
     };
-    match lend(link) {
+    match lent {
         Ok(arena) => Ok((arena, "yes".to_owned())),
         Err(reason) if settings.zero_copy == ZeroCopy::On => Err(Failure::refused(
             format!("{} on: {reason}", settings.zero_copy_origin),
             "use auto, or fewer slots",
         )),
-        Err(reason) => Ok((make_arena(slots)?, format!("no ({reason})"))),
+        Err(reason) => Ok((make_arena(config)?, format!("no ({reason})"))),
     }
 }
 
-fn make_arena(slots: u32) -> Result<Arena, Failure> {
-    let arena = Arena::new(ArenaConfig::new(slots))
-        .map_err(|error| Failure::Refused(format!("slots {slots}: {error}")))?;
+fn make_arena(config: ArenaConfig) -> Result<Arena, Failure> {
+    let slots = config.slot_count;
+    let arena =
+        Arena::new(config).map_err(|error| Failure::Refused(format!("slots {slots}: {error}")))?;
     let mebibytes = arena.bytes() >> 20;
     match (arena.pages(), arena.fallback_reason()) {
         (PageKind::Ordinary, Some(reason)) => warn!(mebibytes, "slots: {reason}"),
         (_, Some(reason)) => info!(mebibytes, "slots: {reason}"),
+        // As asked for: a link is to put its own pages in their place.
+        (PageKind::Ordinary, None) => {}
         (pages, None) => info!(mebibytes, ?pages, "slots are in huge pages"),
     }
     Ok(arena)

@@ -2,8 +2,9 @@
 //!
 //! **A slot given to the kernel returns only by its completion.** Reads use slots of registered
 //! buffers, so that the kernel does not look up pages for each read. A file that is read often is
-//! registered, too ([`REGISTER_AFTER_READS`]). One `io_uring_enter` submits everything enqueued. Reaping needs another call only if the ring's flags
-//! say that the kernel has task work for this thread.
+//! registered, too ([`REGISTER_AFTER_READS`]). One `io_uring_enter` submits everything enqueued.
+//! Reaping needs another call only if the ring's flags say that the kernel has task work for this
+//! thread.
 //!
 //! Task work is cooperative (`COOP_TASKRUN`), not deferred (`DEFER_TASKRUN`). On Linux 6.18 a thread
 //! that sleeps in `poll` on its own deferred ring is not woken when a read completes (tried: it slept

@@ -23,7 +23,7 @@ use crate::{
 struct Suite {
     version: Version,
     algorithm: Algorithm,
-    library: AeadLibrary,
+    aead_library: AeadLibrary,
     key: [u8; 32],
     iv: [u8; 12],
 }
@@ -58,7 +58,7 @@ const fn suite(version: Version, algorithm: Algorithm) -> Suite {
     Suite {
         version,
         algorithm,
-        library: AeadLibrary::AwsLc,
+        aead_library: AeadLibrary::AwsLc,
         key: KEY,
         iv: IV,
     }
@@ -66,7 +66,7 @@ const fn suite(version: Version, algorithm: Algorithm) -> Suite {
 
 const fn by_ring(suite: Suite) -> Suite {
     Suite {
-        library: AeadLibrary::Ring,
+        aead_library: AeadLibrary::Ring,
         ..suite
     }
 }
@@ -84,7 +84,7 @@ impl Suite {
     }
 
     fn sealer(&self) -> Sealer {
-        Sealer::with_library(self.library, &self.traffic_key())
+        Sealer::with_library(self.aead_library, &self.traffic_key())
     }
 
     fn inbound(&self) -> Inbound {

@@ -79,8 +79,8 @@ proptest! {
         iv: [u8; 12],
         content in prop::collection::vec(any::<u8>(), 0..=CONTENT_BYTES_MAX),
     ) {
-        let [aws_lc, ring] = AeadLibrary::ALL.map(|library| {
-            let suite = Suite { key, iv, library, ..SUITES[choice] };
+        let [aws_lc, ring] = AeadLibrary::ALL.map(|aead_library| {
+            let suite = Suite { key, iv, aead_library, ..SUITES[choice] };
             seal(&suite.sealer(), number, content_type, &content)
         });
         prop_assert_eq!(aws_lc, ring);

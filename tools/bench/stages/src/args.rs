@@ -89,7 +89,7 @@ pub struct SealArgs {
     pub cipher: Cipher,
     /// Whose AEAD
     #[arg(long, value_enum, default_value_t = Library::AwsLc)]
-    pub library: Library,
+    pub aead_library: Library,
     /// Slots in turn: those that are in flight at a time
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]

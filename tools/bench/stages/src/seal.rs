@@ -23,7 +23,7 @@ pub(crate) struct Seal {
     slots: Vec<FilledSlot>,
     turn: usize,
     cipher: Cipher,
-    library: Library,
+    aead_library: Library,
     sealer: Sealer,
     generation: u64,
     number: u64,
@@ -61,8 +61,8 @@ impl Seal {
             slots,
             turn: 0,
             cipher: args.cipher,
-            library: args.library,
-            sealer: sealer(args.cipher, args.library, 0)?,
+            aead_library: args.aead_library,
+            sealer: sealer(args.cipher, args.aead_library, 0)?,
             generation: 0,
             number: 0,
         })
@@ -81,7 +81,7 @@ impl Step for Seal {
         let run = &mut window[..RECORDS as usize * record_bytes];
         if self.number + u64::from(RECORDS) > self.cipher.algorithm().records_max() {
             self.generation += 1;
-            self.sealer = sealer(self.cipher, self.library, self.generation)?;
+            self.sealer = sealer(self.cipher, self.aead_library, self.generation)?;
             self.number = 0;
         }
         record::seal_run(&self.sealer, self.number, CONTENT_BYTES, run);
@@ -100,7 +100,7 @@ mod tests {
     fn seal(cipher: Cipher) -> Seal {
         let args = SealArgs {
             cipher,
-            library: Library::Ring,
+            aead_library: Library::Ring,
             slots: 2,
         };
         Seal::new(&args).unwrap()
