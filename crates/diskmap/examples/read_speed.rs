@@ -101,6 +101,7 @@ fn run(
         }
         disk.sqsync(Instant::ZERO)?;
         wait(disk)?;
+        disk.clear_wake();
         disk.consume_completions(Instant::ZERO, arena, 64, &mut |arena, completion| {
             arena.release(release(completion, &mut errors));
         });

@@ -328,9 +328,13 @@ pub trait Disk {
     fn in_flight(&self) -> usize;
 
     /// The descriptor that is readable when completions wait to be consumed; `None` in simulation.
-    /// It never changes. A poll that ends in `EINTR` counts as readable: the kernel may have
-    /// interrupted it to complete a command.
+    /// It never changes. It may stay readable until [`Disk::clear_wake`]. A poll that ends in `EINTR`
+    /// counts as readable: the kernel may have interrupted it to complete a command.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Call whenever [`Disk::poll_fd`] was readable, before consuming completions until fewer come than
+    /// asked for: it is readable again only for others.
+    fn clear_wake(&mut self) {}
 
     /// What happened since start.
     fn counters(&self) -> &Counters;

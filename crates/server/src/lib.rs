@@ -12,6 +12,7 @@ pub mod aead;
 pub mod cidr;
 pub mod claim;
 pub mod cli;
+pub mod coalescing;
 pub mod config;
 #[cfg(feature = "emulate")]
 pub mod emulate;

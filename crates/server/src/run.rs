@@ -13,6 +13,7 @@ use diskmap::Disk;
 use link::Link;
 use tracing::{error, info, warn};
 
+use crate::coalescing::{Coalescing, Sleep};
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
 use crate::monitoring::Monitoring;
@@ -36,6 +37,15 @@ const RESET_ROUNDS_MAX: u32 = 16_384;
 /// How long the last resets may take while the link is full.
 const RESET_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// How often the worker slept.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sleeps {
+    /// Until a descriptor was ready or a timer due.
+    pub waits: u64,
+    /// For a set time ([`Coalescing`]).
+    pub pauses: u64,
+}
+
 /// A worker being driven in real time.
 #[derive(Debug)]
 pub struct Serving<L: Link, D: Disk> {
@@ -54,8 +64,8 @@ pub struct Serving<L: Link, D: Disk> {
     /// The link was full, `POLLOUT` was reported, and it was full again: `POLLOUT` means nothing on
     /// this link (see [`link::FULL_RETRY_AFTER`]), so the server waits by time only.
     pollout_unreliable: bool,
-    /// How often the worker slept.
-    sleeps: u64,
+    coalescing: Coalescing,
+    sleeps: Sleeps,
     /// Logs changes of the link; `None`: not logged.
     link_watch: Option<LinkWatch>,
 }
@@ -81,7 +91,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
             deadline: None,
             empty_rounds: 0,
             pollout_unreliable: false,
-            sleeps: 0,
+            coalescing: Coalescing::new(Duration::ZERO),
+            sleeps: Sleeps::default(),
             link_watch: None,
         }
     }
@@ -91,6 +102,15 @@ impl<L: Link, D: Disk> Serving<L, D> {
     pub fn with_link_watch(self, watch: LinkWatch) -> Self {
         Self {
             link_watch: Some(watch),
+            ..self
+        }
+    }
+
+    /// Also pauses for `pause` while wake-ups come faster than that.
+    #[must_use]
+    pub fn with_coalescing(self, pause: Duration) -> Self {
+        Self {
+            coalescing: Coalescing::new(pause),
             ..self
         }
     }
@@ -112,6 +132,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
     }
 
     fn serve(&mut self) -> Result<(), Failure> {
+        if let Err(error) = wait::end_sleeps_on_time() {
+            warn!("sleeps may end 50 us late: {error}");
+        }
         loop {
             let now = self.now();
             self.handle_signals(now);
@@ -138,6 +161,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             }
             if step.progressed {
                 self.empty_rounds = 0;
+                self.coalescing.on_progress();
                 self.pollout_unreliable = false;
                 continue;
             }
@@ -240,6 +264,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if timeout.is_zero() {
             return Ok(());
         }
+        if let Sleep::Pause(pause) = self.coalescing.sleep(timeout) {
+            wait::pause(pause);
+            self.sleeps.pauses += 1;
+            return Ok(());
+        }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;
         let mut sources = [Source::readable(self.signals.wake_fd()); wait::SOURCES_MAX];
         let mut count = 1;
@@ -267,10 +296,12 @@ impl<L: Link, D: Disk> Serving<L, D> {
             .map(&mut add);
         let woken = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
-        self.sleeps += 1;
+        self.sleeps.waits += 1;
+        self.coalescing.on_waited(self.now().since(now));
         // If the next round makes no progress either, `POLLOUT` was reported for a full link.
         self.pollout_unreliable = woken && or_writable;
         if woken {
+            self.worker.disk_mut().clear_wake();
             self.signals.drain();
             if let Some(loader) = &self.tls {
                 loader.drain();
@@ -318,9 +349,10 @@ fn announce(urls: &str) {
 }
 
 /// Every counter of the worker and of what drives it, in a fixed order.
-pub fn counters<L: Link, D: Disk>(worker: &Worker<L, D>, sleeps: u64) -> Vec<report::Pair> {
+pub fn counters<L: Link, D: Disk>(worker: &Worker<L, D>, sleeps: Sleeps) -> Vec<report::Pair> {
     let mut pairs = worker.counters();
-    pairs.push(("server_sleep_events", sleeps));
+    pairs.push(("server_sleep_events", sleeps.waits));
+    pairs.push(("server_pause_events", sleeps.pauses));
     pairs
 }
 

@@ -38,7 +38,7 @@ use crate::link_watch::LinkWatch;
 use crate::log;
 use crate::monitoring::MonitoringSetup;
 use crate::privileges::{self, Identity};
-use crate::run::{self, Serving};
+use crate::run::{self, Serving, Sleeps};
 use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
@@ -329,7 +329,7 @@ fn assemble<L: Link>(
     };
     let Storage { arena, disk, .. } = storage;
     let mut worker = Worker::new(link, disk, store, conductor, arena, handshaker);
-    let counters = run::counters(&worker, 0);
+    let counters = run::counters(&worker, Sleeps::default());
     let monitoring = monitoring.start(&counters, epoch.real, epoch.unix().as_secs())?;
     if let Some(log) = monitoring.request_log() {
         worker.set_request_log(Box::new(log));
@@ -345,7 +345,8 @@ fn assemble<L: Link>(
         loader,
         monitoring,
     )
-    .with_link_watch(link_watch);
+    .with_link_watch(link_watch)
+    .with_coalescing(limits.coalesce);
     serving.run(&settings.urls())
 }
 

@@ -1,11 +1,12 @@
 //! Sleeps in the kernel until a descriptor is ready or a timeout passes.
 //!
 //! It refuses to busy-poll, so that an idle server uses no processor time: after [`EMPTY_ROUNDS`]
-//! rounds without progress it sleeps. Bounded by [`SOURCES_MAX`].
+//! rounds without progress the worker sleeps, in [`wait`] or [`pause`]. Bounded by [`SOURCES_MAX`].
 
 #![allow(unsafe_code, reason = "UNSAFETY: ppoll(2) on an array of ours")]
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -92,6 +93,23 @@ pub fn wait(sources: &[Source<'_>], timeout: Option<Duration>) -> io::Result<boo
 
 /// [`SOURCES_MAX`] as the kernel wants it.
 const SOURCES_COUNT: libc::nfds_t = SOURCES_MAX as libc::nfds_t;
+
+/// How much later than asked for the kernel may end a sleep, to end several at once. Its default, 50 us,
+/// is half a pause.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
+
+/// Has sleeps of this thread end within a microsecond of their time, not within 50.
+///
+/// # Errors
+/// What the kernel said.
+pub fn end_sleeps_on_time() -> io::Result<()> {
+    Ok(rustix::thread::set_current_timer_slack(Some(TIMER_SLACK))?)
+}
+
+/// Blocks for `duration`, whatever comes.
+pub fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
 
 /// Times beyond what the kernel can count wait as long as it can.
 fn timespec(duration: Duration) -> libc::timespec {

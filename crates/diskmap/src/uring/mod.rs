@@ -6,16 +6,13 @@
 //! Reaping needs another call only if the ring's flags say that the kernel has task work for this
 //! thread.
 //!
-//! Task work is cooperative (`COOP_TASKRUN`), not deferred (`DEFER_TASKRUN`). On Linux 6.18 a thread
-//! that sleeps in `poll` on its own deferred ring is not woken when a read completes (tried: it slept
-//! until its timeout, and found the completion then). An eventfd registered with the ring wakes it.
-//! But it costs a `read` per batch to clear it, loses a wake-up if it is cleared at the wrong moment,
-//! and gains nothing. CPU time of a 4 KiB read at depth 16, two runs each on a busy machine:
-//!
-//! | ring | us |
-//! |---|---|
-//! | deferred, with an eventfd | 2.8, 3.8 |
-//! | cooperative | 2.9, 3.6 |
+//! Task work is deferred (`DEFER_TASKRUN`, Linux 6.1): a completion neither interrupts the thread nor
+//! ends its sleep, except in `ppoll` on [`Disk::poll_fd`], an eventfd registered with the ring. So a
+//! caller that does other things meanwhile, or sleeps for a set time, gets completions together
+//! (`docs/decisions/0015-wake-ups.md`). The kernel adds to the eventfd when the first completion waits,
+//! and again when we have it appear in the ring. Therefore it is cleared behind that, and *before* the
+//! flag is looked at again: a completion that came in between is seen by the flag. The thread that makes
+//! the disk must be the one that uses it. Older kernels have cooperative task work (5.19) or none.
 //!
 //! A completion is matched to its command by index and generation, or counted as stale and ignored.
 //! An interrupted or partial command is reissued. Then the file is checked for changes (`files`), and
@@ -40,7 +37,7 @@ mod limits;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use clock::Instant;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -127,6 +124,8 @@ pub enum UringError {
 #[derive(Debug)]
 pub struct Uring {
     ring: Ring,
+    /// The eventfd of a ring with deferred task work. Other rings are polled themselves.
+    wake: Option<OwnedFd>,
     commands: Commands,
     files: Files,
     slot_bytes: u32,
@@ -171,11 +170,12 @@ impl Uring {
                 files_max,
             });
         }
-        let ring = set_up(queue_depth).map_err(|errno| UringError::Setup { errno })?;
-        Ok(Self::on_ring(ring, config, arena))
+        let set_up = set_up(queue_depth).map_err(|errno| UringError::Setup { errno })?;
+        Ok(Self::on_ring(set_up, config, arena))
     }
 
-    fn on_ring(ring: IoUring, config: UringConfig, arena: &Arena) -> Self {
+    fn on_ring(set_up: SetUp, config: UringConfig, arena: &Arena) -> Self {
+        let SetUp { ring, wake } = set_up;
         let UringConfig {
             queue_depth,
             files_max,
@@ -196,6 +196,7 @@ impl Uring {
         let has_fixed_files = files.is_ok();
         Self {
             ring: Ring(ring),
+            wake,
             commands: Commands::new(queue_depth),
             files: Files::new(files_max),
             slot_bytes: arena.slot_bytes(),
@@ -310,16 +311,21 @@ impl Uring {
     /// Fills `batch` with user data and results of completions. Enters the kernel only if it has
     /// task work for this thread, which must run before its completions appear.
     fn reap(&mut self, batch: &mut [(u64, i32)]) -> usize {
-        if self.ring.0.submission().taskrun() {
+        // The kernel does some of the task work in a call, and sets the flag again if there is more.
+        while self.ring.0.submission().taskrun() {
             self.counters.disk_enter_calls += 1;
-            // SAFETY: submits nothing, waits for nothing, passes no pointer. An error (EINTR)
-            // leaves the flag set, and the next call tries again.
-            let _ = unsafe {
+            // SAFETY: submits nothing, waits for nothing, passes no pointer.
+            let entered = unsafe {
                 self.ring
                     .0
                     .submitter()
                     .enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None)
             };
+            self.clear_wake();
+            // An error (EINTR) leaves the flag set, and the next call of ours tries again.
+            if entered.is_err() {
+                break;
+            }
         }
         let mut count = 0;
         for (slot, cqe) in batch.iter_mut().zip(self.ring.0.completion()) {
@@ -584,8 +590,27 @@ impl Disk for Uring {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        if let Some(wake) = &self.wake {
+            return Some(wake.as_fd());
+        }
         // SAFETY: the ring keeps its descriptor open at least as long as `self` is borrowed.
         Some(unsafe { BorrowedFd::borrow_raw(self.ring.0.as_raw_fd()) })
+    }
+
+    fn clear_wake(&mut self) {
+        let Some(wake) = &self.wake else {
+            return;
+        };
+        let mut count = 0_u64;
+        // SAFETY: reads eight bytes, which is what an eventfd gives, into a number of ours. It does not
+        // block; that it was clear already is no error.
+        let _ = unsafe {
+            libc::read(
+                wake.as_raw_fd(),
+                std::ptr::from_mut(&mut count).cast(),
+                size_of::<u64>(),
+            )
+        };
     }
 
     fn counters(&self) -> &Counters {
@@ -620,31 +645,76 @@ impl Drop for Uring {
 /// Set-up flags of a ring, best first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Level {
+    /// Linux 6.1: task work waits until this thread asks for completions.
+    Deferred,
     /// Linux 5.19: task work waits for the thread's next system call instead of interrupting it,
     /// and a flag in the ring says that it waits.
     Cooperative,
     Plain,
 }
 
-/// The best ring this kernel has.
-fn set_up(queue_depth: u32) -> Result<IoUring, i32> {
-    match set_up_at(Level::Cooperative, queue_depth) {
-        // `EINVAL` means unknown flags; other errors would come without flags, too.
-        Err(libc::EINVAL) => set_up_at(Level::Plain, queue_depth),
-        outcome => outcome,
-    }
+/// A ring, and the eventfd that wakes whoever waits for it.
+struct SetUp {
+    ring: IoUring,
+    wake: Option<OwnedFd>,
 }
 
-fn set_up_at(level: Level, queue_depth: u32) -> Result<IoUring, i32> {
-    let mut builder = IoUring::builder();
-    if level == Level::Cooperative {
-        builder
-            .setup_coop_taskrun()
-            .setup_taskrun_flag()
-            .setup_submit_all();
+/// The best ring this kernel has.
+fn set_up(queue_depth: u32) -> Result<SetUp, i32> {
+    let mut outcome = Err(libc::EINVAL);
+    for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
+        outcome = set_up_at(level, queue_depth);
+        // `EINVAL` means unknown flags; other errors would come without flags, too.
+        if !matches!(outcome, Err(libc::EINVAL)) {
+            break;
+        }
     }
+    outcome
+}
+
+fn set_up_at(level: Level, queue_depth: u32) -> Result<SetUp, i32> {
+    let mut builder = IoUring::builder();
+    match level {
+        Level::Deferred => {
+            builder
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all();
+        }
+        Level::Cooperative => {
+            builder
+                .setup_coop_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all();
+        }
+        Level::Plain => {}
+    }
+    let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     let ring = builder.build(queue_depth.next_power_of_two());
-    ring.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    let ring = ring.map_err(errno)?;
+    let wake = match level {
+        Level::Deferred => Some(event_fd().map_err(errno)?),
+        Level::Cooperative | Level::Plain => None,
+    };
+    if let Some(wake) = &wake {
+        let submitter = ring.submitter();
+        submitter
+            .register_eventfd(wake.as_raw_fd())
+            .map_err(errno)?;
+    }
+    Ok(SetUp { ring, wake })
+}
+
+/// `eventfd(2)`: readable while its count is not zero.
+fn event_fd() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it, and nobody else has its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Registers the regions of the arena as buffers of the same numbers.

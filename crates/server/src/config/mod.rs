@@ -64,6 +64,8 @@ pub static SLOTS: Number = number("slots", "buffers of 64 KiB", Some(512), 16..=
 pub static DISK_QUEUE_DEPTH: Number = number("disk_queue_depth", "reads", Some(128), 1..=4_096);
 /// Files held open.
 pub static OBJECTS_MAX: Number = number("objects_max", "files", None, 1..=65_000);
+/// Time in which wake-ups are gathered.
+pub static COALESCE_US: Number = number("coalesce_us", "microseconds", Some(100), 0..=10_000);
 /// Time for a request head.
 pub static HEAD_TIMEOUT_SECONDS: Number =
     number("head_timeout_seconds", "seconds", Some(20), 1..=3_600);
@@ -221,7 +223,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 31] = [
+pub static KEYS: [Key; 32] = [
     Key {
         name: "link",
         flag: "--link",
@@ -426,6 +428,13 @@ pub static KEYS: [Key; 31] = [
          is rate x disk latency, not rate x round-trip time.",
     ),
     Key::number(&DISK_QUEUE_DEPTH, "", "Reads in flight at once."),
+    Key::number(
+        &COALESCE_US,
+        "",
+        "While frames and reads come faster than one in this time, the worker sleeps that long \
+         instead of being woken by each, and handles them together: more traffic for a core, and \
+         up to this much latency. `0`: never.",
+    ),
     Key::number(
         &OBJECTS_MAX,
         "",
@@ -639,6 +648,7 @@ pub struct FileConfig {
     pub connections_max: Option<i64>,
     pub slots: Option<i64>,
     pub disk_queue_depth: Option<i64>,
+    pub coalesce_us: Option<i64>,
     pub objects_max: Option<i64>,
     pub tls_key_records_max: Option<i64>,
     pub head_timeout_seconds: Option<Seconds>,

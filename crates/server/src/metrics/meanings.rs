@@ -42,14 +42,21 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 50] = [
+const COUNTERS: [(&str, &str); 51] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
         "server_blocked_rounds",
         "Rounds that ended with the link full.",
     ),
-    ("server_sleep_events", "Times the worker slept."),
+    (
+        "server_pause_events",
+        "Times the worker slept for a set time, to handle what comes together (`coalesce_us`).",
+    ),
+    (
+        "server_sleep_events",
+        "Times the worker slept until there was something to do.",
+    ),
     (
         "server_waiting_lookups",
         "Look-ups that waited for room in the store. One may wait more than once.",

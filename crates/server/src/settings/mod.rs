@@ -131,6 +131,8 @@ pub struct Limits {
     pub slots: u32,
     /// Reads in flight.
     pub disk_queue_depth: u32,
+    /// How long the worker pauses while wake-ups come faster than that; zero: never.
+    pub coalesce: Duration,
     /// Files held open; `None`: as many as `RLIMIT_NOFILE` allows.
     pub objects_max: Option<usize>,
     /// Records under one key of a TLS connection; `None`: as many as its suite allows.
@@ -315,6 +317,7 @@ fn resolve_limits(keys: &Keys, file: &FileConfig) -> Result<Limits, Failure> {
         connections_max: narrow(keys.limit(file.connections_max, &config::CONNECTIONS_MAX)?),
         slots: narrow(keys.limit(file.slots, &config::SLOTS)?),
         disk_queue_depth: narrow(keys.limit(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
+        coalesce: Duration::from_micros(keys.limit(file.coalesce_us, &config::COALESCE_US)?),
         objects_max: keys
             .limit_if_any(file.objects_max, &config::OBJECTS_MAX)?
             .map(narrow),

@@ -49,6 +49,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.head_timeout, Duration::from_secs(20));
     assert_eq!(settings.limits.idle_timeout, Duration::from_secs(75));
     assert_eq!(settings.limits.shutdown_grace, Duration::from_secs(10));
+    assert_eq!(settings.limits.coalesce, Duration::from_micros(100));
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
     assert!(settings.https.is_none() && !settings.is_sealing_emulated());
@@ -185,6 +186,7 @@ fn each_limit_holds_on_both_sides() {
         ("connections_max", 1, 1_048_576),
         ("slots", 16, 65_536),
         ("disk_queue_depth", 1, 4_096),
+        ("coalesce_us", 0, 10_000),
         ("objects_max", 1, 65_000),
         ("tls_key_records_max", 64, 8_388_608),
         ("head_timeout_seconds", 1, 3_600),

@@ -238,7 +238,7 @@ impl Step for Reader {
             let descriptor = self.disk.poll_fd();
             let descriptor = descriptor.context("a real disk has a descriptor")?;
             match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => self.disk.clear_wake(),
                 Err(error) => return Err(error).context("waiting for a read"),
             }
         }

@@ -12,7 +12,7 @@ fn bench_registering_after(reads: u32) -> Bench {
         return_closed_files: true,
         ..UringConfig::default()
     };
-    Bench::with(config, Level::Cooperative)
+    Bench::with(config, Level::Deferred)
 }
 
 fn bench() -> Bench {

@@ -27,7 +27,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        Self::with(UringConfig::default(), Level::Cooperative)
+        Self::with(UringConfig::default(), Level::Deferred)
     }
 
     fn with(config: UringConfig, level: Level) -> Self {
@@ -100,6 +100,7 @@ impl Bench {
         self.disk.sqsync(NOW).expect("a working ring");
         while self.disk.in_flight() > 0 {
             assert!(is_readable(&self.disk, 30_000), "nothing came in 30 s");
+            self.disk.clear_wake();
             self.consume(usize::MAX);
         }
         assert_eq!(
@@ -202,7 +203,7 @@ fn every_size_is_read_to_its_end_in_every_mode() {
                 fixed_buffers,
                 ..UringConfig::default()
             };
-            let mut bench = Bench::with(config, Level::Cooperative);
+            let mut bench = Bench::with(config, Level::Deferred);
             assert_eq!(bench.disk.has_fixed_buffers, fixed_buffers);
             for size_bytes in [0, 1, 511, 512, 4095, 4096, 4097, 65_536, 65_537, 130_000] {
                 let path = bench.create(&format!("{size_bytes}"), size_bytes);
@@ -220,7 +221,7 @@ fn every_size_is_read_to_its_end_in_every_mode() {
 
 #[test]
 fn rings_of_every_kind_read() {
-    for level in [Level::Cooperative, Level::Plain] {
+    for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
         let mut bench = Bench::with(UringConfig::default(), level);
         let path = bench.create("a", 200_000);
         let (file, _) = bench.open(&path);
@@ -266,7 +267,7 @@ fn a_full_queue_gives_the_read_back() {
         queue_depth: 3,
         ..UringConfig::default()
     };
-    let mut bench = Bench::with(config, Level::Cooperative);
+    let mut bench = Bench::with(config, Level::Deferred);
     let path = bench.create("a", 4096);
     let (file, _) = bench.open(&path);
     for token in 0..3 {
@@ -332,10 +333,14 @@ fn no_more_completions_than_asked_for_are_handed_out() {
     (0..8).for_each(|token| bench.enqueue(file, 0, 4096, token));
     bench.disk.sqsync(NOW).expect("a working ring");
     assert_eq!(bench.consume(0), 0);
-    let mut left = 8;
+    let (mut left, mut consumed) = (8, 0);
     while left > 0 {
-        assert!(is_readable(&bench.disk, 30_000));
-        let consumed = bench.consume(3);
+        // After as many as asked for, there may be more, and nothing wakes us for those.
+        if consumed < 3 {
+            assert!(is_readable(&bench.disk, 30_000));
+            bench.disk.clear_wake();
+        }
+        consumed = bench.consume(3);
         assert!(consumed <= 3);
         left -= consumed;
         assert_eq!(bench.disk.in_flight(), left);
@@ -344,7 +349,7 @@ fn no_more_completions_than_asked_for_are_handed_out() {
 
 #[test]
 fn the_ring_is_readable_when_a_read_has_completed() {
-    for level in [Level::Cooperative, Level::Plain] {
+    for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
         let mut bench = Bench::with(UringConfig::default(), level);
         let path = bench.create("a", 4096);
         let (file, _) = bench.open(&path);
@@ -360,6 +365,7 @@ fn the_ring_is_readable_when_a_read_has_completed() {
                 is_readable(&bench.disk, 30_000),
                 "{level:?}: poll did not wake"
             );
+            bench.disk.clear_wake();
             assert_eq!(
                 bench.consume(1),
                 1,
@@ -370,6 +376,36 @@ fn the_ring_is_readable_when_a_read_has_completed() {
                 "{level:?}: readable after the last"
             );
         }
+    }
+}
+
+#[test]
+fn a_wake_up_by_a_command_that_completes_at_once_is_cleared() {
+    let mut bench = Bench::with(UringConfig::default(), Level::Deferred);
+    // The kernel completes it in `sqsync`, so there is no task work, behind which reaping clears.
+    bench.enqueue(FileIndex(3), 0, 4096, 0);
+    bench.disk.sqsync(NOW).expect("a working ring");
+    assert!(is_readable(&bench.disk, 30_000), "poll did not wake");
+    assert_eq!(bench.consume(8), 1);
+    assert!(is_readable(&bench.disk, 0), "cleared by itself");
+    bench.disk.clear_wake();
+    assert!(!is_readable(&bench.disk, 0), "readable after being cleared");
+}
+
+#[test]
+fn no_wake_up_is_missed_among_many_completions() {
+    let mut bench = Bench::with(UringConfig::default(), Level::Deferred);
+    let path = bench.create("a", 1 << 20);
+    let (file, _) = bench.open(&path);
+    // More than the kernel handles in one call (20 on Linux 6.18).
+    assert!(SLOTS > 40 && bench.arena.slot_count() == SLOTS as usize);
+    (0..u64::from(SLOTS)).for_each(|token| bench.enqueue(file, token * 4096, 4096, token));
+    bench.disk.sqsync(NOW).expect("a working ring");
+    let mut consumed = 0;
+    while bench.disk.in_flight() > 0 {
+        assert!(is_readable(&bench.disk, 30_000), "after {consumed}");
+        bench.disk.clear_wake();
+        consumed += bench.consume(usize::MAX);
     }
 }
 
@@ -396,7 +432,7 @@ fn reads_in_flight_survive_the_closing_of_their_file() {
         files_max: 1,
         ..UringConfig::default()
     };
-    let mut bench = Bench::with(config, Level::Cooperative);
+    let mut bench = Bench::with(config, Level::Deferred);
     let path = bench.create("a", 4096);
     let (file, _) = bench.open(&path);
     bench.enqueue(file, 0, 4096, 0);
@@ -599,7 +635,7 @@ fn a_write_is_stored_and_grows_the_file() {
             fixed_buffers,
             ..UringConfig::default()
         };
-        let mut bench = Bench::with(config, Level::Cooperative);
+        let mut bench = Bench::with(config, Level::Deferred);
         let path = bench.create("a", 4096);
         let file = OpenOptions::new()
             .read(true)

@@ -84,7 +84,7 @@ impl DiskmapUring {
             self.poll_calls += 1;
             match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None) {
                 // After an interruption there may be something to consume just as well.
-                Ok(_) | Err(Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => self.disk.clear_wake(),
                 Err(error) => return Err(error).context("waiting for a read"),
             }
         }
