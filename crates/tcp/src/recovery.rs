@@ -1,5 +1,5 @@
 //! Loss detection and the sending rate during recovery: RACK-TLP (RFC 8985) and proportional rate
-//! reduction (RFC 6937).
+//! reduction (RFC 9937).
 //!
 //! RACK considers a transmission lost when a later one has arrived and a short time for reordering
 //! has passed. Time fits large segments better than counting packets does: one entry of the log is
@@ -8,6 +8,7 @@
 
 use clock::{Duration, Instant};
 
+use crate::congestion::WINDOW_BYTES_MAX;
 use crate::flight::{Flight, Transmission};
 use crate::rtt::RttEstimator;
 use crate::stream::StreamOffset;
@@ -175,26 +176,55 @@ pub enum RecoveryState {
     },
 }
 
-/// Proportional rate reduction (RFC 6937 s3), all in bytes.
+/// What an ACK, or RACK's timer, brings a fast recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// DeliveredData: bytes newly known to have arrived.
+    pub delivered_bytes: u64,
+    /// Bytes in the network and those being fetched, after it.
+    pub outstanding_bytes: u64,
+    /// The controller's ssthresh.
+    pub threshold: u64,
+    /// SMSS, bytes.
+    pub segment_bytes: u64,
+    /// safeACK: SND.UNA moved and no further loss was detected.
+    pub is_safe: bool,
+    /// A peer without SACK acknowledged a part of what was lost: one segment may be retransmitted at
+    /// once (RFC 6582 s3.2, step 3).
+    pub is_partial: bool,
+}
+
+/// Proportional rate reduction (RFC 9937 s6), all in bytes: the window during a fast recovery, which
+/// ends near ssthresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateReduction {
-    /// RecoverFS: outstanding bytes when recovery began.
+    /// RecoverFS: outstanding bytes when recovery began, before the ACK that began it.
     flight_at_start: u64,
     /// prr_delivered.
     delivered: u64,
     /// prr_out.
     sent: u64,
+    /// cwnd meanwhile.
+    window: u64,
 }
 
 impl RateReduction {
-    /// Recovery begins with `flight_bytes` outstanding.
+    /// Recovery begins with `flight_bytes` outstanding. Nothing may be sent before the first
+    /// [`RateReduction::on_progress`].
     #[must_use]
     pub const fn new(flight_bytes: u64) -> Self {
         Self {
             flight_at_start: flight_bytes,
             delivered: 0,
             sent: 0,
+            window: 0,
         }
+    }
+
+    /// cwnd, bytes.
+    #[must_use]
+    pub const fn window(&self) -> u64 {
+        self.window
     }
 
     /// `bytes` were sent, or claimed to be sent.
@@ -207,21 +237,37 @@ impl RateReduction {
         self.sent = self.sent.saturating_sub(bytes);
     }
 
-    /// An ACK delivered `delivered` bytes; returns how many may be sent now. `pipe` counts bytes
-    /// in the network and those being fetched.
-    pub fn on_ack(&mut self, delivered: u64, pipe: u64, threshold: u64, segment_bytes: u64) -> u64 {
-        self.delivered += delivered;
-        if pipe > threshold {
+    /// Sets the window: what is outstanding and what may be sent now.
+    pub fn on_progress(&mut self, progress: &RecoveryProgress) {
+        let RecoveryProgress {
+            delivered_bytes,
+            outstanding_bytes,
+            threshold,
+            segment_bytes,
+            is_safe,
+            is_partial,
+        } = *progress;
+        self.delivered += delivered_bytes;
+        let allowed = if outstanding_bytes > threshold {
             let share = u128::from(self.delivered) * u128::from(threshold);
             let share = share.div_ceil(u128::from(self.flight_at_start.max(1)));
-            let share = u64::try_from(share).unwrap_or(u64::MAX);
-            // RFC 6675 s5, step 4.3: the first retransmission is sent at once.
-            let least = if self.sent == 0 { segment_bytes } else { 0 };
-            return share.saturating_sub(self.sent).max(least);
-        }
-        // The slow-start reduction bound: at most one segment more than was delivered.
-        let limit = self.delivered.saturating_sub(self.sent).max(delivered) + segment_bytes;
-        (threshold - pipe).min(limit)
+            u64::try_from(share)
+                .unwrap_or(u64::MAX)
+                .saturating_sub(self.sent)
+        } else {
+            // Not more than was delivered; and one segment, while the recovery goes well.
+            let bound = self
+                .delivered
+                .saturating_sub(self.sent)
+                .max(delivered_bytes);
+            let bound = bound + if is_safe { segment_bytes } else { 0 };
+            bound.min(threshold - outstanding_bytes)
+        };
+        // The first retransmission is sent at once.
+        let is_forced = is_partial || self.sent == 0;
+        let least = if is_forced { segment_bytes } else { 0 };
+        let window = outstanding_bytes + allowed.max(least);
+        self.window = window.clamp(segment_bytes, WINDOW_BYTES_MAX);
     }
 }
 
@@ -229,7 +275,7 @@ impl RateReduction {
 mod tests {
     use clock::{Duration, Instant};
 
-    use super::{Rack, RackContext, RateReduction};
+    use super::{Rack, RackContext, RateReduction, RecoveryProgress};
     use crate::flight::{Flight, SegmentState};
     use crate::rtt::RttEstimator;
     use crate::stream::{StreamOffset, StreamRange};
@@ -347,21 +393,100 @@ mod tests {
         assert!(rack.newest.is_none());
     }
 
+    const PROGRESS: RecoveryProgress = RecoveryProgress {
+        delivered_bytes: 0,
+        outstanding_bytes: 90_000,
+        threshold: 70_000,
+        segment_bytes: 1000,
+        is_safe: false,
+        is_partial: false,
+    };
+
+    /// What may be sent.
+    fn allowed(reduction: &mut RateReduction, progress: RecoveryProgress) -> u64 {
+        reduction.on_progress(&progress);
+        reduction.window() - progress.outstanding_bytes
+    }
+
     #[test]
-    fn rate_reduction_sends_seven_for_ten_then_fills_up() {
+    fn the_first_retransmission_is_sent_at_once_and_the_second_is_not() {
         let mut reduction = RateReduction::new(100_000);
-        // The first resend, before anything of note arrived.
-        assert_eq!(reduction.on_ack(100, 99_000, 70_000, 1000), 1000);
-        assert_eq!(reduction.on_ack(0, 99_000, 70_000, 1000), 1000);
+        let first = RecoveryProgress {
+            delivered_bytes: 100,
+            outstanding_bytes: 99_000,
+            ..PROGRESS
+        };
+        assert_eq!(allowed(&mut reduction, first), 1000);
+        reduction.on_sent(1000);
+        assert_eq!(allowed(&mut reduction, first), 0);
+        // Below ssthresh, too.
         let mut reduction = RateReduction::new(100_000);
-        // Above the threshold: in proportion.
-        let allowed = reduction.on_ack(10_000, 90_000, 70_000, 1000);
-        assert_eq!(allowed, 7000);
+        let below = RecoveryProgress {
+            outstanding_bytes: 10_000,
+            ..PROGRESS
+        };
+        assert_eq!(allowed(&mut reduction, below), 1000);
+        reduction.on_sent(1000);
+        assert_eq!(allowed(&mut reduction, below), 0);
+    }
+
+    #[test]
+    fn above_ssthresh_seven_are_sent_for_ten_delivered() {
+        let mut reduction = RateReduction::new(100_000);
+        let ten = RecoveryProgress {
+            delivered_bytes: 10_000,
+            ..PROGRESS
+        };
+        assert_eq!(allowed(&mut reduction, ten), 7000);
         reduction.on_sent(7000);
-        assert_eq!(reduction.on_ack(0, 90_000, 70_000, 1000), 0);
-        // Below it: what arrived and one segment, not a burst.
-        let allowed = reduction.on_ack(5000, 30_000, 70_000, 1000);
-        assert_eq!(allowed, 9000);
-        assert_eq!(reduction.on_ack(0, 69_500, 70_000, 1000), 500);
+        assert_eq!(allowed(&mut reduction, PROGRESS), 0);
+        reduction.on_returned(1000);
+        assert_eq!(allowed(&mut reduction, PROGRESS), 1000);
+        // To the byte: rounded up.
+        reduction.on_sent(1000);
+        let one = RecoveryProgress {
+            delivered_bytes: 1,
+            ..PROGRESS
+        };
+        assert_eq!(allowed(&mut reduction, one), 1);
+    }
+
+    #[test]
+    fn below_ssthresh_a_safe_ack_permits_a_segment_more_than_was_delivered() {
+        let below = RecoveryProgress {
+            delivered_bytes: 5000,
+            outstanding_bytes: 30_000,
+            ..PROGRESS
+        };
+        let mut reduction = RateReduction::new(100_000);
+        assert_eq!(allowed(&mut reduction, below), 5000);
+        let safe = RecoveryProgress {
+            is_safe: true,
+            ..below
+        };
+        let mut reduction = RateReduction::new(100_000);
+        assert_eq!(allowed(&mut reduction, safe), 6000);
+        reduction.on_sent(6000);
+        // Never past ssthresh, by one byte neither.
+        for outstanding_bytes in [69_500, 69_999, 70_000] {
+            let near = RecoveryProgress {
+                outstanding_bytes,
+                ..safe
+            };
+            let mut reduction = reduction;
+            assert_eq!(allowed(&mut reduction, near), 70_000 - outstanding_bytes);
+        }
+    }
+
+    #[test]
+    fn a_partial_ack_permits_one_retransmission() {
+        let mut reduction = RateReduction::new(100_000);
+        reduction.on_sent(50_000);
+        assert_eq!(allowed(&mut reduction, PROGRESS), 0);
+        let partial = RecoveryProgress {
+            is_partial: true,
+            ..PROGRESS
+        };
+        assert_eq!(allowed(&mut reduction, partial), 1000);
     }
 }

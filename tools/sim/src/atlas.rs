@@ -15,7 +15,7 @@ use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
 use server::tls::Handshaker;
 use server::worker::Worker;
-use session::Conductor;
+use session::{Conductor, CongestionControl};
 use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
@@ -209,6 +209,8 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         http_port: Some(PORT),
         https_port: Some(SECURE_PORT),
         key_records_max: scenario.key_records_max,
+        // A quarter of all runs: fewer, since it is configured rarely.
+        congestion: CongestionControl::ALL[usize::from(scenario.fault_seed % 4 == 3)],
         // Either, so that runs cover both. No byte depends on it.
         aead_library: AeadLibrary::ALL[usize::from(!scenario.fault_seed.is_multiple_of(2))],
         is_sealing_emulated: false,

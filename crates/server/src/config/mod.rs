@@ -223,7 +223,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 32] = [
+pub static KEYS: [Key; 33] = [
     Key {
         name: "link",
         flag: "--link",
@@ -313,6 +313,17 @@ pub static KEYS: [Key; 32] = [
         },
         about: "User to become when started as root, once everything is opened. It must be able \
                 to read what is served. `root` stays root, with all its privileges.",
+    },
+    Key {
+        name: "congestion_control",
+        flag: "",
+        kind: Kind::Other {
+            unit: "string",
+            default: "`\"cubic\"`",
+            range: "`cubic`, `reno`",
+        },
+        about: "How a connection's window grows, and how far a loss reduces it: CUBIC (RFC 9438) or \
+                Reno (RFC 5681), which takes less beside other traffic.",
     },
     Key {
         name: "aead_library",
@@ -633,6 +644,7 @@ pub struct FileConfig {
     pub certificate: Option<Vec<CertificateTable>>,
     pub log_tls_secrets: Option<bool>,
     pub user: Option<String>,
+    pub congestion_control: Option<String>,
     pub aead_library: Option<String>,
     pub core_dumps: Option<bool>,
     pub workers: Option<i64>,

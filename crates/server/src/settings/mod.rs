@@ -14,6 +14,7 @@ use std::time::Duration;
 use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
 use link::ZeroCopy;
 use record::AeadLibrary;
+use session::CongestionControl;
 use tracing::level_filters::LevelFilter;
 
 use crate::access_log::AccessLogTarget;
@@ -91,6 +92,8 @@ pub struct Settings {
     pub(crate) is_sealing_emulated: bool,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
+    /// Congestion control of every connection.
+    pub congestion: CongestionControl,
     /// The library whose AEADs seal; `None`: the one that is faster on this processor.
     pub aead_library: Option<AeadLibrary>,
     /// Whether the process may be dumped and debugged.
@@ -229,6 +232,9 @@ impl Settings {
         check_workers(workers, &origin)?;
         let (aead_library, origin) = keys.pick(None, file.aead_library.take(), "", "aead_library");
         let aead_library = parse_aead_library(aead_library.as_deref(), &origin)?;
+        let congestion = file.congestion_control.take();
+        let (congestion, origin) = keys.pick(None, congestion, "", "congestion_control");
+        let congestion = parse_congestion(congestion.as_deref(), &origin)?;
         let replies = resolve_replies(&keys, args.cors, args.headers, &mut file)?;
         Ok(Self {
             path: args.path,
@@ -244,6 +250,7 @@ impl Settings {
             #[cfg(feature = "emulate")]
             is_sealing_emulated: false,
             user: resolve_user(&keys, args.user, file.user.take())?,
+            congestion,
             aead_library,
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),
@@ -707,6 +714,19 @@ fn parse_zero_copy(
             "write auto, on or off",
         )),
     }
+}
+
+/// The algorithm's name, as Linux spells it.
+fn parse_congestion(text: Option<&str>, origin: &Origin) -> Result<CongestionControl, Failure> {
+    let Some(name) = text else {
+        return Ok(CongestionControl::default());
+    };
+    CongestionControl::from_name(name).ok_or_else(|| {
+        Failure::refused(
+            format!("{origin} {name}: unknown algorithm"),
+            "write cubic or reno",
+        )
+    })
 }
 
 /// The library's name, or `auto`.

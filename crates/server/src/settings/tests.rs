@@ -5,6 +5,7 @@ use tracing::level_filters::LevelFilter;
 
 use link::ZeroCopy;
 use record::AeadLibrary;
+use session::CongestionControl;
 
 use super::{LinkChoice, MacSetting, Origin, Settings};
 use crate::access_log::AccessLogTarget;
@@ -97,6 +98,20 @@ fn zero_copy_is_left_to_the_link_forced_or_off() {
     assert_eq!(
         on_a_tap("on").unwrap_err(),
         "--zero-copy on: means nothing with a TAP; leave it out, or use --link packet:IFACE"
+    );
+}
+
+#[test]
+fn congestion_control_is_cubic_or_what_is_named() {
+    let algorithm = |text: &str| with_file(text).map(|settings| settings.congestion);
+    assert_eq!(algorithm(""), Ok(CongestionControl::Cubic));
+    for known in CongestionControl::ALL {
+        let text = format!("congestion_control = \"{}\"", known.name());
+        assert_eq!(algorithm(&text), Ok(known));
+    }
+    assert_eq!(
+        algorithm("congestion_control = \"bbr\""),
+        Err("atlas.toml: congestion_control bbr: unknown algorithm; write cubic or reno".into())
     );
 }
 

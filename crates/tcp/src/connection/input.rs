@@ -6,8 +6,11 @@ use wire::{TcpFlags, TcpRepr};
 use super::Connection;
 use super::spurious::is_stamped_before;
 use super::timers::{Acknowledgment, CHALLENGE_INTERVAL};
+use crate::congestion::{AckEvent, Controller as _};
 use crate::receive::Unacceptable;
-use crate::recovery::{DUPLICATE_THRESHOLD, RackContext, RateReduction, RecoveryState};
+use crate::recovery::{
+    DUPLICATE_THRESHOLD, RackContext, RateReduction, RecoveryProgress, RecoveryState,
+};
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 use crate::verdict::{Arrival, CloseReason, Outcome, SegmentDrop};
@@ -310,12 +313,12 @@ impl Connection {
         }
         let timeout_undone = self.check_spurious_timeout(ack, &delivery, duplicate);
         self.end_recovery(ack);
-        if self.sack_permitted {
-            self.detect_losses(now);
+        let has_new_loss = if self.sack_permitted {
+            self.detect_losses(now, &delivery)
         } else {
-            self.count_duplicates(&delivery, duplicate);
-        }
-        self.adjust_window(now, &delivery);
+            self.count_duplicates(&delivery, duplicate)
+        };
+        self.adjust_window(now, &delivery, has_new_loss);
         if delivery.advanced || delivery.bytes > 0 || self.flight.is_empty() {
             self.restart_retransmit(now);
         }
@@ -324,16 +327,15 @@ impl Connection {
 
     /// RACK's reordering timer fired: segments that did not arrive in time are now lost.
     pub(super) fn on_reordering_timeout(&mut self, now: Instant) {
-        let lost_before = self.flight.lost_bytes();
-        self.detect_losses(now);
-        if self.flight.lost_bytes() > lost_before {
-            self.adjust_window(now, &Delivery::default());
+        let delivery = Delivery::default();
+        if self.detect_losses(now, &delivery) {
+            self.adjust_window(now, &delivery, true);
             self.restart_retransmit(now);
         }
     }
 
-    /// RACK marks losses in the log; a first loss begins a recovery.
-    fn detect_losses(&mut self, now: Instant) {
+    /// RACK marks losses in the log; a first loss begins a recovery. Returns whether there were any.
+    fn detect_losses(&mut self, now: Instant, delivery: &Delivery) -> bool {
         let context = RackContext {
             is_recovering: self.recovery != RecoveryState::Open,
             segment_bytes: u64::from(self.segment_bytes),
@@ -342,12 +344,14 @@ impl Connection {
         let (lost, next) = self.rack.detect(now, &mut self.flight, &self.rtt, context);
         self.reordering = next;
         if lost > 0 {
-            self.begin_recovery(outstanding);
+            self.begin_recovery(outstanding + delivery.arrived);
         }
+        lost > 0
     }
 
     /// A loss was detected: reduces the window, once per round trip of data (RFC 6675 s5).
-    fn begin_recovery(&mut self, outstanding: u64) {
+    /// `flight_bytes`: what was outstanding before the ACK that showed it.
+    fn begin_recovery(&mut self, flight_bytes: u64) {
         if self.recovery != RecoveryState::Open {
             return;
         }
@@ -355,11 +359,11 @@ impl Connection {
         self.recover = Some(self.send.nxt);
         self.recovery = RecoveryState::Recovery {
             high: self.send.nxt,
-            reduction: RateReduction::new(outstanding),
+            reduction: RateReduction::new(flight_bytes),
         };
     }
 
-    /// RFC 6937 s3: without SACK each duplicate ACK counts as one segment delivered, and these are
+    /// RFC 9937 s5: without SACK each duplicate ACK counts as one segment delivered, and these are
     /// subtracted from the bytes that a later ACK covers.
     fn estimate_arrived(&self, delivery: &Delivery, duplicate: bool) -> u64 {
         let segment = u64::from(self.segment_bytes);
@@ -378,7 +382,8 @@ impl Connection {
     /// mean that the oldest segment is lost. After a timeout duplicate ACKs are ignored until more
     /// is acknowledged than was sent when the timer fired, because they may answer needless
     /// retransmissions (RFC 6582 s3.2, step 2).
-    fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) {
+    /// Returns whether it considers a segment lost.
+    fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) -> bool {
         if duplicate {
             self.duplicate_acks += 1;
         }
@@ -386,18 +391,20 @@ impl Connection {
         let third = self.duplicate_acks == DUPLICATE_THRESHOLD
             && self.recovery == RecoveryState::Open
             && self.recover.is_none_or(|recover| self.send.una > recover);
-        if third || partial {
-            let outstanding = self.outstanding_bytes();
+        let is_lost = third || partial;
+        if is_lost {
+            let flight_bytes = self.outstanding_bytes();
             self.flight.mark_head_lost(u64::from(self.segment_bytes));
-            self.begin_recovery(outstanding);
+            self.begin_recovery(flight_bytes);
         }
+        is_lost
     }
 
     /// Ends the recovery once everything is acknowledged that was outstanding when it began.
     fn end_recovery(&mut self, ack: StreamOffset) {
         match self.recovery {
             RecoveryState::Recovery { high, .. } if ack >= high => {
-                self.congestion.set_window(self.congestion.threshold());
+                self.congestion.on_recovered();
                 self.rack.on_recovery_end();
                 self.recovery = RecoveryState::Open;
             }
@@ -410,31 +417,30 @@ impl Connection {
         }
     }
 
-    fn adjust_window(&mut self, now: Instant, delivery: &Delivery) {
-        let outstanding = self.outstanding_bytes();
+    /// Tells the controller, or rate reduction, what an ACK or RACK's timer brought. `has_new_loss`:
+    /// it also showed that more was lost.
+    fn adjust_window(&mut self, now: Instant, delivery: &Delivery, has_new_loss: bool) {
+        let outstanding_bytes = self.outstanding_bytes();
         match &mut self.recovery {
             RecoveryState::Recovery { reduction, .. } => {
-                let threshold = self.congestion.threshold();
-                let segment = u64::from(self.segment_bytes);
-                let allowed = reduction.on_ack(delivery.arrived, outstanding, threshold, segment);
-                // RFC 6582 s3.2, step 3: a partial ACK permits the retransmission of one segment at
-                // once.
-                let partial = delivery.advanced && !self.sack_permitted;
-                let least = if partial { segment } else { 0 };
-                self.congestion.set_window(outstanding + allowed.max(least));
+                reduction.on_progress(&RecoveryProgress {
+                    delivered_bytes: delivery.arrived,
+                    outstanding_bytes,
+                    threshold: self.congestion.threshold(),
+                    segment_bytes: u64::from(self.segment_bytes),
+                    is_safe: delivery.advanced && !has_new_loss,
+                    is_partial: delivery.advanced && !self.sack_permitted,
+                });
             }
-            RecoveryState::Open | RecoveryState::Loss { .. } => {
-                // RFC 7661's criterion: the window may grow only if at least half of it is used.
-                let in_use = 2 * delivery.outstanding_before >= self.congestion.window();
-                // RFC 5681 s3.1: only cumulative ACKs open the window. A SACK above a hole may turn
-                // out to mean a loss.
-                if delivery.advanced && in_use {
-                    let rtt = self.rtt.smoothed().unwrap_or_default();
-                    self.congestion.on_ack(now, delivery.bytes, rtt);
-                } else if delivery.advanced {
-                    self.congestion.on_application_limited();
-                }
+            RecoveryState::Open | RecoveryState::Loss { .. } if delivery.advanced => {
+                self.congestion.on_ack(&AckEvent {
+                    now,
+                    bytes: delivery.bytes,
+                    outstanding_bytes: delivery.outstanding_before,
+                    rtt: self.rtt.smoothed().unwrap_or_default(),
+                });
             }
+            RecoveryState::Open | RecoveryState::Loss { .. } => {}
         }
     }
 
@@ -452,7 +458,7 @@ impl Connection {
             self.tail_probe = None;
             if self.recovery == RecoveryState::Open {
                 self.congestion.on_loss();
-                self.congestion.set_window(self.congestion.threshold());
+                self.congestion.on_recovered();
             }
         } else if duplicate {
             // The second copy, from a peer that does not report duplicates.

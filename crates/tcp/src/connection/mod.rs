@@ -23,7 +23,7 @@ mod timers;
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpOptions};
 
-use crate::congestion::Cubic;
+use crate::congestion::{Congestion, CongestionControl, Controller as _};
 use crate::flight::Flight;
 use crate::half_open::HalfOpen;
 use crate::receive::ReceiveState;
@@ -64,6 +64,8 @@ pub struct Config {
     pub fin_wait_2: Duration,
     /// How long an ACK may be delayed, to be sent with data (RFC 9293 s3.8.6.3: below 0.5 s).
     pub ack_delay: Duration,
+    /// Congestion control.
+    pub congestion: CongestionControl,
 }
 
 impl Default for Config {
@@ -76,6 +78,7 @@ impl Default for Config {
             orphan: Duration::from_secs(100),
             fin_wait_2: Duration::from_secs(60),
             ack_delay: Duration::from_millis(40),
+            congestion: CongestionControl::Cubic,
         }
     }
 }
@@ -90,7 +93,7 @@ pub struct Connection {
     receive: ReceiveState,
     flight: Flight,
     rtt: RttEstimator,
-    congestion: Cubic,
+    congestion: Congestion,
     rack: Rack,
     recovery: RecoveryState,
     /// Largest payload of one packet, bytes: the peer's MSS and the path's MTU, less options.
@@ -170,7 +173,7 @@ impl Connection {
             receive: ReceiveState::new(irs_next, half_open.window(), timestamps),
             flight: Flight::default(),
             rtt,
-            congestion: Cubic::new(segment_bytes),
+            congestion: Congestion::new(config.congestion, segment_bytes),
             rack: Rack::new(),
             recovery: RecoveryState::Open,
             segment_bytes,
@@ -339,10 +342,13 @@ impl Connection {
         self.retransmitted_bytes
     }
 
-    /// cwnd, bytes.
+    /// cwnd, bytes: that of rate reduction during a fast recovery, else the controller's.
     #[must_use]
-    pub const fn congestion_window(&self) -> u64 {
-        self.congestion.window()
+    pub fn congestion_window(&self) -> u64 {
+        match &self.recovery {
+            RecoveryState::Recovery { reduction, .. } => reduction.window(),
+            RecoveryState::Open | RecoveryState::Loss { .. } => self.congestion.window(),
+        }
     }
 
     /// SRTT; `None` before the first sample.

@@ -49,7 +49,7 @@ impl Connection {
     pub fn demand(&self) -> Option<Demand> {
         let outstanding = self.outstanding_bytes();
         let segment = u64::from(self.segment_bytes);
-        let window = self.congestion.window();
+        let window = self.congestion_window();
         let mut credit = window.saturating_sub(outstanding);
         if outstanding == 0 || self.tail_probe.is_some_and(|probe| probe.is_due) {
             // With nothing outstanding one segment may always be sent, because otherwise no ACK

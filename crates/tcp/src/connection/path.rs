@@ -12,6 +12,7 @@ use clock::{Duration, Instant};
 use wire::SeqNumber;
 
 use super::{Connection, SEGMENT_BYTES_MIN};
+use crate::congestion::Controller as _;
 use crate::stream::StreamOffset;
 
 /// Least time between two reductions of the packet size. If a path has two links with a small MTU,

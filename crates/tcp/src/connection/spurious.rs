@@ -17,15 +17,12 @@ use clock::Instant;
 
 use super::Connection;
 use super::input::Delivery;
-use crate::congestion::Snapshot;
+use crate::congestion::{Controller as _, Snapshot};
 use crate::recovery::RecoveryState;
 use crate::stream::{StreamOffset, StreamRange};
 
 /// Segments of new data that F-RTO sends to detect a spurious timeout (RFC 5682 s2.1, step 2b).
 const FRTO_NEW_SEGMENTS: u64 = 2;
-/// cwnd in segments after F-RTO's new data showed that the timeout was genuine (RFC 5682 s2.1, step
-/// 3a): the new data, and one retransmission.
-const FRTO_GENUINE_SEGMENTS: u64 = 3;
 
 /// The state before a timeout, kept until the timeout is known to be genuine or spurious.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,8 +142,7 @@ impl Connection {
             DetectionStep::SecondAck { .. }
                 if delivery.advanced || delivery.bytes > 0 || is_duplicate =>
             {
-                let segment = u64::from(self.segment_bytes);
-                self.congestion.set_window(FRTO_GENUINE_SEGMENTS * segment);
+                self.congestion.on_timeout_genuine();
                 TimeoutVerdict::Genuine
             }
             DetectionStep::FirstAck | DetectionStep::SecondAck { .. } => TimeoutVerdict::Undecided,

@@ -4,6 +4,7 @@
 use clock::{Duration, Instant};
 
 use super::{Connection, State};
+use crate::congestion::Controller as _;
 use crate::recovery::RecoveryState;
 use crate::send::Fin;
 use crate::stream::StreamOffset;

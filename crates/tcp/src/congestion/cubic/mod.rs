@@ -5,7 +5,8 @@
 
 use clock::{Duration, Instant};
 
-use super::{INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+use super::window::Window;
+use super::{AckEvent, Controller, GENUINE_TIMEOUT_SEGMENTS, Snapshot, WINDOW_BYTES_MAX};
 
 /// beta_cubic = 7/10 (RFC 9438 s4.6).
 const BETA_NUMERATOR: u64 = 7;
@@ -14,27 +15,14 @@ const BETA_DENOMINATOR: u64 = 10;
 /// its bound anyway, and the cube stays inside 128 bits.
 const EPOCH_MILLIS_MAX: u64 = 1 << 20;
 
-/// The growth of one connection's congestion window.
+/// The congestion window of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Cubic {
-    /// Sender maximum segment size (SMSS), bytes.
-    segment_bytes: u64,
-    /// cwnd, bytes.
-    window: u64,
-    /// ssthresh, bytes; `u64::MAX` before the first loss.
-    threshold: u64,
+    window: Window,
     /// W_max: the window just before the last reduction, bytes.
     window_max: u64,
     /// The present congestion-avoidance epoch; `None` until its first ACK.
     epoch: Option<Epoch>,
-}
-
-/// The state that a reduction of the window changes; see [`Cubic::restore`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Snapshot {
-    window: u64,
-    threshold: u64,
-    window_max: u64,
 }
 
 /// A period of congestion avoidance without a loss.
@@ -57,139 +45,21 @@ struct Epoch {
 }
 
 impl Cubic {
-    /// The initial window of RFC 6928 and no threshold.
-    #[must_use]
-    pub fn new(segment_bytes: u16) -> Self {
-        let segment_bytes = u64::from(segment_bytes);
+    pub(super) fn new(segment_bytes: u16) -> Self {
         Self {
-            segment_bytes,
-            window: INITIAL_WINDOW_SEGMENTS * segment_bytes,
-            threshold: u64::MAX,
+            window: Window::new(segment_bytes),
             window_max: 0,
             epoch: None,
         }
     }
 
-    /// cwnd, bytes.
-    #[must_use]
-    pub const fn window(&self) -> u64 {
-        self.window
-    }
-
-    /// ssthresh, bytes; `u64::MAX` before the first loss.
-    #[must_use]
-    pub const fn threshold(&self) -> u64 {
-        self.threshold
-    }
-
-    /// Whether cwnd is below ssthresh and grows by the bytes acknowledged.
-    #[must_use]
-    pub const fn is_slow_start(&self) -> bool {
-        self.window < self.threshold
-    }
-
-    /// The path MTU was reduced: segments are smaller from now on.
-    pub fn on_segment_bytes(&mut self, segment_bytes: u16) {
-        self.segment_bytes = u64::from(segment_bytes);
-    }
-
-    /// `bytes` were newly acknowledged outside recovery, while the sender was limited by cwnd.
-    pub fn on_ack(&mut self, now: Instant, bytes: u64, rtt: Duration) {
-        let mut left = bytes;
-        if self.is_slow_start() {
-            // Slow start ends at ssthresh, also within a large ACK: the rest of its bytes count for
-            // congestion avoidance (RFC 5681 s3.1; Linux).
-            let step = left.min(self.threshold - self.window);
-            self.window = (self.window + step).min(WINDOW_BYTES_MAX);
-            left -= step;
-        }
-        if left > 0 && !self.is_slow_start() {
-            let grown = self.avoid_congestion(now, left, rtt);
-            self.window = grown.min(WINDOW_BYTES_MAX);
-        }
-    }
-
-    /// The sender is application-limited. The time until it is limited by cwnd again does not count
-    /// for the cubic curve (RFC 9438 s5.8), because the window was not tested in it.
-    pub fn on_application_limited(&mut self) {
-        if let Some(epoch) = &mut self.epoch {
-            epoch.is_paused = true;
-        }
-    }
-
-    /// A loss was detected: sets ssthresh to beta times the window (RFC 9438 s4.6, s4.7). During the
-    /// recovery proportional rate reduction sets the window itself.
-    pub fn on_loss(&mut self) {
-        self.epoch = None;
-        // RFC 9438 s4.7, fast convergence: a flow that has a loss below its old maximum leaves room
-        // for newer flows.
-        self.window_max = if self.window < self.window_max {
-            self.window * (BETA_NUMERATOR + BETA_DENOMINATOR) / (2 * BETA_DENOMINATOR)
-        } else {
-            self.window
-        };
-        let least = THRESHOLD_SEGMENTS_MIN * self.segment_bytes;
-        self.threshold = (self.window * BETA_NUMERATOR / BETA_DENOMINATOR).max(least);
-    }
-
-    /// The retransmission timer fired: one segment, and slow start (RFC 5681 s3.1).
-    pub fn on_timeout(&mut self) {
-        self.on_loss();
-        self.window = self.segment_bytes;
-    }
-
-    /// The timer fired again, or during a recovery: one segment and slow start, but ssthresh stays as
-    /// it was set at the start of this loss event (RFC 5681 s3.1; Linux). The current window is no
-    /// measure of the path, because rate reduction or the first timeout set it.
-    pub fn on_timeout_again(&mut self) {
-        self.epoch = None;
-        self.window = self.segment_bytes;
-    }
-
-    /// The current cwnd, ssthresh and W_max.
-    #[must_use]
-    pub const fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            window: self.window,
-            threshold: self.threshold,
-            window_max: self.window_max,
-        }
-    }
-
-    /// Undoes the reduction since `before`, because there was no loss (RFC 4015 s3.2): the window is
-    /// the one before, or the current one if that is larger.
-    pub fn restore(&mut self, before: Snapshot) {
-        self.epoch = None;
-        self.window = self.window.max(before.window);
-        self.threshold = self.threshold.max(before.threshold);
-        self.window_max = before.window_max;
-    }
-
-    /// Sets the window, during a recovery and at its end.
-    pub fn set_window(&mut self, bytes: u64) {
-        self.window = bytes.clamp(self.segment_bytes, WINDOW_BYTES_MAX);
-    }
-
-    /// Nothing was sent for `timeouts` RTOs. The window is halved for each of them, but not below
-    /// the initial window (RFC 2861 s3.2). RFC 5681 s4.1 would reduce it to the initial window at
-    /// once, which costs three round trips of slow start after every pause of a player. ssthresh
-    /// becomes at least three quarters of the old window, so slow start leads back to it.
-    pub fn on_idle(&mut self, timeouts: u64) {
-        let restart = INITIAL_WINDOW_SEGMENTS * self.segment_bytes;
-        if timeouts == 0 || self.window <= restart {
-            return;
-        }
-        self.threshold = self.threshold.max(self.window - self.window / 4);
-        let halvings = u32::try_from(timeouts).unwrap_or(u32::MAX);
-        let halved = self.window.checked_shr(halvings).unwrap_or(0);
-        self.window = halved.max(restart);
-        self.epoch = None;
-    }
-
     /// One ACK of congestion avoidance; returns the new window.
     fn avoid_congestion(&mut self, now: Instant, bytes: u64, rtt: Duration) -> u64 {
-        let (window, segment_bytes, window_max) =
-            (self.window, self.segment_bytes, self.window_max);
+        let (window, segment_bytes, window_max) = (
+            self.window.bytes(),
+            self.window.segment_bytes(),
+            self.window_max,
+        );
         let epoch = self
             .epoch
             .get_or_insert_with(|| Epoch::new(now, window, window_max, segment_bytes));
@@ -202,6 +72,99 @@ impl Cubic {
         // RFC 9438 s4.4: per ACK, (target - cwnd) / cwnd segments; here by bytes acknowledged.
         let step = (target - window).saturating_mul(bytes) / window.max(1);
         (window + step).max(epoch.reno_window)
+    }
+
+    /// Sets cwnd as if the path had led to it.
+    #[cfg(test)]
+    pub(super) fn force_window(&mut self, bytes: u64) {
+        self.window.set(bytes);
+    }
+}
+
+impl Controller for Cubic {
+    fn window(&self) -> u64 {
+        self.window.bytes()
+    }
+
+    fn threshold(&self) -> u64 {
+        self.window.threshold()
+    }
+
+    fn on_ack(&mut self, ack: &AckEvent) {
+        if !self.window.is_tested(ack.outstanding_bytes) {
+            return self.on_application_limited();
+        }
+        let left = self.window.slow_start(ack.bytes);
+        if left > 0 {
+            let grown = self.avoid_congestion(ack.now, left, ack.rtt);
+            self.window.set(grown);
+        }
+    }
+
+    /// ssthresh is beta times the window (RFC 9438 s4.6, s4.7).
+    fn on_loss(&mut self) {
+        self.epoch = None;
+        let window = self.window.bytes();
+        // RFC 9438 s4.7, fast convergence: a flow that has a loss below its old maximum leaves room
+        // for newer flows.
+        self.window_max = if window < self.window_max {
+            window * (BETA_NUMERATOR + BETA_DENOMINATOR) / (2 * BETA_DENOMINATOR)
+        } else {
+            window
+        };
+        self.window
+            .reduce_threshold(window * BETA_NUMERATOR / BETA_DENOMINATOR);
+    }
+
+    fn on_recovered(&mut self) {
+        self.window.enter_avoidance();
+    }
+
+    fn on_timeout(&mut self) {
+        self.on_loss();
+        self.window.collapse();
+    }
+
+    fn on_timeout_again(&mut self) {
+        self.epoch = None;
+        self.window.collapse();
+    }
+
+    fn on_timeout_genuine(&mut self) {
+        let segment_bytes = self.window.segment_bytes();
+        self.window.set(GENUINE_TIMEOUT_SEGMENTS * segment_bytes);
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            window: self.window.bytes(),
+            threshold: self.window.threshold(),
+            window_max: self.window_max,
+        }
+    }
+
+    fn restore(&mut self, before: Snapshot) {
+        self.epoch = None;
+        self.window.restore(before.window, before.threshold);
+        self.window_max = before.window_max;
+    }
+
+    /// The time until the sender is limited by cwnd again does not count for the curve (RFC 9438
+    /// s5.8), because the window was not tested in it.
+    fn on_application_limited(&mut self) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.is_paused = true;
+        }
+    }
+
+    fn on_idle(&mut self, timeouts: u64) {
+        if self.window.decay(timeouts) {
+            self.epoch = None;
+        }
+    }
+
+    fn on_segment_bytes(&mut self, segment_bytes: u16) {
+        self.window.set_segment_bytes(segment_bytes);
     }
 }
 

@@ -2,10 +2,20 @@
 
 use clock::{Duration, Instant};
 
-use super::{Cubic, WINDOW_BYTES_MAX, cube_root};
+use super::{AckEvent, Controller as _, Cubic, WINDOW_BYTES_MAX, cube_root};
 
 const SEGMENT: u16 = 1000;
 const RTT: Duration = Duration::from_millis(100);
+
+/// An ACK of `bytes` with the window in use.
+fn ack(cubic: &mut Cubic, now: Instant, bytes: u64, rtt: Duration) {
+    cubic.on_ack(&AckEvent {
+        now,
+        bytes,
+        outstanding_bytes: cubic.window(),
+        rtt,
+    });
+}
 
 #[test]
 fn cube_root_is_exact_on_both_sides_of_a_cube() {
@@ -22,19 +32,19 @@ fn cube_root_is_exact_on_both_sides_of_a_cube() {
 fn starts_with_ten_segments_and_doubles_each_round() {
     let mut cubic = Cubic::new(SEGMENT);
     assert_eq!(cubic.window(), 10_000);
-    assert!(cubic.is_slow_start());
-    cubic.on_ack(Instant::ZERO, 10_000, RTT);
+    assert!(cubic.window.is_slow_start());
+    ack(&mut cubic, Instant::ZERO, 10_000, RTT);
     assert_eq!(cubic.window(), 20_000);
 }
 
 #[test]
 fn a_loss_sets_the_threshold_to_seven_tenths() {
     let mut cubic = Cubic::new(SEGMENT);
-    cubic.set_window(100_000);
+    cubic.force_window(100_000);
     cubic.on_loss();
     assert_eq!(cubic.threshold(), 70_000);
     // Fast convergence: a second loss below the old maximum remembers less than it had.
-    cubic.set_window(70_000);
+    cubic.force_window(70_000);
     cubic.on_loss();
     assert_eq!(cubic.threshold(), 49_000);
     assert_eq!(cubic.window_max, 59_500);
@@ -43,7 +53,7 @@ fn a_loss_sets_the_threshold_to_seven_tenths() {
 #[test]
 fn the_threshold_never_falls_below_two_segments() {
     let mut cubic = Cubic::new(SEGMENT);
-    cubic.set_window(2000);
+    cubic.force_window(2000);
     cubic.on_loss();
     assert_eq!(cubic.threshold(), 2000);
     cubic.on_timeout();
@@ -54,15 +64,15 @@ fn the_threshold_never_falls_below_two_segments() {
 #[test]
 fn the_window_is_back_at_its_maximum_after_k_and_beyond_it_later() {
     let mut cubic = Cubic::new(SEGMENT);
-    cubic.set_window(1_000_000);
+    cubic.force_window(1_000_000);
     cubic.on_loss();
-    cubic.set_window(cubic.threshold());
+    cubic.on_recovered();
     // K = cbrt(300 segments / 0.4) = 9.086 s.
     let mut now = Instant::from_millis(1);
     let rounds = |cubic: &mut Cubic, now: &mut Instant, count: u32| {
         for _ in 0..count {
             let window = cubic.window();
-            cubic.on_ack(*now, window, RTT);
+            ack(cubic, *now, window, RTT);
             *now += RTT;
         }
     };
@@ -84,13 +94,13 @@ fn the_window_is_back_at_its_maximum_after_k_and_beyond_it_later() {
 #[test]
 fn short_round_trips_grow_at_least_as_reno() {
     let mut cubic = Cubic::new(SEGMENT);
-    cubic.set_window(20_000);
+    cubic.force_window(20_000);
     cubic.on_loss();
-    cubic.set_window(cubic.threshold());
+    cubic.on_recovered();
     let mut now = Instant::from_millis(1);
     for _ in 0..40 {
         let window = cubic.window();
-        cubic.on_ack(now, window, Duration::from_millis(1));
+        ack(&mut cubic, now, window, Duration::from_millis(1));
         now += Duration::from_millis(1);
     }
     // 40 ms is nothing to the cubic curve; Reno's rule gives about half a segment a round.
@@ -102,7 +112,7 @@ fn the_window_has_a_greatest_size() {
     let mut cubic = Cubic::new(SEGMENT);
     for _ in 0..64 {
         let window = cubic.window();
-        cubic.on_ack(Instant::ZERO, window, RTT);
+        ack(&mut cubic, Instant::ZERO, window, RTT);
     }
     assert_eq!(cubic.window(), WINDOW_BYTES_MAX);
 }
@@ -110,14 +120,14 @@ fn the_window_has_a_greatest_size() {
 #[test]
 fn idleness_halves_the_window_for_each_timeout_down_to_the_initial_one() {
     let mut cubic = Cubic::new(SEGMENT);
-    cubic.set_window(5000);
+    cubic.force_window(5000);
     cubic.on_idle(100);
     assert_eq!(cubic.window(), 5000, "it is never raised");
-    cubic.set_window(50_000);
+    cubic.force_window(50_000);
     cubic.on_idle(0);
     assert_eq!(cubic.window(), 50_000);
     for (timeouts, window) in [(1, 25_000), (2, 12_500), (3, 10_000), (u64::MAX, 10_000)] {
-        cubic.set_window(50_000);
+        cubic.force_window(50_000);
         cubic.on_idle(timeouts);
         assert_eq!(cubic.window(), window, "after {timeouts}");
     }
@@ -127,10 +137,10 @@ fn idleness_halves_the_window_for_each_timeout_down_to_the_initial_one() {
 fn after_idleness_slow_start_leads_back_to_where_the_window_was() {
     let mut cubic = Cubic::new(SEGMENT);
     cubic.on_loss();
-    cubic.set_window(80_000);
+    cubic.force_window(80_000);
     cubic.on_idle(1);
     assert_eq!((cubic.window(), cubic.threshold()), (40_000, 60_000));
-    assert!(cubic.is_slow_start());
+    assert!(cubic.window.is_slow_start());
 }
 
 /// RFC 5681 s3.1: ssthresh is where slow start ends, however much one ACK acknowledges.
@@ -138,11 +148,11 @@ fn after_idleness_slow_start_leads_back_to_where_the_window_was() {
 fn one_large_ack_does_not_carry_slow_start_past_its_threshold() {
     let after = |bytes| {
         let mut cubic = Cubic::new(SEGMENT);
-        cubic.set_window(1_000_000);
+        cubic.force_window(1_000_000);
         cubic.on_timeout();
         assert_eq!((cubic.window(), cubic.threshold()), (1000, 700_000));
-        cubic.on_ack(Instant::from_millis(1), bytes, RTT);
-        (cubic.window(), cubic.is_slow_start())
+        ack(&mut cubic, Instant::from_millis(1), bytes, RTT);
+        (cubic.window(), cubic.window.is_slow_start())
     };
     assert_eq!(after(698_999), (699_999, true));
     assert_eq!(after(699_000), (700_000, false));
@@ -156,15 +166,15 @@ fn one_large_ack_does_not_carry_slow_start_past_its_threshold() {
 fn time_in_which_the_window_is_not_in_use_does_not_count() {
     let windows = |pause: Duration| {
         let mut cubic = Cubic::new(SEGMENT);
-        cubic.set_window(200_000);
+        cubic.force_window(200_000);
         cubic.on_loss();
-        cubic.set_window(cubic.threshold());
+        cubic.on_recovered();
         let mut now = Instant::from_millis(1);
         let mut windows = Vec::new();
         for round in 0..40 {
             let window = cubic.window();
             for _ in 0..10 {
-                cubic.on_ack(now, window / 10, RTT);
+                ack(&mut cubic, now, window / 10, RTT);
             }
             windows.push(cubic.window());
             if round == 20 && !pause.is_zero() {

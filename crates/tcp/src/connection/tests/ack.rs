@@ -2,6 +2,7 @@
 
 use super::Sent::{Ack, New};
 use super::{Driver, PEER, Peer, ack, millis};
+use crate::congestion::Controller as _;
 use crate::verdict::SegmentDrop;
 
 /// RFC 5961 s5.2: acceptable are SND.UNA - MAX.SND.WND to SND.NXT.
@@ -151,9 +152,9 @@ fn the_congestion_window_grows_only_if_half_of_it_was_in_use() {
 fn time_with_little_to_send_opens_no_window() {
     let mut driver = Driver::new();
     let congestion = &mut driver.connection.congestion;
-    congestion.set_window(40_000);
+    congestion.force_window(40_000);
     congestion.on_loss();
-    congestion.set_window(congestion.threshold());
+    congestion.on_recovered();
     let mut at = 0;
     let mut round = |driver: &mut Driver, bytes: u64| {
         driver.append(bytes);

@@ -2,6 +2,7 @@
 
 use super::Sent::{Again, New};
 use super::{Driver, PEER_WITHOUT_SACK, STAMPING_WITHOUT_SACK, ack, millis};
+use crate::congestion::Controller as _;
 use crate::recovery::RecoveryState;
 
 fn sending() -> Driver {
@@ -76,7 +77,7 @@ fn three_duplicates_resend_the_oldest_segment() {
     assert_eq!(driver.flush(), []);
 }
 
-/// RFC 6937 s3: without SACK each duplicate stands for a segment that arrived.
+/// RFC 9937 s5: without SACK each duplicate stands for a segment that arrived.
 #[test]
 fn duplicates_let_new_data_leave_at_the_reduced_rate() {
     let mut driver = sending();

@@ -2,6 +2,7 @@
 
 use super::Sent::{New, Probe};
 use super::{Config, Driver, PEER, START, ack, just_before, millis, sequence};
+use crate::congestion::CongestionControl;
 use crate::verdict::{CloseReason, Outcome, SegmentDrop};
 
 const CONFIG: Config = Config {
@@ -12,6 +13,7 @@ const CONFIG: Config = Config {
     orphan: millis(100_000),
     fin_wait_2: millis(60_000),
     ack_delay: millis(40),
+    congestion: CongestionControl::Cubic,
 };
 
 fn idle() -> Driver {

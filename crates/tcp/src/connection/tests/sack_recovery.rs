@@ -1,7 +1,8 @@
-//! Losses with peers that speak SACK: RFC 2018, 2883, 8985, and the pace of mending them, RFC 6937.
+//! Losses with peers that speak SACK: RFC 2018, 2883, 8985, and the pace of mending them, RFC 9937.
 
 use super::Sent::{Again, New};
 use super::{Config, Driver, PEER, ack, millis};
+use crate::congestion::Controller as _;
 use crate::flight::SegmentState;
 use crate::recovery::RecoveryState;
 use crate::verdict::{CloseReason, Outcome};
@@ -105,7 +106,7 @@ fn one_round_trip_of_losses_lowers_the_window_once() {
     let _ = driver.flush();
     driver.pass(millis(100)).accept(ack(10_000));
     assert_eq!(driver.connection.recovery, RecoveryState::Open);
-    // RFC 6937: ssthresh at the end, and what that ACK itself adds.
+    // RFC 9937: ssthresh at the end, and what that ACK itself adds.
     assert!((7000..8000).contains(&driver.window()));
 }
 
@@ -210,10 +211,10 @@ fn forty_segments_out() -> Driver {
     driver
 }
 
-/// RFC 6937: while the pipe is above ssthresh, seven leave for ten that arrive.
+/// RFC 9937: while the pipe is above ssthresh, seven leave for ten that arrive.
 #[test]
 fn rate_reduction_paces_what_leaves_by_what_arrives() {
-    // When the loss is sure, 39 are out and 28 shall be: 0.718 for each that arrives.
+    // Before the loss was sure, 40 were out, and 28 shall be.
     let mut driver = forty_segments_out();
     let mut left = Vec::new();
     for segment in 1..=12 {
@@ -224,15 +225,15 @@ fn rate_reduction_paces_what_leaves_by_what_arrives() {
         // The first two reports may be reordering: segment for segment.
         (1, &[New(70_000, 71_000)]),
         (2, &[New(71_000, 72_000)]),
-        // The first resend leaves at once, 0.28 too early.
+        // The first resend leaves at once, 0.3 too early.
         (3, &[Again(30_000, 31_000)]),
         (4, &[]),
         (5, &[New(72_000, 73_000)]),
         (6, &[]),
         (7, &[New(73_000, 74_000)]),
         (8, &[New(74_000, 75_000)]),
-        (9, &[New(75_000, 76_000)]),
-        (10, &[]),
+        (9, &[]),
+        (10, &[New(75_000, 76_000)]),
         (11, &[New(76_000, 77_000)]),
         (12, &[New(77_000, 78_000)]),
     ];
@@ -263,7 +264,14 @@ fn the_reordering_timer_begins_rate_reduction_too() {
     driver
         .pass(millis(100))
         .accept(ack(1000).sack(9000, 10_000));
-    assert_eq!(driver.flush(), [Again(1000, 3000)]);
+    // The ACK shows another loss, of what left before the retransmission: no more than arrived.
+    assert_eq!(driver.connection.flight.lost_bytes(), 9000);
+    assert_eq!(driver.flush(), [Again(1000, 2000)]);
+    // Nothing more is lost: a segment more than arrived.
+    driver
+        .pass(millis(100))
+        .accept(ack(2000).sack(9000, 10_000));
+    assert_eq!(driver.flush(), [Again(2000, 4000)]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use clock::Instant;
 
 use super::Sent::{Again, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, Peer, STAMPING_WITHOUT_SACK, ack, millis, range};
+use crate::congestion::Controller as _;
 use crate::recovery::RecoveryState;
 
 const STAMPING: Peer = Peer {

@@ -2,6 +2,7 @@
 
 use super::Sent::{Again, Fin, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, RTO, ack, just_before, millis};
+use crate::congestion::Controller as _;
 use crate::connection::timers::TimerKind;
 use crate::recovery::RecoveryState;
 

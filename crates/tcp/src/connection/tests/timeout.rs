@@ -7,6 +7,7 @@ use super::{
     Config, Driver, MSS, PEER, PEER_WITHOUT_SACK, RTO, STAMPING_WITHOUT_SACK, ack, just_before,
     millis, range,
 };
+use crate::congestion::Controller as _;
 use crate::recovery::RecoveryState;
 use crate::rtt::RTO_MAX;
 use crate::verdict::{CloseReason, Outcome};
@@ -131,7 +132,7 @@ fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
         .pass(millis(100))
         .accept(ack(at).sack(end - 3000, end));
     let _ = driver.flush();
-    assert_eq!(driver.window(), 4000);
+    assert_eq!(driver.window(), 3000);
     assert_eq!(driver.connection.congestion.threshold(), 36_400);
     while driver.connection.timeouts == 0 {
         let _ = driver.fire();

@@ -1,0 +1,114 @@
+//! cwnd and ssthresh, and what all algorithms do with them alike: slow start, the collapse after a
+//! timeout, the restart after an idle time, undo.
+
+use super::{INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+
+/// The two windows of one connection. Every change of cwnd passes through here, so its bounds hold
+/// whatever an algorithm computes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    segment_bytes: u64,
+    bytes: u64,
+    threshold: u64,
+}
+
+impl Window {
+    /// The initial window of RFC 6928 and no threshold.
+    pub(super) fn new(segment_bytes: u16) -> Self {
+        let segment_bytes = u64::from(segment_bytes);
+        Self {
+            segment_bytes,
+            bytes: INITIAL_WINDOW_SEGMENTS * segment_bytes,
+            threshold: u64::MAX,
+        }
+    }
+
+    /// cwnd, bytes.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// ssthresh, bytes.
+    pub(super) const fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
+    /// SMSS, bytes.
+    pub(super) const fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// Segments have this size from now on.
+    pub(super) fn set_segment_bytes(&mut self, segment_bytes: u16) {
+        self.segment_bytes = u64::from(segment_bytes);
+    }
+
+    /// Sets cwnd, within its bounds.
+    pub(super) fn set(&mut self, bytes: u64) {
+        self.bytes = bytes.clamp(self.segment_bytes, WINDOW_BYTES_MAX);
+    }
+
+    /// Whether an ACK that found `outstanding_bytes` tests the window: at least half of it was in use
+    /// (RFC 7661's criterion). A window that is not tested must not grow.
+    pub(super) const fn is_tested(&self, outstanding_bytes: u64) -> bool {
+        2 * outstanding_bytes >= self.bytes
+    }
+
+    /// Whether cwnd is below ssthresh and grows by the bytes acknowledged.
+    pub(super) const fn is_slow_start(&self) -> bool {
+        self.bytes < self.threshold
+    }
+
+    /// Slow start takes of `bytes` acknowledged what leads to ssthresh, also within a large ACK;
+    /// returns the rest, which counts for congestion avoidance (RFC 5681 s3.1; Linux).
+    pub(super) fn slow_start(&mut self, bytes: u64) -> u64 {
+        if !self.is_slow_start() {
+            return bytes;
+        }
+        let step = bytes.min(self.threshold - self.bytes);
+        self.set(self.bytes + step);
+        if self.is_slow_start() {
+            // At the window's greatest size, too.
+            return 0;
+        }
+        bytes - step
+    }
+
+    /// Sets ssthresh after a loss (RFC 5681 s3.1 eq. 4). cwnd follows at the end of the recovery.
+    pub(super) fn reduce_threshold(&mut self, bytes: u64) {
+        self.threshold = bytes.max(THRESHOLD_SEGMENTS_MIN * self.segment_bytes);
+    }
+
+    /// cwnd is ssthresh: at the end of a recovery.
+    pub(super) fn enter_avoidance(&mut self) {
+        self.set(self.threshold);
+    }
+
+    /// cwnd is one segment: the retransmission timer fired.
+    pub(super) fn collapse(&mut self) {
+        self.bytes = self.segment_bytes;
+    }
+
+    /// The windows are at least those before a reduction that turned out to be needless.
+    pub(super) fn restore(&mut self, bytes: u64, threshold: u64) {
+        self.bytes = self.bytes.max(bytes);
+        self.threshold = self.threshold.max(threshold);
+    }
+
+    /// Nothing was sent for `timeouts` RTOs. The window is halved for each of them, but not below
+    /// the initial window (RFC 2861 s3.2). RFC 5681 s4.1 would reduce it to the initial window at
+    /// once, which costs three round trips of slow start after every pause of a player. ssthresh
+    /// becomes at least three quarters of the old window, so slow start leads back to it. Returns
+    /// whether anything changed.
+    pub(super) fn decay(&mut self, timeouts: u64) -> bool {
+        let restart = INITIAL_WINDOW_SEGMENTS * self.segment_bytes;
+        if timeouts == 0 || self.bytes <= restart {
+            return false;
+        }
+        self.threshold = self.threshold.max(self.bytes - self.bytes / 4);
+        let halvings = u32::try_from(timeouts).unwrap_or(u32::MAX);
+        let halved = self.bytes.checked_shr(halvings).unwrap_or(0);
+        self.bytes = halved.max(restart);
+        true
+    }
+}
