@@ -177,6 +177,12 @@ pub trait Link {
         Err(CopyReason::Unsupported)
     }
 
+    /// Gives the memory of [`Link::borrow_slots`] back: in place of what the link put there are ordinary
+    /// pages with undefined content. Frames are copied from now on. Called when the link is not needed
+    /// any more, before the arena is dropped; a link that is dropped without it may take the kernel a
+    /// minute.
+    fn return_slots(&mut self) {}
+
     /// Names each slot that the device has read since it was lent.
     fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
         let _ = (now, sink);

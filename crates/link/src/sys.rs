@@ -232,6 +232,22 @@ pub(crate) fn set_receive_ring(
     set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
+/// Puts ordinary pages in place of what is mapped at `address`.
+///
+/// # Safety
+/// The pages are the caller's to replace: they are mapped, and no reference covers their bytes.
+pub(crate) unsafe fn map_ordinary_pages(address: usize, bytes: usize) -> Result<(), i32> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let place = std::ptr::without_provenance_mut(address);
+    // SAFETY: replaces pages of the caller's, by pages that are as good.
+    let mapped = unsafe { libc::mmap(place, bytes, protection, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
+    Ok(())
+}
+
 /// Makes a packet socket's transmit ring of one entry.
 pub(crate) fn set_transmit_ring(fd: BorrowedFd<'_>, entry_bytes: usize) -> Result<(), i32> {
     let bytes = u32::try_from(entry_bytes).map_err(|_| libc::EINVAL)?;

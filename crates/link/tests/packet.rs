@@ -283,6 +283,45 @@ fn a_frame_is_sent_from_its_slot_which_may_then_be_overwritten() {
     });
 }
 
+/// How many parts of the arena's memory are rings of packet sockets.
+fn mapped_rings(arena: &Arena) -> usize {
+    let slots = arena.slot_memory();
+    let start = slots.address().addr();
+    let end = start + slots.slot_count() as usize * slots.stride_bytes();
+    let is_ring = |line: &&str| {
+        let address = line.split('-').next().unwrap();
+        let address = usize::from_str_radix(address, 16).unwrap();
+        (start..end).contains(&address) && line.contains("socket:[")
+    };
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(is_ring).count()
+}
+
+#[test]
+fn returned_slots_are_ordinary_memory_and_frames_are_copied() {
+    in_namespace(|| {
+        let peer = connect();
+        // More slots than threads that close them, and not a multiple.
+        const SLOTS: u32 = 130;
+        let (mut arena, mut link) = lending(SLOTS);
+        assert_eq!(mapped_rings(&arena), SLOTS as usize);
+        link.return_slots();
+        assert_eq!(mapped_rings(&arena), 0);
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let body = pattern(8_192, 0);
+        let slot = filled(&mut arena, &body);
+        let mac = link.capabilities().mac;
+        let segment = Segment::new(mac, MacAddress([2; 6]), 40 + body.len());
+        let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
+        assert_eq!(sent, Ok(Sent::Copied));
+        let (_, frame) = socket.receive(is_large);
+        assert_eq!(frame[54..], body);
+        arena.release(slot.into_free());
+        // Again: there is nothing left to return.
+        link.return_slots();
+    });
+}
+
 #[test]
 fn a_frame_that_cannot_be_lent_is_copied() {
     in_namespace(|| {

@@ -418,6 +418,12 @@ impl Link for Packet {
         Ok(())
     }
 
+    fn return_slots(&mut self) {
+        if let Some(rings) = self.slot_rings.take() {
+            rings.end();
+        }
+    }
+
     fn give_back(&mut self, _now: Instant, sink: &mut dyn FnMut(u32)) {
         if let Some(rings) = &mut self.slot_rings {
             rings.give_back(sink);

@@ -7,6 +7,10 @@
 //! its payload (`PACKET_TX_HAS_OFF`). The kernel attaches the pages to the frame, and marks the entry
 //! available when the device has read it.
 //!
+//! Making and closing a ring waits for one or two RCU grace periods, which take 10 to 100 ms each. So
+//! [`RING_THREADS`] threads do it at once, and their grace periods are the same: 512 rings, one after the
+//! other, took 7 s to make and 16 s to close.
+//!
 //! It refuses frames that are not in one piece but for their headers, and slots on loan: those are
 //! copied. Bounded by: one descriptor for each slot; [`SlotMemory::lent_max`].
 //!
@@ -19,6 +23,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use memory::SlotMemory;
 use wire::Outgoing;
@@ -28,6 +33,9 @@ use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 
 /// Slots that are looked at in one [`SlotRings::give_back`]: devices complete frames nearly in order.
 const LOOKS_MAX: usize = 64;
+
+/// Threads that make or close rings at once.
+const RING_THREADS: usize = 64;
 
 /// Bytes of a slot's start that belong to the kernel: `struct tpacket2_hdr` and a `sockaddr_ll`.
 const KERNEL_BYTES: usize = 64;
@@ -72,6 +80,36 @@ fn entry_header(length: u32, offset: u16) -> [u8; 12] {
     bytes
 }
 
+/// Opens `count` sockets, each with a ring of one entry of `entry_bytes`.
+fn open_rings(
+    count: usize,
+    entry_bytes: usize,
+    open: &(impl Fn() -> Result<OwnedFd, i32> + Sync),
+) -> Result<Vec<OwnedFd>, i32> {
+    let open_ring = || {
+        let socket = open()?;
+        let fd = socket.as_fd();
+        sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VERSION, 1)?;
+        sys::set_integer(fd, libc::SOL_PACKET, PACKET_TX_HAS_OFF, 1)?;
+        sys::set_transmit_ring(fd, entry_bytes)?;
+        Ok(socket)
+    };
+    let share = count.div_ceil(RING_THREADS).max(1);
+    let shares: Vec<Result<Vec<OwnedFd>, i32>> = thread::scope(|scope| {
+        let open_share = |first: usize| {
+            let some = share.min(count - first);
+            scope.spawn(move || (0..some).map(|_| open_ring()).collect())
+        };
+        let threads: Vec<_> = (0..count).step_by(share).map(open_share).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("invariant: opening does not panic"))
+            .collect()
+    });
+    let shares: Vec<Vec<OwnedFd>> = shares.into_iter().collect::<Result<_, _>>()?;
+    Ok(shares.into_iter().flatten().collect())
+}
+
 /// One ring for each slot.
 #[derive(Debug)]
 pub(super) struct SlotRings {
@@ -96,15 +134,12 @@ impl SlotRings {
     pub(super) fn new(
         slots: SlotMemory,
         interface_index: i32,
-        open: impl Fn() -> Result<OwnedFd, i32>,
+        open: impl Fn() -> Result<OwnedFd, i32> + Sync,
     ) -> Result<Self, i32> {
-        let mut sockets = Vec::with_capacity(slots.slot_count() as usize);
-        for slot in 0..slots.slot_count() as usize {
-            let socket = open()?;
+        let count = slots.slot_count() as usize;
+        let sockets = open_rings(count, slots.stride_bytes(), &open)?;
+        for (slot, socket) in sockets.iter().enumerate() {
             let fd = socket.as_fd();
-            sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VERSION, 1)?;
-            sys::set_integer(fd, libc::SOL_PACKET, PACKET_TX_HAS_OFF, 1)?;
-            sys::set_transmit_ring(fd, slots.stride_bytes())?;
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
             let place = slots.address().wrapping_add(slot * slots.stride_bytes());
@@ -124,15 +159,41 @@ impl SlotRings {
                 return Err(sys::last_errno());
             }
             sys::bind_to_interface(fd, interface_index, 0)?;
-            sockets.push(socket);
         }
         Ok(Self {
             slots,
             sockets,
-            lent: VecDeque::with_capacity(slots.slot_count() as usize),
-            is_lent: vec![false; slots.slot_count() as usize],
+            lent: VecDeque::with_capacity(count),
+            is_lent: vec![false; count],
             is_stopped: false,
         })
+    }
+
+    /// Puts ordinary pages in place of the rings, and closes these. The arena must still be there, and
+    /// nothing may use a slot any more. Frames that the device has not read yet are still sent.
+    pub(super) fn end(self) {
+        let (start, stride) = (self.slots.address().addr(), self.slots.stride_bytes());
+        let mut rings: Vec<(usize, OwnedFd)> = (0..)
+            .map(|slot| start + slot * stride)
+            .zip(self.sockets)
+            .collect();
+        let share = rings.len().div_ceil(RING_THREADS).max(1);
+        thread::scope(|scope| {
+            while !rings.is_empty() {
+                let some = rings.split_off(rings.len().saturating_sub(share));
+                let close = move || {
+                    for (address, socket) in some {
+                        // A ring that stays mapped is closed by the kernel later.
+                        // SAFETY: one slot of the arena, which is still there; its bytes are not used
+                        // any more. The caller says both.
+                        let _ = unsafe { sys::map_ordinary_pages(address, stride) };
+                        drop(socket);
+                    }
+                };
+                // Without a thread the rings are closed when what was not spawned is dropped.
+                let _ = thread::Builder::new().spawn_scoped(scope, close);
+            }
+        });
     }
 
     /// Refuses all frames from now on. Slots on loan come back as before.

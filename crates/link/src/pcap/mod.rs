@@ -149,6 +149,10 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.borrow_slots(slots)
     }
 
+    fn return_slots(&mut self) {
+        self.link.return_slots();
+    }
+
     fn give_back(&mut self, now: Instant, sink: &mut dyn FnMut(u32)) {
         self.link.give_back(now, sink);
     }

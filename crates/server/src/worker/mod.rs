@@ -106,6 +106,13 @@ pub struct Worker<L: Link, D: Disk> {
     counters: Counters,
 }
 
+impl<L: Link, D: Disk> Drop for Worker<L, D> {
+    fn drop(&mut self) {
+        // The arena is there, and nothing looks into its slots any more.
+        self.link.return_slots();
+    }
+}
+
 /// Rounds since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counters {

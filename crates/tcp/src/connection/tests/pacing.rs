@@ -1,0 +1,128 @@
+//! When credit may be claimed: pacing (see [`crate::pacing`]).
+
+use clock::Instant;
+
+use super::{Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, just_before, millis};
+use crate::connection::Credit;
+use crate::verdict::Outcome;
+
+const WIDE: Peer = Peer {
+    window_shift: Some(7),
+    ..PEER
+};
+
+fn configured(is_paced: bool, rate_max: Option<u64>) -> Driver {
+    let config = Config {
+        is_paced,
+        rate_max,
+        ..Config::default()
+    };
+    Driver::configured(WIDE, config)
+}
+
+fn paced() -> Driver {
+    configured(true, None)
+}
+
+/// The time from which more may be claimed.
+fn from(driver: &Driver) -> Option<Instant> {
+    match driver.connection.credit(driver.now) {
+        Credit::From(at) => Some(at),
+        Credit::Nothing | Credit::Now(_) => None,
+    }
+}
+
+#[test]
+fn the_initial_window_is_one_burst() {
+    let mut driver = paced();
+    driver.append(100_000);
+    let _ = driver.flush();
+    assert_eq!(driver.connection.sent().0, INITIAL_WINDOW);
+    // The window is the limit, not the pacer.
+    assert_eq!(driver.connection.credit(driver.now), Credit::Nothing);
+}
+
+#[test]
+fn in_slow_start_two_windows_take_a_round_trip() {
+    let mut driver = paced();
+    driver.append(100_000);
+    let _ = driver.flush();
+    // 10 segments at 20 in a round trip of 100 ms: 50 ms, of which 1 ms may be ahead of the clock.
+    driver.pass(millis(10)).accept(ack(10_000).window(60_000));
+    let due = START + millis(49);
+    // SRTT is (7 * 100 + 10) / 8 ms now, but the schedule stays.
+    assert_eq!(from(&driver), Some(due));
+    driver.at(just_before(due));
+    assert_eq!(driver.demanded(), None);
+    driver.at(due);
+    // A quantum of 16 KiB, in whole segments.
+    assert_eq!(driver.demanded(), Some((10_000, 27_000)));
+}
+
+#[test]
+fn above_half_of_ssthresh_the_rate_is_six_fifths_of_the_window() {
+    let mut driver = paced();
+    driver.connection.congestion.force_window(100_000);
+    driver.append(1_000_000);
+    // 1.2 * 100 KB in 100 ms; slow start has twice the window.
+    let quantum = |driver: &Driver| driver.demand().map(|demand| demand.quantum_bytes);
+    assert_eq!(quantum(&driver), Some(17_000));
+    driver.connection.congestion.force_window(1_000_000);
+    assert_eq!(quantum(&driver), Some(80_000), "20 MB/s for 4 ms");
+    driver.connection.congestion.force_threshold(2_000_000);
+    assert_eq!(quantum(&driver), Some(48_000), "12 MB/s for 4 ms");
+    driver.connection.congestion.force_threshold(2_000_002);
+    assert_eq!(quantum(&driver), Some(80_000));
+}
+
+#[test]
+fn a_tail_probe_does_not_wait_for_the_pacer() {
+    let mut driver = configured(true, Some(1000));
+    driver.append(20_000);
+    let _ = driver.flush();
+    assert!(from(&driver).is_none() && driver.demanded().is_none());
+    // The rate allows one segment a second; the probe is due after 2 SRTT.
+    driver.pass(millis(202));
+    assert_eq!(driver.expire(), Outcome::Open);
+    assert_eq!(driver.demanded(), Some((10_000, 11_000)));
+}
+
+#[test]
+fn what_is_returned_may_be_claimed_again_at_once() {
+    let mut driver = paced();
+    driver.append(100_000);
+    let claim = driver.claim();
+    driver.connection.return_claim(claim, false);
+    assert_eq!(driver.demanded(), Some((0, INITIAL_WINDOW)));
+}
+
+#[test]
+fn without_pacing_the_window_alone_decides() {
+    let mut driver = configured(false, None);
+    driver.append(100_000);
+    let _ = driver.flush();
+    driver.pass(millis(1)).accept(ack(10_000).window(60_000));
+    assert_eq!(driver.demanded(), Some((10_000, 30_000)));
+}
+
+#[test]
+fn a_greatest_rate_holds_without_pacing_too() {
+    let mut driver = configured(false, Some(100_000));
+    driver.append(100_000);
+    let _ = driver.flush();
+    driver.pass(millis(1)).accept(ack(10_000).window(60_000));
+    // 10 KB at 100 KB a second.
+    assert_eq!(from(&driver), Some(START + millis(99)));
+}
+
+#[test]
+fn lost_bytes_wait_for_the_pacer_too() {
+    let mut driver = configured(true, Some(10_000));
+    driver.append(INITIAL_WINDOW);
+    let _ = driver.flush();
+    // Everything but the first segment arrives; what was sent takes a second at 10 KB/s.
+    driver.pass(millis(100)).accept(ack(0).sack(1000, 10_000));
+    assert_eq!(from(&driver), Some(START + millis(999)));
+    driver.at(START + millis(999));
+    assert_eq!(driver.flush(), [Sent::Again(0, 1000)]);
+}
