@@ -6,7 +6,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-use core::ops::{Add, AddAssign};
+use core::ops::{Add, AddAssign, Sub};
 pub use core::time::Duration;
 
 /// A moment: nanoseconds since the worker started. Never decreases between two calls into a room.
@@ -69,6 +69,16 @@ impl Add<Duration> for Instant {
     fn add(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at [`Instant::ZERO`].
+    fn sub(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
     }
 }
 

@@ -367,7 +367,7 @@ fn conductor_config<L: Link>(
         https_port: settings.https.as_ref().map(|https| https.port),
         // The limit of the cipher suite applies as well.
         key_records_max: settings.limits.tls_key_records_max.unwrap_or(u64::MAX),
-        congestion: settings.congestion,
+        tcp: settings.tcp,
         aead_library,
         is_sealing_emulated: settings.is_sealing_emulated(),
         connections_max: settings.limits.connections_max,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use tcp::{Connection, StreamOffset, StreamRange};
+use tcp::{Connection, Credit, StreamOffset, StreamRange};
 use wire::{Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
@@ -132,9 +132,13 @@ impl Client {
         room(&self.input)
     }
 
-    /// Whether a read could be planned for this connection now.
-    pub(crate) fn wants_fetch(&self) -> bool {
-        self.fetches.len() < FETCHES_MAX && self.tcp.demand().is_some()
+    /// What may be fetched for this connection, and when.
+    pub(crate) fn credit(&self, now: Instant) -> Credit {
+        if self.fetches.len() < FETCHES_MAX {
+            self.tcp.credit(now)
+        } else {
+            Credit::Nothing
+        }
     }
 
     /// Whether something can be sent.

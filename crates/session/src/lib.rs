@@ -43,6 +43,7 @@ pub use conductor::Conductor;
 pub use counters::Counters;
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
+pub use tcp::Config as TcpConfig;
 pub use tcp::congestion::CongestionControl;
 pub use warning::Warning;
 
@@ -67,8 +68,8 @@ pub struct Config {
     /// Records one key seals before a KeyUpdate, at most; the algorithm may set less
     /// ([`record::Algorithm::records_max`]).
     pub key_records_max: u64,
-    /// Congestion control of every connection.
-    pub congestion: CongestionControl,
+    /// What every TCP connection is like.
+    pub tcp: TcpConfig,
     /// The library whose AEADs seal.
     pub aead_library: record::AeadLibrary,
     /// Emulates sealing on the plain-HTTP port: objects are sealed under a public key, which costs

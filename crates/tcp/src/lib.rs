@@ -19,6 +19,7 @@ pub mod connection;
 pub mod flight;
 pub mod half_open;
 pub mod listener;
+pub mod pacing;
 pub mod receive;
 pub mod recovery;
 pub mod rtt;
@@ -29,7 +30,7 @@ pub mod time_wait;
 pub mod timer_queue;
 pub mod verdict;
 
-pub use connection::{Config, Connection, Control, Demand, State};
+pub use connection::{Config, Connection, Control, Credit, Demand, State};
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;
 pub use stream::{StreamOffset, StreamRange};

@@ -49,6 +49,13 @@ pub static TLS_KEY_RECORDS_MAX: Number = Number {
     default: DefaultValue::Said("2^23 with AES-GCM, else none"),
     ..number("tls_key_records_max", "records", None, 64..=1 << 23)
 };
+/// Most that one connection is sent.
+pub static CONNECTION_RATE_MAX: Number = number(
+    "connection_rate_max",
+    "bytes a second",
+    None,
+    10_000..=100_000_000_000,
+);
 /// Worker threads.
 pub static WORKERS: Number = number("workers", "threads", Some(1), 1..=1);
 /// Connections at once; half-open ones are bounded apart.
@@ -223,7 +230,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 33] = [
+pub static KEYS: [Key; 35] = [
     Key {
         name: "link",
         flag: "--link",
@@ -325,6 +332,19 @@ pub static KEYS: [Key; 33] = [
         about: "How a connection's window grows, and how far a loss reduces it: CUBIC (RFC 9438) or \
                 Reno (RFC 5681), which takes less beside other traffic.",
     },
+    Key::switch(
+        "pacing",
+        "`true`",
+        "Whether what the congestion window permits is sent over a round trip, and read from the disk \
+         just in time, or at once. Bursts fill the buffers of slow links. `false` costs less where \
+         all clients have fast ones.",
+    ),
+    Key::number(
+        &CONNECTION_RATE_MAX,
+        "",
+        "Most that one connection is sent. Every reply has it, and a client may have several \
+         connections.",
+    ),
     Key {
         name: "aead_library",
         flag: "",
@@ -645,6 +665,8 @@ pub struct FileConfig {
     pub log_tls_secrets: Option<bool>,
     pub user: Option<String>,
     pub congestion_control: Option<String>,
+    pub pacing: Option<bool>,
+    pub connection_rate_max: Option<i64>,
     pub aead_library: Option<String>,
     pub core_dumps: Option<bool>,
     pub workers: Option<i64>,

@@ -92,8 +92,8 @@ pub struct Settings {
     pub(crate) is_sealing_emulated: bool,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
-    /// Congestion control of every connection.
-    pub congestion: CongestionControl,
+    /// What every TCP connection is like.
+    pub tcp: session::TcpConfig,
     /// The library whose AEADs seal; `None`: the one that is faster on this processor.
     pub aead_library: Option<AeadLibrary>,
     /// Whether the process may be dumped and debugged.
@@ -250,7 +250,13 @@ impl Settings {
             #[cfg(feature = "emulate")]
             is_sealing_emulated: false,
             user: resolve_user(&keys, args.user, file.user.take())?,
-            congestion,
+            tcp: session::TcpConfig {
+                congestion,
+                is_paced: file.pacing.unwrap_or(true),
+                rate_max: keys
+                    .limit_if_any(file.connection_rate_max, &config::CONNECTION_RATE_MAX)?,
+                ..session::TcpConfig::default()
+            },
             aead_library,
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),

@@ -103,7 +103,7 @@ fn zero_copy_is_left_to_the_link_forced_or_off() {
 
 #[test]
 fn congestion_control_is_cubic_or_what_is_named() {
-    let algorithm = |text: &str| with_file(text).map(|settings| settings.congestion);
+    let algorithm = |text: &str| with_file(text).map(|settings| settings.tcp.congestion);
     assert_eq!(algorithm(""), Ok(CongestionControl::Cubic));
     for known in CongestionControl::ALL {
         let text = format!("congestion_control = \"{}\"", known.name());
@@ -113,6 +113,21 @@ fn congestion_control_is_cubic_or_what_is_named() {
         algorithm("congestion_control = \"bbr\""),
         Err("atlas.toml: congestion_control bbr: unknown algorithm; write cubic or reno".into())
     );
+}
+
+#[test]
+fn pacing_is_on_unless_it_is_switched_off() {
+    let is_paced = |text: &str| with_file(text).unwrap().tcp.is_paced;
+    assert!(is_paced(""));
+    assert!(is_paced("pacing = true"));
+    assert!(!is_paced("pacing = false"));
+}
+
+#[test]
+fn a_connection_has_no_greatest_rate_unless_one_is_given() {
+    let rate_max = |text: &str| with_file(text).unwrap().tcp.rate_max;
+    assert_eq!(rate_max(""), None);
+    assert_eq!(rate_max("connection_rate_max = 5_000_000"), Some(5_000_000));
 }
 
 #[test]
@@ -202,6 +217,7 @@ fn each_limit_holds_on_both_sides() {
         ("slots", 16, 65_536),
         ("disk_queue_depth", 1, 4_096),
         ("coalesce_us", 0, 10_000),
+        ("connection_rate_max", 10_000, 100_000_000_000_i64),
         ("objects_max", 1, 65_000),
         ("tls_key_records_max", 64, 8_388_608),
         ("head_timeout_seconds", 1, 3_600),

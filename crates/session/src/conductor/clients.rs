@@ -131,10 +131,7 @@ impl Conductor {
             HalfOpenVerdict::Forget => self.remove_half_open(index),
             HalfOpenVerdict::Establish => {
                 self.remove_half_open(index);
-                let config = tcp::Config {
-                    congestion: self.config.congestion,
-                    ..tcp::Config::default()
-                };
+                let config = self.config.tcp;
                 let connection = Connection::new(config, &half_open, now, segment.window);
                 self.next_serial = self.next_serial.wrapping_add(1);
                 let mut client = Client::new(

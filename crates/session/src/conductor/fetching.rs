@@ -2,6 +2,7 @@
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
+use tcp::Credit;
 
 use super::Conductor;
 use crate::client::Client;
@@ -21,11 +22,13 @@ impl Conductor {
             let Some(client) = self.clients.entry_mut(index) else {
                 continue;
             };
-            if !client.wants_fetch() {
-                continue;
-            }
-            let Some(demand) = client.tcp.demand() else {
-                continue;
+            let demand = match client.credit(now) {
+                Credit::Now(demand) => demand,
+                Credit::From(at) => {
+                    self.timers.set(index, at);
+                    continue;
+                }
+                Credit::Nothing => continue,
             };
             if !demand.is_retransmission && !self.is_key_good(index, demand.range.start) {
                 continue;
@@ -67,9 +70,11 @@ impl Conductor {
             let slot = plan.read.and_then(|_| arena.reserve());
             self.next_fetch = self.next_fetch.wrapping_add(1);
             let id = self.next_fetch;
-            let read = client.begin(id, plan, index, slot);
-            if client.wants_fetch() {
-                self.readers.push(index);
+            let read = client.begin(now, id, plan, index, slot);
+            match client.credit(now) {
+                Credit::Now(_) => self.readers.push(index),
+                Credit::From(at) => self.timers.set(index, at),
+                Credit::Nothing => {}
             }
             if client.wants_transmit() {
                 self.writers.push(index);
@@ -184,12 +189,13 @@ impl Client {
     /// Claims the plan's bytes; returns the read it needs.
     fn begin(
         &mut self,
+        now: Instant,
         id: u32,
         plan: FetchPlan,
         index: u32,
         slot: Option<FreeSlot>,
     ) -> Option<ReadPlan> {
-        self.tcp.claim(plan.range, plan.is_retransmission);
+        self.tcp.claim(now, plan.range, plan.is_retransmission);
         let state = match slot {
             Some(_) => FetchState::Reading,
             None => FetchState::Ready(None),

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use clock::Instant;
 use memory::Arena;
 use record::Sealer;
-use tcp::{HalfOpen, Listener, Table, TimeWaitTable, TimerQueue};
+use tcp::{Credit, HalfOpen, Listener, Table, TimeWaitTable, TimerQueue};
 use wire::Route;
 
 use crate::address::Defense;
@@ -294,13 +294,19 @@ impl Conductor {
         }
         client.tcp.set_receive_window(client.input_room());
         client.read_waits = client.read_waits.filter(|until| *until > now);
-        if client.read_waits.is_none() && client.wants_fetch() {
-            self.readers.push(index);
-        }
+        let paced_until = match client.credit(now) {
+            Credit::Now(_) if client.read_waits.is_none() => {
+                self.readers.push(index);
+                None
+            }
+            Credit::From(at) => Some(at),
+            Credit::Now(_) | Credit::Nothing => None,
+        };
         if client.wants_transmit() {
             self.writers.push(index);
         }
-        match client.deadline(&self.config) {
+        let deadline = client.deadline(&self.config).into_iter().chain(paced_until);
+        match deadline.min() {
             Some(deadline) => self.timers.set(index, deadline.max(now)),
             None => self.timers.clear(index),
         }

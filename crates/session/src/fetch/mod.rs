@@ -10,9 +10,9 @@
 //! * Over TLS whole records are read, even if only a part of one is sent, because only a whole
 //!   record can be sealed. New data ends with a record if at least one fits, and waits for credit
 //!   for its first record if the window can hold two.
-//! * New data waits while bytes are outstanding and the credit is below a third of the window and
-//!   below one full fetch. ACKs that arrive together then cause one read instead of many, and more
-//!   than two thirds of the window are still outstanding meanwhile.
+//! * New data waits while bytes are outstanding and the credit is below a third of the window, below
+//!   one full fetch and below the pacing quantum. ACKs that arrive together then cause one read
+//!   instead of many, and more than two thirds of the window are still outstanding meanwhile.
 
 use memory::FilledSlot;
 use tcp::{Demand, StreamOffset, StreamRange};
@@ -255,6 +255,7 @@ fn is_worth_waiting(
         < limits
             .worthwhile_bytes()
             .min(demand.window_bytes / WINDOW_SHARE)
+            .min(demand.quantum_bytes)
 }
 
 #[cfg(test)]

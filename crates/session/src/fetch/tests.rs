@@ -40,6 +40,7 @@ fn demand(start: u64, end: u64) -> Demand {
         is_retransmission: false,
         outstanding_bytes: 0,
         window_bytes: 1 << 20,
+        quantum_bytes: u64::MAX,
     }
 }
 
@@ -127,6 +128,19 @@ fn small_credit_waits_only_while_something_is_outstanding() {
     };
     assert!(plan(&plenty(LIMITS.worthwhile_bytes() - 1), &stream, LIMITS).is_none());
     assert!(plan(&plenty(LIMITS.worthwhile_bytes()), &stream, LIMITS).is_some());
+}
+
+#[test]
+fn a_pacing_quantum_is_enough() {
+    let stream = stream(0, 400_000, 4096);
+    let mut wanted = Demand {
+        outstanding_bytes: 1,
+        quantum_bytes: 20_000,
+        ..demand(HEAD, HEAD + 20_000)
+    };
+    assert!(plan(&wanted, &stream, LIMITS).is_some());
+    wanted.quantum_bytes = 20_001;
+    assert!(plan(&wanted, &stream, LIMITS).is_none());
 }
 
 #[test]

@@ -14,6 +14,8 @@ use clock::{Duration, Instant};
 use cubic::Cubic;
 use reno::Reno;
 
+use crate::pacing::PacingRate;
+
 /// Initial window in segments (RFC 6928 s2).
 pub const INITIAL_WINDOW_SEGMENTS: u64 = 10;
 /// Greatest congestion window, bytes. 16 MiB is enough for 10 Gb/s at an RTT of 13 ms. It bounds the
@@ -86,6 +88,9 @@ pub trait Controller {
     /// ssthresh, bytes; `u64::MAX` before the first loss. A fast recovery aims for it.
     fn threshold(&self) -> u64;
 
+    /// How fast to send while the round trip takes `rtt`.
+    fn pacing_rate(&self, rtt: Duration) -> PacingRate;
+
     /// Bytes were acknowledged.
     fn on_ack(&mut self, ack: &AckEvent);
 
@@ -143,6 +148,15 @@ impl Congestion {
         }
     }
 
+    /// Sets ssthresh as if a loss had.
+    #[cfg(test)]
+    pub(crate) fn force_threshold(&mut self, bytes: u64) {
+        match self {
+            Self::Cubic(cubic) => cubic.force_threshold(bytes),
+            Self::Reno(reno) => reno.force_threshold(bytes),
+        }
+    }
+
     /// Sets cwnd as if the path had led to it.
     #[cfg(test)]
     pub(crate) fn force_window(&mut self, bytes: u64) {
@@ -170,6 +184,10 @@ impl Controller for Congestion {
 
     fn threshold(&self) -> u64 {
         of_algorithm!(self, controller => controller.threshold())
+    }
+
+    fn pacing_rate(&self, rtt: Duration) -> PacingRate {
+        of_algorithm!(self, controller => controller.pacing_rate(rtt))
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {

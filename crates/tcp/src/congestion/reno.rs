@@ -1,8 +1,11 @@
 //! Reno (RFC 5681), with bytes counted (RFC 3465): one segment for each window acknowledged, half
 //! after a loss.
 
+use clock::Duration;
+
 use super::window::Window;
 use super::{AckEvent, Controller, GENUINE_TIMEOUT_SEGMENTS, Snapshot};
+use crate::pacing::PacingRate;
 
 /// The congestion window of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,12 @@ impl Reno {
         }
     }
 
+    /// Sets ssthresh as if a loss had.
+    #[cfg(test)]
+    pub(super) fn force_threshold(&mut self, bytes: u64) {
+        self.window.reduce_threshold(bytes);
+    }
+
     /// Sets cwnd as if the path had led to it.
     #[cfg(test)]
     pub(super) fn force_window(&mut self, bytes: u64) {
@@ -34,6 +43,10 @@ impl Controller for Reno {
 
     fn threshold(&self) -> u64 {
         self.window.threshold()
+    }
+
+    fn pacing_rate(&self, rtt: Duration) -> PacingRate {
+        self.window.pacing_rate(rtt)
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {

@@ -1,7 +1,10 @@
 //! cwnd and ssthresh, and what all algorithms do with them alike: slow start, the collapse after a
 //! timeout, the restart after an idle time, undo.
 
+use clock::Duration;
+
 use super::{INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+use crate::pacing::PacingRate;
 
 /// The two windows of one connection. Every change of cwnd passes through here, so its bounds hold
 /// whatever an algorithm computes.
@@ -57,6 +60,18 @@ impl Window {
     /// Whether cwnd is below ssthresh and grows by the bytes acknowledged.
     pub(super) const fn is_slow_start(&self) -> bool {
         self.bytes < self.threshold
+    }
+
+    /// The window in each round trip of `rtt`, and more, so that the window is the limit and not the
+    /// rate: twice as much while slow start doubles the window, later a fifth more (as Linux, whose
+    /// ratios are 200 and 120 %).
+    pub(super) fn pacing_rate(&self, rtt: Duration) -> PacingRate {
+        let bytes = if self.bytes < self.threshold / 2 {
+            2 * self.bytes
+        } else {
+            self.bytes + self.bytes / 5
+        };
+        PacingRate::of(bytes, rtt)
     }
 
     /// Slow start takes of `bytes` acknowledged what leads to ssthresh, also within a large ACK;

@@ -4,7 +4,7 @@
 //!
 //! 1. [`Connection::handle_segment`], [`Connection::handle_timeout`]: input.
 //! 2. [`Connection::append`], [`Connection::finish`]: the session sets the length of its stream.
-//! 3. [`Connection::demand`]: which bytes may be sent now. [`Connection::claim`] takes them, the
+//! 3. [`Connection::credit`]: which bytes may be sent, and from when. [`Connection::claim`] takes them, the
 //!    session fetches them, and [`Connection::admit`] returns the part that must still be sent.
 //! 4. [`Connection::segment`] returns the header; [`Connection::on_transmitted`] is called once the
 //!    segment was sent. Timers and RTT samples start here and not at the claim.
@@ -26,6 +26,7 @@ use wire::{SeqNumber, TcpOptions};
 use crate::congestion::{Congestion, CongestionControl, Controller as _};
 use crate::flight::Flight;
 use crate::half_open::HalfOpen;
+use crate::pacing::Pacer;
 use crate::receive::ReceiveState;
 use crate::recovery::{Rack, RecoveryState};
 use crate::rtt::RttEstimator;
@@ -34,7 +35,7 @@ use crate::stream::StreamOffset;
 use crate::table::FourTuple;
 
 pub use closing::State;
-pub use output::{Control, Demand};
+pub use output::{Control, Credit, Demand};
 pub use path::PATH_REPORT_INTERVAL;
 use path::PathReport;
 use spurious::TimeoutRecord;
@@ -45,7 +46,7 @@ use timers::{Acknowledgment, TailProbe, TimerKind};
 pub const SEGMENT_BYTES_MIN: u16 = 536;
 
 /// How connections behave; the same for all of a worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Idle time before the first keep-alive probe (RFC 9293 s3.8.4).
     pub keep_alive_idle: Duration,
@@ -66,6 +67,10 @@ pub struct Config {
     pub ack_delay: Duration,
     /// Congestion control.
     pub congestion: CongestionControl,
+    /// Whether what the congestion window permits is spread over a round trip ([`crate::pacing`]).
+    pub is_paced: bool,
+    /// Most bytes a second; `None`: as congestion control permits.
+    pub rate_max: Option<u64>,
 }
 
 impl Default for Config {
@@ -79,6 +84,8 @@ impl Default for Config {
             fin_wait_2: Duration::from_secs(60),
             ack_delay: Duration::from_millis(40),
             congestion: CongestionControl::Cubic,
+            is_paced: true,
+            rate_max: None,
         }
     }
 }
@@ -94,6 +101,7 @@ pub struct Connection {
     flight: Flight,
     rtt: RttEstimator,
     congestion: Congestion,
+    pacer: Pacer,
     rack: Rack,
     recovery: RecoveryState,
     /// Largest payload of one packet, bytes: the peer's MSS and the path's MTU, less options.
@@ -174,6 +182,7 @@ impl Connection {
             flight: Flight::default(),
             rtt,
             congestion: Congestion::new(config.congestion, segment_bytes),
+            pacer: Pacer::new(),
             rack: Rack::new(),
             recovery: RecoveryState::Open,
             segment_bytes,

@@ -5,6 +5,8 @@ use wire::{TcpFlags, TcpRepr};
 
 use super::Connection;
 use super::timers::Acknowledgment;
+use crate::congestion::Controller as _;
+use crate::pacing::PacingRate;
 use crate::recovery::RecoveryState;
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
@@ -14,6 +16,18 @@ use crate::stream::{StreamOffset, StreamRange};
 /// again, so a peer that opens its window by two bytes an ACK would make us read thousands of times
 /// what we send. A receiver whose whole window is smaller is served when the override timer fires.
 pub(super) const SMALL_DEMAND_BYTES: u64 = 536;
+
+/// What the peer's window, congestion control and pacing permit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Credit {
+    /// Nothing may be sent until something arrives or a timer fires.
+    Nothing,
+    /// Something may be sent from this time on; pacing forbids it before.
+    From(Instant),
+    /// These bytes may be sent now.
+    Now(Demand),
+}
 
 /// Bytes that may be sent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +42,8 @@ pub struct Demand {
     pub outstanding_bytes: u64,
     /// The lesser of the congestion window and the peer's window, bytes.
     pub window_bytes: u64,
+    /// Most bytes of one demand, by pacing: waiting brings no larger one. `u64::MAX` without pacing.
+    pub quantum_bytes: u64,
 }
 
 /// A segment without data.
@@ -43,10 +59,22 @@ pub enum Control {
 }
 
 impl Connection {
-    /// Which bytes may be sent now; `None` if none may. This changes no state;
-    /// [`Connection::claim`] takes the bytes.
-    #[must_use]
-    pub fn demand(&self) -> Option<Demand> {
+    /// Which bytes may be sent, and when. This changes no state; [`Connection::claim`] takes the
+    /// bytes.
+    pub fn credit(&self, now: Instant) -> Credit {
+        let Some(demand) = self.demand() else {
+            return Credit::Nothing;
+        };
+        // A tail loss probe replaces a timeout, and the pacing rate is no reason to wait for that.
+        let is_probe = self.tail_probe.is_some_and(|probe| probe.is_due);
+        match self.pacer.waits_until(now) {
+            Some(until) if !is_probe => Credit::From(until),
+            _ => Credit::Now(demand),
+        }
+    }
+
+    /// The bytes that the windows permit, one quantum at most.
+    fn demand(&self) -> Option<Demand> {
         let outstanding = self.outstanding_bytes();
         let segment = u64::from(self.segment_bytes);
         let window = self.congestion_window();
@@ -56,6 +84,8 @@ impl Connection {
             // would ever arrive. A tail loss probe may exceed the window by its one segment.
             credit = credit.max(segment);
         }
+        let quantum_bytes = self.pacing_rate().quantum_bytes(segment);
+        let credit = credit.min(quantum_bytes);
         let (run, is_retransmission) = match (self.frto_new_data(), self.first_lost()) {
             (Some(forward), _) => (forward, false),
             (None, Some(lost)) => (lost, true),
@@ -76,7 +106,18 @@ impl Connection {
             is_retransmission,
             outstanding_bytes: outstanding,
             window_bytes,
+            quantum_bytes,
         })
+    }
+
+    /// How fast the connection may send: by congestion control, once there is an RTT sample, and by
+    /// [`super::Config::rate_max`].
+    fn pacing_rate(&self) -> PacingRate {
+        let rate = match self.rtt.smoothed() {
+            Some(rtt) if self.config.is_paced => self.congestion.pacing_rate(rtt),
+            _ => PacingRate::Unlimited,
+        };
+        rate.at_most(self.config.rate_max)
     }
 
     /// The first run of lost bytes, without a lost FIN.
@@ -115,7 +156,9 @@ impl Connection {
     ///
     /// # Panics
     /// If new bytes are claimed out of order.
-    pub fn claim(&mut self, range: StreamRange, is_retransmission: bool) {
+    pub fn claim(&mut self, now: Instant, range: StreamRange, is_retransmission: bool) {
+        let rate = self.pacing_rate();
+        self.pacer.on_claimed(now, range.bytes(), rate);
         if is_retransmission {
             self.flight.claim(range);
         } else {
@@ -140,6 +183,8 @@ impl Connection {
 
     /// The most recent claim could not be carried out: its bytes are demanded again.
     pub fn return_claim(&mut self, range: StreamRange, is_retransmission: bool) {
+        let rate = self.pacing_rate();
+        self.pacer.on_returned(range.bytes(), rate);
         if is_retransmission {
             self.flight.return_claim(range);
         } else if range.end == self.send.claimed {

@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// RFC 8985 s7.3: the probe is new data if some is queued, else the last segment again. The
-    /// congestion window does not limit its demand (see [`Connection::demand`]). New data that is
+    /// congestion window does not limit its demand (see [`Connection::credit`]). New data that is
     /// being fetched already serves as the probe.
     fn on_tail_probe(&mut self, now: Instant) {
         let is_fetching = self.send.fetching_bytes() > 0;

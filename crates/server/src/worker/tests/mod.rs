@@ -157,7 +157,7 @@ fn conductor(capabilities: Capabilities, connections_max: usize, reads_max: usiz
         http_port: Some(HTTP_PORT),
         https_port: Some(HTTPS_PORT),
         key_records_max: u64::MAX,
-        congestion: session::CongestionControl::default(),
+        tcp: session::TcpConfig::default(),
         aead_library: record::AeadLibrary::default(),
         is_sealing_emulated: false,
         connections_max,

@@ -26,8 +26,8 @@ use wire::{
 
 use super::Conductor;
 use crate::{
-    Config, CongestionControl, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle,
-    ReadLimits, ReadPlan, TransmitProgress, Transmitted,
+    Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadLimits, ReadPlan,
+    TcpConfig, TransmitProgress, Transmitted,
 };
 
 const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
@@ -49,7 +49,10 @@ fn config() -> Config {
         http_port: Some(PORT),
         https_port: None,
         key_records_max: u64::MAX,
-        congestion: CongestionControl::default(),
+        tcp: TcpConfig {
+            is_paced: false,
+            ..TcpConfig::default()
+        },
         aead_library: record::AeadLibrary::default(),
         is_sealing_emulated: false,
         connections_max: 4,

@@ -210,3 +210,28 @@ fn a_silent_network_is_tried_again_after_the_timeout() {
     peer.drain(&mut bench);
     assert_is_object(peer.head_and_rest().1, 0);
 }
+
+#[test]
+fn a_paced_connection_is_read_for_when_its_time_comes() {
+    let mut config = config();
+    // A byte a microsecond, so a quantum of 16 KiB takes 16 ms, of which 1 ms may be ahead.
+    config.tcp.rate_max = Some(1_000_000);
+    let mut bench = Bench::with(config, 8);
+    let mut peer = asked(&mut bench, 1000);
+    let started = bench.now;
+    bench.complete_reads();
+    peer.take(&mut bench);
+    peer.send(&mut bench, TcpFlags::ACK, b"");
+    bench.turn();
+    assert!(
+        bench.reads.is_empty(),
+        "the window is open, but it is early"
+    );
+    let sent = u64::try_from(peer.received.len()).unwrap();
+    let due = started + Duration::from_micros(sent - 1000);
+    assert!(bench.conductor.poll_timeout().is_some_and(|at| at <= due));
+    bench.pass(due.since(bench.now) - Duration::from_nanos(1));
+    assert!(bench.reads.is_empty());
+    bench.pass(Duration::from_nanos(1));
+    assert_eq!(bench.reads.len(), 1);
+}

@@ -7,6 +7,7 @@ use clock::{Duration, Instant};
 
 use super::window::Window;
 use super::{AckEvent, Controller, GENUINE_TIMEOUT_SEGMENTS, Snapshot, WINDOW_BYTES_MAX};
+use crate::pacing::PacingRate;
 
 /// beta_cubic = 7/10 (RFC 9438 s4.6).
 const BETA_NUMERATOR: u64 = 7;
@@ -74,6 +75,12 @@ impl Cubic {
         (window + step).max(epoch.reno_window)
     }
 
+    /// Sets ssthresh as if a loss had.
+    #[cfg(test)]
+    pub(super) fn force_threshold(&mut self, bytes: u64) {
+        self.window.reduce_threshold(bytes);
+    }
+
     /// Sets cwnd as if the path had led to it.
     #[cfg(test)]
     pub(super) fn force_window(&mut self, bytes: u64) {
@@ -88,6 +95,10 @@ impl Controller for Cubic {
 
     fn threshold(&self) -> u64 {
         self.window.threshold()
+    }
+
+    fn pacing_rate(&self, rtt: Duration) -> PacingRate {
+        self.window.pacing_rate(rtt)
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {

@@ -12,34 +12,31 @@ fn a_demand_reports_outstanding_bytes_and_the_window() {
         window: 8000,
         ..PEER
     });
-    assert_eq!(driver.connection.demand(), None, "nothing was appended");
+    assert_eq!(driver.demand(), None, "nothing was appended");
     driver.append(50_000);
     let expected = Demand {
         range: range(0, 8000),
         is_retransmission: false,
         outstanding_bytes: 0,
         window_bytes: 8000,
+        quantum_bytes: u64::MAX,
     };
-    assert_eq!(driver.connection.demand(), Some(expected));
-    assert_eq!(
-        driver.connection.demand(),
-        Some(expected),
-        "asking changes nothing"
-    );
-    driver.connection.claim(range(0, 3000), false);
+    assert_eq!(driver.demand(), Some(expected));
+    assert_eq!(driver.demand(), Some(expected), "asking changes nothing");
+    driver.connection.claim(driver.now, range(0, 3000), false);
     let expected = Demand {
         range: range(3000, 8000),
         outstanding_bytes: 3000,
         ..expected
     };
-    assert_eq!(driver.connection.demand(), Some(expected));
+    assert_eq!(driver.demand(), Some(expected));
     driver.accept(ack(0).window(60_000));
     let expected = Demand {
         range: range(3000, 10_000),
         window_bytes: 10_000,
         ..expected
     };
-    assert_eq!(driver.connection.demand(), Some(expected));
+    assert_eq!(driver.demand(), Some(expected));
 }
 
 #[test]
@@ -47,7 +44,7 @@ fn a_demand_reports_outstanding_bytes_and_the_window() {
 fn new_bytes_are_claimed_in_order() {
     let mut driver = Driver::new();
     driver.append(5000);
-    driver.connection.claim(range(1, 5000), false);
+    driver.connection.claim(driver.now, range(1, 5000), false);
 }
 
 #[test]
@@ -55,7 +52,7 @@ fn new_bytes_are_claimed_in_order() {
 fn only_claimed_bytes_leave() {
     let mut driver = Driver::new();
     driver.append(5000);
-    driver.connection.claim(range(0, 1000), false);
+    driver.connection.claim(driver.now, range(0, 1000), false);
     driver.connection.on_transmitted(driver.now, range(0, 1001));
 }
 
@@ -64,7 +61,7 @@ fn only_claimed_bytes_leave() {
 fn new_bytes_leave_in_order() {
     let mut driver = Driver::new();
     driver.append(5000);
-    driver.connection.claim(range(0, 5000), false);
+    driver.connection.claim(driver.now, range(0, 5000), false);
     driver
         .connection
         .on_transmitted(driver.now, range(1000, 2000));
@@ -97,8 +94,10 @@ fn the_end_of_the_stream_leaves_however_small() {
 fn a_returned_claim_is_demanded_again() {
     let mut driver = Driver::new();
     driver.append(8000);
-    driver.connection.claim(range(0, 3000), false);
-    driver.connection.claim(range(3000, 5000), false);
+    driver.connection.claim(driver.now, range(0, 3000), false);
+    driver
+        .connection
+        .claim(driver.now, range(3000, 5000), false);
     driver.connection.return_claim(range(3000, 5000), false);
     assert_eq!(driver.demanded(), Some((3000, 8000)));
     assert_eq!(driver.connection.outstanding_bytes(), 3000);
@@ -121,8 +120,10 @@ fn a_returned_claim_of_lost_bytes_is_demanded_again() {
 fn fetches_that_overtook_others_are_refused() {
     let mut driver = Driver::new();
     driver.append(8000);
-    driver.connection.claim(range(0, 3000), false);
-    driver.connection.claim(range(3000, 5000), false);
+    driver.connection.claim(driver.now, range(0, 3000), false);
+    driver
+        .connection
+        .claim(driver.now, range(3000, 5000), false);
     assert_eq!(driver.connection.admit(range(3000, 5000)), None);
     assert_eq!(driver.complete(range(0, 3000)), Some((0, 3000)));
     assert_eq!(driver.complete(range(3000, 5000)), Some((3000, 5000)));
@@ -166,7 +167,7 @@ fn bytes_acknowledged_during_a_fetch_are_not_sent() {
         let mut driver = Driver::sending(PEER, 10_000);
         driver.pass(millis(100)).accept(ack(0).sack(6000, 10_000));
         // The claim is taken whole, whatever the pace of recovery.
-        driver.connection.claim(range(0, 4000), true);
+        driver.connection.claim(driver.now, range(0, 4000), true);
         driver.accept(segment);
         assert_eq!(driver.complete(range(0, 4000)), wanted, "{segment:?}");
         assert_eq!(driver.connection.admit(range(0, 4000)), None);
@@ -194,9 +195,9 @@ fn a_full_log_admits_nothing_new() {
     driver.append(1 << 20);
     // One entry each: they leave at different moments.
     let mut sent = 0;
-    while let Some(demand) = driver.connection.demand() {
+    while let Some(demand) = driver.demand() {
         let piece = range(demand.range.start.0, demand.range.start.0 + 1);
-        driver.connection.claim(piece, false);
+        driver.connection.claim(driver.now, piece, false);
         driver.transmit(piece);
         driver.now += Duration::from_nanos(1);
         sent += 1;
@@ -204,7 +205,7 @@ fn a_full_log_admits_nothing_new() {
     }
     assert!(!driver.connection.flight.has_room());
     driver.accept(ack(1));
-    assert!(driver.connection.demand().is_some());
+    assert!(driver.demand().is_some());
 }
 
 #[test]

@@ -5,8 +5,8 @@ use wire::{TcpFlags, Timestamps};
 
 use super::Sent::{Ack, New};
 use super::{
-    Config, Connection, Driver, INITIAL_WINDOW, IRS, MSS, OFFER, PEER, Peer, RECEIVE_WINDOW, RTO,
-    START, ack, millis, peer_stamp, sequence, syn, tuple,
+    Config, Connection, Credit, Driver, INITIAL_WINDOW, IRS, MSS, OFFER, PEER, Peer,
+    RECEIVE_WINDOW, RTO, START, ack, millis, peer_stamp, sequence, syn, tuple,
 };
 use crate::connection::State;
 use crate::half_open::HalfOpen;
@@ -36,8 +36,11 @@ fn a_repeated_syn_ack_gives_no_sample() {
     let mut connection = Connection::new(Config::default(), &half_open, now, 1000);
     assert_eq!(connection.smoothed_rtt(), None);
     connection.append(now, 10);
-    let range = connection.demand().unwrap().range;
-    connection.claim(range, false);
+    let Credit::Now(demand) = connection.credit(now) else {
+        panic!("the first data may be sent at once");
+    };
+    let range = demand.range;
+    connection.claim(now, range, false);
     connection.on_transmitted(now, range);
     assert_eq!(
         connection.poll_timeout(),

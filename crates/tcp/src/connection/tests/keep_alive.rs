@@ -14,6 +14,8 @@ const CONFIG: Config = Config {
     fin_wait_2: millis(60_000),
     ack_delay: millis(40),
     congestion: CongestionControl::Cubic,
+    is_paced: false,
+    rate_max: None,
 };
 
 fn idle() -> Driver {

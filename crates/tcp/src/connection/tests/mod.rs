@@ -13,6 +13,7 @@ mod duplicate_acks;
 mod established;
 mod keep_alive;
 mod lossy_pipe;
+mod pacing;
 mod packet_too_big;
 mod reset_and_challenge;
 mod round_trip;
@@ -26,7 +27,7 @@ mod window_probe;
 use clock::{Duration, Instant};
 use wire::{SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::{Config, Connection, Control};
+use super::{Config, Connection, Control, Credit, Demand};
 use crate::flight::SegmentState;
 use crate::half_open::{HalfOpen, Offer};
 use crate::stream::{StreamOffset, StreamRange};
@@ -198,7 +199,11 @@ impl Driver {
     }
 
     fn with(peer: Peer) -> Self {
-        Self::configured(peer, Config::default())
+        let unpaced = Config {
+            is_paced: false,
+            ..Config::default()
+        };
+        Self::configured(peer, unpaced)
     }
 
     fn configured(peer: Peer, config: Config) -> Self {
@@ -284,9 +289,9 @@ impl Driver {
     fn flush(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         loop {
-            if let Some(demand) = self.connection.demand() {
+            if let Some(demand) = self.demand() {
                 self.connection
-                    .claim(demand.range, demand.is_retransmission);
+                    .claim(self.now, demand.range, demand.is_retransmission);
                 assert_eq!(self.connection.admit(demand.range), Some(demand.range));
                 self.transmit(demand.range);
                 let (start, end) = (demand.range.start.0, demand.range.end.0);
@@ -322,16 +327,24 @@ impl Driver {
         }
     }
 
+    /// What may be sent now.
+    fn demand(&self) -> Option<Demand> {
+        match self.connection.credit(self.now) {
+            Credit::Now(demand) => Some(demand),
+            Credit::Nothing | Credit::From(_) => None,
+        }
+    }
+
     /// Claims what is demanded without fetching it yet.
     fn claim(&mut self) -> StreamRange {
-        let demand = self.connection.demand().expect("something is demanded");
+        let demand = self.demand().expect("something is demanded");
         self.connection
-            .claim(demand.range, demand.is_retransmission);
+            .claim(self.now, demand.range, demand.is_retransmission);
         demand.range
     }
 
     fn demanded(&self) -> Option<(u64, u64)> {
-        let range = self.connection.demand()?.range;
+        let range = self.demand()?.range;
         Some((range.start.0, range.end.0))
     }
 

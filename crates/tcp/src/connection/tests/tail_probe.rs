@@ -213,10 +213,7 @@ fn a_claim_given_back_that_was_not_the_probe_makes_none_due() {
     let claim = driver.claim();
     driver.connection.return_claim(claim, false);
     let credit = driver.window() - driver.connection.outstanding_bytes();
-    let demand = driver
-        .connection
-        .demand()
-        .map(|demand| demand.range.bytes());
+    let demand = driver.demand().map(|demand| demand.range.bytes());
     assert_eq!(demand, Some(credit - credit % 1000));
 }
 

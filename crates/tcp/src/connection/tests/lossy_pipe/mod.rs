@@ -26,7 +26,7 @@ use crate::verdict::{CloseReason, Outcome};
 
 /// A transfer that is not over by then never will be.
 const STEPS_MAX: u32 = 200_000;
-const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
+const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(12 * 3600);
 /// Handshake's round trip; the clock starts after it.
 const START: Instant = Instant::from_millis(100);
 
@@ -81,6 +81,9 @@ struct Case {
     half_closes: bool,
     /// The path takes smaller packets after a while.
     narrows: bool,
+    is_paced: bool,
+    /// The most that the server sends, bytes a second.
+    rate_max: Option<u64>,
 }
 
 /// Kinds of cases.
@@ -145,6 +148,8 @@ impl Case {
             shrinks: is_reneging && rng.chance(500),
             half_closes: rng.chance(300),
             narrows: !is_clean && rng.chance(100),
+            is_paced: rng.chance(700),
+            rate_max: *rng.pick(&[None, None, None, None, Some(20_000), Some(1_000_000)]),
         }
     }
 }
@@ -318,11 +323,15 @@ fn drive(pipe: &mut Pipe, server: &mut Server, receiver: &mut Receiver) -> Outco
         }
         server.work(pipe, receiver.furthest_edge());
         receiver.work(pipe);
-        let next = [pipe.next_due(), server.next_due(), receiver.next_due()]
-            .into_iter()
-            .flatten()
-            .min()
-            .expect("there is always something to wait for");
+        let next = [
+            pipe.next_due(),
+            server.next_due(pipe.now),
+            receiver.next_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .expect("there is always something to wait for");
         pipe.now = next.max(pipe.now);
         assert!(
             pipe.now.since(START) < VIRTUAL_TIME_MAX,

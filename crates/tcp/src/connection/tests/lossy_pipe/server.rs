@@ -7,7 +7,7 @@ use wire::TcpFlags;
 
 use super::super::{ISS, OFFER, Peer, check_log, range, syn, tuple};
 use super::{Case, Packet, Pipe, START, millis};
-use crate::connection::{Config, Connection, Control};
+use crate::connection::{Config, Connection, Control, Credit};
 use crate::half_open::HalfOpen;
 use crate::stream::StreamRange;
 use crate::verdict::Outcome;
@@ -44,6 +44,8 @@ impl Server {
         let config = Config {
             timeouts_max: 100,
             probes_max: 100,
+            is_paced: case.is_paced,
+            rate_max: case.rate_max,
             ..Config::default()
         };
         let half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(peer), OFFER);
@@ -114,18 +116,26 @@ impl Server {
         while !self.is_link_full && self.send_control(pipe) {}
     }
 
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let paced = match self.connection.credit(now) {
+            Credit::From(at) if self.takes_claims() => Some(at),
+            _ => None,
+        };
         let fetch = self.fetches.front().map(|fetch| fetch.ready_at);
         let fetch = fetch.filter(|_| !self.is_link_full);
-        [self.connection.poll_timeout(), self.retry_at, fetch]
+        [self.connection.poll_timeout(), self.retry_at, fetch, paced]
             .into_iter()
             .flatten()
             .min()
     }
 
+    fn takes_claims(&self) -> bool {
+        self.retry_at.is_none() && self.fetches.len() < FETCHES_MAX
+    }
+
     fn claim(&mut self, pipe: &mut Pipe) {
-        while self.retry_at.is_none() && self.fetches.len() < FETCHES_MAX {
-            let Some(demand) = self.connection.demand() else {
+        while self.takes_claims() {
+            let Credit::Now(demand) = self.connection.credit(pipe.now) else {
                 return;
             };
             let (start, most) = (demand.range.start.0, demand.range.bytes());
@@ -139,7 +149,8 @@ impl Server {
             // A tail probe may exceed the window, whatever is out, by one segment.
             let probe = self.connection.tail_probe;
             let is_probe = probe.is_some_and(|probe| probe.is_due);
-            self.connection.claim(claimed, demand.is_retransmission);
+            self.connection
+                .claim(pipe.now, claimed, demand.is_retransmission);
             let after = self.connection.outstanding_bytes();
             assert_eq!(after, before + bytes, "every claimed byte counts");
             let window = self.connection.congestion_window();
