@@ -6,6 +6,7 @@
 //! and leaves its cwnd alone. Windows are in bytes.
 
 mod cubic;
+mod hystart;
 mod reno;
 mod window;
 
@@ -15,6 +16,7 @@ use cubic::Cubic;
 use reno::Reno;
 
 use crate::pacing::PacingRate;
+use crate::stream::StreamOffset;
 
 /// Initial window in segments (RFC 6928 s2).
 pub const INITIAL_WINDOW_SEGMENTS: u64 = 10;
@@ -69,6 +71,12 @@ pub struct AckEvent {
     pub outstanding_bytes: u64,
     /// SRTT; zero before the first sample.
     pub rtt: Duration,
+    /// The RTT sample that it gave, if it gave one.
+    pub sample: Option<Duration>,
+    /// SND.UNA, after it.
+    pub acknowledged: StreamOffset,
+    /// SND.NXT.
+    pub sent: StreamOffset,
 }
 
 /// The state that a reduction of the window changes; see [`Controller::restore`].

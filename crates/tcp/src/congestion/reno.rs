@@ -50,10 +50,7 @@ impl Controller for Reno {
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {
-        if !self.window.is_tested(ack.outstanding_bytes) {
-            return;
-        }
-        self.acked += self.window.slow_start(ack.bytes);
+        self.acked += self.window.slow_start(ack);
         if self.window.is_slow_start() {
             return;
         }

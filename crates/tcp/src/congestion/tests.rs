@@ -3,6 +3,7 @@
 use clock::{Duration, Instant};
 
 use super::{AckEvent, Congestion, CongestionControl, Controller as _, WINDOW_BYTES_MAX};
+use crate::stream::StreamOffset;
 
 const SEGMENT: u16 = 1000;
 
@@ -17,6 +18,9 @@ fn ack_with(congestion: &mut Congestion, bytes: u64, outstanding_bytes: u64) {
         bytes,
         outstanding_bytes,
         rtt: Duration::from_millis(100),
+        sample: None,
+        acknowledged: StreamOffset::ZERO,
+        sent: StreamOffset::ZERO,
     });
 }
 
@@ -166,5 +170,61 @@ fn a_pause_halves_the_window_for_each_timeout_down_to_the_initial_one() {
             congestion.on_idle(timeouts);
             assert_eq!(congestion.window(), window, "{algorithm:?}, {timeouts}");
         }
+    }
+}
+
+/// Rounds of ten ACKs with the window in use, each with this sample.
+fn round(congestion: &mut Congestion, round: u64, sample: Duration) {
+    let window = congestion.window();
+    for part in 0..10 {
+        congestion.on_ack(&AckEvent {
+            now: Instant::from_millis(1),
+            bytes: window / 10,
+            outstanding_bytes: congestion.window(),
+            rtt: sample,
+            sample: Some(sample),
+            acknowledged: StreamOffset(round * 100 + part + 1),
+            sent: StreamOffset((round + 1) * 100),
+        });
+    }
+}
+
+#[test]
+fn a_longer_round_trip_ends_the_initial_slow_start_and_no_later_one() {
+    for (algorithm, mut congestion) in each() {
+        round(&mut congestion, 0, Duration::from_millis(20));
+        assert_eq!(congestion.window(), 20_000, "{algorithm:?}");
+        // Eight samples of the second round double it nearly; the last three ACKs count a quarter.
+        round(&mut congestion, 1, Duration::from_millis(40));
+        assert_eq!(
+            congestion.window(),
+            20_000 + 7 * 2000 + 3 * 500,
+            "{algorithm:?}"
+        );
+        for later in 2..7 {
+            assert_eq!(congestion.threshold(), u64::MAX, "{algorithm:?}");
+            round(&mut congestion, later, Duration::from_millis(40));
+        }
+        assert!(congestion.threshold() < u64::MAX, "{algorithm:?}");
+        let window = congestion.window();
+        assert!(
+            window < 35_500 * 4,
+            "{algorithm:?}: a quarter in each of five rounds"
+        );
+        // After a timeout there is a threshold, and slow start leads to it whatever the RTT.
+        congestion.on_timeout();
+        let threshold = congestion.threshold();
+        for (number, sample) in [
+            (20, 20),
+            (21, 40),
+            (22, 80),
+            (23, 160),
+            (24, 320),
+            (25, 640),
+        ] {
+            round(&mut congestion, number, Duration::from_millis(sample));
+            ack(&mut congestion, 1000);
+        }
+        assert!(congestion.window() > threshold / 2, "{algorithm:?}");
     }
 }

@@ -3,7 +3,8 @@
 
 use clock::Duration;
 
-use super::{INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+use super::hystart::{CONSERVATIVE_DIVISOR, Growth, HyStart};
+use super::{AckEvent, INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
 use crate::pacing::PacingRate;
 
 /// The two windows of one connection. Every change of cwnd passes through here, so its bounds hold
@@ -13,6 +14,8 @@ pub(super) struct Window {
     segment_bytes: u64,
     bytes: u64,
     threshold: u64,
+    /// The initial slow start.
+    hystart: HyStart,
 }
 
 impl Window {
@@ -23,6 +26,7 @@ impl Window {
             segment_bytes,
             bytes: INITIAL_WINDOW_SEGMENTS * segment_bytes,
             threshold: u64::MAX,
+            hystart: HyStart::new(),
         }
     }
 
@@ -74,9 +78,25 @@ impl Window {
         PacingRate::of(bytes, rtt)
     }
 
-    /// Slow start takes of `bytes` acknowledged what leads to ssthresh, also within a large ACK;
-    /// returns the rest, which counts for congestion avoidance (RFC 5681 s3.1; Linux).
-    pub(super) fn slow_start(&mut self, bytes: u64) -> u64 {
+    /// Slow start takes of what an ACK covers the bytes that lead to ssthresh, also within a large ACK;
+    /// returns the rest, which counts for congestion avoidance (RFC 5681 s3.1; Linux). A window that
+    /// the ACK does not test stays as it is, and nothing is left.
+    pub(super) fn slow_start(&mut self, ack: &AckEvent) -> u64 {
+        let is_tested = self.is_tested(ack.outstanding_bytes);
+        let growth = if self.threshold == u64::MAX {
+            self.hystart.on_ack(ack)
+        } else {
+            Growth::Standard
+        };
+        let bytes = match growth {
+            _ if !is_tested => return 0,
+            Growth::Standard => ack.bytes,
+            Growth::Conservative => ack.bytes / CONSERVATIVE_DIVISOR,
+            Growth::Ended => {
+                self.threshold = self.bytes;
+                ack.bytes
+            }
+        };
         if !self.is_slow_start() {
             return bytes;
         }

@@ -438,6 +438,9 @@ impl Connection {
                     bytes: delivery.bytes,
                     outstanding_bytes: delivery.outstanding_before,
                     rtt: self.rtt.smoothed().unwrap_or_default(),
+                    sample: delivery.rtt,
+                    acknowledged: self.send.una,
+                    sent: self.send.nxt,
                 });
             }
             RecoveryState::Open | RecoveryState::Loss { .. } => {}

@@ -102,10 +102,11 @@ impl Controller for Cubic {
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {
-        if !self.window.is_tested(ack.outstanding_bytes) {
+        let is_tested = self.window.is_tested(ack.outstanding_bytes);
+        let left = self.window.slow_start(ack);
+        if !is_tested {
             return self.on_application_limited();
         }
-        let left = self.window.slow_start(ack.bytes);
         if left > 0 {
             let grown = self.avoid_congestion(ack.now, left, ack.rtt);
             self.window.set(grown);

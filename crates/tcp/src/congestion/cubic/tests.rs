@@ -3,6 +3,7 @@
 use clock::{Duration, Instant};
 
 use super::{AckEvent, Controller as _, Cubic, WINDOW_BYTES_MAX, cube_root};
+use crate::stream::StreamOffset;
 
 const SEGMENT: u16 = 1000;
 const RTT: Duration = Duration::from_millis(100);
@@ -14,6 +15,9 @@ fn ack(cubic: &mut Cubic, now: Instant, bytes: u64, rtt: Duration) {
         bytes,
         outstanding_bytes: cubic.window(),
         rtt,
+        sample: None,
+        acknowledged: StreamOffset::ZERO,
+        sent: StreamOffset::ZERO,
     });
 }
 
