@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use tcp::{Connection, Credit, StreamOffset, StreamRange};
+use tcp::{Connection, Credit, StreamOffset};
 use wire::{Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
@@ -145,11 +145,6 @@ impl Client {
     pub(crate) fn wants_transmit(&self) -> bool {
         let ready = |fetch: &Fetch| matches!(fetch.state, FetchState::Ready(_));
         self.fetches.front().is_some_and(ready) || self.tcp.control().is_some()
-    }
-
-    /// The part of a fetched range that must still be sent.
-    pub(crate) fn admit(&self, range: StreamRange) -> Option<StreamRange> {
-        self.tcp.admit(range)
     }
 
     /// When this client times out, TCP has work to do, or a read may be planned again.

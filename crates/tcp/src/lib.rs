@@ -30,7 +30,7 @@ pub mod time_wait;
 pub mod timer_queue;
 pub mod verdict;
 
-pub use connection::{Config, Connection, Control, Credit, Demand, State};
+pub use connection::{Admitted, Claim, Config, Connection, Control, Credit, Demand, State};
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;
 pub use stream::{StreamOffset, StreamRange};

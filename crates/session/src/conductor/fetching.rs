@@ -2,7 +2,7 @@
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
-use tcp::Credit;
+use tcp::{Claim, Credit};
 
 use super::Conductor;
 use crate::client::Client;
@@ -70,7 +70,8 @@ impl Conductor {
             let slot = plan.read.and_then(|_| arena.reserve());
             self.next_fetch = self.next_fetch.wrapping_add(1);
             let id = self.next_fetch;
-            let read = client.begin(now, id, plan, index, slot);
+            let claim = client.tcp.claim(now, demand, plan.range.end);
+            let read = client.begin(id, plan, claim, index, slot);
             match client.credit(now) {
                 Credit::Now(_) => self.readers.push(index),
                 Credit::From(at) => self.timers.set(index, at),
@@ -111,9 +112,7 @@ impl Conductor {
         let newest = client.fetches.pop_back();
         let fetch = newest.filter(|fetch| fetch.id == id);
         let fetch = fetch.expect("invariant: only the newest plan comes back unread");
-        client
-            .tcp
-            .return_claim(fetch.plan.range, fetch.plan.is_retransmission);
+        client.tcp.return_claim(fetch.claim);
         client.read_budget.refund(plan.length_bytes.into());
         self.counters.session_read_count -= 1;
         self.counters.session_read_bytes -= u64::from(plan.length_bytes);
@@ -186,21 +185,25 @@ impl Client {
         }
     }
 
-    /// Claims the plan's bytes; returns the read it needs.
+    /// Begins a fetch; returns the read it needs.
     fn begin(
         &mut self,
-        now: Instant,
         id: u32,
         plan: FetchPlan,
+        claim: Claim,
         index: u32,
         slot: Option<FreeSlot>,
     ) -> Option<ReadPlan> {
-        self.tcp.claim(now, plan.range, plan.is_retransmission);
         let state = match slot {
             Some(_) => FetchState::Reading,
             None => FetchState::Ready(None),
         };
-        self.fetches.push_back(Fetch { id, plan, state });
+        self.fetches.push_back(Fetch {
+            id,
+            plan,
+            claim,
+            state,
+        });
         let (read, slot) = plan.read.zip(slot)?;
         Some(ReadPlan {
             object: read.object.handle,

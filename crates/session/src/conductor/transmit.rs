@@ -128,22 +128,18 @@ impl Sender<'_, '_> {
         let Some(fetch) = client.fetches.front() else {
             return Ok(TransmitProgress::Done);
         };
-        if client.admit(fetch.plan.range).is_none() {
+        if client.tcp.admit(&fetch.claim).is_none() {
             self.counters.session_read_stale_count += u64::from(fetch.plan.read.is_some());
             return Ok(TransmitProgress::Done);
         }
         self.seal_first_fetch(client, arena)?;
-        while let Some(admitted) = client
-            .fetches
-            .front()
-            .and_then(|fetch| client.admit(fetch.plan.range))
+        while let Some(fetch) = client.fetches.front()
+            && let Some(admitted) = client.tcp.admit(&fetch.claim)
         {
-            let Some(fetch) = client.fetches.front() else {
-                break;
-            };
-            let range = self.frame_range(client, admitted);
+            let admitted = admitted.beginning(self.frame_bytes(client));
+            let range = admitted.range();
             let before = client.tcp.retransmitted_bytes();
-            let segment = client.tcp.segment(self.now, range);
+            let segment = client.tcp.segment(self.now, &admitted);
             let parts = parts_of(fetch, &client.stream, arena, range);
             let segment_bytes = client.tcp.segment_bytes();
             let parts = parts.as_slice();
@@ -157,7 +153,7 @@ impl Sender<'_, '_> {
                     }
                 }
             }
-            client.tcp.on_transmitted(self.now, range);
+            client.tcp.on_transmitted(self.now, admitted);
             self.count_data(range, client.tcp.retransmitted_bytes() > before);
         }
         Ok(TransmitProgress::Done)
@@ -199,13 +195,13 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    /// The beginning of `admitted` that one frame carries.
-    fn frame_range(&self, client: &Client, admitted: StreamRange) -> StreamRange {
+    /// How many bytes of a fetch one frame carries: all where the link segments.
+    fn frame_bytes(&self, client: &Client) -> u64 {
         if self.config.segmentation_bytes_max > 0 {
-            return admitted;
+            u64::MAX
+        } else {
+            u64::from(client.tcp.segment_bytes())
         }
-        let bytes = admitted.bytes().min(u64::from(client.tcp.segment_bytes()));
-        StreamRange::new(admitted.start, admitted.start + bytes)
     }
 
     fn count_data(&mut self, range: StreamRange, is_retransmission: bool) {

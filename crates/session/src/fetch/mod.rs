@@ -15,7 +15,7 @@
 //!   instead of many, and more than two thirds of the window are still outstanding meanwhile.
 
 use memory::FilledSlot;
-use tcp::{Demand, StreamOffset, StreamRange};
+use tcp::{Claim, Demand, StreamOffset, StreamRange};
 
 use crate::stream_map::{
     ObjectPlace, RECORDS_PER_FETCH_MAX, RecordRun, Records, Source, Span, StreamMap,
@@ -81,6 +81,8 @@ pub(crate) struct Fetch {
     /// Unique among all fetches of the worker.
     pub(crate) id: u32,
     pub(crate) plan: FetchPlan,
+    /// The plan's range, claimed.
+    pub(crate) claim: Claim,
     pub(crate) state: FetchState,
 }
 

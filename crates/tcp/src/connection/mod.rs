@@ -4,8 +4,9 @@
 //!
 //! 1. [`Connection::handle_segment`], [`Connection::handle_timeout`]: input.
 //! 2. [`Connection::append`], [`Connection::finish`]: the session sets the length of its stream.
-//! 3. [`Connection::credit`]: which bytes may be sent, and from when. [`Connection::claim`] takes them, the
-//!    session fetches them, and [`Connection::admit`] returns the part that must still be sent.
+//! 3. [`Connection::credit`]: which bytes may be sent, and from when. [`Connection::claim`] turns a
+//!    demand into a [`Claim`], the session fetches its bytes, and [`Connection::admit`] returns the part
+//!    that must still be sent.
 //! 4. [`Connection::segment`] returns the header; [`Connection::on_transmitted`] is called once the
 //!    segment was sent. Timers and RTT samples start here and not at the claim.
 //! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), also in two steps.
@@ -35,7 +36,7 @@ use crate::stream::StreamOffset;
 use crate::table::FourTuple;
 
 pub use closing::State;
-pub use output::{Control, Credit, Demand};
+pub use output::{Admitted, Claim, Control, Credit, Demand};
 pub use path::PATH_REPORT_INTERVAL;
 use path::PathReport;
 use spurious::TimeoutRecord;

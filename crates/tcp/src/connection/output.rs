@@ -18,7 +18,7 @@ use crate::stream::{StreamOffset, StreamRange};
 pub(super) const SMALL_DEMAND_BYTES: u64 = 536;
 
 /// What the peer's window, congestion control and pacing permit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Credit {
     /// Nothing may be sent until something arrives or a timer fires.
@@ -29,8 +29,8 @@ pub enum Credit {
     Now(Demand),
 }
 
-/// Bytes that may be sent now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Bytes that may be sent now. [`Connection::claim`] takes them, once.
+#[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Demand {
     /// The bytes: the first lost ones, else the next new ones.
@@ -44,6 +44,79 @@ pub struct Demand {
     pub window_bytes: u64,
     /// Most bytes of one demand, by pacing: waiting brings no larger one. `u64::MAX` without pacing.
     pub quantum_bytes: u64,
+}
+
+/// Bytes that the session fetches. There is one for each fetch, and it cannot be copied: what was not
+/// claimed cannot be admitted, and what was given back cannot be admitted any more:
+///
+/// ```compile_fail,E0382
+/// fn send_what_was_returned(connection: &mut tcp::Connection, claim: tcp::Claim) {
+///     connection.return_claim(claim);
+///     let _ = connection.admit(&claim);
+/// }
+/// ```
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Claim {
+    range: StreamRange,
+    is_retransmission: bool,
+}
+
+/// The part of a claim that must still be sent. Nothing else can be, and nothing twice:
+///
+/// ```compile_fail,E0382
+/// fn send_twice(connection: &mut tcp::Connection, now: clock::Instant, claim: &tcp::Claim) {
+///     if let Some(admitted) = connection.admit(claim) {
+///         connection.on_transmitted(now, admitted);
+///         connection.on_transmitted(now, admitted);
+///     }
+/// }
+/// ```
+///
+/// A claim is not what must still be sent:
+///
+/// ```compile_fail,E0308
+/// fn send_what_may_be_acknowledged(connection: &mut tcp::Connection, claim: tcp::Claim) {
+///     connection.on_transmitted(clock::Instant::ZERO, claim);
+/// }
+/// ```
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Admitted {
+    range: StreamRange,
+}
+
+impl Admitted {
+    /// The bytes.
+    #[must_use]
+    pub const fn range(&self) -> StreamRange {
+        self.range
+    }
+
+    /// Its first `bytes`, or all if there are fewer.
+    pub fn beginning(self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.range.bytes());
+        Self {
+            range: StreamRange::new(self.range.start, self.range.start + bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Claim {
+    pub(super) const fn forged(range: StreamRange, is_retransmission: bool) -> Self {
+        Self {
+            range,
+            is_retransmission,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Admitted {
+    pub(super) const fn forged(range: StreamRange) -> Self {
+        Self { range }
+    }
 }
 
 /// A segment without data.
@@ -152,11 +225,29 @@ impl Connection {
         bytes < half.min(u64::from(self.segment_bytes)) && !self.sws_override_due
     }
 
-    /// The session fetches `range`, a beginning of the demand's range.
+    /// The session fetches the beginning of what is demanded, up to `end`.
     ///
     /// # Panics
-    /// If new bytes are claimed out of order.
-    pub fn claim(&mut self, now: Instant, range: StreamRange, is_retransmission: bool) {
+    /// If `end` is not in the demand's range, or if the demand is an old one.
+    pub fn claim(&mut self, now: Instant, demand: Demand, end: StreamOffset) -> Claim {
+        let Demand {
+            range,
+            is_retransmission,
+            ..
+        } = demand;
+        assert!(
+            range.start < end && end <= range.end,
+            "what is claimed was demanded"
+        );
+        self.take(now, StreamRange::new(range.start, end), is_retransmission)
+    }
+
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        range: StreamRange,
+        is_retransmission: bool,
+    ) -> Claim {
         let rate = self.pacing_rate();
         self.pacer.on_claimed(now, range.bytes(), rate);
         if is_retransmission {
@@ -179,10 +270,18 @@ impl Connection {
         if let RecoveryState::Recovery { reduction, .. } = &mut self.recovery {
             reduction.on_sent(range.bytes());
         }
+        Claim {
+            range,
+            is_retransmission,
+        }
     }
 
     /// The most recent claim could not be carried out: its bytes are demanded again.
-    pub fn return_claim(&mut self, range: StreamRange, is_retransmission: bool) {
+    pub fn return_claim(&mut self, claim: Claim) {
+        let Claim {
+            range,
+            is_retransmission,
+        } = claim;
         let rate = self.pacing_rate();
         self.pacer.on_returned(range.bytes(), rate);
         if is_retransmission {
@@ -221,23 +320,23 @@ impl Connection {
         self.flight.void_claims();
     }
 
-    /// The part of a fetched range that must still be sent: an ACK may have arrived or a timer may
-    /// have fired meanwhile. New bytes are sent in order, so a range beyond SND.NXT is refused.
-    #[must_use]
-    pub fn admit(&self, range: StreamRange) -> Option<StreamRange> {
-        if range.start <= self.send.nxt
-            && let Some(new) =
-                range.intersection(StreamRange::new(self.send.nxt, self.send.claimed))
-        {
-            return Some(new);
-        }
-        self.flight.claimed_within(range)
+    /// The part of a claim that must still be sent: an ACK may have arrived or a timer may have fired
+    /// meanwhile. New bytes are sent in order, so a claim beyond SND.NXT is refused.
+    pub fn admit(&self, claim: &Claim) -> Option<Admitted> {
+        let range = claim.range;
+        let unsent = StreamRange::new(self.send.nxt, self.send.claimed);
+        let new = range
+            .intersection(unsent)
+            .filter(|_| range.start <= self.send.nxt);
+        let range = new.or_else(|| self.flight.claimed_within(range))?;
+        Some(Admitted { range })
     }
 
-    /// The header of a segment that carries `range`; its payload may be cut into packets of
+    /// The header of a segment that carries these bytes; its payload may be cut into packets of
     /// [`Connection::segment_bytes`].
     #[must_use]
-    pub fn segment(&self, now: Instant, range: StreamRange) -> TcpRepr {
+    pub fn segment(&self, now: Instant, admitted: &Admitted) -> TcpRepr {
+        let range = admitted.range;
         let mut flags = TcpFlags::ACK;
         if range.end == self.send.end {
             // RFC 9293 s3.9.1.2: PSH on the last segment that is queued.
@@ -246,11 +345,13 @@ impl Connection {
         self.header(now, range.start, flags)
     }
 
-    /// `range` was sent. It is what [`Connection::admit`] returned, or a beginning of it.
+    /// These bytes were sent.
     ///
     /// # Panics
-    /// If the range was neither claimed new data nor sent before.
-    pub fn on_transmitted(&mut self, now: Instant, range: StreamRange) {
+    /// If they are neither claimed new data nor were sent before: they were admitted before the last
+    /// segment or timeout.
+    pub fn on_transmitted(&mut self, now: Instant, admitted: Admitted) {
+        let range = admitted.range;
         let was_out = self.flight.in_flight_bytes() > 0;
         if range.start == self.send.nxt {
             assert!(range.end <= self.send.claimed, "sent bytes were claimed");

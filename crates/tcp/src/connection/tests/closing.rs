@@ -97,9 +97,7 @@ fn bytes_claimed_before_a_timeout_cannot_be_withdrawn() {
     driver.append(12_000);
     let _ = driver.flush();
     driver.pass(millis(100)).accept(ack(500));
-    driver
-        .connection
-        .claim(driver.now, range(10_000, 12_000), false);
+    driver.take(range(10_000, 12_000), false);
     driver.now += millis(100);
     driver.report(900);
     assert_eq!(driver.connection.send.unclaimed_bytes(), 2000);

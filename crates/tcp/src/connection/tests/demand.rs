@@ -4,7 +4,7 @@ use clock::Duration;
 
 use super::Sent::{Again, New};
 use super::{Driver, MSS, PEER, Peer, STAMPING_WITHOUT_SACK, ack, millis, range};
-use crate::connection::Demand;
+use crate::connection::{Admitted, Claim, Demand};
 
 #[test]
 fn a_demand_reports_outstanding_bytes_and_the_window() {
@@ -14,29 +14,22 @@ fn a_demand_reports_outstanding_bytes_and_the_window() {
     });
     assert_eq!(driver.demand(), None, "nothing was appended");
     driver.append(50_000);
-    let expected = Demand {
-        range: range(0, 8000),
+    let expected = |demanded, outstanding_bytes, window_bytes| Demand {
+        range: demanded,
         is_retransmission: false,
-        outstanding_bytes: 0,
-        window_bytes: 8000,
+        outstanding_bytes,
+        window_bytes,
         quantum_bytes: u64::MAX,
     };
-    assert_eq!(driver.demand(), Some(expected));
-    assert_eq!(driver.demand(), Some(expected), "asking changes nothing");
-    driver.connection.claim(driver.now, range(0, 3000), false);
-    let expected = Demand {
-        range: range(3000, 8000),
-        outstanding_bytes: 3000,
-        ..expected
-    };
-    assert_eq!(driver.demand(), Some(expected));
+    let all = || Some(expected(range(0, 8000), 0, 8000));
+    assert_eq!(driver.demand(), all());
+    assert_eq!(driver.demand(), all(), "asking changes nothing");
+    driver.take(range(0, 3000), false);
+    let rest = expected(range(3000, 8000), 3000, 8000);
+    assert_eq!(driver.demand(), Some(rest));
     driver.accept(ack(0).window(60_000));
-    let expected = Demand {
-        range: range(3000, 10_000),
-        window_bytes: 10_000,
-        ..expected
-    };
-    assert_eq!(driver.demand(), Some(expected));
+    let wider = expected(range(3000, 10_000), 3000, 10_000);
+    assert_eq!(driver.demand(), Some(wider));
 }
 
 #[test]
@@ -44,7 +37,28 @@ fn a_demand_reports_outstanding_bytes_and_the_window() {
 fn new_bytes_are_claimed_in_order() {
     let mut driver = Driver::new();
     driver.append(5000);
-    driver.connection.claim(driver.now, range(1, 5000), false);
+    driver.take(range(1, 5000), false);
+}
+
+#[test]
+#[should_panic(expected = "what is claimed was demanded")]
+fn no_more_is_claimed_than_was_demanded() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    let demand = driver.demand().unwrap();
+    let beyond = demand.range.end + 1;
+    let _ = driver.connection.claim(driver.now, demand, beyond);
+}
+
+#[test]
+#[should_panic(expected = "new bytes are claimed in order")]
+fn a_demand_is_claimed_once() {
+    let mut driver = Driver::new();
+    driver.append(5000);
+    let (demand, same) = (driver.demand().unwrap(), driver.demand().unwrap());
+    let end = demand.range.end;
+    let _ = driver.connection.claim(driver.now, demand, end);
+    let _ = driver.connection.claim(driver.now, same, end);
 }
 
 #[test]
@@ -52,8 +66,10 @@ fn new_bytes_are_claimed_in_order() {
 fn only_claimed_bytes_leave() {
     let mut driver = Driver::new();
     driver.append(5000);
-    driver.connection.claim(driver.now, range(0, 1000), false);
-    driver.connection.on_transmitted(driver.now, range(0, 1001));
+    driver.take(range(0, 1000), false);
+    driver
+        .connection
+        .on_transmitted(driver.now, Admitted::forged(range(0, 1001)));
 }
 
 #[test]
@@ -61,10 +77,10 @@ fn only_claimed_bytes_leave() {
 fn new_bytes_leave_in_order() {
     let mut driver = Driver::new();
     driver.append(5000);
-    driver.connection.claim(driver.now, range(0, 5000), false);
+    driver.take(range(0, 5000), false);
     driver
         .connection
-        .on_transmitted(driver.now, range(1000, 2000));
+        .on_transmitted(driver.now, Admitted::forged(range(1000, 2000)));
 }
 
 /// RFC 9293 s3.8.6.2.1: small segments leave only at the end or if nothing is out.
@@ -94,14 +110,16 @@ fn the_end_of_the_stream_leaves_however_small() {
 fn a_returned_claim_is_demanded_again() {
     let mut driver = Driver::new();
     driver.append(8000);
-    driver.connection.claim(driver.now, range(0, 3000), false);
+    driver.take(range(0, 3000), false);
+    driver.take(range(3000, 5000), false);
     driver
         .connection
-        .claim(driver.now, range(3000, 5000), false);
-    driver.connection.return_claim(range(3000, 5000), false);
+        .return_claim(Claim::forged(range(3000, 5000), false));
     assert_eq!(driver.demanded(), Some((3000, 8000)));
     assert_eq!(driver.connection.outstanding_bytes(), 3000);
-    driver.connection.return_claim(range(1000, 3000), false);
+    driver
+        .connection
+        .return_claim(Claim::forged(range(1000, 3000), false));
     assert_eq!(driver.demanded(), Some((1000, 8000)), "or a part of it");
     assert_eq!(driver.complete(range(0, 3000)), Some((0, 1000)));
 }
@@ -111,7 +129,7 @@ fn a_returned_claim_of_lost_bytes_is_demanded_again() {
     let mut driver = Driver::sending(PEER, 10_000);
     driver.pass(millis(100)).accept(ack(0).sack(4000, 10_000));
     let lost = driver.claim();
-    driver.connection.return_claim(lost, true);
+    driver.connection.return_claim(Claim::forged(lost, true));
     assert_eq!(driver.claim(), lost);
     assert!(driver.complete(lost).is_some());
 }
@@ -120,23 +138,13 @@ fn a_returned_claim_of_lost_bytes_is_demanded_again() {
 fn fetches_that_overtook_others_are_refused() {
     let mut driver = Driver::new();
     driver.append(8000);
-    driver.connection.claim(driver.now, range(0, 3000), false);
-    driver
-        .connection
-        .claim(driver.now, range(3000, 5000), false);
-    assert_eq!(driver.connection.admit(range(3000, 5000)), None);
+    driver.take(range(0, 3000), false);
+    driver.take(range(3000, 5000), false);
+    assert_eq!(driver.admit(range(3000, 5000)), None);
     assert_eq!(driver.complete(range(0, 3000)), Some((0, 3000)));
     assert_eq!(driver.complete(range(3000, 5000)), Some((3000, 5000)));
-    assert_eq!(
-        driver.connection.admit(range(0, 3000)),
-        None,
-        "it left already"
-    );
-    assert_eq!(
-        driver.connection.admit(range(3000, 8000)),
-        None,
-        "it was not claimed"
-    );
+    assert_eq!(driver.admit(range(0, 3000)), None, "it left already");
+    assert_eq!(driver.admit(range(3000, 8000)), None, "it was not claimed");
 }
 
 #[test]
@@ -147,7 +155,7 @@ fn a_fetch_may_leave_in_pieces() {
     driver.transmit(range(0, 1));
     driver.transmit(range(1, 3000));
     assert_eq!(driver.complete(fetch), Some((3000, 5000)));
-    assert_eq!(driver.connection.admit(fetch), None);
+    assert_eq!(driver.admit(fetch), None);
 }
 
 /// The peer had everything after all, or a part, while the disk was asked again.
@@ -167,10 +175,10 @@ fn bytes_acknowledged_during_a_fetch_are_not_sent() {
         let mut driver = Driver::sending(PEER, 10_000);
         driver.pass(millis(100)).accept(ack(0).sack(6000, 10_000));
         // The claim is taken whole, whatever the pace of recovery.
-        driver.connection.claim(driver.now, range(0, 4000), true);
+        driver.take(range(0, 4000), true);
         driver.accept(segment);
         assert_eq!(driver.complete(range(0, 4000)), wanted, "{segment:?}");
-        assert_eq!(driver.connection.admit(range(0, 4000)), None);
+        assert_eq!(driver.admit(range(0, 4000)), None);
     }
 }
 
@@ -197,7 +205,7 @@ fn a_full_log_admits_nothing_new() {
     let mut sent = 0;
     while let Some(demand) = driver.demand() {
         let piece = range(demand.range.start.0, demand.range.start.0 + 1);
-        driver.connection.claim(driver.now, piece, false);
+        driver.take(piece, false);
         driver.transmit(piece);
         driver.now += Duration::from_nanos(1);
         sent += 1;

@@ -39,9 +39,10 @@ fn a_repeated_syn_ack_gives_no_sample() {
     let Credit::Now(demand) = connection.credit(now) else {
         panic!("the first data may be sent at once");
     };
-    let range = demand.range;
-    connection.claim(now, range, false);
-    connection.on_transmitted(now, range);
+    let end = demand.range.end;
+    let claim = connection.claim(now, demand, end);
+    let admitted = connection.admit(&claim).unwrap();
+    connection.on_transmitted(now, admitted);
     assert_eq!(
         connection.poll_timeout(),
         Some(now + millis(1000)),
@@ -85,7 +86,7 @@ fn headers_say_where_their_range_lies() {
     assert_eq!(header.window, RECEIVE_WINDOW - 100);
     assert_eq!(header.flags, TcpFlags::ACK.union(TcpFlags::PSH));
     let connection = &driver.connection;
-    let middle = connection.segment(START, super::range(5000, 6000));
+    let middle = connection.segment(START, &super::Admitted::forged(super::range(5000, 6000)));
     assert_eq!(middle.sequence, sequence(5000));
     assert_eq!(middle.flags, TcpFlags::ACK, "more follows");
     assert_eq!(

@@ -27,7 +27,7 @@ mod window_probe;
 use clock::{Duration, Instant};
 use wire::{SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::{Config, Connection, Control, Credit, Demand};
+use super::{Admitted, Claim, Config, Connection, Control, Credit, Demand};
 use crate::flight::SegmentState;
 use crate::half_open::{HalfOpen, Offer};
 use crate::stream::{StreamOffset, StreamRange};
@@ -290,12 +290,13 @@ impl Driver {
         let mut sent = Vec::new();
         loop {
             if let Some(demand) = self.demand() {
-                self.connection
-                    .claim(self.now, demand.range, demand.is_retransmission);
-                assert_eq!(self.connection.admit(demand.range), Some(demand.range));
-                self.transmit(demand.range);
-                let (start, end) = (demand.range.start.0, demand.range.end.0);
-                sent.push(if demand.is_retransmission {
+                let (range, is_retransmission) = (demand.range, demand.is_retransmission);
+                let claim = self.connection.claim(self.now, demand, range.end);
+                let admitted = self.connection.admit(&claim).expect("it was just claimed");
+                assert_eq!(admitted.range(), range);
+                self.transmit(admitted.range());
+                let (start, end) = (range.start.0, range.end.0);
+                sent.push(if is_retransmission {
                     Sent::Again(start, end)
                 } else {
                     Sent::New(start, end)
@@ -310,8 +311,10 @@ impl Driver {
     }
 
     fn transmit(&mut self, range: StreamRange) {
-        self.headers.push(self.connection.segment(self.now, range));
-        self.connection.on_transmitted(self.now, range);
+        let admitted = Admitted::forged(range);
+        self.headers
+            .push(self.connection.segment(self.now, &admitted));
+        self.connection.on_transmitted(self.now, admitted);
         check_log(&self.connection);
     }
 
@@ -335,12 +338,17 @@ impl Driver {
         }
     }
 
+    /// Claims bytes that are not what is demanded.
+    fn take(&mut self, range: StreamRange, is_retransmission: bool) {
+        let _ = self.connection.take(self.now, range, is_retransmission);
+    }
+
     /// Claims what is demanded without fetching it yet.
     fn claim(&mut self) -> StreamRange {
         let demand = self.demand().expect("something is demanded");
-        self.connection
-            .claim(self.now, demand.range, demand.is_retransmission);
-        demand.range
+        let range = demand.range;
+        let _ = self.connection.claim(self.now, demand, range.end);
+        range
     }
 
     fn demanded(&self) -> Option<(u64, u64)> {
@@ -348,9 +356,15 @@ impl Driver {
         Some((range.start.0, range.end.0))
     }
 
+    /// What must still be sent of a range that was claimed.
+    fn admit(&self, range: StreamRange) -> Option<StreamRange> {
+        let claim = Claim::forged(range, false);
+        self.connection.admit(&claim).map(|part| part.range())
+    }
+
     /// A fetched range comes back; what is still wanted of it leaves.
     fn complete(&mut self, fetched: StreamRange) -> Option<(u64, u64)> {
-        let wanted = self.connection.admit(fetched)?;
+        let wanted = self.admit(fetched)?;
         self.transmit(wanted);
         Some((wanted.start.0, wanted.end.0))
     }

@@ -3,7 +3,7 @@
 use clock::Instant;
 
 use super::{Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, just_before, millis};
-use crate::connection::Credit;
+use crate::connection::{Claim, Credit};
 use crate::verdict::Outcome;
 
 const WIDE: Peer = Peer {
@@ -92,7 +92,7 @@ fn what_is_returned_may_be_claimed_again_at_once() {
     let mut driver = paced();
     driver.append(100_000);
     let claim = driver.claim();
-    driver.connection.return_claim(claim, false);
+    driver.connection.return_claim(Claim::forged(claim, false));
     assert_eq!(driver.demanded(), Some((0, INITIAL_WINDOW)));
 }
 

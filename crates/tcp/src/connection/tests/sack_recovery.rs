@@ -3,6 +3,7 @@
 use super::Sent::{Again, New};
 use super::{Config, Driver, PEER, ack, millis};
 use crate::congestion::Controller as _;
+use crate::connection::Claim;
 use crate::flight::SegmentState;
 use crate::recovery::RecoveryState;
 use crate::verdict::{CloseReason, Outcome};
@@ -281,7 +282,7 @@ fn a_claim_given_back_counts_as_not_sent() {
     for _ in 0..20 {
         let claim = driver.claim();
         assert_eq!(claim, super::range(30_000, 31_000));
-        driver.connection.return_claim(claim, true);
+        driver.connection.return_claim(Claim::forged(claim, true));
     }
     // 37 are out and 28 shall be: three that arrived let 2.27 leave, three more 4.54 in all.
     assert_eq!(driver.flush(), [Again(30_000, 31_000), New(70_000, 71_000)]);

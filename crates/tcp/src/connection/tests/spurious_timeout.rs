@@ -123,7 +123,7 @@ fn an_ack_before_any_retransmission_undoes_the_timeout() {
 #[test]
 fn a_resend_being_fetched_does_not_leave_after_all() {
     let (mut driver, left_at) = resent(STAMPING);
-    driver.connection.claim(driver.now, range(1000, 2000), true);
+    driver.take(range(1000, 2000), true);
     driver.pass(millis(10)).accept(ack(1000).echo(left_at));
     assert!(is_undone(&driver));
     assert_eq!(driver.complete(range(1000, 2000)), None);

@@ -3,6 +3,7 @@
 use super::Sent::{Again, Fin, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, RTO, ack, just_before, millis};
 use crate::congestion::Controller as _;
+use crate::connection::Claim;
 use crate::connection::timers::TimerKind;
 use crate::recovery::RecoveryState;
 
@@ -196,7 +197,9 @@ fn a_probe_given_back_is_due_again() {
             assert_eq!((claim.start.0, claim.end.0), probe);
             assert_eq!(driver.demanded(), None, "one segment");
             let is_again = bytes == 10_000;
-            driver.connection.return_claim(claim, is_again);
+            driver
+                .connection
+                .return_claim(Claim::forged(claim, is_again));
         }
         let claim = driver.claim();
         assert_eq!(driver.complete(claim), Some(probe));
@@ -211,7 +214,7 @@ fn a_claim_given_back_that_was_not_the_probe_makes_none_due() {
     assert_eq!(driver.flush(), [New(10_000, 11_000)]);
     driver.pass(millis(100)).accept(ack(2000));
     let claim = driver.claim();
-    driver.connection.return_claim(claim, false);
+    driver.connection.return_claim(Claim::forged(claim, false));
     let credit = driver.window() - driver.connection.outstanding_bytes();
     let demand = driver.demand().map(|demand| demand.range.bytes());
     assert_eq!(demand, Some(credit - credit % 1000));

@@ -8,6 +8,7 @@ use super::{
     millis, range,
 };
 use crate::congestion::Controller as _;
+use crate::connection::Claim;
 use crate::recovery::RecoveryState;
 use crate::rtt::RTO_MAX;
 use crate::verdict::{CloseReason, Outcome};
@@ -174,12 +175,8 @@ fn voided_fetches_of_new_data_leave_only_if_claimed_again() {
     let sent_then_claimed = || {
         let mut driver = sending(5000);
         driver.append(4000);
-        driver
-            .connection
-            .claim(driver.now, range(5000, 7000), false);
-        driver
-            .connection
-            .claim(driver.now, range(7000, 9000), false);
+        driver.take(range(5000, 7000), false);
+        driver.take(range(7000, 9000), false);
         let _ = driver.fire();
         assert_eq!(driver.connection.send.fetching_bytes(), 0);
         driver
@@ -193,9 +190,7 @@ fn voided_fetches_of_new_data_leave_only_if_claimed_again() {
     // All that was lost arrives; new data is claimed again, in another cut, while they are out.
     let mut driver = sent_then_claimed();
     driver.pass(millis(100)).accept(ack(5000));
-    driver
-        .connection
-        .claim(driver.now, range(5000, 6000), false);
+    driver.take(range(5000, 6000), false);
     assert_eq!(driver.complete(range(7000, 9000)), None, "it overtook");
     assert_eq!(
         driver.complete(range(5000, 7000)),
@@ -207,24 +202,18 @@ fn voided_fetches_of_new_data_leave_only_if_claimed_again() {
         None,
         "the other fetch was first"
     );
-    driver
-        .connection
-        .claim(driver.now, range(6000, 9000), false);
+    driver.take(range(6000, 9000), false);
     assert_eq!(driver.complete(range(6000, 9000)), Some((6000, 9000)));
     assert_eq!(driver.complete(range(7000, 9000)), None);
 
     // The new claim's fetch comes first, then the void ones.
     let mut driver = sent_then_claimed();
     driver.pass(millis(100)).accept(ack(5000));
-    driver
-        .connection
-        .claim(driver.now, range(5000, 8000), false);
+    driver.take(range(5000, 8000), false);
     assert_eq!(driver.complete(range(5000, 8000)), Some((5000, 8000)));
     assert_eq!(driver.complete(range(5000, 7000)), None);
     assert_eq!(driver.complete(range(7000, 9000)), None);
-    driver
-        .connection
-        .claim(driver.now, range(8000, 9000), false);
+    driver.take(range(8000, 9000), false);
     assert_eq!(
         driver.complete(range(7000, 9000)),
         Some((8000, 9000)),
@@ -237,9 +226,9 @@ fn voided_fetches_of_lost_data_leave_only_if_claimed_again() {
     let lost_and_claimed = || {
         let mut driver = sending(5000);
         let _ = driver.fire();
-        driver.connection.claim(driver.now, range(0, 1000), true);
+        driver.take(range(0, 1000), true);
         // Another segment is out, so that the timer has something to blame.
-        driver.connection.claim(driver.now, range(1000, 2000), true);
+        driver.take(range(1000, 2000), true);
         assert_eq!(driver.complete(range(0, 1000)), Some((0, 1000)));
         driver.append(1000);
         let _ = driver.fire();
@@ -250,7 +239,7 @@ fn voided_fetches_of_lost_data_leave_only_if_claimed_again() {
     assert_eq!(driver.complete(range(1000, 2000)), None);
     assert_eq!(driver.flush(), [Again(0, 1000)]);
     driver.accept(ack(1000));
-    driver.connection.claim(driver.now, range(1000, 1500), true);
+    driver.take(range(1000, 1500), true);
     assert_eq!(driver.complete(range(1000, 2000)), Some((1000, 1500)));
     assert_eq!(driver.complete(range(1000, 1500)), None);
 }
@@ -259,13 +248,15 @@ fn voided_fetches_of_lost_data_leave_only_if_claimed_again() {
 fn returning_a_void_claim_does_nothing() {
     let mut driver = sending(5000);
     driver.append(4000);
+    driver.take(range(5000, 7000), false);
+    let _ = driver.fire();
     driver
         .connection
-        .claim(driver.now, range(5000, 7000), false);
-    let _ = driver.fire();
-    driver.connection.return_claim(range(5000, 7000), false);
+        .return_claim(Claim::forged(range(5000, 7000), false));
     assert_eq!(driver.connection.send.claimed.0, 5000);
-    driver.connection.return_claim(range(0, 1000), true);
+    driver
+        .connection
+        .return_claim(Claim::forged(range(0, 1000), true));
     assert_eq!(driver.demanded(), Some((0, 1000)));
 }
 

@@ -2,6 +2,7 @@
 
 use super::Sent::{Again, New, Probe};
 use super::{Config, Driver, PEER, PEER_WITHOUT_SACK, Peer, RTO, ack, millis, sequence};
+use crate::connection::Claim;
 use crate::verdict::{CloseReason, Outcome};
 
 const SHUT: Peer = Peer { window: 0, ..PEER };
@@ -134,7 +135,7 @@ fn a_claim_returned_to_a_shut_window_is_probed_for() {
     driver
         .pass(millis(10))
         .connection
-        .return_claim(fetch, false);
+        .return_claim(Claim::forged(fetch, false));
     assert_eq!(driver.flush(), []);
     assert_eq!(
         driver.wait(),
@@ -183,7 +184,7 @@ fn a_small_claim_that_was_returned_is_demanded_again_without_another_timeout() {
     let _ = driver.fire();
     for _ in 0..3 {
         let fetch = driver.claim();
-        driver.connection.return_claim(fetch, false);
+        driver.connection.return_claim(Claim::forged(fetch, false));
         let due = driver.connection.poll_timeout();
         assert!(due.is_none_or(|due| due > driver.now), "{due:?}");
     }

@@ -7,7 +7,7 @@ use wire::TcpFlags;
 
 use super::super::{ISS, OFFER, Peer, check_log, range, syn, tuple};
 use super::{Case, Packet, Pipe, START, millis};
-use crate::connection::{Config, Connection, Control, Credit};
+use crate::connection::{Admitted, Claim, Config, Connection, Control, Credit};
 use crate::half_open::HalfOpen;
 use crate::stream::StreamRange;
 use crate::verdict::Outcome;
@@ -16,9 +16,10 @@ use crate::verdict::Outcome;
 const FETCHES_MAX: usize = 64;
 
 /// A read under way; they come back in the order of their claims.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Fetch {
     range: StreamRange,
+    claim: Claim,
     ready_at: Instant,
 }
 
@@ -149,8 +150,7 @@ impl Server {
             // A tail probe may exceed the window, whatever is out, by one segment.
             let probe = self.connection.tail_probe;
             let is_probe = probe.is_some_and(|probe| probe.is_due);
-            self.connection
-                .claim(pipe.now, claimed, demand.is_retransmission);
+            let claim = self.connection.claim(pipe.now, demand, claimed.end);
             let after = self.connection.outstanding_bytes();
             assert_eq!(after, before + bytes, "every claimed byte counts");
             let window = self.connection.congestion_window();
@@ -162,8 +162,7 @@ impl Server {
             };
             assert!(is_within, "{before} + {bytes} of {window}");
             if pipe.rng.chance(pipe.case.returned_per_mille) {
-                self.connection
-                    .return_claim(claimed, demand.is_retransmission);
+                self.connection.return_claim(claim);
                 assert_eq!(self.connection.outstanding_bytes(), before);
                 self.retry_at = Some(pipe.now + millis(1));
             } else {
@@ -173,6 +172,7 @@ impl Server {
                 let last = self.fetches.back().map_or(ready_at, |last| last.ready_at);
                 self.fetches.push_back(Fetch {
                     range: claimed,
+                    claim,
                     ready_at: ready_at.max(last),
                 });
             }
@@ -182,25 +182,27 @@ impl Server {
 
     /// Sends what is still wanted of the oldest fetch; `false` if nothing can leave.
     fn send_first_fetch(&mut self, pipe: &mut Pipe, edge: u64) -> bool {
-        let Some(fetch) = self.fetches.front().copied() else {
+        let Some(fetch) = self.fetches.front() else {
             return false;
         };
         if fetch.ready_at > pipe.now {
             return false;
         }
-        while let Some(mut wanted) = self.connection.admit(fetch.range) {
-            assert!(wanted.start >= fetch.range.start && wanted.end <= fetch.range.end);
+        while let Some(fetch) = self.fetches.front()
+            && let Some(mut wanted) = self.connection.admit(&fetch.claim)
+        {
+            let range = wanted.range();
+            assert!(range.start >= fetch.range.start && range.end <= fetch.range.end);
             if pipe.rng.chance(pipe.case.full_per_mille) {
                 self.is_link_full = true;
                 self.retry_at = Some(pipe.now + millis(pipe.rng.between(0, 3)));
                 return false;
             }
             if pipe.rng.chance(100) {
-                let part = pipe.rng.between(1, wanted.bytes());
-                wanted = StreamRange::new(wanted.start, wanted.start + part);
+                wanted = wanted.beginning(pipe.rng.between(1, range.bytes()));
             }
             assert!(
-                wanted.end.0 <= edge,
+                wanted.range().end.0 <= edge,
                 "{wanted:?} beyond the window's edge {edge}"
             );
             self.send_data(pipe, wanted);
@@ -210,9 +212,10 @@ impl Server {
     }
 
     /// One large segment, cut as a link cuts it.
-    fn send_data(&mut self, pipe: &mut Pipe, wanted: StreamRange) {
-        let header = self.connection.segment(pipe.now, wanted);
-        self.connection.on_transmitted(pipe.now, wanted);
+    fn send_data(&mut self, pipe: &mut Pipe, admitted: Admitted) {
+        let wanted = admitted.range();
+        let header = self.connection.segment(pipe.now, &admitted);
+        self.connection.on_transmitted(pipe.now, admitted);
         check_log(&self.connection);
         let segment = u64::from(self.connection.segment_bytes());
         let mut start = wanted.start;
