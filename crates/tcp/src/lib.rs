@@ -11,7 +11,8 @@
 //! Reading first: RFC 9293 (TCP), 5961 (blind attacks), 6298 (RTO), 7323 (timestamps, PAWS, window
 //! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 3522, 4015 and 5682 (spurious timeouts), 9937
 //! (rate reduction), 9438 (CUBIC), 9406 (HyStart++), 6928 (initial window), 5927 (ICMP attacks),
-//! 6528 (initial sequence numbers), 6191 (TIME-WAIT). Then [`connection`], whose verbs are the interface.
+//! 6528 (initial sequence numbers), 4987 (SYN floods), 6191 (TIME-WAIT). Then [`connection`], whose
+//! verbs are the interface.
 #![forbid(unsafe_code)]
 
 pub mod congestion;
@@ -25,6 +26,7 @@ pub mod recovery;
 pub mod rtt;
 pub mod send;
 pub mod stream;
+pub mod syn_cookies;
 pub mod table;
 pub mod time_wait;
 pub mod timer_queue;
@@ -34,6 +36,7 @@ pub use connection::{Admitted, Claim, Config, Connection, Control, Credit, Deman
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;
 pub use stream::{StreamOffset, StreamRange};
+pub use syn_cookies::SynCookies;
 pub use table::{FourTuple, Table, TableIndex};
 pub use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 pub use timer_queue::TimerQueue;

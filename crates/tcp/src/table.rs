@@ -60,25 +60,25 @@ const EMPTY: Slot = Slot {
 
 /// What a slot points to.
 #[derive(Clone, Copy, Debug)]
-enum Entry {
-    Used(FourTuple, TableIndex),
+enum Entry<V> {
+    Used(FourTuple, V),
     /// The next free entry, or [`NONE`].
     Free(u32),
 }
 
-/// The index of all four-tuples of a worker.
-pub struct Table {
+/// The index of all four-tuples of a worker; or a table of other values by four-tuple.
+pub struct Table<V = TableIndex> {
     /// A power of two, at least twice the capacity: an empty slot ends every search.
     slots: Vec<Slot>,
     /// Grows to the capacity reserved at start, and then reuses what is free.
-    entries: Vec<Entry>,
+    entries: Vec<Entry<V>>,
     first_free: u32,
     used: usize,
     capacity: usize,
     key: [u8; 16],
 }
 
-impl Table {
+impl<V: Copy> Table<V> {
     /// Room for `capacity` tuples, allocated now; `key` is secret.
     ///
     /// # Panics
@@ -98,7 +98,7 @@ impl Table {
 
     /// The table and index of `tuple`.
     #[must_use]
-    pub fn find(&self, tuple: &FourTuple) -> Option<TableIndex> {
+    pub fn find(&self, tuple: &FourTuple) -> Option<V> {
         let slot = self.search(tag(&self.key, tuple), tuple).ok()?;
         match self.entries[self.slots[slot].entry as usize] {
             Entry::Used(_, index) => Some(index),
@@ -110,7 +110,7 @@ impl Table {
     ///
     /// # Panics
     /// If the table is full: its capacity is the sum of the tables it points into.
-    pub fn set(&mut self, tuple: FourTuple, index: TableIndex) {
+    pub fn set(&mut self, tuple: FourTuple, index: V) {
         let tag = tag(&self.key, &tuple);
         match self.search(tag, &tuple) {
             Ok(slot) => self.entries[self.slots[slot].entry as usize] = Entry::Used(tuple, index),
@@ -200,7 +200,7 @@ impl Table {
     }
 
     /// Stores an entry in a free one, else in the capacity reserved at start.
-    fn store(&mut self, entry: Entry) -> u32 {
+    fn store(&mut self, entry: Entry<V>) -> u32 {
         let free = self.first_free;
         if let Some(freed) = self.entries.get_mut(free as usize) {
             if let Entry::Free(next) = *freed {
@@ -215,7 +215,7 @@ impl Table {
     }
 }
 
-impl core::fmt::Debug for Table {
+impl<V> core::fmt::Debug for Table<V> {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         // The key is a secret.
         formatter

@@ -1,5 +1,7 @@
 //! SYN-RECEIVED: the small state between a SYN and the ACK of our SYN-ACK (RFC 9293 s3.5).
 
+use core::net::SocketAddr;
+
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
@@ -42,7 +44,7 @@ pub struct HalfOpen {
     sack_permitted: bool,
     timestamps: Option<TimestampState>,
     retries: u32,
-    /// When the SYN-ACK was sent; `None` once it was retransmitted.
+    /// When the SYN-ACK was sent; `None` once it was retransmitted, or if it was a SYN cookie.
     answered_at: Option<Instant>,
     deadline: Instant,
 }
@@ -67,11 +69,7 @@ impl HalfOpen {
     /// A SYN arrived and is to be answered with `offer`.
     #[must_use]
     pub fn new(now: Instant, tuple: FourTuple, syn: &TcpRepr, offer: Offer) -> Self {
-        let default = if tuple.peer.is_ipv4() {
-            SEGMENT_BYTES_DEFAULT_V4
-        } else {
-            SEGMENT_BYTES_DEFAULT_V6
-        };
+        let default = segment_bytes_default(&tuple.peer);
         let timestamps = syn
             .options
             .timestamps
@@ -88,6 +86,12 @@ impl HalfOpen {
             answered_at: Some(now),
             deadline: now + RETRY_FIRST,
         }
+    }
+
+    /// The same, if it is not known when the SYN-ACK was sent.
+    pub(crate) const fn without_round_trip(mut self) -> Self {
+        self.answered_at = None;
+        self
     }
 
     /// The SYN-ACK.
@@ -229,6 +233,15 @@ impl HalfOpen {
         };
         let peer = self.peer_segment_bytes.max(SEGMENT_BYTES_MIN);
         peer.min(self.offer.segment_bytes) - options
+    }
+}
+
+/// MSS assumed when a SYN names none.
+pub(crate) const fn segment_bytes_default(peer: &SocketAddr) -> u16 {
+    if peer.is_ipv4() {
+        SEGMENT_BYTES_DEFAULT_V4
+    } else {
+        SEGMENT_BYTES_DEFAULT_V6
     }
 }
 
