@@ -371,6 +371,7 @@ fn conductor_config<L: Link>(
         aead_library,
         is_sealing_emulated: settings.is_sealing_emulated(),
         connections_max: settings.limits.connections_max,
+        connections_per_source_max: settings.limits.connections_per_source_max,
         seed,
         replies: settings.replies.clone(),
         unix_seconds_at_start: wall_clock::unix_seconds(),

@@ -65,7 +65,7 @@ kinds! {
     /// The table of connections is full.
     ConnectionTableFull: Warning, "connection refused, connections_max are open";
     /// The table of half-open connections is full.
-    HalfOpenTableFull: Warning, "TCP handshake forgotten, too many are under way";
+    HalfOpenTableFull: Warning, "SYN cookies in use, too many TCP handshakes are under way";
     /// A TLS handshake was refused.
     HandshakeRefused: Info, "TLS handshake refused";
     /// A TLS handshake was given up for another.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use tcp::{Connection, Credit, StreamOffset};
+use tcp::{Connection, Credit, State, StreamOffset};
 use wire::{Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
@@ -11,7 +11,7 @@ use crate::input::{HeadProgress, InputBuffer};
 use crate::read_budget::ReadBudget;
 use crate::request_log::LoggedReplies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
-use crate::tls::Tls;
+use crate::tls::{Stage, Tls};
 use crate::{Config, ReadLimits};
 
 /// Most received bytes kept per connection before they are parsed; also the receive window we
@@ -19,6 +19,11 @@ use crate::{Config, ReadLimits};
 /// Over TLS, decrypted bytes are kept in a second buffer: less than one head plus the content of one
 /// record.
 pub(crate) const INPUT_BYTES_MAX: u16 = 17_408;
+
+/// A client that acknowledges less than this of its reply, over [`Config::send_timeout`], is reset.
+/// It is below the rate of any sound or picture, and of a line on which a page could be read; a
+/// client that stops reading, as a paused player, has the whole timeout before it is reset.
+pub(crate) const SEND_RATE_MIN_BYTES_PER_SECOND: u64 = 256;
 
 const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 const _: () = assert!(http::HEAD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
@@ -132,6 +137,23 @@ impl Client {
         room(&self.input)
     }
 
+    /// Whether nothing is under way but waiting for a request: every reply was acknowledged, and no
+    /// byte of the next request, or of a TLS handshake, has arrived. RFC 9112 s9.3 lets a server
+    /// close such a connection at any time.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_between_records = self.tls.as_ref().is_none_or(|tls| {
+            let has_begun = tls.is_handshaking() && tls.stage() != Some(Stage::Arriving);
+            tls.sealed.is_empty() && !tls.is_waiting() && !has_begun
+        });
+        matches!(self.awaiting, Awaiting::Request(_))
+            && self.tcp.state() == State::Established
+            && self.tcp.is_idle()
+            && !self.tcp.is_finishing()
+            && self.stream.replies() == 0
+            && self.lookup.is_none()
+            && is_between_records
+    }
+
     /// What may be fetched for this connection, and when.
     pub(crate) fn credit(&self, now: Instant) -> Credit {
         if self.fetches.len() < FETCHES_MAX {
@@ -179,8 +201,8 @@ impl Client {
         Some((since + time, timeout))
     }
 
-    /// When the client last made progress: it acknowledged a segment's worth, or data was queued
-    /// after an idle time.
+    /// When the client last made progress ([`Client::on_acknowledged`]), or data was queued after
+    /// an idle time.
     pub(crate) fn progress_at(&self) -> Instant {
         if self.progress.up_to == self.tcp.acknowledged() {
             self.tcp.progress_at()
@@ -189,15 +211,22 @@ impl Client {
         }
     }
 
-    /// SND.UNA moved. Progress means that the client acknowledged a segment's worth, or everything
-    /// that was sent: otherwise a client that acknowledges one byte a minute could keep its
-    /// connection and its object open for years. `before` is [`Client::progress_at`] before this
-    /// ACK.
-    pub(crate) fn on_acknowledged(&mut self, now: Instant, before: Instant) {
+    /// SND.UNA moved. Progress means that the client acknowledged what
+    /// [`SEND_RATE_MIN_BYTES_PER_SECOND`] makes of `send_timeout`, and at least a segment's worth;
+    /// or everything that was to be sent. Otherwise a client that acknowledges a byte, or a segment,
+    /// a minute could keep its connection and its object open for years. `before` is
+    /// [`Client::progress_at`] before this ACK.
+    pub(crate) fn on_acknowledged(
+        &mut self,
+        now: Instant,
+        before: Instant,
+        send_timeout: Duration,
+    ) {
         let up_to = self.tcp.acknowledged();
         let bytes = up_to.since(self.progress.up_to);
+        let rated = SEND_RATE_MIN_BYTES_PER_SECOND.saturating_mul(send_timeout.as_secs());
         self.progress.at = before;
-        if bytes >= u64::from(self.tcp.segment_bytes()) || self.tcp.is_idle() {
+        if bytes >= rated.max(self.tcp.segment_bytes().into()) || self.tcp.is_idle() {
             self.progress = Progress { at: now, up_to };
         }
     }
@@ -237,6 +266,6 @@ pub(crate) enum ClientTimeout {
     Head,
     /// The end of the handshake: the connection is closed.
     Handshake,
-    /// An acknowledgment of at least one segment of what we sent: the connection is reset.
+    /// Acknowledgments of what we sent, at the least rate: the connection is reset.
     Acknowledgment,
 }

@@ -63,9 +63,18 @@ counters! {
     tcp_open_count,
     /// TCP handshakes completed.
     tcp_established_count,
-    /// TCP handshakes refused because the table of connections was full, or evicted because the
-    /// table of half-open ones was.
+    /// TCP handshakes refused because the table of connections was full and no connection was idle.
     tcp_overflow_count,
+    /// TCP handshakes refused because their source had `connections_per_source_max` connections.
+    tcp_source_refused_count,
+    /// Idle connections closed to make room for a new one.
+    tcp_evicted_count,
+    /// SYNs answered by a SYN cookie because the table of half-open connections was full.
+    tcp_cookie_sent_count,
+    /// TCP handshakes of `tcp_established_count` that were completed with a SYN cookie.
+    tcp_cookie_accepted_count,
+    /// ACKs of no connection that arrived while SYN cookies were in use and had no valid one.
+    tcp_cookie_refused_count,
     /// Half-open connections dropped because no ACK of the SYN-ACK arrived.
     tcp_handshake_timeout_count,
     /// Connections that ended with a FIN of both sides.

@@ -22,12 +22,14 @@ mod conductor;
 mod counters;
 mod device_reads;
 mod fetch;
+mod idle_list;
 mod input;
 mod outbox;
 mod read_budget;
 mod request_log;
 mod run_queue;
 mod slab;
+mod sources;
 mod stream_map;
 mod tls;
 mod warning;
@@ -77,6 +79,9 @@ pub struct Config {
     pub is_sealing_emulated: bool,
     /// Most connections at once.
     pub connections_max: usize,
+    /// Most connections of one source, an IPv4 address or an IPv6 network of 64 bits; `None`: no
+    /// limit.
+    pub connections_per_source_max: Option<u32>,
     /// Secret of this run: hash keys, initial sequence numbers.
     pub seed: [u8; 32],
     /// Options of replies.
@@ -87,7 +92,7 @@ pub struct Config {
     pub head_timeout: Duration,
     /// A connection without a request is closed after this time, whether it had one before or not.
     pub idle_timeout: Duration,
-    /// A client that acknowledges less than a segment of a reply for this long is reset.
+    /// A client that acknowledges less of a reply than 256 bytes a second, over this time, is reset.
     pub send_timeout: Duration,
     /// Limits of the bytes read from the disk for a connection.
     pub read_limits: ReadLimits,

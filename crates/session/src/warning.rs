@@ -10,14 +10,14 @@ use crate::ObjectHandle;
 /// A failure that affected a client. A request for an object that does not exist is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warning {
-    /// A SYN was refused: the connection table is full.
+    /// A SYN was refused: the connection table is full, and no connection is idle.
     ConnectionTableFull {
         /// The client that was refused.
         peer: SocketAddr,
     },
-    /// A half-open connection was evicted for a new one: the half-open table is full.
+    /// A SYN was answered by a SYN cookie: the half-open table is full.
     HalfOpenTableFull {
-        /// The client of the new connection.
+        /// The client.
         peer: SocketAddr,
     },
     /// A TLS handshake was refused.

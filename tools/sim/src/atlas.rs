@@ -233,6 +233,7 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         head_timeout: scenario.head_timeout,
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
+        connections_per_source_max: None,
         read_limits: scenario.read_limits,
         reads_max: scenario.slots.min(scenario.disk.depth) as usize,
     }

@@ -388,7 +388,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// The counters of a summary: faults injected, and how the server handled them.
-const SUMMARY_COUNTERS: [&str; 32] = [
+const SUMMARY_COUNTERS: [&str; 34] = [
     "network_carried_frames",
     "network_lost_frames",
     "network_queue_dropped_frames",
@@ -421,6 +421,8 @@ const SUMMARY_COUNTERS: [&str; 32] = [
     "session_read_deferred_count",
     "http_stall_count",
     "tcp_next_hop_change_count",
+    "tcp_evicted_count",
+    "tcp_cookie_accepted_count",
 ];
 
 fn once_failed(options: &Options) -> Result<Vec<(u64, &'static Theme)>, String> {

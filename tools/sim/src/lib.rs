@@ -67,6 +67,7 @@ use client::Client;
 use scenario::{SERVER_V4, SERVER_V6, Scenario, Theme};
 use world::blind_attacker::BlindAttacker;
 use world::frame_log::FrameLog;
+use world::syn_flood::SynFlood;
 use world::{Canary, Environment, Outcome, World};
 
 pub use command::{CommandError, run_command};
@@ -96,6 +97,9 @@ fn run(
         events: scenario.events,
         path_mtu_bytes: scenario.path_mtu_bytes,
         blind_attacker: Some(blind_attacker),
+        syn_flood: scenario
+            .syn_flood
+            .then(|| SynFlood::new(scenario.fault_seed)),
         failover_at: scenario.failover_at,
         abusive: scenario
             .abusive

@@ -18,6 +18,8 @@ const TLS_SEEDS: u64 = 40;
 const MODEL_CLIENTS_MAX: usize = 8;
 /// The same for the product: more is `cargo xtask sim`.
 const PRODUCT_SEEDS: u64 = 60;
+/// Runs of a SYN flood, of which each has thousands of frames more.
+const FLOOD_SEEDS: u64 = 30;
 
 /// Runs the clients of a scenario with the model; its network has the faults of `path` only.
 fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) -> Outcome {
@@ -167,6 +169,14 @@ fn abusive_peers_wait_for_their_reads_and_are_reset() {
     let [deferred, stalled] = sums("abusive", 0..PRODUCT_SEEDS, counters);
     assert!(deferred > 100, "{deferred} reads waited");
     assert!(stalled > 10, "{stalled} peers were given up");
+}
+
+#[test]
+fn clients_get_in_by_cookies_during_a_syn_flood() {
+    let counters = ["tcp_cookie_accepted_count", "tcp_cookie_refused_count"];
+    let [accepted, refused] = sums("syn-flood", 0..FLOOD_SEEDS, counters);
+    assert!(accepted > 50, "{accepted} clients got in by cookies");
+    assert!(refused > 100, "{refused} ACKs were forged");
 }
 
 #[test]

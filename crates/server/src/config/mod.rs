@@ -65,6 +65,16 @@ pub static CONNECTIONS_MAX: Number = number(
     Some(16_384),
     1..=1_048_576,
 );
+/// Connections of one source.
+pub static CONNECTIONS_PER_SOURCE_MAX: Number = Number {
+    default: DefaultValue::Said("no limit"),
+    ..number(
+        "connections_per_source_max",
+        "connections",
+        None,
+        1..=1_048_576,
+    )
+};
 /// Read buffers.
 pub static SLOTS: Number = number("slots", "buffers of 64 KiB", Some(512), 16..=65_536);
 /// Reads in flight.
@@ -230,7 +240,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 35] = [
+pub static KEYS: [Key; 36] = [
     Key {
         name: "link",
         flag: "--link",
@@ -449,8 +459,15 @@ pub static KEYS: [Key; 35] = [
     Key::number(
         &CONNECTIONS_MAX,
         "",
-        "Connections at once; half-open ones are bounded apart. More are refused. Their table \
-         is made at start.",
+        "Connections at once; half-open ones are bounded apart. For one more, the connection that \
+         has waited longest for a request is closed, if for a second at least; without one, the \
+         new client is refused. Their table is made at start.",
+    ),
+    Key::number(
+        &CONNECTIONS_PER_SOURCE_MAX,
+        "",
+        "Connections at once of one IPv4 address, or of one IPv6 network of 64 bits. More are \
+         refused. Thousands of clients may share the IPv4 address of a carrier's NAT.",
     ),
     Key::number(
         &SLOTS,
@@ -491,7 +508,7 @@ pub static KEYS: [Key; 35] = [
     Key::number(
         &SEND_TIMEOUT_SECONDS,
         "",
-        "A client that acknowledges less than one segment of its reply for this long is reset.",
+        "A client that acknowledges less of its reply than 256 bytes a second, over this time, is reset.",
     ),
     Key::number(
         &SHUTDOWN_GRACE_SECONDS,
@@ -680,6 +697,7 @@ pub struct FileConfig {
     pub log: Option<String>,
     pub buffered: Option<bool>,
     pub connections_max: Option<i64>,
+    pub connections_per_source_max: Option<i64>,
     pub slots: Option<i64>,
     pub disk_queue_depth: Option<i64>,
     pub coalesce_us: Option<i64>,

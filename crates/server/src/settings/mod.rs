@@ -130,6 +130,8 @@ pub struct Https {
 pub struct Limits {
     /// Connections at once; half-open ones are bounded apart.
     pub connections_max: usize,
+    /// Connections of one source; `None`: no limit.
+    pub connections_per_source_max: Option<u32>,
     /// Read buffers of 64 KiB.
     pub slots: u32,
     /// Reads in flight.
@@ -328,6 +330,12 @@ pub(crate) fn read_file(args: &CommonArgs) -> Result<FileConfig, Failure> {
 fn resolve_limits(keys: &Keys, file: &FileConfig) -> Result<Limits, Failure> {
     Ok(Limits {
         connections_max: narrow(keys.limit(file.connections_max, &config::CONNECTIONS_MAX)?),
+        connections_per_source_max: keys
+            .limit_if_any(
+                file.connections_per_source_max,
+                &config::CONNECTIONS_PER_SOURCE_MAX,
+            )?
+            .map(narrow),
         slots: narrow(keys.limit(file.slots, &config::SLOTS)?),
         disk_queue_depth: narrow(keys.limit(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
         coalesce: Duration::from_micros(keys.limit(file.coalesce_us, &config::COALESCE_US)?),

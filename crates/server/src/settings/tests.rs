@@ -214,6 +214,7 @@ fn a_refusal_names_the_flag_or_the_key() {
 fn each_limit_holds_on_both_sides() {
     for (key, least, most) in [
         ("connections_max", 1, 1_048_576),
+        ("connections_per_source_max", 1, 1_048_576),
         ("slots", 16, 65_536),
         ("disk_queue_depth", 1, 4_096),
         ("coalesce_us", 0, 10_000),

@@ -3,21 +3,25 @@
 
 use core::net::SocketAddr;
 
-use clock::Instant;
+use clock::{Duration, Instant};
 use memory::Arena;
 use tcp::listener::{is_connection_request, reset_for};
 use tcp::{
-    CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Outcome, TableIndex,
-    TimeWaitVerdict,
+    CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Offer, Outcome, TableIndex,
+    TimeWait, TimeWaitVerdict,
 };
 use wire::{Path, SeqNumber, TcpRepr};
 
-use super::{Conductor, HALF_OPEN_MAX, HalfOpenEntry};
+use super::{Conductor, HalfOpenEntry};
 use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
 use crate::{TlsToken, Warning};
+
+/// A connection that has waited for a request for less than this is not closed to make room: a
+/// client opens a connection, or asks for the next segment of a video, a moment before it is used.
+pub(super) const EVICTION_IDLE_MIN: Duration = Duration::from_secs(1);
 
 impl Conductor {
     /// A segment for one of our addresses.
@@ -43,13 +47,25 @@ impl Conductor {
             Some(TableIndex::TimeWait(index)) => {
                 self.handle_time_wait_segment(now, index, &tuple, path, segment, payload);
             }
-            None => self.handle_unmatched_segment(now, &tuple, path, segment, payload, None),
+            None if is_connection_request(segment) => {
+                self.handle_syn(now, &tuple, path, segment, payload, None);
+            }
+            None => match self.accept_cookie(now, &tuple, path, segment) {
+                Some(entry) => self.establish(now, arena, &entry, path, segment, payload),
+                None => self.refuse(path, segment, payload),
+            },
         }
+    }
+
+    /// Whether new connections to a port are accepted.
+    fn is_open(&self, port: u16) -> bool {
+        let port = Some(port);
+        self.is_listening && (port == self.config.http_port || port == self.config.https_port)
     }
 
     /// LISTEN, or CLOSED (RFC 9293 s3.10.7.1-2). `iss_min` is the least initial sequence number
     /// for a four-tuple that was in TIME-WAIT.
-    fn handle_unmatched_segment(
+    fn handle_syn(
         &mut self,
         now: Instant,
         tuple: &FourTuple,
@@ -58,40 +74,37 @@ impl Conductor {
         payload: &[u8],
         iss_min: Option<SeqNumber>,
     ) {
-        let port = Some(segment.destination_port);
-        let is_served = port == self.config.http_port || port == self.config.https_port;
-        let is_welcome = self.is_listening && is_served;
-        if !(is_welcome && is_connection_request(segment)) {
+        if !self.is_open(segment.destination_port) {
             self.refuse(path, segment, payload);
             return;
         }
-        if self.clients.is_full() {
+        if self.is_crowded(&tuple.peer) {
+            self.refuse_crowded(path, segment, payload);
+            return;
+        }
+        if self.clients.is_full() && self.evictable(now).is_none() {
             // A reset lets the client try another server at once; a dropped SYN would not.
-            self.counters.tcp_overflow_count += 1;
-            let peer = tuple.peer;
-            self.warnings.note(Warning::ConnectionTableFull { peer });
-            self.refuse(path, segment, payload);
+            self.refuse_overflow(path, segment, payload);
             return;
         }
-        if port == self.config.https_port && self.has_many_hellos() {
+        if Some(segment.destination_port) == self.config.https_port && self.has_many_hellos() {
             // The client retransmits its SYN after a second, when the queue may be shorter.
             self.counters.tls_syn_dropped_count += 1;
             return;
         }
-        let segment_bytes = self.segment_bytes(path);
-        let mut offer = self
-            .listener
-            .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX);
+        let mut offer = self.offer(now, tuple, path);
+        if self.half_opens.is_full() {
+            self.counters.tcp_cookie_sent_count += 1;
+            let peer = tuple.peer;
+            self.warnings.note(Warning::HalfOpenTableFull { peer });
+            let syn_ack = self.cookies.answer(now, tuple, segment, offer);
+            self.answer_segment(&path.reply_route(), &syn_ack);
+            return;
+        }
         if let Some(least) = iss_min
             && offer.iss.distance(least) < 0
         {
             offer.iss = least;
-        }
-        if self.half_opens.is_full() {
-            self.counters.tcp_overflow_count += 1;
-            let peer = tuple.peer;
-            self.warnings.note(Warning::HalfOpenTableFull { peer });
-            self.evict_half_open();
         }
         let half_open = HalfOpen::new(now, *tuple, segment, offer);
         let route = path.reply_route();
@@ -102,6 +115,54 @@ impl Conductor {
         self.timers
             .set(self.first_half_open_key() + index, half_open.deadline());
         self.answer_segment(&route, &half_open.syn_ack(now));
+    }
+
+    fn offer(&self, now: Instant, tuple: &FourTuple, path: &Path) -> Offer {
+        let segment_bytes = self.segment_bytes(path);
+        self.listener
+            .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX)
+    }
+
+    /// The connection that a segment completes, if the segment acknowledges a SYN cookie. It is
+    /// answered to the MAC address it came from.
+    fn accept_cookie(
+        &mut self,
+        now: Instant,
+        tuple: &FourTuple,
+        path: &Path,
+        segment: &TcpRepr,
+    ) -> Option<HalfOpenEntry> {
+        if !self.is_open(segment.destination_port) || !self.cookies.is_expecting(now) {
+            return None;
+        }
+        let offer = self.offer(now, tuple, path);
+        let Some(half_open) = self.cookies.accept(now, tuple, segment, offer) else {
+            self.counters.tcp_cookie_refused_count += 1;
+            return None;
+        };
+        self.counters.tcp_cookie_accepted_count += 1;
+        let route = path.reply_route();
+        Some(HalfOpenEntry { half_open, route })
+    }
+
+    /// Refuses a client for which there is no room.
+    fn refuse_overflow(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
+        self.counters.tcp_overflow_count += 1;
+        let peer = SocketAddr::new(path.source, segment.source_port);
+        self.warnings.note(Warning::ConnectionTableFull { peer });
+        self.refuse(path, segment, payload);
+    }
+
+    /// Whether the peer's source has as many connections as it may have.
+    fn is_crowded(&self, peer: &SocketAddr) -> bool {
+        let sources = self.sources.as_ref();
+        sources.is_some_and(|sources| !sources.has_room(peer))
+    }
+
+    /// Refuses a client whose source has too many connections.
+    fn refuse_crowded(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
+        self.counters.tcp_source_refused_count += 1;
+        self.refuse(path, segment, payload);
     }
 
     /// Answers a segment of no connection by a reset, unless the segment is itself a reset.
@@ -121,44 +182,103 @@ impl Conductor {
         segment: &TcpRepr,
         payload: &[u8],
     ) {
-        let Some(HalfOpenEntry { half_open, route }) = self.half_opens.entry(index).copied() else {
+        let Some(entry) = self.half_opens.entry(index).copied() else {
             return;
         };
-        match half_open.handle_segment(segment, payload.len()) {
+        match entry.half_open.handle_segment(segment, payload.len()) {
             HalfOpenVerdict::Ignore => {}
             HalfOpenVerdict::RetransmitSynAck => self.retransmit_syn_ack(now, index, path, segment),
-            HalfOpenVerdict::Reset => self.refuse(path, segment, payload),
             HalfOpenVerdict::Forget => self.remove_half_open(index),
             HalfOpenVerdict::Establish => {
                 self.remove_half_open(index);
-                let config = self.config.tcp;
-                let connection = Connection::new(config, &half_open, now, segment.window);
-                self.next_serial = self.next_serial.wrapping_add(1);
-                let mut client = Client::new(
-                    now,
-                    self.next_serial,
-                    connection,
-                    route,
-                    &self.config.read_limits,
-                );
-                if Some(segment.destination_port) == self.config.https_port {
-                    client.tls = Some(Box::new(Tls::new()));
-                } else if let Some(sealer) = &self.emulation {
-                    client.stream.seal_from_here(Sealing::emulated(sealer));
-                }
-                let Ok(index) = self.clients.insert(client) else {
-                    self.counters.tcp_overflow_count += 1;
-                    let peer = half_open.tuple().peer;
-                    self.warnings.note(Warning::ConnectionTableFull { peer });
+                self.establish(now, arena, &entry, path, segment, payload);
+            }
+            HalfOpenVerdict::Reset => {
+                // The client's first SYN may have been answered by a cookie, and a retransmitted
+                // one by this entry.
+                let tuple = entry.half_open.tuple();
+                let Some(entry) = self.accept_cookie(now, &tuple, path, segment) else {
                     self.refuse(path, segment, payload);
                     return;
                 };
-                self.counters.tcp_established_count += 1;
-                self.table
-                    .set(half_open.tuple(), TableIndex::Connection(index));
-                self.handle_client_segment(now, arena, index, path, segment, payload);
+                self.remove_half_open(index);
+                self.establish(now, arena, &entry, path, segment, payload);
             }
         }
+    }
+
+    /// The three-way handshake is complete: `segment` belongs to the new connection.
+    fn establish(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        entry: &HalfOpenEntry,
+        path: &Path,
+        segment: &TcpRepr,
+        payload: &[u8],
+    ) {
+        let tuple = entry.half_open.tuple();
+        if self.is_crowded(&tuple.peer) {
+            self.refuse_crowded(path, segment, payload);
+            return;
+        }
+        if self.clients.is_full() {
+            let Some(idlest) = self.evictable(now) else {
+                self.refuse_overflow(path, segment, payload);
+                return;
+            };
+            self.evict(now, arena, idlest);
+        }
+        let connection = Connection::new(self.config.tcp, &entry.half_open, now, segment.window);
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let mut client = Client::new(
+            now,
+            self.next_serial,
+            connection,
+            entry.route,
+            &self.config.read_limits,
+        );
+        if Some(segment.destination_port) == self.config.https_port {
+            client.tls = Some(Box::new(Tls::new()));
+        } else if let Some(sealer) = &self.emulation {
+            client.stream.seal_from_here(Sealing::emulated(sealer));
+        }
+        let index = self.clients.insert(client).ok();
+        let index = index.expect("invariant: room was made");
+        if let Some(sources) = &mut self.sources {
+            sources.enter(&tuple.peer);
+        }
+        self.counters.tcp_established_count += 1;
+        self.table.set(tuple, TableIndex::Connection(index));
+        self.handle_client_segment(now, arena, index, path, segment, payload);
+    }
+
+    /// The connection that has waited longest for a request, if it may be closed to make room.
+    fn evictable(&self, now: Instant) -> Option<u32> {
+        let (index, since) = self.idle.first()?;
+        (now.since(since) >= EVICTION_IDLE_MIN).then_some(index)
+    }
+
+    /// Closes an idle connection. Its entry is free at once; what is left is an entry in TIME-WAIT,
+    /// which answers the client's FIN. A FIN and not a reset, because a reset may discard what the
+    /// client's TCP has acknowledged and its program has not read (RFC 9112 s9.6). Over TLS a
+    /// `close_notify` comes with it.
+    fn evict(&mut self, now: Instant, arena: &mut Arena, index: u32) {
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
+        let start = client.tcp.end();
+        client.queue_close_notify_and_fin(now);
+        let close_notify = client.stream.text_run(start, client.tcp.end());
+        client.stream.seal_text(close_notify);
+        let text = client.stream.text_bytes(close_notify);
+        let (last, entry) = client.tcp.close_at_once(now);
+        let text = text.to_vec();
+        let route = client.route;
+        self.counters.tcp_evicted_count += 1;
+        self.remove_client(arena, index);
+        self.answer_with_text(&route, &last, &text);
+        self.insert_time_wait(entry);
     }
 
     /// The SYN-ACK goes to the MAC address this segment came from: the next hop of the first SYN
@@ -178,14 +298,6 @@ impl Conductor {
         if let Some(entry) = self.half_opens.remove(index) {
             self.table.remove(&entry.half_open.tuple());
         }
-    }
-
-    /// Makes room in the half-open table by evicting its entries in turn. During a SYN flood a
-    /// client can still complete its handshake while the next [`HALF_OPEN_MAX`] SYNs arrive.
-    fn evict_half_open(&mut self) {
-        let index = self.next_half_open_to_evict;
-        self.next_half_open_to_evict = (index + 1) % HALF_OPEN_MAX;
-        self.remove_half_open(index);
     }
 
     pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
@@ -219,10 +331,16 @@ impl Conductor {
         match entry.handle_segment(now, segment, payload.len()) {
             TimeWaitVerdict::Ignore => {}
             TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&path.reply_route(), &ack),
+            TimeWaitVerdict::Reset => self.refuse(path, segment, payload),
+            // A cookie could not begin beyond the old sequence numbers: the client's TCP sends
+            // its SYN again.
+            TimeWaitVerdict::Reopen { .. } if self.half_opens.is_full() => {
+                self.counters.tcp_overflow_count += 1;
+            }
             TimeWaitVerdict::Reopen { iss_min } => {
                 self.time_wait.remove(index);
                 self.table.remove(tuple);
-                self.handle_unmatched_segment(now, tuple, path, segment, payload, Some(iss_min));
+                self.handle_syn(now, tuple, path, segment, payload, Some(iss_min));
             }
         }
     }
@@ -257,7 +375,7 @@ impl Conductor {
         }
         client.is_half_closed |= arrival.peer_finished;
         if arrival.acknowledged {
-            client.on_acknowledged(now, progress_before);
+            client.on_acknowledged(now, progress_before, self.config.send_timeout);
             client
                 .stream
                 .release(client.tcp.acknowledged(), &mut self.released);
@@ -362,27 +480,35 @@ impl Conductor {
         };
         let (entry, route) = (client.tcp.time_wait(now), client.route);
         let ack = entry.acknowledgment(now);
-        let tuple = entry.tuple();
         self.counters.tcp_finished_count += 1;
         self.remove_client(arena, index);
-        let (time_wait_index, evicted) = self.time_wait.insert(entry);
+        self.insert_time_wait(entry);
+        self.answer_segment(&route, &ack);
+    }
+
+    fn insert_time_wait(&mut self, entry: TimeWait) {
+        let (index, evicted) = self.time_wait.insert(entry);
         if let Some(evicted) = evicted {
             self.table.remove(&evicted);
         }
-        self.table.set(tuple, TableIndex::TimeWait(time_wait_index));
-        self.answer_segment(&route, &ack);
+        self.table.set(entry.tuple(), TableIndex::TimeWait(index));
     }
 
     /// Slots the client holds go back to the arena; those with a read under way come back with
     /// their completions.
     fn remove_client(&mut self, arena: &mut Arena, index: u32) {
         self.timers.clear(index);
+        self.idle.remove(index);
         self.leave_handshake(index);
         self.forget_secrets(index);
         let Some(mut client) = self.clients.remove(index) else {
             return;
         };
-        self.table.remove(&client.tcp.tuple());
+        let tuple = client.tcp.tuple();
+        self.table.remove(&tuple);
+        if let Some(sources) = &mut self.sources {
+            sources.leave(&tuple.peer);
+        }
         self.log_departure(&mut client);
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {

@@ -156,17 +156,25 @@ impl Conductor {
 
     /// Queues a segment without text that is sent outside any client's stream: SYN-ACK, reset.
     pub(super) fn answer_segment(&mut self, route: &Route, segment: &TcpRepr) {
+        self.answer_with_text(route, segment, &[]);
+    }
+
+    /// The same with a little text.
+    pub(super) fn answer_with_text(&mut self, route: &Route, segment: &TcpRepr, text: &[u8]) {
         self.identification = self.identification.wrapping_add(1);
         let identification = self.identification;
-        self.answer_short(|buffer| {
-            wire::emit_tcp(
-                buffer,
+        self.answer(|buffer| {
+            let headers = wire::emit_tcp(
+                buffer.first_chunk_mut()?,
                 route,
                 segment,
-                &[],
+                &[text],
                 TcpChecksum::Full,
                 identification,
-            )
+            );
+            let end = headers + text.len();
+            buffer.get_mut(headers..end)?.copy_from_slice(text);
+            Some(end)
         });
     }
 

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use clock::Instant;
 use memory::Arena;
 use record::Sealer;
-use tcp::{Credit, HalfOpen, Listener, Table, TimeWaitTable, TimerQueue};
+use tcp::{Credit, HalfOpen, Listener, SynCookies, Table, TimeWaitTable, TimerQueue};
 use wire::Route;
 
 use crate::address::Defense;
@@ -28,17 +28,21 @@ use crate::client::Client;
 use crate::counters::Counters;
 use crate::device_reads::DeviceReads;
 use crate::fetch::FetchLimits;
+use crate::idle_list::IdleList;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
 use crate::slab::Slab;
+use crate::sources::Sources;
 use crate::warning::PendingWarnings;
 use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Warning};
 
 #[cfg(doc)]
 use crate::{ReadPlan, tls::Stage};
 
-/// Half-open connections. With this many entries, a flood of 40,000 SYN/s still leaves each client
-/// 100 ms to complete its handshake before its entry is evicted.
+/// Half-open connections. More are answered by SYN cookies, so this bounds no client: it is enough
+/// for 20,000 new clients a second with round trips of 200 ms to have all TCP options and
+/// retransmitted SYN-ACKs. In a flood the entries are the attacker's: 4096 of them retransmit
+/// some 660 SYN-ACKs a second in all.
 const HALF_OPEN_MAX: u32 = 4096;
 /// Four-tuples in TIME-WAIT. Clients mostly close first, so most TIME-WAIT states are theirs.
 const TIME_WAIT_MAX: usize = 16_384;
@@ -59,13 +63,17 @@ pub struct Conductor {
     /// The wall clock, Unix seconds: for `Date`, and for nothing else here.
     unix_seconds: u64,
     listener: Listener,
+    /// Answers SYNs while the half-open table is full.
+    cookies: SynCookies,
     /// New connections are accepted.
     is_listening: bool,
     table: Table,
     half_opens: Slab<HalfOpenEntry>,
-    /// The half-open connection to evict next when the table is full.
-    next_half_open_to_evict: u32,
     clients: Slab<Client>,
+    /// Clients that wait for a request.
+    idle: IdleList,
+    /// Connections by source; `None`: they are not limited.
+    sources: Option<Sources>,
     time_wait: TimeWaitTable,
     /// Keys: clients by index, then half-open connections.
     timers: TimerQueue,
@@ -122,11 +130,14 @@ impl Conductor {
         let mut conductor = Self {
             unix_seconds: config.unix_seconds_at_start,
             listener: Listener::new(listener_key),
+            cookies: SynCookies::new(listener_key),
             is_listening: true,
             table: Table::new(clients + half_opens + TIME_WAIT_MAX, table_key),
             half_opens: Slab::new(half_opens),
-            next_half_open_to_evict: 0,
             clients: Slab::new(clients),
+            idle: IdleList::new(clients),
+            sources: (config.connections_per_source_max)
+                .map(|most| Sources::new(clients, most, table_key)),
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
             timers: TimerQueue::new(clients + half_opens),
             readers: RunQueue::new(clients),
@@ -305,6 +316,7 @@ impl Conductor {
         if client.wants_transmit() {
             self.writers.push(index);
         }
+        self.idle.set(now, index, client.is_idle());
         let deadline = client.deadline(&self.config).into_iter().chain(paced_until);
         match deadline.min() {
             Some(deadline) => self.timers.set(index, deadline.max(now)),

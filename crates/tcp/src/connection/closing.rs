@@ -96,6 +96,29 @@ impl Connection {
         )
     }
 
+    /// Closes the connection at once: the last segment, to be sent with all text that was appended
+    /// and not claimed, and what is kept. The caller removes the connection, so the segment is
+    /// never retransmitted.
+    ///
+    /// # Panics
+    /// If something is under way: it would be lost.
+    #[must_use]
+    pub fn close_at_once(&self, now: Instant) -> (TcpRepr, TimeWait) {
+        assert!(
+            self.send.una == self.send.claimed && !self.has_sent_fin(),
+            "data or a FIN under way would be lost"
+        );
+        let last = TcpRepr {
+            flags: TcpFlags::FIN.union(TcpFlags::ACK),
+            window: self.receive.window(),
+            ..self.abort(now)
+        };
+        let end = self.send.sequence_of(self.send.end).wrapping_add(1);
+        let (received, stamps) = (self.receive.nxt, self.receive.timestamps);
+        let kept = TimeWait::new(now, self.tuple, end, received, stamps);
+        (last, kept.with_open_peer())
+    }
+
     /// The reset that aborts the connection (RFC 9293 s3.5.2). The caller removes the connection.
     #[must_use]
     pub fn abort(&self, now: Instant) -> TcpRepr {

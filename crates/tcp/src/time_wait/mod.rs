@@ -24,6 +24,8 @@ pub struct TimeWait {
     send_next: SeqNumber,
     receive_next: SeqNumber,
     timestamps: Option<TimestampState>,
+    /// The peer has not sent its FIN: we closed an idle connection and kept no more than this.
+    peer_is_open: bool,
     expires_at: Instant,
 }
 
@@ -34,6 +36,9 @@ pub enum TimeWaitVerdict {
     Ignore,
     /// The peer did not receive our last ACK; this is it again.
     Acknowledge(TcpRepr),
+    /// The peer sent data after we closed the connection: answer with a reset, as for a connection
+    /// that does not exist (RFC 9293 s3.6.1).
+    Reset,
     /// The SYN of a new connection with the same four-tuple, which is certainly newer than the old
     /// one (RFC 6191 s2): remove the entry and handle the SYN as for a new connection.
     Reopen {
@@ -58,8 +63,17 @@ impl TimeWait {
             send_next,
             receive_next,
             timestamps,
+            peer_is_open: false,
             expires_at: now + DURATION,
         }
+    }
+
+    /// The same for a connection whose peer has not sent its FIN. Ours is sent once: if it is lost,
+    /// the peer finds out when it next sends.
+    #[must_use]
+    pub const fn with_open_peer(mut self) -> Self {
+        self.peer_is_open = true;
+        self
     }
 
     /// Both ends.
@@ -103,6 +117,17 @@ impl TimeWait {
             || segment.flags.contains(TcpFlags::SYN);
         if !occupies && !is_later {
             return TimeWaitVerdict::Ignore;
+        }
+        if self.peer_is_open && payload > 0 {
+            return TimeWaitVerdict::Reset;
+        }
+        let is_fin =
+            segment.flags.contains(TcpFlags::FIN) && !segment.flags.contains(TcpFlags::SYN);
+        if self.peer_is_open && is_fin && segment.sequence == self.receive_next {
+            return TimeWaitVerdict::Acknowledge(TcpRepr {
+                acknowledgment: self.receive_next.wrapping_add(1),
+                ..self.acknowledgment(now)
+            });
         }
         TimeWaitVerdict::Acknowledge(self.acknowledgment(now))
     }

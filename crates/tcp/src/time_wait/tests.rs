@@ -63,6 +63,27 @@ fn resets_and_old_acks_are_ignored() {
 }
 
 #[test]
+fn an_open_peer_may_close_and_gets_a_reset_for_data() {
+    let entry = waiting(1, Instant::ZERO).with_open_peer();
+    let verdict = |sequence, flags, payload| {
+        entry.handle_segment(Instant::ZERO, &segment(sequence, flags, 5000), payload)
+    };
+    assert_eq!(verdict(100, TcpFlags::ACK, 0), TimeWaitVerdict::Ignore);
+    assert_eq!(verdict(100, TcpFlags::ACK, 1), TimeWaitVerdict::Reset);
+    let closing = TcpFlags::FIN.union(TcpFlags::ACK);
+    assert_eq!(verdict(100, closing, 1), TimeWaitVerdict::Reset);
+    for (sequence, acknowledged) in [(100, 101), (99, 100), (101, 100)] {
+        let TimeWaitVerdict::Acknowledge(ack) = verdict(sequence, closing, 0) else {
+            panic!("a FIN is answered");
+        };
+        assert_eq!(ack.acknowledgment, SeqNumber(acknowledged));
+    }
+    let closed = waiting(1, Instant::ZERO);
+    let late = closed.handle_segment(Instant::ZERO, &segment(100, TcpFlags::ACK, 5000), 1);
+    assert!(matches!(late, TimeWaitVerdict::Acknowledge(_)));
+}
+
+#[test]
 fn only_a_newer_syn_reopens() {
     let entry = waiting(1, Instant::ZERO);
     let verdict = |sequence, stamp| {

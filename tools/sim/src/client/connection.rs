@@ -153,6 +153,8 @@ impl Connection {
         let key_used = (is_worn && between).then_some(Excuse::KeyUsed);
         let broken = (permits.broken_replies || is_worn).then_some(Excuse::Broken);
         let refused = permits.refusals.then_some(Excuse::Refused);
+        // An idle connection made room for another.
+        let evicted = refused.filter(|_| between);
         let has_come = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
         let closed = (has_come(permits.closes_at) && between).then_some(Excuse::Closed);
         let aborted = has_come(permits.aborts_at).then_some(Excuse::Closed);
@@ -164,11 +166,11 @@ impl Connection {
                 _ => permits.busy.then_some(Excuse::Busy),
             },
             // A FIN in a reply would mean that the reply is whole: no excuse.
-            Ending::Closed => closed.or(late).or(key_used),
+            Ending::Closed => closed.or(late).or(key_used).or(evicted),
             Ending::Reset if self.received_bytes == 0 => {
                 aborted.or(closed).or(late).or(refused).or(broken)
             }
-            Ending::Reset => aborted.or(closed).or(late).or(broken),
+            Ending::Reset => aborted.or(closed).or(late).or(evicted).or(broken),
             // An RST that was lost.
             Ending::Silence => aborted.or(broken).filter(|_| permits.lateness),
             _ => unreachable!("an ending that needs no excuse"),

@@ -192,6 +192,8 @@ pub(crate) struct Scenario {
     pub(crate) read_limits: ReadLimits,
     /// The abusive peers.
     pub(crate) abusive: Vec<AbusivePlan>,
+    /// Whether there is a SYN flood.
+    pub(crate) syn_flood: bool,
     /// When the clients' router fails over to another; `None`: there is none.
     pub(crate) failover_at: Option<Instant>,
     /// Seed of the server's own secrets.
@@ -274,6 +276,7 @@ impl Scenario {
             events,
             read_limits: ReadLimits::default(),
             abusive: Vec::new(),
+            syn_flood: theme.floods_with_syns(),
             failover_at: None,
             server_seed: rng.key(),
             fault_seed: rng.bits(),
@@ -301,7 +304,7 @@ impl Scenario {
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
     /// | unnoticed changes, TLS         | a reply cut by a reset                                |
     /// | keys that wear out, TLS 1.2    | a reset, or a close between replies                   |
-    /// | small connection table         | a reset before the first reply                        |
+    /// | small connection table         | a reset before the first reply, a close between them  |
     /// | small table of open objects    | 503                                                   |
     /// | the server is shut down         | a close or reset between replies, none after it       |
     /// | everything else                | nothing at all                                        |

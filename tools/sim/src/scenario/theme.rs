@@ -217,6 +217,17 @@ pub(crate) const THEMES: &[Theme] = &[
         },
     },
     Theme {
+        name: SYN_FLOOD,
+        help: "a SYN flood, forged ACKs, small tables, slow links and disks",
+        allows: Swarm {
+            table_famine: true,
+            stuck: true,
+            transmit_famine: true,
+            duplicate: true,
+            ..NO_FAULT
+        },
+    },
+    Theme {
         name: "abusive",
         help: "peers that hold connections open for ever, or cause many reads",
         allows: Swarm {
@@ -265,7 +276,16 @@ pub(crate) const THEMES: &[Theme] = &[
     },
 ];
 
+/// Only in its own theme: with the segments of a request reordered or lost, a cookie's ACK may come
+/// too late, and its connection is reset.
+const SYN_FLOOD: &str = "syn-flood";
+
 impl Theme {
+    /// Whether there is a SYN flood.
+    pub(super) fn floods_with_syns(&self) -> bool {
+        self.name == SYN_FLOOD
+    }
+
     /// The theme of that name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         THEMES.iter().find(|theme| theme.name == name)

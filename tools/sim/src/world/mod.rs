@@ -8,6 +8,7 @@
 pub(crate) mod blind_attacker;
 mod failover;
 pub(crate) mod frame_log;
+pub(crate) mod syn_flood;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,6 +22,7 @@ use blind_attacker::BlindAttacker;
 use failover::Failover;
 use frame_log::{Direction, FrameLog};
 use session::ReadLimits;
+use syn_flood::SynFlood;
 use wire::{MacAddress, Route};
 
 /// Steps of a whole run.
@@ -235,7 +237,8 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// A violation if more connections failed than the server counted faults: one failed read, one
-    /// changed record or one exhausted key breaks one reply; one full table refuses one connection.
+    /// changed record or one exhausted key breaks one reply; one full table refuses one connection,
+    /// or closes an idle one.
     /// A reset before the first byte may be either.
     fn overdrawn_excuses(&self) -> Option<String> {
         let count = |wanted: &str| -> u64 {
@@ -249,7 +252,7 @@ impl Outcome {
             + count("disk_changed_commands")
             + count("record_reseal_mismatch_count")
             + count("tls_key_exhausted_count");
-        let overflows = count("tcp_overflow_count");
+        let overflows = count("tcp_overflow_count") + count("tcp_evicted_count");
         let together = self.broken + self.refused > failures + overflows;
         let overdrawn =
             together || self.broken > failures || (failures == 0 && self.refused > overflows);
@@ -275,6 +278,8 @@ pub(crate) struct Environment {
     pub(crate) path_mtu_bytes: Option<u16>,
     /// An off-path attacker.
     pub(crate) blind_attacker: Option<BlindAttacker>,
+    /// A SYN flood.
+    pub(crate) syn_flood: Option<SynFlood>,
     /// When the router between server and clients fails over, if there is one.
     pub(crate) failover_at: Option<Instant>,
     /// Peers that exhaust resources.
@@ -287,6 +292,7 @@ pub(crate) struct World<S, C> {
     epoch: Instant,
     path_mtu_bytes: Option<u16>,
     blind_attacker: Option<BlindAttacker>,
+    syn_flood: Option<SynFlood>,
     failover: Option<Failover>,
     abusive: Vec<AbusivePeer>,
     /// The violation of the read budget, if any.
@@ -315,6 +321,7 @@ impl<S: Server, C: Network> World<S, C> {
             events,
             path_mtu_bytes,
             blind_attacker,
+            syn_flood,
             failover_at,
             abusive,
         } = environment;
@@ -325,6 +332,7 @@ impl<S: Server, C: Network> World<S, C> {
             epoch,
             path_mtu_bytes,
             blind_attacker,
+            syn_flood,
             failover: failover_at.map(Failover::new),
             abusive,
             excess: None,
@@ -376,6 +384,7 @@ impl<S: Server, C: Network> World<S, C> {
             let moved = [
                 self.handle_due_event(),
                 self.deliver(),
+                self.poll_syn_flood(),
                 self.poll_clients(),
                 self.poll_abusive(),
                 self.poll_server(),
@@ -489,8 +498,19 @@ impl<S: Server, C: Network> World<S, C> {
         true
     }
 
+    fn poll_syn_flood(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(frame) = self.syn_flood.as_mut().and_then(SynFlood::poll) {
+            moved = true;
+            self.frame_log.record(self.now, Direction::ToServer, &frame);
+            self.network.transmit(self.now, frame);
+        }
+        moved
+    }
+
     fn poll_clients(&mut self) -> bool {
         let (now, network, frame_log) = (self.now, &mut self.network, &mut self.frame_log);
+        let syn_flood = &mut self.syn_flood;
         let (blind_attacker, failover) = (&mut self.blind_attacker, &self.failover);
         let mut moved = false;
         for client in &mut self.clients {
@@ -503,7 +523,8 @@ impl<S: Server, C: Network> World<S, C> {
                     .as_mut()
                     .and_then(|blind_attacker| blind_attacker.follow(&frame));
                 network.transmit(now, frame);
-                if let Some(forged) = forged {
+                let flood = syn_flood.as_mut().map(SynFlood::follow);
+                for forged in forged.into_iter().chain(flood.into_iter().flatten()) {
                     frame_log.record(now, Direction::ToServer, &forged);
                     network.transmit(now, forged);
                 }

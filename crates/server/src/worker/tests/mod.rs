@@ -168,6 +168,7 @@ fn conductor(capabilities: Capabilities, connections_max: usize, reads_max: usiz
         // Below TCP's keep-alive: the first timer of a connection that asks for nothing.
         idle_timeout: Duration::from_secs(50),
         send_timeout: Duration::from_secs(60),
+        connections_per_source_max: None,
         read_limits: session::ReadLimits::default(),
         reads_max,
     })

@@ -5,6 +5,7 @@ use wire::TcpFlags;
 
 use super::tls::{TlsPeer, tls_config};
 use super::{Bench, OBJECT_BYTES, Peer, assert_is_object, config};
+use crate::client::SEND_RATE_MIN_BYTES_PER_SECOND;
 use crate::{Config, ReadLimits};
 use record::Version;
 
@@ -225,16 +226,54 @@ fn trickle(bytes: u32) -> (Bench, Peer, u32) {
 }
 
 #[test]
-fn acknowledging_single_bytes_is_no_progress() {
-    // 60 s for a segment of 1,460 bytes: 25 a second make one, 24 do not.
-    let (mut bench, peer, seconds) = trickle(24);
-    assert!(peer.reset);
-    assert!((59..=61).contains(&seconds), "{seconds} s");
-    assert_eq!(bench.conductor.counters().http_stall_count, 1);
-    bench.assert_quiet();
-    let (bench, peer, _) = trickle(25);
+fn acknowledging_less_than_the_least_rate_is_no_progress() {
+    // A byte, a segment of 1,460 bytes each minute, and just too little.
+    let least = u32::try_from(SEND_RATE_MIN_BYTES_PER_SECOND).unwrap();
+    for bytes in [1, 25, least - 1] {
+        let (mut bench, peer, seconds) = trickle(bytes);
+        assert!(peer.reset);
+        assert!((59..=61).contains(&seconds), "{seconds} s");
+        assert_eq!(bench.conductor.counters().http_stall_count, 1);
+        bench.assert_quiet();
+    }
+    // The 60th ACK comes after the minute: 59 have to do.
+    let (bench, peer, _) = trickle(least * 60 / 59 + 1);
     assert!(!peer.reset);
     assert_eq!(bench.conductor.counters().http_stall_count, 0);
+}
+
+#[test]
+fn a_player_that_pauses_for_less_than_the_timeout_goes_on() {
+    let mut bench = Bench::new();
+    bench.object_bytes = 10 * OBJECT_BYTES;
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.get(&mut bench, "/object");
+    for _ in 0..3 {
+        bench.complete_reads();
+        // Takes what was sent, shuts its window, and answers probes.
+        peer.take(&mut bench);
+        peer.window = 0;
+        peer.send(&mut bench, TcpFlags::ACK, b"");
+        for _ in 0..55 {
+            bench.pass(Duration::from_secs(1));
+            if peer.take(&mut bench) {
+                peer.send(&mut bench, TcpFlags::ACK, b"");
+                bench.turn();
+            }
+        }
+        // Its program reads again, and as much as comes in a round trip.
+        peer.window = u16::MAX;
+        peer.send(&mut bench, TcpFlags::ACK, b"");
+        bench.turn();
+        bench.complete_reads();
+        peer.take(&mut bench);
+        peer.send(&mut bench, TcpFlags::ACK, b"");
+        bench.turn();
+        assert!(!peer.reset && bench.conductor.connection_count() == 1);
+    }
+    assert!((peer.received.len() as u64) < OBJECT_BYTES * 9);
+    peer.drain(&mut bench);
+    assert_eq!(peer.head_and_rest().1.len() as u64, 10 * OBJECT_BYTES);
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Timeouts, limits and shutdown of the server.
 
 use clock::Duration;
-use wire::{SeqNumber, TcpFlags};
+use wire::TcpFlags;
 
 use super::{Bench, OBJECT_BYTES, Peer, config};
 use crate::Config;
-use crate::conductor::HALF_OPEN_MAX;
 
 #[test]
 fn a_head_that_never_ends_gets_a_408() {
@@ -214,33 +213,6 @@ fn more_resets_than_the_outbox_holds_are_all_sent() {
         assert!(peer.reset, "port {}", peer.port);
     }
     bench.assert_quiet();
-}
-
-#[test]
-fn syn_flood_does_not_block_legitimate_clients() {
-    let mut bench = Bench::new();
-    let flood = |bench: &mut Bench, ports: core::ops::Range<u16>| {
-        for port in ports {
-            Peer::send_syn(bench, port, SeqNumber(0));
-        }
-        bench.sent.clear();
-    };
-    let most = 10_000 + u16::try_from(HALF_OPEN_MAX).unwrap();
-    flood(&mut bench, 10_000..most);
-    assert_eq!(bench.conductor.counters().tcp_overflow_count, 0);
-    let mut peer = Peer::send_syn(&mut bench, 1000, SeqNumber(0));
-    let replies = bench.take_segments(1000);
-    // Its knock outlives all but the last of as many more.
-    flood(
-        &mut bench,
-        most..most + u16::try_from(HALF_OPEN_MAX - 1).unwrap(),
-    );
-    assert_eq!(bench.conductor.counters().tcp_overflow_count, 4096);
-    peer.expected = replies[0].0.sequence.wrapping_add(1);
-    peer.send(&mut bench, TcpFlags::ACK, b"");
-    peer.get(&mut bench, "/nothing");
-    peer.drain(&mut bench);
-    assert!(peer.head_and_rest().0.starts_with("HTTP/1.1 404 "));
 }
 
 #[test]

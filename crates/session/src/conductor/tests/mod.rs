@@ -5,6 +5,7 @@ mod answers;
 mod budget;
 mod devices;
 mod endings;
+mod eviction;
 mod handshakes;
 mod next_hop;
 mod nonces;
@@ -12,6 +13,7 @@ mod pieces;
 mod reads;
 mod replies;
 mod request_log;
+mod syn_floods;
 mod tls;
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -21,7 +23,7 @@ use http::ObjectMeta;
 use memory::{Arena, ArenaConfig};
 use wire::{
     ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Outgoing, Path, Route, SackBlocks,
-    SeqNumber, TcpChecksum, TcpFlags, TcpOptions, TcpRepr,
+    SeqNumber, TcpChecksum, TcpFlags, TcpOptions, TcpRepr, Timestamps,
 };
 
 use super::Conductor;
@@ -56,6 +58,7 @@ fn config() -> Config {
         aead_library: record::AeadLibrary::default(),
         is_sealing_emulated: false,
         connections_max: 4,
+        connections_per_source_max: None,
         seed: [9; 32],
         replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,
@@ -273,6 +276,8 @@ struct Peer {
     finished: bool,
     reset: bool,
     window: u16,
+    /// The timestamp it echoes; `None`: its segments have no timestamps.
+    echo: Option<u32>,
     /// How its frames come to us.
     route: Route,
 }
@@ -294,7 +299,13 @@ impl Peer {
         port: u16,
         sequence: SeqNumber,
     ) -> Self {
-        let mut peer = Self {
+        let mut peer = Self::new(route, server_port, port, sequence);
+        peer.open(bench);
+        peer
+    }
+
+    const fn new(route: Route, server_port: u16, port: u16, sequence: SeqNumber) -> Self {
+        Self {
             port,
             server_port,
             next: sequence,
@@ -303,18 +314,22 @@ impl Peer {
             finished: false,
             reset: false,
             window: u16::MAX,
+            echo: None,
             route,
-        };
+        }
+    }
+
+    /// Sends its SYN.
+    fn open(&mut self, bench: &mut Bench) {
         let options = TcpOptions {
             mss: Some(bench.peer_segment_bytes),
             window_scale: Some(8),
             sack_permitted: true,
             ..TcpOptions::default()
         };
-        peer.send_with(bench, TcpFlags::SYN, options, b"");
-        peer.next = peer.next.wrapping_add(1);
+        self.send_with(bench, TcpFlags::SYN, options, b"");
+        self.next = self.next.wrapping_add(1);
         bench.turn();
-        peer
     }
 
     /// Completes the three-way handshake.
@@ -352,7 +367,11 @@ impl Peer {
             .wrapping_add(u32::try_from(text.len()).unwrap() + fin);
     }
 
-    fn send_with(&self, bench: &mut Bench, flags: TcpFlags, options: TcpOptions, text: &[u8]) {
+    fn send_with(&self, bench: &mut Bench, flags: TcpFlags, mut options: TcpOptions, text: &[u8]) {
+        options.timestamps = self.echo.map(|echo| Timestamps {
+            value: u32::try_from(bench.now.as_millis()).unwrap(),
+            echo,
+        });
         let segment = TcpRepr {
             source_port: self.port,
             destination_port: self.server_port,

@@ -70,7 +70,7 @@ pub(super) struct TlsPeer {
     opened: usize,
     /// What they said.
     pub(super) text: Vec<u8>,
-    is_notified: bool,
+    pub(super) is_notified: bool,
     /// The alert that was the last word.
     pub(super) is_aborted: Option<u8>,
     /// Our key updates seen.

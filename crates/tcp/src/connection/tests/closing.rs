@@ -368,3 +368,28 @@ fn a_fin_lost_after_data_that_arrived_is_retransmitted_alone() {
     assert_eq!(driver.flush(), [Fin]);
     assert_eq!(driver.last_header().sequence, sequence(5000));
 }
+
+#[test]
+fn a_connection_closed_at_once_ends_with_its_unsent_text_and_leaves_a_time_wait_entry() {
+    let mut driver = Driver::new();
+    driver.append(1000);
+    driver.flush();
+    driver.accept(ack(1000));
+    // A few bytes of text go with the FIN.
+    driver.append(24);
+    let (last, kept) = driver.connection.close_at_once(driver.now);
+    assert_eq!(last.sequence, sequence(1000));
+    assert_eq!(last.flags, TcpFlags::ACK.union(TcpFlags::FIN));
+    assert!(last.window > 0);
+    let answer = kept.acknowledgment(driver.now);
+    assert_eq!(answer.sequence, sequence(1025));
+}
+
+#[test]
+#[should_panic(expected = "would be lost")]
+fn a_connection_with_data_under_way_is_not_closed_at_once() {
+    let mut driver = Driver::new();
+    driver.append(1000);
+    driver.flush();
+    let _ = driver.connection.close_at_once(driver.now);
+}
