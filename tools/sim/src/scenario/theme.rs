@@ -218,12 +218,13 @@ pub(crate) const THEMES: &[Theme] = &[
     },
     Theme {
         name: SYN_FLOOD,
-        help: "a SYN flood, forged ACKs, small tables, slow links and disks",
+        help: "a SYN flood, forged ACKs, small tables, stuck disks, duplicates",
+        // No slow link: thousands of SYN-ACKs would keep it busy until the clients give up.
         allows: Swarm {
             table_famine: true,
             stuck: true,
-            transmit_famine: true,
             duplicate: true,
+            lending: false,
             ..NO_FAULT
         },
     },
