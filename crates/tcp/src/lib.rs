@@ -15,6 +15,7 @@
 //! verbs are the interface.
 #![forbid(unsafe_code)]
 
+pub mod canary;
 pub mod congestion;
 pub mod connection;
 pub mod flight;
@@ -32,6 +33,7 @@ pub mod time_wait;
 pub mod timer_queue;
 pub mod verdict;
 
+pub use canary::{Canary, Fault};
 pub use connection::{Admitted, Claim, Config, Connection, Control, Credit, Demand, State};
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;

@@ -8,6 +8,8 @@
 
 use clock::Duration;
 
+use crate::canary::{Canary, Fault};
+
 /// RTO before the first sample (RFC 6298 s2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
 /// Least variance term of the RTO. It is added to SRTT, so it is also the least RTO. RFC 6298 s2.4
@@ -34,6 +36,7 @@ pub struct RttEstimator {
     /// Something was retransmitted because it was overdue by SRTT, and there was no sample since:
     /// the round trip may be longer than SRTT.
     is_unconfirmed: bool,
+    canary: Canary,
 }
 
 impl RttEstimator {
@@ -46,7 +49,13 @@ impl RttEstimator {
             minimum: Duration::MAX,
             backoff: 0,
             is_unconfirmed: false,
+            canary: Canary::NONE,
         }
+    }
+
+    /// The same with a fault.
+    pub(crate) fn plant(&mut self, canary: Canary) {
+        self.canary = canary;
     }
 
     /// Takes a sample, of a segment sent once (Karn's rule) or from an echoed timestamp. It ends the
@@ -110,6 +119,9 @@ impl RttEstimator {
     pub fn timeout_doubled(&self, times: u32) -> Duration {
         let base = match self.smoothed {
             None => RTO_INITIAL,
+            Some(smoothed) if self.canary.is(Fault::TimeoutWithoutMargin) => {
+                RTO_VARIANCE_MIN.max(smoothed + self.variation * 4)
+            }
             Some(smoothed) => smoothed + RTO_VARIANCE_MIN.max(self.variation * 4),
         };
         base.saturating_mul(1 << times.min(BACKOFF_MAX))

@@ -15,7 +15,7 @@ use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
 use server::tls::Handshaker;
 use server::worker::Worker;
-use session::{Conductor, CongestionControl, TcpConfig};
+use session::Conductor;
 use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
@@ -198,16 +198,6 @@ fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEnt
     }
 }
 
-/// What is configured rarely is in few runs.
-fn tcp_config(seed: u64) -> TcpConfig {
-    TcpConfig {
-        congestion: CongestionControl::ALL[usize::from(seed % 4 == 3)],
-        is_paced: seed % 5 != 4,
-        rate_max: (seed % 7 == 6).then_some(1_000_000),
-        ..TcpConfig::default()
-    }
-}
-
 fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
@@ -219,7 +209,7 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         http_port: Some(PORT),
         https_port: Some(SECURE_PORT),
         key_records_max: scenario.key_records_max,
-        tcp: tcp_config(scenario.fault_seed),
+        tcp: scenario.tcp,
         // Either, so that runs cover both. No byte depends on it.
         aead_library: AeadLibrary::ALL[usize::from(!scenario.fault_seed.is_multiple_of(2))],
         is_sealing_emulated: false,

@@ -12,6 +12,7 @@ mod window;
 
 use clock::{Duration, Instant};
 
+use crate::canary::Canary;
 use cubic::Cubic;
 use reno::Reno;
 
@@ -165,8 +166,16 @@ impl Congestion {
         }
     }
 
+    /// The same with a fault.
+    pub(crate) const fn plant(&mut self, canary: Canary) {
+        match self {
+            Self::Cubic(cubic) => cubic.plant(canary),
+            Self::Reno(reno) => reno.plant(canary),
+        }
+    }
+
     /// Sets cwnd as if the path had led to it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "canaries"))]
     pub(crate) fn force_window(&mut self, bytes: u64) {
         match self {
             Self::Cubic(cubic) => cubic.force_window(bytes),

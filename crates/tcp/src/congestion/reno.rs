@@ -5,6 +5,7 @@ use clock::Duration;
 
 use super::window::Window;
 use super::{AckEvent, Controller, GENUINE_TIMEOUT_SEGMENTS, Snapshot};
+use crate::canary::Canary;
 use crate::pacing::PacingRate;
 
 /// The congestion window of one connection.
@@ -29,8 +30,12 @@ impl Reno {
         self.window.reduce_threshold(bytes);
     }
 
+    pub(super) const fn plant(&mut self, canary: Canary) {
+        self.window.canary = canary;
+    }
+
     /// Sets cwnd as if the path had led to it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "canaries"))]
     pub(super) fn force_window(&mut self, bytes: u64) {
         self.window.set(bytes);
     }

@@ -5,6 +5,7 @@ use clock::Duration;
 
 use super::hystart::{CONSERVATIVE_DIVISOR, Growth, HyStart};
 use super::{AckEvent, INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+use crate::canary::{Canary, Fault};
 use crate::pacing::PacingRate;
 
 /// The two windows of one connection. Every change of cwnd passes through here, so its bounds hold
@@ -16,6 +17,7 @@ pub(super) struct Window {
     threshold: u64,
     /// The initial slow start.
     hystart: HyStart,
+    pub(super) canary: Canary,
 }
 
 impl Window {
@@ -27,6 +29,7 @@ impl Window {
             bytes: INITIAL_WINDOW_SEGMENTS * segment_bytes,
             threshold: u64::MAX,
             hystart: HyStart::new(),
+            canary: Canary::NONE,
         }
     }
 
@@ -100,7 +103,10 @@ impl Window {
         if !self.is_slow_start() {
             return bytes;
         }
-        let step = bytes.min(self.threshold - self.bytes);
+        let mut step = bytes.min(self.threshold - self.bytes);
+        if self.canary.is(Fault::SlowStartOvershoots) {
+            step = bytes;
+        }
         self.set(self.bytes + step);
         if self.is_slow_start() {
             // At the window's greatest size, too.

@@ -6,6 +6,7 @@ use wire::{TcpFlags, TcpRepr};
 use super::Connection;
 use super::spurious::is_stamped_before;
 use super::timers::{Acknowledgment, CHALLENGE_INTERVAL};
+use crate::canary::Fault;
 use crate::congestion::{AckEvent, Controller as _};
 use crate::receive::Unacceptable;
 use crate::recovery::{
@@ -217,6 +218,7 @@ impl Connection {
             RecoveryState::Loss { high } => high,
             RecoveryState::Open | RecoveryState::Recovery { .. } => StreamOffset::ZERO,
         };
+        let is_sample_refused = self.config.canary.is(Fault::NoSampleOfRetransmission);
         let mut largest_bytes = 0;
         let mut is_ambiguous = false;
         let mut on_delivered = |entry: &crate::flight::Transmission| {
@@ -264,7 +266,7 @@ impl Connection {
             // timestamp gives a sample if SND.UNA moved (RFC 7323 s4.1).
             delivery.rtt = delivery
                 .echoed_at
-                .filter(|_| delivery.advanced)
+                .filter(|_| delivery.advanced && !is_sample_refused)
                 .map(|echoed| now.since(echoed).max(TIMESTAMP_GRANULARITY));
             // Without SACK, bytes sent once may have been acknowledged only after a retransmission.
             delivery.first_sendings &= self.sack_permitted;
@@ -306,6 +308,9 @@ impl Connection {
         self.check_tail_probe(ack, &delivery, duplicate);
         let duplicate = duplicate && !self.flight.is_empty();
         delivery.arrived = self.estimate_arrived(&delivery, duplicate);
+        if delivery.advanced && self.config.canary.is(Fault::NoSampleOfRetransmission) {
+            self.rtt.on_window_opened();
+        }
         if delivery.advanced {
             self.timeouts = 0;
             self.duplicate_acks = 0;

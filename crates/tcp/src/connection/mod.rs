@@ -24,6 +24,7 @@ mod timers;
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpOptions};
 
+use crate::canary::Canary;
 use crate::congestion::{Congestion, CongestionControl, Controller as _};
 use crate::flight::Flight;
 use crate::half_open::HalfOpen;
@@ -72,6 +73,8 @@ pub struct Config {
     pub is_paced: bool,
     /// Most bytes a second; `None`: as congestion control permits.
     pub rate_max: Option<u64>,
+    /// A fault that the simulator is to find; none in the product.
+    pub canary: Canary,
 }
 
 impl Default for Config {
@@ -87,6 +90,7 @@ impl Default for Config {
             congestion: CongestionControl::Cubic,
             is_paced: true,
             rate_max: None,
+            canary: Canary::NONE,
         }
     }
 }
@@ -168,7 +172,10 @@ impl Connection {
         if let Some(sample) = half_open.round_trip(now) {
             rtt.on_sample(sample);
         }
+        rtt.plant(config.canary);
         let segment_bytes = half_open.segment_bytes();
+        let mut congestion = Congestion::new(config.congestion, segment_bytes);
+        congestion.plant(config.canary);
         Self {
             config,
             tuple: half_open.tuple(),
@@ -182,7 +189,7 @@ impl Connection {
             receive: ReceiveState::new(irs_next, half_open.window(), timestamps),
             flight: Flight::default(),
             rtt,
-            congestion: Congestion::new(config.congestion, segment_bytes),
+            congestion,
             pacer: Pacer::new(),
             rack: Rack::new(),
             recovery: RecoveryState::Open,

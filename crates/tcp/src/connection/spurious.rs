@@ -17,6 +17,7 @@ use clock::Instant;
 
 use super::Connection;
 use super::input::Delivery;
+use crate::canary::Fault;
 use crate::congestion::{Controller as _, Snapshot};
 use crate::recovery::RecoveryState;
 use crate::stream::{StreamOffset, StreamRange};
@@ -94,6 +95,9 @@ impl Connection {
         delivery: &Delivery,
         is_duplicate: bool,
     ) -> bool {
+        if self.config.canary.is(Fault::TimeoutNotUndone) {
+            return false;
+        }
         let (Some(record), RecoveryState::Loss { high }) = (self.timeout_record, self.recovery)
         else {
             return false;

@@ -4,6 +4,7 @@
 use clock::{Duration, Instant};
 
 use super::{Connection, State};
+use crate::canary::Fault;
 use crate::congestion::Controller as _;
 use crate::recovery::RecoveryState;
 use crate::send::Fin;
@@ -209,6 +210,13 @@ impl Connection {
                 self.record_timeout(self.congestion.snapshot());
                 self.congestion.on_timeout();
             }
+            #[cfg(feature = "canaries")]
+            RecoveryState::Recovery { reduction, .. }
+                if self.config.canary.is(Fault::TimeoutReducesTwice) =>
+            {
+                self.congestion.force_window(reduction.window());
+                self.congestion.on_timeout();
+            }
             RecoveryState::Recovery { .. } => self.congestion.on_timeout_again(),
             RecoveryState::Loss { .. } => {
                 self.record_timeout_again();
@@ -245,7 +253,7 @@ impl Connection {
             && self.tail_probe.is_none()
             && self.flight.sacked_bytes() == 0
             && self.flight.lost_bytes() == 0
-            && self.rtt.is_confirmed();
+            && (self.rtt.is_confirmed() || self.config.canary.is(Fault::NoSampleOfRetransmission));
         let smoothed = self.rtt.smoothed().filter(|_| eligible)?;
         let single = self.flight.in_flight_bytes() <= u64::from(self.segment_bytes);
         let extra = if single {

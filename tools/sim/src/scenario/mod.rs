@@ -11,7 +11,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use clock::Instant;
-use session::ReadLimits;
+use session::{CongestionControl, ReadLimits, TcpConfig};
 
 use crate::abusive_peer::{AbusivePlan, Conduct as Abuse};
 use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
@@ -196,6 +196,8 @@ pub(crate) struct Scenario {
     pub(crate) syn_flood: bool,
     /// When the clients' router fails over to another; `None`: there is none.
     pub(crate) failover_at: Option<Instant>,
+    /// How all connections behave, with a fault of TCP if one is to be found.
+    pub(crate) tcp: TcpConfig,
     /// Seed of the server's own secrets.
     pub(crate) server_seed: [u8; 32],
     /// Seed of the random numbers of link and disk.
@@ -278,10 +280,12 @@ impl Scenario {
             abusive: Vec::new(),
             syn_flood: theme.floods_with_syns(),
             failover_at: None,
+            tcp: TcpConfig::default(),
             server_seed: rng.key(),
             fault_seed: rng.bits(),
         }
         .consistent();
+        scenario.tcp = tcp_config(scenario.fault_seed);
         scenario.draw_secure(&mut secure_rng, swarm);
         scenario.draw_late(seed, theme);
         scenario.draw_lending(seed, theme);
@@ -534,6 +538,16 @@ impl Scenario {
         }
         events.sort_by_key(|(at, _)| *at);
         events
+    }
+}
+
+/// What is configured rarely is in few runs.
+fn tcp_config(seed: u64) -> TcpConfig {
+    TcpConfig {
+        congestion: CongestionControl::ALL[usize::from(seed % 4 == 3)],
+        is_paced: seed % 5 != 4,
+        rate_max: (seed % 7 == 6).then_some(1_000_000),
+        ..TcpConfig::default()
     }
 }
 

@@ -182,9 +182,13 @@ fn folder_and_room(path: &str) -> Option<(&str, &str)> {
 /// The feature of the server that only benches ask for, and the binary it is for.
 const BENCH_FEATURE: &str = "emulate";
 const BENCH_BINARY: &str = "atlas-emulate";
+/// The feature of `atlas-tcp` that puts faults back, and the manifest that alone turns it on.
+const CANARY_FEATURE: &str = "canaries";
+const CANARY_MANIFEST: &str = "tools/sim/Cargo.toml";
 
 /// No build has the bench's emulation of TLS unless the command line asks for it: the feature is in
-/// no crate's default, no manifest turns it on, and its binary requires it.
+/// no crate's default, no manifest turns it on, and its binary requires it. Nor has any but the
+/// simulator faults put back.
 pub(super) fn bench_feature(tree: &Tree) -> Vec<String> {
     tree.ending("Cargo.toml")
         .flat_map(|file| bench_feature_of(&file.path, &file.text))
@@ -203,17 +207,16 @@ fn bench_feature_of(path: &str, manifest: &str) -> Vec<String> {
     while let Some(table) = tables.pop() {
         let name = table.get("name").and_then(toml::Value::as_str);
         for (key, value) in table {
-            let names_feature = value.as_array().is_some_and(|items| {
-                items
-                    .iter()
-                    .filter_map(toml::Value::as_str)
-                    .any(|item| item.rsplit('/').next() == Some(BENCH_FEATURE))
+            let items = value.as_array().into_iter().flatten();
+            let named = items.filter_map(toml::Value::as_str).find_map(|item| {
+                let feature = item.rsplit('/').next()?;
+                let is_canary = feature == CANARY_FEATURE && path != CANARY_MANIFEST;
+                (feature == BENCH_FEATURE || is_canary).then_some(feature)
             });
-            let is_required = key == "required-features";
-            if names_feature && !is_required {
-                problems.push(format!(
-                    "{path}: {key} turns the feature {BENCH_FEATURE} on"
-                ));
+            if let Some(feature) = named
+                && key != "required-features"
+            {
+                problems.push(format!("{path}: {key} turns the feature {feature} on"));
             }
             tables.extend(value.as_table());
             let items = value.as_array().into_iter().flatten();
@@ -452,6 +455,9 @@ mod tests {
         ] {
             assert_eq!(bench_feature_of(path, bad).len(), 1, "{bad}");
         }
+        let canaries = "[dependencies]\ntcp = { workspace = true, features = [\"canaries\"] }\n";
+        assert_eq!(bench_feature_of("tools/sim/Cargo.toml", canaries), [""; 0]);
+        assert_eq!(bench_feature_of(path, canaries).len(), 1);
     }
 
     #[test]

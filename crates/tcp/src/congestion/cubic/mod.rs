@@ -7,6 +7,7 @@ use clock::{Duration, Instant};
 
 use super::window::Window;
 use super::{AckEvent, Controller, GENUINE_TIMEOUT_SEGMENTS, Snapshot, WINDOW_BYTES_MAX};
+use crate::canary::{Canary, Fault};
 use crate::pacing::PacingRate;
 
 /// beta_cubic = 7/10 (RFC 9438 s4.6).
@@ -81,8 +82,12 @@ impl Cubic {
         self.window.reduce_threshold(bytes);
     }
 
+    pub(super) const fn plant(&mut self, canary: Canary) {
+        self.window.canary = canary;
+    }
+
     /// Sets cwnd as if the path had led to it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "canaries"))]
     pub(super) fn force_window(&mut self, bytes: u64) {
         self.window.set(bytes);
     }
@@ -164,7 +169,9 @@ impl Controller for Cubic {
     /// The time until the sender is limited by cwnd again does not count for the curve (RFC 9438
     /// s5.8), because the window was not tested in it.
     fn on_application_limited(&mut self) {
-        if let Some(epoch) = &mut self.epoch {
+        if let Some(epoch) = &mut self.epoch
+            && !self.window.canary.is(Fault::PauseCounts)
+        {
             epoch.is_paused = true;
         }
     }

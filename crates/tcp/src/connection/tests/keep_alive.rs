@@ -16,6 +16,7 @@ const CONFIG: Config = Config {
     congestion: CongestionControl::Cubic,
     is_paced: false,
     rate_max: None,
+    canary: crate::Canary::NONE,
 };
 
 fn idle() -> Driver {
