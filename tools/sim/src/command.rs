@@ -168,7 +168,11 @@ fn print_help(out: &mut impl Write) -> io::Result<()> {
 /// One seed, with all details. Returns how many runs failed.
 fn run_one(out: &mut impl Write, seed: u64, options: &Options) -> io::Result<usize> {
     if options.trace {
-        writeln!(out, "{:#?}", Scenario::draw(seed, options.theme))?;
+        if options.theme.is_paths() {
+            writeln!(out, "{}", crate::paths::describe(seed))?;
+        } else {
+            writeln!(out, "{:#?}", Scenario::draw(seed, options.theme))?;
+        }
     }
     let frame_log = FrameLog::new(options.trace, options.pcap.is_some());
     let began = RealInstant::now();

@@ -27,6 +27,7 @@
 //! | no connection outlives the server's timeouts, whatever its peer does | the abusive peers    |
 //! | at the end: all slots free; no reads, connections or objects in use  | the world            |
 //! | a run ends                                                           | the world            |
+//! | goodput, retransmissions and windows are within bounds of the path   | `paths::oracle`      |
 //!
 //! Faults: lost, delayed, duplicated and corrupted frames; low rates and small path MTUs; full
 //! queues; reads that fail or hang; files that change, visibly or not; few slots, connections and
@@ -36,9 +37,14 @@
 //! unfinished handshakes; an off-path attacker; peers that hold connections open for ever or cause
 //! many reads; a router that fails over. `Scenario::permits` lists which failures each may cause.
 //!
+//! The scenario `paths` is apart from the others: it has a path model and receivers of its own, and
+//! checks how well TCP sends. See `paths`. What TCP achieves by RTT, loss and buffer is committed in
+//! `snapshots/loss_matrix.txt`.
+//!
 //! That the checks can fail is shown by canaries: deliberate bugs outside the product. One of them
 //! is what the product's guard against changed records is for: the same change without TLS, which
-//! only `retransmissions` can see.
+//! only `retransmissions` can see. Those for `paths` are faults that TCP once had, which the feature
+//! `canaries` of `atlas-tcp` puts back.
 //!
 //! It refuses wall clocks, threads within a run and sockets. Bounded: see `world` and `scenario`.
 #![forbid(unsafe_code)]
@@ -54,6 +60,7 @@ mod credentials;
 mod fuzzed_peers;
 #[cfg(test)]
 mod model;
+mod paths;
 mod retransmissions;
 mod rng;
 mod scenario;
@@ -80,6 +87,10 @@ fn run(
     canary: Option<Canary>,
     frame_log: FrameLog,
 ) -> (Outcome, FrameLog) {
+    if theme.is_paths() {
+        let fault = canary.and_then(Canary::tcp_fault);
+        return paths::run(seed, fault, frame_log);
+    }
     let mut scenario = match canary {
         Some(Canary::Unnoticed) => Scenario::draw_unguarded(seed, theme),
         _ => Scenario::draw(seed, theme),
@@ -87,6 +98,7 @@ fn run(
     match canary {
         Some(Canary::Reads) => scenario.read_limits = world::UNLIMITED_READS,
         Some(Canary::SendTimeout) => scenario.send_timeout = world::SEND_TIMEOUT_NEVER,
+        Some(Canary::Tcp(fault)) => scenario.tcp.canary = tcp::Canary::of(fault),
         _ => {}
     }
     let (server, port) = atlas::assemble(&scenario);

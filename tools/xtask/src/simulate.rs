@@ -10,6 +10,10 @@ const SEEDS: u64 = 5000;
 /// Seeds `test --quick` runs.
 const QUICK_SEEDS: u64 = 500;
 
+/// The same of the scenario `paths`, whose runs are longer.
+const PATHS_SEEDS: u64 = 2000;
+const QUICK_PATHS_SEEDS: u64 = 200;
+
 /// Runs the simulator with these arguments.
 pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
     Ok(sim::run_command(arguments.iter().cloned())?)
@@ -17,9 +21,17 @@ pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
 
 /// Runs a range of seeds into a suite.
 pub(crate) fn run(suite: &mut Suite, quick: bool) {
-    let seeds = format!("0..{}", if quick { QUICK_SEEDS } else { SEEDS });
-    suite.run(&format!("sim, seeds {seeds}"), || {
-        run_command(&["--seeds".to_owned(), seeds.clone()])?;
-        Ok(Outcome::Passed)
-    });
+    let (swarm, paths) = if quick {
+        (QUICK_SEEDS, QUICK_PATHS_SEEDS)
+    } else {
+        (SEEDS, PATHS_SEEDS)
+    };
+    for (scenario, seeds) in [("swarm", swarm), ("paths", paths)] {
+        let seeds = format!("0..{seeds}");
+        suite.run(&format!("sim, {scenario}, seeds {seeds}"), || {
+            let arguments = ["--scenario", scenario, "--seeds", &seeds];
+            run_command(&arguments.map(str::to_owned))?;
+            Ok(Outcome::Passed)
+        });
+    }
 }

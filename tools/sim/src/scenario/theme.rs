@@ -117,6 +117,9 @@ const EVERY_FAULT: Swarm = Swarm {
     device_stops: true,
 };
 
+/// The theme whose runs have a path model and receivers of their own.
+const PATHS: &str = "paths";
+
 /// Every theme; the first is the default.
 pub(crate) const THEMES: &[Theme] = &[
     Theme {
@@ -268,6 +271,11 @@ pub(crate) const THEMES: &[Theme] = &[
         },
     },
     Theme {
+        name: PATHS,
+        help: "how well TCP sends: paths of any rate, delay and buffer (see src/paths)",
+        allows: NO_FAULT,
+    },
+    Theme {
         name: "ending",
         help: "the server is shut down",
         allows: Swarm {
@@ -285,6 +293,11 @@ impl Theme {
     /// Whether there is a SYN flood.
     pub(super) fn floods_with_syns(&self) -> bool {
         self.name == SYN_FLOOD
+    }
+
+    /// Whether its runs are those of [`crate::paths`].
+    pub(crate) fn is_paths(&self) -> bool {
+        self.name == PATHS
     }
 
     /// The theme of that name.

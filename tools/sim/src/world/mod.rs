@@ -23,6 +23,7 @@ use failover::Failover;
 use frame_log::{Direction, FrameLog};
 use session::ReadLimits;
 use syn_flood::SynFlood;
+use tcp::Fault;
 use wire::{MacAddress, Route};
 
 /// Steps of a whole run.
@@ -158,9 +159,19 @@ pub(crate) enum Canary {
     SendTimeout,
     /// Slots on loan are given back before the device has read them.
     Loan,
+    /// A fault that TCP once had.
+    Tcp(Fault),
 }
 
 impl Canary {
+    /// The fault of TCP that it is.
+    pub(crate) const fn tcp_fault(self) -> Option<Fault> {
+        match self {
+            Self::Tcp(fault) => Some(fault),
+            _ => None,
+        }
+    }
+
     /// Every canary, what it is called on the command line, and what it does.
     pub(crate) const NAMES: &[(&str, Self, &str)] = &[
         (
@@ -199,6 +210,36 @@ impl Canary {
             "loan",
             Self::Loan,
             "slots are given back before they were read (see --scenario lending)",
+        ),
+        (
+            "timeout-reduces-twice",
+            Self::Tcp(Fault::TimeoutReducesTwice),
+            "a timeout in a recovery reduces ssthresh again (see --scenario paths)",
+        ),
+        (
+            "timeout-margin",
+            Self::Tcp(Fault::TimeoutWithoutMargin),
+            "the RTO of a long path has no margin (see --scenario paths)",
+        ),
+        (
+            "timeout-undo",
+            Self::Tcp(Fault::TimeoutNotUndone),
+            "spurious timeouts are not undone (see --scenario paths)",
+        ),
+        (
+            "rtt-sample",
+            Self::Tcp(Fault::NoSampleOfRetransmission),
+            "retransmissions give no RTT sample (see --scenario paths)",
+        ),
+        (
+            "pause-counts",
+            Self::Tcp(Fault::PauseCounts),
+            "CUBIC counts application-limited time (see --scenario paths)",
+        ),
+        (
+            "overshoot",
+            Self::Tcp(Fault::SlowStartOvershoots),
+            "slow start passes ssthresh (see --scenario paths)",
         ),
     ];
 }

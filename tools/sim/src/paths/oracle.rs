@@ -1,0 +1,349 @@
+//! The bounds of a run: how fast a transfer must end, what may be sent again, and how the window may
+//! change.
+//!
+//! | Oracle      | Rule                                                                            |
+//! |-------------|---------------------------------------------------------------------------------|
+//! | `duration`  | without loss, a reply takes the rounds of slow start, its bytes at the rate     |
+//! |             | that path and window allow, and no more                                         |
+//! | `lossless`  | without loss and without a step, nothing is sent again                          |
+//! | `floor`     | after a loss event the window returns to beta times the flight when it began,   |
+//! |             | within the rounds of a slow start                                               |
+//! | `ceiling`   | after a loss event the window stays below what it was                           |
+//! | `step`      | a longer RTT is no loss: few segments are sent again, and the flight returns    |
+//! | `learning`  | some replies after a step of the RTT nothing is sent again, and nothing ever    |
+//! |             | more than three times                                                           |
+//! | `pause`     | time without data to send does not open the window                              |
+//! | `progress`  | on any path: a least goodput, and little is sent again that has arrived         |
+//!
+//! Each is loose: it allows for rounding, delayed ACKs and timers, and for the growth of the window
+//! that the RFCs permit. It refuses to compare with another run or another TCP.
+
+use clock::{Duration, Instant};
+use session::CongestionControl;
+
+use super::leg::time_on_wire;
+use super::meter::{LossReport, Meter};
+use super::plan::{PathsPlan, SEGMENT_BYTES, Trial};
+use super::receiver::{ACK_DELAY, AckPolicy, Receiver};
+use crate::client::Violation;
+
+/// Initial window (RFC 6928).
+const INITIAL_BYTES: u64 = 10 * SEGMENT_BYTES;
+/// Rounds of HyStart++'s conservative slow start (RFC 9406 s4.3).
+const CONSERVATIVE_ROUNDS: u32 = 5;
+/// Scheduling of disk and link in a reply.
+const SLACK: Duration = Duration::from_millis(50);
+
+/// What the run violates.
+pub(crate) fn violations(plan: &PathsPlan, meter: &Meter, receiver: &Receiver) -> Vec<Violation> {
+    let run = Bounds {
+        plan,
+        meter,
+        receiver,
+    };
+    match plan.trial {
+        Trial::Steady => [run.duration(), run.lossless()].concat(),
+        Trial::Loss => [run.floor(), run.ceiling()].concat(),
+        Trial::Step => run.step(),
+        Trial::Thin => run.learning(),
+        Trial::Pause => [run.floor(), run.pause()].concat(),
+        Trial::Rough => run.progress(),
+        Trial::Forever(_) => Vec::new(),
+    }
+}
+
+struct Bounds<'a> {
+    plan: &'a PathsPlan,
+    meter: &'a Meter,
+    receiver: &'a Receiver,
+}
+
+impl Bounds<'_> {
+    /// A reply of N bytes ends within a round trip for the request, the rounds of a slow start from
+    /// the initial window to the receiver's, and N bytes at the lesser of the bottleneck's rate and a
+    /// window each round trip. The round trip includes the queue that the window may fill, held
+    /// frames and the delay of an ACK. ACKs that are held look like a queue to HyStart++, which then
+    /// takes some rounds more.
+    fn duration(&self) -> Vec<Violation> {
+        let (forth, window) = (&self.plan.forth, self.plan.receiver.window_bytes);
+        let queue = time_on_wire(window.min(forth.buffer_bytes), forth.rate_bits);
+        let rtt = self.plan.rtt_max() + queue + forth.hold + self.plan.back.hold + ACK_DELAY;
+        let mut rounds = 3 + doublings(window, INITIAL_BYTES);
+        if !self.plan.back.hold.is_zero() {
+            rounds += CONSERVATIVE_ROUNDS;
+        }
+        let mut starts = 0;
+        let mut found = Vec::new();
+        for reply in self.receiver.replies() {
+            let bytes = reply.ends - starts;
+            starts = reply.ends;
+            // Headers take less than a tenth of the rate.
+            let on_wire = time_on_wire(bytes, forth.rate_bits) * 11 / 10;
+            let by_window = rtt * u32::try_from(bytes / window + 1).unwrap_or(u32::MAX);
+            let most = rtt * rounds + on_wire.max(by_window) + SLACK;
+            let took = reply.ended_at.since(reply.asked_at);
+            if took > most {
+                found.push(format!(
+                    "duration: {bytes} bytes took {} ms, more than {} ms",
+                    took.as_millis(),
+                    most.as_millis()
+                ));
+            }
+        }
+        found
+    }
+
+    /// Nothing is sent again. Where ACKs of the last segments are dropped, or delayed beside others in
+    /// flight, a tail loss probe may repeat one segment of a reply (RFC 8985 s7.2).
+    fn lossless(&self) -> Vec<Violation> {
+        let is_every_second = match self.plan.receiver.acks {
+            AckPolicy::Every(segments) => segments <= 2,
+            AckPolicy::Burst => true,
+        };
+        let probes = if is_every_second && self.plan.drops_ack_every == 0 {
+            0
+        } else {
+            self.plan.receiver.requests.len() as u64
+        };
+        let most = probes * SEGMENT_BYTES;
+        at_most(
+            "lossless: bytes sent again",
+            self.meter.resent_bytes(),
+            most,
+        )
+    }
+
+    /// Per mille of the window that a loss leaves (RFC 9438 s4.6, RFC 5681 s3.1).
+    const fn beta(&self) -> u64 {
+        match self.plan.congestion {
+            CongestionControl::Cubic => 700,
+            CongestionControl::Reno => 500,
+        }
+    }
+
+    /// The round trip after a loss event, with the delay of an ACK.
+    fn rtt_after(&self, at: Instant) -> Duration {
+        self.plan.rtt_at(at.since(self.plan.epoch)) + ACK_DELAY
+    }
+
+    /// When a loss event began the flight was W; so the window was no less. After everything of that
+    /// time is acknowledged, slow start leads back to beta W, doubling each round trip, even after a
+    /// timeout. One loss event is one reduction (RFC 5681 s3.1).
+    fn floor(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for report in self.meter.losses() {
+            let Some(ended_at) = report.ended_at else {
+                continue;
+            };
+            let rounds = 4 + doublings(report.flight, SEGMENT_BYTES);
+            let until = ended_at + self.rtt_after(ended_at) * rounds;
+            let reached = self.meter.flight_max(ended_at, until);
+            let wanted = report.flight * self.beta() / 1000;
+            // A segment or two of rounding, and the initial window needs no proof.
+            let least = wanted.saturating_sub(3 * SEGMENT_BYTES);
+            if reached < least {
+                found.push(format!(
+                    "floor: flight {} at a loss, {reached} in {rounds} rounds after it, less than \
+                     {least}",
+                    report.flight
+                ));
+            }
+        }
+        found
+    }
+
+    /// The greatest flight before the reduction is two thirds of the window or more: nothing else
+    /// limits the sender, but that new data waits for credit of a third of the window. In the first
+    /// round trips after the event the flight is at most beta times the window, and what congestion
+    /// avoidance adds.
+    fn ceiling(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for report in self.meter.losses() {
+            let Some(ended_at) = report.ended_at else {
+                continue;
+            };
+            let until = ended_at + self.rtt_after(ended_at) * 2;
+            let reached = self.meter.flight_max(ended_at, until);
+            let window = report.flight_max * 3 / 2;
+            let most = window * self.beta() / 1000 + self.growth(report, until);
+            if reached > most {
+                found.push(format!(
+                    "ceiling: flight {} at a loss, {reached} after it, more than {most}",
+                    report.flight_max
+                ));
+            }
+        }
+        found
+    }
+
+    /// What congestion avoidance adds from the start of a loss event until then: a segment each round
+    /// trip, and CUBIC's curve, which is steepest at its start: 3 C K^2 segments a second, and
+    /// K^3 = (1 - beta) W / C (RFC 9438 s4.2), so 1.2 (0.75 W)^(2/3).
+    fn growth(&self, report: &LossReport, until: Instant) -> u64 {
+        let ended_at = report.ended_at.unwrap_or(until);
+        let rtt = self.rtt_after(ended_at);
+        // A recovery without timeouts ends a round trip after it began to send by the new window.
+        let avoided = until.since(ended_at) + rtt * 2;
+        let segments = report.flight_max / SEGMENT_BYTES;
+        let root = (1..=segments)
+            .find(|n| n * n * n > segments * 3 / 4)
+            .unwrap_or(1);
+        let curve = match self.plan.congestion {
+            CongestionControl::Cubic => u128::from(root * root) * 12 * avoided.as_millis() / 10_000,
+            CongestionControl::Reno => 0,
+        };
+        let rounds = avoided.as_millis() / rtt.as_millis().max(1);
+        let grown = u64::try_from(curve + rounds).unwrap_or(u64::MAX);
+        (grown + 4) * SEGMENT_BYTES
+    }
+
+    /// The RTT steps up while a window is in flight. A timeout may fire, and again with its backoff
+    /// until the late ACKs arrive; each sends a segment again, and a tail loss probe one. Then ACKs
+    /// show that nothing was lost (RFC 3522, RFC 5682), and the flight is what it was before.
+    fn step(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let window: u64 = self.meter.losses().map(|report| report.flight_max).sum();
+        // F-RTO without SACK cannot tell (RFC 5682 s2): a window may be sent again.
+        let can_tell = self.plan.receiver.timestamps || self.plan.receiver.sack_blocks > 0;
+        let each = if can_tell {
+            6 * SEGMENT_BYTES
+        } else {
+            2 * window
+        };
+        let steps = self.plan.forth.steps.len() as u64;
+        let resent = self.meter.resent_bytes();
+        // And what the loss event before it takes.
+        found.extend(at_most(
+            "step: bytes sent again",
+            resent,
+            (steps + 1) * each,
+        ));
+        for (after, _) in self.plan.forth.steps.iter().filter(|_| can_tell) {
+            let at = self.plan.epoch + *after;
+            let before = self
+                .plan
+                .rtt_at(after.saturating_sub(Duration::from_nanos(1)));
+            let now = self.rtt_after(at);
+            if now < before {
+                // The flight is smaller while pacing is by the old RTT.
+                continue;
+            }
+            let from = self.plan.epoch + after.saturating_sub(before);
+            let flight = self.meter.flight_max(from, at + before / 2);
+            let until = at + now * 5 / 2;
+            // Not if the reply ended meanwhile.
+            let is_long = self
+                .receiver
+                .replies()
+                .iter()
+                .all(|reply| reply.ended_at > until + now);
+            let reached = self.meter.flight_max(at + now * 3 / 2, until);
+            let least = (flight * 9 / 10).saturating_sub(4 * SEGMENT_BYTES);
+            if is_long && reached < least {
+                found.push(format!(
+                    "step: flight {flight} at a step, {reached} after it, less than {least}"
+                ));
+            }
+        }
+        found
+    }
+
+    /// A reply of at most ten segments is the only thing in flight. When the RTT has grown, the first
+    /// reply is sent again in part, and its echoes, or the backoff, give the RTT. A tail loss probe
+    /// waits for two SRTT, and SRTT moves by an eighth of the error for each sample.
+    fn learning(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let step_at = self.plan.epoch + self.plan.forth.steps[0].0;
+        let mut starts = 0;
+        let mut after = 0;
+        for reply in self.receiver.replies() {
+            let most = match after {
+                // Before the step, and long after it.
+                0 => 1,
+                1..=REPLIES_TO_LEARN => 3,
+                _ => 1,
+            };
+            // Its last ACK may be delayed, and on its way when the RTT grows.
+            let is_after = reply.ended_at + self.plan.rtt_max() + ACK_DELAY > step_at;
+            let most = if is_after && after == 0 { 3 } else { most };
+            after += u64::from(is_after);
+            let sendings = self.meter.sendings_max(starts, reply.ends);
+            if sendings > most {
+                found.push(format!(
+                    "learning: reply {after} after a step was sent {sendings} times, more than \
+                     {most}"
+                ));
+            }
+            starts = reply.ends;
+        }
+        found
+    }
+
+    /// The largest flight before the pause is what the path is known to take. After it the window may
+    /// be that again, and grow from there as congestion avoidance does: a segment each round trip, and
+    /// CUBIC's curve, which is a small part of the window in a few round trips.
+    fn pause(&self) -> Vec<Violation> {
+        let replies = self.receiver.replies();
+        let (Some(first), Some(last)) = (replies.first(), replies.last()) else {
+            return Vec::new();
+        };
+        let known = self.meter.flight_max(self.plan.epoch, first.ended_at);
+        let rounds = 8;
+        let until = last.asked_at + self.plan.rtt_max() * rounds;
+        let reached = self.meter.flight_max(last.asked_at, until);
+        let most = known * 3 / 2 + u64::from(rounds) * SEGMENT_BYTES;
+        at_most("pause: flight after it", reached, most)
+    }
+
+    /// Any path carries a quarter of its rate (the policer's, if that is less), or three segments
+    /// each round trip: which is what a loss of 5 % leaves (Mathis et al. 1997). The start takes ten
+    /// round trips, and repeated requests and timeouts ten seconds. With SACK and without a receiver
+    /// that forgets, hardly anything is sent again that has arrived; without SACK a timeout repeats
+    /// what the receiver has beyond the hole.
+    fn progress(&self) -> Vec<Violation> {
+        let forth = &self.plan.forth;
+        let policed = forth.policer.map_or(u64::MAX, |policer| policer.rate_bits);
+        let rate = forth.rate_bits.min(policed);
+        let bytes = self.receiver.received_bytes();
+        let mut found = Vec::new();
+        for reply in self.receiver.replies() {
+            let rounds = 10 + reply.ends / (3 * SEGMENT_BYTES);
+            let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+            let rtt = self.plan.rtt_max() + self.plan.back.hold + ACK_DELAY / 2;
+            let most = time_on_wire(reply.ends, rate) * 4 + rtt * rounds + REPEATS_MAX;
+            let took = reply.ended_at.since(reply.asked_at);
+            if took > most {
+                found.push(format!(
+                    "progress: {} bytes took {} ms, more than {} ms",
+                    reply.ends,
+                    took.as_millis(),
+                    most.as_millis()
+                ));
+            }
+        }
+        let most = match self.plan.receiver.sack_blocks {
+            0 => bytes / 2,
+            _ => bytes / 16,
+        };
+        let most = most + 20 * SEGMENT_BYTES;
+        let needless = self.receiver.duplicate_bytes();
+        found.extend(at_most("progress: bytes received twice", needless, most));
+        found
+    }
+}
+
+/// Repeated requests and timeouts of a rough path.
+const REPEATS_MAX: Duration = Duration::from_secs(10);
+/// Replies after which a longer RTT is known: see [`Bounds::learning`].
+const REPLIES_TO_LEARN: u64 = 16;
+
+fn at_most(what: &str, value: u64, most: u64) -> Vec<Violation> {
+    let is_more = value > most;
+    let found = is_more.then(|| format!("{what}: {value}, more than {most}"));
+    found.into_iter().collect()
+}
+
+/// How often `from` doubles until it is `to`.
+fn doublings(to: u64, from: u64) -> u32 {
+    (to / from.max(1)).max(1).ilog2() + 1
+}

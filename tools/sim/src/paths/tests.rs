@@ -1,0 +1,281 @@
+//! The product passes, each fault that TCP once had is found, and every oracle can fail.
+
+use clock::{Duration, Instant};
+use tcp::Fault;
+use wire::{
+    ChecksumState, Incoming, MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr,
+    Timestamps, parse_frame,
+};
+
+use super::meter::{LossPlan, Meter};
+use super::oracle;
+use super::plan::{PathsPlan, Trial};
+use super::receiver::{AckPolicy, RECEIVER_MAC, Receiver, ReceiverPlan, RequestPlan};
+use super::run::Run;
+use crate::crafted;
+use crate::world::frame_log::FrameLog;
+
+/// Seeds that the product must pass here; more is `cargo xtask sim`.
+const SEEDS: u64 = 120;
+
+/// Each fault, a trial that shows it, the oracle that finds it, and within how many seeds of the
+/// trial.
+const FAULTS: [(Fault, Trial, &str, usize); 6] = [
+    (Fault::TimeoutReducesTwice, Trial::Loss, "floor: ", 200),
+    (Fault::TimeoutWithoutMargin, Trial::Thin, "learning: ", 20),
+    (Fault::TimeoutNotUndone, Trial::Step, "step: ", 60),
+    (
+        Fault::NoSampleOfRetransmission,
+        Trial::Thin,
+        "learning: ",
+        20,
+    ),
+    (Fault::PauseCounts, Trial::Pause, "pause: ", 20),
+    (Fault::SlowStartOvershoots, Trial::Loss, "ceiling: ", 200),
+];
+
+fn seeds_of(trial: Trial) -> impl Iterator<Item = u64> {
+    (0..).filter(move |seed| PathsPlan::draw(*seed).trial == trial)
+}
+
+#[test]
+fn the_product_keeps_to_all_bounds() {
+    for seed in 0..SEEDS {
+        let (outcome, _) = super::run(seed, None, FrameLog::default());
+        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_fault_that_tcp_once_had_is_found() {
+    for (fault, trial, complaint, seeds) in FAULTS {
+        let is_found = seeds_of(trial).take(seeds).any(|seed| {
+            let (outcome, _) = super::run(seed, Some(fault), FrameLog::default());
+            let mut violations = outcome.violations.iter();
+            violations.any(|violation| violation.starts_with(complaint))
+        });
+        assert!(is_found, "{fault:?} was not found within {seeds} seeds");
+    }
+}
+
+/// What the oracles say of a run if they are told of another path than it had.
+fn judged(plan: &PathsPlan, told: &PathsPlan) -> Vec<String> {
+    let mut run = Run::new(plan, None, FrameLog::default());
+    assert_eq!(run.run_to_end(), None);
+    oracle::violations(told, &run.meter, &run.receiver)
+}
+
+#[test]
+fn bounds_of_goodput_and_of_retransmission_follow_the_path() {
+    for (trial, complaint) in [(Trial::Steady, "duration: "), (Trial::Rough, "progress: ")] {
+        for seed in seeds_of(trial).take(10) {
+            let mut plan = PathsPlan::draw(seed);
+            plan.forth.rate_bits = 500_000;
+            plan.forth.policer = None;
+            plan.back.hold = Duration::ZERO;
+            plan.receiver.requests.truncate(1);
+            plan.receiver.requests[0].bytes = 2_000_000;
+            plan.receiver.window_bytes = 20_000;
+            plan.forth.buffer_bytes = 25_000;
+            assert_eq!(judged(&plan, &plan), Vec::<String>::new(), "seed {seed}");
+            let mut told = plan.clone();
+            told.forth.rate_bits = 100_000_000;
+            told.set_rtt(Duration::from_millis(1));
+            let found = judged(&plan, &told);
+            let is_found = found.iter().any(|it| it.starts_with(complaint));
+            assert!(is_found, "seed {seed}: {found:?}");
+        }
+    }
+    let seed = seeds_of(Trial::Steady).next().expect("there are many");
+    let mut plan = PathsPlan::draw(seed);
+    assert_eq!(judged(&plan, &plan), Vec::<String>::new());
+    plan.forth.loss_ppm = 20_000;
+    let found = judged(&plan, &plan);
+    assert!(
+        found.iter().any(|it| it.starts_with("lossless: ")),
+        "{found:?}"
+    );
+}
+
+/// Peers that answer for ever are among the trials, and the server ends their connections.
+#[test]
+fn every_trial_is_drawn() {
+    let trials: Vec<_> = (0..5 * SEEDS)
+        .map(|seed| PathsPlan::draw(seed).trial)
+        .collect();
+    for wanted in [
+        Trial::Steady,
+        Trial::Loss,
+        Trial::Step,
+        Trial::Thin,
+        Trial::Pause,
+        Trial::Rough,
+        Trial::Forever(crate::abusive_peer::Conduct::Shut),
+        Trial::Forever(crate::abusive_peer::Conduct::ShutAtFin),
+    ] {
+        assert!(trials.contains(&wanted), "{wanted:?}");
+    }
+}
+
+const ISS: u32 = 5000;
+
+/// A segment of the server's: offset in the stream, payload bytes, and its timestamp.
+fn segment(flags: TcpFlags, offset: u32, bytes: usize, stamp: u32) -> Vec<u8> {
+    let route = Route {
+        source_mac: crate::atlas::MAC,
+        destination_mac: MacAddress(RECEIVER_MAC.0),
+        source: core::net::Ipv4Addr::new(10, 9, 0, 1).into(),
+        destination: core::net::Ipv4Addr::new(10, 9, 4, 1).into(),
+    };
+    let is_syn = flags.contains(TcpFlags::SYN);
+    let segment = TcpRepr {
+        source_port: 80,
+        destination_port: 41_000,
+        sequence: SeqNumber(ISS.wrapping_add(offset + u32::from(!is_syn))),
+        acknowledgment: SeqNumber(0),
+        flags: flags.union(TcpFlags::ACK),
+        window: 1000,
+        options: TcpOptions {
+            sack_permitted: is_syn,
+            timestamps: Some(Timestamps {
+                value: stamp,
+                echo: 0,
+            }),
+            ..TcpOptions::default()
+        },
+    };
+    crafted::tcp(&route, &segment, &vec![7; bytes])
+}
+
+/// A receiver whose connection is open, and which expects one long reply.
+fn opened(acks: AckPolicy) -> Receiver {
+    let plan = ReceiverPlan {
+        window_bytes: 1 << 20,
+        sack_blocks: 3,
+        reports_duplicates: true,
+        timestamps: true,
+        acks,
+        resends_after: Duration::from_secs(100),
+        path: "/x".to_owned(),
+        requests: vec![RequestPlan {
+            pause: Duration::ZERO,
+            bytes: 1 << 20,
+        }],
+        leaves_after: None,
+    };
+    let mut receiver = Receiver::new(plan, Instant::ZERO);
+    let mut ignore = |_| {};
+    receiver.poll(Instant::ZERO, &mut ignore);
+    receiver.handle_frame(segment(TcpFlags::SYN, 0, 0, 1));
+    receiver.poll(Instant::ZERO, &mut ignore);
+    receiver
+}
+
+/// The ACKs that it sends for these frames at a moment.
+fn acks(receiver: &mut Receiver, millis: u64, frames: Vec<Vec<u8>>) -> Vec<TcpRepr> {
+    for frame in frames {
+        receiver.handle_frame(frame);
+    }
+    let mut sent = Vec::new();
+    receiver.poll(Instant::from_millis(millis), &mut |frame| {
+        if let Ok(Incoming::Tcp { segment, .. }) = parse_frame(&frame, ChecksumState::Unverified) {
+            sent.push(segment);
+        }
+    });
+    sent
+}
+
+fn data(offset: u32, stamp: u32) -> Vec<u8> {
+    segment(TcpFlags::ACK, offset, 1000, stamp)
+}
+
+#[test]
+fn the_second_segment_is_acknowledged_at_once_and_a_single_one_late() {
+    let mut receiver = opened(AckPolicy::Every(2));
+    assert_eq!(acks(&mut receiver, 1, vec![data(0, 2)]).len(), 0);
+    assert_eq!(acks(&mut receiver, 40, vec![]).len(), 0);
+    let late = acks(&mut receiver, 41, vec![]);
+    assert_eq!(late[0].acknowledgment, SeqNumber(ISS + 1001));
+    assert_eq!(acks(&mut receiver, 50, vec![data(1000, 3)]).len(), 0);
+    assert_eq!(acks(&mut receiver, 51, vec![data(2000, 3)]).len(), 1);
+    let mut receiver = opened(AckPolicy::Burst);
+    let burst = (0..10).map(|n| data(n * 1000, 2)).collect();
+    assert_eq!(acks(&mut receiver, 1, burst).len(), 1);
+    assert_eq!(acks(&mut receiver, 2, vec![data(10_000, 2)]).len(), 0);
+}
+
+/// RFC 7323 s4.3: a segment beyond a hole does not change what is echoed; the one that fills it does.
+#[test]
+fn the_echo_is_of_the_segment_that_moved_the_window() {
+    let mut receiver = opened(AckPolicy::Every(2));
+    let echo = |sent: &[TcpRepr]| sent[0].options.timestamps.expect("agreed").echo;
+    let sent = acks(&mut receiver, 1, vec![data(0, 10), data(1000, 11)]);
+    assert_eq!(
+        echo(&sent),
+        10,
+        "the first of the two, for the delay counts"
+    );
+    let sent = acks(&mut receiver, 2, vec![data(3000, 12)]);
+    assert_eq!(echo(&sent), 10);
+    assert_eq!(
+        sent[0].options.sack.as_slice(),
+        [(SeqNumber(ISS + 3001), SeqNumber(ISS + 4001))]
+    );
+    let sent = acks(&mut receiver, 3, vec![data(2000, 13)]);
+    assert_eq!(echo(&sent), 13);
+    assert_eq!(sent[0].acknowledgment, SeqNumber(ISS + 4001));
+    let sent = acks(&mut receiver, 4, vec![data(2000, 14)]);
+    let duplicate = (SeqNumber(ISS + 2001), SeqNumber(ISS + 3001));
+    assert_eq!(sent[0].options.sack.as_slice(), [duplicate]);
+}
+
+/// An ACK of the receiver's, as it reaches the server.
+fn ack_frame(offset: u32) -> Vec<u8> {
+    let mut receiver = opened(AckPolicy::Every(1));
+    let mut last = Vec::new();
+    for at in (0..offset).step_by(1000) {
+        receiver.handle_frame(data(at, 2));
+        receiver.poll(Instant::from_millis(1), &mut |frame| last = frame);
+    }
+    last
+}
+
+#[test]
+fn the_meter_counts_flight_repeats_timeouts_and_drops_as_planned() {
+    let plan = LossPlan {
+        from: 2000,
+        segments: 2,
+        again: 1,
+        blackout: Duration::ZERO,
+        is_blackout_of_resends: false,
+    };
+    let mut meter = Meter::new(&[plan]);
+    let at = Instant::from_millis;
+    meter.on_sent(at(0), &segment(TcpFlags::SYN, 0, 0, 1));
+    let mut send = |millis, offset| meter.on_sent(at(millis), &data(offset, 1));
+    let dropped: Vec<_> = [0, 1000, 2000, 3000, 4000]
+        .map(|offset| send(1, offset))
+        .into();
+    assert_eq!(dropped, [false, false, true, true, false]);
+    meter.on_ack(at(100), &ack_frame(2000));
+    assert!(
+        meter.on_sent(at(299), &data(2000, 1)),
+        "dropped again, once"
+    );
+    assert_eq!((meter.resent_bytes(), meter.timeouts()), (1000, 0));
+    assert!(!meter.on_sent(at(300), &data(2000, 1)));
+    assert_eq!((meter.resent_bytes(), meter.timeouts()), (2000, 1));
+    assert_eq!(meter.sendings_max(0, 5000), 3);
+    assert_eq!(meter.sendings_max(3000, 5000), 1);
+    let report = *meter.losses().next().expect("it began");
+    assert_eq!(
+        (report.flight, report.flight_max, report.high),
+        (3000, 5000, 5000)
+    );
+    assert_eq!(report.ended_at, None);
+    meter.on_ack(at(400), &ack_frame(5000));
+    let report = *meter.losses().next().expect("it began");
+    assert_eq!(report.ended_at, Some(at(400)));
+    assert_eq!(meter.flight_max(at(0), at(1)), 5000);
+    assert_eq!(meter.flight_max(at(2), at(400)), 3000);
+}
