@@ -7,6 +7,8 @@
 //! It refuses TLS and more than one receiver: a path of its own makes the bounds simple.
 
 mod leg;
+#[cfg(test)]
+mod matrix;
 mod meter;
 mod oracle;
 mod plan;
