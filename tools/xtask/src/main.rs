@@ -11,6 +11,7 @@
 )]
 
 mod demo;
+mod drill;
 mod lab;
 mod netns;
 mod simulate;
@@ -36,6 +37,11 @@ enum Command {
     Bench(bench::Bench),
     /// Plays a film over the wire and compares every frame (needs root)
     Demo(demo::DemoOptions),
+    /// Runs scripts of a peer and a disk, and prints all segments and reads with their times
+    Drill {
+        /// Scripts; those of the project are in tools/drill/scripts
+        files: Vec<String>,
+    },
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
     Lab(lab::LabOptions),
     /// Runs the whole server on a virtual clock, seeded
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run_command(bench),
         Command::Netns(options) => netns::run_command(options),
         Command::Demo(options) => demo::run_command(options),
+        Command::Drill { files } => drill::run_command(files),
         Command::Lab(options) => lab::run_command(options),
         Command::Sim { arguments } => simulate::run_command(arguments),
         Command::Test(options) => test::run_command(options),

@@ -40,7 +40,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 8] = [
+const TOOL_ARROWS: [(&str, &[&str]); 9] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -59,7 +59,11 @@ const TOOL_ARROWS: [(&str, &[&str]); 8] = [
             "tcp", "wire",
         ],
     ),
-    ("xtask", &["bench", "sim", "testbed", "wire"]),
+    (
+        "drill",
+        &["clock", "http", "memory", "record", "session", "wire"],
+    ),
+    ("xtask", &["bench", "drill", "sim", "testbed", "wire"]),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
