@@ -169,11 +169,15 @@ impl Peer {
         packet_too_big(sequence, mtu_bytes)
     }
 
-    /// A packet is about to be looked at: the first SYN-ACK names the number that all others are
-    /// relative to.
-    pub(crate) fn see(&mut self, packet: &Packet) {
-        if self.iss.is_none() && packet.segment.flags.contains(TcpFlags::SYN) {
-            self.iss = Some(packet.segment.sequence);
+    /// A packet that left at this millisecond is about to be looked at: the first SYN-ACK names the
+    /// numbers that all others are relative to.
+    pub(crate) fn see(&mut self, packet: &Packet, millis: i64) {
+        let segment = &packet.segment;
+        if self.iss.is_none() && segment.flags.contains(TcpFlags::SYN) {
+            self.iss = Some(segment.sequence);
+        }
+        if let (None, Some(stamp)) = (self.their_stamp_base, segment.options.timestamps) {
+            self.their_stamp_base = Some(stamp.value.wrapping_sub(modular(millis)));
         }
     }
 

@@ -183,7 +183,7 @@ impl Run {
         }
         let mut new = self.server.packets.iter().skip(packets).peekable();
         if let Some(first) = new.peek() {
-            self.peer.see(first);
+            self.peer.see(first, millis(first.at));
         }
         for (at, text) in compare::runs(&self.peer, new) {
             self.trace.push(format!("{} peer < {text}", seconds(at)));
@@ -306,7 +306,7 @@ impl Run {
             return Err("there is no segment".to_owned());
         };
         let at = first.at;
-        self.peer.see(first);
+        self.peer.see(first, millis(first.at));
         if at < early || at > late {
             return Err(format!("the time is {}", seconds(at)));
         }
