@@ -31,7 +31,33 @@ macro_rules! scripts {
 
 scripts! {
     credit_ack_read_segment
+    handshake_ack_in_the_last_moment
+    handshake_ack_of_something_else
+    handshake_port_without_a_listener
+    handshake_request_with_the_ack
+    handshake_reset_of_a_half_open_connection
+    handshake_segments_without_a_connection
+    handshake_syn_ack_is_retransmitted
+    handshake_syn_comes_again
     handshake_three_way
+    options_all_are_agreed
+    options_mss_absent
+    options_mss_below_the_least
+    options_mss_of_our_link
+    options_mss_of_the_peer
+    options_none_are_agreed
+    options_paws_drops_an_old_segment
+    options_timestamp_echo_of_the_first_delayed
+    options_timestamp_is_missing
+    options_timestamp_of_a_segment_beyond_a_hole
+    options_timestamps_shorten_segments
+    options_window_scale
+    options_window_scale_of_the_syn_is_not_used
+    window_limits_what_is_in_flight
+    window_of_an_old_segment
+    window_of_ours
+    window_that_shrinks
+    window_update_without_an_acknowledgment
 }
 
 #[test]
