@@ -31,6 +31,26 @@ macro_rules! scripts {
 
 scripts! {
     credit_ack_read_segment
+    credit_almost_the_end_of_the_object_waits
+    credit_end_of_the_object_never_waits
+    credit_initial_window
+    credit_pipelined_requests
+    credit_read_ends_inside_a_block
+    credit_read_ends_with_a_block
+    credit_read_is_at_most_a_frame
+    credit_waits_for_a_third_of_the_window
+    disk_answers_after_a_reset
+    disk_answers_out_of_order
+    disk_every_retransmission_is_a_read
+    disk_fails
+    disk_is_slow
+    disk_is_slow_to_read_again
+    disk_last_block_is_not_full
+    disk_object_has_changed
+    disk_one_slot
+    disk_queue_is_full
+    disk_reads_again_for_nothing
+    disk_reads_less_than_needed
     handshake_ack_in_the_last_moment
     handshake_ack_of_something_else
     handshake_port_without_a_listener
