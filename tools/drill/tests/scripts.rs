@@ -73,6 +73,46 @@ scripts! {
     options_timestamps_shorten_segments
     options_window_scale
     options_window_scale_of_the_syn_is_not_used
+    rack_dsack_counts_once_a_round_trip
+    rack_dsack_lengthens_the_wait
+    rack_lost_retransmission
+    rack_reordered_segment_comes_in_time
+    rack_two_segments_above_a_hole_wait
+    rack_waits_always_once_reordering_was_seen
+    sack_block_ends_inside_a_segment
+    sack_block_of_what_was_never_sent
+    sack_not_agreed_partial_acks
+    sack_not_agreed_window_updates_are_no_duplicates
+    sack_reneging
+    sack_three_segments_above_a_hole
+    sack_two_holes
+    sack_was_not_agreed
+    spurious_frto
+    spurious_frto_genuine
+    spurious_timeout_while_the_disk_reads
+    spurious_timestamp_of_the_first_sending
+    spurious_timestamp_of_the_second_sending
+    tail_probe_ack_postpones_it
+    tail_probe_needs_sack
+    tail_probe_not_later_than_the_timeout
+    tail_probe_of_a_single_segment
+    tail_probe_of_two_segments
+    tail_probe_repairs_a_loss_and_reduces
+    tail_probe_sends_the_last_segment_again
+    tail_probe_shows_a_loss
+    tail_probe_then_timeout
+    tail_probe_was_needless_and_reduces_nothing
+    timeout_backoff_ends_with_a_timestamp
+    timeout_backoff_stays_without_a_sample
+    timeout_does_not_count_the_disk
+    timeout_doubles
+    timeout_follows_the_variance
+    timeout_gives_up
+    timeout_has_a_variance_term_of_at_least_200_ms
+    timeout_has_not_given_up
+    timeout_restarts_with_an_ack_of_new_data
+    timeout_sends_the_oldest_segment
+    timeout_slow_start
     window_limits_what_is_in_flight
     window_of_an_old_segment
     window_of_ours
