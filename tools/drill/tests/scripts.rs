@@ -39,6 +39,13 @@ scripts! {
     credit_read_ends_with_a_block
     credit_read_is_at_most_a_frame
     credit_waits_for_a_third_of_the_window
+    cubic_curve
+    cubic_idle_for_a_timeout
+    cubic_idle_for_long
+    cubic_idle_for_more_than_a_timeout
+    cubic_slow_start
+    cubic_window_that_is_in_use
+    cubic_window_that_is_not_in_use
     disk_answers_after_a_reset
     disk_answers_out_of_order
     disk_every_retransmission_is_a_read
@@ -60,6 +67,9 @@ scripts! {
     handshake_syn_ack_is_retransmitted
     handshake_syn_comes_again
     handshake_three_way
+    keepalive_is_answered
+    keepalive_not_while_data_are_in_flight
+    keepalive_probes_an_idle_peer
     options_all_are_agreed
     options_mss_absent
     options_mss_below_the_least
@@ -73,12 +83,26 @@ scripts! {
     options_timestamps_shorten_segments
     options_window_scale
     options_window_scale_of_the_syn_is_not_used
+    persist_answered_probes_never_end
+    persist_probes_a_closed_window
+    persist_send_timeout
+    persist_unanswered_probes_end
+    persist_window_opens
     rack_dsack_counts_once_a_round_trip
     rack_dsack_lengthens_the_wait
     rack_lost_retransmission
     rack_reordered_segment_comes_in_time
     rack_two_segments_above_a_hole_wait
     rack_waits_always_once_reordering_was_seen
+    reduction_back_to_ssthresh
+    reduction_ends_at_ssthresh
+    reduction_first_retransmission_at_once
+    reduction_five_for_ten
+    reduction_not_more_than_delivered
+    reduction_once_for_a_window_of_losses
+    reduction_seven_for_ten
+    reno_half_after_a_loss
+    reno_one_segment_each_round_trip
     sack_block_ends_inside_a_segment
     sack_block_of_what_was_never_sent
     sack_not_agreed_partial_acks
@@ -92,6 +116,11 @@ scripts! {
     spurious_timeout_while_the_disk_reads
     spurious_timestamp_of_the_first_sending
     spurious_timestamp_of_the_second_sending
+    sws_half_of_the_largest_window
+    sws_last_bytes
+    sws_least_of_536_bytes
+    sws_not_quite_the_last_bytes
+    sws_override_timer
     tail_probe_ack_postpones_it
     tail_probe_needs_sack
     tail_probe_not_later_than_the_timeout
