@@ -30,6 +30,20 @@ macro_rules! scripts {
 }
 
 scripts! {
+    challenge_ack_of_what_was_never_sent
+    challenge_ack_that_is_too_old
+    challenge_not_for_text
+    challenge_rate
+    challenge_reset_in_the_window
+    challenge_syn
+    close_fin_is_never_acknowledged
+    close_fin_is_sent_again
+    close_fin_wait_2_ends
+    close_fin_wait_2_in_the_last_moment
+    close_half_closed
+    close_idle_connection
+    close_peer_first
+    close_server_first
     credit_ack_read_segment
     credit_almost_the_end_of_the_object_waits
     credit_end_of_the_object_never_waits
@@ -46,6 +60,11 @@ scripts! {
     cubic_slow_start
     cubic_window_that_is_in_use
     cubic_window_that_is_not_in_use
+    delayed_ack_before_slow_data
+    delayed_ack_goes_with_data
+    delayed_ack_of_a_first_segment
+    delayed_ack_out_of_order_at_once
+    delayed_ack_second_segment_at_once
     disk_answers_after_a_reset
     disk_answers_out_of_order
     disk_every_retransmission_is_a_read
@@ -70,6 +89,12 @@ scripts! {
     keepalive_is_answered
     keepalive_not_while_data_are_in_flight
     keepalive_probes_an_idle_peer
+    mtu_report_about_nothing_in_flight
+    mtu_report_after_larger_packets_arrived
+    mtu_report_below_the_least
+    mtu_report_is_obeyed_at_once
+    mtu_report_is_refuted
+    mtu_report_that_is_not_smaller
     options_all_are_agreed
     options_mss_absent
     options_mss_below_the_least
@@ -103,6 +128,8 @@ scripts! {
     reduction_seven_for_ten
     reno_half_after_a_loss
     reno_one_segment_each_round_trip
+    reset_exactly_at_the_next_number
+    reset_outside_the_window
     sack_block_ends_inside_a_segment
     sack_block_of_what_was_never_sent
     sack_not_agreed_partial_acks
@@ -131,6 +158,12 @@ scripts! {
     tail_probe_shows_a_loss
     tail_probe_then_timeout
     tail_probe_was_needless_and_reduces_nothing
+    time_wait_answers_a_fin
+    time_wait_ends
+    time_wait_ignores_resets
+    time_wait_new_connection
+    time_wait_new_connection_by_timestamp
+    time_wait_new_connection_soon
     timeout_backoff_ends_with_a_timestamp
     timeout_backoff_stays_without_a_sample
     timeout_does_not_count_the_disk
