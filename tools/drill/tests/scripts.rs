@@ -154,6 +154,7 @@ scripts! {
     tail_probe_of_a_single_segment
     tail_probe_of_two_segments
     tail_probe_repairs_a_loss_and_reduces
+    tail_probe_sends_new_data
     tail_probe_sends_the_last_segment_again
     tail_probe_shows_a_loss
     tail_probe_then_timeout

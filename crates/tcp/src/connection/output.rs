@@ -38,7 +38,8 @@ pub struct Demand {
     /// The bytes were sent before and are considered lost.
     pub is_retransmission: bool,
     /// Bytes in the network or being fetched. If there are some, an ACK or a completion will
-    /// follow, and a demand too small for an efficient read can wait for it.
+    /// follow, and a demand too small for an efficient read can wait for it. Zero for a tail loss
+    /// probe, which is sent because no ACK comes.
     pub outstanding_bytes: u64,
     /// The lesser of the congestion window and the peer's window, bytes.
     pub window_bytes: u64,
@@ -139,7 +140,7 @@ impl Connection {
             return Credit::Nothing;
         };
         // A tail loss probe replaces a timeout, and the pacing rate is no reason to wait for that.
-        let is_probe = self.tail_probe.is_some_and(|probe| probe.is_due);
+        let is_probe = self.is_tail_probe_due();
         match self.pacer.waits_until(now) {
             Some(until) if !is_probe => Credit::From(until),
             _ => Credit::Now(demand),
@@ -152,7 +153,8 @@ impl Connection {
         let segment = u64::from(self.segment_bytes);
         let window = self.congestion_window();
         let mut credit = window.saturating_sub(outstanding);
-        if outstanding == 0 || self.tail_probe.is_some_and(|probe| probe.is_due) {
+        let is_probe = self.is_tail_probe_due();
+        if outstanding == 0 || is_probe {
             // With nothing outstanding one segment may always be sent, because otherwise no ACK
             // would ever arrive. A tail loss probe may exceed the window by its one segment.
             credit = credit.max(segment);
@@ -177,7 +179,7 @@ impl Connection {
         Some(Demand {
             range,
             is_retransmission,
-            outstanding_bytes: outstanding,
+            outstanding_bytes: if is_probe { 0 } else { outstanding },
             window_bytes,
             quantum_bytes,
         })
@@ -191,6 +193,11 @@ impl Connection {
             _ => PacingRate::Unlimited,
         };
         rate.at_most(self.config.rate_max)
+    }
+
+    /// Whether the segment of a tail loss probe is to be claimed.
+    fn is_tail_probe_due(&self) -> bool {
+        self.tail_probe.is_some_and(|probe| probe.is_due)
     }
 
     /// The first run of lost bytes, without a lost FIN.

@@ -46,6 +46,9 @@ fn new_data_is_the_better_probe_and_may_exceed_the_window_by_a_segment() {
     let mut driver = Driver::sending(PEER, 50_000);
     assert_eq!(kind(&driver), Some(TimerKind::TailProbe));
     let _ = driver.fire();
+    // It waits for no further credit, although ten segments are out.
+    let demand = driver.demand();
+    assert_eq!(demand.map(|demand| demand.outstanding_bytes), Some(0));
     assert_eq!(driver.flush(), [New(10_000, 11_000)]);
     driver.pass(millis(100)).accept(ack(11_000));
     assert_eq!(driver.connection.recovery, RecoveryState::Open);
