@@ -36,6 +36,7 @@ scripts! {
     challenge_rate
     challenge_reset_in_the_window
     challenge_syn
+    close_both_at_once
     close_fin_is_never_acknowledged
     close_fin_is_sent_again
     close_fin_wait_2_ends

@@ -10,7 +10,7 @@ use tcp::{
     CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Offer, Outcome, TableIndex,
     TimeWait, TimeWaitVerdict,
 };
-use wire::{Path, SeqNumber, TcpRepr};
+use wire::{Path, SeqNumber, TcpFlags, TcpRepr};
 
 use super::{Conductor, HalfOpenEntry};
 use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
@@ -389,7 +389,11 @@ impl Conductor {
                 self.update_queues_and_timers(now, index);
             }
             Outcome::Closed(reason) => self.forget_client(arena, index, reason),
-            Outcome::TimeWait => self.enter_time_wait(now, arena, index),
+            Outcome::TimeWait => {
+                // The ACK of our FIN, in CLOSING, needs no answer (RFC 9293 s3.10.7.4).
+                let is_answered = !payload.is_empty() || segment.flags.contains(TcpFlags::FIN);
+                self.enter_time_wait(now, arena, index, is_answered);
+            }
         }
     }
 
@@ -474,7 +478,9 @@ impl Conductor {
         self.remove_client(arena, index);
     }
 
-    fn enter_time_wait(&mut self, now: Instant, arena: &mut Arena, index: u32) {
+    /// The connection is over, but for TIME-WAIT. `is_answered`: the segment that ended it is to be
+    /// acknowledged.
+    fn enter_time_wait(&mut self, now: Instant, arena: &mut Arena, index: u32, is_answered: bool) {
         let Some(client) = self.clients.entry(index) else {
             return;
         };
@@ -483,7 +489,9 @@ impl Conductor {
         self.counters.tcp_finished_count += 1;
         self.remove_client(arena, index);
         self.insert_time_wait(entry);
-        self.answer_segment(&route, &ack);
+        if is_answered {
+            self.answer_segment(&route, &ack);
+        }
     }
 
     fn insert_time_wait(&mut self, entry: TimeWait) {
