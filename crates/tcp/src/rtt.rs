@@ -12,6 +12,9 @@ use crate::canary::{Canary, Fault};
 
 /// RTO before the first sample (RFC 6298 s2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
+/// RTO before the first sample, if the timer of the SYN-ACK fired: the round trip may be longer than
+/// [`RTO_INITIAL`] (RFC 6298 s5.7).
+pub const RTO_AFTER_LOST_SYN_ACK: Duration = Duration::from_secs(3);
 /// Least variance term of the RTO. It is added to SRTT, so it is also the least RTO. RFC 6298 s2.4
 /// asks for an RTO of at least 1 s; large deployments use 200 ms, which still exceeds the peer's
 /// delayed ACK (40 ms on Linux). Like Linux we floor this term and not the sum: a steady path has
@@ -25,6 +28,8 @@ const BACKOFF_MAX: u32 = 16;
 /// SRTT, RTTVAR and the backed-off RTO of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct RttEstimator {
+    /// RTO before the first sample.
+    initial: Duration,
     /// SRTT; `None` before the first sample.
     smoothed: Option<Duration>,
     /// RTTVAR.
@@ -44,6 +49,7 @@ impl RttEstimator {
     #[must_use]
     pub const fn new() -> Self {
         Self {
+            initial: RTO_INITIAL,
             smoothed: None,
             variation: Duration::ZERO,
             minimum: Duration::MAX,
@@ -56,6 +62,14 @@ impl RttEstimator {
     /// The same with a fault.
     pub(crate) fn plant(&mut self, canary: Canary) {
         self.canary = canary;
+    }
+
+    /// No sample yet, and the timer of the SYN-ACK fired.
+    #[must_use]
+    pub const fn after_lost_syn_ack() -> Self {
+        let mut estimator = Self::new();
+        estimator.initial = RTO_AFTER_LOST_SYN_ACK;
+        estimator
     }
 
     /// Takes a sample, of a segment sent once (Karn's rule) or from an echoed timestamp. It ends the
@@ -118,7 +132,7 @@ impl RttEstimator {
     #[must_use]
     pub fn timeout_doubled(&self, times: u32) -> Duration {
         let base = match self.smoothed {
-            None => RTO_INITIAL,
+            None => self.initial,
             Some(smoothed) if self.canary.is(Fault::TimeoutWithoutMargin) => {
                 RTO_VARIANCE_MIN.max(smoothed + self.variation * 4)
             }
@@ -149,7 +163,9 @@ impl Default for RttEstimator {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, RTO_INITIAL, RTO_MAX, RTO_VARIANCE_MIN, RttEstimator};
+    use super::{
+        Duration, RTO_AFTER_LOST_SYN_ACK, RTO_INITIAL, RTO_MAX, RTO_VARIANCE_MIN, RttEstimator,
+    };
 
     #[test]
     fn first_sample_sets_srtt_and_half_as_variation() {
@@ -215,6 +231,16 @@ mod tests {
         rtt.on_sample(Duration::from_millis(500));
         assert_eq!(rtt.timeout(), Duration::from_millis(1500));
         assert!(rtt.is_confirmed());
+    }
+
+    #[test]
+    fn a_lost_syn_ack_lengthens_the_timeout_until_there_is_a_sample() {
+        let mut rtt = RttEstimator::after_lost_syn_ack();
+        assert_eq!(rtt.timeout(), RTO_AFTER_LOST_SYN_ACK);
+        rtt.on_timeout();
+        assert_eq!(rtt.timeout(), RTO_AFTER_LOST_SYN_ACK * 2);
+        rtt.on_sample(Duration::from_millis(400));
+        assert_eq!(rtt.timeout(), Duration::from_millis(1200));
     }
 
     #[test]

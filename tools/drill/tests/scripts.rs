@@ -80,6 +80,7 @@ scripts! {
     disk_reads_less_than_needed
     handshake_ack_in_the_last_moment
     handshake_ack_of_something_else
+    handshake_lost_syn_ack_timeout
     handshake_port_without_a_listener
     handshake_request_with_the_ack
     handshake_reset_of_a_half_open_connection

@@ -168,7 +168,11 @@ impl Connection {
         let timestamps = half_open.timestamps();
         let window = u64::from(raw_window) << half_open.peer_window_shift();
         let irs_next = half_open.receive_next();
-        let mut rtt = RttEstimator::new();
+        let mut rtt = if half_open.has_timed_out() {
+            RttEstimator::after_lost_syn_ack()
+        } else {
+            RttEstimator::new()
+        };
         if let Some(sample) = half_open.round_trip(now) {
             rtt.on_sample(sample);
         }

@@ -223,6 +223,11 @@ impl HalfOpen {
         self.answered_at.map(|at| now.since(at))
     }
 
+    /// Whether the timer of the SYN-ACK fired.
+    pub(crate) const fn has_timed_out(&self) -> bool {
+        self.retries > 0
+    }
+
     /// Eff.snd.MSS of RFC 9293 s3.7.1: the peer's MSS and our link's, less the options of every
     /// segment.
     pub(crate) fn segment_bytes(&self) -> u16 {
