@@ -98,6 +98,7 @@ scripts! {
     mtu_report_is_refuted
     mtu_report_that_is_not_smaller
     options_all_are_agreed
+    options_ecn_is_not_agreed
     options_mss_absent
     options_mss_below_the_least
     options_mss_of_our_link
