@@ -111,6 +111,8 @@ scripts! {
     options_timestamps_shorten_segments
     options_window_scale
     options_window_scale_of_the_syn_is_not_used
+    pacing_off
+    pacing_window_in_quanta
     persist_answered_probes_never_end
     persist_probes_a_closed_window
     persist_send_timeout
