@@ -87,6 +87,7 @@ scripts! {
     handshake_segments_without_a_connection
     handshake_syn_ack_is_retransmitted
     handshake_syn_comes_again
+    handshake_syn_twice_timeout
     handshake_three_way
     keepalive_is_answered
     keepalive_not_while_data_are_in_flight
