@@ -311,8 +311,12 @@ impl Uring {
     /// Fills `batch` with user data and results of completions. Enters the kernel only if it has
     /// task work for this thread, which must run before its completions appear.
     fn reap(&mut self, batch: &mut [(u64, i32)]) -> usize {
-        // The kernel does some of the task work in a call, and sets the flag again if there is more.
-        while self.ring.0.submission().taskrun() {
+        let mut calls = TaskWorkCalls::default();
+        loop {
+            let ready = self.ring.0.completion().len();
+            if !calls.is_due(self.ring.0.submission().taskrun(), ready) {
+                break;
+            }
             self.counters.disk_enter_calls += 1;
             // SAFETY: submits nothing, waits for nothing, passes no pointer.
             let entered = unsafe {
@@ -639,6 +643,37 @@ impl Drop for Uring {
                 }
             }
         }
+    }
+}
+
+/// How often one [`Uring::reap`] enters the kernel for task work.
+///
+/// The kernel does some of the work in a call, and sets the flag again if there is more. But the flag may
+/// also be set when there is none: an interrupt on another processor adds work, this thread's call does it
+/// and clears the flag, and only then the interrupt sets it (`io_req_local_work_add`). Such a flag stays
+/// until the next completion, so who waits for it to be cleared may wait for ever.
+#[derive(Clone, Copy, Debug, Default)]
+struct TaskWorkCalls {
+    /// Completions in the ring before the last call.
+    ready: usize,
+    /// Calls in a row that brought none. The first call counts, too.
+    fruitless: u32,
+}
+
+impl TaskWorkCalls {
+    /// Calls in a row without a completion before the flag is taken for a stale one. A call does up to 20
+    /// pieces of work, nearly all of which are completions.
+    const FRUITLESS_MAX: u32 = 2;
+
+    /// Whether to enter the kernel, with `ready` completions in the ring.
+    const fn is_due(&mut self, is_flag_set: bool, ready: usize) -> bool {
+        if ready > self.ready {
+            self.fruitless = 0;
+        }
+        self.ready = ready;
+        let is_due = is_flag_set && self.fruitless < Self::FRUITLESS_MAX;
+        self.fruitless += 1;
+        is_due
     }
 }
 

@@ -801,3 +801,23 @@ fn refused_registration_says_what_to_do() {
     let other = explain_registration(&io::Error::from_raw_os_error(libc::EFAULT), 1 << 21);
     assert!(!other.contains("RLIMIT_MEMLOCK"), "{other}");
 }
+
+#[test]
+fn a_flag_that_stays_set_without_work_is_asked_about_twice() {
+    let mut calls = TaskWorkCalls::default();
+    assert!(calls.is_due(true, 3));
+    assert!(calls.is_due(true, 3));
+    assert!(!calls.is_due(true, 3));
+    assert!(!calls.is_due(true, 3));
+}
+
+#[test]
+fn the_kernel_is_entered_while_its_flag_is_set_and_calls_bring_completions() {
+    let mut calls = TaskWorkCalls::default();
+    for ready in 0..100 {
+        assert!(calls.is_due(true, ready));
+    }
+    assert!(!calls.is_due(false, 100));
+    let mut calls = TaskWorkCalls::default();
+    assert!(!calls.is_due(false, 0));
+}
