@@ -264,6 +264,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let count = link
             .receive(now, RECEIVE_FRAMES_MAX, &mut sink)
             .map_err(WorkerError::Link)?;
+        self.conductor.end_batch(now);
         Ok(count)
     }
 

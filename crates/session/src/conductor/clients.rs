@@ -223,6 +223,8 @@ impl Conductor {
             return;
         }
         if self.clients.is_full() {
+            // A client whose request came in this batch is not idle.
+            self.end_batch(now);
             let Some(idlest) = self.evictable(now) else {
                 self.refuse_overflow(path, segment, payload);
                 return;
@@ -384,10 +386,7 @@ impl Conductor {
             }
         }
         match arrival.outcome {
-            Outcome::Open => {
-                self.take_input(now, index);
-                self.update_queues_and_timers(now, index);
-            }
+            Outcome::Open => self.touched.push(index),
             Outcome::Closed(reason) => self.forget_client(arena, index, reason),
             Outcome::TimeWait => {
                 // The ACK of our FIN, in CLOSING, needs no answer (RFC 9293 s3.10.7.4).

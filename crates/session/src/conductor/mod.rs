@@ -1,9 +1,11 @@
 //! One worker's whole protocol state, and the verbs that move it.
 //!
-//! After each batch of input the caller polls, in this order: [`Conductor::poll_tls`],
-//! [`Conductor::poll_hello`], [`Conductor::poll_lookup`], [`Conductor::poll_read`],
-//! [`Conductor::transmit`], [`Conductor::poll_released`], and waits no longer than [`Conductor::poll_timeout`]. `now` never decreases. Every [`ReadPlan`] comes back by
-//! [`Conductor::handle_completion`] or [`Conductor::return_read`], whatever became of its client.
+//! After each batch of frames the caller calls [`Conductor::end_batch`]. After each round of input it
+//! polls, in this order: [`Conductor::poll_tls`], [`Conductor::poll_hello`],
+//! [`Conductor::poll_lookup`], [`Conductor::poll_read`], [`Conductor::transmit`],
+//! [`Conductor::poll_released`], and waits no longer than [`Conductor::poll_timeout`]. `now` never
+//! decreases. Every [`ReadPlan`] comes back by [`Conductor::handle_completion`] or
+//! [`Conductor::return_read`], whatever became of its client.
 
 mod clients;
 mod fetching;
@@ -77,6 +79,8 @@ pub struct Conductor {
     time_wait: TimeWaitTable,
     /// Keys: clients by index, then half-open connections.
     timers: TimerQueue,
+    /// Clients that got a segment in this batch of frames.
+    touched: RunQueue,
     /// Clients with a demand.
     readers: RunQueue,
     /// Reads under way, and clients with a demand whose device has no room for more.
@@ -140,6 +144,7 @@ impl Conductor {
                 .map(|most| Sources::new(clients, most, table_key)),
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
             timers: TimerQueue::new(clients + half_opens),
+            touched: RunQueue::new(clients),
             readers: RunQueue::new(clients),
             device_reads: DeviceReads::new(config.reads_max, clients),
             writers: RunQueue::new(clients),
@@ -190,6 +195,15 @@ impl Conductor {
         }
         while let Some(tuple) = self.time_wait.pop_expired(now) {
             self.table.remove(&tuple);
+        }
+    }
+
+    /// A batch of frames ends: takes the requests that came, and evaluates each client that got a
+    /// segment, once, however many acknowledgments there were.
+    pub fn end_batch(&mut self, now: Instant) {
+        while let Some(index) = self.touched.pop() {
+            self.take_input(now, index);
+            self.update_queues_and_timers(now, index);
         }
     }
 

@@ -92,6 +92,8 @@ struct Bench {
     peer_segment_bytes: u16,
     /// Size of the object.
     object_bytes: u64,
+    /// Frames are one batch until it is ended.
+    is_batch_open: bool,
 }
 
 /// A sent TCP segment, or the bytes of another frame.
@@ -117,6 +119,7 @@ impl Bench {
             last_hop: MacAddress::default(),
             peer_segment_bytes: 1460,
             object_bytes: OBJECT_BYTES,
+            is_batch_open: false,
         };
         bench.transmit();
         bench.sent.clear();
@@ -127,6 +130,9 @@ impl Bench {
         let (now, arena) = (self.now, &mut self.arena);
         self.conductor
             .handle_frame(now, arena, frame, ChecksumState::Unverified);
+        if !self.is_batch_open {
+            self.conductor.end_batch(now);
+        }
     }
 
     /// Polls everything once; look-ups are answered at once: `/object` exists, and a directory

@@ -235,3 +235,44 @@ fn a_paced_connection_is_read_for_when_its_time_comes() {
     bench.pass(Duration::from_nanos(1));
     assert_eq!(bench.reads.len(), 1);
 }
+
+/// What the server reads after two ACKs of one segment each: the reads' sizes.
+fn reads_after_two_acks(is_one_batch: bool) -> Vec<u32> {
+    let mut bench = Bench::new();
+    let mut peer = asked(&mut bench, 1000);
+    bench.complete_reads();
+    let segments = bench.take_segments(1000);
+    let start = segments[0].0.sequence;
+    bench.is_batch_open = is_one_batch;
+    // Half of the initial window each.
+    for acknowledged in [7300, 14_600] {
+        peer.expected = start.wrapping_add(acknowledged);
+        peer.send(&mut bench, TcpFlags::ACK, b"");
+        bench.turn();
+    }
+    bench.conductor.end_batch(bench.now);
+    bench.turn();
+    bench.reads.iter().map(|read| read.length_bytes).collect()
+}
+
+#[test]
+fn the_acks_of_one_batch_become_one_read() {
+    let apart = reads_after_two_acks(false);
+    let together = reads_after_two_acks(true);
+    assert_eq!(apart.len(), 2, "{apart:?}");
+    assert_eq!(together.len(), 1, "{together:?}");
+    assert!(together[0] > apart[0], "{apart:?} {together:?}");
+}
+
+#[test]
+fn a_request_is_taken_when_its_batch_ends() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, 1000);
+    bench.is_batch_open = true;
+    peer.send(&mut bench, TcpFlags::ACK, b"GET /object HTTP/1.1\r\n");
+    peer.send(&mut bench, TcpFlags::ACK, b"Host: a\r\n\r\n");
+    assert!(bench.conductor.poll_lookup().is_none());
+    bench.conductor.end_batch(bench.now);
+    assert!(bench.conductor.poll_lookup().is_some());
+    assert_eq!(bench.conductor.counters().http_parse_count, 1, "once");
+}
