@@ -14,8 +14,8 @@ use anyhow::{Context as _, Result, ensure};
 use testbed::suite::{Outcome, Suite};
 use testbed::workspace_root;
 
-/// Folders that hold nothing of the project's own.
-const SKIPPED_FOLDERS: [&str; 2] = [".git", "target"];
+/// What holds nothing of the project's own. `.git` is a file in a linked worktree.
+const SKIPPED: [&str; 2] = [".git", "target"];
 
 /// A text file of the tree.
 #[derive(Clone, Debug)]
@@ -61,10 +61,11 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         let kind = entry.file_type()?;
+        if SKIPPED.iter().any(|skipped| name == *skipped) {
+            continue;
+        }
         if kind.is_dir() {
-            if !SKIPPED_FOLDERS.iter().any(|skipped| name == *skipped) {
-                collect(root, &path, files)?;
-            }
+            collect(root, &path, files)?;
         } else if kind.is_file() {
             // What is not UTF-8 is not text and has no rules.
             if let Ok(text) = fs::read_to_string(&path) {
@@ -120,5 +121,24 @@ pub(crate) fn run(suite: &mut Suite) {
             ensure!(problems.is_empty(), "\n  {}", problems.join("\n  "));
             Ok(Outcome::Passed)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Tree;
+
+    #[test]
+    fn the_git_file_of_a_linked_worktree_is_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(".git"), "gitdir: elsewhere").unwrap();
+        fs::write(root.path().join("a.md"), "text").unwrap();
+        fs::create_dir_all(root.path().join("target/b")).unwrap();
+        fs::write(root.path().join("target/b/c.md"), "text").unwrap();
+        let tree = Tree::read(root.path().into()).unwrap();
+        let paths: Vec<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(paths, ["a.md"]);
     }
 }
