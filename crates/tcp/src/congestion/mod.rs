@@ -19,8 +19,10 @@ use reno::Reno;
 use crate::pacing::PacingRate;
 use crate::stream::StreamOffset;
 
-/// Initial window in segments (RFC 6928 s2).
+/// Initial window in segments, as long as they are no more than [`INITIAL_WINDOW_BYTES`].
 pub const INITIAL_WINDOW_SEGMENTS: u64 = 10;
+/// Initial window of large segments, bytes, but at least two of them (RFC 6928 s2).
+pub const INITIAL_WINDOW_BYTES: u64 = 14_600;
 /// Greatest congestion window, bytes. 16 MiB is enough for 10 Gb/s at an RTT of 13 ms. It bounds the
 /// flight of one connection, and so the length of its transmission log.
 pub const WINDOW_BYTES_MAX: u64 = 16 << 20;

@@ -228,3 +228,20 @@ fn a_longer_round_trip_ends_the_initial_slow_start_and_no_later_one() {
         assert!(congestion.window() > threshold / 2, "{algorithm:?}");
     }
 }
+
+#[test]
+fn the_initial_window_is_ten_segments_or_14_600_bytes_but_two_segments() {
+    for (segment, window) in [
+        (536, 5360),
+        (1460, 14_600),
+        (1461, 14_600),
+        (7300, 14_600),
+        (7301, 14_602),
+        (8960, 17_920),
+    ] {
+        for algorithm in CongestionControl::ALL {
+            let congestion = Congestion::new(algorithm, segment);
+            assert_eq!(congestion.window(), window, "{algorithm:?} {segment}");
+        }
+    }
+}

@@ -4,7 +4,10 @@
 use clock::Duration;
 
 use super::hystart::{CONSERVATIVE_DIVISOR, Growth, HyStart};
-use super::{AckEvent, INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN, WINDOW_BYTES_MAX};
+use super::{
+    AckEvent, INITIAL_WINDOW_BYTES, INITIAL_WINDOW_SEGMENTS, THRESHOLD_SEGMENTS_MIN,
+    WINDOW_BYTES_MAX,
+};
 use crate::canary::{Canary, Fault};
 use crate::pacing::PacingRate;
 
@@ -20,13 +23,19 @@ pub(super) struct Window {
     pub(super) canary: Canary,
 }
 
+/// IW = min(10 * MSS, max(2 * MSS, 14,600)) (RFC 6928 s2).
+fn initial_bytes(segment_bytes: u64) -> u64 {
+    let large = INITIAL_WINDOW_BYTES.max(2 * segment_bytes);
+    large.min(INITIAL_WINDOW_SEGMENTS * segment_bytes)
+}
+
 impl Window {
     /// The initial window of RFC 6928 and no threshold.
     pub(super) fn new(segment_bytes: u16) -> Self {
         let segment_bytes = u64::from(segment_bytes);
         Self {
             segment_bytes,
-            bytes: INITIAL_WINDOW_SEGMENTS * segment_bytes,
+            bytes: initial_bytes(segment_bytes),
             threshold: u64::MAX,
             hystart: HyStart::new(),
             canary: Canary::NONE,
@@ -142,7 +151,7 @@ impl Window {
     /// becomes at least three quarters of the old window, so slow start leads back to it. Returns
     /// whether anything changed.
     pub(super) fn decay(&mut self, timeouts: u64) -> bool {
-        let restart = INITIAL_WINDOW_SEGMENTS * self.segment_bytes;
+        let restart = initial_bytes(self.segment_bytes);
         if timeouts == 0 || self.bytes <= restart {
             return false;
         }
