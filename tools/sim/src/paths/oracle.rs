@@ -238,7 +238,9 @@ impl Bounds<'_> {
                 .iter()
                 .all(|reply| reply.ended_at > until + now);
             let reached = self.meter.flight_max(at + now * 3 / 2, until);
-            let least = (flight * 9 / 10).saturating_sub(4 * SEGMENT_BYTES);
+            // The session reads when a third of the window is free, or a pacing quantum, so what is in
+            // flight at most depends on how the window divides into reads.
+            let least = (flight * 2 / 3).saturating_sub(4 * SEGMENT_BYTES);
             if is_long && reached < least {
                 found.push(format!(
                     "step: flight {flight} at a step, {reached} after it, less than {least}"
