@@ -5,20 +5,29 @@
 //! reads of the disk differ in time is not corrected.
 //!
 //! A claim of n bytes moves the schedule by n / rate. Bytes may be claimed while the schedule is no
-//! more than [`AHEAD_MAX`] ahead of the clock, at most a quantum at once. So a burst is at most a
-//! quantum and `rate * AHEAD_MAX`.
+//! more than [`AHEAD_MAX`] ahead of the clock, at most a quantum at once: as much as a full read, less
+//! after losses and while the window is small. A connection that the server could not serve in time
+//! may claim what it missed, up to a full read. Otherwise a busy server would send small frames on
+//! windows that are never used whole and so never grow.
 
 use clock::{Duration, Instant};
 
 /// How far the schedule may be ahead of the clock. It makes up for timers that fire late, and a
 /// fast connection needs fewer of them.
 pub const AHEAD_MAX: Duration = Duration::from_millis(1);
-/// A quantum is what the pacing rate sends in this time. Linux has 1 ms; each quantum of ours is a
-/// read, and smaller reads cost more (docs/decisions/0003-read-size.md).
-pub const QUANTUM_TIME: Duration = Duration::from_millis(4);
-/// Least quantum, bytes: about the initial window, a burst that every path must take (RFC 6928), and
+/// A quantum is at least what the pacing rate sends in this time, as in Linux.
+pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
+/// Least burst, bytes: about the initial window, a burst that every path must take (RFC 6928), and
 /// not less than a TLS record.
-pub const QUANTUM_BYTES_MIN: u64 = 16 << 10;
+pub const BURST_BYTES_MIN: u32 = 16 << 10;
+/// Greatest burst of a path that does not lose, bytes: one full read and frame (15 blocks), because
+/// smaller reads cost more (docs/decisions/0003-read-size.md).
+pub const BURST_BYTES_MAX: u32 = 60 << 10;
+/// A burst is at most one part in this many of the congestion window, unless that is less than
+/// [`BURST_BYTES_MIN`].
+const WINDOW_SHARE: u64 = 3;
+/// Windows without a loss that add a segment to the burst.
+const GROWTH_WINDOWS: u64 = 16;
 /// Least pacing rate, bytes a second: a schedule has an end.
 const RATE_MIN: u64 = 1000;
 
@@ -50,17 +59,13 @@ impl PacingRate {
         }
     }
 
-    /// Most bytes to claim at once, in whole segments.
-    #[must_use]
-    pub fn quantum_bytes(self, segment_bytes: u64) -> u64 {
+    /// What is sent in `time`, bytes; `None`: as much as is there.
+    fn bytes_in(self, time: Duration) -> Option<u64> {
         match self {
-            Self::Unlimited => u64::MAX,
+            Self::Unlimited => None,
             Self::Limited(rate) => {
-                let bytes = u128::from(rate) * QUANTUM_TIME.as_nanos() / 1_000_000_000;
-                let bytes = u64::try_from(bytes).unwrap_or(u64::MAX / 2);
-                bytes
-                    .max(QUANTUM_BYTES_MIN)
-                    .next_multiple_of(segment_bytes.max(1))
+                let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
+                Some(u64::try_from(bytes).unwrap_or(u64::MAX / 2))
             }
         }
     }
@@ -82,6 +87,11 @@ impl PacingRate {
 pub struct Pacer {
     /// When everything claimed so far has been sent at the pacing rate.
     done_at: Instant,
+    /// Greatest burst, bytes: [`BURST_BYTES_MIN`] after a loss, and a segment more for every
+    /// [`GROWTH_WINDOWS`] without one, up to [`BURST_BYTES_MAX`].
+    burst_bytes: u32,
+    /// Bytes acknowledged since then.
+    acknowledged_bytes: u32,
 }
 
 impl Pacer {
@@ -90,6 +100,46 @@ impl Pacer {
     pub const fn new() -> Self {
         Self {
             done_at: Instant::ZERO,
+            burst_bytes: BURST_BYTES_MAX,
+            acknowledged_bytes: 0,
+        }
+    }
+
+    /// Most bytes to claim at once, in whole segments.
+    #[must_use]
+    pub fn quantum_bytes(
+        &self,
+        now: Instant,
+        rate: PacingRate,
+        window_bytes: u64,
+        segment_bytes: u64,
+    ) -> u64 {
+        let least = rate.bytes_in(QUANTUM_TIME);
+        let unused = rate.bytes_in(now.since(self.done_at));
+        let (Some(least), Some(unused)) = (least, unused) else {
+            return u64::MAX;
+        };
+        let share = unused.max(window_bytes / WINDOW_SHARE);
+        let burst = share
+            .min(self.burst_bytes.into())
+            .max(BURST_BYTES_MIN.into());
+        least.max(burst).next_multiple_of(segment_bytes.max(1))
+    }
+
+    /// A window was reduced because of a loss.
+    pub fn on_loss(&mut self) {
+        self.burst_bytes = BURST_BYTES_MIN;
+        self.acknowledged_bytes = 0;
+    }
+
+    /// `bytes` were acknowledged, outside of fast recovery.
+    pub fn on_acknowledged(&mut self, bytes: u64, window_bytes: u64, segment_bytes: u16) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.acknowledged_bytes = self.acknowledged_bytes.saturating_add(bytes);
+        if u64::from(self.acknowledged_bytes) >= GROWTH_WINDOWS * window_bytes {
+            self.acknowledged_bytes = 0;
+            let grown = self.burst_bytes.saturating_add(segment_bytes.into());
+            self.burst_bytes = grown.min(BURST_BYTES_MAX);
         }
     }
 
@@ -121,7 +171,7 @@ impl Default for Pacer {
 mod tests {
     use clock::{Duration, Instant};
 
-    use super::{Pacer, PacingRate, QUANTUM_BYTES_MIN, RATE_MIN};
+    use super::{BURST_BYTES_MAX, GROWTH_WINDOWS, Pacer, PacingRate, RATE_MIN};
 
     /// 1 MB/s: a byte a microsecond.
     const RATE: PacingRate = PacingRate::Limited(1_000_000);
@@ -178,20 +228,88 @@ mod tests {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, u64::MAX, PacingRate::Unlimited);
         assert_eq!(pacer.waits_until(START), None);
-        assert_eq!(PacingRate::Unlimited.quantum_bytes(1448), u64::MAX);
+        let quantum = pacer.quantum_bytes(START, PacingRate::Unlimited, 1_000_000, 1448);
+        assert_eq!(quantum, u64::MAX);
+    }
+
+    /// One whose schedule is not behind the clock at START.
+    fn on_time() -> Pacer {
+        let mut pacer = Pacer::new();
+        pacer.on_claimed(START, 1, RATE);
+        pacer
+    }
+
+    /// Quantum at START on a large window with segments of 1000 bytes.
+    fn quantum(pacer: &Pacer, rate: u64) -> u64 {
+        pacer.quantum_bytes(START, PacingRate::Limited(rate), 1_000_000, 1000)
     }
 
     #[test]
-    fn a_quantum_is_four_milliseconds_but_at_least_16_kib_in_whole_segments() {
-        let segment = 1000;
-        let quantum = |rate| PacingRate::Limited(rate).quantum_bytes(segment);
-        assert_eq!(quantum(1), 17_000);
-        assert_eq!(quantum(QUANTUM_BYTES_MIN * 250), 17_000);
-        assert_eq!(quantum(17_000 * 250), 17_000);
-        assert_eq!(quantum(17_001 * 250), 18_000);
-        assert_eq!(quantum(100_000 * 250), 100_000);
-        let whole = quantum(u64::MAX);
-        assert_eq!(whole % segment, 0);
+    fn a_quantum_is_a_full_read_or_a_millisecond_in_whole_segments() {
+        let pacer = on_time();
+        assert_eq!(quantum(&pacer, 1), 62_000);
+        assert_eq!(quantum(&pacer, 62_000 * 1000), 62_000);
+        assert_eq!(quantum(&pacer, 62_001 * 1000), 63_000);
+        assert_eq!(quantum(&pacer, u64::MAX) % 1000, 0);
+    }
+
+    #[test]
+    fn a_burst_is_a_third_of_the_window_but_at_least_16_kib() {
+        let pacer = on_time();
+        let quantum = |window| pacer.quantum_bytes(START, RATE, window, 1000);
+        assert_eq!(quantum(0), 17_000);
+        assert_eq!(quantum(3 * 17_000), 17_000);
+        assert_eq!(quantum(3 * 17_001), 18_000);
+        assert_eq!(quantum(3 * u64::from(BURST_BYTES_MAX)), 62_000);
+        assert_eq!(quantum(300 * u64::from(BURST_BYTES_MAX)), 62_000);
+    }
+
+    #[test]
+    fn after_a_loss_the_burst_is_16_kib() {
+        let mut pacer = on_time();
+        pacer.on_loss();
+        assert_eq!(quantum(&pacer, 1), 17_000);
+    }
+
+    #[test]
+    fn sixteen_windows_without_a_loss_add_a_segment_up_to_a_full_read() {
+        let mut pacer = on_time();
+        pacer.on_loss();
+        let windows = GROWTH_WINDOWS * 100_000;
+        pacer.on_acknowledged(windows - 1, 100_000, 1000);
+        assert_eq!(quantum(&pacer, 1), 17_000);
+        pacer.on_acknowledged(1, 100_000, 1000);
+        assert_eq!(quantum(&pacer, 1), 18_000);
+        for _ in 0..100 {
+            pacer.on_acknowledged(windows, 100_000, 1000);
+        }
+        assert_eq!(quantum(&pacer, 1), 62_000);
+    }
+
+    #[test]
+    fn a_loss_forgets_the_windows_without_one() {
+        let mut pacer = on_time();
+        pacer.on_acknowledged(GROWTH_WINDOWS * 100_000 - 1, 100_000, 1000);
+        pacer.on_loss();
+        pacer.on_acknowledged(1, 100_000, 1000);
+        assert_eq!(quantum(&pacer, 1), 17_000);
+    }
+
+    #[test]
+    fn a_connection_that_was_served_late_may_claim_what_it_missed_up_to_a_full_read() {
+        let mut pacer = Pacer::new();
+        pacer.on_claimed(START, 10_000, RATE);
+        // A byte a microsecond, and a window whose third is less.
+        let quantum = |pacer: &Pacer, late: u64| {
+            let now = START + Duration::from_micros(10_000 + late);
+            pacer.quantum_bytes(now, RATE, 30_000, 1000)
+        };
+        assert_eq!(quantum(&pacer, 0), 17_000);
+        assert_eq!(quantum(&pacer, 17_000), 17_000);
+        assert_eq!(quantum(&pacer, 17_001), 18_000);
+        assert_eq!(quantum(&pacer, 1_000_000), 62_000);
+        pacer.on_loss();
+        assert_eq!(quantum(&pacer, 1_000_000), 17_000);
     }
 
     #[test]

@@ -361,6 +361,7 @@ impl Connection {
             return;
         }
         self.congestion.on_loss();
+        self.pacer.on_loss();
         self.recover = Some(self.send.nxt);
         self.recovery = RecoveryState::Recovery {
             high: self.send.nxt,
@@ -438,6 +439,9 @@ impl Connection {
                 });
             }
             RecoveryState::Open | RecoveryState::Loss { .. } if delivery.advanced => {
+                let window_bytes = self.congestion.window();
+                self.pacer
+                    .on_acknowledged(delivery.bytes, window_bytes, self.segment_bytes);
                 self.congestion.on_ack(&AckEvent {
                     now,
                     bytes: delivery.bytes,

@@ -136,7 +136,7 @@ impl Connection {
     /// Which bytes may be sent, and when. This changes no state; [`Connection::claim`] takes the
     /// bytes.
     pub fn credit(&self, now: Instant) -> Credit {
-        let Some(demand) = self.demand() else {
+        let Some(demand) = self.demand(now) else {
             return Credit::Nothing;
         };
         // A tail loss probe replaces a timeout, and the pacing rate is no reason to wait for that.
@@ -148,7 +148,7 @@ impl Connection {
     }
 
     /// The bytes that the windows permit, one quantum at most.
-    fn demand(&self) -> Option<Demand> {
+    fn demand(&self, now: Instant) -> Option<Demand> {
         let outstanding = self.outstanding_bytes();
         let segment = u64::from(self.segment_bytes);
         let window = self.congestion_window();
@@ -159,7 +159,9 @@ impl Connection {
             // would ever arrive. A tail loss probe may exceed the window by its one segment.
             credit = credit.max(segment);
         }
-        let quantum_bytes = self.pacing_rate().quantum_bytes(segment);
+        let quantum_bytes = self
+            .pacer
+            .quantum_bytes(now, self.pacing_rate(), window, segment);
         let credit = credit.min(quantum_bytes);
         let (run, is_retransmission) = match (self.frto_new_data(), self.first_lost()) {
             (Some(forward), _) => (forward, false),

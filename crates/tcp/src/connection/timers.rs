@@ -209,6 +209,7 @@ impl Connection {
             RecoveryState::Open => {
                 self.record_timeout(self.congestion.snapshot());
                 self.congestion.on_timeout();
+                self.pacer.on_loss();
             }
             #[cfg(feature = "canaries")]
             RecoveryState::Recovery { reduction, .. }
@@ -216,6 +217,7 @@ impl Connection {
             {
                 self.congestion.force_window(reduction.window());
                 self.congestion.on_timeout();
+                self.pacer.on_loss();
             }
             RecoveryState::Recovery { .. } => self.congestion.on_timeout_again(),
             RecoveryState::Loss { .. } => {

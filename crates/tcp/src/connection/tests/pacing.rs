@@ -4,6 +4,7 @@ use clock::Instant;
 
 use super::{Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, just_before, millis};
 use crate::connection::{Claim, Credit};
+use crate::pacing::PacingRate;
 use crate::verdict::Outcome;
 
 const WIDE: Peer = Peer {
@@ -62,17 +63,32 @@ fn in_slow_start_two_windows_take_a_round_trip() {
 #[test]
 fn above_half_of_ssthresh_the_rate_is_six_fifths_of_the_window() {
     let mut driver = paced();
-    driver.connection.congestion.force_window(100_000);
+    driver.connection.congestion.force_window(10_000_000);
+    driver.append(10_000_000);
+    // 1 ms of 1.2 or twice the window in 100 ms.
+    let quantum = |driver: &Driver| driver.demand().map(|demand| demand.quantum_bytes);
+    assert_eq!(quantum(&driver), Some(200_000));
+    driver.connection.congestion.force_threshold(20_000_000);
+    assert_eq!(quantum(&driver), Some(120_000));
+    driver.connection.congestion.force_threshold(20_000_002);
+    assert_eq!(quantum(&driver), Some(200_000));
+}
+
+#[test]
+fn a_quantum_is_a_third_of_the_window_up_to_a_full_read_and_less_after_losses() {
+    let mut driver = paced();
     driver.append(1_000_000);
-    // 1.2 * 100 KB in 100 ms; slow start has twice the window.
+    // The schedule is not behind the clock.
+    let rate = PacingRate::Limited(1_000_000);
+    driver.connection.pacer.on_claimed(driver.now, 1, rate);
     let quantum = |driver: &Driver| driver.demand().map(|demand| demand.quantum_bytes);
     assert_eq!(quantum(&driver), Some(17_000));
-    driver.connection.congestion.force_window(1_000_000);
-    assert_eq!(quantum(&driver), Some(80_000), "20 MB/s for 4 ms");
-    driver.connection.congestion.force_threshold(2_000_000);
-    assert_eq!(quantum(&driver), Some(48_000), "12 MB/s for 4 ms");
-    driver.connection.congestion.force_threshold(2_000_002);
-    assert_eq!(quantum(&driver), Some(80_000));
+    driver.connection.congestion.force_window(120_000);
+    assert_eq!(quantum(&driver), Some(40_000));
+    driver.connection.congestion.force_window(600_000);
+    assert_eq!(quantum(&driver), Some(62_000));
+    driver.connection.pacer.on_loss();
+    assert_eq!(quantum(&driver), Some(17_000));
 }
 
 #[test]
