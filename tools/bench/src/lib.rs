@@ -12,6 +12,7 @@
     reason = "a command-line tool speaks to its terminal"
 )]
 
+mod attacks;
 mod binaries;
 mod figures;
 mod handshakes;
@@ -42,6 +43,8 @@ pub enum Bench {
     Report(figures::ReportOptions),
     /// TLS 1.3 handshakes, full or resumed, against nginx (needs root)
     Handshakes(handshakes::HandshakesOptions),
+    /// What viewers and new clients keep while others attack (needs root)
+    Attacks(attacks::AttacksOptions),
     /// Where the server's core spends its time: a profile's samples, by stop of the data path
     Ledger(ledger::LedgerOptions),
 }
@@ -58,6 +61,10 @@ pub fn run_command(bench: &Bench) -> Result<()> {
         Bench::Figures(options) => {
             check_machine()?;
             figures::run_command(options)
+        }
+        Bench::Attacks(options) => {
+            check_machine()?;
+            attacks::run_command(options)
         }
         Bench::Handshakes(options) => {
             check_machine()?;

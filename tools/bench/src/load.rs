@@ -154,7 +154,7 @@ pub(crate) fn tls_command(lab: &Lab, instruments: &Path, tls: (Version, Suite)) 
     command
 }
 
-fn plain_command(lab: &Lab, instruments: &Path) -> Command {
+pub(crate) fn plain_command(lab: &Lab, instruments: &Path) -> Command {
     let mut command = lab.veth.client.command("taskset");
     command.args(["-c", &CLIENT_CORE.to_string()]);
     command.arg(instruments).args(["load", "--json"]);

@@ -56,6 +56,8 @@ enum Command {
     Disk(disk::DiskArgs),
     /// Load a server through a TAP that behaves as a NIC does, with clients that see headers only
     Wire(nic_wire::WireArgs),
+    /// Flood a server, or hold its connections, from a network namespace made for it
+    Attack(attack::AttackArgs),
     /// Run one stage of Atlas's pipeline alone: read, seal or write; or its client's side
     Stages(stages::StagesArgs),
 }
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Disk(args) => disk::run(&args),
         Command::Wire(args) => nic_wire::run(&args),
+        Command::Attack(args) => attack::run(&args),
         Command::Stages(args) => stages::run(&args),
     };
     match outcome {

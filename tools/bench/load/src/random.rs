@@ -47,6 +47,14 @@ impl Random {
         Duration::from_nanos(self.below(nanoseconds.max(1)))
     }
 
+    /// Puts items in random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.below(last as u64 + 1);
+            items.swap(last, usize::try_from(other).unwrap_or(last));
+        }
+    }
+
     /// Whether something happens that happens so many times in a million.
     pub fn happens(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < per_million.into()

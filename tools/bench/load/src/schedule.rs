@@ -39,7 +39,7 @@ impl Schedule {
         let orders = servers
             .into_iter()
             .map(|mut urls| {
-                shuffle(&mut urls, &mut random);
+                random.shuffle(&mut urls);
                 Order { urls, next: 0 }
             })
             .collect();
@@ -78,14 +78,6 @@ impl Schedule {
     /// Whether nobody is to be asked any more.
     pub(crate) fn is_over(&self) -> bool {
         (0..self.orders.len()).all(|server| self.is_exhausted(server))
-    }
-}
-
-/// Fisher and Yates.
-fn shuffle(urls: &mut [u32], random: &mut Random) {
-    for last in (1..urls.len()).rev() {
-        let other = random.below(last as u64 + 1);
-        urls.swap(last, usize::try_from(other).unwrap_or(last));
     }
 }
 

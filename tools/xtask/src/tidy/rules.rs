@@ -40,7 +40,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 9] = [
+const TOOL_ARROWS: [(&str, &[&str]); 10] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -50,8 +50,12 @@ const TOOL_ARROWS: [(&str, &[&str]); 9] = [
             "clock", "diskmap", "link", "load", "memory", "record", "wire",
         ],
     ),
+    ("attack", &["clock", "link", "load", "wire"]),
     ("nic-wire", &["clock", "load", "wire"]),
-    ("bench", &["disk", "load", "nic-wire", "stages", "testbed"]),
+    (
+        "bench",
+        &["attack", "disk", "load", "nic-wire", "stages", "testbed"],
+    ),
     (
         "sim",
         &[
