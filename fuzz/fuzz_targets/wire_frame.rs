@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use wire::{
-    ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Path, Route, SackBlocks, TcpChecksum,
+    ChecksumState, Ecn, HEADERS_BYTES_MAX, Incoming, MacAddress, Path, Route, SackBlocks, TcpChecksum,
     TcpOptions, TcpRepr, checksum, emit_arp, emit_arp_reply, emit_echo_reply,
     emit_neighbor_advertisement, emit_tcp, parse_frame,
 };
@@ -49,6 +49,7 @@ fn check(incoming: &Incoming<'_>) {
             path,
             segment,
             payload,
+            ..
         } => check_tcp(&path, &segment, payload),
         Incoming::Arp(arp) => {
             let length = emit_arp(&mut buffer, OUR_MAC, &arp);
@@ -129,6 +130,7 @@ fn check_tcp(path: &Path, segment: &TcpRepr, payload: &[u8]) {
         Ok(Incoming::Tcp {
             path: *path,
             segment,
+            ecn: Ecn::NotEct,
             payload
         })
     );

@@ -63,6 +63,10 @@ counters! {
     tcp_open_count,
     /// TCP handshakes completed.
     tcp_established_count,
+    /// TCP handshakes of `tcp_established_count` that agreed on ECN.
+    tcp_ecn_count,
+    /// Times a congestion window was reduced because the client echoed a mark (ECN).
+    tcp_ecn_reduction_count,
     /// TCP handshakes refused because the table of connections was full and no connection was idle.
     tcp_overflow_count,
     /// TCP handshakes refused because their source had `connections_per_source_max` connections.

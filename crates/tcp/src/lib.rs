@@ -5,14 +5,14 @@
 //! sends. A lost range is demanded again, and the session reads it from the disk again.
 //!
 //! Refused: active open, urgent data, out-of-order reassembly of requests (the client retransmits
-//! them), ECN, fast open. Bounded: every table here has a capacity given at start; one connection's
+//! them), fast open. Bounded: every table here has a capacity given at start; one connection's
 //! log of transmissions has at most [`flight::ENTRIES_MAX`] entries and grows as needed.
 //!
 //! Reading first: RFC 9293 (TCP), 5961 (blind attacks), 6298 (RTO), 7323 (timestamps, PAWS, window
 //! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 3522, 4015 and 5682 (spurious timeouts), 9937
 //! (rate reduction), 9438 (CUBIC), 9406 (HyStart++), 6928 (initial window), 5927 (ICMP attacks),
-//! 6528 (initial sequence numbers), 4987 (SYN floods), 6191 (TIME-WAIT). Then [`connection`], whose
-//! verbs are the interface.
+//! 6528 (initial sequence numbers), 3168 (ECN), 4987 (SYN floods), 6191 (TIME-WAIT). Then
+//! [`connection`], whose verbs are the interface.
 #![forbid(unsafe_code)]
 
 pub mod canary;
@@ -34,7 +34,9 @@ pub mod timer_queue;
 pub mod verdict;
 
 pub use canary::{Canary, Fault};
-pub use connection::{Admitted, Claim, Config, Connection, Control, Credit, Demand, State};
+pub use connection::{
+    Admitted, Claim, Config, Connection, Control, Credit, Demand, Framing, State,
+};
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;
 pub use stream::{StreamOffset, StreamRange};

@@ -23,7 +23,8 @@ impl Listener {
         Self { key }
     }
 
-    /// The offer for a SYN. `segment_bytes` is the link's MSS, `window` our receive window, bytes.
+    /// The offer for a SYN, without ECN. `segment_bytes` is the link's MSS, `window` our receive window,
+    /// bytes.
     ///
     /// RFC 6528 s3: ISN = M + F(tuple, secret), where M is a clock of 4 microseconds, so that a new
     /// connection with the four-tuple of an old one starts beyond its sequence numbers.
@@ -42,6 +43,7 @@ impl Listener {
             timestamp_shift: (hash >> 32) as u32,
             segment_bytes,
             window,
+            accepts_ecn: false,
         }
     }
 }

@@ -85,6 +85,8 @@ pub struct Arrival {
     /// The last retransmission timeout was spurious, and its reduction of the window was undone
     /// (RFC 3522, RFC 5682).
     pub timeout_undone: bool,
+    /// The peer echoed a mark of congestion, and the window was reduced (RFC 3168).
+    pub reduced_by_echo: bool,
     /// What happens to the connection.
     pub outcome: Outcome,
     /// Why the segment was not processed further, if it was not.
@@ -92,14 +94,21 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// A segment that changed nothing.
+    pub(crate) const ACCEPTED: Self = Self {
+        text: 0..0,
+        peer_finished: false,
+        acknowledged: false,
+        timeout_undone: false,
+        reduced_by_echo: false,
+        outcome: Outcome::Open,
+        drop: None,
+    };
+
     pub(crate) const fn dropped(reason: SegmentDrop) -> Self {
         Self {
-            text: 0..0,
-            peer_finished: false,
-            acknowledged: false,
-            timeout_undone: false,
-            outcome: Outcome::Open,
             drop: Some(reason),
+            ..Self::ACCEPTED
         }
     }
 }

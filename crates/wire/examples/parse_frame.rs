@@ -26,6 +26,7 @@ fn describe(frame: &[u8]) -> String {
             path,
             segment,
             payload,
+            ..
         }) => format!(
             "{} port {} > {} port {}: {} sequence {} window {}, {} bytes",
             path.source,

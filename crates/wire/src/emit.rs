@@ -104,7 +104,8 @@ pub enum TcpChecksum {
 }
 
 /// Writes Ethernet, IP and TCP headers for a segment whose text is `payload`, in parts; returns
-/// their length. IPv4 goes with DF, both with 64 hops to live.
+/// their length. IPv4 goes with DF, both with 64 hops to live and Not-ECT: [`crate::set_ecn`] sets
+/// another ECN field.
 ///
 /// For a segment to be cut ([`crate::Segmentation`]) lengths and checksum are those of the whole.
 ///

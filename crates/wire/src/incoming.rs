@@ -8,6 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::arp::ArpRepr;
 use crate::checksum;
+use crate::ecn::Ecn;
 use crate::ethernet::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetFrame, EthernetRepr, MacAddress,
 };
@@ -54,6 +55,8 @@ pub enum Incoming<'a> {
         path: Path,
         /// Its header.
         segment: TcpRepr,
+        /// The ECN field of its IP header.
+        ecn: Ecn,
         /// Its text; Ethernet padding is cut off. Up to 65,515 bytes with receive offload.
         payload: &'a [u8],
     },
@@ -150,7 +153,7 @@ fn parse_ipv4<'a>(
         packet.destination().into(),
     );
     match packet.protocol() {
-        ipv4::PROTOCOL_TCP => parse_tcp(path, packet.payload(), checksum),
+        ipv4::PROTOCOL_TCP => parse_tcp(path, packet.ecn(), packet.payload(), checksum),
         ipv4::PROTOCOL_ICMP => {
             check_ends(&path)?;
             sort_icmpv4(path, Icmpv4Message::parse(packet.payload(), checksum)?)
@@ -171,7 +174,7 @@ fn parse_ipv6<'a>(
         packet.destination().into(),
     );
     match packet.protocol() {
-        ipv6::PROTOCOL_TCP => parse_tcp(path, packet.payload(), checksum),
+        ipv6::PROTOCOL_TCP => parse_tcp(path, packet.ecn(), packet.payload(), checksum),
         ipv6::PROTOCOL_ICMP => sort_icmpv6(path, Icmpv6Message::parse(&packet, checksum)?),
         _ => Err(DropReason::ProtocolUnsupported),
     }
@@ -179,6 +182,7 @@ fn parse_ipv6<'a>(
 
 fn parse_tcp(
     path: Path,
+    ecn: Ecn,
     bytes: &[u8],
     checksum: ChecksumState,
 ) -> Result<Incoming<'_>, DropReason> {
@@ -200,6 +204,7 @@ fn parse_tcp(
     Ok(Incoming::Tcp {
         path,
         segment: view.repr()?,
+        ecn,
         payload: view.payload(),
     })
 }

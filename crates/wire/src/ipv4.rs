@@ -7,6 +7,7 @@
 use core::net::Ipv4Addr;
 
 use crate::checksum;
+use crate::ecn::Ecn;
 use crate::field;
 use crate::reason::DropReason;
 use crate::writer::Writer;
@@ -80,6 +81,12 @@ impl<'a> Ipv4Packet<'a> {
         self.header[9]
     }
 
+    /// ECN field (RFC 3168 s5).
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::of_v4(self.header[1])
+    }
+
     /// Remaining time to live.
     #[must_use]
     pub const fn time_to_live(&self) -> u8 {
@@ -122,7 +129,8 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
-    /// Writes the header with DF set and its checksum complete.
+    /// Writes the header with DF set and its checksum complete; type of service is zero, so it is
+    /// Not-ECT.
     pub fn emit(&self, header: &mut [u8; HEADER_BYTES]) {
         Writer::new(header)
             .bytes(&[0x45, 0])

@@ -6,6 +6,7 @@
 
 use core::net::Ipv6Addr;
 
+use crate::ecn::Ecn;
 use crate::field;
 use crate::reason::DropReason;
 use crate::writer::Writer;
@@ -81,6 +82,12 @@ impl<'a> Ipv6Packet<'a> {
     #[must_use]
     pub const fn protocol(&self) -> u8 {
         self.protocol
+    }
+
+    /// ECN field (RFC 3168 s5).
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::of_v6(self.header[1])
     }
 
     /// Remaining hop limit.

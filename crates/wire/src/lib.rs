@@ -22,6 +22,7 @@ extern crate std;
 
 pub mod arp;
 pub mod checksum;
+pub mod ecn;
 pub mod emit;
 pub mod ethernet;
 pub mod icmpv4;
@@ -39,6 +40,7 @@ mod field;
 mod writer;
 
 pub use arp::{ArpOperation, ArpRepr};
+pub use ecn::{Ecn, read_ecn, set_ecn};
 pub use emit::{
     HEADERS_BYTES_MAX, Route, TcpChecksum, emit_arp, emit_arp_probe, emit_arp_reply,
     emit_echo_reply, emit_gratuitous_arp, emit_neighbor_advertisement, emit_neighbor_solicitation,

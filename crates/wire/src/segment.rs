@@ -24,7 +24,7 @@ pub type FrameSink<'a> = dyn FnMut(&[u8], &[&[u8]]) + 'a;
 /// `sink` as headers and payload parts, in order.
 ///
 /// With a [`Segmentation`], every frame but the last carries `segment_bytes` of payload; IP length,
-/// identification and sequence number move on; FIN and PSH stay with the last, CWR with the first
+/// identification and sequence number move on; the ECN field stays; FIN and PSH stay with the last, CWR with the first
 /// (RFC 3168 s6.1.2: it is said once), and all checksums are complete. Without one the frame is
 /// passed on whole, its checksum completed if that was left to the link.
 ///

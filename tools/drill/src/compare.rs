@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use clock::Instant;
-use wire::{ChecksumState, Incoming, TcpFlags};
+use wire::{ChecksumState, Ecn, Incoming, TcpFlags};
 
 use crate::peer::Peer;
 use crate::script::{Answer, Bits, Expected, Wanted};
@@ -139,6 +139,9 @@ fn compare_header(expected: &Expected, peer: &Peer, packet: &Packet) -> Result<(
     {
         return Err(format!("the window is {}", segment.window));
     }
+    if expected.ecn.is_some_and(|wanted| wanted != packet.ecn) {
+        return Err(format!("the ECN field is {:?}", packet.ecn));
+    }
     Ok(())
 }
 
@@ -240,6 +243,7 @@ fn describe(peer: &Peer, packet: &Packet, numbers: &Range<i64>) -> String {
     if segment.flags.contains(TcpFlags::PSH) {
         text.push_str(" psh");
     }
+    text.push_str(ecn_word(packet.ecn));
     if let Some(mss) = segment.options.mss {
         text.push_str(&format!(" mss {mss}"));
     }
@@ -253,6 +257,16 @@ fn describe(peer: &Peer, packet: &Packet, numbers: &Range<i64>) -> String {
         text.push_str(&format!(" ts {value} ecr {echo}"));
     }
     text
+}
+
+/// The word for an ECN field; none for Not-ECT.
+const fn ecn_word(ecn: Ecn) -> &'static str {
+    match ecn {
+        Ecn::NotEct => "",
+        Ecn::Ect0 => " ect",
+        Ecn::Ect1 => " (ECT 1)",
+        Ecn::Ce => " ce",
+    }
 }
 
 fn flag_words(flags: TcpFlags) -> String {
@@ -274,7 +288,10 @@ fn flag_words(flags: TcpFlags) -> String {
 /// What the peer sends, in the language of scripts.
 pub(crate) fn describe_sent(peer: &Peer, frame: &[u8]) -> String {
     let Ok(Incoming::Tcp {
-        segment, payload, ..
+        segment,
+        ecn,
+        payload,
+        ..
     }) = wire::parse_frame(frame, ChecksumState::Unverified)
     else {
         return "a frame that cannot be parsed".to_owned();
@@ -294,6 +311,7 @@ pub(crate) fn describe_sent(peer: &Peer, frame: &[u8]) -> String {
         let (left, right) = (peer.relative(block.0), peer.relative(block.1));
         text.push_str(&format!("{left}..{right}"));
     }
+    text.push_str(ecn_word(ecn));
     text
 }
 
@@ -351,6 +369,11 @@ pub(crate) fn describe_expected(expected: &Expected) -> String {
     }
     if let Some(window) = expected.window {
         words.push(format!("win {window}"));
+    }
+    match expected.ecn {
+        Some(Ecn::NotEct) => words.push("-ect".to_owned()),
+        Some(ecn) => words.push(ecn_word(ecn).trim().to_owned()),
+        None => {}
     }
     if expected.is_retransmission {
         words.push("retrans".to_owned());

@@ -72,7 +72,9 @@ impl Peer {
             TcpChecksum::Full,
             1,
         );
-        Ok([&headers[..length], &text].concat())
+        let mut frame = [&headers[..length], &text].concat();
+        wire::set_ecn(&mut frame, line.ecn);
+        Ok(frame)
     }
 
     fn segment(&mut self, line: &Segment, millis: i64) -> Result<(TcpRepr, Vec<u8>), String> {

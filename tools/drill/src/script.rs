@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use clock::Duration;
 use session::CongestionControl;
+use wire::Ecn;
 
 /// A parsed script.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +35,8 @@ pub struct Setup {
     pub congestion: CongestionControl,
     /// Whether the server paces what it sends.
     pub is_paced: bool,
+    /// Whether the server uses ECN if the peer's SYN asks for it.
+    pub accepts_ecn: bool,
     /// Size of the object, bytes.
     pub object_bytes: u64,
     /// Size of the reply's head, bytes.
@@ -66,6 +69,7 @@ impl Default for Setup {
             timestamps: false,
             congestion: CongestionControl::default(),
             is_paced: true,
+            accepts_ecn: true,
             object_bytes: 1_000_000,
             head_bytes: 1000,
             block_bytes: 8,
@@ -185,6 +189,8 @@ pub struct Segment {
     pub without_stamp: bool,
     /// Destination port, if not that of the server.
     pub port: Option<u16>,
+    /// ECN field of the IP header.
+    pub ecn: Ecn,
 }
 
 /// An option that a line expects, expects to be absent, or does not look at.
@@ -228,4 +234,6 @@ pub struct Expected {
     pub stamp: Wanted<i64>,
     /// TSecr, milliseconds of the script.
     pub echo: Option<i64>,
+    /// ECN field of the IP headers; `None`: not looked at.
+    pub ecn: Option<Ecn>,
 }

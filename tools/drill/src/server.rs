@@ -16,7 +16,7 @@ use session::{
     Conductor, Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadError,
     ReadLimits, ReadPlan, TcpConfig, TransmitProgress, Transmitted,
 };
-use wire::{ChecksumState, Incoming, MacAddress, Outgoing, Route, TcpRepr};
+use wire::{ChecksumState, Ecn, Incoming, MacAddress, Outgoing, Route, TcpRepr};
 
 use crate::content::{self, Content};
 use crate::script::{Answer, Setup};
@@ -47,6 +47,7 @@ const ROUNDS_MAX: u32 = 10_000;
 pub(crate) struct Packet {
     pub(crate) at: Instant,
     pub(crate) segment: TcpRepr,
+    pub(crate) ecn: Ecn,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -298,10 +299,14 @@ fn cut(now: Instant, outgoing: &Outgoing<'_>, packets: &mut VecDeque<Packet>) {
         let frame = [headers, &parts.concat()].concat();
         match wire::parse_frame(&frame, ChecksumState::Unverified) {
             Ok(Incoming::Tcp {
-                segment, payload, ..
+                segment,
+                ecn,
+                payload,
+                ..
             }) => packets.push_back(Packet {
                 at: now,
                 segment,
+                ecn,
                 payload: payload.to_vec(),
             }),
             other => panic!("the server sent a frame that is no TCP segment: {other:?}"),
@@ -322,6 +327,7 @@ fn config(setup: &Setup, content: &Content) -> Config {
         tcp: TcpConfig {
             congestion: setup.congestion,
             is_paced: setup.is_paced,
+            accepts_ecn: setup.accepts_ecn,
             ..TcpConfig::default()
         },
         aead_library: record::AeadLibrary::default(),

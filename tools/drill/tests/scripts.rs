@@ -78,6 +78,14 @@ scripts! {
     disk_queue_is_full
     disk_reads_again_for_nothing
     disk_reads_less_than_needed
+    ecn_cwr_after_a_fast_retransmit
+    ecn_echo_reduces_once_a_window
+    ecn_is_agreed
+    ecn_loss_in_the_window_of_an_echo
+    ecn_marked_request_is_echoed
+    ecn_needs_both_bits
+    ecn_syn_again_without_it
+    ecn_syn_that_is_ect
     handshake_ack_in_the_last_moment
     handshake_ack_of_something_else
     handshake_lost_syn_ack_timeout

@@ -83,6 +83,7 @@ fn segment(frame: &[u8]) -> Option<Segment> {
         path,
         segment,
         payload,
+        ..
     }) = parse_frame(frame, ChecksumState::Trusted)
     else {
         return None;

@@ -240,7 +240,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 36] = [
+pub static KEYS: [Key; 37] = [
     Key {
         name: "link",
         flag: "--link",
@@ -348,6 +348,12 @@ pub static KEYS: [Key; 36] = [
         "Whether what the congestion window permits is sent over a round trip, and read from the disk \
          just in time, or at once. Bursts fill the buffers of slow links. `false` costs less where \
          all clients have fast ones.",
+    ),
+    Key::switch(
+        "ecn",
+        "`true`",
+        "Whether explicit congestion notification (RFC 3168) is used with clients that ask for it: routers \
+         can then mark packets instead of dropping them. As `tcp_ecn = 2` of Linux, its default.",
     ),
     Key::number(
         &CONNECTION_RATE_MAX,
@@ -683,6 +689,7 @@ pub struct FileConfig {
     pub user: Option<String>,
     pub congestion_control: Option<String>,
     pub pacing: Option<bool>,
+    pub ecn: Option<bool>,
     pub connection_rate_max: Option<i64>,
     pub aead_library: Option<String>,
     pub core_dumps: Option<bool>,

@@ -255,6 +255,7 @@ impl Settings {
             tcp: session::TcpConfig {
                 congestion,
                 is_paced: file.pacing.unwrap_or(true),
+                accepts_ecn: file.ecn.unwrap_or(true),
                 rate_max: keys
                     .limit_if_any(file.connection_rate_max, &config::CONNECTION_RATE_MAX)?,
                 ..session::TcpConfig::default()

@@ -124,6 +124,14 @@ fn pacing_is_on_unless_it_is_switched_off() {
 }
 
 #[test]
+fn ecn_is_accepted_unless_it_is_switched_off() {
+    let accepts_ecn = |text: &str| with_file(text).unwrap().tcp.accepts_ecn;
+    assert!(accepts_ecn(""));
+    assert!(accepts_ecn("ecn = true"));
+    assert!(!accepts_ecn("ecn = false"));
+}
+
+#[test]
 fn a_connection_has_no_greatest_rate_unless_one_is_given() {
     let rate_max = |text: &str| with_file(text).unwrap().tcp.rate_max;
     assert_eq!(rate_max(""), None);

@@ -10,9 +10,9 @@ use tcp::{
     CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Offer, Outcome, TableIndex,
     TimeWait, TimeWaitVerdict,
 };
-use wire::{Path, SeqNumber, TcpFlags, TcpRepr};
+use wire::{Ecn, SeqNumber, TcpFlags};
 
-use super::{Conductor, HalfOpenEntry};
+use super::{Conductor, HalfOpenEntry, Received};
 use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
@@ -29,30 +29,29 @@ impl Conductor {
         &mut self,
         now: Instant,
         arena: &mut Arena,
-        path: &Path,
-        segment: &TcpRepr,
-        payload: &[u8],
+        received: &Received<'_>,
     ) {
+        let Received { path, segment, .. } = received;
         let tuple = FourTuple {
             local: SocketAddr::new(path.destination, segment.destination_port),
             peer: SocketAddr::new(path.source, segment.source_port),
         };
         match self.table.find(&tuple) {
             Some(TableIndex::Connection(index)) => {
-                self.handle_client_segment(now, arena, index, path, segment, payload);
+                self.handle_client_segment(now, arena, index, received);
             }
             Some(TableIndex::HalfOpen(index)) => {
-                self.handle_half_open_segment(now, arena, index, path, segment, payload);
+                self.handle_half_open_segment(now, arena, index, received);
             }
             Some(TableIndex::TimeWait(index)) => {
-                self.handle_time_wait_segment(now, index, &tuple, path, segment, payload);
+                self.handle_time_wait_segment(now, index, &tuple, received);
             }
             None if is_connection_request(segment) => {
-                self.handle_syn(now, &tuple, path, segment, payload, None);
+                self.handle_syn(now, &tuple, received, None);
             }
-            None => match self.accept_cookie(now, &tuple, path, segment) {
-                Some(entry) => self.establish(now, arena, &entry, path, segment, payload),
-                None => self.refuse(path, segment, payload),
+            None => match self.accept_cookie(now, &tuple, received) {
+                Some(entry) => self.establish(now, arena, &entry, received),
+                None => self.refuse(received),
             },
         }
     }
@@ -69,22 +68,21 @@ impl Conductor {
         &mut self,
         now: Instant,
         tuple: &FourTuple,
-        path: &Path,
-        segment: &TcpRepr,
-        payload: &[u8],
+        received: &Received<'_>,
         iss_min: Option<SeqNumber>,
     ) {
+        let Received { path, segment, .. } = received;
         if !self.is_open(segment.destination_port) {
-            self.refuse(path, segment, payload);
+            self.refuse(received);
             return;
         }
         if self.is_crowded(&tuple.peer) {
-            self.refuse_crowded(path, segment, payload);
+            self.refuse_crowded(received);
             return;
         }
         if self.clients.is_full() && self.evictable(now).is_none() {
             // A reset lets the client try another server at once; a dropped SYN would not.
-            self.refuse_overflow(path, segment, payload);
+            self.refuse_overflow(received);
             return;
         }
         if Some(segment.destination_port) == self.config.https_port && self.has_many_hellos() {
@@ -92,7 +90,7 @@ impl Conductor {
             self.counters.tls_syn_dropped_count += 1;
             return;
         }
-        let mut offer = self.offer(now, tuple, path);
+        let mut offer = self.offer(now, tuple, received);
         if self.half_opens.is_full() {
             self.counters.tcp_cookie_sent_count += 1;
             let peer = tuple.peer;
@@ -117,10 +115,14 @@ impl Conductor {
         self.answer_segment(&route, &half_open.syn_ack(now));
     }
 
-    fn offer(&self, now: Instant, tuple: &FourTuple, path: &Path) -> Offer {
-        let segment_bytes = self.segment_bytes(path);
-        self.listener
-            .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX)
+    fn offer(&self, now: Instant, tuple: &FourTuple, received: &Received<'_>) -> Offer {
+        let segment_bytes = self.segment_bytes(&received.path);
+        Offer {
+            accepts_ecn: self.config.tcp.accepts_ecn && received.ecn == Ecn::NotEct,
+            ..self
+                .listener
+                .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX)
+        }
     }
 
     /// The connection that a segment completes, if the segment acknowledges a SYN cookie. It is
@@ -129,13 +131,13 @@ impl Conductor {
         &mut self,
         now: Instant,
         tuple: &FourTuple,
-        path: &Path,
-        segment: &TcpRepr,
+        received: &Received<'_>,
     ) -> Option<HalfOpenEntry> {
+        let Received { path, segment, .. } = received;
         if !self.is_open(segment.destination_port) || !self.cookies.is_expecting(now) {
             return None;
         }
-        let offer = self.offer(now, tuple, path);
+        let offer = self.offer(now, tuple, received);
         let Some(half_open) = self.cookies.accept(now, tuple, segment, offer) else {
             self.counters.tcp_cookie_refused_count += 1;
             return None;
@@ -146,11 +148,11 @@ impl Conductor {
     }
 
     /// Refuses a client for which there is no room.
-    fn refuse_overflow(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
+    fn refuse_overflow(&mut self, received: &Received<'_>) {
         self.counters.tcp_overflow_count += 1;
-        let peer = SocketAddr::new(path.source, segment.source_port);
+        let peer = SocketAddr::new(received.path.source, received.segment.source_port);
         self.warnings.note(Warning::ConnectionTableFull { peer });
-        self.refuse(path, segment, payload);
+        self.refuse(received);
     }
 
     /// Whether the peer's source has as many connections as it may have.
@@ -160,16 +162,16 @@ impl Conductor {
     }
 
     /// Refuses a client whose source has too many connections.
-    fn refuse_crowded(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
+    fn refuse_crowded(&mut self, received: &Received<'_>) {
         self.counters.tcp_source_refused_count += 1;
-        self.refuse(path, segment, payload);
+        self.refuse(received);
     }
 
     /// Answers a segment of no connection by a reset, unless the segment is itself a reset.
-    fn refuse(&mut self, path: &Path, segment: &TcpRepr, payload: &[u8]) {
-        if let Some(reset) = reset_for(segment, payload.len()) {
+    fn refuse(&mut self, received: &Received<'_>) {
+        if let Some(reset) = reset_for(&received.segment, received.payload.len()) {
             self.counters.tcp_refused_segments += 1;
-            self.answer_segment(&path.reply_route(), &reset);
+            self.answer_segment(&received.path.reply_route(), &reset);
         }
     }
 
@@ -178,31 +180,30 @@ impl Conductor {
         now: Instant,
         arena: &mut Arena,
         index: u32,
-        path: &Path,
-        segment: &TcpRepr,
-        payload: &[u8],
+        received: &Received<'_>,
     ) {
         let Some(entry) = self.half_opens.entry(index).copied() else {
             return;
         };
-        match entry.half_open.handle_segment(segment, payload.len()) {
+        let segment = &received.segment;
+        match (entry.half_open).handle_segment(segment, received.payload.len()) {
             HalfOpenVerdict::Ignore => {}
-            HalfOpenVerdict::RetransmitSynAck => self.retransmit_syn_ack(now, index, path, segment),
+            HalfOpenVerdict::RetransmitSynAck => self.retransmit_syn_ack(now, index, received),
             HalfOpenVerdict::Forget => self.remove_half_open(index),
             HalfOpenVerdict::Establish => {
                 self.remove_half_open(index);
-                self.establish(now, arena, &entry, path, segment, payload);
+                self.establish(now, arena, &entry, received);
             }
             HalfOpenVerdict::Reset => {
                 // The client's first SYN may have been answered by a cookie, and a retransmitted
                 // one by this entry.
                 let tuple = entry.half_open.tuple();
-                let Some(entry) = self.accept_cookie(now, &tuple, path, segment) else {
-                    self.refuse(path, segment, payload);
+                let Some(entry) = self.accept_cookie(now, &tuple, received) else {
+                    self.refuse(received);
                     return;
                 };
                 self.remove_half_open(index);
-                self.establish(now, arena, &entry, path, segment, payload);
+                self.establish(now, arena, &entry, received);
             }
         }
     }
@@ -213,25 +214,25 @@ impl Conductor {
         now: Instant,
         arena: &mut Arena,
         entry: &HalfOpenEntry,
-        path: &Path,
-        segment: &TcpRepr,
-        payload: &[u8],
+        received: &Received<'_>,
     ) {
         let tuple = entry.half_open.tuple();
         if self.is_crowded(&tuple.peer) {
-            self.refuse_crowded(path, segment, payload);
+            self.refuse_crowded(received);
             return;
         }
         if self.clients.is_full() {
             // A client whose request came in this batch is not idle.
             self.end_batch(now);
             let Some(idlest) = self.evictable(now) else {
-                self.refuse_overflow(path, segment, payload);
+                self.refuse_overflow(received);
                 return;
             };
             self.evict(now, arena, idlest);
         }
+        let segment = &received.segment;
         let connection = Connection::new(self.config.tcp, &entry.half_open, now, segment.window);
+        let uses_ecn = connection.uses_ecn();
         self.next_serial = self.next_serial.wrapping_add(1);
         let mut client = Client::new(
             now,
@@ -251,8 +252,9 @@ impl Conductor {
             sources.enter(&tuple.peer);
         }
         self.counters.tcp_established_count += 1;
+        self.counters.tcp_ecn_count += u64::from(uses_ecn);
         self.table.set(tuple, TableIndex::Connection(index));
-        self.handle_client_segment(now, arena, index, path, segment, payload);
+        self.handle_client_segment(now, arena, index, received);
     }
 
     /// The connection that has waited longest for a request, if it may be closed to make room.
@@ -285,13 +287,15 @@ impl Conductor {
 
     /// The SYN-ACK goes to the MAC address this segment came from: the next hop of the first SYN
     /// may have failed.
-    fn retransmit_syn_ack(&mut self, now: Instant, index: u32, path: &Path, segment: &TcpRepr) {
+    fn retransmit_syn_ack(&mut self, now: Instant, index: u32, received: &Received<'_>) {
         let Some(entry) = self.half_opens.entry_mut(index) else {
             return;
         };
-        entry.half_open.on_syn_ack_retransmit(now, segment);
+        entry
+            .half_open
+            .on_syn_ack_retransmit(now, &received.segment);
         let half_open = entry.half_open;
-        self.answer_segment(&path.reply_route(), &half_open.syn_ack(now));
+        self.answer_segment(&received.path.reply_route(), &half_open.syn_ack(now));
     }
 
     /// The handshake is over; its four-tuple is free.
@@ -323,17 +327,16 @@ impl Conductor {
         now: Instant,
         index: u32,
         tuple: &FourTuple,
-        path: &Path,
-        segment: &TcpRepr,
-        payload: &[u8],
+        received: &Received<'_>,
     ) {
         let Some(entry) = self.time_wait.entry(index) else {
             return;
         };
-        match entry.handle_segment(now, segment, payload.len()) {
+        let route = received.path.reply_route();
+        match entry.handle_segment(now, &received.segment, received.payload.len()) {
             TimeWaitVerdict::Ignore => {}
-            TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&path.reply_route(), &ack),
-            TimeWaitVerdict::Reset => self.refuse(path, segment, payload),
+            TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&route, &ack),
+            TimeWaitVerdict::Reset => self.refuse(received),
             // A cookie could not begin beyond the old sequence numbers: the client's TCP sends
             // its SYN again.
             TimeWaitVerdict::Reopen { .. } if self.half_opens.is_full() => {
@@ -342,7 +345,7 @@ impl Conductor {
             TimeWaitVerdict::Reopen { iss_min } => {
                 self.time_wait.remove(index);
                 self.table.remove(tuple);
-                self.handle_syn(now, tuple, path, segment, payload, Some(iss_min));
+                self.handle_syn(now, tuple, received, Some(iss_min));
             }
         }
     }
@@ -353,21 +356,26 @@ impl Conductor {
         now: Instant,
         arena: &mut Arena,
         index: u32,
-        path: &Path,
-        segment: &TcpRepr,
-        payload: &[u8],
+        received: &Received<'_>,
     ) {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
+        let Received {
+            path,
+            segment,
+            ecn,
+            payload,
+        } = *received;
         let progress_before = client.progress_at();
-        let arrival = client.tcp.handle_segment(now, segment, payload.len());
+        let arrival = (client.tcp).handle_segment(now, &segment, ecn, payload.len());
         if let Some(reason) = arrival.drop {
             self.counters.tcp_drops[reason as usize] += 1;
-        } else if client.follow_path(path, segment) {
+        } else if client.follow_path(&path, &segment) {
             self.counters.tcp_next_hop_change_count += 1;
         }
         self.counters.tcp_spurious_timeout_count += u64::from(arrival.timeout_undone);
+        self.counters.tcp_ecn_reduction_count += u64::from(arrival.reduced_by_echo);
         client.read_waits = None;
         let text = payload.get(arrival.text).unwrap_or_default();
         match &mut client.tls {

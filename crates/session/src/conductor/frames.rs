@@ -10,7 +10,7 @@ use wire::{
     TcpChecksum, TcpRepr,
 };
 
-use super::Conductor;
+use super::{Conductor, Received};
 use crate::address::{self, AddressConflict};
 
 /// Least path MTU that a router's report can set: 576 for IPv4 (RFC 791; a smaller one would be an
@@ -39,9 +39,16 @@ impl Conductor {
             Incoming::Tcp {
                 path,
                 segment,
+                ecn,
                 payload,
             } if self.is_ours(path.destination) => {
-                self.handle_segment(now, arena, &path, &segment, payload);
+                let received = Received {
+                    path,
+                    segment,
+                    ecn,
+                    payload,
+                };
+                self.handle_segment(now, arena, &received);
             }
             Incoming::Arp(_) | Incoming::NeighborAdvertisement { .. }
                 if self.is_conflict(now, &incoming) => {}

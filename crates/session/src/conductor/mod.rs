@@ -23,7 +23,7 @@ use clock::Instant;
 use memory::Arena;
 use record::Sealer;
 use tcp::{Credit, HalfOpen, Listener, SynCookies, Table, TimeWaitTable, TimerQueue};
-use wire::Route;
+use wire::{Ecn, Path, Route, TcpRepr};
 
 use crate::address::Defense;
 use crate::client::Client;
@@ -56,6 +56,16 @@ const PACKET_HEADER_BYTES_MAX: u64 = 40 + 32;
 struct HalfOpenEntry {
     half_open: HalfOpen,
     route: Route,
+}
+
+/// A segment as it arrived.
+#[derive(Clone, Copy, Debug)]
+struct Received<'a> {
+    path: Path,
+    segment: TcpRepr,
+    /// Of its IP header.
+    ecn: Ecn,
+    payload: &'a [u8],
 }
 
 /// See the module.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use clock::Instant;
 use memory::Arena;
-use tcp::StreamRange;
-use wire::{HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
+use tcp::{Framing, StreamRange};
+use wire::{Ecn, HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
 
 use super::Conductor;
 use crate::client::Client;
@@ -110,7 +110,7 @@ impl Sender<'_, '_> {
         }
         while let Some(control) = client.tcp.control() {
             let segment = client.tcp.control_segment(self.now, control);
-            if self.send(&client.route, &segment, &[], 0) == Transmitted::Full {
+            if self.send(&client.route, &segment, &[], Framing::CONTROL) == Transmitted::Full {
                 return Ok(TransmitProgress::Full);
             }
             self.counters.tcp_control_segments += 1;
@@ -136,14 +136,14 @@ impl Sender<'_, '_> {
         while let Some(fetch) = client.fetches.front()
             && let Some(admitted) = client.tcp.admit(&fetch.claim)
         {
-            let admitted = admitted.beginning(self.frame_bytes(client));
+            let framing = client.tcp.framing(&admitted);
+            let admitted = admitted.beginning(self.frame_bytes(framing));
             let range = admitted.range();
             let before = client.tcp.retransmitted_bytes();
             let segment = client.tcp.segment(self.now, &admitted);
             let parts = parts_of(fetch, &client.stream, arena, range);
-            let segment_bytes = client.tcp.segment_bytes();
             let parts = parts.as_slice();
-            match self.send(&client.route, &segment, parts, segment_bytes) {
+            match self.send(&client.route, &segment, parts, framing) {
                 Transmitted::Full => return Ok(TransmitProgress::Full),
                 Transmitted::Taken => {}
                 // Only a slot's own bytes are the last part of a frame that a link lends.
@@ -195,12 +195,13 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    /// How many bytes of a fetch one frame carries: all where the link segments.
-    fn frame_bytes(&self, client: &Client) -> u64 {
-        if self.config.segmentation_bytes_max > 0 {
+    /// How many bytes of a fetch one frame carries: all where the link segments, unless it is to have
+    /// one packet.
+    fn frame_bytes(&self, framing: Framing) -> u64 {
+        if self.config.segmentation_bytes_max > 0 && !framing.is_single {
             u64::MAX
         } else {
-            u64::from(client.tcp.segment_bytes())
+            u64::from(framing.segment_bytes)
         }
     }
 
@@ -213,13 +214,13 @@ impl Sender<'_, '_> {
         }
     }
 
-    /// Hands one frame to the link, which cuts it into segments of `segment_bytes`.
+    /// Hands one frame to the link, which cuts it as `framing` says.
     fn send(
         &mut self,
         route: &Route,
         segment: &TcpRepr,
         payload: &[&[u8]],
-        segment_bytes: u16,
+        framing: Framing,
     ) -> Transmitted {
         let mut headers = [0; HEADERS_BYTES_MAX];
         *self.identification = self.identification.wrapping_add(1);
@@ -236,11 +237,10 @@ impl Sender<'_, '_> {
         } else {
             (TcpChecksum::Full, Offload::default())
         };
-        if payload_bytes > usize::from(segment_bytes) {
-            let kind = route.segmentation_kind();
+        if payload_bytes > usize::from(framing.segment_bytes) {
             offload.segmentation = Some(Segmentation {
-                kind,
-                segment_bytes,
+                kind: route.segmentation_kind(),
+                segment_bytes: framing.segment_bytes,
             });
         }
         let length = wire::emit_tcp(
@@ -251,8 +251,12 @@ impl Sender<'_, '_> {
             checksum,
             *self.identification,
         );
+        let (headers, _) = headers.split_at_mut(length);
+        if framing.ecn != Ecn::NotEct {
+            wire::set_ecn(headers, framing.ecn);
+        }
         (self.sink)(&Outgoing {
-            headers: &headers[..length],
+            headers,
             payload,
             offload,
         })

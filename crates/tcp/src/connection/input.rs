@@ -1,7 +1,7 @@
 //! A segment arrives: RFC 9293 s3.10.7.4, one function per step, with RFC 5961's stricter checks.
 
 use clock::{Duration, Instant};
-use wire::{TcpFlags, TcpRepr};
+use wire::{Ecn, TcpFlags, TcpRepr};
 
 use super::Connection;
 use super::spurious::is_stamped_before;
@@ -36,6 +36,8 @@ pub(super) struct Delivery {
     pub(super) advanced: bool,
     /// The peer reported bytes received twice (DSACK, RFC 2883).
     is_dsack: bool,
+    /// The peer says that packets were marked (ECE, RFC 3168). The window must not grow.
+    is_echo: bool,
     /// Outstanding bytes before this ACK; the window grows only if it was in use.
     outstanding_before: u64,
 }
@@ -47,14 +49,18 @@ struct Acknowledged {
     advanced: bool,
     /// It showed that the last retransmission timeout was spurious.
     timeout_undone: bool,
+    /// It had an echo of a mark, which reduced the window.
+    reduced_by_echo: bool,
 }
 
 impl Connection {
-    /// A segment of this connection arrived with `payload_bytes` of text.
+    /// A segment of this connection arrived with `payload_bytes` of text. `ecn`: the field of its IP
+    /// header.
     pub fn handle_segment(
         &mut self,
         now: Instant,
         segment: &TcpRepr,
+        ecn: Ecn,
         payload_bytes: usize,
     ) -> Arrival {
         if let Err(reason) = self.receive.check_sequence(now, segment, payload_bytes) {
@@ -80,8 +86,12 @@ impl Connection {
         };
         self.receive.remember_timestamp(now, segment);
         let mut arrival = self.process_text(now, segment, payload_bytes);
+        if payload_bytes > 0 {
+            self.note_mark(segment, ecn);
+        }
         arrival.acknowledged = acknowledged.advanced;
         arrival.timeout_undone = acknowledged.timeout_undone;
+        arrival.reduced_by_echo = acknowledged.reduced_by_echo;
         if arrival.outcome == Outcome::Open {
             arrival.outcome = self.after_ack_of_fin(now);
         }
@@ -125,12 +135,8 @@ impl Connection {
             return Arrival::dropped(SegmentDrop::InexactReset);
         }
         Arrival {
-            text: 0..0,
-            peer_finished: false,
-            acknowledged: false,
-            timeout_undone: false,
             outcome: Outcome::Closed(CloseReason::Reset),
-            drop: None,
+            ..Arrival::ACCEPTED
         }
     }
 
@@ -189,7 +195,7 @@ impl Connection {
             && !segment.flags.contains(TcpFlags::FIN)
             && self.send.window() == window_before;
         let delivery = self.record_delivery(now, segment, ack);
-        let timeout_undone = self.apply_delivery(now, ack, delivery, is_duplicate);
+        let acknowledged = self.apply_delivery(now, ack, delivery, is_duplicate);
         if self.send.window() == 0 {
             // RFC 9293 s3.8.6: the peer may close its window on data in flight. Retransmissions then
             // serve as probes, and a peer that answers them must not time out.
@@ -197,10 +203,7 @@ impl Connection {
         } else if window_before == 0 {
             self.restart_retransmit(now);
         }
-        Ok(Acknowledged {
-            advanced: delivery.advanced,
-            timeout_undone,
-        })
+        Ok(acknowledged)
     }
 
     /// Moves SND.UNA, marks SACKed bytes, and collects what was delivered.
@@ -209,6 +212,7 @@ impl Connection {
             outstanding_before: self.outstanding_bytes(),
             advanced: ack > self.send.una,
             is_dsack: self.is_dsack(segment, ack),
+            is_echo: self.is_echo(segment),
             echoed_at: self.receive.echoed_at(now, segment),
             ..Delivery::default()
         };
@@ -291,14 +295,14 @@ impl Connection {
     }
 
     /// Updates the RTT estimate, detects losses, adjusts the congestion window and restarts the
-    /// timers, in this order. Returns whether a timeout was undone.
+    /// timers, in this order.
     fn apply_delivery(
         &mut self,
         now: Instant,
         ack: StreamOffset,
         mut delivery: Delivery,
         duplicate: bool,
-    ) -> bool {
+    ) -> Acknowledged {
         if let Some(sample) = delivery.rtt {
             self.rtt.on_sample(sample);
         }
@@ -323,11 +327,16 @@ impl Connection {
         } else {
             self.count_duplicates(&delivery, duplicate)
         };
+        let reduced_by_echo = delivery.is_echo && self.on_echo();
         self.adjust_window(now, &delivery, has_new_loss);
         if delivery.advanced || delivery.bytes > 0 || self.flight.is_empty() {
             self.restart_retransmit(now);
         }
-        timeout_undone
+        Acknowledged {
+            advanced: delivery.advanced,
+            timeout_undone,
+            reduced_by_echo,
+        }
     }
 
     /// RACK's reordering timer fired: segments that did not arrive in time are now lost.
@@ -360,7 +369,10 @@ impl Connection {
         if self.recovery != RecoveryState::Open {
             return;
         }
-        self.congestion.on_loss();
+        if !self.is_reduced_for_this_window() {
+            self.congestion.on_loss();
+            self.note_reduction();
+        }
         self.pacer.on_loss();
         self.recover = Some(self.send.nxt);
         self.recovery = RecoveryState::Recovery {
@@ -442,6 +454,10 @@ impl Connection {
                 let window_bytes = self.congestion.window();
                 self.pacer
                     .on_acknowledged(delivery.bytes, window_bytes, self.segment_bytes);
+                if delivery.is_echo {
+                    // RFC 3168 s6.1.2: no growth by an ACK with ECE.
+                    return;
+                }
                 self.congestion.on_ack(&AckEvent {
                     now,
                     bytes: delivery.bytes,
@@ -471,6 +487,7 @@ impl Connection {
             if self.recovery == RecoveryState::Open {
                 self.congestion.on_loss();
                 self.congestion.on_recovered();
+                self.note_reduction();
             }
         } else if duplicate {
             // The second copy, from a peer that does not report duplicates.
@@ -480,14 +497,7 @@ impl Connection {
 
     /// Seventh and eighth check: text and FIN.
     fn process_text(&mut self, now: Instant, segment: &TcpRepr, payload_bytes: usize) -> Arrival {
-        let mut arrival = Arrival {
-            text: 0..0,
-            peer_finished: false,
-            acknowledged: false,
-            timeout_undone: false,
-            outcome: Outcome::Open,
-            drop: None,
-        };
+        let mut arrival = Arrival::ACCEPTED;
         if payload_bytes == 0 && !segment.flags.contains(TcpFlags::FIN) {
             return arrival;
         }

@@ -7,14 +7,15 @@
 //! 3. [`Connection::credit`]: which bytes may be sent, and from when. [`Connection::claim`] turns a
 //!    demand into a [`Claim`], the session fetches its bytes, and [`Connection::admit`] returns the part
 //!    that must still be sent.
-//! 4. [`Connection::segment`] returns the header; [`Connection::on_transmitted`] is called once the
-//!    segment was sent. Timers and RTT samples start here and not at the claim.
+//! 4. [`Connection::framing`] says how a frame is cut, [`Connection::segment`] returns the header;
+//!    [`Connection::on_transmitted`] is called once the segment was sent. Timers and RTT samples start here and not at the claim.
 //! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), also in two steps.
 //! 6. [`Connection::poll_timeout`]: when to call [`Connection::handle_timeout`].
 //!
 //! `now` never decreases between calls. If the link is full, step 4 comes later.
 
 mod closing;
+mod ecn;
 mod input;
 mod output;
 mod path;
@@ -37,7 +38,8 @@ use crate::stream::StreamOffset;
 use crate::table::FourTuple;
 
 pub use closing::State;
-pub use output::{Admitted, Claim, Control, Credit, Demand};
+use ecn::EcnState;
+pub use output::{Admitted, Claim, Control, Credit, Demand, Framing};
 pub use path::PATH_REPORT_INTERVAL;
 use path::PathReport;
 use spurious::TimeoutRecord;
@@ -71,6 +73,8 @@ pub struct Config {
     pub congestion: CongestionControl,
     /// Whether what the congestion window permits is spread over a round trip ([`crate::pacing`]).
     pub is_paced: bool,
+    /// Whether ECN is used if the peer asks for it (RFC 3168).
+    pub accepts_ecn: bool,
     /// Most bytes a second; `None`: as congestion control permits.
     pub rate_max: Option<u64>,
     /// A fault that the simulator is to find; none in the product.
@@ -89,6 +93,7 @@ impl Default for Config {
             ack_delay: Duration::from_millis(40),
             congestion: CongestionControl::Cubic,
             is_paced: true,
+            accepts_ecn: true,
             rate_max: None,
             canary: Canary::NONE,
         }
@@ -111,6 +116,8 @@ pub struct Connection {
     recovery: RecoveryState,
     /// Largest payload of one packet, bytes: the peer's MSS and the path's MTU, less options.
     segment_bytes: u16,
+    /// Marks and their echoes; `None`: the handshake did not agree on ECN.
+    ecn: Option<EcnState>,
     /// Both sides agreed on SACK (RFC 2018 s2).
     sack_permitted: bool,
     /// Duplicate ACKs in a row, for peers without SACK.
@@ -198,6 +205,7 @@ impl Connection {
             rack: Rack::new(),
             recovery: RecoveryState::Open,
             segment_bytes,
+            ecn: half_open.uses_ecn().then(EcnState::default),
             sack_permitted: half_open.sack_permitted(),
             duplicate_acks: 0,
             recover: None,

@@ -1,7 +1,7 @@
 //! Output: demands for data, headers for data segments, and segments without data.
 
 use clock::Instant;
-use wire::{TcpFlags, TcpRepr};
+use wire::{Ecn, TcpFlags, TcpRepr};
 
 use super::Connection;
 use super::timers::Acknowledgment;
@@ -118,6 +118,26 @@ impl Admitted {
     pub(super) const fn forged(range: StreamRange) -> Self {
         Self { range }
     }
+}
+
+/// How a frame is cut into packets, and the ECN field of their IP headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Framing {
+    /// Payload of each packet but the last, bytes.
+    pub segment_bytes: u16,
+    /// The frame has one packet only.
+    pub is_single: bool,
+    /// ECN field.
+    pub ecn: Ecn,
+}
+
+impl Framing {
+    /// A segment without data.
+    pub const CONTROL: Self = Self {
+        segment_bytes: 0,
+        is_single: true,
+        ecn: Ecn::NotEct,
+    };
 }
 
 /// A segment without data.
@@ -341,8 +361,32 @@ impl Connection {
         Some(Admitted { range })
     }
 
-    /// The header of a segment that carries these bytes; its payload may be cut into packets of
-    /// [`Connection::segment_bytes`].
+    /// How a frame that begins with these bytes is cut. Its header may belong to a part of them.
+    ///
+    /// A frame with CWR is a single packet. The link may segment in hardware that repeats the flag on
+    /// every packet: Linux asks drivers for NETIF_F_TSO_ECN, which not all have, and the receiver would
+    /// take a later packet with CWR for an answer to a mark that came between them.
+    #[must_use]
+    pub fn framing(&self, admitted: &Admitted) -> Framing {
+        let is_new = self.is_new(admitted);
+        Framing {
+            segment_bytes: self.segment_bytes,
+            is_single: is_new && self.owes_cwr(),
+            ecn: if is_new && self.uses_ecn() {
+                Ecn::Ect0
+            } else {
+                Ecn::NotEct
+            },
+        }
+    }
+
+    /// Whether these bytes are sent for the first time.
+    fn is_new(&self, admitted: &Admitted) -> bool {
+        admitted.range.start == self.send.nxt
+    }
+
+    /// The header of a segment that carries these bytes; its payload may be cut into packets as
+    /// [`Connection::framing`] says.
     #[must_use]
     pub fn segment(&self, now: Instant, admitted: &Admitted) -> TcpRepr {
         let range = admitted.range;
@@ -350,6 +394,9 @@ impl Connection {
         if range.end == self.send.end {
             // RFC 9293 s3.9.1.2: PSH on the last segment that is queued.
             flags = flags.union(TcpFlags::PSH);
+        }
+        if self.is_new(admitted) && self.owes_cwr() {
+            flags = flags.union(TcpFlags::CWR);
         }
         self.header(now, range.start, flags)
     }
@@ -366,6 +413,7 @@ impl Connection {
             assert!(range.end <= self.send.claimed, "sent bytes were claimed");
             self.flight.push(now, range);
             self.send.nxt = range.end;
+            self.on_new_data_sent();
         } else {
             assert!(
                 range.end <= self.send.nxt,
@@ -450,7 +498,7 @@ impl Connection {
             destination_port: self.tuple.peer.port(),
             sequence: self.send.sequence_of(offset),
             acknowledgment: self.receive.nxt,
-            flags,
+            flags: flags.union(self.echo_flag()),
             window: self.receive.window(),
             options: self.options(now),
         }

@@ -191,6 +191,7 @@ impl Connection {
     /// RFC 4015 s3.2: the timeout was spurious.
     fn undo_timeout(&mut self, before: Snapshot) {
         self.congestion.restore(before);
+        self.withdraw_reduction();
         self.flight.undo_expiry();
         // RACK's newest delivery may be of a retransmission, which would make the first
         // transmissions look overdue.

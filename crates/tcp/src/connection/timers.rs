@@ -192,6 +192,7 @@ impl Connection {
                 high: self.send.nxt,
             };
             self.recover = Some(self.send.nxt);
+            self.note_reduction();
             self.send.claimed = self.send.nxt;
             self.tail_probe = None;
             self.reordering = None;

@@ -18,6 +18,8 @@ const TIMESTAMP_OPTION_BYTES: u16 = 12;
 /// MSS assumed when the SYN names none (RFC 9293 s3.7.1), IPv4 and IPv6.
 const SEGMENT_BYTES_DEFAULT_V4: u16 = 536;
 const SEGMENT_BYTES_DEFAULT_V6: u16 = 1220;
+/// A SYN with both asks for ECN (RFC 3168 s6.1.1).
+pub(crate) const ECN_SETUP: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR);
 
 /// What we choose for a connection when its SYN arrives.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,9 @@ pub struct Offer {
     pub segment_bytes: u16,
     /// Our receive window, bytes.
     pub window: u16,
+    /// Whether ECN is accepted if the SYN asks for it. Not if the SYN's IP header is anything but
+    /// Not-ECT (RFC 3168 s6.1.1 forbids that): something on the path changes the field.
+    pub accepts_ecn: bool,
 }
 
 /// A half-open connection: the SYN was answered, and the ACK of the SYN-ACK has not arrived.
@@ -42,6 +47,7 @@ pub struct HalfOpen {
     peer_segment_bytes: u16,
     peer_window_shift: Option<u8>,
     sack_permitted: bool,
+    uses_ecn: bool,
     timestamps: Option<TimestampState>,
     retries: u32,
     /// When the SYN-ACK was sent; `None` once it was retransmitted, or if it was a SYN cookie.
@@ -81,6 +87,7 @@ impl HalfOpen {
             peer_segment_bytes: syn.options.mss.unwrap_or(default),
             peer_window_shift: syn.options.window_scale,
             sack_permitted: syn.options.sack_permitted,
+            uses_ecn: offer.accepts_ecn && syn.flags.contains(ECN_SETUP),
             timestamps,
             retries: 0,
             answered_at: Some(now),
@@ -97,12 +104,17 @@ impl HalfOpen {
     /// The SYN-ACK.
     #[must_use]
     pub fn syn_ack(&self, now: Instant) -> TcpRepr {
+        let mut flags = TcpFlags::SYN.union(TcpFlags::ACK);
+        if self.uses_ecn {
+            // RFC 3168 s6.1.1: ECE without CWR.
+            flags = flags.union(TcpFlags::ECE);
+        }
         TcpRepr {
             source_port: self.tuple.local.port(),
             destination_port: self.tuple.peer.port(),
             sequence: self.offer.iss,
             acknowledgment: self.receive_next,
-            flags: TcpFlags::SYN.union(TcpFlags::ACK),
+            flags,
             window: self.offer.window,
             options: TcpOptions {
                 mss: Some(self.offer.segment_bytes),
@@ -156,11 +168,15 @@ impl HalfOpen {
 
     /// The SYN-ACK is retransmitted because of `segment`. It echoes the timestamp of a retransmitted
     /// SYN (RFC 7323 s4.3), because otherwise the peer's RTT sample would include its own wait. The
-    /// ACK of a retransmitted SYN-ACK gives us no sample (Karn's rule).
+    /// ACK of a retransmitted SYN-ACK gives us no sample (Karn's rule). A client that repeats its SYN
+    /// without asking for ECN does not use it (RFC 3168 s6.1.1).
     pub fn on_syn_ack_retransmit(&mut self, now: Instant, segment: &TcpRepr) {
         self.answered_at = None;
         let is_its_syn = segment.flags.contains(TcpFlags::SYN)
             && segment.sequence.wrapping_add(1) == self.receive_next;
+        if is_its_syn {
+            self.uses_ecn &= segment.flags.contains(ECN_SETUP);
+        }
         if let (true, Some(state), Some(stamp)) =
             (is_its_syn, self.timestamps, segment.options.timestamps)
             && state.is_newer(stamp.value)
@@ -212,6 +228,10 @@ impl HalfOpen {
 
     pub(crate) const fn sack_permitted(&self) -> bool {
         self.sack_permitted
+    }
+
+    pub(crate) const fn uses_ecn(&self) -> bool {
+        self.uses_ecn
     }
 
     pub(crate) fn timestamps(&self) -> Option<TimestampState> {

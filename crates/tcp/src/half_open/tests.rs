@@ -3,7 +3,7 @@
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::{HalfOpen, HalfOpenVerdict, Offer, RETRIES_MAX};
+use super::{ECN_SETUP, HalfOpen, HalfOpenVerdict, Offer, RETRIES_MAX};
 use crate::table::FourTuple;
 
 const OFFER: Offer = Offer {
@@ -11,6 +11,7 @@ const OFFER: Offer = Offer {
     timestamp_shift: 0,
     segment_bytes: 1460,
     window: 1000,
+    accepts_ecn: true,
 };
 
 fn syn(options: TcpOptions) -> TcpRepr {
@@ -61,6 +62,48 @@ fn options_are_answered_only_if_they_were_offered() {
     assert_eq!(full.window_scale, Some(0));
     assert!(full.sack_permitted);
     assert_eq!(full.timestamps, Some(Timestamps { value: 5, echo: 77 }));
+}
+
+/// RFC 3168 s6.1.1: ECE and CWR together ask, ECE alone answers.
+#[test]
+fn ecn_is_agreed_if_the_syn_has_both_bits_and_it_is_accepted() {
+    let answer = |asked: TcpFlags, accepts_ecn| {
+        let syn = TcpRepr {
+            flags: TcpFlags::SYN.union(asked),
+            ..syn(TcpOptions::default())
+        };
+        let tuple = half_open(TcpOptions::default()).tuple();
+        let offer = Offer {
+            accepts_ecn,
+            ..OFFER
+        };
+        let state = HalfOpen::new(Instant::ZERO, tuple, &syn, offer);
+        (state.uses_ecn(), state.syn_ack(Instant::ZERO).flags)
+    };
+    let plain = TcpFlags::SYN.union(TcpFlags::ACK);
+    assert_eq!(answer(ECN_SETUP, true), (true, plain.union(TcpFlags::ECE)));
+    assert_eq!(answer(ECN_SETUP, false), (false, plain));
+    for one in [TcpFlags::ECE, TcpFlags::CWR, TcpFlags::default()] {
+        assert_eq!(answer(one, true), (false, plain));
+    }
+}
+
+/// A client whose first SYN was lost, or its answer, tries without ECN.
+#[test]
+fn a_syn_repeated_without_ecn_withdraws_it() {
+    let asking = TcpRepr {
+        flags: TcpFlags::SYN.union(ECN_SETUP),
+        ..syn(TcpOptions::default())
+    };
+    let tuple = half_open(TcpOptions::default()).tuple();
+    let mut state = HalfOpen::new(Instant::ZERO, tuple, &asking, OFFER);
+    state.on_syn_ack_retransmit(Instant::ZERO, &asking);
+    state.on_syn_ack_retransmit(Instant::ZERO, &ack(101, 0));
+    assert!(state.uses_ecn());
+    state.on_syn_ack_retransmit(Instant::ZERO, &syn(TcpOptions::default()));
+    assert!(!state.uses_ecn());
+    state.on_syn_ack_retransmit(Instant::ZERO, &asking);
+    assert!(!state.uses_ecn());
 }
 
 #[test]

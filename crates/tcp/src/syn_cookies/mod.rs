@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   ISS    | 27 bits of a keyed hash | tick, modulo 4 | index of the MSS |
-//!   TSval  | our timestamp clock, rounded down        | SACK | scale     |
+//!   TSval  | our timestamp clock, rounded down  | ECN | SACK | scale     |
 //! ```
 //!
 //! The hash is of the four-tuple, the client's ISN, the tick of 64 s, the MSS and the options. Window
-//! scale and SACK are kept in the low five bits of the timestamp, which the client echoes; a client
-//! without timestamps gets neither. (Linux keeps a sixth bit, for ECN, which is refused here.) Such a
-//! timestamp is up to 31 ms behind our clock and never ahead of it, so that the timestamps of
-//! the connection, which come from the clock, do not decrease.
+//! scale, SACK and ECN are kept in the low six bits of the timestamp, which the client echoes, as in
+//! Linux; a client without timestamps gets none of them. Such a timestamp is up to 63 ms behind our
+//! clock and never ahead of it, so that the timestamps of the connection, which come from the clock, do
+//! not decrease.
 //!
 //! Refused: cookies at times when none were sent ([`VALIDITY`] after the last one). So an attacker who
 //! guesses must first fill the table of half-open connections, and then needs 2^28 ACKs on average
@@ -23,7 +23,7 @@ use clock::{Duration, Instant};
 use siphasher::sip::SipHasher13;
 use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use crate::half_open::{HalfOpen, Offer, segment_bytes_default};
+use crate::half_open::{ECN_SETUP, HalfOpen, Offer, segment_bytes_default};
 use crate::table::{FourTuple, hash_tuple};
 
 /// Unit of a cookie's age.
@@ -45,13 +45,14 @@ const SEGMENT_BITS: u32 = 3;
 const TICK_BITS: u32 = 2;
 const HASH_SHIFT: u32 = SEGMENT_BITS + TICK_BITS;
 
-/// Low bits of a timestamp that hold the options: four of the window scale, one of SACK.
-const OPTION_BITS: u32 = 5;
+/// Low bits of a timestamp that hold the options: four of the window scale, one of SACK, one of ECN.
+const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 /// In place of a window scale: none was offered (RFC 7323 s2.3: a scale is 14 at most).
 const NO_SCALE: u32 = 15;
 const SCALE_MASK: u32 = 15;
 const SACK_BIT: u32 = 1 << 4;
+const ECN_BIT: u32 = 1 << 5;
 /// Hashed in place of the options of a SYN without timestamps.
 const NO_TIMESTAMPS: u32 = u32::MAX;
 
@@ -84,10 +85,12 @@ impl SynCookies {
         let mut syn = *syn;
         let mut options = NO_TIMESTAMPS;
         if syn.options.timestamps.is_some() {
-            options = encode_options(&syn.options);
+            let uses_ecn = offer.accepts_ecn && syn.flags.contains(ECN_SETUP);
+            options = encode_options(&syn.options, uses_ecn);
         } else {
             syn.options.window_scale = None;
             syn.options.sack_permitted = false;
+            syn.flags = syn.flags.difference(ECN_SETUP);
         }
         let default = segment_bytes_default(&tuple.peer);
         let peer = syn.options.mss.unwrap_or(default);
@@ -130,9 +133,15 @@ impl SynCookies {
             return None;
         }
         let segment_bytes = segment_sizes(tuple)[segment_index as usize];
+        let uses_ecn = options != NO_TIMESTAMPS && options & ECN_BIT != 0;
+        let asked = if uses_ecn {
+            ECN_SETUP
+        } else {
+            TcpFlags::default()
+        };
         let syn = TcpRepr {
             sequence: irs,
-            flags: TcpFlags::SYN,
+            flags: TcpFlags::SYN.union(asked),
             options: decode_options(options, segment_bytes, stamp),
             ..TcpRepr::default()
         };
@@ -199,9 +208,11 @@ const fn segment_sizes(tuple: &FourTuple) -> &'static [u16; 8] {
     }
 }
 
-fn encode_options(options: &TcpOptions) -> u32 {
+fn encode_options(options: &TcpOptions, uses_ecn: bool) -> u32 {
     let scale = options.window_scale.map_or(NO_SCALE, u32::from);
-    scale.min(NO_SCALE) | if options.sack_permitted { SACK_BIT } else { 0 }
+    let sack = if options.sack_permitted { SACK_BIT } else { 0 };
+    let ecn = if uses_ecn { ECN_BIT } else { 0 };
+    scale.min(NO_SCALE) | sack | ecn
 }
 
 /// The options of the SYN, as far as the cookie kept them.

@@ -6,7 +6,7 @@ use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::{SEGMENT_BYTES_V4, SEGMENT_BYTES_V6, SynCookies, TICK, VALIDITY, with_options};
 use crate::connection::{Config, Connection};
-use crate::half_open::{HalfOpen, HalfOpenVerdict, Offer};
+use crate::half_open::{ECN_SETUP, HalfOpen, HalfOpenVerdict, Offer};
 use crate::table::FourTuple;
 
 /// Our timestamp clock is ahead of the time by this.
@@ -17,6 +17,7 @@ const OFFER: Offer = Offer {
     timestamp_shift: SHIFT,
     segment_bytes: 8960,
     window: 17_000,
+    accepts_ecn: true,
 };
 
 fn tuple() -> FourTuple {
@@ -142,6 +143,39 @@ fn without_timestamps_there_is_neither_window_scale_nor_sack() {
     assert_eq!(half_open.peer_window_shift(), 0);
     assert!(!half_open.sack_permitted() && half_open.timestamps().is_none());
     assert_eq!(half_open.segment_bytes(), 1460);
+}
+
+#[test]
+fn ecn_is_kept_beside_the_options_and_not_without_timestamps() {
+    let agreed = |asked: TcpFlags, options: TcpOptions, accepts_ecn| {
+        let mut cookies = cookies();
+        let syn = TcpRepr {
+            flags: TcpFlags::SYN.union(asked),
+            ..syn(options)
+        };
+        let offer = Offer {
+            accepts_ecn,
+            ..OFFER
+        };
+        let syn_ack = cookies.answer(start(), &tuple(), &syn, offer);
+        let ack = ack_of(&syn_ack);
+        let half_open = cookies.accept(start(), &tuple(), &ack, OFFER).unwrap();
+        let is_answered = syn_ack.flags.contains(TcpFlags::ECE);
+        assert_eq!(half_open.uses_ecn(), is_answered);
+        assert_eq!(
+            half_open.peer_window_shift(),
+            syn_ack.options.window_scale.map_or(0, |_| 7)
+        );
+        is_answered
+    };
+    let without_timestamps = TcpOptions {
+        timestamps: None,
+        ..all_options()
+    };
+    assert!(agreed(ECN_SETUP, all_options(), true));
+    assert!(!agreed(ECN_SETUP, all_options(), false));
+    assert!(!agreed(TcpFlags::ECE, all_options(), true));
+    assert!(!agreed(ECN_SETUP, without_timestamps, true));
 }
 
 #[test]
@@ -297,12 +331,12 @@ fn the_echoed_timestamp_must_be_ours_and_of_that_time() {
     };
     assert!(accepts(start(), Some(sent)));
     assert!(!accepts(start(), None), "timestamps were agreed");
-    for bit in 0..5 {
+    for bit in 0..6 {
         assert!(!accepts(start(), Some(sent ^ 1 << bit)), "other options");
     }
-    assert!(!accepts(start(), Some(sent.wrapping_add(32))), "the future");
+    assert!(!accepts(start(), Some(sent.wrapping_add(64))), "the future");
     assert!(accepts(start(), Some(sent.wrapping_sub(128_000))));
-    assert!(!accepts(start(), Some(sent.wrapping_sub(128_000 + 64))));
+    assert!(!accepts(start(), Some(sent.wrapping_sub(128_000 + 128))));
     let (cookies, _, plain) = exchange(TcpOptions::default());
     let stamped = TcpRepr {
         options: ack.options,
@@ -315,7 +349,7 @@ fn the_echoed_timestamp_must_be_ours_and_of_that_time() {
 
 #[test]
 fn timestamps_of_the_connection_do_not_decrease() {
-    for millis in 0..64 {
+    for millis in 0..128 {
         let now = start() + Duration::from_millis(millis);
         let mut cookies = cookies();
         let syn_ack = cookies.answer(now, &tuple(), &syn(all_options()), OFFER);
@@ -325,16 +359,16 @@ fn timestamps_of_the_connection_do_not_decrease() {
         let first = connection.abort(now).options.timestamps.unwrap();
         let cookie = syn_ack.options.timestamps.unwrap();
         let ahead = first.value.wrapping_sub(cookie.value);
-        assert!(ahead < 32, "{ahead} ms behind the clock");
+        assert!(ahead < 64, "{ahead} ms behind the clock");
         assert_eq!(first.echo, 60);
     }
 }
 
 proptest! {
     #[test]
-    fn a_timestamp_is_rounded_down_to_its_options(value in any::<u32>(), options in 0u32..32) {
+    fn a_timestamp_is_rounded_down_to_its_options(value in any::<u32>(), options in 0u32..64) {
         let rounded = with_options(value, options);
-        prop_assert_eq!(rounded % 32, options);
-        prop_assert!(value.wrapping_sub(rounded) < 32);
+        prop_assert_eq!(rounded % 64, options);
+        prop_assert!(value.wrapping_sub(rounded) < 64);
     }
 }

@@ -14,6 +14,7 @@ fn check(frame: &[u8]) {
                 path,
                 payload,
                 segment,
+                ..
             }) => {
                 assert_eq!(path.source.is_ipv4(), path.destination.is_ipv4());
                 assert!(segment.options.window_scale.is_none_or(|shift| shift <= 14));

@@ -7,7 +7,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire as their;
 use wire::icmpv6::solicited_node;
 use wire::{
-    ArpOperation, ArpRepr, ChecksumState, DropReason, HEADERS_BYTES_MAX, Incoming, MacAddress,
+    ArpOperation, ArpRepr, ChecksumState, DropReason, Ecn, HEADERS_BYTES_MAX, Incoming, MacAddress,
     OriginalTcp, Path, Route, SackBlocks, SeqNumber, TcpChecksum, TcpFlags, TcpOptions, TcpRepr,
     emit_arp, emit_echo_reply, emit_neighbor_advertisement, emit_neighbor_solicitation,
     parse_frame,
@@ -201,7 +201,8 @@ proptest! {
         let mut packet = their::TcpPacket::new_unchecked(&mut frame[start..]);
         let (source, destination) = (route.source.into(), route.destination.into());
         tcp.emit(&mut packet, &source, &destination, &ChecksumCapabilities::default());
-        let expected = Incoming::Tcp { path: path_of(&route), segment, payload: &payload };
+        let (path, ecn) = (path_of(&route), Ecn::NotEct);
+        let expected = Incoming::Tcp { path, segment, ecn, payload: &payload };
         prop_assert_eq!(parse_frame(&frame, ChecksumState::Unverified), Ok(expected));
     }
 

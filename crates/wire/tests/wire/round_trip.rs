@@ -7,11 +7,11 @@ use wire::icmpv4::Icmpv4Message;
 use wire::icmpv6::{Icmpv6Message, solicited_node};
 use wire::ipv6::{Ipv6Packet, Ipv6Repr};
 use wire::{
-    ArpOperation, ArpRepr, ChecksumState, DropReason, HEADERS_BYTES_MAX, Incoming, MacAddress,
+    ArpOperation, ArpRepr, ChecksumState, DropReason, Ecn, HEADERS_BYTES_MAX, Incoming, MacAddress,
     Path, Route, SackBlocks, SegmentationKind, SeqNumber, TcpChecksum, TcpOptions, TcpRepr,
     Timestamps, complete_checksum, emit_arp, emit_arp_probe, emit_arp_reply, emit_echo_reply,
     emit_gratuitous_arp, emit_neighbor_advertisement, emit_neighbor_solicitation,
-    emit_unsolicited_advertisement, parse_frame,
+    emit_unsolicited_advertisement, parse_frame, set_ecn,
 };
 
 use crate::strategies::{
@@ -40,9 +40,25 @@ proptest! {
         let expected = Incoming::Tcp {
             path: path_of(&route),
             segment: as_sent(&segment),
+            ecn: Ecn::NotEct,
             payload: &parts.concat(),
         };
         prop_assert_eq!(parse_frame(&frame, ChecksumState::Unverified), Ok(expected));
+    }
+
+    #[test]
+    fn the_ecn_field_comes_back_and_nothing_else_changes(
+        route in route(), segment in segment(), bits in 0u8..4,
+    ) {
+        let plain = tcp_frame(&route, &segment, &[], TcpChecksum::Full);
+        let mut frame = plain.clone();
+        set_ecn(&mut frame, Ecn::from_bits(bits));
+        let Ok(Incoming::Tcp { ecn, .. }) = parse_frame(&frame, ChecksumState::Unverified) else {
+            panic!("a segment");
+        };
+        prop_assert_eq!(ecn, Ecn::from_bits(bits));
+        set_ecn(&mut frame, Ecn::NotEct);
+        prop_assert_eq!(frame, plain);
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use wire::{
-    ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Offload, Outgoing, Route, Segmentation,
-    SegmentationKind, SeqNumber, TcpChecksum, TcpFlags, TcpRepr, cut, emit_tcp, parse_frame,
+    ChecksumState, Ecn, HEADERS_BYTES_MAX, Incoming, MacAddress, Offload, Outgoing, Route,
+    Segmentation, SegmentationKind, SeqNumber, TcpChecksum, TcpFlags, TcpRepr, cut, emit_tcp,
+    parse_frame, set_ecn,
 };
 
 use crate::strategies::{as_sent, parts, route, segment, slices, tcp_frame};
@@ -40,13 +41,14 @@ fn large<'a>(headers: &'a [u8], payload: &'a [&'a [u8]], route: &Route, mss: u16
 proptest! {
     #[test]
     fn pieces_are_the_segments_of_the_whole(
-        route in route(), segment in segment(), parts in parts(), mss in 1u16..1000,
+        route in route(), segment in segment(), parts in parts(), mss in 1u16..1000, bits in 0u8..4,
     ) {
         let payload = slices(&parts);
         let whole = parts.concat();
         let mut headers = [0; HEADERS_BYTES_MAX];
         let length =
             emit_tcp(&mut headers, &route, &segment, &payload, TcpChecksum::Partial, 0xfffe);
+        set_ecn(&mut headers, Ecn::from_bits(bits));
         let frames = cut_frames(&large(&headers[..length], &payload, &route, mss));
         prop_assert_eq!(frames.len(), whole.len().div_ceil(mss.into()).max(1));
 
@@ -72,6 +74,7 @@ proptest! {
             let text = &whole[offset..offset + bytes];
             let length =
                 emit_tcp(&mut headers, &route, &piece, &[text], TcpChecksum::Full, identification);
+            set_ecn(&mut headers, Ecn::from_bits(bits));
             prop_assert_eq!(frame, &[&headers[..length], text].concat());
             prop_assert!(parse_frame(frame, ChecksumState::Unverified).is_ok());
             offset += bytes;

@@ -209,6 +209,7 @@ impl Attack {
                 path,
                 segment,
                 payload,
+                ..
             }) = parse_frame(frame.frame, frame.checksum)
                 && path.source == route.destination
             {

@@ -9,6 +9,7 @@ use core::str::FromStr;
 
 use clock::Duration;
 use session::CongestionControl;
+use wire::Ecn;
 
 use crate::script::{Answer, Bits, Event, Expected, Line, Script, Segment, Setup, Wanted, When};
 
@@ -178,6 +179,7 @@ fn parse_setting(key: &str, words: &mut Words<'_>, setup: &mut Setup) -> Parsed<
                 .ok_or_else(|| format!("no congestion control is called \"{value}\""))?;
         }
         "pacing" => setup.is_paced = either(key, value, ["on", "off"])?,
+        "ecn" => setup.accepts_ecn = either(key, value, ["on", "off"])?,
         "object" => setup.object_bytes = number(key, value)?,
         "head" => setup.head_bytes = number(key, value)?,
         "block" => setup.block_bytes = block(value)?,
@@ -287,6 +289,8 @@ fn parse_segment(words: &mut Words<'_>) -> Parsed<Segment> {
             "-ts" => segment.without_stamp = true,
             "ecr" => segment.echo = Some(words.number(word)?),
             "port" => segment.port = Some(words.number(word)?),
+            "ect" => segment.ecn = Ecn::Ect0,
+            "ce" => segment.ecn = Ecn::Ce,
             _ => return Err(format!("\"{word}\" is no part of a segment that is sent")),
         }
     }
@@ -326,6 +330,8 @@ fn parse_expected(words: &mut Words<'_>) -> Parsed<Expected> {
             "ts" => expected.stamp = Wanted::Is(words.number(word)?),
             "-ts" => expected.stamp = Wanted::Absent,
             "ecr" => expected.echo = Some(words.number(word)?),
+            "ect" => expected.ecn = Some(Ecn::Ect0),
+            "-ect" => expected.ecn = Some(Ecn::NotEct),
             _ => {
                 return Err(format!(
                     "\"{word}\" is no part of a segment that is expected"

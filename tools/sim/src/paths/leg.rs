@@ -1,12 +1,13 @@
-//! One direction of a path: policer, bottleneck with a drop-tail buffer of bytes, random loss, delay
-//! with steps, reordering, and frames that are held and released together.
+//! One direction of a path: policer, bottleneck with a drop-tail buffer of bytes that may mark, random
+//! loss, delay with steps, reordering, and frames that are held and released together.
 //!
 //! The order is that of the list. Frames keep their order but for those that reordering delays. It
-//! refuses to change a frame. Bounded by buffer, rate and delay.
+//! refuses to change a frame but by a mark. Bounded by buffer, rate and delay.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use clock::{Duration, Instant};
+use wire::Ecn;
 
 use crate::rng::Rng;
 
@@ -29,6 +30,8 @@ pub(crate) struct LegPlan {
     pub(crate) rate_bits: u64,
     /// Bytes that wait before the bottleneck, those being sent included; one frame always may.
     pub(crate) buffer_bytes: u64,
+    /// A frame that is ECT is marked (RFC 3168 s5) if so many bytes wait, itself included.
+    pub(crate) mark_bytes: u64,
     /// One-way delay at the start.
     pub(crate) delay: Duration,
     /// Since the start of the run, in order: from when on, and the one-way delay from then on.
@@ -50,6 +53,7 @@ impl Default for LegPlan {
         Self {
             rate_bits: 0,
             buffer_bytes: u64::MAX,
+            mark_bytes: u64::MAX,
             delay: Duration::ZERO,
             steps: Vec::new(),
             loss_ppm: 0,
@@ -92,6 +96,7 @@ pub(crate) struct Leg {
     tokens_at: Instant,
     sent_frames: u64,
     dropped_frames: u64,
+    marked_frames: u64,
     in_flight: BTreeMap<(Instant, u64), Vec<u8>>,
 }
 
@@ -110,12 +115,13 @@ impl Leg {
             tokens_at: epoch,
             sent_frames: 0,
             dropped_frames: 0,
+            marked_frames: 0,
             in_flight: BTreeMap::new(),
         }
     }
 
     /// A frame enters at `now`, which never decreases.
-    pub(crate) fn send(&mut self, now: Instant, frame: Vec<u8>) {
+    pub(crate) fn send(&mut self, now: Instant, mut frame: Vec<u8>) {
         self.sent_frames += 1;
         let bytes = frame.len() as u64;
         let is_lost = self.rng.range(1..=MILLION) <= self.plan.loss_ppm;
@@ -124,6 +130,9 @@ impl Leg {
         if !self.take_tokens(now, bytes) || !self.enqueue(now, bytes) || is_lost {
             self.dropped_frames += 1;
             return;
+        }
+        if self.queued_bytes >= self.plan.mark_bytes {
+            self.mark(&mut frame);
         }
         let leaves = self.free_at.max(now);
         let mut arrival = leaves + self.plan.delay_at(leaves.since(self.epoch));
@@ -136,6 +145,14 @@ impl Leg {
         }
         let arrival = self.round_up(arrival);
         self.in_flight.insert((arrival, self.sent_frames), frame);
+    }
+
+    /// Marks a frame if its sender allows that.
+    fn mark(&mut self, frame: &mut [u8]) {
+        if matches!(wire::read_ecn(frame), Some(Ecn::Ect0 | Ecn::Ect1)) {
+            wire::set_ecn(frame, Ecn::Ce);
+            self.marked_frames += 1;
+        }
     }
 
     /// The next frame that has arrived by `now`.
@@ -158,6 +175,11 @@ impl Leg {
     /// Frames that were dropped, for any reason.
     pub(crate) const fn dropped_frames(&self) -> u64 {
         self.dropped_frames
+    }
+
+    /// Frames that were marked.
+    pub(crate) const fn marked_frames(&self) -> u64 {
+        self.marked_frames
     }
 
     /// Whether the policer has tokens for the frame; takes them.
@@ -218,6 +240,8 @@ pub(crate) fn time_on_wire(bytes: u64, rate_bits: u64) -> Duration {
 mod tests {
     use clock::{Duration, Instant};
 
+    use wire::Ecn;
+
     use super::{Leg, LegPlan, Policer};
 
     /// Arrivals, in milliseconds, of frames of 1000 bytes that enter at these milliseconds.
@@ -254,6 +278,30 @@ mod tests {
         assert_eq!(arrivals(&with(1999), &[0, 0, 1]), [(11, 0), (12, 2)]);
         // A buffer below one frame passes one.
         assert_eq!(arrivals(&with(1), &[0, 0]), [(11, 0)]);
+    }
+
+    #[test]
+    fn a_frame_is_marked_from_the_threshold_on_if_its_sender_allows_that() {
+        let marking = LegPlan {
+            mark_bytes: 2000,
+            ..plan()
+        };
+        let mut leg = Leg::new(marking, Instant::ZERO, 1, 1);
+        // IPv4, 1000 bytes each.
+        let mut send = |ecn| {
+            let mut frame = vec![0; 1000];
+            frame[12] = 0x08;
+            wire::set_ecn(&mut frame, ecn);
+            leg.send(Instant::ZERO, frame);
+        };
+        for ecn in [Ecn::Ect0, Ecn::Ect0, Ecn::NotEct, Ecn::Ect1] {
+            send(ecn);
+        }
+        let later = Instant::from_millis(1000);
+        let arrived = core::iter::from_fn(|| leg.receive(later));
+        let fields: Vec<_> = arrived.filter_map(|frame| wire::read_ecn(&frame)).collect();
+        assert_eq!(fields, [Ecn::Ect0, Ecn::Ce, Ecn::NotEct, Ecn::Ce]);
+        assert_eq!((leg.marked_frames(), leg.dropped_frames()), (2, 0));
     }
 
     #[test]

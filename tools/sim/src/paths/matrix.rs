@@ -179,6 +179,7 @@ impl Cell {
                 sack_blocks: 3,
                 reports_duplicates: true,
                 timestamps: true,
+                ecn: false,
                 acks: AckPolicy::Every(2),
                 resends_after: Duration::from_secs(3),
                 path: String::new(),

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use clock::{Duration, Instant};
 use wire::{ChecksumState, Incoming, SeqNumber, TcpFlags, parse_frame};
 
+use super::marks::Marks;
+
 /// A head sent again after at least this long without an ACK was sent by a timeout: the RTO is at
 /// least as long (`tcp::rtt::RTO_VARIANCE_MIN`), and loss detection by ACKs is sooner.
 const TIMEOUT_MIN: Duration = Duration::from_millis(200);
@@ -66,6 +68,7 @@ pub(crate) struct Meter {
     acked_at: Instant,
     timeouts: u64,
     losses: Vec<(LossPlan, Option<LossReport>)>,
+    marks: Marks,
     /// Starts of the segments of each event that are to be dropped again.
     again: Vec<(u64, u32)>,
 }
@@ -82,6 +85,7 @@ impl Meter {
             acked_at: Instant::ZERO,
             timeouts: 0,
             losses: losses.iter().map(|plan| (*plan, None)).collect(),
+            marks: Marks::default(),
             again: vec![(u64::MAX, 0); losses.len()],
         }
     }
@@ -89,21 +93,27 @@ impl Meter {
     /// A frame of the server's enters the path. Returns whether it is to be dropped.
     pub(crate) fn on_sent(&mut self, now: Instant, frame: &[u8]) -> bool {
         let Ok(Incoming::Tcp {
-            segment, payload, ..
+            segment,
+            ecn,
+            payload,
+            ..
         }) = parse_frame(frame, ChecksumState::Trusted)
         else {
             return false;
         };
         if segment.flags.contains(TcpFlags::SYN) {
             self.first = Some(segment.sequence.0.wrapping_add(1));
+            self.marks.on_syn_ack(segment.flags, ecn);
             return false;
         }
         if payload.is_empty() {
+            self.marks.on_control(ecn);
             return false;
         }
         let start = self.offset_of(segment.sequence);
         let end = start + payload.len() as u64;
         let is_again = start < self.nxt;
+        self.marks.on_data(start, is_again, segment.flags, ecn);
         self.resent_bytes += end.min(self.nxt).saturating_sub(start);
         if is_again && start <= self.una && now.since(self.acked_at) >= TIMEOUT_MIN {
             self.timeouts += 1;
@@ -126,10 +136,9 @@ impl Meter {
             return;
         }
         self.acked_at = now;
-        self.una = self
-            .una
-            .max(self.offset_of(segment.acknowledgment))
-            .min(self.nxt);
+        let ack = self.offset_of(segment.acknowledgment);
+        self.marks.on_ack(ack, segment.flags);
+        self.una = self.una.max(ack).min(self.nxt);
         let una = self.una;
         for (_, report) in &mut self.losses {
             if let Some(report) = report
@@ -199,6 +208,11 @@ impl Meter {
             .iter()
             .filter(|it| from <= it.at && it.at <= to);
         within.map(|it| it.flight).max().unwrap_or(0)
+    }
+
+    /// What was seen of ECN.
+    pub(crate) const fn marks(&self) -> &Marks {
+        &self.marks
     }
 
     /// Bytes sent again.

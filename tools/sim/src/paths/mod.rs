@@ -7,6 +7,7 @@
 //! It refuses TLS and more than one receiver: a path of its own makes the bounds simple.
 
 mod leg;
+mod marks;
 #[cfg(test)]
 mod matrix;
 mod meter;

@@ -14,6 +14,8 @@
 //! |             | more than three times                                                           |
 //! | `pause`     | time without data to send does not open the window                              |
 //! | `progress`  | on any path: a least goodput, and little is sent again that has arrived         |
+//! | `marked`    | a router that marks loses nothing, and carries half of its rate at least        |
+//! | `ecn`       | new data alone is ECT; each echo is answered by CWR, once a window of data      |
 //!
 //! Each is loose: it allows for rounding, delayed ACKs and timers, and for the growth of the window
 //! that the RFCs permit. It refuses to compare with another run or another TCP.
@@ -47,7 +49,8 @@ pub(crate) fn violations(plan: &PathsPlan, meter: &Meter, receiver: &Receiver) -
         Trial::Step => run.step(),
         Trial::Thin => run.learning(),
         Trial::Pause => [run.floor(), run.pause()].concat(),
-        Trial::Rough => run.progress(),
+        Trial::Rough => [run.progress(), run.ecn()].concat(),
+        Trial::Marked => [run.marked(), run.lossless(), run.ecn()].concat(),
         Trial::Forever(_) => Vec::new(),
     }
 }
@@ -295,6 +298,36 @@ impl Bounds<'_> {
         let reached = self.meter.flight_max(last.asked_at, until);
         let most = known * 3 / 2 + u64::from(rounds) * SEGMENT_BYTES;
         at_most("pause: flight after it", reached, most)
+    }
+
+    /// The rules of RFC 3168 that a capture shows.
+    fn ecn(&self) -> Vec<Violation> {
+        let faults = self.meter.marks().faults().iter();
+        faults.map(|fault| format!("ecn: {fault}")).collect()
+    }
+
+    /// Slow start fills the bottleneck, unless delays end it before; then marks keep the queue between
+    /// nothing and twice its threshold. So the rate is used, but for the rounds of slow start, and for
+    /// those in which the flight falls from twice the threshold.
+    fn marked(&self) -> Vec<Violation> {
+        let forth = &self.plan.forth;
+        let queue = time_on_wire(2 * forth.mark_bytes, forth.rate_bits);
+        let rtt = self.plan.rtt_max() + queue + ACK_DELAY;
+        let mut found = Vec::new();
+        for reply in self.receiver.replies() {
+            let rounds = 6 + CONSERVATIVE_ROUNDS + doublings(forth.mark_bytes * 2, INITIAL_BYTES);
+            let most = time_on_wire(reply.ends, forth.rate_bits) * 2 + rtt * rounds + SLACK;
+            let took = reply.ended_at.since(reply.asked_at);
+            if took > most {
+                found.push(format!(
+                    "marked: {} bytes took {} ms, more than {} ms",
+                    reply.ends,
+                    took.as_millis(),
+                    most.as_millis()
+                ));
+            }
+        }
+        found
     }
 
     /// Any path carries a quarter of its rate (the policer's, if that is less), or three segments

@@ -38,6 +38,8 @@ pub(crate) enum Trial {
     Pause,
     /// Loss, reordering, policers, buffers of any size.
     Rough,
+    /// A router that marks packets long before its buffer is full, and a receiver with ECN.
+    Marked,
     /// A peer that answers for ever.
     Forever(Conduct),
 }
@@ -75,7 +77,8 @@ impl PathsPlan {
             45..=59 => Trial::Step,
             60..=74 => Trial::Thin,
             75..=84 => Trial::Pause,
-            85..=96 => Trial::Rough,
+            85..=92 => Trial::Rough,
+            93..=96 => Trial::Marked,
             _ => Trial::Forever(conduct),
         };
         let mut plan = Self {
@@ -99,6 +102,7 @@ impl PathsPlan {
             Trial::Thin => plan.draw_thin(rng),
             Trial::Pause => plan.draw_pause(rng),
             Trial::Rough => plan.draw_rough(rng),
+            Trial::Marked => plan.draw_marked(rng),
             Trial::Forever(_) => plan.set_rtt(draw_millis(rng, 10..=400)),
         }
         plan
@@ -275,6 +279,25 @@ impl PathsPlan {
         }
         self.draw_ack_path(rng, rtt);
         self.request(Duration::ZERO, rng.log_range(100_000..=1_000_000));
+        if rng.chance(300) {
+            self.receiver.ecn = true;
+            self.forth.mark_bytes = self.forth.buffer_bytes / rng.range(2..=5);
+        }
+    }
+
+    /// Slow start doubles what is in flight until the first echo arrives: the buffer has room for four
+    /// times what is in flight when the first packet is marked.
+    fn draw_marked(&mut self, rng: &mut Rng) {
+        let rtt = draw_millis(rng, 10..=60);
+        self.set_rtt(rtt);
+        let rate = rng.log_range(5_000_000..=30_000_000);
+        self.forth.rate_bits = rate;
+        let product = product_bytes(rate, rtt).max(30_000);
+        self.forth.mark_bytes = product * rng.range(10..=20) / 10;
+        self.forth.buffer_bytes = 4 * (product + self.forth.mark_bytes);
+        self.receiver.window_bytes = WIDE_BYTES;
+        self.receiver.ecn = true;
+        self.request(Duration::ZERO, 4 * self.forth.buffer_bytes);
     }
 }
 
@@ -284,6 +307,7 @@ fn draw_receiver(rng: &mut Rng) -> ReceiverPlan {
         sack_blocks: rng.pick(&[0, 0, 1, 3, 3, 3, 4]),
         reports_duplicates: rng.chance(700),
         timestamps: rng.chance(700),
+        ecn: false,
         acks: rng.pick(&[
             AckPolicy::Every(1),
             AckPolicy::Every(2),

@@ -1,5 +1,5 @@
 //! A receiver as today's are: cumulative ACKs, several SACK blocks and DSACKs, timestamps, window
-//! scale, delayed ACKs. It requests ranges of one object, one after the other.
+//! scale, delayed ACKs, echoes of marks (ECN). It requests ranges of one object, one after the other.
 //!
 //! smoltcp reports one SACK block and no duplicates, so this is a TCP of its own. It compares no
 //! byte with the object: the clients of the other scenarios do that. It refuses to have more than one
@@ -10,7 +10,7 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use clock::{Duration, Instant};
 use wire::{
-    ChecksumState, Incoming, MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions,
+    ChecksumState, Ecn, Incoming, MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions,
     TcpRepr, Timestamps, parse_frame,
 };
 
@@ -63,6 +63,8 @@ pub(crate) struct ReceiverPlan {
     pub(crate) reports_duplicates: bool,
     /// Whether it offers timestamps.
     pub(crate) timestamps: bool,
+    /// Whether it asks for ECN.
+    pub(crate) ecn: bool,
     /// When it acknowledges.
     pub(crate) acks: AckPolicy,
     /// Its retransmission timeout.
@@ -127,6 +129,9 @@ pub(crate) struct Receiver {
     /// Agreed options.
     is_sack: bool,
     is_stamped: bool,
+    uses_ecn: bool,
+    /// A mark arrived, and no CWR after it.
+    echoes: bool,
     /// Segments in order that are not acknowledged, and by when they must be.
     pending: u32,
     ack_at: Option<Instant>,
@@ -155,6 +160,8 @@ impl Receiver {
             last_ack_sent: 0,
             is_sack: false,
             is_stamped: false,
+            uses_ecn: false,
+            echoes: false,
             pending: 0,
             ack_at: None,
             must_ack: false,
@@ -225,9 +232,15 @@ impl Receiver {
         for frame in core::mem::take(&mut self.inbox) {
             moved = true;
             if let Ok(Incoming::Tcp {
-                segment, payload, ..
+                segment,
+                ecn,
+                payload,
+                ..
             }) = parse_frame(&frame, ChecksumState::Unverified)
             {
+                if !payload.is_empty() {
+                    self.handle_mark(&segment, ecn);
+                }
                 self.handle_segment(now, &segment, payload, sink);
             }
         }
@@ -303,6 +316,16 @@ impl Receiver {
         }
     }
 
+    /// RFC 3168 s6.1.3. Both are acknowledged at once, as Linux does.
+    fn handle_mark(&mut self, segment: &TcpRepr, ecn: Ecn) {
+        if !self.uses_ecn {
+            return;
+        }
+        let (has_cwr, is_marked) = (segment.flags.contains(TcpFlags::CWR), ecn == Ecn::Ce);
+        self.must_ack |= has_cwr || (is_marked && !self.echoes);
+        self.echoes = is_marked || (self.echoes && !has_cwr);
+    }
+
     fn handle_syn_ack(&mut self, now: Instant, segment: &TcpRepr, sink: &mut dyn FnMut(Vec<u8>)) {
         if self.phase == Phase::Opening {
             self.phase = Phase::Open;
@@ -310,6 +333,7 @@ impl Receiver {
             self.first = segment.sequence.0.wrapping_add(1);
             self.is_sack = segment.options.sack_permitted && self.plan.sack_blocks > 0;
             self.is_stamped = segment.options.timestamps.is_some();
+            self.uses_ecn = self.plan.ecn && segment.flags.contains(TcpFlags::ECE);
             self.recent = segment.options.timestamps.map_or(0, |stamp| stamp.value);
             self.resends_at = None;
             let pause = self.plan.requests.first().map(|first| first.pause);
@@ -440,6 +464,10 @@ impl Receiver {
         self.resends_at = Some(now + self.plan.resends_after);
         let data = TcpFlags::ACK.union(TcpFlags::PSH);
         let frame = match self.phase {
+            Phase::Opening if self.plan.ecn => {
+                let asking = TcpFlags::ECE.union(TcpFlags::CWR);
+                self.segment(now, self.next, TcpFlags::SYN.union(asking), &[])
+            }
             Phase::Opening => self.segment(now, self.next, TcpFlags::SYN, &[]),
             Phase::Closing => {
                 let text = &self.outbox[..self.outbox.len() - 1];
@@ -502,6 +530,11 @@ impl Receiver {
         sack: SackBlocks,
     ) -> Vec<u8> {
         let is_syn = flags.contains(TcpFlags::SYN);
+        let echo = if self.echoes {
+            TcpFlags::ECE
+        } else {
+            TcpFlags::default()
+        };
         let shift = window_shift(self.plan.window_bytes);
         let window = self.plan.window_bytes >> if is_syn { 0 } else { shift };
         let has_stamp = if is_syn {
@@ -521,7 +554,7 @@ impl Receiver {
             } else {
                 self.sequence_of(received)
             },
-            flags,
+            flags: flags.union(echo),
             window: u16::try_from(window).unwrap_or(u16::MAX),
             options: TcpOptions {
                 mss: is_syn.then_some(MSS),

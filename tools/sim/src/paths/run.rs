@@ -227,6 +227,8 @@ impl Run {
             ),
             ("paths_duplicate_bytes", self.receiver.duplicate_bytes()),
             ("paths_timeouts", self.meter.timeouts()),
+            ("paths_marked_frames", self.forth.marked_frames()),
+            ("paths_reductions", self.meter.marks().reductions()),
         ]);
         Outcome {
             violations,

@@ -97,6 +97,24 @@ fn bounds_of_goodput_and_of_retransmission_follow_the_path() {
     );
 }
 
+/// Without ECN the queue that a marking router leaves room for overflows, or what is sent into it is no
+/// more than ECN allows.
+#[test]
+fn marks_are_echoed_and_answered_and_prevent_losses() {
+    let (mut reductions, mut losses) = (0, 0);
+    for seed in seeds_of(Trial::Marked).take(12) {
+        let plan = PathsPlan::draw(seed);
+        let mut run = Run::new(&plan, None, FrameLog::default());
+        assert_eq!(run.run_to_end(), None);
+        reductions += run.meter.marks().reductions();
+        let mut without = plan.clone();
+        without.receiver.ecn = false;
+        losses += judged(&without, &plan).len();
+    }
+    assert!(reductions >= 12, "{reductions}");
+    assert!(losses > 0);
+}
+
 /// Peers that answer for ever are among the trials, and the server ends their connections.
 #[test]
 fn every_trial_is_drawn() {
@@ -110,6 +128,7 @@ fn every_trial_is_drawn() {
         Trial::Thin,
         Trial::Pause,
         Trial::Rough,
+        Trial::Marked,
         Trial::Forever(crate::abusive_peer::Conduct::Shut),
         Trial::Forever(crate::abusive_peer::Conduct::ShutAtFin),
     ] {
@@ -154,6 +173,7 @@ fn opened(acks: AckPolicy) -> Receiver {
         sack_blocks: 3,
         reports_duplicates: true,
         timestamps: true,
+        ecn: false,
         acks,
         resends_after: Duration::from_secs(100),
         path: "/x".to_owned(),

@@ -4,6 +4,7 @@
 mod answers;
 mod budget;
 mod devices;
+mod ecn;
 mod endings;
 mod eviction;
 mod handshakes;
@@ -22,7 +23,7 @@ use clock::{Duration, Instant};
 use http::ObjectMeta;
 use memory::{Arena, ArenaConfig};
 use wire::{
-    ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Outgoing, Path, Route, SackBlocks,
+    ChecksumState, Ecn, HEADERS_BYTES_MAX, Incoming, MacAddress, Outgoing, Path, Route, SackBlocks,
     SeqNumber, TcpChecksum, TcpFlags, TcpOptions, TcpRepr, Timestamps,
 };
 
@@ -86,6 +87,8 @@ struct Bench {
     sent: Vec<(Sent, Vec<u8>)>,
     /// What the disk brings is the object XOR this.
     twist: u8,
+    /// The ECN field of each frame with text.
+    fields: Vec<Ecn>,
     /// Where the last frame went.
     last_hop: MacAddress,
     /// The MSS that peers offer from now on.
@@ -116,6 +119,7 @@ impl Bench {
             reads: Vec::new(),
             sent: Vec::new(),
             twist: 0,
+            fields: Vec::new(),
             last_hop: MacAddress::default(),
             peer_segment_bytes: 1460,
             object_bytes: OBJECT_BYTES,
@@ -168,10 +172,12 @@ impl Bench {
 
     fn transmit(&mut self) {
         let (sent, last_hop) = (&mut self.sent, &mut self.last_hop);
+        let fields = &mut self.fields;
         let progress = self
             .conductor
             .transmit(self.now, &mut self.arena, &mut |frame| {
                 *last_hop = MacAddress(*frame.headers.first_chunk().unwrap());
+                fields.extend(wire::read_ecn(frame.headers).filter(|_| !frame.payload.is_empty()));
                 sent.push(taken(frame));
                 Transmitted::Taken
             });
@@ -286,6 +292,8 @@ struct Peer {
     echo: Option<u32>,
     /// How its frames come to us.
     route: Route,
+    /// The ECN field of its packets.
+    ecn: Ecn,
 }
 
 impl Peer {
@@ -322,6 +330,7 @@ impl Peer {
             window: u16::MAX,
             echo: None,
             route,
+            ecn: Ecn::NotEct,
         }
     }
 
@@ -398,6 +407,7 @@ impl Peer {
         );
         let mut frame = headers[..length].to_vec();
         frame.extend_from_slice(text);
+        wire::set_ecn(&mut frame, self.ecn);
         bench.receive(&frame);
     }
 

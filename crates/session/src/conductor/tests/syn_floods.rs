@@ -226,7 +226,7 @@ fn window_scale_and_sack_work_over_a_cookie_connection() {
 
 #[test]
 fn timestamps_never_go_back_behind_the_cookie() {
-    for millis in 0..40 {
+    for millis in 0..70 {
         let mut bench = flooded_at(millis);
         let mut peer = stamping_client(1000, peer_route());
         let syn_ack = open(&mut bench, &mut peer);
@@ -234,7 +234,7 @@ fn timestamps_never_go_back_behind_the_cookie() {
         let cookie = syn_ack.options.timestamps.unwrap().value;
         for (segment, _) in bench.take_segments(1000) {
             let value = segment.options.timestamps.unwrap().value;
-            assert!(value.wrapping_sub(cookie) < 32);
+            assert!(value.wrapping_sub(cookie) < 64);
         }
     }
 }

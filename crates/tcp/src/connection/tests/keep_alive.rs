@@ -14,6 +14,7 @@ const CONFIG: Config = Config {
     fin_wait_2: millis(60_000),
     ack_delay: millis(40),
     congestion: CongestionControl::Cubic,
+    accepts_ecn: false,
     is_paced: false,
     rate_max: None,
     canary: crate::Canary::NONE,

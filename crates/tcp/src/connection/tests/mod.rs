@@ -10,6 +10,7 @@ mod closing;
 mod delayed_ack;
 mod demand;
 mod duplicate_acks;
+mod ecn;
 mod established;
 mod keep_alive;
 mod lossy_pipe;
@@ -25,11 +26,11 @@ mod timeout;
 mod window_probe;
 
 use clock::{Duration, Instant};
-use wire::{SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use wire::{Ecn, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::{Admitted, Claim, Config, Connection, Control, Credit, Demand};
+use super::{Admitted, Claim, Config, Connection, Control, Credit, Demand, Framing};
 use crate::flight::SegmentState;
-use crate::half_open::{HalfOpen, Offer};
+use crate::half_open::{ECN_SETUP, HalfOpen, Offer};
 use crate::stream::{StreamOffset, StreamRange};
 use crate::table::FourTuple;
 use crate::verdict::{Arrival, Outcome, SegmentDrop};
@@ -57,6 +58,8 @@ struct Peer {
     /// As on the wire, in each segment that names no other.
     window: u16,
     window_shift: Option<u8>,
+    /// Its SYN asks for ECN.
+    ecn: bool,
 }
 
 const PEER: Peer = Peer {
@@ -64,6 +67,7 @@ const PEER: Peer = Peer {
     timestamps: false,
     window: 60_000,
     window_shift: None,
+    ecn: false,
 };
 const PEER_WITHOUT_SACK: Peer = Peer {
     sack: false,
@@ -88,6 +92,8 @@ struct Segment {
     payload_bytes: usize,
     /// When the segment left whose timestamp is echoed; 0 is echoed without.
     echo: Option<Instant>,
+    /// Of its IP header.
+    ecn: Ecn,
 }
 
 /// A bare ACK of everything before `offset`.
@@ -100,6 +106,7 @@ fn ack(offset: i64) -> Segment {
         sack: SackBlocks::default(),
         payload_bytes: 0,
         echo: None,
+        ecn: Ecn::NotEct,
     }
 }
 
@@ -149,6 +156,14 @@ impl Segment {
         }
     }
 
+    /// A router marked its packet.
+    fn marked(self) -> Self {
+        Self {
+            ecn: Ecn::Ce,
+            ..self
+        }
+    }
+
     /// Adds a SACK block.
     fn sack(mut self, start: u32, end: u32) -> Self {
         self.sack.push(sequence(start), sequence(end));
@@ -191,6 +206,8 @@ struct Driver {
     now: Instant,
     /// Headers of everything that left.
     headers: Vec<TcpRepr>,
+    /// How each of them was cut.
+    framings: Vec<Framing>,
 }
 
 impl Driver {
@@ -213,6 +230,7 @@ impl Driver {
             peer,
             now: START,
             headers: Vec::new(),
+            framings: Vec::new(),
         }
     }
 
@@ -263,13 +281,17 @@ impl Driver {
 
     fn receive(&mut self, segment: Segment) -> Arrival {
         let repr = self.repr(segment);
-        self.receive_repr(&repr, segment.payload_bytes)
+        self.receive_packet(&repr, segment.ecn, segment.payload_bytes)
     }
 
     fn receive_repr(&mut self, repr: &TcpRepr, payload_bytes: usize) -> Arrival {
+        self.receive_packet(repr, Ecn::NotEct, payload_bytes)
+    }
+
+    fn receive_packet(&mut self, repr: &TcpRepr, ecn: Ecn, payload_bytes: usize) -> Arrival {
         let arrival = self
             .connection
-            .handle_segment(self.now, repr, payload_bytes);
+            .handle_segment(self.now, repr, ecn, payload_bytes);
         check_log(&self.connection);
         arrival
     }
@@ -294,13 +316,16 @@ impl Driver {
                 let claim = self.connection.claim(self.now, demand, range.end);
                 let admitted = self.connection.admit(&claim).expect("it was just claimed");
                 assert_eq!(admitted.range(), range);
-                self.transmit(admitted.range());
-                let (start, end) = (range.start.0, range.end.0);
-                sent.push(if is_retransmission {
-                    Sent::Again(start, end)
-                } else {
-                    Sent::New(start, end)
-                });
+                let mut rest = Some(admitted);
+                while let Some(admitted) = rest {
+                    let StreamRange { start, end } = self.transmit_frame(admitted);
+                    sent.push(if is_retransmission {
+                        Sent::Again(start.0, end.0)
+                    } else {
+                        Sent::New(start.0, end.0)
+                    });
+                    rest = self.connection.admit(&claim);
+                }
             } else if let Some(control) = self.connection.control() {
                 sent.push(self.transmit_control(control));
             } else {
@@ -310,8 +335,22 @@ impl Driver {
         }
     }
 
+    /// As much of these bytes as one frame may carry leaves.
+    fn transmit_frame(&mut self, admitted: Admitted) -> StreamRange {
+        let framing = self.connection.framing(&admitted);
+        let bytes = if framing.is_single {
+            u64::from(framing.segment_bytes)
+        } else {
+            u64::MAX
+        };
+        let range = admitted.beginning(bytes).range();
+        self.transmit(range);
+        range
+    }
+
     fn transmit(&mut self, range: StreamRange) {
         let admitted = Admitted::forged(range);
+        self.framings.push(self.connection.framing(&admitted));
         self.headers
             .push(self.connection.segment(self.now, &admitted));
         self.connection.on_transmitted(self.now, admitted);
@@ -319,6 +358,7 @@ impl Driver {
     }
 
     fn transmit_control(&mut self, control: Control) -> Sent {
+        self.framings.push(Framing::CONTROL);
         self.headers
             .push(self.connection.control_segment(self.now, control));
         self.connection.on_control_transmitted(self.now, control);
@@ -413,6 +453,7 @@ const OFFER: Offer = Offer {
     timestamp_shift: 0,
     segment_bytes: 1460,
     window: RECEIVE_WINDOW,
+    accepts_ecn: true,
 };
 
 fn tuple() -> FourTuple {
@@ -425,7 +466,11 @@ fn tuple() -> FourTuple {
 fn syn(peer: Peer) -> TcpRepr {
     TcpRepr {
         sequence: IRS,
-        flags: TcpFlags::SYN,
+        flags: if peer.ecn {
+            TcpFlags::SYN.union(ECN_SETUP)
+        } else {
+            TcpFlags::SYN
+        },
         options: TcpOptions {
             mss: Some(if peer.timestamps { 1012 } else { 1000 }),
             window_scale: peer.window_shift,

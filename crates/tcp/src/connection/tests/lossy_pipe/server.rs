@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use wire::TcpFlags;
+use wire::{Ecn, TcpFlags};
 
 use super::super::{ISS, OFFER, Peer, check_log, range, syn, tuple};
 use super::{Case, Packet, Pipe, START, millis};
@@ -40,6 +40,7 @@ impl Server {
             timestamps: case.timestamps,
             window: raw_window,
             window_shift: case.window_shift,
+            ecn: false,
         };
         // Loss is extreme here; the test is of retransmission, not of giving up.
         let config = Config {
@@ -84,7 +85,7 @@ impl Server {
         let text_bytes = usize::try_from(packet.range.bytes() - fin).unwrap();
         let arrival = self
             .connection
-            .handle_segment(now, &packet.header, text_bytes);
+            .handle_segment(now, &packet.header, Ecn::NotEct, text_bytes);
         if !arrival.text.is_empty() {
             // The request is answered at once, and room is made for the next.
             self.connection.set_receive_window(OFFER.window);
