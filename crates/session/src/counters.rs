@@ -59,6 +59,12 @@ counters! {
     wire_defense_frames,
     /// Segments that belonged to no connection, answered by a reset.
     tcp_refused_segments,
+    /// Segments that belonged to no connection, not answered: the limit of resets a second was reached.
+    tcp_reset_limited_count,
+    /// Challenge ACKs sent: answers to resets, SYNs and ACKs that may be forged (RFC 5961).
+    tcp_challenge_count,
+    /// Challenge ACKs not sent because the limit of a second was reached.
+    tcp_challenge_limited_count,
     /// SYNs accepted: a half-open connection was created.
     tcp_open_count,
     /// TCP handshakes completed.

@@ -15,6 +15,7 @@
 //! [`connection`], whose verbs are the interface.
 #![forbid(unsafe_code)]
 
+pub mod answer_limit;
 pub mod canary;
 pub mod congestion;
 pub mod connection;
@@ -33,6 +34,7 @@ pub mod time_wait;
 pub mod timer_queue;
 pub mod verdict;
 
+pub use answer_limit::{AnswerLimit, Answers};
 pub use canary::{Canary, Fault};
 pub use connection::{
     Admitted, Claim, Config, Connection, Control, Credit, Demand, Framing, State,

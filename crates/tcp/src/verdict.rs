@@ -85,6 +85,9 @@ pub struct Arrival {
     /// The last retransmission timeout was spurious, and its reduction of the window was undone
     /// (RFC 3522, RFC 5682).
     pub timeout_undone: bool,
+    /// The segment is to be answered by a challenge ACK (RFC 5961), if the host's limit permits another
+    /// one: see [`crate::Connection::send_challenge`].
+    pub challenge: bool,
     /// The peer echoed a mark of congestion, and the window was reduced (RFC 3168).
     pub reduced_by_echo: bool,
     /// What happens to the connection.
@@ -100,6 +103,7 @@ impl Arrival {
         peer_finished: false,
         acknowledged: false,
         timeout_undone: false,
+        challenge: false,
         reduced_by_echo: false,
         outcome: Outcome::Open,
         drop: None,

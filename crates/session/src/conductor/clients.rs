@@ -51,7 +51,7 @@ impl Conductor {
             }
             None => match self.accept_cookie(now, &tuple, received) {
                 Some(entry) => self.establish(now, arena, &entry, received),
-                None => self.refuse(received),
+                None => self.refuse(now, received),
             },
         }
     }
@@ -73,16 +73,16 @@ impl Conductor {
     ) {
         let Received { path, segment, .. } = received;
         if !self.is_open(segment.destination_port) {
-            self.refuse(received);
+            self.refuse(now, received);
             return;
         }
         if self.is_crowded(&tuple.peer) {
-            self.refuse_crowded(received);
+            self.refuse_crowded(now, received);
             return;
         }
         if self.clients.is_full() && self.evictable(now).is_none() {
             // A reset lets the client try another server at once; a dropped SYN would not.
-            self.refuse_overflow(received);
+            self.refuse_overflow(now, received);
             return;
         }
         if Some(segment.destination_port) == self.config.https_port && self.has_many_hellos() {
@@ -148,11 +148,11 @@ impl Conductor {
     }
 
     /// Refuses a client for which there is no room.
-    fn refuse_overflow(&mut self, received: &Received<'_>) {
+    fn refuse_overflow(&mut self, now: Instant, received: &Received<'_>) {
         self.counters.tcp_overflow_count += 1;
         let peer = SocketAddr::new(received.path.source, received.segment.source_port);
         self.warnings.note(Warning::ConnectionTableFull { peer });
-        self.refuse(received);
+        self.refuse(now, received);
     }
 
     /// Whether the peer's source has as many connections as it may have.
@@ -162,16 +162,22 @@ impl Conductor {
     }
 
     /// Refuses a client whose source has too many connections.
-    fn refuse_crowded(&mut self, received: &Received<'_>) {
+    fn refuse_crowded(&mut self, now: Instant, received: &Received<'_>) {
         self.counters.tcp_source_refused_count += 1;
-        self.refuse(received);
+        self.refuse(now, received);
     }
 
-    /// Answers a segment of no connection by a reset, unless the segment is itself a reset.
-    fn refuse(&mut self, received: &Received<'_>) {
-        if let Some(reset) = reset_for(&received.segment, received.payload.len()) {
+    /// Answers a segment of no connection by a reset, unless the segment is itself a reset, or the limit
+    /// of resets is reached.
+    fn refuse(&mut self, now: Instant, received: &Received<'_>) {
+        let Some(reset) = reset_for(&received.segment, received.payload.len()) else {
+            return;
+        };
+        if self.resets.take(now) {
             self.counters.tcp_refused_segments += 1;
             self.answer_segment(&received.path.reply_route(), &reset);
+        } else {
+            self.counters.tcp_reset_limited_count += 1;
         }
     }
 
@@ -189,6 +195,11 @@ impl Conductor {
         match (entry.half_open).handle_segment(segment, received.payload.len()) {
             HalfOpenVerdict::Ignore => {}
             HalfOpenVerdict::RetransmitSynAck => self.retransmit_syn_ack(now, index, received),
+            HalfOpenVerdict::Challenge if self.challenges.take(now) => {
+                self.counters.tcp_challenge_count += 1;
+                self.retransmit_syn_ack(now, index, received);
+            }
+            HalfOpenVerdict::Challenge => self.counters.tcp_challenge_limited_count += 1,
             HalfOpenVerdict::Forget => self.remove_half_open(index),
             HalfOpenVerdict::Establish => {
                 self.remove_half_open(index);
@@ -199,7 +210,7 @@ impl Conductor {
                 // one by this entry.
                 let tuple = entry.half_open.tuple();
                 let Some(entry) = self.accept_cookie(now, &tuple, received) else {
-                    self.refuse(received);
+                    self.refuse(now, received);
                     return;
                 };
                 self.remove_half_open(index);
@@ -218,14 +229,14 @@ impl Conductor {
     ) {
         let tuple = entry.half_open.tuple();
         if self.is_crowded(&tuple.peer) {
-            self.refuse_crowded(received);
+            self.refuse_crowded(now, received);
             return;
         }
         if self.clients.is_full() {
             // A client whose request came in this batch is not idle.
             self.end_batch(now);
             let Some(idlest) = self.evictable(now) else {
-                self.refuse_overflow(received);
+                self.refuse_overflow(now, received);
                 return;
             };
             self.evict(now, arena, idlest);
@@ -336,7 +347,7 @@ impl Conductor {
         match entry.handle_segment(now, &received.segment, received.payload.len()) {
             TimeWaitVerdict::Ignore => {}
             TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&route, &ack),
-            TimeWaitVerdict::Reset => self.refuse(received),
+            TimeWaitVerdict::Reset => self.refuse(now, received),
             // A cookie could not begin beyond the old sequence numbers: the client's TCP sends
             // its SYN again.
             TimeWaitVerdict::Reopen { .. } if self.half_opens.is_full() => {
@@ -375,6 +386,14 @@ impl Conductor {
             self.counters.tcp_next_hop_change_count += 1;
         }
         self.counters.tcp_spurious_timeout_count += u64::from(arrival.timeout_undone);
+        if arrival.challenge {
+            if self.challenges.take(now) {
+                client.tcp.send_challenge(now);
+                self.counters.tcp_challenge_count += 1;
+            } else {
+                self.counters.tcp_challenge_limited_count += 1;
+            }
+        }
         self.counters.tcp_ecn_reduction_count += u64::from(arrival.reduced_by_echo);
         client.read_waits = None;
         let text = payload.get(arrival.text).unwrap_or_default();

@@ -22,7 +22,9 @@ use std::rc::Rc;
 use clock::Instant;
 use memory::Arena;
 use record::Sealer;
-use tcp::{Credit, HalfOpen, Listener, SynCookies, Table, TimeWaitTable, TimerQueue};
+use tcp::{
+    AnswerLimit, Answers, Credit, HalfOpen, Listener, SynCookies, Table, TimeWaitTable, TimerQueue,
+};
 use wire::{Ecn, Path, Route, TcpRepr};
 
 use crate::address::Defense;
@@ -48,6 +50,14 @@ use crate::{ReadPlan, tls::Stage};
 const HALF_OPEN_MAX: u32 = 4096;
 /// Four-tuples in TIME-WAIT. Clients mostly close first, so most TIME-WAIT states are theirs.
 const TIME_WAIT_MAX: usize = 16_384;
+/// Challenge ACKs a second on average (RFC 5961 s7), besides the limit of each connection. A client needs
+/// one only if it lost its state; a blind attacker provokes one with each guess. As many as Linux had
+/// until it left its limit to the connections.
+const CHALLENGES_PER_SECOND: u32 = 1000;
+/// Resets a second on average, for segments that belong to no connection: after a restart those of all
+/// clients, else scans and forged segments, whose answers go to somebody else. A client that gets none
+/// repeats its segment. FreeBSD sends 200.
+const RESETS_PER_SECOND: u32 = 1000;
 /// IP and TCP headers with timestamps, at most: what a frame loses of the segmentation limit.
 const PACKET_HEADER_BYTES_MAX: u64 = 40 + 32;
 
@@ -77,6 +87,10 @@ pub struct Conductor {
     listener: Listener,
     /// Answers SYNs while the half-open table is full.
     cookies: SynCookies,
+    /// Permits challenge ACKs, of all connections together.
+    challenges: AnswerLimit,
+    /// Permits resets for segments of no connection.
+    resets: AnswerLimit,
     /// New connections are accepted.
     is_listening: bool,
     table: Table,
@@ -145,6 +159,8 @@ impl Conductor {
             unix_seconds: config.unix_seconds_at_start,
             listener: Listener::new(listener_key),
             cookies: SynCookies::new(listener_key),
+            challenges: AnswerLimit::new(listener_key, Answers::Challenges, CHALLENGES_PER_SECOND),
+            resets: AnswerLimit::new(listener_key, Answers::Resets, RESETS_PER_SECOND),
             is_listening: true,
             table: Table::new(clients + half_opens + TIME_WAIT_MAX, table_key),
             half_opens: Slab::new(half_opens),

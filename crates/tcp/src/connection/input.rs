@@ -71,8 +71,7 @@ impl Connection {
         }
         if segment.flags.contains(TcpFlags::SYN) {
             // RFC 5961 s4.2: "irrespective of the sequence number, TCP MUST send an ACK".
-            self.challenge(now);
-            return Arrival::dropped(SegmentDrop::UnexpectedSyn);
+            return self.challenged(now, SegmentDrop::UnexpectedSyn);
         }
         if !segment.flags.contains(TcpFlags::ACK) {
             return Arrival::dropped(SegmentDrop::NoAck);
@@ -81,8 +80,7 @@ impl Connection {
         self.probes = 0;
         self.probe_due = false;
         let Ok(acknowledged) = self.process_ack(now, segment, payload_bytes) else {
-            self.challenge(now);
-            return Arrival::dropped(SegmentDrop::UnacceptableAck);
+            return self.challenged(now, SegmentDrop::UnacceptableAck);
         };
         self.receive.remember_timestamp(now, segment);
         let mut arrival = self.process_text(now, segment, payload_bytes);
@@ -100,7 +98,7 @@ impl Connection {
 
     /// First check failed. Retransmitted data means that our ACK was lost, so it is always answered.
     /// Other segments are answered at a bounded rate, because otherwise two desynchronised peers
-    /// could ACK each other forever.
+    /// could ACK each other forever; a SYN is challenged, whatever comes with it.
     fn refuse_sequence(
         &mut self,
         now: Instant,
@@ -115,14 +113,19 @@ impl Connection {
         };
         // RFC 7323 s3.2: a segment without timestamp is dropped silently. RFC 5961 s4.2: every SYN
         // is challenged, and a SYN of a client that lost its state may have no timestamp.
-        let silent = segment.flags.contains(TcpFlags::RST)
-            || (reason == SegmentDrop::MissingTimestamp && !segment.flags.contains(TcpFlags::SYN));
-        if !silent {
+        if segment.flags.contains(TcpFlags::RST) {
+            return Arrival::dropped(reason);
+        }
+        if segment.flags.contains(TcpFlags::SYN) {
+            return self.challenged(now, reason);
+        }
+        if reason != SegmentDrop::MissingTimestamp {
             let fin = segment.flags.contains(TcpFlags::FIN);
             if payload_bytes > 0 || fin {
                 self.acknowledgment = Acknowledgment::Now;
-            } else {
-                self.challenge(now);
+            } else if self.is_challenge_due(now) {
+                // A keep-alive, or an old ACK: one that the peer's own TCP sent.
+                self.send_challenge(now);
             }
         }
         Arrival::dropped(reason)
@@ -131,8 +134,7 @@ impl Connection {
     /// RFC 5961 s3.2: a reset is accepted only exactly at RCV.NXT.
     fn check_reset(&mut self, now: Instant, segment: &TcpRepr) -> Arrival {
         if segment.sequence != self.receive.nxt {
-            self.challenge(now);
-            return Arrival::dropped(SegmentDrop::InexactReset);
+            return self.challenged(now, SegmentDrop::InexactReset);
         }
         Arrival {
             outcome: Outcome::Closed(CloseReason::Reset),
@@ -140,15 +142,26 @@ impl Connection {
         }
     }
 
-    /// A challenge ACK, at a bounded rate (RFC 5961 s7).
-    fn challenge(&mut self, now: Instant) {
-        let due = self
-            .challenged_at
-            .is_none_or(|at| now.since(at) >= CHALLENGE_INTERVAL);
-        if due {
-            self.challenged_at = Some(now);
-            self.acknowledgment = Acknowledgment::Now;
+    /// A segment that an attacker may have forged: dropped, and to be answered by a challenge ACK at a
+    /// bounded rate (RFC 5961 s7). The genuine peer answers that with a reset at RCV.NXT, if it lost its
+    /// state.
+    fn challenged(&self, now: Instant, reason: SegmentDrop) -> Arrival {
+        Arrival {
+            challenge: self.is_challenge_due(now),
+            ..Arrival::dropped(reason)
         }
+    }
+
+    fn is_challenge_due(&self, now: Instant) -> bool {
+        let is_past = |at| now.since(at) >= CHALLENGE_INTERVAL;
+        self.challenged_at.is_none_or(is_past)
+    }
+
+    /// The last segment is answered by a challenge ACK: its [`Arrival::challenge`] is set, and the host's
+    /// limit permits another one.
+    pub fn send_challenge(&mut self, now: Instant) {
+        self.challenged_at = Some(now);
+        self.acknowledgment = Acknowledgment::Now;
     }
 
     /// Fifth check: the ACK field. `Err` if the ACK is not acceptable (RFC 5961 s5.2).

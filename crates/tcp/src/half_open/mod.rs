@@ -62,6 +62,9 @@ pub enum HalfOpenVerdict {
     Ignore,
     /// The SYN-ACK was lost: retransmit it.
     RetransmitSynAck,
+    /// The segment may be forged: answer with the same SYN-ACK, as a challenge ACK (RFC 5961 s4.2), if
+    /// the host's limit permits one.
+    Challenge,
     /// The handshake is complete; the segment goes on to the new connection.
     Establish,
     /// The peer reset the connection: remove it.
@@ -140,8 +143,11 @@ impl HalfOpen {
             };
         }
         if segment.flags.contains(TcpFlags::SYN) {
-            // A retransmitted SYN. A SYN with another number is challenged by the same SYN-ACK.
-            return HalfOpenVerdict::RetransmitSynAck;
+            return if start == -1 {
+                HalfOpenVerdict::RetransmitSynAck
+            } else {
+                HalfOpenVerdict::Challenge
+            };
         }
         if !segment.flags.contains(TcpFlags::ACK) {
             return HalfOpenVerdict::Ignore;
@@ -153,7 +159,7 @@ impl HalfOpen {
             || (start > 0 && start < i32::from(self.offer.window))
             || (start < 0 && payload_bytes > start.unsigned_abs() as usize);
         if !in_window || self.is_timestamp_wrong(segment.options.timestamps) {
-            return HalfOpenVerdict::RetransmitSynAck;
+            return HalfOpenVerdict::Challenge;
         }
         HalfOpenVerdict::Establish
     }

@@ -148,11 +148,11 @@ fn the_ack_must_lie_in_the_window() {
     );
     assert_eq!(
         state.handle_segment(&ack(1101, 0), 0),
-        HalfOpenVerdict::RetransmitSynAck
+        HalfOpenVerdict::Challenge
     );
     assert_eq!(
         state.handle_segment(&ack(100, 0), 1),
-        HalfOpenVerdict::RetransmitSynAck
+        HalfOpenVerdict::Challenge
     );
     assert_eq!(
         state.handle_segment(&ack(100, 0), 2),
@@ -184,6 +184,11 @@ fn a_retransmitted_syn_gets_another_syn_ack() {
         state.handle_segment(&syn(TcpOptions::default()), 0),
         HalfOpenVerdict::RetransmitSynAck
     );
+    let other = TcpRepr {
+        sequence: SeqNumber(99),
+        ..syn(TcpOptions::default())
+    };
+    assert_eq!(state.handle_segment(&other, 0), HalfOpenVerdict::Challenge);
 }
 
 #[test]
@@ -203,11 +208,11 @@ fn agreed_timestamps_must_be_there_and_not_older() {
     );
     assert_eq!(
         state.handle_segment(&stamped(49), 0),
-        HalfOpenVerdict::RetransmitSynAck
+        HalfOpenVerdict::Challenge
     );
     assert_eq!(
         state.handle_segment(&ack(101, 0), 0),
-        HalfOpenVerdict::RetransmitSynAck
+        HalfOpenVerdict::Challenge
     );
 }
 

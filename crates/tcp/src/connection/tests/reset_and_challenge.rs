@@ -1,6 +1,6 @@
 //! Resets, SYNs and other blind attacks (RFC 5961), and the limit on answers to them.
 
-use wire::{TcpFlags, Timestamps};
+use wire::{Ecn, TcpFlags, Timestamps};
 
 use super::Sent::Ack;
 use super::{Driver, PEER, Peer, RECEIVE_WINDOW, ack, millis};
@@ -93,6 +93,45 @@ fn challenges_are_limited_in_rate_whatever_provokes_them() {
             assert_eq!(driver.flush(), [Ack]);
         }
     }
+}
+
+/// The connection asks, the host's limit decides: what it refuses does not count.
+#[test]
+fn a_challenge_that_the_host_does_not_permit_is_asked_for_again() {
+    let mut driver = Driver::new();
+    let reset = driver.repr(ack(0).at(1).with(TcpFlags::RST));
+    let asks = |driver: &mut Driver| {
+        let (now, connection) = (driver.now, &mut driver.connection);
+        connection
+            .handle_segment(now, &reset, Ecn::NotEct, 0)
+            .challenge
+    };
+    assert!(asks(&mut driver) && asks(&mut driver));
+    assert_eq!(driver.flush(), []);
+    driver.connection.send_challenge(driver.now);
+    assert_eq!(driver.flush(), [Ack]);
+    assert!(!asks(&mut driver), "one in half a second");
+}
+
+/// A SYN may come with text and a FIN, and is no retransmission of them.
+#[test]
+fn a_syn_with_text_outside_the_window_is_limited_as_a_challenge() {
+    let mut driver = Driver::new();
+    let text = ack(0).at(-1000).text(100);
+    for segment in [text.with(TcpFlags::SYN), text.with(TcpFlags::SYN).fin()] {
+        driver.pass(CHALLENGE_INTERVAL);
+        driver.expect_drop(segment, SegmentDrop::OutOfWindow);
+        assert_eq!(driver.flush(), [Ack]);
+        driver.expect_drop(segment, SegmentDrop::OutOfWindow);
+        assert_eq!(driver.flush(), []);
+    }
+    driver.expect_drop(text, SegmentDrop::OutOfWindow);
+    driver.expect_drop(text, SegmentDrop::OutOfWindow);
+    assert_eq!(
+        driver.flush(),
+        [Ack],
+        "retransmitted text is always answered"
+    );
 }
 
 /// RFC 7323 s5.3 R1.

@@ -86,6 +86,9 @@ impl Server {
         let arrival = self
             .connection
             .handle_segment(now, &packet.header, Ecn::NotEct, text_bytes);
+        if arrival.challenge {
+            self.connection.send_challenge(now);
+        }
         if !arrival.text.is_empty() {
             // The request is answered at once, and room is made for the next.
             self.connection.set_receive_window(OFFER.window);
