@@ -106,6 +106,8 @@ counters! {
     /// Spurious retransmission timeouts (RFC 4015): no segment was lost, and the congestion window
     /// was restored.
     tcp_spurious_timeout_count,
+    /// Reductions of a congestion window that were undone because DSACKs showed that nothing was lost.
+    tcp_spurious_recovery_count,
     /// Segments without data that the link took: ACKs, FINs, probes.
     tcp_control_segments,
     /// Times the next hop of a connection changed to the source MAC of its client's segments.

@@ -21,6 +21,8 @@ pub enum Fault {
     NoSampleOfRetransmission,
     /// CUBIC counts application-limited time (RFC 9438 s5.8).
     PauseCounts,
+    /// The reduction of a recovery whose retransmissions were all needless is not undone (RFC 3708).
+    RecoveryNotUndone,
     /// Slow start does not end at ssthresh within one ACK (RFC 5681 s3.1).
     SlowStartOvershoots,
 }

@@ -85,6 +85,9 @@ pub struct Arrival {
     /// The last retransmission timeout was spurious, and its reduction of the window was undone
     /// (RFC 3522, RFC 5682).
     pub timeout_undone: bool,
+    /// DSACKs have shown that the retransmissions of the last loss event were needless, and its reduction
+    /// of the window was undone (RFC 3708).
+    pub loss_undone: bool,
     /// The segment is to be answered by a challenge ACK (RFC 5961), if the host's limit permits another
     /// one: see [`crate::Connection::send_challenge`].
     pub challenge: bool,
@@ -103,6 +106,7 @@ impl Arrival {
         peer_finished: false,
         acknowledged: false,
         timeout_undone: false,
+        loss_undone: false,
         challenge: false,
         reduced_by_echo: false,
         outcome: Outcome::Open,

@@ -190,6 +190,7 @@ scripts! {
     timeout_restarts_with_an_ack_of_new_data
     timeout_sends_the_oldest_segment
     timeout_slow_start
+    undo_by_dsack
     window_limits_what_is_in_flight
     window_of_an_old_segment
     window_of_ours

@@ -394,6 +394,7 @@ impl Conductor {
                 self.counters.tcp_challenge_limited_count += 1;
             }
         }
+        self.counters.tcp_spurious_recovery_count += u64::from(arrival.loss_undone);
         self.counters.tcp_ecn_reduction_count += u64::from(arrival.reduced_by_echo);
         client.read_waits = None;
         let text = payload.get(arrival.text).unwrap_or_default();

@@ -36,6 +36,8 @@ pub(super) struct Delivery {
     pub(super) advanced: bool,
     /// The peer reported bytes received twice (DSACK, RFC 2883).
     is_dsack: bool,
+    /// Those bytes, if they are of our stream.
+    duplicate: Option<StreamRange>,
     /// The peer says that packets were marked (ECE, RFC 3168). The window must not grow.
     is_echo: bool,
     /// Outstanding bytes before this ACK; the window grows only if it was in use.
@@ -49,6 +51,8 @@ struct Acknowledged {
     advanced: bool,
     /// It showed that the last retransmission timeout was spurious.
     timeout_undone: bool,
+    /// It showed that the retransmissions of the last loss event were needless.
+    loss_undone: bool,
     /// It had an echo of a mark, which reduced the window.
     reduced_by_echo: bool,
 }
@@ -89,6 +93,7 @@ impl Connection {
         }
         arrival.acknowledged = acknowledged.advanced;
         arrival.timeout_undone = acknowledged.timeout_undone;
+        arrival.loss_undone = acknowledged.loss_undone;
         arrival.reduced_by_echo = acknowledged.reduced_by_echo;
         if arrival.outcome == Outcome::Open {
             arrival.outcome = self.after_ack_of_fin(now);
@@ -225,6 +230,7 @@ impl Connection {
             outstanding_before: self.outstanding_bytes(),
             advanced: ack > self.send.una,
             is_dsack: self.is_dsack(segment, ack),
+            duplicate: self.reported_duplicate(segment, ack),
             is_echo: self.is_echo(segment),
             echoed_at: self.receive.echoed_at(now, segment),
             ..Delivery::default()
@@ -307,6 +313,16 @@ impl Connection {
         })
     }
 
+    /// The bytes of a DSACK.
+    fn reported_duplicate(&self, segment: &TcpRepr, ack: StreamOffset) -> Option<StreamRange> {
+        if !(self.sack_permitted && self.is_dsack(segment, ack)) {
+            return None;
+        }
+        let (start, end) = *segment.options.sack.as_slice().first()?;
+        let (start, end) = (self.send.offset_of(start)?, self.send.offset_of(end)?);
+        (start < end && end <= self.send.nxt).then(|| StreamRange::new(start, end))
+    }
+
     /// Updates the RTT estimate, detects losses, adjusts the congestion window and restarts the
     /// timers, in this order.
     fn apply_delivery(
@@ -334,7 +350,8 @@ impl Connection {
             self.progress_at = now;
         }
         let timeout_undone = self.check_spurious_timeout(ack, &delivery, duplicate);
-        self.end_recovery(ack);
+        let has_ended = self.end_recovery(ack);
+        let loss_undone = self.check_needless_resends(delivery.duplicate, has_ended);
         let has_new_loss = if self.sack_permitted {
             self.detect_losses(now, &delivery)
         } else {
@@ -348,6 +365,7 @@ impl Connection {
         Acknowledged {
             advanced: delivery.advanced,
             timeout_undone,
+            loss_undone,
             reduced_by_echo,
         }
     }
@@ -382,7 +400,10 @@ impl Connection {
         if self.recovery != RecoveryState::Open {
             return;
         }
-        if !self.is_reduced_for_this_window() {
+        if self.is_reduced_for_this_window() {
+            self.forget_loss();
+        } else {
+            self.record_loss();
             self.congestion.on_loss();
             self.note_reduction();
         }
@@ -431,21 +452,19 @@ impl Connection {
         is_lost
     }
 
-    /// Ends the recovery once everything is acknowledged that was outstanding when it began.
-    fn end_recovery(&mut self, ack: StreamOffset) {
+    /// Ends the recovery once everything is acknowledged that was outstanding when it began. Returns
+    /// whether it did.
+    fn end_recovery(&mut self, ack: StreamOffset) -> bool {
         match self.recovery {
             RecoveryState::Recovery { high, .. } if ack >= high => {
                 self.congestion.on_recovered();
-                self.rack.on_recovery_end();
-                self.recovery = RecoveryState::Open;
             }
-            RecoveryState::Loss { high } if ack >= high => {
-                self.rack.on_recovery_end();
-                self.recovery = RecoveryState::Open;
-                self.timeout_record = None;
-            }
-            _ => {}
+            RecoveryState::Loss { high } if ack >= high => self.timeout_record = None,
+            _ => return false,
         }
+        self.rack.on_recovery_end();
+        self.recovery = RecoveryState::Open;
+        true
     }
 
     /// Tells the controller, or rate reduction, what an ACK or RACK's timer brought. `has_new_loss`:
@@ -500,6 +519,7 @@ impl Connection {
             if self.recovery == RecoveryState::Open {
                 self.congestion.on_loss();
                 self.congestion.on_recovered();
+                self.forget_loss();
                 self.note_reduction();
             }
         } else if duplicate {

@@ -21,6 +21,7 @@ mod output;
 mod path;
 mod spurious;
 mod timers;
+mod undo;
 
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpOptions};
@@ -44,6 +45,7 @@ pub use path::PATH_REPORT_INTERVAL;
 use path::PathReport;
 use spurious::TimeoutRecord;
 use timers::{Acknowledgment, TailProbe, TimerKind};
+use undo::LossRecord;
 
 /// Least MSS we send with: the default for IPv4 of RFC 9293 s3.7.1. A smaller one, set by a peer or
 /// a router, would make us send one packet for every few bytes.
@@ -127,6 +129,8 @@ pub struct Connection {
     recover: Option<StreamOffset>,
     /// The last retransmission timeout, while it may turn out to be spurious.
     timeout_record: Option<TimeoutRecord>,
+    /// The last reduction for a loss, while it may turn out to be needless.
+    loss_record: Option<LossRecord>,
     /// The one of retransmission timeout, tail loss probe and zero-window probe that is running.
     retransmit: Option<(TimerKind, Instant)>,
     /// RACK's reordering timer.
@@ -210,6 +214,7 @@ impl Connection {
             duplicate_acks: 0,
             recover: None,
             timeout_record: None,
+            loss_record: None,
             retransmit: None,
             reordering: None,
             acknowledgment: Acknowledgment::None,
@@ -246,6 +251,9 @@ impl Connection {
             let idle = now.since(self.sent_at).as_nanos();
             // RFC 5681: idle for longer than the timeout, not for exactly as long.
             let timeouts = idle.saturating_sub(1) / self.rtt.timeout().as_nanos().max(1);
+            if timeouts > 0 {
+                self.forget_loss();
+            }
             self.congestion
                 .on_idle(u64::try_from(timeouts).unwrap_or(u64::MAX));
         }

@@ -421,6 +421,7 @@ impl Connection {
             );
             self.flight.on_retransmitted(now, range);
             self.record_resend(now);
+            self.record_resent_bytes(range);
             self.retransmitted_bytes += range.bytes();
         }
         self.sent_at = now;
@@ -482,6 +483,7 @@ impl Connection {
         } else {
             self.flight.on_retransmitted(now, fin);
             self.record_resend(now);
+            self.record_resent_bytes(fin);
         }
         self.on_data_left(now, was_out);
     }

@@ -10,8 +10,8 @@
 //!   of more retransmissions, so that the next ACK is of a segment that was sent once.
 //!
 //! Then cwnd and ssthresh are restored (RFC 4015), and the segments considered lost count as in
-//! flight again. Refused: undoing a timeout that fired during a recovery, whose loss was genuine;
-//! detection by DSACK (RFC 3708), which comes a round trip later.
+//! flight again. DSACKs show the same a round trip later: see [`super::undo`]. Refused: undoing a timeout
+//! that fired during a recovery, whose loss was genuine.
 
 use clock::Instant;
 
@@ -57,6 +57,7 @@ enum TimeoutVerdict {
 impl Connection {
     /// The timer fired outside a recovery; `before` is the state before it.
     pub(super) fn record_timeout(&mut self, before: Snapshot) {
+        self.record_loss();
         // If the timer is backed off already, there was no sample since it last fired: that timeout
         // was genuine, and a receiver that keeps no out-of-order data would drop F-RTO's new data.
         let is_first = !self.rtt.is_backed_off();
@@ -198,6 +199,7 @@ impl Connection {
         self.rack.forget_newest();
         self.recovery = RecoveryState::Open;
         self.timeout_record = None;
+        self.forget_loss();
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Trial {
     Pause,
     /// Loss, reordering, policers, buffers of any size.
     Rough,
+    /// Frames overtake each other by more than RACK waits for at first, and none is lost.
+    Reordered,
     /// A router that marks packets long before its buffer is full, and a receiver with ECN.
     Marked,
     /// A peer that answers for ever.
@@ -77,8 +79,9 @@ impl PathsPlan {
             45..=59 => Trial::Step,
             60..=74 => Trial::Thin,
             75..=84 => Trial::Pause,
-            85..=92 => Trial::Rough,
-            93..=96 => Trial::Marked,
+            85..=90 => Trial::Rough,
+            91..=93 => Trial::Reordered,
+            94..=96 => Trial::Marked,
             _ => Trial::Forever(conduct),
         };
         let mut plan = Self {
@@ -102,6 +105,7 @@ impl PathsPlan {
             Trial::Thin => plan.draw_thin(rng),
             Trial::Pause => plan.draw_pause(rng),
             Trial::Rough => plan.draw_rough(rng),
+            Trial::Reordered => plan.draw_reordered(rng),
             Trial::Marked => plan.draw_marked(rng),
             Trial::Forever(_) => plan.set_rtt(draw_millis(rng, 10..=400)),
         }
@@ -283,6 +287,17 @@ impl PathsPlan {
             self.receiver.ecn = true;
             self.forth.mark_bytes = self.forth.buffer_bytes / rng.range(2..=5);
         }
+    }
+
+    /// Up to two frames in a hundred are late by up to half of a round trip.
+    fn draw_reordered(&mut self, rng: &mut Rng) {
+        let rtt = draw_millis(rng, 40..=200);
+        self.draw_fast(rtt);
+        self.forth.reorder_ppm = rng.log_range(5_000..=20_000);
+        self.forth.reorder_delay = rtt / 2;
+        self.receiver.sack_blocks = 3;
+        self.receiver.reports_duplicates = true;
+        self.request(Duration::ZERO, rng.range(1_500_000..=3_000_000));
     }
 
     /// Slow start doubles what is in flight until the first echo arrives: the buffer has room for four

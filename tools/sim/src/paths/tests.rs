@@ -20,7 +20,7 @@ const SEEDS: u64 = 120;
 
 /// Each fault, a trial that shows it, the oracle that finds it, and within how many seeds of the
 /// trial.
-const FAULTS: [(Fault, Trial, &str, usize); 6] = [
+const FAULTS: [(Fault, Trial, &str, usize); 7] = [
     (Fault::TimeoutReducesTwice, Trial::Loss, "floor: ", 200),
     (Fault::TimeoutWithoutMargin, Trial::Thin, "learning: ", 20),
     (Fault::TimeoutNotUndone, Trial::Step, "step: ", 60),
@@ -31,6 +31,12 @@ const FAULTS: [(Fault, Trial, &str, usize); 6] = [
         20,
     ),
     (Fault::PauseCounts, Trial::Pause, "pause: ", 20),
+    (
+        Fault::RecoveryNotUndone,
+        Trial::Reordered,
+        "reordered: ",
+        20,
+    ),
     (Fault::SlowStartOvershoots, Trial::Loss, "ceiling: ", 200),
 ];
 
@@ -128,6 +134,7 @@ fn every_trial_is_drawn() {
         Trial::Thin,
         Trial::Pause,
         Trial::Rough,
+        Trial::Reordered,
         Trial::Marked,
         Trial::Forever(crate::abusive_peer::Conduct::Shut),
         Trial::Forever(crate::abusive_peer::Conduct::ShutAtFin),

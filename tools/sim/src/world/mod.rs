@@ -217,6 +217,11 @@ impl Canary {
             "a timeout in a recovery reduces ssthresh again (see --scenario paths)",
         ),
         (
+            "recovery-undo",
+            Self::Tcp(Fault::RecoveryNotUndone),
+            "needless recoveries are not undone (see --scenario paths)",
+        ),
+        (
             "timeout-margin",
             Self::Tcp(Fault::TimeoutWithoutMargin),
             "the RTO of a long path has no margin (see --scenario paths)",

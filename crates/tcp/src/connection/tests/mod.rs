@@ -14,6 +14,7 @@ mod ecn;
 mod established;
 mod keep_alive;
 mod lossy_pipe;
+mod needless_resends;
 mod pacing;
 mod packet_too_big;
 mod reset_and_challenge;

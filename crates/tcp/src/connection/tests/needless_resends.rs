@@ -1,0 +1,136 @@
+//! Recoveries and timeouts whose retransmissions were all needless (RFC 2883, RFC 3708).
+
+use wire::TcpFlags;
+
+use super::Sent::{Again, New};
+use super::{Driver, PEER, PEER_WITHOUT_SACK, Peer, ack, millis};
+use crate::congestion::Controller as _;
+use crate::recovery::RecoveryState;
+
+/// Ten segments are out, three behind the first have arrived, and it was sent again.
+fn resent(peer: Peer) -> Driver {
+    let mut driver = Driver::sending(peer, 100_000);
+    driver.pass(millis(100)).accept(ack(0).sack(1000, 4000));
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    assert_eq!(threshold(&driver), 7000);
+    driver
+}
+
+fn threshold(driver: &Driver) -> u64 {
+    driver.connection.congestion.threshold()
+}
+
+fn is_undone(driver: &Driver) -> bool {
+    let is_undone = threshold(driver) == u64::MAX;
+    assert!(!is_undone || driver.connection.recovery == RecoveryState::Open);
+    assert!(!is_undone || driver.window() >= 10_000);
+    is_undone
+}
+
+#[test]
+fn a_report_of_every_retransmission_undoes_the_reduction() {
+    // During the recovery, and after it.
+    for acknowledged in [4000, 10_000] {
+        let mut driver = resent(PEER);
+        driver.accept(ack(acknowledged));
+        assert!(!is_undone(&driver));
+        let arrival = driver.receive(ack(acknowledged).sack(0, 1000));
+        assert!(arrival.loss_undone && is_undone(&driver));
+        assert!(matches!(driver.flush()[0], New(10_000, _)));
+    }
+}
+
+#[test]
+fn a_retransmission_that_is_not_reported_was_needed() {
+    let mut driver = Driver::sending(PEER, 100_000);
+    let blocks = ack(0).sack(1000, 2000).sack(3000, 6000);
+    driver.pass(millis(100)).accept(blocks);
+    assert_eq!(driver.flush()[..2], [Again(0, 1000), Again(2000, 3000)]);
+    let arrival = driver.receive(ack(2000).sack(0, 1000).sack(3000, 9000));
+    assert!(!arrival.loss_undone && !is_undone(&driver));
+    driver.accept(ack(10_000));
+    assert!(!is_undone(&driver));
+    let arrival = driver.receive(ack(10_000).sack(2000, 2999));
+    assert!(!arrival.loss_undone, "a byte is missing");
+    let arrival = driver.receive(ack(10_000).sack(2999, 3000));
+    assert!(arrival.loss_undone && is_undone(&driver));
+}
+
+/// The network duplicated something else.
+#[test]
+fn a_report_of_bytes_that_were_sent_once_undoes_nothing() {
+    let mut driver = resent(PEER);
+    driver.accept(ack(4000));
+    for (start, end) in [(1000, 2000), (3000, 4000)] {
+        let arrival = driver.receive(ack(4000).sack(start, end));
+        assert!(!arrival.loss_undone && !is_undone(&driver));
+    }
+}
+
+#[test]
+fn a_segment_that_was_retransmitted_twice_undoes_nothing() {
+    let mut driver = resent(PEER);
+    driver.fire();
+    while driver.connection.timeouts == 0 {
+        driver.fire();
+    }
+    assert_eq!(driver.flush()[0], Again(0, 1000));
+    for _ in 0..2 {
+        let arrival = driver.pass(millis(10)).receive(ack(10_000).sack(0, 1000));
+        assert!(!arrival.loss_undone && !is_undone(&driver));
+    }
+}
+
+/// The disk was slower than the segments that had been overtaken.
+#[test]
+fn a_recovery_that_ends_before_anything_is_retransmitted_is_undone() {
+    for is_sent in [false, true] {
+        let mut driver = Driver::sending(PEER, 100_000);
+        driver.pass(millis(100)).accept(ack(0).sack(1000, 4000));
+        let claimed = driver.claim();
+        if is_sent {
+            driver.complete(claimed);
+        }
+        let arrival = driver.pass(millis(5)).receive(ack(10_000));
+        assert_eq!(arrival.loss_undone, !is_sent);
+        assert_eq!(is_undone(&driver), !is_sent);
+    }
+}
+
+#[test]
+fn a_timeout_is_undone_by_reports_too() {
+    // Without SACK nobody reports. The timer is backed off already, so F-RTO is not tried.
+    for (peer, undone) in [(PEER, true), (PEER_WITHOUT_SACK, false)] {
+        let mut driver = Driver::sending(peer, 10_000);
+        driver.connection.rtt.on_timeout();
+        while driver.connection.timeouts == 0 {
+            driver.fire();
+        }
+        assert_eq!(driver.flush(), [Again(0, 1000)]);
+        driver.pass(millis(5)).accept(ack(10_000));
+        assert!(!is_undone(&driver));
+        let arrival = driver.receive(ack(10_000).sack(0, 1000));
+        assert_eq!((arrival.loss_undone, is_undone(&driver)), (undone, undone));
+    }
+}
+
+/// What would be restored is no longer what the path is known to take.
+#[test]
+fn a_later_reduction_for_another_reason_stays() {
+    let mut driver = resent(Peer { ecn: true, ..PEER });
+    driver.accept(ack(10_000));
+    driver.flush();
+    driver.accept(ack(10_001).with(TcpFlags::ECE));
+    let arrival = driver.receive(ack(10_001).sack(0, 1000));
+    assert!(!arrival.loss_undone && !is_undone(&driver));
+}
+
+#[test]
+fn an_undo_withdraws_cwr() {
+    let mut driver = resent(Peer { ecn: true, ..PEER });
+    driver.accept(ack(4000));
+    driver.accept(ack(4000).sack(0, 1000));
+    assert!(is_undone(&driver));
+    driver.flush();
+    assert!(!driver.last_header().flags.contains(TcpFlags::CWR));
+}
