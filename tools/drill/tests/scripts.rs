@@ -94,12 +94,14 @@ scripts! {
     handshake_reset_of_a_half_open_connection
     handshake_segments_without_a_connection
     handshake_syn_ack_is_retransmitted
+    handshake_syn_ack_lost_twice
     handshake_syn_comes_again
     handshake_syn_twice_timeout
     handshake_three_way
     keepalive_is_answered
     keepalive_not_while_data_are_in_flight
     keepalive_probes_an_idle_peer
+    limited_transmit
     mtu_report_about_nothing_in_flight
     mtu_report_after_larger_packets_arrived
     mtu_report_below_the_least
@@ -191,6 +193,7 @@ scripts! {
     timeout_sends_the_oldest_segment
     timeout_slow_start
     undo_by_dsack
+    undo_needs_every_report
     window_limits_what_is_in_flight
     window_of_an_old_segment
     window_of_ours

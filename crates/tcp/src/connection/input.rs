@@ -38,8 +38,10 @@ pub(super) struct Delivery {
     is_dsack: bool,
     /// Those bytes, if they are of our stream.
     duplicate: Option<StreamRange>,
-    /// The peer says that packets were marked (ECE, RFC 3168). The window must not grow.
+    /// The peer says that packets were marked (ECE, RFC 3168).
     is_echo: bool,
+    /// It ended a fast recovery, whose last step set cwnd to ssthresh; its RecoveryPoint.
+    recovered: Option<StreamOffset>,
     /// Outstanding bytes before this ACK; the window grows only if it was in use.
     outstanding_before: u64,
 }
@@ -350,7 +352,12 @@ impl Connection {
             self.progress_at = now;
         }
         let timeout_undone = self.check_spurious_timeout(ack, &delivery, duplicate);
+        let recovery_point = match self.recovery {
+            RecoveryState::Recovery { high, .. } => Some(high),
+            RecoveryState::Open | RecoveryState::Loss { .. } => None,
+        };
         let has_ended = self.end_recovery(ack);
+        delivery.recovered = recovery_point.filter(|_| has_ended);
         let loss_undone = self.check_needless_resends(delivery.duplicate, has_ended);
         let has_new_loss = if self.sack_permitted {
             self.detect_losses(now, &delivery)
@@ -440,9 +447,7 @@ impl Connection {
             self.duplicate_acks += 1;
         }
         let partial = delivery.advanced && matches!(self.recovery, RecoveryState::Recovery { .. });
-        let third = self.duplicate_acks == DUPLICATE_THRESHOLD
-            && self.recovery == RecoveryState::Open
-            && self.recover.is_none_or(|recover| self.send.una > recover);
+        let third = self.duplicate_acks == DUPLICATE_THRESHOLD && self.is_duplicate_meaningful();
         let is_lost = third || partial;
         if is_lost {
             let flight_bytes = self.outstanding_bytes();
@@ -450,6 +455,13 @@ impl Connection {
             self.begin_recovery(flight_bytes);
         }
         is_lost
+    }
+
+    /// Whether duplicate ACKs show that segments left the network, and not that needless retransmissions
+    /// arrived (RFC 6582 s3.2, step 2).
+    pub(super) fn is_duplicate_meaningful(&self) -> bool {
+        self.recovery == RecoveryState::Open
+            && self.recover.is_none_or(|recover| self.send.una > recover)
     }
 
     /// Ends the recovery once everything is acknowledged that was outstanding when it began. Returns
@@ -490,9 +502,13 @@ impl Connection {
                     // RFC 3168 s6.1.2: no growth by an ACK with ECE.
                     return;
                 }
+                // RFC 6582 s3.2, step 3: what repaired the loss does not count for growth.
+                let counted = delivery
+                    .recovered
+                    .map_or(u64::MAX, |high| self.send.una.since(high));
                 self.congestion.on_ack(&AckEvent {
                     now,
-                    bytes: delivery.bytes,
+                    bytes: delivery.bytes.min(counted),
                     outstanding_bytes: delivery.outstanding_before,
                     rtt: self.rtt.smoothed().unwrap_or_default(),
                     sample: delivery.rtt,

@@ -191,6 +191,10 @@ impl Connection {
         let segment_bytes = half_open.segment_bytes();
         let mut congestion = Congestion::new(config.congestion, segment_bytes);
         congestion.plant(config.canary);
+        if half_open.has_timed_out_again() {
+            // One segment and slow start (RFC 5681 s3.1).
+            congestion.on_timeout_again();
+        }
         Self {
             config,
             tuple: half_open.tuple(),

@@ -7,7 +7,7 @@ use super::Connection;
 use super::timers::Acknowledgment;
 use crate::congestion::Controller as _;
 use crate::pacing::PacingRate;
-use crate::recovery::RecoveryState;
+use crate::recovery::{DUPLICATE_THRESHOLD, RecoveryState};
 use crate::send::Fin;
 use crate::stream::{StreamOffset, StreamRange};
 
@@ -172,7 +172,7 @@ impl Connection {
         let outstanding = self.outstanding_bytes();
         let segment = u64::from(self.segment_bytes);
         let window = self.congestion_window();
-        let mut credit = window.saturating_sub(outstanding);
+        let mut credit = (window + self.limited_transmit_bytes()).saturating_sub(outstanding);
         let is_probe = self.is_tail_probe_due();
         if outstanding == 0 || is_probe {
             // With nothing outstanding one segment may always be sent, because otherwise no ACK
@@ -205,6 +205,17 @@ impl Connection {
             window_bytes,
             quantum_bytes,
         })
+    }
+
+    /// Limited transmit (RFC 3042): the first two duplicate ACKs each permit a segment beyond cwnd, so
+    /// that a small window brings the third. With SACK what was SACKed is not outstanding, which comes to
+    /// the same.
+    fn limited_transmit_bytes(&self) -> u64 {
+        if self.sack_permitted || !self.is_duplicate_meaningful() {
+            return 0;
+        }
+        let duplicates = self.duplicate_acks.min(DUPLICATE_THRESHOLD - 1);
+        u64::from(duplicates) * u64::from(self.segment_bytes)
     }
 
     /// How fast the connection may send: by congestion control, once there is an RTT sample, and by

@@ -249,6 +249,12 @@ impl HalfOpen {
         self.answered_at.map(|at| now.since(at))
     }
 
+    /// Whether the SYN-ACK was retransmitted by its timer more than once. RFC 6928 s2 starts with one
+    /// segment then; after one timeout the round trip may just be longer than a second.
+    pub(crate) const fn has_timed_out_again(&self) -> bool {
+        self.retries > 1
+    }
+
     /// Whether the timer of the SYN-ACK fired.
     pub(crate) const fn has_timed_out(&self) -> bool {
         self.retries > 0

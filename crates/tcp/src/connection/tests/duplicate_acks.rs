@@ -1,8 +1,8 @@
 //! Losses with peers that do not speak SACK: RFC 6582.
 
 use super::Sent::{Again, New};
-use super::{Driver, PEER_WITHOUT_SACK, STAMPING_WITHOUT_SACK, ack, millis};
-use crate::congestion::Controller as _;
+use super::{Config, Driver, PEER_WITHOUT_SACK, Peer, STAMPING_WITHOUT_SACK, ack, millis};
+use crate::congestion::{CongestionControl, Controller as _};
 use crate::recovery::RecoveryState;
 
 fn sending() -> Driver {
@@ -21,8 +21,59 @@ fn duplicates(driver: &mut Driver, offset: i64, count: usize) {
 fn two_duplicates_are_reordering() {
     let mut driver = sending();
     duplicates(&mut driver, 0, 2);
-    assert_eq!(driver.flush(), []);
     assert_eq!(driver.connection.recovery, RecoveryState::Open);
+}
+
+/// RFC 3042: a segment of new data for each of the first two, and no more.
+#[test]
+fn the_first_two_duplicates_each_let_a_new_segment_leave() {
+    let mut driver = sending();
+    for (count, sent) in [(1, New(10_000, 11_000)), (2, New(11_000, 12_000))] {
+        duplicates(&mut driver, 0, 1);
+        assert_eq!(driver.connection.duplicate_acks, count);
+        assert_eq!(driver.flush(), [sent]);
+        assert_eq!(driver.window(), 10_000, "cwnd stays");
+    }
+    duplicates(&mut driver, 0, 1);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    // It was reordering: the window is full again.
+    let mut driver = sending();
+    duplicates(&mut driver, 0, 2);
+    driver.flush();
+    driver.connection.congestion.force_threshold(10_000);
+    driver.accept(ack(1000));
+    assert_eq!(driver.flush(), [], "11 are outstanding");
+}
+
+/// The peer's window is a limit, and new data is needed.
+#[test]
+fn duplicates_let_no_more_leave_than_the_peer_takes_or_is_queued() {
+    let small = Peer {
+        window: 10_500,
+        ..PEER_WITHOUT_SACK
+    };
+    for (peer, bytes) in [(small, 100_000), (PEER_WITHOUT_SACK, 10_000)] {
+        let mut driver = Driver::sending(peer, bytes);
+        driver.pass(millis(100));
+        duplicates(&mut driver, 0, 2);
+        assert_eq!(driver.flush(), []);
+    }
+}
+
+/// RFC 6582 s3.2, step 2: after a recovery they may answer needless retransmissions.
+#[test]
+fn duplicates_at_the_end_of_a_recovery_let_nothing_leave() {
+    for (acknowledgment, is_limited) in [(10_000, true), (10_001, false)] {
+        let mut driver = sending();
+        duplicates(&mut driver, 0, 3);
+        let _ = driver.flush();
+        driver.pass(millis(100)).accept(ack(10_000));
+        driver.flush();
+        driver.accept(ack(acknowledgment));
+        driver.flush();
+        duplicates(&mut driver, acknowledgment, 1);
+        assert_eq!(driver.flush().is_empty(), is_limited, "{acknowledgment}");
+    }
 }
 
 #[test]
@@ -113,6 +164,31 @@ fn a_partial_ack_resends_the_next_hole() {
     driver.pass(millis(100)).accept(ack(10_000));
     assert_eq!(driver.connection.recovery, RecoveryState::Open);
     assert!((7000..8000).contains(&driver.window()));
+}
+
+/// RFC 6582 s3.2, step 3: cwnd is ssthresh then. The ACK covers a window, which congestion avoidance would
+/// take for a round trip. What it covers beyond the recovery counts.
+#[test]
+fn the_ack_that_ends_a_recovery_does_not_let_the_window_grow() {
+    let unpaced = Config {
+        is_paced: false,
+        congestion: CongestionControl::Reno,
+        ..Config::default()
+    };
+    let mut driver = Driver::configured(PEER_WITHOUT_SACK, unpaced);
+    driver.append(100_000);
+    driver.flush();
+    driver.pass(millis(100));
+    duplicates(&mut driver, 0, 3);
+    driver.flush();
+    driver.pass(millis(100)).accept(ack(10_000));
+    assert_eq!(driver.window(), 5000);
+    assert_eq!(driver.flush(), [New(10_000, 15_000)]);
+    driver.pass(millis(100)).accept(ack(14_999));
+    assert_eq!(driver.window(), 5000);
+    driver.flush();
+    driver.accept(ack(15_000));
+    assert_eq!(driver.window(), 6000, "a window was acknowledged since");
 }
 
 /// RFC 6582 s3.2, step 2: after a timeout, duplicates come from what was resent needlessly.

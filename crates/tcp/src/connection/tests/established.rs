@@ -8,6 +8,7 @@ use super::{
     Config, Connection, Credit, Driver, INITIAL_WINDOW, IRS, MSS, OFFER, PEER, Peer,
     RECEIVE_WINDOW, RTO, START, ack, millis, peer_stamp, sequence, syn, tuple,
 };
+use crate::congestion::Controller as _;
 use crate::connection::State;
 use crate::half_open::HalfOpen;
 
@@ -48,6 +49,21 @@ fn a_repeated_syn_ack_gives_no_sample() {
         Some(now + millis(3000)),
         "RFC 6298 s5.7"
     );
+}
+
+/// RFC 6928 s2: one segment if the SYN-ACK was lost more than once.
+#[test]
+fn a_syn_ack_that_was_lost_twice_leaves_one_segment() {
+    for (timeouts, segments) in [(0, 10), (1, 10), (2, 1), (3, 1)] {
+        let mut half_open = HalfOpen::new(Instant::ZERO, tuple(), &syn(PEER), OFFER);
+        for _ in 0..timeouts {
+            assert!(half_open.handle_timeout(half_open.deadline()));
+        }
+        let now = half_open.deadline();
+        let connection = Connection::new(Config::default(), &half_open, now, 60_000);
+        assert_eq!(connection.congestion_window(), segments * MSS);
+        assert_eq!(connection.congestion.threshold(), u64::MAX, "slow start");
+    }
 }
 
 #[test]

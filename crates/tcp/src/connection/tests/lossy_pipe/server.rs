@@ -162,8 +162,11 @@ impl Server {
             let segment = u64::from(self.connection.segment_bytes());
             let is_within = if is_probe {
                 after <= window.max(before + segment)
-            } else {
+            } else if pipe.case.sack {
                 after <= window
+            } else {
+                // Limited transmit.
+                after <= window + 2 * segment
             };
             assert!(is_within, "{before} + {bytes} of {window}");
             if pipe.rng.chance(pipe.case.returned_per_mille) {
