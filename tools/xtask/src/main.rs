@@ -44,6 +44,8 @@ enum Command {
     },
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
     Lab(lab::LabOptions),
+    /// Runs the scripts of packetdrill, a program that is not ours, against our TCP
+    Packetdrill(packetdrill::command::Options),
     /// Runs the whole server on a virtual clock, seeded
     Sim {
         /// Passed on to the simulator; try --help
@@ -66,6 +68,9 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run_command(options),
         Command::Drill { files } => drill::run_command(files),
         Command::Lab(options) => lab::run_command(options),
+        Command::Packetdrill(options) => {
+            packetdrill::command::run_command(options, &testbed::workspace_root())
+        }
         Command::Sim { arguments } => simulate::run_command(arguments),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),

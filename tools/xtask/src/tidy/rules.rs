@@ -40,7 +40,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 10] = [
+const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -67,7 +67,11 @@ const TOOL_ARROWS: [(&str, &[&str]); 10] = [
         "drill",
         &["clock", "http", "memory", "record", "session", "wire"],
     ),
-    ("xtask", &["bench", "drill", "sim", "testbed", "wire"]),
+    ("packetdrill", &["clock", "tcp", "wire"]),
+    (
+        "xtask",
+        &["bench", "drill", "packetdrill", "sim", "testbed", "wire"],
+    ),
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
