@@ -7,9 +7,9 @@ const EXPLAINED: &[(&str, &str)] = &[
     ("cubic/cubic-bulk-166k.pkt", HYSTART),
     (
         "cubic/cubic-hystart-delay-min-rtt-jumps-downward.pkt",
-        HYSTART,
+        IN_USE,
     ),
-    ("cubic/cubic-hystart-delay-rtt-jumps-upward.pkt", HYSTART),
+    ("cubic/cubic-hystart-delay-rtt-jumps-upward.pkt", IN_USE),
     (
         "cwnd_moderation/cwnd-moderation-ecn-enter-cwr-no-moderation-700.pkt",
         "ECN is not agreed",
@@ -29,8 +29,8 @@ const EXPLAINED: &[(&str, &str)] = &[
     ),
     (
         "fast_retransmit/fr-4pkt-fack-last-mss.pkt",
-        "RACK waits a quarter of the least round trip, 25 ms (RFC 8985 s6.2, step 4); Linux's timer \
-         takes 40.",
+        "RACK waits a quarter of the least round trip, 25 ms (RFC 8985 s6.2, step 4); the script \
+         expects 40.",
     ),
     (
         "limited_transmit/limited-transmit-no-sack.pkt",
@@ -65,7 +65,7 @@ const HYSTART: &str = "HyStart++ (RFC 9406) slows growth down to a quarter where
      window, or ends it at another window.";
 
 const IN_USE: &str = "Whether half of the window was in use is judged by what was outstanding before each ACK. Linux takes \
-     the most of the round trip, so that the last ACKs of a flight with nothing behind it let its \
+     the most of the round trip, as RFC 7661's pipeACK does, so that the last ACKs of a flight with nothing behind it let its \
      window grow, too.";
 
 /// The explanation of a script's failure.
