@@ -9,10 +9,10 @@
 //! log of transmissions has at most [`flight::ENTRIES_MAX`] entries and grows as needed.
 //!
 //! Reading first: RFC 9293 (TCP), 5961 (blind attacks), 6298 (RTO), 7323 (timestamps, PAWS, window
-//! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 3522, 3708,
-//! 4015 and 5682 (spurious timeouts and recoveries), 9937
-//! (rate reduction), 9438 (CUBIC), 9406 (HyStart++), 6928 (initial window), 5927 (ICMP attacks),
-//! 6528 (initial sequence numbers), 3168 (ECN), 4987 (SYN floods), 6191 (TIME-WAIT). Then
+//! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 3522, 3708, 4015 and 5682 (spurious timeouts and
+//! recoveries), 9937 (rate reduction), 9438 (CUBIC), 9406 (HyStart++), draft-ietf-ccwg-bbr (BBR),
+//! 6928 (initial window), 5927 (ICMP attacks), 6528 (initial sequence numbers), 3168 (ECN), 4987 (SYN
+//! floods), 6191 (TIME-WAIT). Then
 //! [`connection`], whose verbs are the interface.
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ pub mod answer_limit;
 pub mod canary;
 pub mod congestion;
 pub mod connection;
+pub mod delivery_rate;
 pub mod flight;
 pub mod half_open;
 pub mod listener;

@@ -49,6 +49,12 @@ impl PacingRate {
         Self::Limited(u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN))
     }
 
+    /// `rate` bytes a second, or the least there is.
+    #[must_use]
+    pub fn limited(rate: u64) -> Self {
+        Self::Limited(rate.max(RATE_MIN))
+    }
+
     /// The lesser of this rate and `most` bytes a second.
     #[must_use]
     pub fn at_most(self, most: Option<u64>) -> Self {

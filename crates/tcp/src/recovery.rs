@@ -113,14 +113,15 @@ impl Rack {
             .min(smoothed)
     }
 
-    /// Marks transmissions that are lost by now. Returns their bytes, and the deadline of the next
-    /// one that is late but not yet lost (RFC 8985 s6.2, step 5).
+    /// Marks transmissions that are lost by now, and calls `on_lost` for each. Returns their bytes,
+    /// and the deadline of the next one that is late but not yet lost (RFC 8985 s6.2, step 5).
     pub fn detect(
         &self,
         now: Instant,
         flight: &mut Flight,
         rtt: &RttEstimator,
         context: RackContext,
+        mut on_lost: impl FnMut(&Transmission),
     ) -> (u64, Option<Instant>) {
         let Some(newest) = self.newest else {
             return (0, None);
@@ -133,6 +134,7 @@ impl Rack {
             }
             let deadline = entry.sent_at + wait;
             if deadline <= now {
+                on_lost(entry);
                 return true;
             }
             next = Some(next.map_or(deadline, |next| next.min(deadline)));
@@ -166,8 +168,8 @@ pub enum RecoveryState {
     Recovery {
         /// RecoveryPoint: SND.NXT when it began.
         high: StreamOffset,
-        /// The sending rate meanwhile.
-        reduction: RateReduction,
+        /// The sending rate meanwhile; `None`: the controller's window holds as before.
+        reduction: Option<RateReduction>,
     },
     /// The retransmission timer fired; slow start until `high` is acknowledged.
     Loss {
@@ -308,13 +310,16 @@ mod tests {
     #[test]
     fn an_earlier_transmission_is_lost_a_quarter_round_trip_later() {
         let (rack, mut flight, rtt, now) = second_arrives_first();
-        let (lost, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
+        let (lost, next) = rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {});
         // Deadline: sent at 0 + rtt 40 ms + 10 ms for reordering.
         assert_eq!((lost, next), (0, Some(Instant::from_millis(50))));
         let early = Instant::from_nanos(49_999_999);
-        assert_eq!(rack.detect(early, &mut flight, &rtt, CONTEXT).0, 0);
+        assert_eq!(rack.detect(early, &mut flight, &rtt, CONTEXT, |_| {}).0, 0);
         let due = Instant::from_millis(50);
-        assert_eq!(rack.detect(due, &mut flight, &rtt, CONTEXT), (1000, None));
+        assert_eq!(
+            rack.detect(due, &mut flight, &rtt, CONTEXT, |_| {}),
+            (1000, None)
+        );
         assert_eq!(
             flight.first().map(|entry| entry.state),
             Some(SegmentState::Lost)
@@ -329,11 +334,11 @@ mod tests {
             rack.on_delivered(now, entry, RTT)
         });
         assert_eq!(flight.sacked_bytes(), 2999);
-        assert_eq!(rack.detect(now, &mut flight, &rtt, CONTEXT).0, 0);
+        assert_eq!(rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {}).0, 0);
         flight.sack(range(3999, 4000), |entry| {
             rack.on_delivered(now, entry, RTT)
         });
-        assert_eq!(rack.detect(now, &mut flight, &rtt, CONTEXT).0, 1000);
+        assert_eq!(rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {}).0, 1000);
     }
 
     #[test]
@@ -350,7 +355,7 @@ mod tests {
         flight.sack(range(3000, 7000), |entry| {
             rack.on_delivered(later, entry, RTT)
         });
-        let (lost, next) = rack.detect(later, &mut flight, &rtt, CONTEXT);
+        let (lost, next) = rack.detect(later, &mut flight, &rtt, CONTEXT, |_| {});
         assert_eq!(lost, 0);
         assert_eq!(next, Some(now + RTT + RTT / 4));
     }
@@ -360,22 +365,22 @@ mod tests {
         let (mut rack, mut flight, rtt, now) = second_arrives_first();
         for una in [0, 500, 1999] {
             rack.on_dsack(StreamOffset(una), StreamOffset(2000 + una));
-            let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
+            let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {});
             assert_eq!(next, Some(Instant::from_millis(60)), "one round trip");
         }
         rack.on_dsack(StreamOffset(2000), StreamOffset(4000));
-        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
+        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {});
         assert_eq!(next, Some(Instant::from_millis(70)));
         for round in 2..40 {
             let una = StreamOffset(round * 2000);
             rack.on_dsack(una, una + 2000);
         }
-        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
+        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {});
         assert_eq!(next, Some(Instant::from_millis(80)), "srtt bounds the wait");
         for _ in 0..16 {
             rack.on_recovery_end();
         }
-        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT);
+        let (_, next) = rack.detect(now, &mut flight, &rtt, CONTEXT, |_| {});
         assert_eq!(next, Some(Instant::from_millis(50)));
     }
 

@@ -337,10 +337,12 @@ pub static KEYS: [Key; 37] = [
         kind: Kind::Other {
             unit: "string",
             default: "`\"cubic\"`",
-            range: "`cubic`, `reno`",
+            range: "`cubic`, `reno`, `bbr`",
         },
-        about: "How a connection's window grows, and how far a loss reduces it: CUBIC (RFC 9438) or \
-                Reno (RFC 5681), which takes less beside other traffic.",
+        about: "How a connection's window grows, and how far a loss reduces it: CUBIC (RFC 9438); Reno \
+                (RFC 5681), which takes less beside other traffic; or BBR version 3 \
+                (draft-ietf-ccwg-bbr), which keeps its rate on paths that lose 1 %, fills no large \
+                buffers, and needs `pacing`.",
     },
     Key::switch(
         "pacing",
@@ -353,7 +355,8 @@ pub static KEYS: [Key; 37] = [
         "ecn",
         "`true`",
         "Whether explicit congestion notification (RFC 3168) is used with clients that ask for it: routers \
-         can then mark packets instead of dropping them. As `tcp_ecn = 2` of Linux, its default.",
+         can then mark packets instead of dropping them. As `tcp_ecn = 2` of Linux, its default. With `congestion_control = \"bbr\"` it is never used: BBR answers no \
+         marks.",
     ),
     Key::number(
         &CONNECTION_RATE_MAX,

@@ -237,6 +237,8 @@ impl Settings {
         let congestion = file.congestion_control.take();
         let (congestion, origin) = keys.pick(None, congestion, "", "congestion_control");
         let congestion = parse_congestion(congestion.as_deref(), &origin)?;
+        let is_paced = file.pacing.unwrap_or(true);
+        check_pacing(congestion, is_paced, &origin)?;
         let replies = resolve_replies(&keys, args.cors, args.headers, &mut file)?;
         Ok(Self {
             path: args.path,
@@ -254,7 +256,7 @@ impl Settings {
             user: resolve_user(&keys, args.user, file.user.take())?,
             tcp: session::TcpConfig {
                 congestion,
-                is_paced: file.pacing.unwrap_or(true),
+                is_paced,
                 accepts_ecn: file.ecn.unwrap_or(true),
                 rate_max: keys
                     .limit_if_any(file.connection_rate_max, &config::CONNECTION_RATE_MAX)?,
@@ -739,9 +741,24 @@ fn parse_congestion(text: Option<&str>, origin: &Origin) -> Result<CongestionCon
     CongestionControl::from_name(name).ok_or_else(|| {
         Failure::refused(
             format!("{origin} {name}: unknown algorithm"),
-            "write cubic or reno",
+            "write cubic, reno or bbr",
         )
     })
+}
+
+/// An algorithm whose rate limits the sender needs pacing.
+fn check_pacing(
+    congestion: CongestionControl,
+    is_paced: bool,
+    origin: &Origin,
+) -> Result<(), Failure> {
+    if is_paced || !congestion.needs_pacing() {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        format!("{origin} {}: needs pacing", congestion.name()),
+        "write pacing = true, or cubic or reno",
+    ))
 }
 
 /// The library's name, or `auto`.

@@ -110,8 +110,30 @@ fn congestion_control_is_cubic_or_what_is_named() {
         assert_eq!(algorithm(&text), Ok(known));
     }
     assert_eq!(
-        algorithm("congestion_control = \"bbr\""),
-        Err("atlas.toml: congestion_control bbr: unknown algorithm; write cubic or reno".into())
+        algorithm("congestion_control = \"vegas\""),
+        Err(
+            "atlas.toml: congestion_control vegas: unknown algorithm; write cubic, reno or bbr"
+                .into()
+        )
+    );
+}
+
+#[test]
+fn bbr_without_pacing_is_refused() {
+    let with = |name: &str, pacing: bool| {
+        with_file(&format!(
+            "congestion_control = \"{name}\"\npacing = {pacing}"
+        ))
+        .map(|settings| settings.tcp.is_paced)
+    };
+    assert_eq!(with("bbr", true), Ok(true));
+    assert_eq!(with("reno", false), Ok(false));
+    assert_eq!(
+        with("bbr", false),
+        Err(
+            "atlas.toml: congestion_control bbr: needs pacing; write pacing = true, or cubic or reno"
+                .into()
+        )
     );
 }
 

@@ -117,8 +117,11 @@ impl Conductor {
 
     fn offer(&self, now: Instant, tuple: &FourTuple, received: &Received<'_>) -> Offer {
         let segment_bytes = self.segment_bytes(&received.path);
+        let tcp = &self.config.tcp;
         Offer {
-            accepts_ecn: self.config.tcp.accepts_ecn && received.ecn == Ecn::NotEct,
+            accepts_ecn: tcp.accepts_ecn
+                && tcp.congestion.answers_marks()
+                && received.ecn == Ecn::NotEct,
             ..self
                 .listener
                 .offer(now, tuple, segment_bytes, INPUT_BYTES_MAX)

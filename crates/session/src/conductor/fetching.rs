@@ -48,12 +48,14 @@ impl Conductor {
                     continue;
                 }
                 if !self.device_reads.has_room(device) {
+                    client.tcp.on_claim_delayed(now);
                     let is_new = self.device_reads.wait(device, index);
                     self.counters.session_device_capped_count += u64::from(is_new);
                     continue;
                 }
             }
             if plan.read.is_some() && arena.free_count() == 0 {
+                client.tcp.on_claim_delayed(now);
                 self.counters.session_slot_famine_count += 1;
                 self.warnings.note(Warning::SlotFamine);
                 self.readers.push_front(index);
@@ -62,6 +64,7 @@ impl Conductor {
             let cost = client.cost_of(&plan);
             let limits = &self.config.read_limits;
             if let Err(until) = client.read_budget.pay(now, cost, limits) {
+                client.tcp.on_claim_delayed(now);
                 client.read_waits = Some(until);
                 self.counters.session_read_deferred_count += 1;
                 self.update_queues_and_timers(now, index);

@@ -1,10 +1,15 @@
 //! Congestion control: how many bytes may be in the network (RFC 5681).
 //!
-//! A [`Controller`] alone owns cwnd and ssthresh. Loss detection tells it what happened: an ACK, the
-//! first loss of a round trip, the end of a recovery, a timeout. During a fast recovery the
-//! connection sends by rate reduction ([`crate::recovery`]), which aims for the controller's ssthresh
-//! and leaves its cwnd alone. Windows are in bytes.
+//! A [`Controller`] alone owns cwnd, ssthresh and the pacing rate. Loss detection tells it what
+//! happened: an ACK, the first loss of a round trip, the end of a recovery, a timeout. During a fast
+//! recovery the connection sends by rate reduction ([`crate::recovery`]), which aims for the
+//! controller's ssthresh and leaves its cwnd alone; not with BBR, whose cwnd holds then, too. Windows
+//! are in bytes.
+//!
+//! CUBIC and Reno learn from ACKs and losses. BBR has a model of the path and learns from samples of
+//! the delivery rate ([`crate::delivery_rate`]), which only its connections take.
 
+mod bbr;
 mod cubic;
 mod hystart;
 mod reno;
@@ -12,10 +17,12 @@ mod window;
 
 use clock::{Duration, Instant};
 
-use crate::canary::Canary;
+use bbr::Bbr;
 use cubic::Cubic;
 use reno::Reno;
 
+use crate::canary::Canary;
+use crate::delivery_rate::{LostTransmission, RateSample};
 use crate::pacing::PacingRate;
 use crate::stream::StreamOffset;
 
@@ -40,11 +47,13 @@ pub enum CongestionControl {
     Cubic,
     /// RFC 5681 with RFC 6582: one segment each round trip, half after a loss.
     Reno,
+    /// draft-ietf-ccwg-bbr: by a model of the path's rate and RTT.
+    Bbr,
 }
 
 impl CongestionControl {
     /// All there are.
-    pub const ALL: [Self; 2] = [Self::Cubic, Self::Reno];
+    pub const ALL: [Self; 3] = [Self::Cubic, Self::Reno, Self::Bbr];
 
     /// As Linux's `net.ipv4.tcp_congestion_control` spells it.
     #[must_use]
@@ -52,6 +61,7 @@ impl CongestionControl {
         match self {
             Self::Cubic => "cubic",
             Self::Reno => "reno",
+            Self::Bbr => "bbr",
         }
     }
 
@@ -60,6 +70,30 @@ impl CongestionControl {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|each| each.name() == name)
     }
+
+    /// Whether it depends on pacing: its rate is what limits the sender, not its window.
+    #[must_use]
+    pub const fn needs_pacing(self) -> bool {
+        matches!(self, Self::Bbr)
+    }
+
+    /// Whether it answers marks of routers as it answers losses, as RFC 3168 s6.1.2 asks of whoever
+    /// agrees on ECN. BBR's draft leaves that open.
+    #[must_use]
+    pub const fn answers_marks(self) -> bool {
+        !matches!(self, Self::Bbr)
+    }
+}
+
+/// What is known of a connection when its controller begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// SMSS, bytes.
+    pub segment_bytes: u16,
+    /// Both sides agreed on SACK.
+    pub has_sack: bool,
+    /// Differs from connection to connection, for decisions that are to differ.
+    pub seed: u32,
 }
 
 /// A cumulative acknowledgment outside a fast recovery. A SACK above a hole is none: it may turn out
@@ -93,17 +127,44 @@ pub struct Snapshot {
 
 /// The owner of one connection's cwnd and ssthresh.
 pub trait Controller {
-    /// cwnd, bytes, outside a fast recovery: one segment to [`WINDOW_BYTES_MAX`].
+    /// cwnd, bytes: one segment to [`WINDOW_BYTES_MAX`]. With [`Controller::reduces_by_rate`] it holds
+    /// outside a fast recovery only.
     fn window(&self) -> u64;
 
     /// ssthresh, bytes; `u64::MAX` before the first loss. A fast recovery aims for it.
     fn threshold(&self) -> u64;
+
+    /// Whether a fast recovery sends by rate reduction (RFC 9937).
+    fn reduces_by_rate(&self) -> bool {
+        true
+    }
+
+    /// Whether it needs samples of the delivery rate.
+    fn needs_samples(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps the flight below what the path would carry, so that samples of the delivery
+    /// rate are limited.
+    fn limits_itself(&self) -> bool {
+        false
+    }
 
     /// How fast to send while the round trip takes `rtt`.
     fn pacing_rate(&self, rtt: Duration) -> PacingRate;
 
     /// Bytes were acknowledged.
     fn on_ack(&mut self, ack: &AckEvent);
+
+    /// An ACK, in any state of a recovery, gave a sample. It comes after what the ACK shows to be
+    /// lost.
+    fn on_sample(&mut self, _: &RateSample) {}
+
+    /// A transmission is considered lost.
+    fn on_lost(&mut self, _: &LostTransmission) {}
+
+    /// Something will be sent after an idle time in which there was nothing to send.
+    fn on_restart(&mut self, _: Instant) {}
 
     /// The first loss of a round trip of data was detected: reduces ssthresh (RFC 5681 s3.2).
     fn on_loss(&mut self);
@@ -123,6 +184,9 @@ pub trait Controller {
     /// F-RTO's new data has shown that the timeout was genuine (RFC 5682 s2.1, step 3a).
     fn on_timeout_genuine(&mut self);
 
+    /// Everything that was in flight when the timer fired is acknowledged.
+    fn on_timeout_repaired(&mut self) {}
+
     /// What the next reduction will change.
     fn snapshot(&self) -> Snapshot;
 
@@ -141,21 +205,24 @@ pub trait Controller {
 }
 
 /// The controller of a connection: of the algorithm that its configuration names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Congestion {
     /// RFC 9438.
     Cubic(Cubic),
     /// RFC 5681.
     Reno(Reno),
+    /// draft-ietf-ccwg-bbr. Its model is larger than what the others need, who do not pay for it.
+    Bbr(Box<Bbr>),
 }
 
 impl Congestion {
     /// A controller with the initial window of RFC 6928.
     #[must_use]
-    pub fn new(algorithm: CongestionControl, segment_bytes: u16) -> Self {
+    pub fn new(algorithm: CongestionControl, start: Start) -> Self {
         match algorithm {
-            CongestionControl::Cubic => Self::Cubic(Cubic::new(segment_bytes)),
-            CongestionControl::Reno => Self::Reno(Reno::new(segment_bytes)),
+            CongestionControl::Cubic => Self::Cubic(Cubic::new(start.segment_bytes)),
+            CongestionControl::Reno => Self::Reno(Reno::new(start.segment_bytes)),
+            CongestionControl::Bbr => Self::Bbr(Box::new(Bbr::new(start))),
         }
     }
 
@@ -165,14 +232,25 @@ impl Congestion {
         match self {
             Self::Cubic(cubic) => cubic.force_threshold(bytes),
             Self::Reno(reno) => reno.force_threshold(bytes),
+            Self::Bbr(_) => unreachable!("BBR has no ssthresh"),
         }
     }
 
-    /// The same with a fault.
+    /// The same with a fault. None was ever BBR's.
     pub(crate) const fn plant(&mut self, canary: Canary) {
         match self {
             Self::Cubic(cubic) => cubic.plant(canary),
             Self::Reno(reno) => reno.plant(canary),
+            Self::Bbr(_) => {}
+        }
+    }
+
+    /// BBR's state, and its bandwidth in bytes a second.
+    #[cfg(test)]
+    pub(crate) fn bbr(&self) -> (String, u64) {
+        match self {
+            Self::Bbr(bbr) => bbr.state_and_bandwidth(),
+            Self::Cubic(_) | Self::Reno(_) => unreachable!("not BBR"),
         }
     }
 
@@ -182,6 +260,7 @@ impl Congestion {
         match self {
             Self::Cubic(cubic) => cubic.force_window(bytes),
             Self::Reno(reno) => reno.force_window(bytes),
+            Self::Bbr(bbr) => bbr.force_window(bytes),
         }
     }
 }
@@ -192,6 +271,7 @@ macro_rules! of_algorithm {
         match $self {
             Congestion::Cubic($controller) => $call,
             Congestion::Reno($controller) => $call,
+            Congestion::Bbr($controller) => $call,
         }
     };
 }
@@ -205,12 +285,36 @@ impl Controller for Congestion {
         of_algorithm!(self, controller => controller.threshold())
     }
 
+    fn reduces_by_rate(&self) -> bool {
+        of_algorithm!(self, controller => controller.reduces_by_rate())
+    }
+
+    fn needs_samples(&self) -> bool {
+        of_algorithm!(self, controller => controller.needs_samples())
+    }
+
+    fn limits_itself(&self) -> bool {
+        of_algorithm!(self, controller => controller.limits_itself())
+    }
+
     fn pacing_rate(&self, rtt: Duration) -> PacingRate {
         of_algorithm!(self, controller => controller.pacing_rate(rtt))
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {
         of_algorithm!(self, controller => controller.on_ack(ack));
+    }
+
+    fn on_sample(&mut self, sample: &RateSample) {
+        of_algorithm!(self, controller => controller.on_sample(sample));
+    }
+
+    fn on_lost(&mut self, lost: &LostTransmission) {
+        of_algorithm!(self, controller => controller.on_lost(lost));
+    }
+
+    fn on_restart(&mut self, now: Instant) {
+        of_algorithm!(self, controller => controller.on_restart(now));
     }
 
     fn on_loss(&mut self) {
@@ -231,6 +335,10 @@ impl Controller for Congestion {
 
     fn on_timeout_genuine(&mut self) {
         of_algorithm!(self, controller => controller.on_timeout_genuine());
+    }
+
+    fn on_timeout_repaired(&mut self) {
+        of_algorithm!(self, controller => controller.on_timeout_repaired());
     }
 
     fn snapshot(&self) -> Snapshot {

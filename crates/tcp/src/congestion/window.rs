@@ -24,7 +24,7 @@ pub(super) struct Window {
 }
 
 /// IW = min(10 * MSS, max(2 * MSS, 14,600)) (RFC 6928 s2).
-fn initial_bytes(segment_bytes: u64) -> u64 {
+pub(super) fn initial_bytes(segment_bytes: u64) -> u64 {
     let large = INITIAL_WINDOW_BYTES.max(2 * segment_bytes);
     large.min(INITIAL_WINDOW_SEGMENTS * segment_bytes)
 }

@@ -44,6 +44,8 @@ pub(super) struct Delivery {
     recovered: Option<StreamOffset>,
     /// Outstanding bytes before this ACK; the window grows only if it was in use.
     outstanding_before: u64,
+    /// The window was used up before this ACK.
+    is_window_limited: bool,
 }
 
 /// What an acceptable ACK field did.
@@ -214,6 +216,7 @@ impl Connection {
             && payload_bytes == 0
             && !segment.flags.contains(TcpFlags::FIN)
             && self.send.window() == window_before;
+        self.check_limited();
         let delivery = self.record_delivery(now, segment, ack);
         let acknowledged = self.apply_delivery(now, ack, delivery, is_duplicate);
         if self.send.window() == 0 {
@@ -230,6 +233,7 @@ impl Connection {
     fn record_delivery(&mut self, now: Instant, segment: &TcpRepr, ack: StreamOffset) -> Delivery {
         let mut delivery = Delivery {
             outstanding_before: self.outstanding_bytes(),
+            is_window_limited: self.is_window_limited(now),
             advanced: ack > self.send.una,
             is_dsack: self.is_dsack(segment, ack),
             duplicate: self.reported_duplicate(segment, ack),
@@ -238,6 +242,7 @@ impl Connection {
             ..Delivery::default()
         };
         let (rack, rtt_min) = (&mut self.rack, self.rtt.minimum());
+        let delivery_rate = &mut self.delivery_rate;
         let echoed_at = delivery.echoed_at;
         let timed_out_end = match self.recovery {
             RecoveryState::Loss { high } => high,
@@ -247,6 +252,9 @@ impl Connection {
         let mut largest_bytes = 0;
         let mut is_ambiguous = false;
         let mut on_delivered = |entry: &crate::flight::Transmission| {
+            if let Some(rate) = delivery_rate {
+                rate.on_delivered(now, entry);
+            }
             delivery.bytes += entry.end.since(entry.start);
             largest_bytes = entry.end.since(entry.start).max(largest_bytes);
             // RFC 8985 s6.2, step 2: an echo of a timestamp from before the retransmission means
@@ -362,7 +370,7 @@ impl Connection {
         let has_new_loss = if self.sack_permitted {
             self.detect_losses(now, &delivery)
         } else {
-            self.count_duplicates(&delivery, duplicate)
+            self.count_duplicates(now, &delivery, duplicate)
         };
         let reduced_by_echo = delivery.is_echo && self.on_echo();
         self.adjust_window(now, &delivery, has_new_loss);
@@ -393,7 +401,17 @@ impl Connection {
             segment_bytes: u64::from(self.segment_bytes),
         };
         let outstanding = self.outstanding_bytes();
-        let (lost, next) = self.rack.detect(now, &mut self.flight, &self.rtt, context);
+        let (delivery_rate, congestion) = (&mut self.delivery_rate, &mut self.congestion);
+        let on_lost = |entry: &crate::flight::Transmission| {
+            if let Some(rate) = delivery_rate
+                && let Some(lost) = rate.on_lost(now, entry)
+            {
+                congestion.on_lost(&lost);
+            }
+        };
+        let (lost, next) = self
+            .rack
+            .detect(now, &mut self.flight, &self.rtt, context, on_lost);
         self.reordering = next;
         if lost > 0 {
             self.begin_recovery(outstanding + delivery.arrived);
@@ -416,9 +434,10 @@ impl Connection {
         }
         self.pacer.on_loss();
         self.recover = Some(self.send.nxt);
+        let is_reduced = self.congestion.reduces_by_rate();
         self.recovery = RecoveryState::Recovery {
             high: self.send.nxt,
-            reduction: RateReduction::new(flight_bytes),
+            reduction: is_reduced.then(|| RateReduction::new(flight_bytes)),
         };
     }
 
@@ -442,7 +461,7 @@ impl Connection {
     /// is acknowledged than was sent when the timer fired, because they may answer needless
     /// retransmissions (RFC 6582 s3.2, step 2).
     /// Returns whether it considers a segment lost.
-    fn count_duplicates(&mut self, delivery: &Delivery, duplicate: bool) -> bool {
+    fn count_duplicates(&mut self, now: Instant, delivery: &Delivery, duplicate: bool) -> bool {
         if duplicate {
             self.duplicate_acks += 1;
         }
@@ -451,7 +470,10 @@ impl Connection {
         let is_lost = third || partial;
         if is_lost {
             let flight_bytes = self.outstanding_bytes();
-            self.flight.mark_head_lost(u64::from(self.segment_bytes));
+            let head = self.flight.mark_head_lost(u64::from(self.segment_bytes));
+            if let Some(head) = head {
+                self.sample_lost(now, &head);
+            }
             self.begin_recovery(flight_bytes);
         }
         is_lost
@@ -471,7 +493,10 @@ impl Connection {
             RecoveryState::Recovery { high, .. } if ack >= high => {
                 self.congestion.on_recovered();
             }
-            RecoveryState::Loss { high } if ack >= high => self.timeout_record = None,
+            RecoveryState::Loss { high } if ack >= high => {
+                self.congestion.on_timeout_repaired();
+                self.timeout_record = None;
+            }
             _ => return false,
         }
         self.rack.on_recovery_end();
@@ -479,12 +504,15 @@ impl Connection {
         true
     }
 
-    /// Tells the controller, or rate reduction, what an ACK or RACK's timer brought. `has_new_loss`:
+    /// Tells the controller and rate reduction what an ACK or RACK's timer brought. `has_new_loss`:
     /// it also showed that more was lost.
     fn adjust_window(&mut self, now: Instant, delivery: &Delivery, has_new_loss: bool) {
         let outstanding_bytes = self.outstanding_bytes();
         match &mut self.recovery {
-            RecoveryState::Recovery { reduction, .. } => {
+            RecoveryState::Recovery {
+                reduction: Some(reduction),
+                ..
+            } => {
                 reduction.on_progress(&RecoveryProgress {
                     delivered_bytes: delivery.arrived,
                     outstanding_bytes,
@@ -498,26 +526,30 @@ impl Connection {
                 let window_bytes = self.congestion.window();
                 self.pacer
                     .on_acknowledged(delivery.bytes, window_bytes, self.segment_bytes);
-                if delivery.is_echo {
-                    // RFC 3168 s6.1.2: no growth by an ACK with ECE.
-                    return;
+                // RFC 3168 s6.1.2: no growth by an ACK with ECE.
+                if !delivery.is_echo {
+                    self.grow_window(now, delivery);
                 }
-                // RFC 6582 s3.2, step 3: what repaired the loss does not count for growth.
-                let counted = delivery
-                    .recovered
-                    .map_or(u64::MAX, |high| self.send.una.since(high));
-                self.congestion.on_ack(&AckEvent {
-                    now,
-                    bytes: delivery.bytes.min(counted),
-                    outstanding_bytes: delivery.outstanding_before,
-                    rtt: self.rtt.smoothed().unwrap_or_default(),
-                    sample: delivery.rtt,
-                    acknowledged: self.send.una,
-                    sent: self.send.nxt,
-                });
             }
-            RecoveryState::Open | RecoveryState::Loss { .. } => {}
+            _ => {}
         }
+        self.sample_ack(now, delivery.is_window_limited);
+    }
+
+    fn grow_window(&mut self, now: Instant, delivery: &Delivery) {
+        // RFC 6582 s3.2, step 3: what repaired the loss does not count for growth.
+        let counted = delivery
+            .recovered
+            .map_or(u64::MAX, |high| self.send.una.since(high));
+        self.congestion.on_ack(&AckEvent {
+            now,
+            bytes: delivery.bytes.min(counted),
+            outstanding_bytes: delivery.outstanding_before,
+            rtt: self.rtt.smoothed().unwrap_or_default(),
+            sample: delivery.rtt,
+            acknowledged: self.send.una,
+            sent: self.send.nxt,
+        });
     }
 
     /// RFC 8985 s7.4: detects whether the tail loss probe repaired a loss.

@@ -19,6 +19,7 @@ mod ecn;
 mod input;
 mod output;
 mod path;
+mod sampling;
 mod spurious;
 mod timers;
 mod undo;
@@ -27,7 +28,8 @@ use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpOptions};
 
 use crate::canary::Canary;
-use crate::congestion::{Congestion, CongestionControl, Controller as _};
+use crate::congestion::{Congestion, CongestionControl, Controller as _, Start};
+use crate::delivery_rate::DeliveryRate;
 use crate::flight::Flight;
 use crate::half_open::HalfOpen;
 use crate::pacing::Pacer;
@@ -113,6 +115,8 @@ pub struct Connection {
     flight: Flight,
     rtt: RttEstimator,
     congestion: Congestion,
+    /// Samples of the delivery rate, if the controller needs them.
+    delivery_rate: Option<Box<DeliveryRate>>,
     pacer: Pacer,
     rack: Rack,
     recovery: RecoveryState,
@@ -189,7 +193,12 @@ impl Connection {
         }
         rtt.plant(config.canary);
         let segment_bytes = half_open.segment_bytes();
-        let mut congestion = Congestion::new(config.congestion, segment_bytes);
+        let start = Start {
+            segment_bytes,
+            has_sack: half_open.sack_permitted(),
+            seed: half_open.iss().0,
+        };
+        let mut congestion = Congestion::new(config.congestion, start);
         congestion.plant(config.canary);
         if half_open.has_timed_out_again() {
             // One segment and slow start (RFC 5681 s3.1).
@@ -208,6 +217,7 @@ impl Connection {
             receive: ReceiveState::new(irs_next, half_open.window(), timestamps),
             flight: Flight::default(),
             rtt,
+            delivery_rate: congestion.needs_samples().then(Box::default),
             congestion,
             pacer: Pacer::new(),
             rack: Rack::new(),
@@ -248,6 +258,7 @@ impl Connection {
     /// If the FIN was sent ([`Connection::has_sent_fin`]).
     pub fn append(&mut self, now: Instant, bytes: u64) {
         assert!(!self.has_sent_fin(), "nothing follows a FIN");
+        self.check_limited();
         let was_idle = self.flight.is_empty() && self.send.unclaimed_bytes() == 0;
         if was_idle {
             self.progress_at = now;
@@ -383,12 +394,16 @@ impl Connection {
         self.retransmitted_bytes
     }
 
-    /// cwnd, bytes: that of rate reduction during a fast recovery, else the controller's.
+    /// cwnd, bytes: that of rate reduction during a fast recovery that it governs, else the
+    /// controller's.
     #[must_use]
     pub fn congestion_window(&self) -> u64 {
         match &self.recovery {
-            RecoveryState::Recovery { reduction, .. } => reduction.window(),
-            RecoveryState::Open | RecoveryState::Loss { .. } => self.congestion.window(),
+            RecoveryState::Recovery {
+                reduction: Some(reduction),
+                ..
+            } => reduction.window(),
+            _ => self.congestion.window(),
         }
     }
 

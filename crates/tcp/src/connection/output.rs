@@ -61,6 +61,8 @@ pub struct Demand {
 pub struct Claim {
     range: StreamRange,
     is_retransmission: bool,
+    /// When it could be claimed.
+    since: Instant,
 }
 
 /// The part of a claim that must still be sent. Nothing else can be, and nothing twice:
@@ -85,6 +87,7 @@ pub struct Claim {
 #[must_use]
 pub struct Admitted {
     range: StreamRange,
+    since: Instant,
 }
 
 impl Admitted {
@@ -99,6 +102,7 @@ impl Admitted {
         let bytes = bytes.min(self.range.bytes());
         Self {
             range: StreamRange::new(self.range.start, self.range.start + bytes),
+            ..self
         }
     }
 }
@@ -109,14 +113,19 @@ impl Claim {
         Self {
             range,
             is_retransmission,
+            since: Instant::FAR_FUTURE,
         }
     }
 }
 
 #[cfg(test)]
 impl Admitted {
+    /// Of a disk without delay.
     pub(super) const fn forged(range: StreamRange) -> Self {
-        Self { range }
+        Self {
+            range,
+            since: Instant::FAR_FUTURE,
+        }
     }
 }
 
@@ -220,7 +229,7 @@ impl Connection {
 
     /// How fast the connection may send: by congestion control, once there is an RTT sample, and by
     /// [`super::Config::rate_max`].
-    fn pacing_rate(&self) -> PacingRate {
+    pub(super) fn pacing_rate(&self) -> PacingRate {
         let rate = match self.rtt.smoothed() {
             Some(rtt) if self.config.is_paced => self.congestion.pacing_rate(rtt),
             _ => PacingRate::Unlimited,
@@ -288,6 +297,7 @@ impl Connection {
         range: StreamRange,
         is_retransmission: bool,
     ) -> Claim {
+        self.check_restart(now);
         let rate = self.pacing_rate();
         self.pacer.on_claimed(now, range.bytes(), rate);
         if is_retransmission {
@@ -307,12 +317,17 @@ impl Connection {
             probe.is_due = false;
             probe.claimed = Some(range.start);
         }
-        if let RecoveryState::Recovery { reduction, .. } = &mut self.recovery {
+        if let RecoveryState::Recovery {
+            reduction: Some(reduction),
+            ..
+        } = &mut self.recovery
+        {
             reduction.on_sent(range.bytes());
         }
         Claim {
             range,
             is_retransmission,
+            since: self.demanded_since(now),
         }
     }
 
@@ -321,7 +336,9 @@ impl Connection {
         let Claim {
             range,
             is_retransmission,
+            since,
         } = claim;
+        self.on_claim_delayed(since);
         let rate = self.pacing_rate();
         self.pacer.on_returned(range.bytes(), rate);
         if is_retransmission {
@@ -329,7 +346,11 @@ impl Connection {
         } else if range.end == self.send.claimed {
             self.send.claimed = range.start.max(self.send.nxt);
         }
-        if let RecoveryState::Recovery { reduction, .. } = &mut self.recovery {
+        if let RecoveryState::Recovery {
+            reduction: Some(reduction),
+            ..
+        } = &mut self.recovery
+        {
             reduction.on_returned(range.bytes());
         }
         if let Some(probe) = &mut self.tail_probe
@@ -369,7 +390,8 @@ impl Connection {
             .intersection(unsent)
             .filter(|_| range.start <= self.send.nxt);
         let range = new.or_else(|| self.flight.claimed_within(range))?;
-        Some(Admitted { range })
+        let since = claim.since;
+        Some(Admitted { range, since })
     }
 
     /// How a frame that begins with these bytes is cut. Its header may belong to a part of them.
@@ -418,8 +440,8 @@ impl Connection {
     /// If they are neither claimed new data nor were sent before: they were admitted before the last
     /// segment or timeout.
     pub fn on_transmitted(&mut self, now: Instant, admitted: Admitted) {
-        let range = admitted.range;
-        let was_out = self.flight.in_flight_bytes() > 0;
+        let Admitted { range, since } = admitted;
+        let in_flight_before = self.flight.in_flight_bytes();
         if range.start == self.send.nxt {
             assert!(range.end <= self.send.claimed, "sent bytes were claimed");
             self.flight.push(now, range);
@@ -435,9 +457,10 @@ impl Connection {
             self.record_resent_bytes(range);
             self.retransmitted_bytes += range.bytes();
         }
+        self.sample_sent(now, since, in_flight_before);
         self.sent_at = now;
         self.on_segment_left();
-        self.on_data_left(now, was_out);
+        self.on_data_left(now, in_flight_before > 0);
     }
 
     /// The segment without data to send now, if any.
@@ -483,7 +506,7 @@ impl Connection {
     }
 
     fn on_fin_left(&mut self, now: Instant) {
-        let was_out = self.flight.in_flight_bytes() > 0;
+        let in_flight_before = self.flight.in_flight_bytes();
         let fin = StreamRange::new(self.send.end, self.send.end + 1);
         if self.send.fin == Fin::Queued {
             self.send.fin = Fin::Sent;
@@ -496,7 +519,8 @@ impl Connection {
             self.record_resend(now);
             self.record_resent_bytes(fin);
         }
-        self.on_data_left(now, was_out);
+        self.sample_sent(now, now, in_flight_before);
+        self.on_data_left(now, in_flight_before > 0);
     }
 
     /// Every segment carries our ACK.

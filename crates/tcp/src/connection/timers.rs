@@ -90,6 +90,7 @@ impl Connection {
     #[must_use]
     pub fn handle_timeout(&mut self, now: Instant) -> Outcome {
         let timed_out = Outcome::Closed(CloseReason::TimedOut);
+        self.check_limited();
         if let Acknowledgment::By(deadline) = self.acknowledgment
             && deadline <= now
         {
@@ -182,8 +183,9 @@ impl Connection {
             if self.apply_path_report(now) {
                 return true;
             }
-            let has_reneged = self.flight.expire();
             self.reduce_window_on_timeout();
+            self.sample_all_lost(now);
+            let has_reneged = self.flight.expire();
             self.rtt.on_timeout();
             if has_reneged {
                 self.timeout_record = None;
@@ -213,9 +215,10 @@ impl Connection {
                 self.pacer.on_loss();
             }
             #[cfg(feature = "canaries")]
-            RecoveryState::Recovery { reduction, .. }
-                if self.config.canary.is(Fault::TimeoutReducesTwice) =>
-            {
+            RecoveryState::Recovery {
+                reduction: Some(reduction),
+                ..
+            } if self.config.canary.is(Fault::TimeoutReducesTwice) => {
                 self.congestion.force_window(reduction.window());
                 self.congestion.on_timeout();
                 self.pacer.on_loss();

@@ -124,7 +124,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::{LossRecord, RESENT_RUNS_MAX, StreamRange};
-    use crate::congestion::{Congestion, CongestionControl, Controller as _};
+    use crate::congestion::{Congestion, CongestionControl, Controller as _, Start};
     use crate::stream::StreamOffset;
 
     fn range(start: u64, end: u64) -> StreamRange {
@@ -132,7 +132,12 @@ mod tests {
     }
 
     fn record() -> LossRecord {
-        LossRecord::new(Congestion::new(CongestionControl::Reno, 1000).snapshot())
+        let start = Start {
+            segment_bytes: 1000,
+            has_sack: true,
+            seed: 0,
+        };
+        LossRecord::new(Congestion::new(CongestionControl::Reno, start).snapshot())
     }
 
     #[test]

@@ -127,6 +127,12 @@ impl Flight {
         self.claimed_bytes
     }
 
+    /// Number of entries.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
     /// All entries in stream order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Transmission> {
         self.entries.iter()
@@ -224,18 +230,18 @@ impl Flight {
         bytes
     }
 
-    /// Marks the first `bytes` of the log as lost, for peers without SACK (RFC 6582 s3.2).
-    pub fn mark_head_lost(&mut self, bytes: u64) {
-        let Some(first) = self.entries.front().copied() else {
-            return;
-        };
+    /// Marks the first `bytes` of the log as lost, for peers without SACK (RFC 6582 s3.2). Returns
+    /// what is newly lost.
+    pub fn mark_head_lost(&mut self, bytes: u64) -> Option<Transmission> {
+        let first = self.entries.front().copied()?;
         if first.state != SegmentState::InFlight {
-            return;
+            return None;
         }
         if first.bytes() > bytes && self.split_at(first.start + bytes).is_err() {
-            return;
+            return None;
         }
         self.set_state(0, SegmentState::Lost);
+        self.entries.front().copied()
     }
 
     /// Marks the last `bytes` of the log as lost, so that they are retransmitted (RFC 8985 s7.3).

@@ -43,8 +43,8 @@ fn each_slip_in_a_setting_or_a_time_has_its_message() {
         ),
         ("block 1000", "\"block\" is a power of two, not 1000"),
         (
-            "congestion_control bbr",
-            "no congestion control is called \"bbr\"",
+            "congestion_control vegas",
+            "no congestion control is called \"vegas\"",
         ),
         (
             "+0 wait\nmss 1000",

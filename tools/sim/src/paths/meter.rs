@@ -44,6 +44,8 @@ pub(crate) struct LossReport {
     pub(crate) high: u64,
     /// When everything up to there was acknowledged.
     pub(crate) ended_at: Option<Instant>,
+    /// SND.NXT then.
+    pub(crate) sent: u64,
 }
 
 /// A segment with data that entered the path.
@@ -139,12 +141,14 @@ impl Meter {
         let ack = self.offset_of(segment.acknowledgment);
         self.marks.on_ack(ack, segment.flags);
         self.una = self.una.max(ack).min(self.nxt);
-        let una = self.una;
+        let (una, nxt) = (self.una, self.nxt);
         for (_, report) in &mut self.losses {
             if let Some(report) = report
                 && una >= report.high
+                && report.ended_at.is_none()
             {
-                report.ended_at.get_or_insert(now);
+                report.ended_at = Some(now);
+                report.sent = nxt;
             }
         }
     }
@@ -162,6 +166,7 @@ impl Meter {
                     resent_at: None,
                     high: nxt,
                     ended_at: None,
+                    sent: 0,
                 });
                 *again = (start, plan.again);
             }

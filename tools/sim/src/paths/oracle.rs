@@ -118,11 +118,14 @@ impl Bounds<'_> {
         )
     }
 
-    /// Per mille of the window that a loss leaves (RFC 9438 s4.6, RFC 5681 s3.1).
+    /// Per mille of the window that a loss leaves (RFC 9438 s4.6, RFC 5681 s3.1). BBR bounds its
+    /// flight to 0.7 BDP or more, and sends less 15 % of it while it does not probe; the window is two
+    /// BDPs, and so the flight that finds nothing else to limit it.
     const fn beta(&self) -> u64 {
         match self.plan.congestion {
             CongestionControl::Cubic => 700,
             CongestionControl::Reno => 500,
+            CongestionControl::Bbr => 297,
         }
     }
 
@@ -133,9 +136,11 @@ impl Bounds<'_> {
 
     /// When a loss event began the flight was W; so the window was no less. After everything of that
     /// time is acknowledged, slow start leads back to beta W, doubling each round trip, even after a
-    /// timeout. One loss event is one reduction (RFC 5681 s3.1).
+    /// timeout. One loss event is one reduction (RFC 5681 s3.1). BBR sends new data meanwhile, and may
+    /// have less than that left to send after it.
     fn floor(&self) -> Vec<Violation> {
         let mut found = Vec::new();
+        let ends = self.receiver.replies().last().map_or(0, |it| it.ends);
         for report in self.meter.losses() {
             let Some(ended_at) = report.ended_at else {
                 continue;
@@ -146,7 +151,8 @@ impl Bounds<'_> {
             let wanted = report.flight * self.beta() / 1000;
             // A segment or two of rounding, and the initial window needs no proof.
             let least = wanted.saturating_sub(3 * SEGMENT_BYTES);
-            if reached < least {
+            let has_more = ends.saturating_sub(report.sent) >= report.flight;
+            if reached < least && has_more {
                 found.push(format!(
                     "floor: flight {} at a loss, {reached} in {rounds} rounds after it, less than \
                      {least}",
@@ -160,9 +166,12 @@ impl Bounds<'_> {
     /// The greatest flight before the reduction is two thirds of the window or more: nothing else
     /// limits the sender, but that new data waits for credit of a third of the window. In the first
     /// round trips after the event the flight is at most beta times the window, and what congestion
-    /// avoidance adds.
+    /// avoidance adds. A loss alone does not reduce BBR's window.
     fn ceiling(&self) -> Vec<Violation> {
         let mut found = Vec::new();
+        if self.plan.congestion == CongestionControl::Bbr {
+            return found;
+        }
         for report in self.meter.losses() {
             let Some(ended_at) = report.ended_at else {
                 continue;
@@ -195,7 +204,7 @@ impl Bounds<'_> {
             .unwrap_or(1);
         let curve = match self.plan.congestion {
             CongestionControl::Cubic => u128::from(root * root) * 12 * avoided.as_millis() / 10_000,
-            CongestionControl::Reno => 0,
+            CongestionControl::Reno | CongestionControl::Bbr => 0,
         };
         let rounds = avoided.as_millis() / rtt.as_millis().max(1);
         let grown = u64::try_from(curve + rounds).unwrap_or(u64::MAX);
@@ -288,17 +297,22 @@ impl Bounds<'_> {
 
     /// The largest flight before the pause is what the path is known to take. After it the window may
     /// be that again, and grow from there as congestion avoidance does: a segment each round trip, and
-    /// CUBIC's curve, which is a small part of the window in a few round trips.
+    /// CUBIC's curve, which is a small part of the window in a few round trips. BBR's window is two
+    /// BDPs and what ACKs report at once, each of which the path has taken; its Startup is not over while
+    /// there is little to send, and goes on with the second round trip.
     fn pause(&self) -> Vec<Violation> {
         let replies = self.receiver.replies();
         let (Some(first), Some(last)) = (replies.first(), replies.last()) else {
             return Vec::new();
         };
         let known = self.meter.flight_max(self.plan.epoch, first.ended_at);
-        let rounds = 8;
+        let (rounds, halves) = match self.plan.congestion {
+            CongestionControl::Bbr => (1, 6),
+            CongestionControl::Cubic | CongestionControl::Reno => (8, 3),
+        };
         let until = last.asked_at + self.plan.rtt_max() * rounds;
         let reached = self.meter.flight_max(last.asked_at, until);
-        let most = known * 3 / 2 + u64::from(rounds) * SEGMENT_BYTES;
+        let most = known * halves / 2 + u64::from(rounds) * SEGMENT_BYTES;
         at_most("pause: flight after it", reached, most)
     }
 

@@ -86,7 +86,7 @@ impl PathsPlan {
         };
         let mut plan = Self {
             trial,
-            congestion: CongestionControl::ALL[usize::from(rng.chance(500))],
+            congestion: rng.pick(&CongestionControl::ALL),
             is_paced: rng.chance(700),
             segmentation_bytes_max: rng.pick(&[65_535, 65_535, 0]),
             forth: LegPlan::default(),
@@ -97,6 +97,7 @@ impl PathsPlan {
             epoch: Instant::ZERO,
             seed,
         };
+        plan.is_paced |= plan.congestion.needs_pacing();
         let rng = &mut rng;
         match trial {
             Trial::Steady => plan.draw_steady(rng),

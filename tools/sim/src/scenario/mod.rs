@@ -543,9 +543,14 @@ impl Scenario {
 
 /// What is configured rarely is in few runs.
 fn tcp_config(seed: u64) -> TcpConfig {
+    let congestion = match seed % 8 {
+        3 => CongestionControl::Reno,
+        7 => CongestionControl::Bbr,
+        _ => CongestionControl::Cubic,
+    };
     TcpConfig {
-        congestion: CongestionControl::ALL[usize::from(seed % 4 == 3)],
-        is_paced: seed % 5 != 4,
+        congestion,
+        is_paced: seed % 5 != 4 || congestion.needs_pacing(),
         rate_max: (seed % 7 == 6).then_some(1_000_000),
         ..TcpConfig::default()
     }

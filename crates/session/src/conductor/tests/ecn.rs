@@ -3,7 +3,7 @@
 use wire::{Ecn, TcpFlags, TcpOptions};
 
 use super::{Bench, Peer, config, peer_route};
-use crate::{Config, TcpConfig};
+use crate::{Config, CongestionControl, TcpConfig};
 
 const PEER_PORT: u16 = 1000;
 
@@ -30,10 +30,11 @@ fn asking(config: Config, ecn: Ecn) -> (Bench, Peer, bool) {
 }
 
 #[test]
-fn ecn_is_agreed_if_it_is_configured_and_the_syn_is_not_ect() {
-    let without = Config {
+fn ecn_is_agreed_if_it_is_configured_with_what_answers_marks_and_the_syn_is_not_ect() {
+    let with = |accepts_ecn, congestion| Config {
         tcp: TcpConfig {
-            accepts_ecn: false,
+            accepts_ecn,
+            congestion,
             ..config().tcp
         },
         ..config()
@@ -41,7 +42,9 @@ fn ecn_is_agreed_if_it_is_configured_and_the_syn_is_not_ect() {
     for (config, ecn, is_agreed) in [
         (config(), Ecn::NotEct, true),
         (config(), Ecn::Ect0, false),
-        (without, Ecn::NotEct, false),
+        (with(true, CongestionControl::Reno), Ecn::NotEct, true),
+        (with(true, CongestionControl::Bbr), Ecn::NotEct, false),
+        (with(false, CongestionControl::Cubic), Ecn::NotEct, false),
     ] {
         let (bench, _, was_agreed) = asking(config, ecn);
         assert_eq!(was_agreed, is_agreed);

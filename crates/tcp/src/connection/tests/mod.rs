@@ -6,6 +6,7 @@
 //! way into a test. Round trips take 100 ms, segments 1000 bytes, so most numbers can be read off.
 
 mod ack;
+mod bbr;
 mod closing;
 mod delayed_ack;
 mod demand;
