@@ -39,7 +39,8 @@ pub mod verdict;
 pub use answer_limit::{AnswerLimit, Answers};
 pub use canary::{Canary, Fault};
 pub use connection::{
-    Admitted, Claim, Config, Connection, Control, Credit, Demand, Framing, State,
+    Admitted, Claim, Config, CongestionState, Connection, ConnectionInfo, Control, Credit, Demand,
+    Framing, Limit, State,
 };
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;

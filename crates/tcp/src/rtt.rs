@@ -148,6 +148,18 @@ impl RttEstimator {
         self.smoothed
     }
 
+    /// RTTVAR; zero before the first sample.
+    #[must_use]
+    pub const fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    /// How often the RTO was doubled since the last sample.
+    #[must_use]
+    pub const fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
     /// Least RTT seen; `Duration::MAX` before the first sample.
     #[must_use]
     pub const fn minimum(&self) -> Duration {

@@ -11,11 +11,13 @@
 //!    [`Connection::on_transmitted`] is called once the segment was sent. Timers and RTT samples start here and not at the claim.
 //! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), also in two steps.
 //! 6. [`Connection::poll_timeout`]: when to call [`Connection::handle_timeout`].
+//! 7. [`Connection::count_limit`]: for [`Connection::info`], which may be asked at any time.
 //!
 //! `now` never decreases between calls. If the link is full, step 4 comes later.
 
 mod closing;
 mod ecn;
+mod info;
 mod input;
 mod output;
 mod path;
@@ -42,6 +44,8 @@ use crate::table::FourTuple;
 
 pub use closing::State;
 use ecn::EcnState;
+use info::Account;
+pub use info::{CongestionState, ConnectionInfo, Limit};
 pub use output::{Admitted, Claim, Control, Credit, Demand, Framing};
 pub use path::PATH_REPORT_INTERVAL;
 use path::PathReport;
@@ -172,9 +176,12 @@ pub struct Connection {
     arrived_segment_bytes: u16,
     /// When the last challenge ACK was sent (RFC 5961 s7).
     challenged_at: Option<Instant>,
-    /// Bytes sent more than once, for the counters.
-    retransmitted_bytes: u64,
+    /// What is kept for [`Connection::info`] alone.
+    account: Account,
 }
+
+/// Each connection that may ever be open takes this from start on.
+const _: () = assert!(size_of::<Connection>() <= 1280, "20 cache lines");
 
 impl Connection {
     /// The handshake is complete: `half_open` was acknowledged by a segment with this raw window.
@@ -247,7 +254,7 @@ impl Connection {
             path_report: None,
             arrived_segment_bytes: 0,
             challenged_at: None,
-            retransmitted_bytes: 0,
+            account: Account::new(now),
         }
     }
 
@@ -386,12 +393,6 @@ impl Connection {
     #[must_use]
     pub fn is_acknowledged_to(&self, acknowledgment: SeqNumber) -> bool {
         acknowledgment == self.send.sequence_of(self.send.una)
-    }
-
-    /// Bytes sent more than once.
-    #[must_use]
-    pub const fn retransmitted_bytes(&self) -> u64 {
-        self.retransmitted_bytes
     }
 
     /// cwnd, bytes: that of rate reduction during a fast recovery that it governs, else the

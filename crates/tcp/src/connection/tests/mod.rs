@@ -13,6 +13,7 @@ mod demand;
 mod duplicate_acks;
 mod ecn;
 mod established;
+mod info;
 mod keep_alive;
 mod lossy_pipe;
 mod needless_resends;
