@@ -19,11 +19,13 @@
 mod address;
 mod client;
 mod conductor;
+mod connection_trace;
 mod counters;
 mod device_reads;
 mod fetch;
 mod idle_list;
 mod input;
+mod listing;
 mod outbox;
 mod read_budget;
 mod request_log;
@@ -42,8 +44,10 @@ use wire::MacAddress;
 
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
 pub use conductor::Conductor;
+pub use connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
 pub use counters::Counters;
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
+pub use listing::{Activity, ListedConnection, PageLimits};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
 pub use tcp::Config as TcpConfig;
 pub use tcp::congestion::CongestionControl;

@@ -12,12 +12,12 @@ use tcp::{
 };
 use wire::{Ecn, SeqNumber, TcpFlags};
 
-use super::{Conductor, HalfOpenEntry, Received};
+use super::{Conductor, HalfOpenEntry, Received, observing};
 use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
-use crate::{TlsToken, Warning};
+use crate::{TlsToken, TraceEnd, Warning};
 
 /// A connection that has waited for a request for less than this is not closed to make room: a
 /// client opens a connection, or asks for the next segment of a video, a moment before it is used.
@@ -268,6 +268,7 @@ impl Conductor {
         self.counters.tcp_established_count += 1;
         self.counters.tcp_ecn_count += u64::from(uses_ecn);
         self.table.set(tuple, TableIndex::Connection(index));
+        self.begin_trace(now, index);
         self.handle_client_segment(now, arena, index, received);
     }
 
@@ -294,6 +295,7 @@ impl Conductor {
         let text = text.to_vec();
         let route = client.route;
         self.counters.tcp_evicted_count += 1;
+        self.end_trace(now, index, TraceEnd::Evicted);
         self.remove_client(arena, index);
         self.answer_with_text(&route, &last, &text);
         self.insert_time_wait(entry);
@@ -383,6 +385,8 @@ impl Conductor {
         } = *received;
         let progress_before = client.progress_at();
         let arrival = (client.tcp).handle_segment(now, &segment, ecn, payload.len());
+        let (trace, drop) = (&mut self.trace, arrival.drop);
+        observing::record_arrival(trace, now, client, &segment, payload.len(), drop);
         if let Some(reason) = arrival.drop {
             self.counters.tcp_drops[reason as usize] += 1;
         } else if client.follow_path(&path, &segment) {
@@ -418,7 +422,7 @@ impl Conductor {
         }
         match arrival.outcome {
             Outcome::Open => self.touched.push(index),
-            Outcome::Closed(reason) => self.forget_client(arena, index, reason),
+            Outcome::Closed(reason) => self.forget_client(now, arena, index, reason),
             Outcome::TimeWait => {
                 // The ACK of our FIN, in CLOSING, needs no answer (RFC 9293 s3.10.7.4).
                 let is_answered = !payload.is_empty() || segment.flags.contains(TcpFlags::FIN);
@@ -433,7 +437,7 @@ impl Conductor {
             return;
         };
         if let Outcome::Closed(reason) = client.tcp.handle_timeout(now) {
-            self.forget_client(arena, index, reason);
+            self.forget_client(now, arena, index, reason);
             return;
         }
         match client.client_timeout(&self.config) {
@@ -484,6 +488,7 @@ impl Conductor {
         let (route, reset) = (client.route, client.tcp.abort(now));
         self.counters.tcp_abort_count += 1;
         self.answer_segment(&route, &reset);
+        self.end_trace(now, index, TraceEnd::Aborted);
         self.remove_client(arena, index);
     }
 
@@ -499,12 +504,13 @@ impl Conductor {
         }
     }
 
-    fn forget_client(&mut self, arena: &mut Arena, index: u32, reason: CloseReason) {
+    fn forget_client(&mut self, now: Instant, arena: &mut Arena, index: u32, reason: CloseReason) {
         match reason {
             CloseReason::Finished => self.counters.tcp_finished_count += 1,
             CloseReason::Reset => self.counters.tcp_reset_count += 1,
             CloseReason::TimedOut => self.counters.tcp_timeout_count += 1,
         }
+        self.end_trace(now, index, reason.into());
         self.remove_client(arena, index);
     }
 
@@ -517,6 +523,7 @@ impl Conductor {
         let (entry, route) = (client.tcp.time_wait(now), client.route);
         let ack = entry.acknowledgment(now);
         self.counters.tcp_finished_count += 1;
+        self.end_trace(now, index, TraceEnd::Finished);
         self.remove_client(arena, index);
         self.insert_time_wait(entry);
         if is_answered {

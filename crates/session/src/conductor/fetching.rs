@@ -4,12 +4,12 @@ use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
 use tcp::{Claim, Credit};
 
-use super::Conductor;
+use super::{Conductor, observing};
 use crate::client::Client;
 use crate::device_reads::DeviceIndex;
 use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
 use crate::read_budget::ReadCost;
-use crate::{ReadError, ReadPlan, Warning};
+use crate::{ReadError, ReadPlan, TraceEvent, Warning};
 
 /// Bits of a client's index in a read's token.
 pub(super) const CLIENT_BITS: u32 = 24;
@@ -75,6 +75,15 @@ impl Conductor {
             let id = self.next_fetch;
             let claim = client.tcp.claim(now, demand, plan.range.end);
             let read = client.begin(id, plan, claim, index, slot);
+            if let Some(read) = &read {
+                observing::record(&mut self.trace, now, client, || TraceEvent::ReadBegun {
+                    range: plan.range,
+                    read_bytes: read.length_bytes,
+                    is_retransmission: plan.is_retransmission,
+                });
+            }
+            client.tcp.count_limit(now);
+            observing::record_state(&mut self.trace, now, client);
             match client.credit(now) {
                 Credit::Now(_) => self.readers.push(index),
                 Credit::From(at) => self.timers.set(index, at),
@@ -137,17 +146,25 @@ impl Conductor {
         let ReadToken { device, index, id } = untoken(token);
         self.device_reads.end(device);
         let waiting = self.clients.entry_mut(index).and_then(|client| {
-            let peer = client.tcp.tuple().peer;
+            let (tuple, is_traced) = (client.tcp.tuple(), client.is_traced);
             let fetch = client.fetches.iter_mut().find(|fetch| fetch.id == id);
-            fetch.map(|fetch| (peer, fetch))
+            fetch.map(|fetch| (tuple, is_traced, fetch))
         });
-        let Some((peer, fetch)) = waiting else {
+        let Some((tuple, is_traced, fetch)) = waiting else {
             self.counters.session_read_stale_count += 1;
             arena.release(result.map_or_else(|(slot, _)| slot, FilledSlot::into_free));
             return;
         };
+        let peer = tuple.peer;
+        let needed = fetch.plan.needed_bytes();
+        let is_whole = |slot: &FilledSlot| u64::from(slot.filled_bytes()) >= needed;
+        if is_traced && let Some(trace) = &mut self.trace {
+            let range = fetch.plan.range;
+            let is_filled = result.as_ref().is_ok_and(is_whole);
+            trace.record(now, &tuple, &TraceEvent::ReadEnded { range, is_filled });
+        }
         match result {
-            Ok(slot) if u64::from(slot.filled_bytes()) >= fetch.plan.needed_bytes() => {
+            Ok(slot) if is_whole(&slot) => {
                 fetch.state = FetchState::Ready(Some(Arrived {
                     slot,
                     is_sealed: false,

@@ -11,6 +11,7 @@ mod clients;
 mod fetching;
 mod frames;
 mod logging;
+mod observing;
 mod requests;
 mod tls;
 mod transmit;
@@ -136,6 +137,8 @@ pub struct Conductor {
     parts: Vec<http::Part>,
     /// Receives every request; `None`: requests are not logged.
     request_log: Option<Box<dyn RequestLog>>,
+    /// Receives what happens to the connections that it wants; `None`: none is traced.
+    trace: observing::Trace,
     /// Events that harmed clients since the last poll.
     warnings: PendingWarnings,
     next_serial: u32,
@@ -191,6 +194,7 @@ impl Conductor {
             text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             request_log: None,
+            trace: None,
             warnings: PendingWarnings::default(),
             next_serial: 0,
             next_fetch: 0,
@@ -356,6 +360,8 @@ impl Conductor {
         if client.wants_transmit() {
             self.writers.push(index);
         }
+        client.tcp.count_limit(now);
+        observing::record_state(&mut self.trace, now, client);
         self.idle.set(now, index, client.is_idle());
         let deadline = client.deadline(&self.config).into_iter().chain(paced_until);
         match deadline.min() {

@@ -2,12 +2,13 @@
 
 use clock::Instant;
 use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
+use tcp::StreamRange;
 
-use super::Conductor;
+use super::{Conductor, observing};
 use crate::client::{Awaiting, Client};
 use crate::input::HeadProgress;
 use crate::stream_map::{Layout, ObjectPlace};
-use crate::{LookupError, LookupPlan, LookupToken, Object};
+use crate::{LookupError, LookupPlan, LookupToken, Object, TraceEvent};
 
 impl Conductor {
     /// Parses the requests that arrived, until one needs a look-up or more bytes.
@@ -139,7 +140,11 @@ impl Conductor {
         let layout = client.layout(frame_bytes);
         let (text, parts) = (&self.text, &self.parts);
         let bytes = client.stream.push_reply(text, parts, object, layout);
+        let start = client.tcp.end();
         client.tcp.append(now, bytes);
+        observing::record(&mut self.trace, now, client, || TraceEvent::Queued {
+            range: StreamRange::new(start, start + bytes),
+        });
     }
 
     /// Has `write` answer the request at the start of the input, and queues what it wrote.

@@ -8,7 +8,7 @@ use memory::Arena;
 use tcp::{Framing, StreamRange};
 use wire::{Ecn, HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
 
-use super::Conductor;
+use super::{Conductor, observing};
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::fetch::{Fetch, FetchState};
@@ -43,6 +43,7 @@ impl Conductor {
                 config: &self.config,
                 counters: &mut self.counters,
                 identification: &mut self.identification,
+                trace: &mut self.trace,
                 sink: &mut *sink,
             };
             match sender.serve(client, arena) {
@@ -75,6 +76,7 @@ struct Sender<'a, 's> {
     config: &'a Config,
     counters: &'a mut Counters,
     identification: &'a mut u16,
+    trace: &'a mut observing::Trace,
     sink: &'a mut Sink<'s>,
 }
 
@@ -115,6 +117,8 @@ impl Sender<'_, '_> {
             }
             self.counters.tcp_control_segments += 1;
             client.tcp.on_control_transmitted(self.now, control);
+            let empty = StreamRange::new(client.tcp.sent(), client.tcp.sent());
+            observing::record_sent(self.trace, self.now, client, &segment, empty, false);
         }
         Ok(TransmitProgress::Done)
     }
@@ -154,7 +158,9 @@ impl Sender<'_, '_> {
                 }
             }
             client.tcp.on_transmitted(self.now, admitted);
-            self.count_data(range, client.tcp.retransmitted_bytes() > before);
+            let is_again = client.tcp.retransmitted_bytes() > before;
+            self.count_data(range, is_again);
+            observing::record_sent(self.trace, self.now, client, &segment, range, is_again);
         }
         Ok(TransmitProgress::Done)
     }

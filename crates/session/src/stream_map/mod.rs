@@ -356,6 +356,18 @@ impl StreamMap {
         (span.start <= offset).then_some(index)
     }
 
+    /// The first object of which bytes from `offset` on are queued.
+    pub(crate) fn first_object(&self, offset: StreamOffset) -> Option<ObjectHandle> {
+        let first = self.spans.partition_point(|span| span.end() <= offset);
+        let objects = self.spans.iter().skip(first);
+        objects
+            .filter_map(|span| match &span.source {
+                Source::Object { object, .. } => Some(object.handle),
+                Source::Text { .. } => None,
+            })
+            .next()
+    }
+
     /// The records of the run that holds `offset`, to seal some.
     pub(crate) fn records_mut(&mut self, offset: StreamOffset) -> Option<&mut Records> {
         let index = self.index_of(offset)?;

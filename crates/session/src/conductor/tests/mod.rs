@@ -11,6 +11,7 @@ mod eviction;
 mod handshakes;
 mod next_hop;
 mod nonces;
+mod observing;
 mod pieces;
 mod reads;
 mod replies;
