@@ -226,6 +226,19 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
+    /// Write what TCP does on connections of --trace-peer to a qlog file (JSON-SEQ, for qvis)
+    ///
+    /// For streams that are slow or stuck: segments, losses, windows, RTTs and reads of the disk. The
+    /// file is made by --user, is readable by that user only, and ends at 1 GiB. A symbolic link is
+    /// refused. docs/slow-streams.md shows how to read it. To list connections without a trace, see
+    /// --metrics.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Client whose connections are traced: its address, or address and port
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub trace_peer: Option<String>,
+
     /// Write a line for each request to FILE, in the combined log format; - is stdout
     ///
     /// The line is written when the reply is over. SIGUSR1 opens the file again, so that it can be
@@ -237,8 +250,9 @@ pub struct CommonArgs {
     /// Answer at this address of the host's own with metrics and health [default: off]
     ///
     /// http://ADDR:PORT/metrics has every counter as OpenMetrics text; /health is 200 while the
-    /// server serves, 503 while it ends or hangs. Plain HTTP through the host's own TCP: name a
-    /// loopback address, like 127.0.0.1:9100, or one of a management network.
+    /// server serves, 503 while it ends or hangs. /connections lists connections as lines of JSON,
+    /// those of one client with ?peer=ADDR, and is answered to this host only. Plain HTTP through the
+    /// host's own TCP: name a loopback address, like 127.0.0.1:9100, or one of a management network.
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<String>,
 

@@ -14,6 +14,7 @@ pub mod claim;
 pub mod cli;
 pub mod coalescing;
 pub mod config;
+pub mod connections;
 #[cfg(feature = "emulate")]
 pub mod emulate;
 pub mod failure;
@@ -33,6 +34,7 @@ pub mod settings;
 pub mod signals;
 pub mod start;
 pub mod tls;
+pub mod trace;
 pub mod wait;
 pub mod wall_clock;
 pub mod warnings;

@@ -1,4 +1,4 @@
-//! Access log, metrics and health checks while the server runs.
+//! Access log, trace, metrics, health checks and lists of connections while the server runs.
 //!
 //! [`MonitoringSetup`] opens files and sockets while the process still has the rights it was started
 //! with; [`Monitoring`] runs afterwards, with threads that have no more rights than the worker. It
@@ -13,9 +13,10 @@ use clock::Instant;
 use tracing::warn;
 
 use crate::access_log::{AccessLog, OpenLog};
+use crate::connections::{self, Questions};
 use crate::failure::Failure;
 use crate::log;
-use crate::metrics::listener::Listener;
+use crate::metrics::listener::{Listener, THREADS};
 use crate::metrics::{PUBLISH_EVERY, Page};
 use crate::output::Output;
 use crate::privileges::Identity;
@@ -48,7 +49,7 @@ impl MonitoringSetup {
     }
 
     /// Starts the threads. `counters` are all there are, as they stand; `epoch` is when the
-    /// worker's clock read zero.
+    /// worker's clock read zero; `trace` is written already.
     ///
     /// # Errors
     /// There can be no threads.
@@ -57,31 +58,49 @@ impl MonitoringSetup {
         counters: &[Pair],
         epoch: time::Instant,
         start_unix_seconds: u64,
+        trace: Option<Arc<Output>>,
     ) -> Result<Monitoring, Failure> {
-        let access_log = self.access_log.map(OpenLog::start).transpose()?;
-        let page = match self.metrics {
-            None => None,
-            Some(listener) => {
-                let counters = with_own(counters.to_vec(), access_log.as_deref());
-                let page = Arc::new(Page::new(&counters, epoch, start_unix_seconds));
-                listener.start(&page)?;
-                Some(page)
-            }
+        let outputs = Outputs {
+            access_log: self.access_log.map(OpenLog::start).transpose()?,
+            trace,
         };
+        let (mut page, mut questions) = (None, None);
+        if let Some(listener) = self.metrics {
+            let counters = outputs.with_own(counters.to_vec());
+            let counters = Arc::new(Page::new(&counters, epoch, start_unix_seconds));
+            let (asker, asked) = connections::channel(THREADS).map_err(|error| {
+                Failure::refused(
+                    format!("--metrics: no socket pair: {error}"),
+                    "raise the limit of open files",
+                )
+            })?;
+            listener.start(&counters, &asker)?;
+            (page, questions) = (Some(counters), Some(asked));
+        }
         Ok(Monitoring {
-            access_log,
+            outputs,
             page,
+            questions,
             published_at: Instant::ZERO,
             is_changed: false,
         })
     }
 }
 
+/// What threads write.
+#[derive(Debug, Default)]
+struct Outputs {
+    access_log: Option<Arc<Output>>,
+    trace: Option<Arc<Output>>,
+}
+
 /// The access log and the metrics of a running server.
 #[derive(Debug, Default)]
 pub struct Monitoring {
-    access_log: Option<Arc<Output>>,
+    outputs: Outputs,
     page: Option<Arc<Page>>,
+    /// Questions about connections.
+    questions: Option<Questions>,
     published_at: Instant,
     /// A round made progress since the counters were published.
     is_changed: bool,
@@ -91,7 +110,7 @@ impl Monitoring {
     /// The access log, for the session; `None`: not configured.
     #[must_use]
     pub fn request_log(&self) -> Option<AccessLog> {
-        let output = self.access_log.as_ref()?;
+        let output = self.outputs.access_log.as_ref()?;
         Some(AccessLog::new(Arc::clone(output), SystemTime::now))
     }
 
@@ -106,7 +125,7 @@ impl Monitoring {
         page.beat(now);
         self.is_changed |= progressed;
         if self.is_changed && now >= self.published_at + PUBLISH_EVERY {
-            page.publish(&with_own(counters(), self.access_log.as_deref()));
+            page.publish(&self.outputs.with_own(counters()));
             self.published_at = now;
             self.is_changed = false;
         }
@@ -114,7 +133,7 @@ impl Monitoring {
 
     /// Opens the access log's file again, which may have been renamed.
     pub fn reopen(&self) {
-        if let Some(output) = &self.access_log {
+        if let Some(output) = &self.outputs.access_log {
             output.reopen();
         }
     }
@@ -129,26 +148,38 @@ impl Monitoring {
     /// All counters, `counters` of the worker and its own.
     #[must_use]
     pub fn counters(&self, counters: Vec<Pair>) -> Vec<Pair> {
-        with_own(counters, self.access_log.as_deref())
+        self.outputs.with_own(counters)
     }
 
-    /// Waits until the access log is written, for a while.
+    /// Where questions about connections come from; `None`: nobody can ask.
+    #[must_use]
+    pub const fn questions(&self) -> Option<&Questions> {
+        self.questions.as_ref()
+    }
+
+    /// Waits until access log and trace are written, for a while.
     pub fn close(&self) {
-        if let Some(output) = &self.access_log
-            && !output.close(log::FLUSH_TIME_MAX)
-        {
-            warn!("access log: the last lines could not be written in time");
+        let Outputs { access_log, trace } = &self.outputs;
+        for (name, output) in [("access log", access_log), ("trace", trace)] {
+            if let Some(output) = output
+                && !output.close(log::FLUSH_TIME_MAX)
+            {
+                warn!("{name}: the last lines could not be written in time");
+            }
         }
     }
 }
 
-/// Adds the counters of the access log and the log. They are present even if no access log is
-/// configured, so that every report has the same counters.
-fn with_own(mut pairs: Vec<Pair>, access_log: Option<&Output>) -> Vec<Pair> {
-    let dropped = access_log.map_or(0, Output::dropped);
-    pairs.push(("access_log_dropped_count", dropped));
-    pairs.push(("log_dropped_count", log::dropped()));
-    pairs
+impl Outputs {
+    /// Adds the counters of the access log, the trace and the log. They are present even if there is
+    /// none of these, so that every report has the same counters.
+    fn with_own(&self, mut pairs: Vec<Pair>) -> Vec<Pair> {
+        let dropped = |output: &Option<Arc<Output>>| output.as_ref().map_or(0, |it| it.dropped());
+        pairs.push(("access_log_dropped_count", dropped(&self.access_log)));
+        pairs.push(("trace_dropped_count", dropped(&self.trace)));
+        pairs.push(("log_dropped_count", log::dropped()));
+        pairs
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +189,7 @@ mod tests {
 
     use clock::{Duration, Instant};
 
-    use super::{Monitoring, with_own};
+    use super::{Monitoring, Outputs};
     use crate::metrics::{Health, PUBLISH_EVERY, Page};
 
     const NANO: Duration = Duration::from_nanos(1);
@@ -166,7 +197,7 @@ mod tests {
     #[test]
     fn counters_are_published_once_a_second_and_only_after_progress() {
         let page = Page::new(
-            &with_own(vec![("a_count", 0)], None),
+            &Outputs::default().with_own(vec![("a_count", 0)]),
             std::time::Instant::now(),
             0,
         );
@@ -212,6 +243,13 @@ mod tests {
             .into_iter()
             .map(|(name, _)| name)
             .collect();
-        assert_eq!(names, ["access_log_dropped_count", "log_dropped_count"]);
+        assert_eq!(
+            names,
+            [
+                "access_log_dropped_count",
+                "trace_dropped_count",
+                "log_dropped_count"
+            ]
+        );
     }
 }

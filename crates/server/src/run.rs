@@ -14,8 +14,10 @@ use link::Link;
 use tracing::{error, info, warn};
 
 use crate::coalescing::{Coalescing, Sleep};
+use crate::connections::Questions;
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
+use crate::metrics::listener;
 use crate::monitoring::Monitoring;
 use crate::notify;
 use crate::report;
@@ -152,6 +154,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             self.take_certificates();
             let step = self.worker.step(now).map_err(broken)?;
             self.observe(now, step.progressed);
+            self.answer_questions(now);
             if self
                 .deadline
                 .is_some_and(|deadline| self.is_finished(deadline, now))
@@ -279,6 +282,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if let Some(loader) = &self.tls {
             add(Source::readable(loader.wake_fd()));
         }
+        if let Some(questions) = self.monitoring.questions() {
+            add(Source::readable(questions.wake_fd()));
+        }
         let link = self.worker.link();
         link.poll_fd().map(Source::readable).map(&mut add);
         if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
@@ -306,6 +312,9 @@ impl<L: Link, D: Disk> Serving<L, D> {
             if let Some(loader) = &self.tls {
                 loader.drain();
             }
+            if let Some(questions) = self.monitoring.questions() {
+                questions.drain();
+            }
         }
         Ok(())
     }
@@ -320,6 +329,18 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 Severity::Warning => warn!("{text}"),
                 Severity::Info => info!("{text}"),
             }
+        }
+    }
+
+    /// Lists a page of connections for each thread that asks for one.
+    fn answer_questions(&self, now: Instant) {
+        let questions = self.monitoring.questions();
+        for _ in 0..listener::THREADS {
+            let Some(question) = questions.and_then(Questions::poll) else {
+                return;
+            };
+            let page = self.worker.list_connections(now, &question);
+            question.answer(page);
         }
     }
 

@@ -15,6 +15,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use diskmap::uring::{Uring, UringConfig};
@@ -37,11 +38,13 @@ use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
 use crate::monitoring::MonitoringSetup;
+use crate::output::Output;
 use crate::privileges::{self, Identity};
 use crate::run::{self, Serving, Sleeps};
 use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::tls::{self, Handshaker, PemFiles};
+use crate::trace::PeerTrace;
 use crate::wall_clock;
 use crate::worker::Worker;
 
@@ -330,7 +333,8 @@ fn assemble<L: Link>(
     let Storage { arena, disk, .. } = storage;
     let mut worker = Worker::new(link, disk, store, conductor, arena, handshaker);
     let counters = run::counters(&worker, Sleeps::default());
-    let monitoring = monitoring.start(&counters, epoch.real, epoch.unix().as_secs())?;
+    let trace = start_trace(settings, &mut worker, epoch)?;
+    let monitoring = monitoring.start(&counters, epoch.real, epoch.unix().as_secs(), trace)?;
     if let Some(log) = monitoring.request_log() {
         worker.set_request_log(Box::new(log));
     }
@@ -348,6 +352,22 @@ fn assemble<L: Link>(
     .with_link_watch(link_watch)
     .with_coalescing(limits.coalesce);
     serving.run(&settings.urls())
+}
+
+/// Starts the trace, if there is to be one: as the user that serves.
+fn start_trace<L: Link>(
+    settings: &Settings,
+    worker: &mut Worker<L, Uring>,
+    epoch: Epoch,
+) -> Result<Option<Arc<Output>>, Failure> {
+    let Some(trace) = &settings.trace else {
+        return Ok(None);
+    };
+    let start_ms = u64::try_from(epoch.unix().as_millis()).unwrap_or(u64::MAX);
+    let output = trace.start(start_ms)?;
+    let sink = PeerTrace::new(trace.peers, Arc::clone(&output));
+    worker.set_connection_trace(Box::new(sink));
+    Ok(Some(output))
 }
 
 fn conductor_config<L: Link>(

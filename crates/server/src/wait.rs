@@ -15,8 +15,8 @@ use std::time::Duration;
 /// core-seconds per GB with it and 0.19 to 0.27 without, on two shared cores.
 pub const EMPTY_ROUNDS: u32 = 1;
 /// Most descriptors waited for at once: link (to receive, and to send), disk, store, certificates,
-/// signals.
-pub const SOURCES_MAX: usize = 6;
+/// signals, questions about connections.
+pub const SOURCES_MAX: usize = 7;
 
 /// A descriptor to wait for.
 #[derive(Clone, Copy, Debug)]

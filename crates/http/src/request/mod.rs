@@ -88,6 +88,12 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// The query of the target, as it came (RFC 3986 s3.4).
+    #[must_use]
+    pub const fn query(&self) -> Option<&[u8]> {
+        self.query
+    }
+
     /// The path of the object to look up: of a directory, which is a path that ends with `/`, its
     /// [`INDEX_NAME`].
     #[must_use]

@@ -240,7 +240,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 37] = [
+pub static KEYS: [Key; 39] = [
     Key {
         name: "link",
         flag: "--link",
@@ -393,6 +393,27 @@ pub static KEYS: [Key; 37] = [
         about: "Every frame sent and received is also written there. Slow: for debugging.",
     },
     Key {
+        name: "trace",
+        flag: "--trace",
+        kind: Kind::Other {
+            unit: "string",
+            default: "none",
+            range: "a file to be written",
+        },
+        about: "What TCP does on connections of `trace_peer` is written there as qlog, up to 1 GiB. \
+                [How to read it](slow-streams.md).",
+    },
+    Key {
+        name: "trace_peer",
+        flag: "--trace-peer",
+        kind: Kind::Other {
+            unit: "string",
+            default: "none",
+            range: "`ADDRESS` or `ADDRESS:PORT`",
+        },
+        about: "The client whose connections are traced, 64 of them at once.",
+    },
+    Key {
         name: "access_log",
         flag: "--access-log",
         kind: Kind::Other {
@@ -413,7 +434,8 @@ pub static KEYS: [Key; 37] = [
         },
         about: "Where `/metrics` (OpenMetrics text) and `/health` are answered, over plain HTTP \
                 through the host's own TCP, not through the link. [What the metrics \
-                mean](metrics.md).",
+                mean](metrics.md). `/connections` lists connections, for this host only: [what it \
+                says](slow-streams.md).",
     },
     Key::flag(
         "cors",
@@ -661,8 +683,8 @@ for 24 hours.
 
 ## Memory and descriptors
 
-Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and some hundred bytes for
-each of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
+Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and at most 2.5 KiB for each
+of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
 vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
 
 `objects_max` is, when not given, what the hard limit of open descriptors leaves after 384 are put
@@ -698,6 +720,9 @@ pub struct FileConfig {
     pub core_dumps: Option<bool>,
     pub workers: Option<i64>,
     pub pcap: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
+    /// `trace_peer`.
+    pub trace_peer: Option<String>,
     pub access_log: Option<PathBuf>,
     pub metrics: Option<String>,
     pub cors: Option<bool>,

@@ -1,7 +1,7 @@
 //! The HTTP server for metrics and health checks, over the host's own TCP.
 //!
 //! Each of a few threads accepts a connection, reads one request, answers it and closes. They refuse
-//! (404) every path but two. Bounds: [`THREADS`] connections at once, [`http::HEAD_BYTES_MAX`] of a
+//! (404) every path but three, and (403) to list connections for other hosts. Bounds: [`THREADS`] connections at once, [`http::HEAD_BYTES_MAX`] of a
 //! request, [`EXCHANGE_TIME_MAX`] for an exchange: a client that never sends or never reads blocks
 //! one thread that long, and never the worker.
 
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use http::{Method, Parsed};
 
 use super::{Health, Page, text};
+use crate::connections::{Asker, Query};
 use crate::failure::Failure;
 use crate::host;
 
@@ -22,6 +23,8 @@ use crate::host;
 pub const THREADS: usize = 4;
 /// Longest time from a connection's beginning to its end.
 pub const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Lines of JSON.
+const LINES_TYPE: &str = "application/x-ndjson";
 /// Pause after no connection could be taken, for want of descriptors for example.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
@@ -58,7 +61,7 @@ impl Listener {
     ///
     /// # Errors
     /// There can be no thread.
-    pub fn start(self, page: &Arc<Page>) -> Result<(), Failure> {
+    pub fn start(self, page: &Arc<Page>, asker: &Asker) -> Result<(), Failure> {
         let refuse = |error: io::Error| {
             Failure::refused(
                 format!("--metrics: its threads cannot be started: {error}"),
@@ -67,30 +70,41 @@ impl Listener {
         };
         for _ in 0..THREADS {
             let socket = self.socket.try_clone().map_err(refuse)?;
-            let page = Arc::clone(page);
+            let watched = Watched {
+                page: Arc::clone(page),
+                asker: asker.clone(),
+            };
             let thread = thread::Builder::new().name("atlas-metrics".into());
             thread
-                .spawn(move || serve(&socket, &page))
+                .spawn(move || serve(&socket, &watched))
                 .map_err(refuse)?;
         }
         Ok(())
     }
 }
 
-fn serve(socket: &TcpListener, page: &Page) {
+/// What is told of the worker.
+#[derive(Debug)]
+struct Watched {
+    page: Arc<Page>,
+    asker: Asker,
+}
+
+fn serve(socket: &TcpListener, watched: &Watched) {
     loop {
         match socket.accept() {
             // What a client does wrong is its own business.
-            Ok((stream, _)) => drop(exchange(stream, page)),
+            Ok((stream, peer)) => drop(exchange(stream, peer, watched)),
             Err(_) => thread::sleep(RETRY_AFTER),
         }
     }
 }
 
 /// One request, one reply.
-fn exchange(mut stream: TcpStream, page: &Page) -> io::Result<()> {
+fn exchange(mut stream: TcpStream, peer: SocketAddr, watched: &Watched) -> io::Result<()> {
     let deadline = Instant::now() + EXCHANGE_TIME_MAX;
-    let reply = answer(&read_head(&mut stream, deadline)?, page);
+    let head = read_head(&mut stream, deadline)?;
+    let reply = answer(&head, watched, peer, deadline);
     let mut rest = reply.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(deadline)?))?;
@@ -125,7 +139,8 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 /// The reply to a request.
-fn answer(head: &[u8], page: &Page) -> String {
+fn answer(head: &[u8], watched: &Watched, peer: SocketAddr, deadline: Instant) -> String {
+    let Watched { page, asker } = watched;
     let request = match http::parse_request(head) {
         Parsed::Complete { request, .. } => request,
         Parsed::Refused(refusal) => return reply(refusal.status.line(), refusal.head_only, ""),
@@ -148,11 +163,27 @@ fn answer(head: &[u8], page: &Page) -> String {
             Health::Ending => reply("503 Service Unavailable", head_only, "ending\n"),
             Health::Hanging => reply("503 Service Unavailable", head_only, "the worker hangs\n"),
         },
+        "/connections" if !peer.ip().to_canonical().is_loopback() => {
+            reply("403 Forbidden", head_only, "only for this host itself\n")
+        }
+        "/connections" => list(asker, request.query(), head_only, deadline),
         _ => reply(
             "404 Not Found",
             head_only,
-            "there are /metrics and /health\n",
+            "there are /metrics, /health and /connections\n",
         ),
+    }
+}
+
+/// The connections that a query asks for.
+fn list(asker: &Asker, query: Option<&[u8]>, head_only: bool, deadline: Instant) -> String {
+    let query = match Query::parse(query.unwrap_or_default()) {
+        Ok(query) => query,
+        Err(problem) => return reply("400 Bad Request", head_only, &format!("{problem}\n")),
+    };
+    match asker.lines(&query, deadline) {
+        Some(lines) => reply_with("200 OK", LINES_TYPE, head_only, &lines),
+        None => reply("503 Service Unavailable", head_only, "the worker hangs\n"),
     }
 }
 
@@ -184,7 +215,9 @@ mod tests {
 
     use clock::Instant;
 
-    use super::{Listener, THREADS, answer};
+    use super::{EXCHANGE_TIME_MAX, Listener, THREADS, Watched, answer};
+    use crate::connections::tests::worker;
+    use crate::connections::{Asker, channel};
     use crate::metrics::Page;
     use crate::metrics::text::CONTENT_TYPE;
 
@@ -192,11 +225,27 @@ mod tests {
         Page::new(&[("http_request_count", 7)], std::time::Instant::now(), 0)
     }
 
-    fn asked(line: &str, page: &Page) -> (String, String) {
-        let reply = answer(
-            format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes(),
-            page,
-        );
+    /// Questions are not answered.
+    fn asker() -> Asker {
+        channel(THREADS).unwrap().0
+    }
+
+    fn asked(line: &str, page: Page) -> (String, String) {
+        let page = Arc::new(page);
+        asked_by(
+            "127.0.0.1:5000",
+            line,
+            &Watched {
+                page,
+                asker: asker(),
+            },
+        )
+    }
+
+    fn asked_by(peer: &str, line: &str, watched: &Watched) -> (String, String) {
+        let head = format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let deadline = std::time::Instant::now() + EXCHANGE_TIME_MAX;
+        let reply = answer(head.as_bytes(), watched, peer.parse().unwrap(), deadline);
         let (head, body) = reply.split_once("\r\n\r\n").unwrap();
         let length = format!("Content-Length: {}\r\n", body.len());
         assert!(body.is_empty() || head.contains(&length), "{head}");
@@ -204,19 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn two_paths_are_answered_and_no_other() {
-        let page = page();
-        let (head, body) = asked("GET /metrics", &page);
+    fn the_metrics_and_the_health_are_answered_and_no_other_path() {
+        let (head, body) = asked("GET /metrics", page());
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert!(
             head.contains(&format!("Content-Type: {CONTENT_TYPE}\r\n")),
             "{head}"
         );
         assert!(body.contains("\natlas_http_request_total 7\n"), "{body}");
-        let (head, body) = asked("HEAD /metrics", &page);
+        let (head, body) = asked("HEAD /metrics", page());
         assert!(head.starts_with("HTTP/1.1 200 ") && body.is_empty());
         assert!(!head.contains("Content-Length: 0\r\n"), "{head}");
-        let status = |line| asked(line, &page).0["HTTP/1.1 ".len()..][..3].to_owned();
+        let status = |line| asked(line, page()).0["HTTP/1.1 ".len()..][..3].to_owned();
         assert_eq!(status("GET /health?verbose"), "200");
         assert_eq!(status("GET /"), "404");
         assert_eq!(status("GET /metrics/"), "404");
@@ -227,17 +275,49 @@ mod tests {
 
     #[test]
     fn health_is_that_of_the_worker() {
-        let page = page();
-        page.beat(page.now());
-        assert_eq!(asked("GET /health", &page).1, "ok\n");
-        page.end();
-        let (head, body) = asked("GET /health", &page);
+        let serving = page();
+        serving.beat(serving.now());
+        assert_eq!(asked("GET /health", serving).1, "ok\n");
+        let ending = page();
+        ending.beat(ending.now());
+        ending.end();
+        let (head, body) = asked("GET /health", ending);
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert_eq!(body, "ending\n");
         let long_ago = std::time::Instant::now() - Duration::from_secs(60);
         let page = Page::new(&[], long_ago, 0);
         page.beat(Instant::ZERO);
-        let (head, body) = asked("GET /health", &page);
+        let (head, body) = asked("GET /health", page);
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        assert_eq!(body, "the worker hangs\n");
+    }
+
+    #[test]
+    fn connections_are_listed_for_this_host_and_no_other() {
+        let (asker, questions) = channel(THREADS).unwrap();
+        let _worker = worker(questions, 1);
+        let watched = Watched {
+            page: Arc::new(page()),
+            asker,
+        };
+        for peer in ["127.0.0.1:5000", "[::1]:5000", "[::ffff:127.0.0.1]:5000"] {
+            let (head, body) = asked_by(peer, "GET /connections", &watched);
+            assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+            assert!(body.starts_with("{\"peer\":\"192.0.2.7:1000\",") && body.ends_with("}\n"));
+        }
+        for peer in ["192.0.2.7:5000", "[fe80::1]:5000"] {
+            let (head, body) = asked_by(peer, "GET /connections", &watched);
+            assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+            assert!(!body.contains("192.0.2.7"), "{body}");
+        }
+        let (head, body) = asked_by("[::1]:5000", "GET /connections?peer=x", &watched);
+        assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+        assert!(body.starts_with("peer=x: there are "), "{body}");
+    }
+
+    #[test]
+    fn a_worker_that_does_not_list_its_connections_hangs() {
+        let (head, body) = asked("GET /connections", page());
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert_eq!(body, "the worker hangs\n");
     }
@@ -246,7 +326,7 @@ mod tests {
     fn a_silent_client_occupies_one_thread_only() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address().unwrap();
-        listener.start(&Arc::new(page())).unwrap();
+        listener.start(&Arc::new(page()), &asker()).unwrap();
         let _silent: Vec<TcpStream> = (1..THREADS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();

@@ -42,7 +42,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 51] = [
+const COUNTERS: [(&str, &str); 52] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -68,6 +68,10 @@ const COUNTERS: [(&str, &str); 51] = [
     (
         "access_log_dropped_count",
         "Lines of the access log dropped because the queue was full or writing failed.",
+    ),
+    (
+        "trace_dropped_count",
+        "Pieces of the trace dropped because the queue or the file was full or writing failed.",
     ),
     (
         "log_dropped_count",

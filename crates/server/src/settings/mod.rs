@@ -24,6 +24,7 @@ use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, Po
 use crate::failure::Failure;
 use crate::privileges::UserName;
 use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
+use crate::trace::{Peers, TraceSettings};
 
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
@@ -100,6 +101,8 @@ pub struct Settings {
     pub core_dumps: bool,
     /// Where frames are also written.
     pub pcap: Option<PathBuf>,
+    /// Whose connections are traced, and where to.
+    pub trace: Option<TraceSettings>,
     /// What replies say: CORS, caching, content types, fields of the operator's own.
     pub replies: ReplyConfig,
     /// Where a line for each request is written.
@@ -265,6 +268,7 @@ impl Settings {
             aead_library,
             core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
             pcap: args.pcap.or(file.pcap.take()),
+            trace: resolve_trace(&keys, args.trace, args.trace_peer, &mut file)?,
             replies,
             access_log: args
                 .access_log
@@ -304,6 +308,39 @@ impl Settings {
             }));
         }
         urls.join(" ")
+    }
+}
+
+fn resolve_trace(
+    keys: &Keys,
+    typed: Option<PathBuf>,
+    typed_peer: Option<String>,
+    file: &mut FileConfig,
+) -> Result<Option<TraceSettings>, Failure> {
+    let (path, path_origin) = keys.pick(typed, file.trace.take(), "--trace", "trace");
+    let (peer, peer_origin) = keys.pick(
+        typed_peer,
+        file.trace_peer.take(),
+        "--trace-peer",
+        "trace_peer",
+    );
+    match (path, peer) {
+        (None, None) => Ok(None),
+        (Some(file), Some(peer)) => match Peers::parse(&peer) {
+            Some(peers) => Ok(Some(TraceSettings { file, peers })),
+            None => Err(Failure::refused(
+                format!("{peer_origin} {peer}: not an address"),
+                "write it like 192.0.2.7, 192.0.2.7:50000, fd77::7 or [fd77::7]:50000",
+            )),
+        },
+        (Some(file), None) => Err(Failure::refused(
+            format!("{path_origin} {}: whose connections?", file.display()),
+            "name a client with --trace-peer",
+        )),
+        (None, Some(peer)) => Err(Failure::refused(
+            format!("{peer_origin} {peer}: there is no file"),
+            "name one with --trace",
+        )),
     }
 }
 

@@ -56,6 +56,7 @@ fn defaults_are_those_of_the_documentation() {
     assert!(settings.https.is_none() && !settings.is_sealing_emulated());
     assert!(!settings.replies.cors && !settings.buffered && settings.pcap.is_none());
     assert!(settings.access_log.is_none() && settings.metrics.is_none());
+    assert!(settings.trace.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
     assert_eq!(settings.limits.slots, 512);
 }
@@ -650,6 +651,46 @@ fn the_access_log_is_a_file_or_stdout() {
         args.common.access_log = Some("-".into());
     });
     assert_eq!(flag.unwrap().access_log, Some(AccessLogTarget::Stdout));
+}
+
+#[test]
+fn a_trace_needs_a_file_and_a_peer() {
+    let traced = with_file("trace = \"t.sqlog\"\ntrace_peer = \"192.0.2.7\"").unwrap();
+    let trace = traced.trace.unwrap();
+    assert_eq!(trace.file, PathBuf::from("t.sqlog"));
+    assert_eq!(trace.peers.to_string(), "192.0.2.7");
+    let flags = |file: Option<&str>, peer: Option<&str>| {
+        with_flags(|args| {
+            args.common.trace = file.map(PathBuf::from);
+            args.common.trace_peer = peer.map(str::to_owned);
+        })
+    };
+    let trace = flags(Some("a"), Some("[fd77::7]:50000"))
+        .unwrap()
+        .trace
+        .unwrap();
+    assert_eq!(trace.peers.to_string(), "[fd77::7]:50000");
+    let refused = |file, peer| flags(file, peer).unwrap_err();
+    let message = refused(Some("a"), None);
+    assert_eq!(
+        message,
+        "--trace a: whose connections?; name a client with --trace-peer"
+    );
+    let message = refused(None, Some("192.0.2.7"));
+    assert_eq!(
+        message,
+        "--trace-peer 192.0.2.7: there is no file; name one with --trace"
+    );
+    let message = refused(Some("a"), Some("client"));
+    assert!(
+        message.starts_with("--trace-peer client: not an address; write"),
+        "{message}"
+    );
+    let message = with_file("trace = \"a\"\ntrace_peer = \"client\"").unwrap_err();
+    assert!(
+        message.starts_with("atlas.toml: trace_peer client: "),
+        "{message}"
+    );
 }
 
 #[test]

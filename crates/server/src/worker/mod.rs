@@ -25,6 +25,7 @@
 //! for what `objects` and [`crate::tls`] say.
 
 pub mod handshakes;
+mod listing;
 mod objects;
 mod warnings;
 
@@ -35,8 +36,8 @@ use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
 use session::{
-    AddressConflict, Conductor, ObjectHandle, ReadError, ReadPlan, RequestLog, TlsAnswer, TlsPlan,
-    TlsToken, TransmitProgress, Transmitted,
+    AddressConflict, Conductor, ConnectionTrace, ObjectHandle, ReadError, ReadPlan, RequestLog,
+    TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
 };
 use store::Store;
 
@@ -200,6 +201,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// From now on `log` is told of every request.
     pub fn set_request_log(&mut self, log: Box<dyn RequestLog>) {
         self.conductor.set_request_log(log);
+    }
+
+    /// Asks `trace` about every connection that is established from now on.
+    pub fn set_connection_trace(&mut self, trace: Box<dyn ConnectionTrace>) {
+        self.conductor.set_connection_trace(trace);
     }
 
     /// Refuses new connections and requests; replies under way go on.

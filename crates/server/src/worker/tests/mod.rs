@@ -2,6 +2,7 @@
 //! order and acknowledges. The simulator tests loss, reordering and many clients.
 
 mod end;
+mod listing;
 mod objects;
 mod overload;
 mod tls;

@@ -1,0 +1,195 @@
+//! Queries, pages put together, and the lines that come out.
+
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use session::{Activity, ListedConnection};
+use tcp::{FourTuple, HalfOpen, Offer};
+use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr};
+
+use super::{Asker, PAGE_ROWS_MAX, Page, Query, Questions, ROWS_DEFAULT, ROWS_MAX, Row, channel};
+use crate::output::tests::LONG;
+use crate::trace::Peers;
+use crate::wait::{Source, wait};
+
+/// A connection that has just been established.
+pub(crate) fn row(port: u16) -> Row {
+    let tuple = FourTuple {
+        local: "192.0.2.1:80".parse().unwrap(),
+        peer: format!("192.0.2.7:{port}").parse().unwrap(),
+    };
+    let syn = TcpRepr {
+        flags: TcpFlags::SYN,
+        options: TcpOptions {
+            mss: Some(1000),
+            ..TcpOptions::default()
+        },
+        ..TcpRepr::default()
+    };
+    let offer = Offer {
+        accepts_ecn: false,
+        iss: SeqNumber(0),
+        timestamp_shift: 0,
+        segment_bytes: 1460,
+        window: 4000,
+    };
+    let now = clock::Instant::from_millis(20);
+    let half_open = HalfOpen::new(clock::Instant::ZERO, tuple, &syn, offer);
+    let connection = tcp::Connection::new(tcp::Config::default(), &half_open, now, 60_000);
+    Row {
+        connection: ListedConnection {
+            tuple,
+            is_tls: false,
+            activity: Activity::Reply,
+            object: None,
+            replies: 1,
+            reads: 2,
+            is_over_budget: false,
+            info: connection.info(now + Duration::from_micros(1500)),
+        },
+        path: Some("/film \"é\".mp4".into()),
+    }
+}
+
+/// A worker with this many connections, at places 0, 2, 4, …; it ends with its askers.
+pub(crate) fn worker(questions: Questions, connections: u32) -> JoinHandle<usize> {
+    thread::spawn(move || {
+        let mut pages = 0;
+        loop {
+            let is_asked = wait(&[Source::readable(questions.wake_fd())], Some(LONG)).unwrap();
+            assert!(is_asked, "nobody asks");
+            questions.drain();
+            let Some(question) = questions.poll() else {
+                return pages;
+            };
+            let mut rows = Vec::new();
+            let mut place = question.from;
+            while place < 2 * connections && rows.len() < question.limits.rows_max {
+                if place.is_multiple_of(2) {
+                    rows.push(row(1000 + u16::try_from(place).unwrap()));
+                }
+                place += 1;
+            }
+            pages += 1;
+            let next = (place < 2 * connections).then_some(place);
+            question.answer(Page { rows, next });
+        }
+    })
+}
+
+fn lines(asker: &Asker, query: &str) -> Vec<Value> {
+    let query = Query::parse(query.as_bytes()).unwrap();
+    let text = asker.lines(&query, Instant::now() + LONG).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_query_names_peers_rows_and_a_place_or_is_refused() {
+    let all = Query {
+        peers: None,
+        rows_max: ROWS_DEFAULT,
+        from: 0,
+    };
+    assert_eq!(Query::parse(b""), Ok(all));
+    let peers = Peers::parse("[fd77::1]:80");
+    for text in [
+        "peer=[fd77::1]:80&limit=5&from=7",
+        "from=7&peer=%5Bfd77%3a%3A1%5d:80&limit=5&",
+    ] {
+        let query = Query {
+            peers,
+            rows_max: 5,
+            from: 7,
+        };
+        assert_eq!(Query::parse(text.as_bytes()), Ok(query), "{text}");
+    }
+    let rows = |text: &str| Query::parse(text.as_bytes()).unwrap().rows_max;
+    assert_eq!(rows(&format!("limit={ROWS_MAX}")), ROWS_MAX);
+    assert_eq!(rows(&format!("limit={}", ROWS_MAX + 1)), ROWS_MAX);
+    for text in [
+        "peer", "peer=x", "limit=", "limit=-1", "from=x", "port=80", "peer=%zz",
+    ] {
+        let refusal = Query::parse(text.as_bytes()).unwrap_err();
+        assert!(
+            refusal.starts_with(&format!("{text}: there are peer=")),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn all_pages_are_asked_for_and_each_connection_is_a_line() {
+    let (asker, questions) = channel(1).unwrap();
+    let rows = PAGE_ROWS_MAX + 1;
+    let worker = worker(questions, u32::try_from(rows).unwrap());
+    let listed = lines(&asker, "");
+    assert_eq!(listed.len(), rows);
+    assert_eq!(listed[1]["peer"], "192.0.2.7:1002");
+    drop(asker);
+    assert_eq!(worker.join().unwrap(), 2);
+}
+
+#[test]
+fn a_list_that_is_cut_says_where_to_go_on() {
+    let (asker, questions) = channel(1).unwrap();
+    let _worker = worker(questions, 3);
+    let first = lines(&asker, "limit=2");
+    assert_eq!(first.len(), 3);
+    assert_eq!(first[2], serde_json::json!({ "next_from": 3 }));
+    let rest = lines(&asker, "limit=2&from=3");
+    assert_eq!(rest.len(), 1);
+    assert_eq!(rest[0]["peer"], "192.0.2.7:1004");
+    assert_eq!(
+        lines(&asker, "limit=0"),
+        [serde_json::json!({ "next_from": 0 })]
+    );
+}
+
+#[test]
+fn a_worker_that_does_not_answer_is_given_up() {
+    let (asker, questions) = channel(1).unwrap();
+    let query = Query::parse(b"").unwrap();
+    assert_eq!(asker.lines(&query, Instant::now()), None);
+    // The question is still there, and its answer goes nowhere.
+    questions.poll().unwrap().answer(Page {
+        rows: Vec::new(),
+        next: None,
+    });
+    drop(questions);
+    assert_eq!(asker.lines(&query, Instant::now() + LONG), None);
+}
+
+#[test]
+fn a_line_has_what_tcp_says_with_its_units() {
+    let (asker, questions) = channel(1).unwrap();
+    let _worker = worker(questions, 1);
+    let line = &lines(&asker, "")[0];
+    assert_eq!(line["object"], "/film \"é\".mp4");
+    assert_eq!(
+        (&line["state"], &line["activity"]),
+        (&"established".into(), &"reply".into())
+    );
+    assert_eq!(
+        (&line["limit"], &line["reads"]),
+        (&"nothing_to_send".into(), &2.into())
+    );
+    assert_eq!(
+        line["limit_ms"],
+        serde_json::json!({ "nothing_to_send": 1.5 })
+    );
+    assert_eq!(
+        (&line["rtt_ms"], &line["rttvar_ms"]),
+        (&20.0.into(), &10.0.into())
+    );
+    assert_eq!(
+        (&line["mss"], &line["cwnd_bytes"]),
+        (&1000.into(), &10_000.into())
+    );
+    assert_eq!(
+        (&line["ssthresh_bytes"], &line["age_ms"]),
+        (&Value::Null, &1.5.into())
+    );
+}
