@@ -26,6 +26,7 @@ use crate::client::{PORT_FIRST, Violation};
 use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
 use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
+use crate::world::trace::Trace;
 use crate::world::{Canary, Network, Reading, Resources, Server};
 
 /// The server's MAC address.
@@ -81,6 +82,15 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
         failure: None,
     };
     (atlas, port)
+}
+
+impl Atlas {
+    /// Has its connections traced, if they are to be.
+    pub(crate) fn set_trace(&mut self, trace: Option<Trace>) {
+        if let Some(trace) = trace {
+            self.worker.set_connection_trace(Box::new(trace));
+        }
+    }
 }
 
 fn link_config(scenario: &Scenario) -> LinkConfig {

@@ -34,7 +34,8 @@ struct Options {
     theme: &'static Theme,
     canary: Option<Canary>,
     jobs: usize,
-    trace: bool,
+    frames: bool,
+    trace: Option<String>,
     pcap: Option<String>,
     help: bool,
 }
@@ -43,11 +44,14 @@ struct Options {
 const HELP: &str = "\
 The whole server on a virtual clock, seeded.
 
-  sim --seed N [--scenario NAME] [--canary NAME] [--trace] [--pcap FILE]
+  sim --seed N [--scenario NAME] [--canary NAME] [--frames] [--trace FILE]
+      [--pcap FILE]
   sim [--seeds A..B] [--scenario NAME] [--canary NAME] [--jobs N]
 
   --seed N         one run, with all its counters
-  --trace          prints its scenario and a line for each frame
+  --frames         prints its scenario and a line for each frame
+  --trace FILE     writes what TCP does on its connections to FILE, as qlog (see
+                   docs/slow-streams.md)
   --pcap FILE      writes its frames to FILE
   --seeds A..B     many runs, B excluded [0..1000]
   --jobs N         on that many threads [1]
@@ -96,7 +100,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         theme: &THEMES[0],
         canary: None,
         jobs: 1,
-        trace: false,
+        frames: false,
+        trace: None,
         pcap: None,
         help: false,
     };
@@ -123,14 +128,16 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 let jobs = number(&value()?)?;
                 options.jobs = usize::try_from(jobs).unwrap_or(1).clamp(1, 64);
             }
-            "--trace" => options.trace = true,
+            "--frames" => options.frames = true,
+            "--trace" => options.trace = Some(value()?),
             "--pcap" => options.pcap = Some(value()?),
             "--help" | "-h" => options.help = true,
             _ => return Err(format!("unknown option {arg:?}")),
         }
     }
-    if options.seed.is_none() && (options.trace || options.pcap.is_some()) {
-        return Err("--trace and --pcap are for one --seed".to_owned());
+    let is_detailed = options.frames || options.trace.is_some() || options.pcap.is_some();
+    if options.seed.is_none() && is_detailed {
+        return Err("--frames, --trace and --pcap are for one --seed".to_owned());
     }
     Ok(options)
 }
@@ -167,14 +174,17 @@ fn print_help(out: &mut impl Write) -> io::Result<()> {
 
 /// One seed, with all details. Returns how many runs failed.
 fn run_one(out: &mut impl Write, seed: u64, options: &Options) -> io::Result<usize> {
-    if options.trace {
+    if options.frames {
         if options.theme.is_paths() {
             writeln!(out, "{}", crate::paths::describe(seed))?;
         } else {
             writeln!(out, "{:#?}", Scenario::draw(seed, options.theme))?;
         }
     }
-    let frame_log = FrameLog::new(options.trace, options.pcap.is_some());
+    let mut frame_log = FrameLog::new(options.frames, options.pcap.is_some());
+    if options.trace.is_some() {
+        frame_log = frame_log.with_trace();
+    }
     let began = RealInstant::now();
     let (outcome, frame_log) = crate::run(seed, options.theme, options.canary, frame_log);
     for line in frame_log.lines() {
@@ -183,6 +193,10 @@ fn run_one(out: &mut impl Write, seed: u64, options: &Options) -> io::Result<usi
     if let (Some(path), Some(capture)) = (&options.pcap, frame_log.capture()) {
         std::fs::write(path, capture)?;
         writeln!(out, "capture in {path}")?;
+    }
+    if let (Some(path), Some(trace)) = (&options.trace, frame_log.trace()) {
+        std::fs::write(path, trace.file())?;
+        writeln!(out, "trace in {path}")?;
     }
     for (name, value) in outcome.counters.iter().filter(|(_, value)| *value > 0) {
         writeln!(out, "  {name:36} {value:>12}")?;
@@ -466,8 +480,10 @@ mod tests {
             (options.seeds, options.jobs, options.theme.name),
             ((5, 9), 2, "network")
         );
-        let options = parsed("--seed 7 --trace --pcap x.pcap --canary slot").expect("understood");
-        assert_eq!((options.seed, options.trace), (Some(7), true));
+        let options = parsed("--seed 7 --frames --trace x.sqlog --pcap x.pcap --canary slot")
+            .expect("understood");
+        assert_eq!((options.seed, options.frames), (Some(7), true));
+        assert_eq!(options.trace.as_deref(), Some("x.sqlog"));
         for wrong in [
             "--seed",
             "--seed x",
@@ -476,6 +492,8 @@ mod tests {
             "--scenario none",
             "--canary none",
             "--trace",
+            "--frames",
+            "--trace x.sqlog",
             "extra",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");

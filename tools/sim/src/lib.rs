@@ -101,7 +101,8 @@ fn run(
         Some(Canary::Tcp(fault)) => scenario.tcp.canary = tcp::Canary::of(fault),
         _ => {}
     }
-    let (server, port) = atlas::assemble(&scenario);
+    let (mut server, port) = atlas::assemble(&scenario);
+    server.set_trace(frame_log.trace());
     let clients = make_clients(&scenario, canary);
     let blind_attacker = BlindAttacker::new(scenario.fault_seed, scenario.attack_permille);
     let environment = Environment {

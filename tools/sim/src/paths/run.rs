@@ -63,7 +63,8 @@ impl Run {
         let mut plan = plan.clone();
         let scenario = make_scenario(&plan, fault);
         plan.receiver.path = scenario.objects[0].path();
-        let (server, port) = assemble(&scenario);
+        let (mut server, port) = assemble(&scenario);
+        server.set_trace(frame_log.trace());
         let abusive = match plan.trial {
             Trial::Forever(conduct) => vec![AbusivePeer::new(AbusivePlan {
                 number: 1,

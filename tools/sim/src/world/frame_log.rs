@@ -1,4 +1,5 @@
-//! The log of a run's frames: a digest of all, and on request a line for each, or a pcap file.
+//! The log of a run's frames: a digest of all, and on request a line for each, or a pcap file; and
+//! the trace of its connections.
 //!
 //! Two runs of one seed have the same digest and lines. The keys of a TLS handshake do not come
 //! from the seed, so of frames that may hold ciphertext only headers and length are in the digest:
@@ -17,6 +18,7 @@ use smoltcp::wire::{
     TcpPacket,
 };
 
+use super::trace::Trace;
 use crate::scenario::SECURE_PORT;
 
 /// Which way a frame went.
@@ -35,6 +37,7 @@ pub(crate) struct FrameLog {
     frames: u64,
     lines: Option<Vec<String>>,
     capture: Option<Vec<u8>>,
+    trace: Option<Trace>,
 }
 
 impl FrameLog {
@@ -45,6 +48,19 @@ impl FrameLog {
             capture: capture.then(|| pcap_header().to_vec()),
             ..Self::default()
         }
+    }
+
+    /// Keeps a trace, too.
+    pub(crate) fn with_trace(self) -> Self {
+        Self {
+            trace: Some(Trace::default()),
+            ..self
+        }
+    }
+
+    /// The trace, if one was wanted.
+    pub(crate) fn trace(&self) -> Option<Trace> {
+        self.trace.clone()
     }
 
     /// A frame passed the clients' end of the network.

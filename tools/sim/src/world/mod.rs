@@ -9,6 +9,7 @@ pub(crate) mod blind_attacker;
 mod failover;
 pub(crate) mod frame_log;
 pub(crate) mod syn_flood;
+pub(crate) mod trace;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
