@@ -289,24 +289,10 @@ impl Lab {
 
     /// What a report says of the machine and of what ran on it.
     pub(crate) fn environment(&self, contenders: &[Contender]) -> Result<Vec<(String, String)>> {
-        let text = |command: &mut Command| {
-            run(command).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
-        };
-        let root = workspace_root();
-        let git =
-            |arguments: &[&str]| text(Command::new("git").arg("-C").arg(&root).args(arguments));
-        let changed = if git(&["status", "--porcelain"]).is_empty() {
-            ""
-        } else {
-            " + changes"
-        };
         let mut environment = vec![
             ("command", command_line()),
-            (
-                "commit",
-                git(&["rev-parse", "--short=12", "HEAD"]) + changed,
-            ),
-            ("kernel", text(Command::new("uname").arg("-sr"))),
+            ("commit", commit()),
+            ("kernel", text_of(Command::new("uname").arg("-sr"))),
             ("processor", processor()?),
             (
                 "cores",
@@ -320,7 +306,7 @@ impl Lab {
             _ => None,
         });
         if let Some(binary) = atlas {
-            environment.push(("atlas", text(Command::new(binary).arg("--version"))));
+            environment.push(("atlas", text_of(Command::new(binary).arg("--version"))));
         }
         if let Some(nginx) = nginx_program() {
             // nginx prints its version, and what OpenSSL it has, to stderr.
@@ -403,8 +389,47 @@ fn steer(veth: &VethPair, steering: Steering) -> Result<()> {
     Ok(())
 }
 
+/// What a program says, in one piece; it may be missing.
+fn text_of(command: &mut Command) -> String {
+    run(command).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The commit of the tree, and whether it has changes.
+fn commit() -> String {
+    let root = workspace_root();
+    let git =
+        |arguments: &[&str]| text_of(Command::new("git").arg("-C").arg(&root).args(arguments));
+    let changed = if git(&["status", "--porcelain"]).is_empty() {
+        ""
+    } else {
+        " + changes"
+    };
+    git(&["rev-parse", "--short=12", "HEAD"]) + changed
+}
+
+/// What a report says of the machine where no core is set apart for anybody.
+pub(crate) fn machine(atlas: &Path) -> Result<Vec<(String, String)>> {
+    let load = fs::read_to_string("/proc/loadavg").context("reading the load")?;
+    let cores = std::thread::available_parallelism()?.get();
+    let machine = [
+        (
+            "date",
+            text_of(Command::new("date").args(["-u", "+%F %R UTC"])),
+        ),
+        ("commit", commit()),
+        ("kernel", text_of(Command::new("uname").arg("-sr"))),
+        ("processor", format!("{}, {cores} cores", processor()?)),
+        ("load before", load.trim().to_owned()),
+        ("atlas", text_of(Command::new(atlas).arg("--version"))),
+    ];
+    let machine = machine.into_iter();
+    Ok(machine
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect())
+}
+
 /// What to type to do this again, from the top of the tree.
-fn command_line() -> String {
+pub(crate) fn command_line() -> String {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
     format!("cargo xtask {}", arguments.join(" "))
 }

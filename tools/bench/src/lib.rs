@@ -20,6 +20,7 @@ mod lab;
 mod ledger;
 mod load;
 mod overload;
+mod paths;
 mod report;
 mod statistics;
 mod tls;
@@ -45,6 +46,8 @@ pub enum Bench {
     Handshakes(handshakes::HandshakesOptions),
     /// What viewers and new clients keep while others attack (needs root)
     Attacks(attacks::AttacksOptions),
+    /// Atlas's TCP beside Linux's over the same paths, by RTT, loss and buffer; fairness (needs root)
+    Paths(paths::PathsOptions),
     /// Where the server's core spends its time: a profile's samples, by stop of the data path
     Ledger(ledger::LedgerOptions),
 }
@@ -66,6 +69,11 @@ pub fn run_command(bench: &Bench) -> Result<()> {
             check_machine()?;
             attacks::run_command(options)
         }
+        Bench::Paths(options) if options.only_reads() => paths::run_command(options),
+        Bench::Paths(options) => {
+            ensure_root()?;
+            paths::run_command(options)
+        }
         Bench::Handshakes(options) => {
             check_machine()?;
             handshakes::run_command(options)
@@ -73,11 +81,16 @@ pub fn run_command(bench: &Bench) -> Result<()> {
     }
 }
 
-fn check_machine() -> Result<()> {
+fn ensure_root() -> Result<()> {
     ensure!(
         is_root(),
         "the bench makes namespaces and mounts: run it as root"
     );
+    Ok(())
+}
+
+fn check_machine() -> Result<()> {
+    ensure_root()?;
     let cores = std::thread::available_parallelism()?.get();
     ensure!(
         cores > lab::CLIENT_CORE,

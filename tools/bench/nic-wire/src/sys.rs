@@ -86,12 +86,22 @@ fn check(result: c_long) -> io::Result<c_int> {
     }
 }
 
-/// Makes a descriptor of `/dev/net/tun` the other end of the interface of this name.
-pub(crate) fn attach_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+/// Makes a descriptor of `/dev/net/tun` the other end of the interface of this name; with a virtio-net
+/// header before each frame if asked.
+pub(crate) fn attach_tap(
+    fd: BorrowedFd<'_>,
+    name: &str,
+    has_virtio_header: bool,
+) -> io::Result<()> {
+    let header = if has_virtio_header {
+        libc::IFF_VNET_HDR
+    } else {
+        0
+    };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | header;
     let mut request = InterfaceRequest {
         name: [0; libc::IFNAMSIZ],
-        flags: u16::try_from(libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR)
-            .map_err(io::Error::other)?,
+        flags: u16::try_from(flags).map_err(io::Error::other)?,
         rest: [0; 22],
     };
     // One byte stays 0: the name ends there.

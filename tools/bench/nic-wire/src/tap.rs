@@ -45,15 +45,8 @@ impl Tap {
         host_addresses: &[String],
         program: &[Instruction],
     ) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")
-            .context("opening /dev/net/tun; load it with `modprobe tun`")?;
+        let file = attach(name, true)?;
         let fd = file.as_fd();
-        sys::attach_tap(fd, name)
-            .with_context(|| format!("attaching to the TAP {name}: it needs CAP_NET_ADMIN"))?;
         sys::offload(fd).context("taking the TAP's offloads")?;
         let program = sys::load_filter(program).context("loading a BPF program")?;
         sys::set_filter(fd, program.as_fd()).context("attaching a BPF program to the TAP")?;
@@ -130,6 +123,27 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Makes a TAP whose frames are those of a wire: no virtio-net header, no large segments, no unfinished
+/// checksums. It is down, has no address, and goes with its descriptor, which does not block.
+///
+/// # Errors
+/// No permission (`CAP_NET_ADMIN`), no `/dev/net/tun`, or an interface of that name that is no TAP.
+pub fn open_plain(name: &str) -> Result<File> {
+    attach(name, false)
+}
+
+fn attach(name: &str, has_virtio_header: bool) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .context("opening /dev/net/tun; load it with `modprobe tun`")?;
+    sys::attach_tap(file.as_fd(), name, has_virtio_header)
+        .with_context(|| format!("attaching to the TAP {name}: it needs CAP_NET_ADMIN"))?;
+    Ok(file)
 }
 
 /// The column of dropped transmitted frames in `/proc/net/dev`.

@@ -40,7 +40,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 11] = [
+const TOOL_ARROWS: [(&str, &[&str]); 12] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -52,9 +52,19 @@ const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     ),
     ("attack", &["clock", "link", "load", "wire"]),
     ("nic-wire", &["clock", "load", "wire"]),
+    ("bottleneck", &["load", "nic-wire", "testbed"]),
     (
         "bench",
-        &["attack", "disk", "load", "nic-wire", "stages", "testbed"],
+        &[
+            "attack",
+            "bottleneck",
+            "disk",
+            "load",
+            "nic-wire",
+            "stages",
+            "tcp",
+            "testbed",
+        ],
     ),
     (
         "sim",

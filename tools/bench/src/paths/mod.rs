@@ -1,0 +1,225 @@
+//! `cargo xtask bench paths`: Atlas beside Linux's own TCP on the same path, by RTT, loss and buffer;
+//! and two connections beside each other on one.
+//!
+//! Every run has a path of its own (`bottleneck`): two namespaces, a middlebox between them. The client
+//! is the kernel's TCP and asks for one object without end; bytes are counted for a fixed time from
+//! the reply's first byte on. Several paths run at once. It refuses to count a run that the middlebox
+//! disturbed: such a run is repeated. Bounded by: the plan, and a limit on every wait.
+
+mod causes;
+mod client;
+mod linux_sender;
+mod page;
+mod plan;
+mod results;
+mod run;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use self::plan::{Restriction, Task};
+use self::results::{Environment, FORMAT, Outcome, Results, Run, Writer};
+use self::run::Runner;
+use crate::lab::{command_line, machine};
+use testbed::program::Program;
+use testbed::{interrupt, packages};
+
+/// How often a run that was disturbed is repeated.
+const REPEATS_MAX: u32 = 3;
+
+/// Options of `bench paths`.
+#[derive(Args, Clone, Debug)]
+pub struct PathsOptions {
+    /// One round of shorter runs: minutes instead of most of an hour
+    #[arg(long)]
+    quick: bool,
+    /// Only the matrix (one connection) or only fairness (two)
+    #[arg(long, value_enum)]
+    only: Option<plan::Part>,
+    /// Only these round-trip times, milliseconds, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    rtt: Vec<u64>,
+    /// Only these rates of loss, percent, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    loss: Vec<String>,
+    /// Only these buffers, bandwidth times delay, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    buffer: Vec<String>,
+    /// Only these senders, comma-separated, such as atlas-cubic
+    #[arg(long, value_delimiter = ',')]
+    senders: Vec<String>,
+    /// So many rounds (default: 3; with --quick 1)
+    #[arg(long)]
+    rounds: Option<u64>,
+    /// Runs that take place at once
+    #[arg(long, default_value_t = 4)]
+    at_once: usize,
+    /// What order and losses are drawn from (default: the time)
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Says what would be measured, and how long it would take
+    #[arg(long)]
+    list: bool,
+    /// Stores the results here, a line when a run is over
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes the page here
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Measures nothing: takes stored results, comma-separated; of what is in several files the last
+    /// counts
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    stored: Vec<PathBuf>,
+    /// The server to measure (default: builds atlas, release)
+    #[arg(long, value_name = "PATH")]
+    atlas: Option<PathBuf>,
+}
+
+impl PathsOptions {
+    /// Whether nothing is to be measured.
+    pub(crate) fn only_reads(&self) -> bool {
+        self.list || !self.stored.is_empty()
+    }
+
+    fn restriction(&self) -> Restriction {
+        Restriction {
+            is_quick: self.quick,
+            part: self.only,
+            rtt_millis: self.rtt.clone(),
+            losses: self.loss.clone(),
+            buffers: self.buffer.clone(),
+            senders: self.senders.clone(),
+        }
+    }
+}
+
+/// Runs the bench, or shows what there is.
+pub(crate) fn run_command(options: &PathsOptions) -> Result<()> {
+    if options.list {
+        return list(options);
+    }
+    let stored = options.stored.iter().map(|file| Results::read(file));
+    let mut all = stored.collect::<Result<Vec<_>>>()?;
+    if all.is_empty() {
+        all.push(measure(options)?);
+    }
+    print!("{}", page::table(&all));
+    if let Some(file) = &options.page {
+        fs::write(file, page::page(&all)).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn rounds(options: &PathsOptions) -> u64 {
+    options.rounds.unwrap_or(if options.quick { 1 } else { 3 })
+}
+
+fn list(options: &PathsOptions) -> Result<()> {
+    let tasks = plan::tasks(&options.restriction(), 0, 0)?;
+    for task in &tasks {
+        println!("{task}, {} s", task.seconds);
+    }
+    let seconds: u64 = tasks.iter().map(|task| task.seconds + 2).sum();
+    let at_once = u64::try_from(options.at_once.max(1)).unwrap_or(1);
+    let minutes = seconds * rounds(options) / at_once / 60 + 1;
+    println!("{} runs a round; {minutes} minutes", tasks.len());
+    Ok(())
+}
+
+fn measure(options: &PathsOptions) -> Result<Results> {
+    let atlas = Program::Atlas.find(options.atlas.as_deref())?;
+    packages::ensure_installed(&packages::FOR_BENCHES)?;
+    let seed = options.seed.map_or_else(seed_of_the_time, Ok)?;
+    let mut tasks = VecDeque::new();
+    for round in 1..=rounds(options) {
+        tasks.extend(plan::tasks(&options.restriction(), round, seed)?);
+    }
+    ensure!(
+        !tasks.is_empty(),
+        "there is nothing of that kind to measure"
+    );
+    let environment = Environment {
+        format: FORMAT,
+        command: command_line(),
+        seed,
+        machine: machine(&atlas)?,
+    };
+    let mut writer = match &options.json {
+        Some(file) => Some(Writer::create(file, &environment)?),
+        None => None,
+    };
+    let runner = Runner::new(&atlas)?;
+    let (total, start, busy_before) = (tasks.len(), Instant::now(), run::busy_seconds()?);
+    let mut runs = Vec::new();
+    let queue = Mutex::new(tasks);
+    std::thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        for _ in 0..options.at_once.max(1) {
+            let sender = sender.clone();
+            scope.spawn(|| work(&runner, &queue, sender));
+        }
+        drop(sender);
+        for run in receiver {
+            eprintln!("{}/{total} {}", runs.len() + 1, run.line());
+            if let Some(writer) = &mut writer {
+                writer.add(&run)?;
+            }
+            runs.push(run);
+        }
+        anyhow::Ok(())
+    })?;
+    interrupt::check()?;
+    let cores = std::thread::available_parallelism()?.get();
+    eprintln!(
+        "{:.0} s; processors busy: {:.2} of {cores}",
+        start.elapsed().as_secs_f64(),
+        (run::busy_seconds()? - busy_before) / start.elapsed().as_secs_f64()
+    );
+    Ok(Results { environment, runs })
+}
+
+/// Does what is in the queue until it is empty, or nobody listens, or a signal arrives.
+fn work(runner: &Runner, queue: &Mutex<VecDeque<Task>>, results: Sender<Run>) {
+    let next = || queue.lock().ok()?.pop_front();
+    while let Some(task) = next() {
+        let mut repeats = 0;
+        let run = loop {
+            if interrupt::is_set() {
+                return;
+            }
+            let outcome = match runner.run(&task) {
+                Ok(measured) => Outcome::Measured(Box::new(measured)),
+                Err(error) => Outcome::Failed(format!("{error:#}")),
+            };
+            let run = Run::new(&task, repeats, outcome);
+            if run.is_good() || repeats == REPEATS_MAX {
+                break run;
+            }
+            repeats += 1;
+        };
+        if interrupt::is_set() || results.send(run).is_err() {
+            return;
+        }
+    }
+}
+
+fn seed_of_the_time() -> Result<u64> {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the clock is before 1970")?;
+    Ok(since.as_secs())
+}
+
+/// A file with more bytes than any run can take, none of them on the disk.
+fn make_object(directory: &Path) -> Result<()> {
+    let path = directory.join(run::OBJECT);
+    let file = fs::File::create(&path).with_context(|| format!("making {}", path.display()))?;
+    file.set_len(run::OBJECT_BYTES).context("a sparse file")
+}

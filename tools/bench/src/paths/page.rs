@@ -1,0 +1,421 @@
+//! The page and the terminal's table, made of stored results alone.
+//!
+//! It refuses nothing: what was not measured is left out, what did not count is told. Bounded by: the
+//! results.
+
+use std::fmt::Write as _;
+
+use super::causes::cause;
+use super::plan::{Cell, RATE_BITS, Sender, Stack, fair_cells, matrix_cells, pairs};
+use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run, float, late_share};
+use crate::report::median;
+
+/// Below this part of Linux's goodput a cell of Atlas needs an explanation.
+const RATIO_WANTED: f64 = 0.9;
+
+/// Two connections share fairly if one has no more than so many times the other's goodput.
+const FAIR_TIMES: f64 = 2.0;
+
+/// The file a page is regenerated from, as its text says.
+const COMMAND: &str = "cargo xtask bench paths --json FILE --page docs/loss_matrix.md";
+
+/// Medians of one connection over the rounds.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Middle {
+    /// Shares of the rate and of the bytes sent.
+    goodput: f64,
+    resent: f64,
+    pause_ms: f64,
+    /// Least and greatest goodput.
+    least: f64,
+    most: f64,
+}
+
+/// What was measured of some senders at a cell: of the last results that have it, the runs that count.
+fn runs_of<'a>(all: &'a [Results], cell: Cell, senders: &[Sender]) -> Vec<&'a Measured> {
+    let of = |results: &'a Results| {
+        let runs = results.runs.iter();
+        let runs = runs.filter(|it| it.cell == cell && it.senders == senders && it.is_good());
+        runs.filter_map(Run::measured).collect::<Vec<_>>()
+    };
+    let found = all.iter().rev().map(of).find(|runs| !runs.is_empty());
+    found.unwrap_or_default()
+}
+
+/// The medians of each connection; `None`: nothing that counts.
+fn middles(all: &[Results], cell: Cell, senders: &[Sender]) -> Option<Vec<Middle>> {
+    let runs = runs_of(all, cell, senders);
+    let of_flow = |index: usize| {
+        let flows: Vec<&Flow> = runs.iter().filter_map(|it| it.flows.get(index)).collect();
+        let values = |of: fn(&Flow) -> f64| flows.iter().map(|it| of(it)).collect::<Vec<_>>();
+        let goodputs = values(Flow::goodput);
+        Middle {
+            goodput: median(&goodputs),
+            resent: median(&values(Flow::resent)),
+            pause_ms: median(&values(|it| float(it.pause_us_max) / 1e3)),
+            least: goodputs.iter().copied().fold(f64::INFINITY, f64::min),
+            most: goodputs.iter().copied().fold(0.0, f64::max),
+        }
+    };
+    (!runs.is_empty()).then(|| (0..senders.len()).map(of_flow).collect())
+}
+
+fn single(all: &[Results], cell: Cell, stack: Stack, control: &str) -> Option<Middle> {
+    let middles = middles(all, cell, &[Sender::new(stack, control)])?;
+    middles.first().copied()
+}
+
+/// The controls measured, Atlas's first.
+fn controls(all: &[Results]) -> Vec<String> {
+    let mut senders: Vec<&Sender> = all
+        .iter()
+        .flat_map(|it| &it.runs)
+        .filter(|run| run.senders.len() == 1)
+        .flat_map(|run| &run.senders)
+        .collect();
+    senders.sort();
+    let mut controls: Vec<String> = Vec::new();
+    for sender in senders {
+        if !controls.contains(&sender.control) {
+            controls.push(sender.control.clone());
+        }
+    }
+    controls
+}
+
+fn has_atlas(all: &[Results], control: &str) -> bool {
+    let wanted = [Sender::new(Stack::Atlas, control)];
+    let mut runs = all.iter().flat_map(|it| &it.runs);
+    runs.any(|run| run.senders == wanted)
+}
+
+/// Atlas's goodput over Linux's, with the same control.
+fn ratio(all: &[Results], cell: Cell, control: &str) -> Option<f64> {
+    let of = |stack| single(all, cell, stack, control);
+    let (atlas, linux) = (of(Stack::Atlas)?, of(Stack::Linux)?);
+    Some(atlas.goodput / linux.goodput.max(f64::MIN_POSITIVE))
+}
+
+/// `12.3 (0.4)`.
+fn goodput_and_resent(middle: Option<Middle>) -> String {
+    middle.map_or_else(
+        || "-".to_owned(),
+        |it| format!("{:.1} ({:.1})", 100.0 * it.goodput, 100.0 * it.resent),
+    )
+}
+
+/// What the terminal gets: the matrix and the pairs.
+pub(crate) fn table(all: &[Results]) -> String {
+    let mut text = String::new();
+    matrix(&mut text, all);
+    fairness(&mut text, all);
+    text
+}
+
+/// The whole page.
+pub(crate) fn page(all: &[Results]) -> String {
+    let mut text = String::from("# Atlas's TCP beside Linux's, on the same path\n\n");
+    let _ = writeln!(
+        text,
+        "Made by `{COMMAND}`; not to be edited. One connection sends for 10 s (20 s at 200 ms) from the \
+         reply's first byte on, over a bottleneck of {} Mb/s with a drop-tail buffer and random loss \
+         behind it; the client is Linux. Each run has a path of its own: two network namespaces and a \
+         middlebox between them (`tools/bench/bottleneck`), which sees frames of at most 1514 bytes. \
+         Atlas sends through a packet socket, Linux by a socket of its own TCP; buffers of sockets are \
+         no limit.\n",
+        RATE_BITS / 1_000_000
+    );
+    let _ = writeln!(
+        text,
+        "**Goodput** is the share of the rate, percent; more than 95.6 cannot be, since 1448 of 1514 \
+         bytes are payload. In brackets: bytes sent again, percent of those sent. Medians of the rounds. \
+         A ratio in bold is below {RATIO_WANTED}. `tools/sim/snapshots/loss_matrix.txt` has the same \
+         paths in the simulator, with a transfer of 10 MB.\n"
+    );
+    text.push_str("## One connection\n\n");
+    matrix(&mut text, all);
+    below(&mut text, all);
+    fairness(&mut text, all);
+    instrument(&mut text, all);
+    environment(&mut text, all);
+    text
+}
+
+fn matrix(text: &mut String, all: &[Results]) {
+    let controls = controls(all);
+    if controls.is_empty() {
+        return;
+    }
+    text.push_str("| RTT ms | loss % | buffer BDP |");
+    let mut line = "|--:|--:|--:|".to_owned();
+    for control in &controls {
+        if has_atlas(all, control) {
+            let _ = write!(text, " {control}: Atlas | Linux | ratio |");
+            line.push_str("--:|--:|--:|");
+        } else {
+            let _ = write!(text, " {control}: Linux |");
+            line.push_str("--:|");
+        }
+    }
+    let _ = writeln!(text, "\n{line}");
+    for cell in matrix_cells() {
+        let (rtt, loss, buffer) = (cell.rtt_millis, cell.loss(), cell.buffer());
+        let mut row = format!("| {rtt} | {loss} | {buffer} |");
+        let mut is_empty = true;
+        for control in &controls {
+            let of = |stack| single(all, cell, stack, control);
+            is_empty &= of(Stack::Atlas).is_none() && of(Stack::Linux).is_none();
+            if has_atlas(all, control) {
+                let _ = write!(row, " {} |", goodput_and_resent(of(Stack::Atlas)));
+            }
+            let _ = write!(row, " {} |", goodput_and_resent(of(Stack::Linux)));
+            if has_atlas(all, control) {
+                let _ = write!(row, " {} |", ratio_text(ratio(all, cell, control)));
+            }
+        }
+        if !is_empty {
+            let _ = writeln!(text, "{row}");
+        }
+    }
+    text.push('\n');
+}
+
+fn ratio_text(ratio: Option<f64>) -> String {
+    match ratio {
+        None => "-".to_owned(),
+        Some(it) if it < RATIO_WANTED => format!("**{it:.2}**"),
+        Some(it) => format!("{it:.2}"),
+    }
+}
+
+/// The cells in which Atlas gets less than it should.
+fn below(text: &mut String, all: &[Results]) {
+    let mut rows = String::new();
+    let mut count = 0;
+    for control in controls(all) {
+        for cell in matrix_cells() {
+            let Some(ratio) = ratio(all, cell, &control).filter(|it| *it < RATIO_WANTED) else {
+                continue;
+            };
+            let of = |stack| single(all, cell, stack, &control).unwrap_or_default();
+            let (atlas, linux) = (of(Stack::Atlas), of(Stack::Linux));
+            let spread = |it: Middle| format!("{:.1}-{:.1}", 100.0 * it.least, 100.0 * it.most);
+            count += 1;
+            let _ = writeln!(
+                rows,
+                "| {cell} | {control} | {ratio:.2} | {} / {} | {:.0} / {:.0} | {} |",
+                spread(atlas),
+                spread(linux),
+                atlas.pause_ms,
+                linux.pause_ms,
+                cause(cell, &control).unwrap_or("not explained")
+            );
+        }
+    }
+    let _ = writeln!(
+        text,
+        "## Where Atlas gets less than {RATIO_WANTED} of Linux's goodput\n\n{count} cells. Goodput is the \
+         least and the greatest of the rounds; a pause is the longest time between two segments of the \
+         server, median: one above a few round trips is a retransmission timeout.\n"
+    );
+    if count > 0 {
+        text.push_str(
+            "| Path | Control | Ratio | Goodput % Atlas / Linux | Pause ms Atlas / Linux | Why |\n\
+             |---|---|--:|--:|--:|---|\n",
+        );
+        let _ = writeln!(text, "{rows}");
+    }
+}
+
+fn fairness(text: &mut String, all: &[Results]) {
+    let mut rows = String::new();
+    let (mut count, mut fair) = (0, 0);
+    for cell in fair_cells() {
+        for pair in pairs() {
+            let Some(middles) = middles(all, cell, &pair) else {
+                continue;
+            };
+            let [first, second] = middles.as_slice() else {
+                continue;
+            };
+            let times = first.goodput / second.goodput.max(f64::MIN_POSITIVE);
+            let is_fair = (FAIR_TIMES.recip()..=FAIR_TIMES).contains(&times);
+            count += 1;
+            fair += usize::from(is_fair);
+            let _ = writeln!(
+                rows,
+                "| {} | {} | {} beside {} | {} | {} | {} |",
+                cell.rtt_millis,
+                cell.buffer(),
+                pair[0],
+                pair[1],
+                goodput_and_resent(Some(*first)),
+                goodput_and_resent(Some(*second)),
+                if is_fair {
+                    format!("{times:.2}")
+                } else {
+                    format!("**{times:.2}**")
+                }
+            );
+        }
+    }
+    if count == 0 {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "## Two connections through one bottleneck\n\nBoth begin together and send for 60 s, without random \
+         loss. In {fair} of {count} rows neither has more than {FAIR_TIMES} times the other's goodput.\n\n\
+         | RTT ms | buffer BDP | senders | first | second | first / second |\n\
+         |--:|--:|---|--:|--:|--:|\n{rows}"
+    );
+}
+
+/// What shows that the middlebox was not the bound.
+fn instrument(text: &mut String, all: &[Results]) {
+    let runs: Vec<&Run> = all.iter().flat_map(|it| &it.runs).collect();
+    let good: Vec<&Measured> = runs
+        .iter()
+        .filter(|run| run.is_good())
+        .filter_map(|run| run.measured())
+        .collect();
+    let lates = |of: fn(&Measured) -> f64| good.iter().map(|it| of(it)).collect::<Vec<_>>();
+    let late_ms = lates(|it| {
+        let counts = &it.report.counts;
+        float(counts.forth.late_us_max.max(counts.back.late_us_max)) / 1e3
+    });
+    let share = lates(|it| late_share(&it.report.counts.forth));
+    let cpu = lates(|it| it.report.counts.cpu_seconds / it.report.counts.seconds);
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let full_frames: u64 = good
+        .iter()
+        .map(|it| it.report.counts.forth.full_frames)
+        .sum();
+    let lost_frames: u64 = good
+        .iter()
+        .map(|it| it.report.counts.forth.lost_frames)
+        .sum();
+    let repeats: u32 = runs.iter().map(|it| it.repeats).sum();
+    let realtime = good.iter().all(|it| it.report.counts.is_realtime);
+    let _ = writeln!(
+        text,
+        "## Was the middlebox the bound?\n\n\
+         * {} runs count; {} do not, after {repeats} repeats in all.\n\
+         * The latest frame of a run left {:.1} ms late (median of the runs), {:.1} ms in the worst; at most \
+         {:.2} % of a run's frames left more than 1 ms late. A run with more than {} % is repeated.\n\
+         * Dropped for a full buffer: {full_frames} frames; by the random loss: {lost_frames}; by the TAPs: 0 (a \
+         run with one is repeated).\n\
+         * One path takes {:.0} % of a core (median), {:.0} % at most, the receiving of both kernels included. \
+         The middlebox {}.\n",
+        good.len(),
+        runs.len() - good.len(),
+        median(&late_ms),
+        most(&late_ms),
+        100.0 * most(&share),
+        100.0 * LATE_SHARE_MAX,
+        100.0 * median(&cpu),
+        100.0 * most(&cpu),
+        if realtime {
+            "and Atlas run ahead of other work (`SCHED_FIFO`)"
+        } else {
+            "has ordinary priority"
+        },
+    );
+    if let Some(best) = best_share(all) {
+        let _ = writeln!(
+            text,
+            "* Without random loss, with 10 BDP and after slow start the rate is reached: the best run has {:.1} % \
+             of it, where 95.6 are possible.\n",
+            100.0 * best
+        );
+    }
+    let failed = runs.iter().filter(|run| !run.is_good());
+    for run in failed {
+        let _ = writeln!(text, "* does not count: {}", run.line());
+    }
+}
+
+/// The greatest goodput of any run without random loss.
+fn best_share(all: &[Results]) -> Option<f64> {
+    let runs = all.iter().flat_map(|it| &it.runs);
+    let runs = runs.filter(|run| run.cell.loss_ppm == 0 && run.is_good());
+    let flows = runs
+        .filter_map(Run::measured)
+        .filter(|it| it.flows.len() == 1)
+        .flat_map(|it| &it.flows);
+    flows.map(Flow::goodput).reduce(f64::max)
+}
+
+fn environment(text: &mut String, all: &[Results]) {
+    text.push_str("## Measured on and with\n\n");
+    for results in all {
+        let it = &results.environment;
+        let _ = writeln!(text, "| | |\n|---|---|\n| command | `{}` |", it.command);
+        let _ = writeln!(text, "| seed | {} |", it.seed);
+        for (name, value) in &it.machine {
+            let _ = writeln!(text, "| {name} | {value} |");
+        }
+        text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::tests::{CELL, environment, run};
+    use super::*;
+
+    fn results(runs: Vec<Run>) -> Results {
+        Results {
+            environment: environment(),
+            runs,
+        }
+    }
+
+    #[test]
+    fn a_cell_below_nine_tenths_of_linux_is_listed_and_one_at_it_is_not() {
+        let of = |percent| {
+            let runs = vec![
+                run(1, CELL, &[(Stack::Atlas, percent)]),
+                run(1, CELL, &[(Stack::Linux, 50)]),
+            ];
+            page(&[results(runs)])
+        };
+        let (below, at) = (of(44), of(45));
+        assert!(below.contains("**0.88**"), "{below}");
+        assert!(below.contains("1 cells."), "{below}");
+        assert!(at.contains(" 0.90 |") && at.contains("0 cells."), "{at}");
+    }
+
+    #[test]
+    fn medians_are_of_runs_that_count_of_the_last_results_that_have_them() {
+        let atlas = |round, percent| run(round, CELL, &[(Stack::Atlas, percent)]);
+        let failed = Run {
+            outcome: super::super::results::Outcome::Failed("no reply".to_owned()),
+            ..atlas(3, 1)
+        };
+        let first = results(vec![atlas(1, 10), run(1, CELL, &[(Stack::Linux, 20)])]);
+        let second = results(vec![atlas(1, 30), atlas(2, 40), atlas(3, 80), failed]);
+        let all = [first, second];
+        let of = |stack| single(&all, CELL, stack, "cubic").unwrap();
+        assert!((of(Stack::Atlas).goodput - 0.4).abs() < 1e-9);
+        assert!((of(Stack::Linux).goodput - 0.2).abs() < 1e-9);
+        assert_eq!(single(&all, CELL, Stack::Atlas, "reno"), None);
+        assert!(page(&all).contains("FAILED: no reply"));
+    }
+
+    #[test]
+    fn a_pair_is_fair_up_to_twice_the_other() {
+        let cell = fair_cells()[0];
+        let of = |first, second| {
+            let runs = vec![run(
+                1,
+                cell,
+                &[(Stack::Atlas, first), (Stack::Linux, second)],
+            )];
+            table(&[results(runs)])
+        };
+        assert!(of(60, 30).contains("In 1 of 1 rows"));
+        assert!(of(61, 30).contains("In 0 of 1 rows"));
+        assert!(of(30, 61).contains("In 0 of 1 rows"));
+    }
+}

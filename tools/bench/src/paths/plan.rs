@@ -1,0 +1,405 @@
+//! What is measured: paths, who sends over them, for how long, and in what order.
+//!
+//! It refuses names of senders and values that it does not have. Bounded by: the tables here.
+
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bottleneck::{LegPlan, PathPlan};
+use clap::ValueEnum;
+use load::random::Random;
+use serde::{Deserialize, Serialize};
+use tcp::congestion::CongestionControl;
+
+/// Rate of every bottleneck: a path of it costs a core little, and the simulator's matrix has it, too.
+pub(crate) const RATE_BITS: u64 = 50_000_000;
+
+const RTT_MILLIS: [u64; 3] = [10, 40, 200];
+const LOSS_PPM: [u32; 4] = [0, 1_000, 10_000, 50_000];
+const BUFFER_TENTHS: [u64; 3] = [1, 10, 100];
+
+const FAIR_RTT_MILLIS: [u64; 2] = [10, 40];
+const FAIR_BUFFER_TENTHS: [u64; 2] = [10, 40];
+
+/// What Linux has and is compared with in any case.
+const LINUX_FURTHER: &str = "bbr";
+
+/// What both sides of a pair of connections use.
+const FAIR_CONTROL: &str = "cubic";
+
+/// Which controllers the kernel has.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+
+/// The two parts of the bench.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// One connection by RTT, loss and buffer
+    Matrix,
+    /// Two connections through one bottleneck
+    Fairness,
+}
+
+/// Whose TCP sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stack {
+    Atlas,
+    Linux,
+}
+
+/// A stack with a congestion control.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct Sender {
+    pub(crate) stack: Stack,
+    /// As Linux spells it.
+    pub(crate) control: String,
+}
+
+impl Sender {
+    pub(crate) fn new(stack: Stack, control: &str) -> Self {
+        Self {
+            stack,
+            control: control.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stack = match self.stack {
+            Stack::Atlas => "atlas",
+            Stack::Linux => "linux",
+        };
+        write!(f, "{stack}-{}", self.control)
+    }
+}
+
+/// A path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    pub(crate) rtt_millis: u64,
+    /// Frames lost at random in a million, from the server to the client.
+    pub(crate) loss_ppm: u32,
+    /// Tenths of bandwidth times delay.
+    pub(crate) buffer_tenths: u64,
+}
+
+impl Cell {
+    /// Percent.
+    pub(crate) fn loss(self) -> String {
+        decimal(u64::from(self.loss_ppm), 10_000)
+    }
+
+    /// In bandwidth times delay.
+    pub(crate) fn buffer(self) -> String {
+        decimal(self.buffer_tenths, 10)
+    }
+
+    /// Bytes of the bottleneck's buffer.
+    pub(crate) fn buffer_bytes(self) -> u64 {
+        RATE_BITS / 8 * self.rtt_millis / 1_000 * self.buffer_tenths / 10
+    }
+
+    /// The path; its losses are drawn from a seed of the round, the same for all senders.
+    pub(crate) fn plan(self, seed: u64) -> PathPlan {
+        let delay = Duration::from_millis(self.rtt_millis) / 2;
+        PathPlan {
+            forth: LegPlan {
+                rate_bits: RATE_BITS,
+                buffer_bytes: self.buffer_bytes(),
+                delay,
+                loss_ppm: self.loss_ppm,
+                seed,
+            },
+            back: LegPlan::delay_only(delay),
+        }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rtt, loss, buffer) = (self.rtt_millis, self.loss(), self.buffer());
+        write!(f, "{rtt} ms, {loss} % loss, {buffer} BDP")
+    }
+}
+
+/// `value / unit` without trailing zeros.
+fn decimal(value: u64, unit: u64) -> String {
+    let (whole, mut rest) = (value / unit, value % unit);
+    let mut text = whole.to_string();
+    if rest > 0 {
+        text.push('.');
+    }
+    let mut unit = unit;
+    while rest > 0 {
+        unit /= 10;
+        text.push_str(&(rest / unit).to_string());
+        rest %= unit;
+    }
+    text
+}
+
+/// One run to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Task {
+    pub(crate) round: u64,
+    pub(crate) cell: Cell,
+    /// Each with one connection.
+    pub(crate) senders: Vec<Sender>,
+    /// From a reply's first byte on.
+    pub(crate) seconds: u64,
+    /// What the losses are drawn from.
+    pub(crate) seed: u64,
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let senders: Vec<String> = self.senders.iter().map(ToString::to_string).collect();
+        write!(f, "{}, {}", self.cell, senders.join(" beside "))
+    }
+}
+
+/// What of the plan is wanted; an empty list: all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Restriction {
+    pub(crate) is_quick: bool,
+    pub(crate) part: Option<Part>,
+    pub(crate) rtt_millis: Vec<u64>,
+    pub(crate) losses: Vec<String>,
+    pub(crate) buffers: Vec<String>,
+    pub(crate) senders: Vec<String>,
+}
+
+impl Restriction {
+    fn has_cell(&self, cell: Cell) -> bool {
+        let is_among =
+            |wanted: &[String], text: &str| wanted.is_empty() || wanted.iter().any(|it| it == text);
+        (self.rtt_millis.is_empty() || self.rtt_millis.contains(&cell.rtt_millis))
+            && is_among(&self.losses, &cell.loss())
+            && is_among(&self.buffers, &cell.buffer())
+    }
+
+    fn has_part(&self, part: Part) -> bool {
+        self.part.is_none_or(|it| it == part)
+    }
+
+    /// Seconds of a run of one connection: long enough for some hundred round trips.
+    fn seconds(&self, rtt_millis: u64) -> u64 {
+        match (self.is_quick, rtt_millis > 100) {
+            (false, false) => 10,
+            (false, true) => 20,
+            (true, false) => 4,
+            (true, true) => 8,
+        }
+    }
+
+    /// Seconds of a run of two connections.
+    fn fair_seconds(&self) -> u64 {
+        if self.is_quick { 15 } else { 60 }
+    }
+}
+
+/// The senders of the matrix: every controller of Atlas, and the kernel's of the same names.
+pub(crate) fn senders(available: &str) -> Vec<Sender> {
+    let names: Vec<&str> = CongestionControl::ALL.map(CongestionControl::name).into();
+    let atlas = names.iter().map(|name| Sender::new(Stack::Atlas, name));
+    let mut of_linux = names.clone();
+    if !names.contains(&LINUX_FURTHER) {
+        of_linux.push(LINUX_FURTHER);
+    }
+    let has = |name: &&str| available.split_whitespace().any(|it| it == *name);
+    let linux = of_linux.into_iter().filter(has);
+    atlas
+        .chain(linux.map(|name| Sender::new(Stack::Linux, name)))
+        .collect()
+}
+
+/// All cells of the matrix.
+pub(crate) fn matrix_cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for rtt_millis in RTT_MILLIS {
+        for loss_ppm in LOSS_PPM {
+            for buffer_tenths in BUFFER_TENTHS {
+                cells.push(Cell {
+                    rtt_millis,
+                    loss_ppm,
+                    buffer_tenths,
+                });
+            }
+        }
+    }
+    cells
+}
+
+/// All cells with two connections.
+pub(crate) fn fair_cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for rtt_millis in FAIR_RTT_MILLIS {
+        for buffer_tenths in FAIR_BUFFER_TENTHS {
+            cells.push(Cell {
+                rtt_millis,
+                loss_ppm: 0,
+                buffer_tenths,
+            });
+        }
+    }
+    cells
+}
+
+/// Who shares a bottleneck with whom.
+pub(crate) fn pairs() -> [[Sender; 2]; 3] {
+    let of = |stack| Sender::new(stack, FAIR_CONTROL);
+    [
+        [of(Stack::Atlas), of(Stack::Linux)],
+        [of(Stack::Atlas), of(Stack::Atlas)],
+        [of(Stack::Linux), of(Stack::Linux)],
+    ]
+}
+
+/// The runs of a round, in an order drawn from the seed.
+pub(crate) fn tasks(wanted: &Restriction, round: u64, seed: u64) -> Result<Vec<Task>> {
+    let available =
+        fs::read_to_string(AVAILABLE).with_context(|| format!("reading {AVAILABLE}"))?;
+    let senders = senders(&available);
+    for name in &wanted.senders {
+        let is_known = senders.iter().any(|it| it.to_string() == *name);
+        ensure!(is_known, "there is no sender {name}; there are {senders:?}");
+    }
+    let has_sender = |sender: &&Sender| {
+        wanted.senders.is_empty() || wanted.senders.contains(&sender.to_string())
+    };
+    let mut random = Random::new(Random::at(seed, round));
+    let mut tasks = Vec::new();
+    for cell in matrix_cells() {
+        let losses = random.next();
+        if !wanted.has_part(Part::Matrix) || !wanted.has_cell(cell) {
+            continue;
+        }
+        tasks.extend(senders.iter().filter(has_sender).map(|sender| Task {
+            round,
+            cell,
+            senders: vec![sender.clone()],
+            seconds: wanted.seconds(cell.rtt_millis),
+            seed: losses,
+        }));
+    }
+    for cell in fair_cells() {
+        let losses = random.next();
+        if !wanted.has_part(Part::Fairness) || !wanted.has_cell(cell) {
+            continue;
+        }
+        let pairs = pairs().into_iter();
+        let wanted_pairs = pairs.filter(|pair| pair.iter().any(|it| has_sender(&it)));
+        tasks.extend(wanted_pairs.map(|pair| Task {
+            round,
+            cell,
+            senders: pair.to_vec(),
+            seconds: wanted.fair_seconds(),
+            seed: losses,
+        }));
+    }
+    shuffle(&mut tasks, &mut random);
+    Ok(tasks)
+}
+
+/// Fisher and Yates.
+fn shuffle<T>(items: &mut [T], random: &mut Random) {
+    for end in (1..items.len()).rev() {
+        let other = random.below(end as u64 + 1);
+        items.swap(end, usize::try_from(other).unwrap_or(end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_has_every_sender_once_in_an_order_of_the_seed() {
+        let all = tasks(&Restriction::default(), 1, 9).unwrap();
+        let again = tasks(&Restriction::default(), 1, 9).unwrap();
+        assert_eq!(all, again);
+        assert_ne!(all, tasks(&Restriction::default(), 1, 10).unwrap());
+        let single = |cell| {
+            let of_cell = all.iter().filter(move |it| it.cell == cell);
+            of_cell.filter(|it| it.senders.len() == 1)
+        };
+        for cell in matrix_cells() {
+            let seeds: Vec<u64> = single(cell).map(|it| it.seed).collect();
+            assert!(seeds.windows(2).all(|pair| pair[0] == pair[1]));
+            let mut names: Vec<_> = single(cell).map(ToString::to_string).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+            assert!(count > CongestionControl::ALL.len());
+        }
+        let pairs = all.iter().filter(|it| it.senders.len() == 2).count();
+        assert_eq!(pairs, fair_cells().len() * 3);
+    }
+
+    #[test]
+    fn a_restriction_leaves_what_it_names() {
+        let wanted = Restriction {
+            is_quick: true,
+            rtt_millis: vec![10, 200],
+            losses: vec!["0.1".to_owned()],
+            buffers: vec!["0.1".to_owned(), "10".to_owned()],
+            senders: vec!["atlas-cubic".to_owned()],
+            part: Some(Part::Matrix),
+        };
+        let tasks = tasks(&wanted, 1, 0).unwrap();
+        let mut names: Vec<_> = tasks.iter().map(ToString::to_string).collect();
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "10 ms, 0.1 % loss, 0.1 BDP, atlas-cubic",
+                "10 ms, 0.1 % loss, 10 BDP, atlas-cubic",
+                "200 ms, 0.1 % loss, 0.1 BDP, atlas-cubic",
+                "200 ms, 0.1 % loss, 10 BDP, atlas-cubic",
+            ]
+        );
+        assert!(tasks.iter().all(|it| it.seconds < 10));
+        let unknown = Restriction {
+            senders: vec!["atlas-cubik".to_owned()],
+            ..Restriction::default()
+        };
+        assert!(super::tasks(&unknown, 1, 0).is_err());
+    }
+
+    #[test]
+    fn linux_is_asked_for_what_atlas_has_and_for_bbr_if_it_has_them() {
+        let names = |available| {
+            let senders = senders(available);
+            let linux = senders.iter().filter(|it| it.stack == Stack::Linux);
+            linux.map(|it| it.control.clone()).collect::<Vec<_>>()
+        };
+        let all = names("reno bbr cubic westwood");
+        assert!(all.contains(&"cubic".to_owned()) && all.contains(&"bbr".to_owned()));
+        assert!(!all.contains(&"westwood".to_owned()));
+        assert_eq!(names("reno"), ["reno"]);
+    }
+
+    #[test]
+    fn a_buffer_is_a_share_of_bandwidth_times_delay() {
+        let cell = Cell {
+            rtt_millis: 40,
+            loss_ppm: 1_000,
+            buffer_tenths: 1,
+        };
+        // 50 Mb/s in 40 ms: 250,000 bytes.
+        assert_eq!(cell.buffer_bytes(), 25_000);
+        assert_eq!(cell.to_string(), "40 ms, 0.1 % loss, 0.1 BDP");
+        let plan = cell.plan(3);
+        assert_eq!(
+            plan.forth.delay + plan.back.delay,
+            Duration::from_millis(40)
+        );
+        assert_eq!(decimal(0, 10), "0");
+        assert_eq!(decimal(50_000, 10_000), "5");
+        assert_eq!(decimal(1_020, 1_000), "1.02");
+    }
+}
