@@ -128,9 +128,14 @@ pub(crate) fn page(all: &[Results]) -> String {
     let _ = writeln!(
         text,
         "**Goodput** is the share of the rate, percent; more than 95.6 cannot be, since 1448 of 1514 \
-         bytes are payload. In brackets: bytes sent again, percent of those sent. Medians of the rounds. \
+         bytes are payload. In brackets: bytes sent again, percent of those sent. Medians of {} rounds at most; one round says little of a path with loss. \
          A ratio in bold is below {RATIO_WANTED}. `tools/sim/snapshots/loss_matrix.txt` has the same \
-         paths in the simulator, with a transfer of 10 MB.\n"
+         paths in the simulator, with a transfer of 10 MB.\n",
+        all.iter()
+            .flat_map(|it| &it.runs)
+            .map(|run| run.round)
+            .max()
+            .unwrap_or(0)
     );
     text.push_str("## One connection\n\n");
     matrix(&mut text, all);
@@ -208,7 +213,7 @@ fn below(text: &mut String, all: &[Results]) {
                 spread(linux),
                 atlas.pause_ms,
                 linux.pause_ms,
-                cause(cell, &control).unwrap_or("not explained")
+                cause(cell).unwrap_or_else(|| "not explained".to_owned())
             );
         }
     }
@@ -306,7 +311,7 @@ fn instrument(text: &mut String, all: &[Results]) {
          * Dropped for a full buffer: {full_frames} frames; by the random loss: {lost_frames}; by the TAPs: 0 (a \
          run with one is repeated).\n\
          * One path takes {:.0} % of a core (median), {:.0} % at most, the receiving of both kernels included. \
-         The middlebox {}.\n",
+         The middlebox {}.",
         good.len(),
         runs.len() - good.len(),
         median(&late_ms),
@@ -325,14 +330,15 @@ fn instrument(text: &mut String, all: &[Results]) {
         let _ = writeln!(
             text,
             "* Without random loss, with 10 BDP and after slow start the rate is reached: the best run has {:.1} % \
-             of it, where 95.6 are possible.\n",
+             of it, where 95.6 are possible.",
             100.0 * best
         );
     }
     let failed = runs.iter().filter(|run| !run.is_good());
     for run in failed {
-        let _ = writeln!(text, "* does not count: {}", run.line());
+        let _ = writeln!(text, "* Does not count: {}", run.line());
     }
+    text.push('\n');
 }
 
 /// The greatest goodput of any run without random loss.
@@ -347,7 +353,9 @@ fn best_share(all: &[Results]) -> Option<f64> {
 }
 
 fn environment(text: &mut String, all: &[Results]) {
-    text.push_str("## Measured on and with\n\n");
+    text.push_str(
+        "## Measured on and with\n\nOf what was measured more than once, the last table counts.\n\n",
+    );
     for results in all {
         let it = &results.environment;
         let _ = writeln!(text, "| | |\n|---|---|\n| command | `{}` |", it.command);
