@@ -9,7 +9,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -19,16 +18,14 @@ use ::load::random::Random;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::binaries::BinaryOptions;
 use super::lab::{CLIENT_CORE, Contender, Lab, Steering, stop};
-use super::load::{Load, cores, plain_command};
+use super::load::{Load, cores, plain_command, read_report};
 use super::publish;
 use super::report::{environment_text, median};
 use super::tls::{Credentials, Key, argument};
 use testbed::namespace::VethPair;
-use testbed::process::output;
 use testbed::{interrupt, packages, scratch_directory};
 
 /// What viewers ask for: 1 MiB each two seconds on each connection.
@@ -226,12 +223,15 @@ impl Bench<'_> {
             command.args(["--seconds", &(begun + window).to_string()]);
             command
         });
-        let viewers = thread::spawn(move || read::<LoadReport>(&mut viewers));
+        let viewers = thread::spawn(move || read_report::<LoadReport>(&mut viewers, LIMIT));
         thread::sleep(ALONE);
         let attacker = thread::spawn(move || {
-            (attacker.as_mut()).map_or_else(|| Ok(AttackReport::default()), read)
+            (attacker.as_mut()).map_or_else(
+                || Ok(AttackReport::default()),
+                |command| read_report(command, LIMIT),
+            )
         });
-        let arrivals = read::<LoadReport>(&mut arrivals)?;
+        let arrivals = read_report::<LoadReport>(&mut arrivals, LIMIT)?;
         let attacker = attacker.join().ok().context("the attacker's thread")??;
         let viewers = viewers.join().ok().context("the viewers' thread")??;
         stop(server)?;
@@ -242,15 +242,6 @@ impl Bench<'_> {
 /// What reports call an attack, or its absence.
 fn name(attack: Option<Kind>) -> String {
     attack.map_or_else(|| "none".to_owned(), argument)
-}
-
-/// Runs an instrument to its end. That clients failed is what is to be seen, so it is no failure.
-fn read<R: DeserializeOwned>(command: &mut Command) -> Result<R> {
-    let output = output(command, LIMIT)?;
-    serde_json::from_slice(&output.stdout).with_context(|| {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        format!("reading an instrument's report; it said: {}", stderr.trim())
-    })
 }
 
 /// One attack.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ::load::{Ending, Report, Suite, Version};
 use anyhow::{Context as _, Result, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::lab::{CLIENT_CORE, Lab, SERVER_CORE};
@@ -159,6 +160,19 @@ pub(crate) fn plain_command(lab: &Lab, instruments: &Path) -> Command {
     command.args(["-c", &CLIENT_CORE.to_string()]);
     command.arg(instruments).args(["load", "--json"]);
     command
+}
+
+/// Runs an instrument to its end and reads its report. That clients failed may be what is to be seen,
+/// so it is no failure here.
+pub(crate) fn read_report<R: DeserializeOwned>(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<R> {
+    let output = output(command, limit)?;
+    serde_json::from_slice(&output.stdout).with_context(|| {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        format!("reading an instrument's report; it said: {}", stderr.trim())
+    })
 }
 
 /// The only version and AEAD that are offered, where servers speak TLS.

@@ -10,7 +10,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -20,11 +19,10 @@ use serde::Serialize;
 
 use super::handshakes::{HandshakesOptions, Name};
 use super::lab::{Contender, Lab, stop};
-use super::load::{CoreSeconds, Load, cores, tls_command};
+use super::load::{CoreSeconds, Load, cores, read_report, tls_command};
 use super::publish;
 use super::report::environment_text;
 use super::tls::Credentials;
-use testbed::process::output;
 use testbed::{interrupt, packages, scratch_directory};
 
 /// What both ends would choose.
@@ -170,7 +168,7 @@ impl Overload<'_> {
         let mut streams = load.streams()?;
         streams.args(["--warm-up", &WARM_UP_SECONDS.to_string()]);
         streams.args(["--seconds", &window.to_string()]);
-        let streams = thread::spawn(move || read(&mut streams));
+        let streams = thread::spawn(move || read_report::<LoadReport>(&mut streams, LIMIT));
         let handshakes = if rate > 0.0 {
             thread::sleep(STREAMS_ALONE);
             let mut command = tls_command(&self.lab, &self.instruments, TLS);
@@ -180,7 +178,7 @@ impl Overload<'_> {
             command.args(["--close=client", "--arrivals", &rate.to_string()]);
             command.args(["--sweep-pause", "0.1", "--warm-up", "1"]);
             command.args(["--seconds", &(window + WARM_UP_SECONDS).to_string()]);
-            read(&mut command)?
+            read_report(&mut command, LIMIT)?
         } else {
             LoadReport::default()
         };
@@ -188,15 +186,6 @@ impl Overload<'_> {
         stop(server)?;
         Row::new(contender.name(), rate, &streams, &handshakes)
     }
-}
-
-/// Runs a load to its end. That clients failed is what is to be seen, so it is no failure.
-fn read(command: &mut Command) -> Result<LoadReport> {
-    let output = output(command, LIMIT)?;
-    serde_json::from_slice(&output.stdout).with_context(|| {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        format!("reading the load's report; it said: {}", stderr.trim())
-    })
 }
 
 /// One rate offered to one server.

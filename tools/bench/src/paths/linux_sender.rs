@@ -31,15 +31,15 @@ pub(crate) struct LinuxSender {
     is_over: Arc<AtomicBool>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
-    /// Wakes the thread that accepts.
-    knock: Option<Knock>,
+    /// Ends `accept` when dropped.
+    accept_end: Option<AcceptEnd>,
 }
 
 /// A descriptor of the listening socket, shut down when dropped: `accept` then fails.
 #[derive(Debug)]
-struct Knock(TcpListener);
+struct AcceptEnd(TcpListener);
 
-impl Drop for Knock {
+impl Drop for AcceptEnd {
     fn drop(&mut self) {
         // On a socket that listens it ends the waiting `accept`; that it fails changes nothing.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
@@ -59,7 +59,7 @@ impl LinuxSender {
             chosen == control,
             "the kernel chose {chosen}, not {control}"
         );
-        let knock = Knock(listener.try_clone()?);
+        let accept_end = AcceptEnd(listener.try_clone()?);
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
@@ -80,7 +80,7 @@ impl LinuxSender {
             is_over,
             address,
             thread: Some(thread),
-            knock: Some(knock),
+            accept_end: Some(accept_end),
         })
     }
 
@@ -93,7 +93,7 @@ impl LinuxSender {
 impl Drop for LinuxSender {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        drop(self.knock.take());
+        drop(self.accept_end.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
