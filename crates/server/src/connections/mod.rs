@@ -81,7 +81,9 @@ fn decode(part: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part;
     while let Some((&first, behind)) = rest.split_first() {
-        let digits = behind.get(..2).filter(|_| first == b'%');
+        // `from_str_radix` would take a sign.
+        let is_escape = |digits: &&[u8]| first == b'%' && digits.iter().all(u8::is_ascii_hexdigit);
+        let digits = behind.get(..2).filter(is_escape);
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             Some(byte) => {

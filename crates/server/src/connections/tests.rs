@@ -110,7 +110,14 @@ fn a_query_names_peers_rows_and_a_place_or_is_refused() {
     assert_eq!(rows(&format!("limit={ROWS_MAX}")), ROWS_MAX);
     assert_eq!(rows(&format!("limit={}", ROWS_MAX + 1)), ROWS_MAX);
     for text in [
-        "peer", "peer=x", "limit=", "limit=-1", "from=x", "port=80", "peer=%zz",
+        "peer",
+        "peer=x",
+        "limit=",
+        "limit=-1",
+        "from=x",
+        "port=80",
+        "peer=%zz",
+        "limit=%+5",
     ] {
         let refusal = Query::parse(text.as_bytes()).unwrap_err();
         assert!(
