@@ -8,7 +8,8 @@
 //!    demand into a [`Claim`], the session fetches its bytes, and [`Connection::admit`] returns the part
 //!    that must still be sent.
 //! 4. [`Connection::framing`] says how a frame is cut, [`Connection::segment`] returns the header;
-//!    [`Connection::on_transmitted`] is called once the segment was sent. Timers and RTT samples start here and not at the claim.
+//!    [`Connection::on_transmitted`] is called once the segment was sent. Timers and RTT samples start
+//!    here and not at the claim.
 //! 5. [`Connection::control`]: segments without data (ACK, FIN, probe), also in two steps.
 //! 6. [`Connection::poll_timeout`]: when to call [`Connection::handle_timeout`].
 //! 7. [`Connection::count_limit`]: for [`Connection::info`], which may be asked at any time.
