@@ -81,6 +81,8 @@ counters! {
     tcp_evicted_count,
     /// SYNs answered by a SYN cookie because the table of half-open connections was full.
     tcp_cookie_sent_count,
+    /// SYNs dropped because SYN cookies were in use and a batch of frames had more SYNs than are answered.
+    tcp_cookie_limited_count,
     /// TCP handshakes of `tcp_established_count` that were completed with a SYN cookie.
     tcp_cookie_accepted_count,
     /// ACKs of no connection that arrived while SYN cookies were in use and had no valid one.

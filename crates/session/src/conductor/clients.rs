@@ -23,6 +23,12 @@ use crate::{TlsToken, TraceEnd, Warning};
 /// client opens a connection, or asks for the next segment of a video, a moment before it is used.
 pub(super) const EVICTION_IDLE_MIN: Duration = Duration::from_secs(1);
 
+/// Most SYN cookies sent for one batch of frames; further SYNs of the batch are dropped, and a client
+/// repeats its SYN after a second. A cookie costs a frame, some microseconds of the kernel's; reading
+/// a SYN costs a tenth of that. So a flood takes a bounded part of each round, and connections that are
+/// established keep theirs (decision 17 has the measurement).
+pub(super) const COOKIES_PER_BATCH_MAX: u32 = 64;
+
 impl Conductor {
     /// A segment for one of our addresses.
     pub(super) fn handle_segment(
@@ -90,8 +96,14 @@ impl Conductor {
             self.counters.tls_syn_dropped_count += 1;
             return;
         }
+        let needs_cookie = self.half_opens.is_full();
+        if needs_cookie && self.cookies_in_batch == COOKIES_PER_BATCH_MAX {
+            self.counters.tcp_cookie_limited_count += 1;
+            return;
+        }
         let mut offer = self.offer(now, tuple, received);
-        if self.half_opens.is_full() {
+        if needs_cookie {
+            self.cookies_in_batch += 1;
             self.counters.tcp_cookie_sent_count += 1;
             let peer = tuple.peer;
             self.warnings.note(Warning::HalfOpenTableFull { peer });
@@ -237,7 +249,7 @@ impl Conductor {
         }
         if self.clients.is_full() {
             // A client whose request came in this batch is not idle.
-            self.end_batch(now);
+            self.evaluate_touched(now);
             let Some(idlest) = self.evictable(now) else {
                 self.refuse_overflow(now, received);
                 return;

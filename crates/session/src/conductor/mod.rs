@@ -88,6 +88,8 @@ pub struct Conductor {
     listener: Listener,
     /// Answers SYNs while the half-open table is full.
     cookies: SynCookies,
+    /// Sent for this batch of frames; at most [`clients::COOKIES_PER_BATCH_MAX`].
+    cookies_in_batch: u32,
     /// Permits challenge ACKs, of all connections together.
     challenges: AnswerLimit,
     /// Permits resets for segments of no connection.
@@ -162,6 +164,7 @@ impl Conductor {
             unix_seconds: config.unix_seconds_at_start,
             listener: Listener::new(listener_key),
             cookies: SynCookies::new(listener_key),
+            cookies_in_batch: 0,
             challenges: AnswerLimit::new(listener_key, Answers::Challenges, CHALLENGES_PER_SECOND),
             resets: AnswerLimit::new(listener_key, Answers::Resets, RESETS_PER_SECOND),
             is_listening: true,
@@ -231,6 +234,11 @@ impl Conductor {
     /// A batch of frames ends: takes the requests that came, and evaluates each client that got a
     /// segment, once, however many acknowledgments there were.
     pub fn end_batch(&mut self, now: Instant) {
+        self.cookies_in_batch = 0;
+        self.evaluate_touched(now);
+    }
+
+    fn evaluate_touched(&mut self, now: Instant) {
         while let Some(index) = self.touched.pop() {
             self.take_input(now, index);
             self.update_queues_and_timers(now, index);

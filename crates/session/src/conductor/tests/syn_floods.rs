@@ -8,6 +8,7 @@ use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpRepr};
 use super::{Bench, OBJECT_BYTES, OUR_ADDRESS, PORT, Peer, assert_is_object, config, peer_route};
 use crate::Config;
 use crate::conductor::HALF_OPEN_MAX;
+use crate::conductor::clients::COOKIES_PER_BATCH_MAX;
 
 /// Ports of the flood.
 const FLOOD_FIRST: u16 = 10_000;
@@ -134,6 +135,37 @@ fn a_cookie_is_sent_once_and_holds_no_state() {
     }
     assert!(bench.take_segments(1000).is_empty());
     bench.assert_quiet();
+}
+
+#[test]
+fn a_batch_of_frames_is_answered_by_a_bounded_number_of_cookies() {
+    let mut bench = flooded();
+    bench.is_batch_open = true;
+    let next = flood(&mut bench, FLOOD_FIRST + 5000, COOKIES_PER_BATCH_MAX - 1);
+    open(&mut bench, &mut client(1000, peer_route()));
+    assert_eq!(bench.conductor.counters().tcp_cookie_limited_count, 0);
+    // One more than the limit is dropped.
+    Peer::send_syn(&mut bench, next, SeqNumber(0));
+    assert!(bench.take_segments(next).is_empty());
+    assert_eq!(bench.conductor.counters().tcp_cookie_limited_count, 1);
+    assert_eq!(
+        bench.conductor.counters().tcp_cookie_sent_count,
+        u64::from(COOKIES_PER_BATCH_MAX)
+    );
+    // The next batch is answered.
+    let now = bench.now;
+    bench.conductor.end_batch(now);
+    open(&mut bench, &mut client(next, peer_route()));
+}
+
+#[test]
+fn a_table_with_room_answers_every_syn_of_a_batch() {
+    let mut bench = Bench::new();
+    bench.is_batch_open = true;
+    for port in FLOOD_FIRST..FLOOD_FIRST + 2 * u16::try_from(COOKIES_PER_BATCH_MAX).unwrap() {
+        open(&mut bench, &mut client(port, peer_route()));
+    }
+    assert_eq!(bench.conductor.counters().tcp_cookie_limited_count, 0);
 }
 
 #[test]
