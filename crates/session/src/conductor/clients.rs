@@ -19,6 +19,10 @@ use crate::stream_map::Sealing;
 use crate::tls::Tls;
 use crate::{TlsToken, TraceEnd, Warning};
 
+/// What is sealed in one piece, bytes: sending a part of a record costs reading and sealing all of it.
+#[expect(clippy::cast_possible_truncation, reason = "a record has 16 KiB")]
+const SEALED_UNIT_BYTES: u32 = record::RECORD_BYTES_MAX as u32;
+
 /// A connection that has waited for a request for less than this is not closed to make room: a
 /// client opens a connection, or asks for the next segment of a video, a moment before it is used.
 pub(super) const EVICTION_IDLE_MIN: Duration = Duration::from_secs(1);
@@ -269,8 +273,10 @@ impl Conductor {
         );
         if Some(segment.destination_port) == self.config.https_port {
             client.tls = Some(Box::new(Tls::new()));
+            client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
         } else if let Some(sealer) = &self.emulation {
             client.stream.seal_from_here(Sealing::emulated(sealer));
+            client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
         }
         let index = self.clients.insert(client).ok();
         let index = index.expect("invariant: room was made");

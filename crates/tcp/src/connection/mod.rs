@@ -326,6 +326,12 @@ impl Connection {
         }
     }
 
+    /// The session sends in units of `bytes`, of which a part costs as much as the whole: no burst is
+    /// smaller ([`crate::pacing`]).
+    pub const fn set_burst_unit(&mut self, bytes: u32) {
+        self.pacer.set_unit(bytes);
+    }
+
     /// Both ends.
     #[must_use]
     pub const fn tuple(&self) -> FourTuple {
