@@ -288,6 +288,7 @@ impl Engine {
             wanted: around.plan.warm_up_work,
             connections: warm,
             share: ratio(f64::from(warm), float(self.connections.len() as u64)),
+            replies: around.counts.replies,
         };
         around.first_byte = Latency::default();
         around.whole = Latency::default();

@@ -129,6 +129,8 @@ pub struct WarmUp {
     pub connections: u32,
     /// Those of all.
     pub share: f64,
+    /// Replies before the window.
+    pub replies: u64,
 }
 
 /// What the wire itself cost the server's core.
