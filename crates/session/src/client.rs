@@ -110,6 +110,19 @@ impl Client {
         }
     }
 
+    /// Asks the processor for what an acknowledgment, a read or a frame needs beside the client itself.
+    pub(crate) fn prefetch_queues(&self) {
+        if let Some(fetch) = self.fetches.front() {
+            memory::prefetch(fetch);
+        }
+        if let Some(transmission) = self.tcp.first_in_flight() {
+            memory::prefetch(transmission);
+        }
+        if let Some(span) = self.stream.first_span() {
+            memory::prefetch(span);
+        }
+    }
+
     /// Whether the next request may be parsed.
     pub(crate) fn takes_requests(&self) -> bool {
         !self.is_closing && self.lookup.is_none() && self.stream.replies() < REPLIES_MAX

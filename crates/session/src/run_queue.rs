@@ -48,6 +48,11 @@ impl RunQueue {
         self.is_queued[index as usize] = false;
         Some(index)
     }
+
+    /// The connection whose turn comes after `places` others.
+    pub(crate) fn ahead(&self, places: usize) -> Option<u32> {
+        self.queue.get(places).copied()
+    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,13 @@ impl<T> Slab<T> {
         self.places.get_mut(index as usize)?.as_mut()
     }
 
+    /// Asks the processor for an entry that will be needed soon ([`memory::prefetch`]).
+    pub(crate) fn prefetch(&self, index: u32) {
+        if let Some(place) = self.places.get(index as usize) {
+            memory::prefetch(place);
+        }
+    }
+
     /// Takes an entry out.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let entry = self.places.get_mut(index as usize)?.take()?;

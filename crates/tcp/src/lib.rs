@@ -46,7 +46,7 @@ pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;
 pub use stream::{StreamOffset, StreamRange};
 pub use syn_cookies::SynCookies;
-pub use table::{FourTuple, Table, TableIndex};
+pub use table::{FourTuple, Table, TableIndex, TableTag};
 pub use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 pub use timer_queue::TimerQueue;
 pub use verdict::{Arrival, CloseReason, Outcome, SegmentDrop};

@@ -40,6 +40,10 @@ pub enum TableIndex {
     TimeWait(u32),
 }
 
+/// What the search for a tuple in a [`Table`] begins with: a part of the tuple's hash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableTag(u32);
+
 /// Ends the list of free entries.
 const NONE: u32 = u32::MAX;
 
@@ -96,10 +100,35 @@ impl<V: Copy> Table<V> {
         }
     }
 
+    /// What the search for `tuple` begins with.
+    #[must_use]
+    pub fn tag(&self, tuple: &FourTuple) -> TableTag {
+        TableTag(tag(&self.key, tuple))
+    }
+
+    /// The slot at which a search begins: to be asked for before the search.
+    #[must_use]
+    pub fn first_slot(&self, tag: TableTag) -> &(impl Sized + use<V>) {
+        &self.slots[self.home(tag.0)]
+    }
+
+    /// The entry that a search most likely ends with: to be asked for before the search.
+    #[must_use]
+    pub fn first_entry(&self, tag: TableTag) -> Option<&(impl Sized + use<V>)> {
+        let slot = self.slots[self.home(tag.0)];
+        self.entries.get(slot.entry as usize)
+    }
+
     /// The table and index of `tuple`.
     #[must_use]
     pub fn find(&self, tuple: &FourTuple) -> Option<V> {
-        let slot = self.search(tag(&self.key, tuple), tuple).ok()?;
+        self.find_tagged(self.tag(tuple), tuple)
+    }
+
+    /// The same, with the tuple's [`Table::tag`].
+    #[must_use]
+    pub fn find_tagged(&self, tag: TableTag, tuple: &FourTuple) -> Option<V> {
+        let slot = self.search(tag.0, tuple).ok()?;
         match self.entries[self.slots[slot].entry as usize] {
             Entry::Used(_, index) => Some(index),
             Entry::Free(_) => None,

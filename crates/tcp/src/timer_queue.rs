@@ -61,6 +61,11 @@ impl TimerQueue {
         self.heap.first().map(|(deadline, _)| *deadline)
     }
 
+    /// The key with the earliest deadline, and two with early ones: to be asked for before they are due.
+    pub fn first_keys(&self) -> impl Iterator<Item = u32> + '_ {
+        self.heap.iter().take(3).map(|(_, key)| *key)
+    }
+
     /// Takes out a key whose deadline is `now` or earlier.
     pub fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let (deadline, key) = *self.heap.first()?;

@@ -137,7 +137,7 @@ impl Server {
         let state = ChecksumState::Unverified;
         self.conductor
             .handle_frame(self.now, &mut self.arena, frame, state);
-        self.conductor.end_batch(self.now);
+        self.conductor.end_batch(self.now, &mut self.arena);
         self.run();
     }
 

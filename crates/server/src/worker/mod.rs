@@ -29,6 +29,7 @@ mod listing;
 mod objects;
 mod warnings;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use clock::Instant;
@@ -100,6 +101,8 @@ pub struct Worker<L: Link, D: Disk> {
     tls: Option<Handshaker>,
     /// What handshakes may still cost.
     credit: Credit,
+    /// Those taken from the disk in this round; at most [`COMPLETIONS_MAX`].
+    completions: VecDeque<Completion>,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     /// Failures that affect clients, for the log.
@@ -143,6 +146,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             // A client has one look-up at a time.
             objects: Objects::new(store, conductor.connections_max()),
             conductor,
+            completions: VecDeque::with_capacity(COMPLETIONS_MAX),
             reading: vec![None; arena.slot_count()],
             arena,
             tls,
@@ -270,7 +274,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let count = link
             .receive(now, RECEIVE_FRAMES_MAX, &mut sink)
             .map_err(WorkerError::Link)?;
-        self.conductor.end_batch(now);
+        self.conductor.end_batch(now, &mut self.arena);
         Ok(count)
     }
 
@@ -297,6 +301,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         is_any
     }
 
+    /// All are taken from the disk first: what the later ones need comes into the caches meanwhile.
     fn take_completions(&mut self, now: Instant) -> bool {
         let Self {
             disk,
@@ -304,10 +309,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
             conductor,
             arena,
             reading,
+            completions,
             ..
         } = self;
-        let mut sink = |arena: &mut Arena, completion: Completion| {
-            let Completion { token, result } = completion;
+        let mut sink = |_: &mut Arena, completion| completions.push_back(completion);
+        let count = disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink);
+        while let Some(Completion { token, result }) = completions.pop_front() {
+            conductor.prefetch_completions(|place| completions.get(place).map(|next| next.token));
             let result = result.map_err(|(slot, error)| {
                 let read = reading.get(table_index(slot.index())).copied().flatten();
                 let (object, file) = read.expect("invariant: reads are noted before they are made");
@@ -315,8 +323,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
                 (slot, read_error(error))
             });
             conductor.handle_completion(now, arena, token, result);
-        };
-        disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink) > 0
+        }
+        count > 0
     }
 
     /// Comes behind [`Worker::receive`]: the acknowledgment that a retransmission timer misses may

@@ -8,10 +8,11 @@ use memory::Arena;
 use tcp::listener::{is_connection_request, reset_for};
 use tcp::{
     CloseReason, Connection, FourTuple, HalfOpen, HalfOpenVerdict, Offer, Outcome, TableIndex,
-    TimeWait, TimeWaitVerdict,
+    TableTag, TimeWait, TimeWaitVerdict,
 };
 use wire::{Ecn, SeqNumber, TcpFlags};
 
+use super::ahead::may_wait;
 use super::{Conductor, HalfOpenEntry, Received, observing};
 use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
@@ -46,7 +47,36 @@ impl Conductor {
             local: SocketAddr::new(path.destination, segment.destination_port),
             peer: SocketAddr::new(path.source, segment.source_port),
         };
-        match self.table.find(&tuple) {
+        if may_wait(received) {
+            let (table, clients) = (&self.table, &self.clients);
+            if let Some(next) = self.acknowledgments.push(tuple, received, table, clients) {
+                self.apply(now, arena, &next.tuple, next.tag, &next.received());
+            }
+        } else {
+            self.apply_acknowledgments(now, arena);
+            let tag = self.table.tag(&tuple);
+            self.apply(now, arena, &tuple, tag, received);
+        }
+    }
+
+    /// Applies the segments that wait.
+    pub(super) fn apply_acknowledgments(&mut self, now: Instant, arena: &mut Arena) {
+        while let Some(next) = self.acknowledgments.pop() {
+            self.apply(now, arena, &next.tuple, next.tag, &next.received());
+        }
+    }
+
+    /// A segment's turn.
+    fn apply(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        tuple: &FourTuple,
+        tag: TableTag,
+        received: &Received<'_>,
+    ) {
+        let segment = &received.segment;
+        match self.table.find_tagged(tag, tuple) {
             Some(TableIndex::Connection(index)) => {
                 self.handle_client_segment(now, arena, index, received);
             }
@@ -54,12 +84,12 @@ impl Conductor {
                 self.handle_half_open_segment(now, arena, index, received);
             }
             Some(TableIndex::TimeWait(index)) => {
-                self.handle_time_wait_segment(now, index, &tuple, received);
+                self.handle_time_wait_segment(now, index, tuple, received);
             }
             None if is_connection_request(segment) => {
-                self.handle_syn(now, &tuple, received, None);
+                self.handle_syn(now, tuple, received, None);
             }
-            None => match self.accept_cookie(now, &tuple, received) {
+            None => match self.accept_cookie(now, tuple, received) {
                 Some(entry) => self.establish(now, arena, &entry, received),
                 None => self.refuse(now, received),
             },

@@ -4,6 +4,7 @@ use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
 use tcp::{Claim, Credit};
 
+use super::ahead::prefetch_turns;
 use super::{Conductor, observing};
 use crate::client::Client;
 use crate::device_reads::DeviceIndex;
@@ -106,6 +107,7 @@ impl Conductor {
 
     /// A client that waited for room on its device comes first, because its turn was before.
     fn next_reader(&mut self) -> Option<u32> {
+        prefetch_turns(&self.readers, &self.clients);
         self.device_reads.pop_ready().or_else(|| self.readers.pop())
     }
 
@@ -255,6 +257,11 @@ impl FetchPlan {
             u64::from(read.skip_bytes) + content
         })
     }
+}
+
+/// The client that a read was planned for.
+pub(super) const fn client_of(token: u64) -> u32 {
+    untoken(token).index
 }
 
 /// Identifies a read. The client may be gone when it completes.

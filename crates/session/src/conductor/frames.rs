@@ -35,21 +35,25 @@ impl Conductor {
                 return;
             }
         };
-        match incoming {
-            Incoming::Tcp {
+        if let Incoming::Tcp {
+            path,
+            segment,
+            ecn,
+            payload,
+        } = incoming
+            && self.is_ours(path.destination)
+        {
+            let received = Received {
                 path,
                 segment,
                 ecn,
                 payload,
-            } if self.is_ours(path.destination) => {
-                let received = Received {
-                    path,
-                    segment,
-                    ecn,
-                    payload,
-                };
-                self.handle_segment(now, arena, &received);
-            }
+            };
+            self.handle_segment(now, arena, &received);
+            return;
+        }
+        self.apply_acknowledgments(now, arena);
+        match incoming {
             Incoming::Arp(_) | Incoming::NeighborAdvertisement { .. }
                 if self.is_conflict(now, &incoming) => {}
             Incoming::Arp(arp) => self.answer_arp(&arp),

@@ -7,6 +7,7 @@
 //! decreases. Every [`ReadPlan`] comes back by [`Conductor::handle_completion`] or
 //! [`Conductor::return_read`], whatever became of its client.
 
+mod ahead;
 mod clients;
 mod fetching;
 mod frames;
@@ -40,6 +41,7 @@ use crate::slab::Slab;
 use crate::sources::Sources;
 use crate::warning::PendingWarnings;
 use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Warning};
+use ahead::Acknowledgments;
 
 #[cfg(doc)]
 use crate::{ReadPlan, tls::Stage};
@@ -106,6 +108,8 @@ pub struct Conductor {
     time_wait: TimeWaitTable,
     /// Keys: clients by index, then half-open connections.
     timers: TimerQueue,
+    /// Segments of this batch that wait for what they need.
+    acknowledgments: Acknowledgments,
     /// Clients that got a segment in this batch of frames.
     touched: RunQueue,
     /// Clients with a demand.
@@ -176,6 +180,7 @@ impl Conductor {
                 .map(|most| Sources::new(clients, most, table_key)),
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
             timers: TimerQueue::new(clients + half_opens),
+            acknowledgments: Acknowledgments::new(),
             touched: RunQueue::new(clients),
             readers: RunQueue::new(clients),
             device_reads: DeviceReads::new(config.reads_max, clients),
@@ -221,6 +226,7 @@ impl Conductor {
     /// Fires every timer due at `now`.
     pub fn handle_timeouts(&mut self, now: Instant, arena: &mut Arena) {
         while let Some(key) = self.timers.pop_due(now) {
+            ahead::prefetch_timers(&self.timers, &self.clients);
             match self.half_open_of(key) {
                 Some(index) => self.on_half_open_timeout(now, index),
                 None => self.on_client_timeout(now, arena, key),
@@ -233,13 +239,15 @@ impl Conductor {
 
     /// A batch of frames ends: takes the requests that came, and evaluates each client that got a
     /// segment, once, however many acknowledgments there were.
-    pub fn end_batch(&mut self, now: Instant) {
+    pub fn end_batch(&mut self, now: Instant, arena: &mut Arena) {
+        self.apply_acknowledgments(now, arena);
         self.cookies_in_batch = 0;
         self.evaluate_touched(now);
     }
 
     fn evaluate_touched(&mut self, now: Instant) {
         while let Some(index) = self.touched.pop() {
+            ahead::prefetch_turns(&self.touched, &self.clients);
             self.take_input(now, index);
             self.update_queues_and_timers(now, index);
         }

@@ -8,6 +8,7 @@ use memory::Arena;
 use tcp::{Framing, StreamRange};
 use wire::{Ecn, HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
 
+use super::ahead::prefetch_turns;
 use super::{Conductor, observing};
 use crate::client::Client;
 use crate::counters::Counters;
@@ -35,6 +36,7 @@ impl Conductor {
             self.send_pending_resets(now, arena);
         }
         while let Some(index) = self.writers.pop() {
+            prefetch_turns(&self.writers, &self.clients);
             let Some(client) = self.clients.entry_mut(index) else {
                 continue;
             };

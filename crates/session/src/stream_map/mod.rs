@@ -305,6 +305,10 @@ impl StreamMap {
     }
 
     /// Everything before `up_to` arrived. Objects whose use has ended go to `released`.
+    pub(crate) fn first_span(&self) -> Option<&Span> {
+        self.spans.front()
+    }
+
     pub(crate) fn release(&mut self, up_to: StreamOffset, released: &mut Vec<ObjectHandle>) {
         while let Some(span) = self.spans.front()
             && span.end() <= up_to

@@ -395,6 +395,12 @@ impl Connection {
             .is_some_and(|offset| self.send.una <= offset && offset < self.send.nxt)
     }
 
+    /// Where the log of what is in flight begins: memory to be asked for before an ACK is applied.
+    #[must_use]
+    pub fn first_in_flight(&self) -> Option<&(impl Sized + use<>)> {
+        self.flight.first()
+    }
+
     /// Whether `acknowledgment` is SND.UNA. This holds for a segment that was just accepted, unless
     /// a newer one arrived before it.
     #[must_use]

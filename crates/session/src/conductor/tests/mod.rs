@@ -3,6 +3,7 @@
 
 mod answer_limits;
 mod answers;
+mod batches;
 mod budget;
 mod devices;
 mod ecn;
@@ -137,7 +138,7 @@ impl Bench {
         self.conductor
             .handle_frame(now, arena, frame, ChecksumState::Unverified);
         if !self.is_batch_open {
-            self.conductor.end_batch(now);
+            self.conductor.end_batch(now, &mut self.arena);
         }
     }
 

@@ -250,7 +250,7 @@ fn reads_after_two_acks(is_one_batch: bool) -> Vec<u32> {
         peer.send(&mut bench, TcpFlags::ACK, b"");
         bench.turn();
     }
-    bench.conductor.end_batch(bench.now);
+    bench.conductor.end_batch(bench.now, &mut bench.arena);
     bench.turn();
     bench.reads.iter().map(|read| read.length_bytes).collect()
 }
@@ -272,7 +272,7 @@ fn a_request_is_taken_when_its_batch_ends() {
     peer.send(&mut bench, TcpFlags::ACK, b"GET /object HTTP/1.1\r\n");
     peer.send(&mut bench, TcpFlags::ACK, b"Host: a\r\n\r\n");
     assert!(bench.conductor.poll_lookup().is_none());
-    bench.conductor.end_batch(bench.now);
+    bench.conductor.end_batch(bench.now, &mut bench.arena);
     assert!(bench.conductor.poll_lookup().is_some());
     assert_eq!(bench.conductor.counters().http_parse_count, 1, "once");
 }

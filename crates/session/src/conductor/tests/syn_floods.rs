@@ -154,7 +154,7 @@ fn a_batch_of_frames_is_answered_by_a_bounded_number_of_cookies() {
     );
     // The next batch is answered.
     let now = bench.now;
-    bench.conductor.end_batch(now);
+    bench.conductor.end_batch(now, &mut bench.arena);
     open(&mut bench, &mut client(next, peer_route()));
 }
 
