@@ -17,6 +17,9 @@ const WINDOW_MAX: i64 = 1024;
 /// Most files read from, and most connections: descriptors.
 const DESCRIPTORS_MAX: i64 = 32_000;
 
+/// Most connections of `session`: ports of 255 addresses.
+const CONNECTIONS_MAX: i64 = 200_000;
+
 const EXAMPLES: &str = "\
 Examples:
   what the core this runs on can seal:
@@ -56,6 +59,8 @@ pub enum Stage {
     Seal(SealArgs),
     /// Large frames to a station that is not there
     Write(WriteArgs),
+    /// The server between frames received and frames sent, without link, disk and kernel
+    Session(SessionArgs),
     /// Bytes of kernel TCP connections thrown away
     Receive(ReceiveArgs),
     /// The other end of `receive`: writes to whoever connects, until it is ended
@@ -108,6 +113,34 @@ pub struct WriteArgs {
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
     pub slots: u32,
+}
+
+/// `session`.
+#[derive(Args, Clone, Debug)]
+pub struct SessionArgs {
+    /// Connections, each of which asks for one object after another
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
+    pub connections: u32,
+    /// Size of the objects
+    #[arg(long, value_name = "BYTES", default_value_t = 300_000)]
+    pub object_bytes: u64,
+    /// Slots of the arena
+    #[arg(long, value_name = "N", default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub slots: u32,
+    /// Objects a connection has had, on average, before those rounds and the window
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub objects_before: u64,
+    /// Rounds in the function that callgrind counts, before the window begins
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rounds: u32,
+    /// Frames received, reads planned and completions taken in a round, at most each
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub batch: usize,
+    /// Without pacing
+    #[arg(long)]
+    pub without_pacing: bool,
 }
 
 /// `receive`.

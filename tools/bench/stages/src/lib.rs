@@ -5,6 +5,7 @@
 //! read     diskmap: a window of direct reads from many files into slots
 //! seal     record: the records of a fetch, in place in a slot
 //! write    link: the frames of a fetch, out of slots to nobody
+//! session  the conductor: between frames received and frames sent, with thousands of clients
 //! receive  the client's side: a kernel TCP connection's bytes thrown away; `send` is its other end
 //! ```
 //!
@@ -18,6 +19,7 @@ mod read;
 mod receive;
 mod seal;
 mod send;
+mod session;
 mod timing;
 mod write;
 
@@ -57,6 +59,7 @@ fn measure(args: &StagesArgs) -> Result<Report> {
         Stage::Seal(args) => ("seal", Box::new(seal::Seal::new(args)?)),
         Stage::Write(args) => ("write", Box::new(write::Writer::new(args)?)),
         Stage::Receive(args) => ("receive", Box::new(receive::Receiver::new(args)?)),
+        Stage::Session(args) => ("session", Box::new(session::Session::new(args)?)),
         Stage::Send(args) => return Err(send::serve(args)),
     };
     timing.run(name, step.as_mut())

@@ -244,7 +244,7 @@ impl Step for Reader {
         }
     }
 
-    fn fallback_reason(&self) -> Option<String> {
+    fn note(&self) -> Option<String> {
         self.disk.fallback_reason().map(str::to_owned)
     }
 }

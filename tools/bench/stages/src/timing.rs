@@ -22,8 +22,8 @@ pub(crate) trait Step {
     /// Does one batch: the bytes that are through.
     fn step(&mut self) -> Result<u64>;
 
-    /// Why it is slower than it could be.
-    fn fallback_reason(&self) -> Option<String> {
+    /// What to know of the figure: why it is slower than it could be, for one.
+    fn note(&self) -> Option<String> {
         None
     }
 }
@@ -41,8 +41,8 @@ pub struct Report {
     pub cpu_seconds: f64,
     /// What the cores watched did, whoever made them.
     pub cores: Vec<CoreSeconds>,
-    /// Why it was slower than it could be, and what to do.
-    pub fallback_reason: Option<String>,
+    /// What to know of the figure: why it was slower than it could be, and what to do.
+    pub note: Option<String>,
 }
 
 impl Report {
@@ -64,7 +64,7 @@ impl Report {
             );
         }
         text.push('\n');
-        if let Some(reason) = &self.fallback_reason {
+        if let Some(reason) = &self.note {
             let _ = writeln!(text, "note: {reason}");
         }
         text
@@ -122,7 +122,7 @@ impl Timing {
                 .zip(before)
                 .map(|(after, before)| after.since(before))
                 .collect(),
-            fallback_reason: step.fallback_reason(),
+            note: step.note(),
         })
     }
 }
