@@ -400,6 +400,11 @@ impl Conductor {
         match entry.handle_segment(now, &received.segment, received.payload.len()) {
             TimeWaitVerdict::Ignore => {}
             TimeWaitVerdict::Acknowledge(ack) => self.answer_segment(&route, &ack),
+            TimeWaitVerdict::Challenge(ack) if self.challenges.take(now) => {
+                self.counters.tcp_challenge_count += 1;
+                self.answer_segment(&route, &ack);
+            }
+            TimeWaitVerdict::Challenge(_) => self.counters.tcp_challenge_limited_count += 1,
             TimeWaitVerdict::Reset => self.refuse(now, received),
             // A cookie could not begin beyond the old sequence numbers: the client's TCP sends
             // its SYN again.

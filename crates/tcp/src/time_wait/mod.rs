@@ -34,8 +34,12 @@ pub struct TimeWait {
 pub enum TimeWaitVerdict {
     /// An old duplicate, which is ignored.
     Ignore,
-    /// The peer did not receive our last ACK; this is it again.
+    /// The peer's FIN: it did not receive our last ACK; this is it again. No limit: whoever knows where
+    /// the FIN belongs is the peer, or sees its segments.
     Acknowledge(TcpRepr),
+    /// Any other segment that is answered, which anybody may have forged: answer it with this ACK if the
+    /// host's limit of challenge ACKs permits another one (RFC 5961 s7).
+    Challenge(TcpRepr),
     /// The peer sent data after we closed the connection: answer with a reset, as for a connection
     /// that does not exist (RFC 9293 s3.6.1).
     Reset,
@@ -121,15 +125,28 @@ impl TimeWait {
         if self.peer_is_open && payload > 0 {
             return TimeWaitVerdict::Reset;
         }
+        let acknowledgment = self.acknowledgment(now);
+        match self.is_peers_fin(segment, payload) {
+            true if self.peer_is_open => TimeWaitVerdict::Acknowledge(TcpRepr {
+                acknowledgment: self.receive_next.wrapping_add(1),
+                ..acknowledgment
+            }),
+            true => TimeWaitVerdict::Acknowledge(acknowledgment),
+            false => TimeWaitVerdict::Challenge(acknowledgment),
+        }
+    }
+
+    /// Whether a segment ends with the peer's FIN, which is the last thing before RCV.NXT, or the next at
+    /// it if the peer had not sent it.
+    fn is_peers_fin(&self, segment: &TcpRepr, payload: usize) -> bool {
         let is_fin =
             segment.flags.contains(TcpFlags::FIN) && !segment.flags.contains(TcpFlags::SYN);
-        if self.peer_is_open && is_fin && segment.sequence == self.receive_next {
-            return TimeWaitVerdict::Acknowledge(TcpRepr {
-                acknowledgment: self.receive_next.wrapping_add(1),
-                ..self.acknowledgment(now)
-            });
-        }
-        TimeWaitVerdict::Acknowledge(self.acknowledgment(now))
+        let Ok(payload) = u32::try_from(payload) else {
+            return false;
+        };
+        let fin_at = segment.sequence.wrapping_add(payload);
+        let next = fin_at.wrapping_add(u32::from(!self.peer_is_open));
+        is_fin && next == self.receive_next
     }
 
     /// The last ACK of the connection.

@@ -53,6 +53,33 @@ fn a_retransmitted_fin_is_acknowledged_again() {
     );
 }
 
+/// The FIN may come with the text before it. What does not end with it may be forged.
+#[test]
+fn what_does_not_end_with_the_peers_fin_is_a_challenge() {
+    let closing = TcpFlags::FIN.union(TcpFlags::ACK);
+    for (sequence, flags, payload, is_peers) in [
+        (99, closing, 0, true),
+        (89, closing, 10, true),
+        (98, closing, 0, false),
+        (100, closing, 0, false),
+        (89, closing, 9, false),
+        (89, TcpFlags::ACK, 10, false),
+        (101, TcpFlags::ACK, 0, false),
+        (99, closing.union(TcpFlags::SYN), 0, false),
+        (99, TcpFlags::SYN, 0, false),
+    ] {
+        let entry = waiting(1, Instant::ZERO);
+        let ack = entry.acknowledgment(Instant::ZERO);
+        let expected = if is_peers {
+            TimeWaitVerdict::Acknowledge(ack)
+        } else {
+            TimeWaitVerdict::Challenge(ack)
+        };
+        let verdict = entry.handle_segment(Instant::ZERO, &segment(sequence, flags, 5000), payload);
+        assert_eq!(verdict, expected, "{sequence} {flags:?} {payload}");
+    }
+}
+
 #[test]
 fn resets_and_old_acks_are_ignored() {
     let entry = waiting(1, Instant::ZERO);
@@ -72,15 +99,19 @@ fn an_open_peer_may_close_and_gets_a_reset_for_data() {
     assert_eq!(verdict(100, TcpFlags::ACK, 1), TimeWaitVerdict::Reset);
     let closing = TcpFlags::FIN.union(TcpFlags::ACK);
     assert_eq!(verdict(100, closing, 1), TimeWaitVerdict::Reset);
-    for (sequence, acknowledged) in [(100, 101), (99, 100), (101, 100)] {
-        let TimeWaitVerdict::Acknowledge(ack) = verdict(sequence, closing, 0) else {
-            panic!("a FIN is answered");
+    let TimeWaitVerdict::Acknowledge(ack) = verdict(100, closing, 0) else {
+        panic!("a FIN is answered");
+    };
+    assert_eq!(ack.acknowledgment, SeqNumber(101));
+    for sequence in [99, 101] {
+        let TimeWaitVerdict::Challenge(ack) = verdict(sequence, closing, 0) else {
+            panic!("this FIN is not the peer's");
         };
-        assert_eq!(ack.acknowledgment, SeqNumber(acknowledged));
+        assert_eq!(ack.acknowledgment, SeqNumber(100));
     }
     let closed = waiting(1, Instant::ZERO);
     let late = closed.handle_segment(Instant::ZERO, &segment(100, TcpFlags::ACK, 5000), 1);
-    assert!(matches!(late, TimeWaitVerdict::Acknowledge(_)));
+    assert!(matches!(late, TimeWaitVerdict::Challenge(_)));
 }
 
 #[test]
@@ -94,10 +125,7 @@ fn only_a_newer_syn_reopens() {
     };
     assert_eq!(verdict(101, 4000), reopen);
     assert_eq!(verdict(50, 5001), reopen);
-    assert!(matches!(
-        verdict(100, 5000),
-        TimeWaitVerdict::Acknowledge(_)
-    ));
+    assert!(matches!(verdict(100, 5000), TimeWaitVerdict::Challenge(_)));
 }
 
 #[test]

@@ -376,7 +376,7 @@ impl Host {
         };
         match entry.handle_segment(self.now, segment, payload.len()) {
             TimeWaitVerdict::Ignore => {}
-            TimeWaitVerdict::Acknowledge(ack) => {
+            TimeWaitVerdict::Acknowledge(ack) | TimeWaitVerdict::Challenge(ack) => {
                 self.emit(&path.reply_route(), ack, &[], u16::MAX);
             }
             TimeWaitVerdict::Reset => self.refuse(path, segment, payload),

@@ -98,3 +98,44 @@ fn a_strange_syn_for_a_half_open_connection_counts_as_a_challenge() {
         assert_eq!(bench.conductor.counters().tcp_challenge_count, challenges);
     }
 }
+
+/// What anybody may have forged is answered within the limit of challenge ACKs; the FIN again of a peer that
+/// did not get its ACK always is.
+#[test]
+fn acks_of_time_wait_are_limited_each_second_but_for_the_peers_fin() {
+    let mut bench = Bench::new();
+    let mut peer = Peer::connect(&mut bench, FIRST_PORT);
+    let request = "GET /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    peer.ask(&mut bench, request);
+    peer.drain(&mut bench);
+    peer.close(&mut bench);
+    assert_eq!(bench.conductor.connection_count(), 0);
+    bench.pass(Duration::from_secs(1));
+    bench.sent.clear();
+    let count = too_many(CHALLENGES_PER_SECOND);
+    for _ in 0..count {
+        peer.send_with(&mut bench, TcpFlags::ACK, TcpOptions::default(), b"?");
+        bench.turn();
+    }
+    let sent = bench.take_segments(FIRST_PORT).len() as u64;
+    assert!(is_allowance(sent, CHALLENGES_PER_SECOND), "{sent}");
+    let counters = bench.conductor.counters();
+    assert_eq!(counters.tcp_challenge_count, sent);
+    assert_eq!(
+        counters.tcp_challenge_limited_count,
+        u64::from(count) - sent
+    );
+    let after_fin = peer.next;
+    peer.next = after_fin.wrapping_add(u32::MAX);
+    let fin = TcpFlags::ACK.union(TcpFlags::FIN);
+    peer.send_with(&mut bench, fin, TcpOptions::default(), b"");
+    bench.turn();
+    let acks = bench.take_segments(FIRST_PORT);
+    assert_eq!(acks.len(), 1);
+    assert_eq!(acks[0].0.acknowledgment, after_fin);
+    // Another second permits others.
+    bench.pass(Duration::from_secs(1));
+    peer.send_with(&mut bench, TcpFlags::SYN, TcpOptions::default(), b"");
+    bench.turn();
+    assert_eq!(bench.take_segments(FIRST_PORT).len(), 1);
+}
