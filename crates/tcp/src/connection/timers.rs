@@ -56,11 +56,12 @@ pub(super) enum Acknowledgment {
 
 impl Acknowledgment {
     /// Text was accepted: the ACK of a first segment is delayed, a second segment is acknowledged
-    /// immediately (RFC 9293 s3.8.6.3).
-    pub(super) const fn after_text(self, deadline: Instant) -> Self {
+    /// immediately (RFC 9293 s3.8.6.3). `is_merged`: a frame had several segments, which the kernel
+    /// merged (GRO).
+    pub(super) const fn after_text(self, is_merged: bool, deadline: Instant) -> Self {
         match self {
-            Self::None => Self::By(deadline),
-            Self::By(_) | Self::Now => Self::Now,
+            Self::None if !is_merged => Self::By(deadline),
+            Self::None | Self::By(_) | Self::Now => Self::Now,
         }
     }
 }

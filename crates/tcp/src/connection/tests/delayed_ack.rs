@@ -1,7 +1,7 @@
 //! Delayed acknowledgment (RFC 9293 s3.8.6.3).
 
 use super::Sent::{Ack, New};
-use super::{Config, Driver, START, ack, just_before, millis};
+use super::{Config, Driver, MSS, RECEIVE_WINDOW, START, ack, just_before, millis};
 
 #[test]
 fn a_first_text_waits_for_data_to_travel_with() {
@@ -28,6 +28,23 @@ fn a_second_text_is_acknowledged_at_once() {
     assert_eq!(driver.flush(), [Ack]);
     let _ = driver.receive(ack(0).text(100));
     assert_eq!(driver.flush(), [], "counting begins anew");
+}
+
+/// The kernel merges segments into one frame (GRO). Each second segment has an ACK all the same.
+#[test]
+fn text_of_more_than_a_segment_in_one_frame_is_acknowledged_at_once() {
+    for (bytes, sent) in [
+        (MSS, vec![]),
+        (MSS + 1, vec![Ack]),
+        (2 * MSS, vec![Ack]),
+        (RECEIVE_WINDOW.into(), vec![Ack]),
+    ] {
+        let mut driver = Driver::new();
+        let bytes = usize::try_from(bytes).unwrap();
+        let arrival = driver.receive(ack(0).text(bytes));
+        assert_eq!(arrival.text, 0..bytes);
+        assert_eq!(driver.flush(), sent, "{bytes}");
+    }
 }
 
 #[test]

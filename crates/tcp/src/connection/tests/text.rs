@@ -13,13 +13,14 @@ type Row = (i32, usize, core::ops::Range<usize>, bool);
 
 #[test]
 fn text_is_taken_in_order_and_trimmed_to_what_is_new() {
-    let rows: [Row; 8] = [
+    let rows: [Row; 9] = [
         (0, 1, 0..1, false),
-        (0, 4000, 0..4000, false),
+        (0, 1000, 0..1000, false),
+        (0, 4000, 0..4000, true),
         (0, 4001, 0..4000, true),
         (-10, 30, 10..30, false),
         (-10, 11, 10..11, false),
-        (-10, 4010, 10..4010, false),
+        (-10, 4010, 10..4010, true),
         (1, 30, 0..0, true),
         (WINDOW - 1, 30, 0..0, true),
     ];
