@@ -83,6 +83,12 @@ impl Rack {
         }
     }
 
+    /// A loss event was none: what it considered lost had been overtaken. RFC 8985 s6.2, step 3, learns
+    /// that from segments that arrive before they are retransmitted, which these did not.
+    pub fn on_reordering(&mut self) {
+        self.reordering_seen = true;
+    }
+
     /// Forgets the newest delivery, which may have been of a needless retransmission: no other
     /// transmission is overdue because of it.
     pub fn forget_newest(&mut self) {

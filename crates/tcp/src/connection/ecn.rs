@@ -75,7 +75,7 @@ impl Connection {
         self.congestion.on_loss();
         self.congestion.on_recovered();
         self.pacer.on_loss();
-        self.forget_loss();
+        self.forget_losses();
         self.note_reduction();
         true
     }

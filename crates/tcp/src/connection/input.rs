@@ -366,7 +366,7 @@ impl Connection {
         };
         let has_ended = self.end_recovery(ack);
         delivery.recovered = recovery_point.filter(|_| has_ended);
-        let loss_undone = self.check_needless_resends(delivery.duplicate, has_ended);
+        let loss_undone = self.check_needless_resends(delivery.duplicate);
         let has_new_loss = if self.sack_permitted {
             self.detect_losses(now, &delivery)
         } else {
@@ -426,7 +426,7 @@ impl Connection {
             return;
         }
         if self.is_reduced_for_this_window() {
-            self.forget_loss();
+            self.forget_losses();
         } else {
             self.record_loss();
             self.congestion.on_loss();
@@ -567,7 +567,7 @@ impl Connection {
             if self.recovery == RecoveryState::Open {
                 self.congestion.on_loss();
                 self.congestion.on_recovered();
-                self.forget_loss();
+                self.forget_losses();
                 self.note_reduction();
             }
         } else if duplicate {

@@ -138,8 +138,8 @@ pub struct Connection {
     recover: Option<StreamOffset>,
     /// The last retransmission timeout, while it may turn out to be spurious.
     timeout_record: Option<TimeoutRecord>,
-    /// The last reduction for a loss, while it may turn out to be needless.
-    loss_record: Option<LossRecord>,
+    /// Reductions for a loss that may turn out to be needless, oldest first.
+    loss_records: Vec<LossRecord>,
     /// The one of retransmission timeout, tail loss probe and zero-window probe that is running.
     retransmit: Option<(TimerKind, Instant)>,
     /// RACK's reordering timer.
@@ -236,7 +236,7 @@ impl Connection {
             duplicate_acks: 0,
             recover: None,
             timeout_record: None,
-            loss_record: None,
+            loss_records: Vec::new(),
             retransmit: None,
             reordering: None,
             acknowledgment: Acknowledgment::None,
@@ -275,7 +275,7 @@ impl Connection {
             // RFC 5681: idle for longer than the timeout, not for exactly as long.
             let timeouts = idle.saturating_sub(1) / self.rtt.timeout().as_nanos().max(1);
             if timeouts > 0 {
-                self.forget_loss();
+                self.forget_losses();
             }
             self.congestion
                 .on_idle(u64::try_from(timeouts).unwrap_or(u64::MAX));

@@ -77,7 +77,7 @@ impl Connection {
     fn shrink_segments(&mut self, now: Instant, segment_bytes: u16) {
         self.shrunk_at = Some(now);
         self.path_report = None;
-        self.forget_loss();
+        self.forget_losses();
         self.segment_bytes = segment_bytes;
         self.arrived_segment_bytes = self.arrived_segment_bytes.min(segment_bytes);
         self.congestion.on_segment_bytes(segment_bytes);

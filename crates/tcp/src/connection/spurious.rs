@@ -57,7 +57,7 @@ enum TimeoutVerdict {
 impl Connection {
     /// The timer fired outside a recovery; `before` is the state before it.
     pub(super) fn record_timeout(&mut self, before: Snapshot) {
-        self.record_loss();
+        self.record_loss_by_timeout();
         // If the timer is backed off already, there was no sample since it last fired: that timeout
         // was genuine, and a receiver that keeps no out-of-order data would drop F-RTO's new data.
         let is_first = !self.rtt.is_backed_off();
@@ -199,7 +199,7 @@ impl Connection {
         self.rack.forget_newest();
         self.recovery = RecoveryState::Open;
         self.timeout_record = None;
-        self.forget_loss();
+        self.forget_losses();
     }
 }
 

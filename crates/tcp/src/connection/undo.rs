@@ -1,13 +1,18 @@
-//! Undo of a reduction of the window, because whatever was retransmitted was needless.
+//! Undo of reductions of the window, because whatever was retransmitted was needless.
 //!
 //! Segments that overtake each other by more than RACK waits for look lost. The receiver then gets them
 //! twice, and reports that by DSACKs (RFC 2883). Once every retransmission of a loss event was reported,
-//! nothing was lost: cwnd and ssthresh are restored (RFC 3708, RFC 4015 s3.2). The same holds if the
-//! recovery ends before anything was retransmitted, because the disk was slower than the segments.
+//! nothing was lost: cwnd and ssthresh are restored (RFC 3708, RFC 4015 s3.2). The same holds once all
+//! that was considered lost has arrived before anything was retransmitted, because the disk was slower
+//! than the segments.
+//!
+//! Reports take a round trip, and the next loss event may have begun meanwhile. So a few reductions are
+//! remembered: if an older one turns out to be needless, those after it are made again, from the windows
+//! that it had reduced.
 //!
 //! Refused: a guess. Bytes that were retransmitted twice, or in more than [`RESENT_RUNS_MAX`] runs, leave
-//! the reduction as it is, and so does a second reduction after it. A receiver that lies gets a larger
-//! window, as it would by acknowledging what it did not get.
+//! the reductions as they are, and so does one for another reason after them. A receiver that lies gets a
+//! larger window, as it would by acknowledging what it did not get.
 
 use super::Connection;
 use crate::canary::Fault;
@@ -16,33 +21,44 @@ use crate::recovery::RecoveryState;
 use crate::stream::StreamRange;
 
 /// Most runs of retransmitted bytes of one loss event that are waited for. Reordering makes few: RACK
-/// waits longer after each round trip with a DSACK.
+/// waits longer after each round trip with a DSACK. Reports of bytes in the middle make more of a run.
 pub(super) const RESENT_RUNS_MAX: usize = 16;
+/// Most reductions that are remembered. Of one in each round trip, the reports of all but the last have
+/// arrived, if they come.
+const RECORDS_MAX: usize = 3;
 
-/// The last reduction for a loss, while it may turn out to be needless.
+/// A reduction for a loss, while it may turn out to be needless.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LossRecord {
     before: Snapshot,
+    /// It was a timeout, and not RACK.
+    is_timeout: bool,
     /// Retransmitted since, and not reported as a duplicate: runs without overlap, in no order.
     resent: Vec<StreamRange>,
 }
 
 impl LossRecord {
-    pub(super) const fn new(before: Snapshot) -> Self {
+    const fn new(before: Snapshot, is_timeout: bool) -> Self {
         Self {
             before,
+            is_timeout,
             resent: Vec::new(),
         }
     }
 
-    /// Bytes were retransmitted. Returns whether their reports can be told from those of others.
-    fn on_resent(&mut self, range: StreamRange) -> bool {
-        let is_again = |run: &StreamRange| run.intersection(range).is_some();
-        if self.resent.len() >= RESENT_RUNS_MAX || self.resent.iter().any(is_again) {
-            return false;
-        }
+    fn has_resent(&self, range: StreamRange) -> bool {
+        let is_part = |run: &StreamRange| run.intersection(range).is_some();
+        self.resent.iter().any(is_part)
+    }
+
+    /// Bytes were retransmitted for the first time.
+    fn on_resent(&mut self, range: StreamRange) {
         self.resent.push(range);
-        true
+    }
+
+    /// Whether there are more runs than are waited for.
+    const fn is_full(&self) -> bool {
+        self.resent.len() > RESENT_RUNS_MAX
     }
 
     /// The peer got these bytes twice. A run that is reported in the middle is two from then on.
@@ -62,14 +78,30 @@ impl LossRecord {
 }
 
 impl Connection {
-    /// The window is about to be reduced because of a loss.
+    /// The window is about to be reduced because RACK found a loss.
     pub(super) fn record_loss(&mut self) {
-        self.loss_record = Some(LossRecord::new(self.congestion.snapshot()));
+        if !self.congestion.reduces_by_rate() {
+            // BBR itself remembers what its last reduction changed.
+            self.forget_losses();
+        }
+        if self.loss_records.len() >= RECORDS_MAX {
+            self.loss_records.remove(0);
+        }
+        let before = self.congestion.snapshot();
+        self.loss_records.push(LossRecord::new(before, false));
     }
 
-    /// The window was reduced for another reason, or is another path's: the last reduction stays.
-    pub(super) fn forget_loss(&mut self) {
-        self.loss_record = None;
+    /// The window is about to be reduced because the retransmission timer fired. Slow start begins, from
+    /// which no older reduction is undone.
+    pub(super) fn record_loss_by_timeout(&mut self) {
+        let before = self.congestion.snapshot();
+        self.loss_records.clear();
+        self.loss_records.push(LossRecord::new(before, true));
+    }
+
+    /// The window was reduced for another reason, or is another path's: all reductions stay.
+    pub(super) fn forget_losses(&mut self) {
+        self.loss_records.clear();
     }
 
     /// Bytes were retransmitted. A tail loss probe is of no loss event.
@@ -77,47 +109,76 @@ impl Connection {
         if self.recovery == RecoveryState::Open {
             return;
         }
-        let record = self.loss_record.as_mut();
-        if record.is_some_and(|record| !record.on_resent(range)) {
-            self.loss_record = None;
-        }
-    }
-
-    /// An ACK reported `duplicate` as received twice; `has_ended`: it also ended a recovery. Returns
-    /// whether the reduction was undone.
-    pub(super) fn check_needless_resends(
-        &mut self,
-        duplicate: Option<StreamRange>,
-        has_ended: bool,
-    ) -> bool {
-        let Some(record) = &mut self.loss_record else {
-            return false;
-        };
-        if let Some(block) = duplicate {
-            record.on_reported(block);
-        } else if !has_ended {
-            return false;
-        }
-        // What is considered lost and was not retransmitted may be lost.
-        let is_repaired = self.flight.lost_bytes() + self.flight.claimed_bytes() == 0;
-        let is_needless = is_repaired && record.resent.is_empty();
-        if is_needless && !self.config.canary.is(Fault::RecoveryNotUndone) {
-            self.undo_loss();
-            return true;
-        }
-        false
-    }
-
-    fn undo_loss(&mut self) {
-        let Some(record) = self.loss_record.take() else {
+        // A report could be of either.
+        let is_again = (self.loss_records.iter()).any(|record| record.has_resent(range));
+        let Some(last) = self.loss_records.last_mut() else {
             return;
         };
+        last.on_resent(range);
+        if is_again || last.is_full() {
+            self.forget_losses();
+        }
+    }
+
+    /// An ACK reported `duplicate` as received twice, or shows that something arrived. Returns whether a
+    /// reduction was undone.
+    pub(super) fn check_needless_resends(&mut self, duplicate: Option<StreamRange>) -> bool {
+        if self.loss_records.is_empty() || self.config.canary.is(Fault::RecoveryNotUndone) {
+            return false;
+        }
+        if let Some(block) = duplicate {
+            for record in &mut self.loss_records {
+                record.on_reported(block);
+            }
+            if self.loss_records.iter().any(LossRecord::is_full) {
+                self.forget_losses();
+            }
+        }
+        // What is considered lost and was not retransmitted may be lost. It is of the last event.
+        let is_repaired = self.flight.lost_bytes() + self.flight.claimed_bytes() == 0;
+        let mut is_undone = false;
+        for index in (0..self.loss_records.len()).rev() {
+            let is_last = index + 1 == self.loss_records.len();
+            if self.loss_records[index].resent.is_empty() && (is_repaired || !is_last) {
+                self.undo_loss(index);
+                is_undone = true;
+            }
+        }
+        is_undone
+    }
+
+    fn undo_loss(&mut self, index: usize) {
+        let record = self.loss_records.remove(index);
+        if !record.is_timeout {
+            // All that was considered lost has arrived: it was overtaken.
+            self.rack.on_reordering();
+        }
+        if index < self.loss_records.len() {
+            return self.reduce_again(index, record.before);
+        }
         self.congestion.restore(record.before);
         self.withdraw_reduction();
         // See `undo_timeout`.
         self.rack.forget_newest();
         self.recovery = RecoveryState::Open;
         self.timeout_record = None;
+    }
+
+    /// The reductions from `index` on are made again, from the window before the one that was needless.
+    fn reduce_again(&mut self, index: usize, before: Snapshot) {
+        let present = self.congestion.snapshot();
+        let present_window = self.congestion.window();
+        self.congestion.restore(before);
+        for later in &mut self.loss_records[index..] {
+            later.before = self.congestion.snapshot();
+            self.congestion.on_loss();
+            // During the last recovery rate reduction governs, whose end does this again.
+            self.congestion.on_recovered();
+        }
+        if self.congestion.window() < present_window {
+            // It has grown since.
+            self.congestion.restore(present);
+        }
     }
 }
 
@@ -137,13 +198,14 @@ mod tests {
             has_sack: true,
             seed: 0,
         };
-        LossRecord::new(Congestion::new(CongestionControl::Reno, start).snapshot())
+        let congestion = Congestion::new(CongestionControl::Reno, start);
+        LossRecord::new(congestion.snapshot(), false)
     }
 
     #[test]
     fn a_run_may_be_reported_in_pieces_and_in_any_order() {
         let mut record = record();
-        assert!(record.on_resent(range(1000, 4000)));
+        record.on_resent(range(1000, 4000));
         record.on_reported(range(2000, 3000));
         assert_eq!(record.resent, [range(1000, 2000), range(3000, 4000)]);
         record.on_reported(range(3000, 9000));
@@ -154,19 +216,25 @@ mod tests {
     }
 
     #[test]
-    fn bytes_sent_again_twice_are_not_told_apart() {
+    fn bytes_are_found_in_the_runs_that_hold_them() {
         let mut record = record();
-        assert!(record.on_resent(range(1000, 2000)));
-        assert!(record.on_resent(range(2000, 3000)));
-        assert!(!record.on_resent(range(1999, 2000)));
+        record.on_resent(range(1000, 2000));
+        for (start, end, is_found) in [(1999, 2000, true), (2000, 2001, false), (0, 1000, false)] {
+            assert_eq!(record.has_resent(range(start, end)), is_found, "{start}");
+        }
     }
 
     #[test]
     fn runs_are_counted_up_to_their_limit() {
         let mut record = record();
         for run in 0..RESENT_RUNS_MAX as u64 {
-            assert!(record.on_resent(range(run * 10, run * 10 + 1)));
+            record.on_resent(range(run * 10, run * 10 + 3));
         }
-        assert!(!record.on_resent(range(5000, 5001)));
+        assert!(!record.is_full());
+        record.on_reported(range(1, 2));
+        assert!(
+            record.is_full(),
+            "a report in the middle makes two of a run"
+        );
     }
 }

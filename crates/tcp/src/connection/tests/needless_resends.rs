@@ -5,6 +5,7 @@ use wire::TcpFlags;
 use super::Sent::{Again, New};
 use super::{Driver, PEER, PEER_WITHOUT_SACK, Peer, ack, millis};
 use crate::congestion::Controller as _;
+use crate::connection::undo::RESENT_RUNS_MAX;
 use crate::recovery::RecoveryState;
 
 /// Ten segments are out, three behind the first have arrived, and it was sent again.
@@ -81,20 +82,101 @@ fn a_segment_that_was_retransmitted_twice_undoes_nothing() {
     }
 }
 
-/// The disk was slower than the segments that had been overtaken.
+/// The disk was slower than the segments that had been overtaken. The recovery need not end first.
 #[test]
-fn a_recovery_that_ends_before_anything_is_retransmitted_is_undone() {
-    for is_sent in [false, true] {
+fn a_recovery_is_undone_once_all_arrives_before_anything_is_retransmitted() {
+    for (acknowledged, is_sent) in [(4000, false), (4000, true), (10_000, false), (10_000, true)] {
         let mut driver = Driver::sending(PEER, 100_000);
         driver.pass(millis(100)).accept(ack(0).sack(1000, 4000));
         let claimed = driver.claim();
         if is_sent {
             driver.complete(claimed);
         }
-        let arrival = driver.pass(millis(5)).receive(ack(10_000));
+        let arrival = driver.pass(millis(5)).receive(ack(acknowledged));
         assert_eq!(arrival.loss_undone, !is_sent);
         assert_eq!(is_undone(&driver), !is_sent);
     }
+}
+
+/// Two segments are missing, and one arrives before either is retransmitted.
+#[test]
+fn a_recovery_is_not_undone_while_something_is_missing() {
+    let mut driver = Driver::sending(PEER, 100_000);
+    let blocks = ack(0).sack(1000, 2000).sack(3000, 6000);
+    driver.pass(millis(100)).accept(blocks);
+    let arrival = driver.receive(ack(2000).sack(3000, 6000));
+    assert!(!arrival.loss_undone && !is_undone(&driver));
+    let arrival = driver.receive(ack(6000));
+    assert!(arrival.loss_undone && is_undone(&driver));
+}
+
+/// A second recovery has begun before the report of the first one's retransmission comes; it may be over,
+/// too. CUBIC leaves 0.7 of the window each time.
+fn resent_twice(is_over: bool) -> (Driver, i64) {
+    let mut driver = resent(PEER);
+    driver.accept(ack(4000));
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(10_000));
+    assert_eq!((threshold(&driver), driver.window()), (7000, 7000));
+    let _ = driver.flush();
+    driver
+        .pass(millis(100))
+        .accept(ack(10_000).sack(11_000, 14_000));
+    while driver.connection.recovery == RecoveryState::Open {
+        driver.fire();
+    }
+    assert_eq!(threshold(&driver), 4900);
+    assert_eq!(driver.flush()[0], Again(10_000, 11_000));
+    let end = i64::try_from(driver.connection.send.nxt.0).unwrap();
+    let acknowledged = if is_over { end } else { 14_000 };
+    driver.accept(ack(acknowledged));
+    assert_eq!(driver.connection.recovery == RecoveryState::Open, is_over);
+    (driver, acknowledged)
+}
+
+#[test]
+fn an_earlier_reduction_is_undone_and_the_later_one_stays() {
+    for is_over in [false, true] {
+        let (mut driver, acknowledged) = resent_twice(is_over);
+        let arrival = driver.receive(ack(acknowledged).sack(0, 1000));
+        assert!(arrival.loss_undone);
+        assert_eq!(threshold(&driver), 7000, "0.7 of 10,000, once");
+        assert_eq!(driver.connection.recovery == RecoveryState::Open, is_over);
+        if is_over {
+            assert_eq!(driver.window(), 7000);
+        }
+        // The later one was needless, too: all is as before the first.
+        let arrival = driver.receive(ack(acknowledged).sack(10_000, 11_000));
+        assert!(arrival.loss_undone && is_undone(&driver));
+    }
+}
+
+#[test]
+fn a_later_reduction_is_undone_and_the_earlier_one_stays() {
+    for is_over in [false, true] {
+        let (mut driver, acknowledged) = resent_twice(is_over);
+        let arrival = driver.receive(ack(acknowledged).sack(10_000, 11_000));
+        assert!(arrival.loss_undone);
+        assert_eq!(driver.connection.recovery, RecoveryState::Open);
+        assert_eq!((threshold(&driver), driver.window()), (7000, 7000));
+        let arrival = driver.receive(ack(acknowledged).sack(0, 1000));
+        assert!(arrival.loss_undone && is_undone(&driver));
+    }
+}
+
+/// One byte of each two is reported: so many runs are not waited for, and nothing is undone.
+#[test]
+fn reports_of_single_bytes_end_the_wait() {
+    let mut driver = resent(PEER);
+    driver.accept(ack(4000));
+    for count in 1..=RESENT_RUNS_MAX {
+        assert_eq!(driver.connection.loss_records.len(), 1, "{count}");
+        let byte = 2 * u32::try_from(count).unwrap();
+        driver.accept(ack(4000).sack(byte, byte + 1));
+    }
+    assert!(driver.connection.loss_records.is_empty());
+    let arrival = driver.receive(ack(4000).sack(0, 1000));
+    assert!(!arrival.loss_undone && !is_undone(&driver));
 }
 
 #[test]
