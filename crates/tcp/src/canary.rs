@@ -1,5 +1,5 @@
-//! Faults that this TCP once had. The simulator puts them back one at a time, and its oracles must
-//! find each.
+//! Faults that this TCP once had, or that an oracle exists for. The simulator puts them in one at a
+//! time, and its oracles must find each.
 //!
 //! The feature `canaries` makes that possible; only `tools/sim` turns it on. Without it a [`Canary`]
 //! has no size and can hold no fault, so that the product has neither the faults nor a
@@ -23,6 +23,9 @@ pub enum Fault {
     PauseCounts,
     /// The reduction of a recovery whose retransmissions were all needless is not undone (RFC 3708).
     RecoveryNotUndone,
+    /// Each echo of a mark reduces the window and has a CWR, also those of one window of data (RFC 3168
+    /// s6.1.2).
+    EchoAnsweredTwice,
     /// Slow start does not end at ssthresh within one ACK (RFC 5681 s3.1).
     SlowStartOvershoots,
 }

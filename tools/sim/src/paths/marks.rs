@@ -17,8 +17,11 @@ pub(crate) struct Marks {
     told_at: Option<u64>,
     /// An echo arrived that asks for a reduction, and no new data was sent after it.
     owes_cwr: bool,
-    /// Something was sent again: a loss is another reason for CWR.
-    has_resent: bool,
+    /// Since the last CWR a loss was seen, which is another reason for one: see [`Marks::on_hole`] and
+    /// [`Marks::on_data`].
+    has_loss: bool,
+    /// Everything before it was acknowledged.
+    una: u64,
     reductions: u64,
     faults: Vec<String>,
 }
@@ -46,13 +49,15 @@ impl Marks {
         self.expect(ecn == wanted, || {
             format!("the segment at {start} is {ecn:?}")
         });
-        self.has_resent |= is_again;
         let has_cwr = flags.contains(TcpFlags::CWR);
         if is_again {
+            // What was sent after the last CWR is lost; or the timer fired, for all that a capture shows.
+            let is_of_this_window = self.is_told_of(start) || start <= self.una;
+            self.has_loss |= is_of_this_window;
             self.expect(!has_cwr, || format!("CWR on a retransmission at {start}"));
             return;
         }
-        let (owes, may) = (self.owes_cwr, self.has_resent);
+        let (owes, may) = (self.owes_cwr, self.has_loss);
         self.expect(has_cwr || !owes, || {
             format!("no CWR at {start} after an echo")
         });
@@ -61,6 +66,7 @@ impl Marks {
         });
         if has_cwr {
             self.owes_cwr = false;
+            self.has_loss = false;
             self.told_at = Some(start);
             self.reductions += 1;
         }
@@ -68,8 +74,22 @@ impl Marks {
 
     /// An ACK of everything before an offset reached the server.
     pub(crate) fn on_ack(&mut self, ack: u64, flags: TcpFlags) {
+        self.una = self.una.max(ack);
         let is_told = self.told_at.is_none_or(|at| ack > at);
         self.owes_cwr |= self.is_agreed && flags.contains(TcpFlags::ECE) && is_told;
+    }
+
+    /// An ACK of everything before an offset shows that something behind it arrived and it did not: by
+    /// SACK, or as a duplicate. The sender may reduce its window now and send new data before it has read
+    /// again from the disk what is missing (RFC 3168 s6.1.2: CWR on the first new data after any
+    /// reduction). Not twice for one window of data.
+    pub(crate) fn on_hole(&mut self, ack: u64) {
+        self.has_loss |= self.is_told_of(ack);
+    }
+
+    /// Whether a byte is not before the last CWR.
+    fn is_told_of(&self, offset: u64) -> bool {
+        self.told_at.is_none_or(|at| offset >= at)
     }
 
     /// Segments with CWR: so often was the window reduced.
@@ -125,6 +145,38 @@ mod tests {
         assert_eq!(after(&[(1001, ECE)], CWR), 0);
         assert_eq!(after(&[(1001, ECE)], DATA), 1);
         assert_eq!(after(&[(1001, ECE), (1002, DATA)], DATA), 1);
+    }
+
+    /// CWR at 1000; then what happens; then CWR at 5000. How many faults that makes.
+    fn after_loss(happens: impl FnOnce(&mut Marks)) -> usize {
+        let mut marks = agreed();
+        marks.on_ack(0, ECE);
+        marks.on_data(1000, false, CWR, Ecn::Ect0);
+        marks.on_data(2000, false, DATA, Ecn::Ect0);
+        marks.on_ack(500, DATA);
+        happens(&mut marks);
+        marks.on_data(5000, false, CWR, Ecn::Ect0);
+        marks.faults().len()
+    }
+
+    #[test]
+    fn a_loss_of_what_was_sent_since_the_last_cwr_is_a_reason_for_another() {
+        let resent = |start| move |marks: &mut Marks| marks.on_data(start, true, DATA, Ecn::NotEct);
+        assert_eq!(after_loss(resent(1000)), 0);
+        assert_eq!(after_loss(resent(999)), 1, "of the window that was reduced");
+        assert_eq!(after_loss(resent(501)), 1);
+        assert_eq!(after_loss(resent(500)), 0, "the timer may have fired");
+        let hole = |ack| move |marks: &mut Marks| marks.on_hole(ack);
+        assert_eq!(after_loss(hole(1000)), 0);
+        assert_eq!(after_loss(hole(999)), 1);
+        // And only for one.
+        assert_eq!(
+            after_loss(|marks| {
+                marks.on_hole(1000);
+                marks.on_data(4000, false, CWR, Ecn::Ect0);
+            }),
+            1
+        );
     }
 
     #[test]

@@ -139,7 +139,15 @@ impl Meter {
         }
         self.acked_at = now;
         let ack = self.offset_of(segment.acknowledgment);
+        let has_hole = segment.options.sack.as_slice().iter().any(|(_, end)| {
+            // Not a report of what came twice.
+            self.offset_of(*end) > ack
+        });
+        let is_duplicate = ack == self.una && ack < self.nxt;
         self.marks.on_ack(ack, segment.flags);
+        if has_hole || is_duplicate {
+            self.marks.on_hole(ack);
+        }
         self.una = self.una.max(ack).min(self.nxt);
         let (una, nxt) = (self.una, self.nxt);
         for (_, report) in &mut self.losses {

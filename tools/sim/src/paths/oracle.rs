@@ -367,18 +367,21 @@ impl Bounds<'_> {
     }
 
     /// Any path carries a quarter of its rate (the policer's, if that is less), or three segments
-    /// each round trip: which is what a loss of 5 % leaves (Mathis et al. 1997). The start takes ten
-    /// round trips, and repeated requests and timeouts ten seconds. With SACK and without a receiver
-    /// that forgets, hardly anything is sent again that has arrived; without SACK a timeout repeats
-    /// what the receiver has beyond the hole.
+    /// each round trip: which is what a loss of 5 % leaves (Mathis et al. 1997). Where a router marks one
+    /// of three segments that arrive together, it is two: what a reduction leaves at least, and what is
+    /// marked again in most round trips. The start takes ten round trips, and repeated requests and
+    /// timeouts ten seconds. With SACK and without a receiver that forgets, hardly anything is sent again
+    /// that has arrived; without SACK a timeout repeats what the receiver has beyond the hole.
     fn progress(&self) -> Vec<Violation> {
         let forth = &self.plan.forth;
         let policed = forth.policer.map_or(u64::MAX, |policer| policer.rate_bits);
         let rate = forth.rate_bits.min(policed);
         let bytes = self.receiver.received_bytes();
         let mut found = Vec::new();
+        let marks_three = self.plan.receiver.ecn && forth.mark_bytes < 3 * SEGMENT_BYTES;
+        let segments = if marks_three { 2 } else { 3 };
         for reply in self.receiver.replies() {
-            let rounds = 10 + reply.ends / (3 * SEGMENT_BYTES);
+            let rounds = 10 + reply.ends / (segments * SEGMENT_BYTES);
             let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
             let rtt = self.plan.rtt_max() + self.plan.back.hold + ACK_DELAY / 2;
             let most = time_on_wire(reply.ends, rate) * 4 + rtt * rounds + REPEATS_MAX;

@@ -20,7 +20,7 @@ const SEEDS: u64 = 120;
 
 /// Each fault, a trial that shows it, the oracle that finds it, and within how many seeds of the
 /// trial.
-const FAULTS: [(Fault, Trial, &str, usize); 7] = [
+const FAULTS: [(Fault, Trial, &str, usize); 8] = [
     (Fault::TimeoutReducesTwice, Trial::Loss, "floor: ", 200),
     (Fault::TimeoutWithoutMargin, Trial::Thin, "learning: ", 20),
     (Fault::TimeoutNotUndone, Trial::Step, "step: ", 60),
@@ -37,6 +37,7 @@ const FAULTS: [(Fault, Trial, &str, usize); 7] = [
         "reordered: ",
         20,
     ),
+    (Fault::EchoAnsweredTwice, Trial::Marked, "ecn: ", 5),
     (Fault::SlowStartOvershoots, Trial::Loss, "ceiling: ", 200),
 ];
 

@@ -247,6 +247,11 @@ impl Canary {
             Self::Tcp(Fault::SlowStartOvershoots),
             "slow start passes ssthresh (see --scenario paths)",
         ),
+        (
+            "echo-twice",
+            Self::Tcp(Fault::EchoAnsweredTwice),
+            "each echo of a mark reduces the window (see --scenario paths)",
+        ),
     ];
 }
 
