@@ -5,11 +5,7 @@
 const EXPLAINED: &[(&str, &str)] = &[
     ("cubic/cubic-bulk-166k-idle-restart.pkt", HYSTART),
     ("cubic/cubic-bulk-166k.pkt", HYSTART),
-    (
-        "cubic/cubic-hystart-delay-min-rtt-jumps-downward.pkt",
-        IN_USE,
-    ),
-    ("cubic/cubic-hystart-delay-rtt-jumps-upward.pkt", IN_USE),
+    ("cubic/cubic-hystart-delay-rtt-jumps-upward.pkt", HYSTART),
     (
         "cwnd_moderation/cwnd-moderation-ecn-enter-cwr-no-moderation-700.pkt",
         "ECN is not agreed",
@@ -42,15 +38,6 @@ const EXPLAINED: &[(&str, &str)] = &[
         "The FIN leaves in a segment of its own, not with the last text.",
     ),
     (
-        "slow_start/slow-start-ack-per-2pkt-send-5pkt.pkt",
-        "The window grows if at least half of it was in use (RFC 7661 s4.2); in Linux more than half.",
-    ),
-    (
-        "slow_start/slow-start-app-limited-9-packets-out.pkt",
-        IN_USE,
-    ),
-    ("slow_start/slow-start-app-limited.pkt", IN_USE),
-    (
         "slow_start/slow-start-fq-ack-per-2pkt.pkt",
         "Expects the pacing of Linux's fq queue. Ours is off here; drill scripts check it.",
     ),
@@ -63,10 +50,6 @@ const EXPLAINED: &[(&str, &str)] = &[
 
 const HYSTART: &str = "HyStart++ (RFC 9406) slows growth down to a quarter where Linux's HyStart still doubles the \
      window, or ends it at another window.";
-
-const IN_USE: &str = "Whether half of the window was in use is judged by what was outstanding before each ACK. Linux takes \
-     the most of the round trip, as RFC 7661's pipeACK does, so that the last ACKs of a flight with nothing behind it let its \
-     window grow, too.";
 
 /// The explanation of a script's failure.
 #[must_use]

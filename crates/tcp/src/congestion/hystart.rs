@@ -150,7 +150,7 @@ mod tests {
                     self.hystart.on_ack(&AckEvent {
                         now: Instant::ZERO,
                         bytes: 1000,
-                        outstanding_bytes: 8000,
+                        outstanding_bytes_max: 8000,
                         rtt: Duration::ZERO,
                         sample: Some(Duration::from_millis(*millis)),
                         acknowledged: StreamOffset(acknowledged),
@@ -235,7 +235,7 @@ mod tests {
         let ack = AckEvent {
             now: Instant::ZERO,
             bytes: 1000,
-            outstanding_bytes: 8000,
+            outstanding_bytes_max: 8000,
             rtt: Duration::ZERO,
             sample: None,
             acknowledged: StreamOffset(9000),

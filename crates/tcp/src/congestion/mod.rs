@@ -104,8 +104,9 @@ pub struct AckEvent {
     pub now: Instant,
     /// Bytes newly known to have arrived.
     pub bytes: u64,
-    /// Bytes in the network before it: a window that was not in use must not grow.
-    pub outstanding_bytes: u64,
+    /// Most bytes outstanding at once in the round trip before it: a window that was not in use must not
+    /// grow.
+    pub outstanding_bytes_max: u64,
     /// SRTT; zero before the first sample.
     pub rtt: Duration,
     /// The RTT sample that it gave, if it gave one.

@@ -67,10 +67,12 @@ impl Window {
         self.bytes = bytes.clamp(self.segment_bytes, WINDOW_BYTES_MAX);
     }
 
-    /// Whether an ACK that found `outstanding_bytes` tests the window: at least half of it was in use
-    /// (RFC 7661's criterion). A window that is not tested must not grow.
-    pub(super) const fn is_tested(&self, outstanding_bytes: u64) -> bool {
-        2 * outstanding_bytes >= self.bytes
+    /// Whether an ACK tests the window, before which `outstanding_bytes_max` were outstanding at once in
+    /// a round trip: more than half of it was in use. A window that is not tested must not grow.
+    /// RFC 7661 s4.2 takes exactly half for enough. Linux does not, so that slow start leads no further
+    /// than to twice of what was in use.
+    pub(super) const fn is_tested(&self, outstanding_bytes_max: u64) -> bool {
+        2 * outstanding_bytes_max > self.bytes
     }
 
     /// Whether cwnd is below ssthresh and grows by the bytes acknowledged.
@@ -94,7 +96,7 @@ impl Window {
     /// returns the rest, which counts for congestion avoidance (RFC 5681 s3.1; Linux). A window that
     /// the ACK does not test stays as it is, and nothing is left.
     pub(super) fn slow_start(&mut self, ack: &AckEvent) -> u64 {
-        let is_tested = self.is_tested(ack.outstanding_bytes);
+        let is_tested = self.is_tested(ack.outstanding_bytes_max);
         let growth = if self.threshold == u64::MAX {
             self.hystart.on_ack(ack)
         } else {

@@ -42,8 +42,9 @@ pub(super) struct Delivery {
     is_echo: bool,
     /// It ended a fast recovery, whose last step set cwnd to ssthresh; its RecoveryPoint.
     recovered: Option<StreamOffset>,
-    /// Outstanding bytes before this ACK; the window grows only if it was in use.
-    outstanding_before: u64,
+    /// Most bytes outstanding at once in the round trip before this ACK; the window grows only if it was
+    /// in use.
+    outstanding_bytes_max: u64,
     /// The window was used up before this ACK.
     is_window_limited: bool,
 }
@@ -231,8 +232,10 @@ impl Connection {
 
     /// Moves SND.UNA, marks SACKed bytes, and collects what was delivered.
     fn record_delivery(&mut self, now: Instant, segment: &TcpRepr, ack: StreamOffset) -> Delivery {
+        let outstanding = self.outstanding_bytes();
+        let nxt = self.send.nxt;
         let mut delivery = Delivery {
-            outstanding_before: self.outstanding_bytes(),
+            outstanding_bytes_max: self.window_use.on_ack(outstanding, ack, nxt),
             is_window_limited: self.is_window_limited(now),
             advanced: ack > self.send.una,
             is_dsack: self.is_dsack(segment, ack),
@@ -544,7 +547,7 @@ impl Connection {
         self.congestion.on_ack(&AckEvent {
             now,
             bytes: delivery.bytes.min(counted),
-            outstanding_bytes: delivery.outstanding_before,
+            outstanding_bytes_max: delivery.outstanding_bytes_max,
             rtt: self.rtt.smoothed().unwrap_or_default(),
             sample: delivery.rtt,
             acknowledged: self.send.una,

@@ -26,6 +26,7 @@ mod sampling;
 mod spurious;
 mod timers;
 mod undo;
+mod window_use;
 
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpOptions};
@@ -53,6 +54,7 @@ use path::PathReport;
 use spurious::TimeoutRecord;
 use timers::{Acknowledgment, TailProbe, TimerKind};
 use undo::LossRecord;
+use window_use::WindowUse;
 
 /// Least MSS we send with: the default for IPv4 of RFC 9293 s3.7.1. A smaller one, set by a peer or
 /// a router, would make us send one packet for every few bytes.
@@ -136,6 +138,8 @@ pub struct Connection {
     /// SND.NXT when a loss was last detected (RFC 6582 s3.2: "recover", plus one); for peers without
     /// SACK.
     recover: Option<StreamOffset>,
+    /// How much of the congestion window was in use.
+    window_use: WindowUse,
     /// The last retransmission timeout, while it may turn out to be spurious.
     timeout_record: Option<TimeoutRecord>,
     /// Reductions for a loss that may turn out to be needless, oldest first.
@@ -235,6 +239,7 @@ impl Connection {
             sack_permitted: half_open.sack_permitted(),
             duplicate_acks: 0,
             recover: None,
+            window_use: WindowUse::new(),
             timeout_record: None,
             loss_records: Vec::new(),
             retransmit: None,

@@ -3,6 +3,7 @@
 
 use clock::{Duration, Instant};
 
+use super::window_use::WindowUse;
 use super::{Connection, State};
 use crate::canary::Fault;
 use crate::congestion::Controller as _;
@@ -195,6 +196,8 @@ impl Connection {
                 high: self.send.nxt,
             };
             self.recover = Some(self.send.nxt);
+            // What was outstanding says nothing of the window of one segment.
+            self.window_use = WindowUse::new();
             self.note_reduction();
             self.send.claimed = self.send.nxt;
             self.tail_probe = None;

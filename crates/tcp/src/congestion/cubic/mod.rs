@@ -107,7 +107,7 @@ impl Controller for Cubic {
     }
 
     fn on_ack(&mut self, ack: &AckEvent) {
-        let is_tested = self.window.is_tested(ack.outstanding_bytes);
+        let is_tested = self.window.is_tested(ack.outstanding_bytes_max);
         let left = self.window.slow_start(ack);
         if !is_tested {
             return self.on_application_limited();

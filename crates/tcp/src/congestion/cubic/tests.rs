@@ -13,7 +13,7 @@ fn ack(cubic: &mut Cubic, now: Instant, bytes: u64, rtt: Duration) {
     cubic.on_ack(&AckEvent {
         now,
         bytes,
-        outstanding_bytes: cubic.window(),
+        outstanding_bytes_max: cubic.window(),
         rtt,
         sample: None,
         acknowledged: StreamOffset::ZERO,

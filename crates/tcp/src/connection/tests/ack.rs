@@ -137,8 +137,8 @@ fn a_shrunken_window_stops_new_data_only() {
 
 /// RFC 7661: a window that was not in use tells nothing of the path.
 #[test]
-fn the_congestion_window_grows_only_if_half_of_it_was_in_use() {
-    for (bytes, grown) in [(4999, 10_000), (5000, 15_000)] {
+fn the_congestion_window_grows_only_if_more_than_half_of_it_was_in_use() {
+    for (bytes, grown) in [(5000, 10_000), (5001, 15_001)] {
         let mut driver = Driver::sending(PEER, bytes);
         driver
             .pass(millis(100))

@@ -26,6 +26,7 @@ mod spurious_timeout;
 mod tail_probe;
 mod text;
 mod timeout;
+mod window_growth;
 mod window_probe;
 
 use clock::{Duration, Instant};

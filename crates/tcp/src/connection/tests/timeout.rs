@@ -117,7 +117,7 @@ fn a_second_timeout_lowers_the_threshold_no_further() {
 fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
     let mut driver = Driver::sending(PEER, 1_000_000);
     let mut at = 0;
-    while driver.window() < 52_000 {
+    while driver.window() < 80_000 {
         let left = i64::try_from(driver.connection.send.nxt.0).unwrap();
         driver.pass(millis(100));
         while at < left {
@@ -126,7 +126,7 @@ fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
         }
         let _ = driver.flush();
     }
-    assert_eq!(driver.window(), 52_000);
+    assert_eq!(driver.window(), 80_000);
     // The last three arrive.
     let end = u32::try_from(driver.connection.send.nxt.0).unwrap();
     driver
@@ -134,12 +134,12 @@ fn a_timeout_during_recovery_lowers_the_threshold_no_further() {
         .accept(ack(at).sack(end - 3000, end));
     let _ = driver.flush();
     assert_eq!(driver.window(), 3000);
-    assert_eq!(driver.connection.congestion.threshold(), 36_400);
+    assert_eq!(driver.connection.congestion.threshold(), 56_000);
     while driver.connection.timeouts == 0 {
         let _ = driver.fire();
     }
     assert_eq!(driver.window(), MSS);
-    assert_eq!(driver.connection.congestion.threshold(), 36_400);
+    assert_eq!(driver.connection.congestion.threshold(), 56_000);
     // Another loss event is another reduction.
     driver.pass(millis(100)).accept(ack(i64::from(end)));
     assert_eq!(driver.connection.recovery, RecoveryState::Open);
