@@ -26,8 +26,8 @@ impl WindowUse {
     }
 
     /// An ACK arrived, before which `outstanding_bytes` were outstanding: as many as at any time since
-    /// the ACK before. After it SND.UNA is `una` and SND.NXT `nxt`. Returns the most of the round trip to which
-    /// the ACK belongs, bytes.
+    /// the ACK before. After it SND.UNA is `una` and SND.NXT `nxt`. Returns the most of the round trip
+    /// to which the ACK belongs, bytes.
     pub(super) fn on_ack(
         &mut self,
         outstanding_bytes: u64,

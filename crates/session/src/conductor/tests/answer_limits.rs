@@ -99,8 +99,8 @@ fn a_strange_syn_for_a_half_open_connection_counts_as_a_challenge() {
     }
 }
 
-/// What anybody may have forged is answered within the limit of challenge ACKs; the FIN again of a peer that
-/// did not get its ACK always is.
+/// What anybody may have forged is answered within the limit of challenge ACKs; the FIN again of a peer
+/// that did not get its ACK always is.
 #[test]
 fn acks_of_time_wait_are_limited_each_second_but_for_the_peers_fin() {
     let mut bench = Bench::new();
