@@ -164,6 +164,43 @@ fn a_later_reduction_is_undone_and_the_earlier_one_stays() {
     }
 }
 
+/// Three SACKed segments are a loss at once (RFC 8985 s6.2, step 4), until RACK knows that segments overtake
+/// each other: an undone recovery shows it, and an undone timeout does not.
+#[test]
+fn an_undone_recovery_was_reordering() {
+    for is_reported in [false, true] {
+        let mut driver = resent(PEER);
+        driver.accept(ack(4000));
+        if is_reported {
+            driver.accept(ack(4000).sack(0, 1000));
+        }
+        assert_eq!(is_undone(&driver), is_reported);
+        assert_eq!(waits_for_the_next(driver), is_reported);
+    }
+    let mut driver = Driver::sending(PEER, 10_000);
+    driver.connection.rtt.on_timeout();
+    while driver.connection.timeouts == 0 {
+        driver.fire();
+    }
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(5)).accept(ack(10_000));
+    driver.accept(ack(10_000).sack(0, 1000));
+    assert!(is_undone(&driver));
+    driver.append(10_000);
+    assert!(!waits_for_the_next(driver));
+}
+
+/// Whether it waits with a retransmission when three segments behind a hole arrive.
+fn waits_for_the_next(mut driver: Driver) -> bool {
+    let _ = driver.flush();
+    driver.pass(millis(100)).accept(ack(10_000));
+    let _ = driver.flush();
+    driver
+        .pass(millis(100))
+        .accept(ack(10_000).sack(11_000, 14_000));
+    driver.connection.recovery == RecoveryState::Open
+}
+
 /// One byte of each two is reported: so many runs are not waited for, and nothing is undone.
 #[test]
 fn reports_of_single_bytes_end_the_wait() {

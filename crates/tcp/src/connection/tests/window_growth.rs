@@ -1,6 +1,7 @@
 //! The window grows if more than half of it was in use in the last round trip, and for each ACK of that
 //! round trip (RFC 7661 s4.2).
 
+use super::Sent::Again;
 use super::{Driver, INITIAL_WINDOW, MSS, PEER, ack, millis};
 
 /// The window after each of the ACKs up to these segments.
@@ -60,4 +61,22 @@ fn a_round_trip_ends_with_the_last_byte_that_was_sent_when_it_began() {
         windows(driver.pass(millis(50)), &[10, 11, 13]),
         [20, 20, 20]
     );
+}
+
+/// What was outstanding when the timer fired is no use of the window of one segment after it.
+#[test]
+fn a_timeout_begins_anew() {
+    let mut driver = Driver::sending(PEER, INITIAL_WINDOW);
+    driver.pass(millis(100)).accept(ack(1000));
+    // The timer is backed off already, so F-RTO is not tried.
+    driver.connection.rtt.on_timeout();
+    while driver.connection.timeouts == 0 {
+        driver.fire();
+    }
+    assert_eq!(driver.flush(), [Again(MSS, 2 * MSS)]);
+    driver.accept(ack(2000));
+    assert_eq!(driver.window(), 2 * MSS, "one of one was in use");
+    // The disk is slow, and nothing else was retransmitted.
+    driver.accept(ack(3000));
+    assert_eq!(driver.window(), 2 * MSS, "one of two was");
 }
