@@ -14,6 +14,9 @@ pub const FLOWS_MAX: usize = 256;
 
 const ETHERNET_BYTES: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+/// Where IPv6 says what follows its header, from the frame's start.
+const IPV6_NEXT_HEADER_AT: usize = ETHERNET_BYTES + 6;
 const TCP: u8 = 6;
 
 /// One direction of one connection.
@@ -121,6 +124,14 @@ impl Flow {
 #[must_use]
 pub fn is_ipv4(frame: &[u8]) -> bool {
     frame.get(12..ETHERNET_BYTES) == Some(&IPV4)
+}
+
+/// Whether a frame is one that paths lose, hold back and double: an IPv4 packet, or TCP over IPv6.
+/// Neighbours are found undisturbed, by ARP as by ICMPv6.
+#[must_use]
+pub fn is_subject_to_faults(frame: &[u8]) -> bool {
+    let is_ipv6 = frame.get(12..ETHERNET_BYTES) == Some(&IPV6);
+    is_ipv4(frame) || (is_ipv6 && frame.get(IPV6_NEXT_HEADER_AT) == Some(&TCP))
 }
 
 fn parse(frame: &[u8]) -> Option<Segment> {
@@ -243,6 +254,23 @@ mod tests {
         arp[13] = 6;
         assert!(!is_ipv4(&arp));
         assert_eq!(counts(&[arp]), []);
+    }
+
+    #[test]
+    fn ipv4_and_tcp_over_ipv6_are_subject_to_faults_and_what_finds_neighbours_is_not() {
+        const ICMPV6: u8 = 58;
+        let mut ipv6 = vec![0; ETHERNET_BYTES + 40];
+        ipv6[12..14].copy_from_slice(&IPV6);
+        ipv6[20] = TCP;
+        let mut icmpv6 = ipv6.clone();
+        icmpv6[20] = ICMPV6;
+        let mut arp = ipv6.clone();
+        arp[12..14].copy_from_slice(&[0x08, 0x06]);
+        assert!(is_subject_to_faults(&frame(80, 0, 1)));
+        assert!(is_subject_to_faults(&ipv6));
+        assert!(!is_subject_to_faults(&ipv6[..20]), "cut before it says");
+        assert!(!is_subject_to_faults(&icmpv6));
+        assert!(!is_subject_to_faults(&arp));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One direction of a path: a bottleneck with a drop-tail buffer of bytes, random loss, a delay.
 //!
 //! In this order: a frame that the random loss takes has used the buffer and the rate before, as on a
-//! radio link behind the bottleneck. `tools/sim` has the same order. It refuses to reorder, and reads no
-//! clock: moments are given as time since some start. Bounded by: the frames the buffer holds.
+//! radio link behind the bottleneck. `tools/sim` has the same order. Behind all of that, and only where
+//! [`Disorder`] says so, frames are held back and doubled. It reads no clock: moments are given as time
+//! since some start. Bounded by: the frames the buffer holds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,8 +22,31 @@ pub struct LegPlan {
     pub delay: Duration,
     /// Frames in a million that are lost at random.
     pub loss_ppm: u32,
-    /// What the losses are drawn from.
+    /// What the losses are drawn from, and the disorder.
     pub seed: u64,
+    /// What happens to the order and the number of frames.
+    pub disorder: Disorder,
+}
+
+/// What a direction does to the order and the number of the frames that it does not lose.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Disorder {
+    /// Frames in a million that arrive `reorder_delay` later than they would, so that others overtake
+    /// them.
+    pub reorder_ppm: u32,
+    /// How much later.
+    pub reorder_delay: Duration,
+    /// Frames in a million that arrive twice, one directly behind the other.
+    pub duplicate_ppm: u32,
+}
+
+impl Disorder {
+    /// Frames keep their order and their number.
+    pub const NONE: Self = Self {
+        reorder_ppm: 0,
+        reorder_delay: Duration::ZERO,
+        duplicate_ppm: 0,
+    };
 }
 
 impl LegPlan {
@@ -35,6 +59,7 @@ impl LegPlan {
             delay,
             loss_ppm: 0,
             seed: 0,
+            disorder: Disorder::NONE,
         }
     }
 }
@@ -44,6 +69,8 @@ impl LegPlan {
 pub enum Fate {
     /// It arrives at this moment.
     Arrives(Duration),
+    /// It arrives at this moment, two times.
+    ArrivesTwice(Duration),
     /// The random loss takes it.
     Lost,
     /// The buffer has no room for it.
@@ -61,6 +88,12 @@ pub struct LegCounts {
     pub lost_frames: u64,
     /// Frames the buffer had no room for.
     pub full_frames: u64,
+    /// Frames that were held back.
+    #[serde(default)]
+    pub reordered_frames: u64,
+    /// Frames that arrive twice.
+    #[serde(default)]
+    pub duplicated_frames: u64,
     /// Frames that left at the other side.
     pub arrived_frames: u64,
     /// Their bytes.
@@ -104,6 +137,8 @@ impl Leg {
                 bytes: 0,
                 lost_frames: 0,
                 full_frames: 0,
+                reordered_frames: 0,
+                duplicated_frames: 0,
                 arrived_frames: 0,
                 arrived_bytes: 0,
                 queued_bytes_max: 0,
@@ -118,23 +153,35 @@ impl Leg {
     pub fn accept(&mut self, now: Duration, bytes: u64) -> Fate {
         self.counts.frames += 1;
         self.counts.bytes += bytes;
-        // Drawn for every frame: what the buffer does has no influence on the next draw.
+        // Drawn for every frame: what the buffer does has no influence on the next draw. What never
+        // happens is not drawn, so a path without disorder has the losses it had before there was any.
+        let disorder = self.plan.disorder;
         let is_lost = self.random.happens(self.plan.loss_ppm);
+        let is_reordered = self.random.happens(disorder.reorder_ppm);
+        let is_duplicated = self.random.happens(disorder.duplicate_ppm);
         self.forget_passed(now);
         let is_full = self.queued_bytes.saturating_add(bytes) > self.plan.buffer_bytes;
         if is_full && !self.queue.is_empty() {
             self.counts.full_frames += 1;
             return Fate::Full;
         }
-        let arrives = self.enqueue(now, bytes);
+        let mut arrives = self.enqueue(now, bytes);
         if is_lost {
             self.counts.lost_frames += 1;
             return Fate::Lost;
         }
+        if is_reordered {
+            self.counts.reordered_frames += 1;
+            arrives += disorder.reorder_delay;
+        }
+        if is_duplicated {
+            self.counts.duplicated_frames += 1;
+            return Fate::ArrivesTwice(arrives);
+        }
         Fate::Arrives(arrives)
     }
 
-    /// A frame that is no IP packet, such as ARP, enters: it takes its time on the wire, but is neither
+    /// A frame that is not subject to faults, such as ARP, enters: it takes its time on the wire, but is neither
     /// lost nor counted.
     pub fn accept_surely(&mut self, now: Duration, bytes: u64) -> Duration {
         self.forget_passed(now);
@@ -179,6 +226,7 @@ mod tests {
             delay: Duration::from_millis(20),
             loss_ppm,
             seed: 7,
+            disorder: Disorder::NONE,
         })
     }
 
@@ -237,6 +285,48 @@ mod tests {
             let arrives = Fate::Arrives(millis(index as u64 + 21));
             assert!(*fate == Fate::Lost || *fate == arrives);
         }
+    }
+
+    fn disordered(disorder: Disorder) -> (Vec<Fate>, LegCounts) {
+        let mut leg = Leg::new(LegPlan {
+            loss_ppm: 100_000,
+            seed: 3,
+            disorder,
+            ..LegPlan::delay_only(millis(5))
+        });
+        let fates = (0..1_000).map(|_| leg.accept(millis(0), FRAME)).collect();
+        (fates, leg.counts)
+    }
+
+    #[test]
+    fn frames_are_held_back_and_doubled_as_often_as_asked_and_counted() {
+        let (fates, counts) = disordered(Disorder {
+            reorder_ppm: 200_000,
+            reorder_delay: millis(4),
+            duplicate_ppm: 100_000,
+        });
+        let seen = |is: fn(&Fate) -> bool| fates.iter().filter(|it| is(it)).count() as u64;
+        let (twice, late) = (
+            seen(|it| matches!(it, Fate::ArrivesTwice(_))),
+            seen(|it| matches!(it, Fate::Arrives(at) | Fate::ArrivesTwice(at) if *at == millis(9))),
+        );
+        assert_eq!(
+            (counts.duplicated_frames, counts.reordered_frames),
+            (twice, late)
+        );
+        // Of the 900 that are not lost.
+        assert!((60..120).contains(&twice), "{twice}");
+        assert!((140..220).contains(&late), "{late}");
+        let on_time = seen(|it| matches!(it, Fate::Arrives(at) if *at == millis(5)));
+        assert!(on_time > 500, "{on_time}");
+    }
+
+    #[test]
+    fn without_disorder_every_frame_arrives_once_and_in_its_place_or_is_lost() {
+        let (fates, counts) = disordered(Disorder::NONE);
+        let is_plain = |it: &Fate| matches!(it, Fate::Lost) || *it == Fate::Arrives(millis(5));
+        assert!(fates.iter().all(is_plain));
+        assert_eq!((counts.duplicated_frames, counts.reordered_frames), (0, 0));
     }
 
     #[test]

@@ -21,9 +21,9 @@
 //! | [`path`] | namespaces, TAPs and the middlebox between them |
 //!
 //! It refuses to call a run undisturbed that it disturbed itself: it counts how late frames left it,
-//! and what found no room before it. It changes no frame and keeps their order. Bounds: the legs'
-//! buffers and delays; [`path::QUEUE_FRAMES`] frames that wait to be taken; [`flows::FLOWS_MAX`]
-//! connections.
+//! and what found no room before it. It changes no frame, and keeps their order and number unless
+//! [`leg::Disorder`] asks for something else. Bounds: the legs' buffers and delays;
+//! [`path::QUEUE_FRAMES`] frames that wait to be taken; [`flows::FLOWS_MAX`] connections.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may fail there"))]
 
@@ -33,6 +33,6 @@ pub mod middlebox;
 pub mod path;
 
 pub use flows::{FlowCounts, Flows};
-pub use leg::{Fate, Leg, LegCounts, LegPlan};
-pub use middlebox::{Middlebox, PathCounts};
+pub use leg::{Disorder, Fate, Leg, LegCounts, LegPlan};
+pub use middlebox::{Direction, Middlebox, Observer, PathCounts};
 pub use path::{Path, PathPlan};

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::flows::{FlowCounts, Flows, is_ipv4};
+use crate::flows::{FlowCounts, Flows, is_subject_to_faults};
 use crate::leg::{Fate, Leg, LegCounts, LegPlan};
 
 /// A frame that leaves so much after it was due is late.
@@ -34,6 +34,19 @@ const BUFFER_BYTES: usize = 1 << 16;
 
 /// `SCHED_FIFO` priority of the thread, above that of servers under test.
 pub const PRIORITY: u32 = 50;
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From the server to the client.
+    Forth,
+    /// From the client to the server.
+    Back,
+}
+
+/// Is shown every frame that a side has sent, before anything happens to it. It runs on the
+/// middlebox's thread, so what it takes long for is late.
+pub type Observer = Box<dyn FnMut(Direction, &[u8]) + Send>;
 
 /// What a path did, whole.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -66,11 +79,26 @@ impl Middlebox {
     /// # Errors
     /// Those of making a pipe and a thread.
     pub fn start(server: File, client: File, forth: LegPlan, back: LegPlan) -> Result<Self> {
+        Self::start_observed(server, client, forth, back, Box::new(|_, _| {}))
+    }
+
+    /// Starts it between two descriptors that do not block and give and take whole frames, and shows
+    /// all frames to an observer.
+    ///
+    /// # Errors
+    /// Those of making a pipe and a thread.
+    pub fn start_observed(
+        server: File,
+        client: File,
+        forth: LegPlan,
+        back: LegPlan,
+        observer: Observer,
+    ) -> Result<Self> {
         let (closed, stop) = std::io::pipe().context("making a pipe")?;
         let sides = [Side::new(server, forth), Side::new(client, back)];
         let thread = std::thread::Builder::new()
             .name("middlebox".to_owned())
-            .spawn(move || Work::new(sides).run(&closed))
+            .spawn(move || Work::new(sides, observer).run(&closed))
             .context("starting a thread")?;
         Ok(Self {
             stop: Some(stop),
@@ -117,6 +145,12 @@ impl Side {
             frames: VecDeque::new(),
         }
     }
+
+    /// Keeps a frame until it is due, behind those that are due no later.
+    fn keep(&mut self, due: Duration, frame: &[u8]) {
+        let at = self.frames.partition_point(|(other, _)| *other <= due);
+        self.frames.insert(at, (due, frame.to_vec()));
+    }
 }
 
 struct Work {
@@ -124,15 +158,17 @@ struct Work {
     sides: [Side; 2],
     start: Instant,
     flows: Flows,
+    observer: Observer,
     buffer: Vec<u8>,
 }
 
 impl Work {
-    fn new(sides: [Side; 2]) -> Self {
+    fn new(sides: [Side; 2], observer: Observer) -> Self {
         Self {
             sides,
             start: Instant::now(),
             flows: Flows::default(),
+            observer,
             buffer: vec![0; BUFFER_BYTES],
         }
     }
@@ -192,17 +228,27 @@ impl Work {
             };
             let frame = &self.buffer[..bytes];
             let now = self.start.elapsed();
-            if !is_ipv4(frame) {
+            let direction = match from {
+                0 => Direction::Forth,
+                _ => Direction::Back,
+            };
+            (self.observer)(direction, frame);
+            if !is_subject_to_faults(frame) {
                 let due = side.leg.accept_surely(now, bytes as u64);
-                side.frames.push_back((due, frame.to_vec()));
+                side.keep(due, frame);
                 continue;
             }
-            if from == 0 {
+            if direction == Direction::Forth {
                 self.flows.observe(now, frame);
             }
             side.leg.counts.oversize_frames += u64::from(bytes > FRAME_BYTES_MAX);
-            if let Fate::Arrives(due) = side.leg.accept(now, bytes as u64) {
-                side.frames.push_back((due, frame.to_vec()));
+            match side.leg.accept(now, bytes as u64) {
+                Fate::Arrives(due) => side.keep(due, frame),
+                Fate::ArrivesTwice(due) => {
+                    side.keep(due, frame);
+                    side.keep(due, frame);
+                }
+                Fate::Lost | Fate::Full => {}
             }
         }
         Ok(BATCH_FRAMES)
@@ -235,7 +281,7 @@ impl Work {
 impl Leg {
     /// A frame left at the other side, so much after it was due.
     fn count_arrival(&mut self, late: Duration, frame: &[u8]) {
-        if !is_ipv4(frame) {
+        if !is_subject_to_faults(frame) {
             return;
         }
         let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);

@@ -13,7 +13,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use bottleneck::{Fate, Leg, LegPlan, Path, PathPlan};
+use bottleneck::{Disorder, Fate, Leg, LegPlan, Path, PathPlan};
 use load::content::Content;
 use testbed::namespace::VethPair;
 
@@ -72,6 +72,7 @@ fn an_object_passes_bit_exact_through_losses_and_a_small_buffer() {
         delay: Duration::from_millis(5),
         loss_ppm: 5_000,
         seed: 3,
+        disorder: Disorder::NONE,
     };
     let Some(path) = path(&plan(forth)) else {
         return;
@@ -158,6 +159,7 @@ fn the_buffer_takes_what_fits_and_not_a_frame_more() {
         delay: Duration::ZERO,
         loss_ppm: 0,
         seed: 0,
+        disorder: Disorder::NONE,
     };
     let Some(path) = path(&plan(forth)) else {
         return;

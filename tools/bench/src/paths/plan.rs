@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bottleneck::{LegPlan, PathPlan};
+use bottleneck::{Disorder, LegPlan, PathPlan};
 use clap::ValueEnum;
 use load::random::Random;
 use serde::{Deserialize, Serialize};
@@ -112,6 +112,7 @@ impl Cell {
                 delay,
                 loss_ppm: self.loss_ppm,
                 seed,
+                disorder: Disorder::NONE,
             },
             back: LegPlan::delay_only(delay),
         }
