@@ -14,6 +14,7 @@ mod demo;
 mod drill;
 mod lab;
 mod netns;
+mod rights;
 mod simulate;
 mod test;
 mod tidy;

@@ -15,9 +15,7 @@ mod table;
 mod trouble;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -26,12 +24,12 @@ use self::files::{Access, Library};
 use self::https::Fixture;
 use self::identities::Identities;
 use self::setup::{Setup, Subject};
+use crate::rights;
 use testbed::namespace::Namespace;
-use testbed::packages::privileged;
 use testbed::program::Program;
 use testbed::server::Server;
 use testbed::suite::{Outcome, Suite};
-use testbed::{find_program, interrupt, is_root, own_program, scratch_directory};
+use testbed::{find_program, interrupt, is_root, scratch_directory};
 
 /// Options of `netns`.
 #[derive(Args, Clone, Debug, Default)]
@@ -63,37 +61,19 @@ pub(crate) fn run_with_rights(suite: &mut Suite, quick: bool) {
     if is_root() || find_program("sudo").is_none() {
         return run(suite, &options);
     }
-    if let Err(error) = run_through_sudo(suite, &options) {
+    if let Err(error) = run_as_root(suite, &options) {
         suite.fail("netns", &format!("{error:#}"));
     }
 }
 
 /// The checks run in a process of root's; the server is built before, as the user we are.
-fn run_through_sudo(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
-    let mut command = privileged("env")?;
-    command.arg(own_program()?).arg("netns");
-    command
-        .arg("--atlas")
-        .arg(Program::Atlas.find(options.atlas.as_deref())?);
+fn run_as_root(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
+    let atlas = Program::Atlas.find(options.atlas.as_deref())?;
+    let mut arguments = vec!["netns".into(), "--atlas".into(), atlas.into_os_string()];
     if options.quick {
-        command.arg("--quick");
+        arguments.push("--quick".into());
     }
-    // It stays in the terminal's foreground group: sudo may ask for a password.
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting sudo")?;
-    let stdout = child.stdout.take().context("stdout is piped")?;
-    let before = suite.failed.len();
-    for line in BufReader::new(stdout).lines() {
-        let line = line?;
-        println!("{line}");
-        suite.read(&line);
-    }
-    let status = child.wait()?;
-    let said_why = suite.failed.len() > before;
-    ensure!(status.success() || said_why, "sudo: {status}");
-    Ok(())
+    rights::run_through_sudo(suite, &arguments)
 }
 
 /// Runs all checks into a suite.
