@@ -46,6 +46,9 @@ pub const FOR_TESTS: [Package; 12] = [
 /// not): what cannot be found would keep apt-get from installing the rest.
 pub const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 
+/// lwIP as a client for `test`, known by a file of it. Apart, for the same reason.
+pub const LWIP: [Package; 1] = [package("/usr/include/lwip/lwip/tcp.h", "liblwip-dev")];
+
 /// What `lab` uses, besides what it fetches.
 pub const FOR_LAB: [Package; 5] = [
     package("ip", "iproute2"),

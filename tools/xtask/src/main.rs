@@ -12,6 +12,7 @@
 
 mod demo;
 mod drill;
+mod interop;
 mod lab;
 mod netns;
 mod rights;
@@ -43,6 +44,8 @@ enum Command {
         /// Scripts; those of the project are in tools/drill/scripts
         files: Vec<String>,
     },
+    /// Tests the server with TCPs of others as clients, over paths with faults (needs root)
+    Interop(interop::InteropOptions),
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
     Lab(lab::LabOptions),
     /// Runs the scripts of packetdrill, a program that is not ours, against our TCP
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Netns(options) => netns::run_command(options),
         Command::Demo(options) => demo::run_command(options),
         Command::Drill { files } => drill::run_command(files),
+        Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),
         Command::Packetdrill(options) => {
             packetdrill::command::run_command(options, &testbed::workspace_root())

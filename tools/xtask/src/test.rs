@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::{netns, simulate, tidy};
+use crate::{interop, netns, simulate, tidy};
 use testbed::process::{Process, for_each_line};
 use testbed::suite::{Outcome, Suite};
 use testbed::workspace_root;
@@ -39,7 +39,11 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let expected = options.skips_expected.as_deref().map(read_names);
     let expected = expected.transpose()?;
     let mut suite = Suite::default();
-    for wanted in [&packages::FOR_TESTS[..], &packages::BROWSER] {
+    for wanted in [
+        &packages::FOR_TESTS[..],
+        &packages::BROWSER,
+        &packages::LWIP,
+    ] {
         if let Err(error) = packages::ensure_installed(wanted) {
             // Every check that misses a program says so itself.
             println!("not everything could be installed: {error:#}");
@@ -72,6 +76,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     });
     simulate::run(&mut suite, options.quick);
     netns::run_with_rights(&mut suite, options.quick);
+    interop::run_with_rights(&mut suite);
     tidy::run(&mut suite);
     println!();
     if let (Some(file), Some(expected)) = (&options.skips_expected, &expected)

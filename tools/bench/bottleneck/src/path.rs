@@ -87,7 +87,10 @@ impl Path {
 }
 
 /// Frames that an interface could not hand to the middlebox.
-fn transmit_drops(namespace: &Namespace, interface: &str) -> Result<u64> {
+///
+/// # Errors
+/// Those of `ip`.
+pub fn transmit_drops(namespace: &Namespace, interface: &str) -> Result<u64> {
     let text = namespace.ip(&format!("-statistics -json link show dev {interface}"))?;
     drops_of(&text).with_context(|| format!("no count of dropped frames in {text}"))
 }

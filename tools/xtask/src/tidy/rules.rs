@@ -40,7 +40,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 12] = [
+const TOOL_ARROWS: [(&str, &[&str]); 13] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -78,9 +78,18 @@ const TOOL_ARROWS: [(&str, &[&str]); 12] = [
         &["clock", "http", "memory", "record", "session", "wire"],
     ),
     ("packetdrill", &["clock", "tcp", "wire"]),
+    ("interop", &["bottleneck", "load", "nic-wire", "testbed"]),
     (
         "xtask",
-        &["bench", "drill", "packetdrill", "sim", "testbed", "wire"],
+        &[
+            "bench",
+            "drill",
+            "interop",
+            "packetdrill",
+            "sim",
+            "testbed",
+            "wire",
+        ],
     ),
 ];
 
