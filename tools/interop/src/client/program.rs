@@ -1,7 +1,7 @@
 //! Clients that are programs of their own: how they are built and run.
 //!
 //! Their sources are in this crate; what they are linked with is not. Bounded by: [`BUILD_LIMIT`];
-//! [`LIMIT`](crate::run::LIMIT) for a run.
+//! [`LIMIT`] for a run.
 
 use std::fs;
 use std::io::Read as _;

@@ -1,7 +1,7 @@
 //! smoltcp as a client in real time, with every option it has.
 //!
 //! One thread: frames of the socket pair in and out, all connections in turn. It refuses any reply but
-//! 200 with the right length and bytes. Bounded by: [`LIMIT`](crate::run::LIMIT) for everything;
+//! 200 with the right length and bytes. Bounded by: [`LIMIT`] for everything;
 //! `HEAD_BYTES_MAX` for a reply's head.
 
 use std::fs::{self, File};
