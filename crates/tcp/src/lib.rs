@@ -12,7 +12,7 @@
 //! scale), 2018 and 2883 (SACK), 8985 (RACK-TLP), 3522, 3708, 4015 and 5682 (spurious timeouts and
 //! recoveries), 9937 (rate reduction), 9438 (CUBIC), 9406 (HyStart++), draft-ietf-ccwg-bbr (BBR),
 //! 6928 (initial window), 5927 (ICMP attacks), 6528 (initial sequence numbers), 3168 (ECN), 4987 (SYN
-//! floods), 6191 (TIME-WAIT). Then
+//! floods), 6191 (TIME-WAIT), 4821 and 8899 (path MTU). Then
 //! [`connection`], whose verbs are the interface.
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ pub mod receive;
 pub mod recovery;
 pub mod rtt;
 pub mod send;
+pub mod size_search;
 pub mod stream;
 pub mod syn_cookies;
 pub mod table;
@@ -40,7 +41,7 @@ pub use answer_limit::{AnswerLimit, Answers};
 pub use canary::{Canary, Fault};
 pub use connection::{
     Admitted, Claim, Config, CongestionState, Connection, ConnectionInfo, Control, Credit, Demand,
-    Framing, Limit, State,
+    Framing, Limit, PathEvents, State,
 };
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;

@@ -290,11 +290,10 @@ impl Connection {
         }
         // All packets of one entry except the last have the current segment size.
         let packet_bytes = u16::try_from(largest_bytes).unwrap_or(u16::MAX);
-        self.arrived_segment_bytes = packet_bytes
-            .min(self.segment_bytes)
-            .max(self.arrived_segment_bytes);
-        if delivery.advanced {
+        self.note_arrived(packet_bytes.min(self.sizes.current));
+        if delivery.advanced && self.path.is_some() {
             self.discard_refuted_path_report();
+            self.update_size_probe(now);
         }
         if is_ambiguous {
             // Karn's rule (RFC 6298 s3): no sample from retransmitted bytes. Bytes sent once give
@@ -362,7 +361,7 @@ impl Connection {
             self.duplicate_acks = 0;
             self.progress_at = now;
         }
-        let timeout_undone = self.check_spurious_timeout(ack, &delivery, duplicate);
+        let timeout_undone = self.check_spurious_timeout(now, ack, &delivery, duplicate);
         let recovery_point = match self.recovery {
             RecoveryState::Recovery { high, .. } => Some(high),
             RecoveryState::Open | RecoveryState::Loss { .. } => None,
@@ -401,12 +400,17 @@ impl Connection {
     fn detect_losses(&mut self, now: Instant, delivery: &Delivery) -> bool {
         let context = RackContext {
             is_recovering: self.recovery != RecoveryState::Open,
-            segment_bytes: u64::from(self.segment_bytes),
+            segment_bytes: u64::from(self.sizes.current),
         };
         let outstanding = self.outstanding_bytes();
+        let probe = self.size_probe_under_way();
+        let mut is_probe_lost = false;
         let (delivery_rate, congestion) = (&mut self.delivery_rate, &mut self.congestion);
         let on_lost = |entry: &crate::flight::Transmission| {
-            if let Some(rate) = delivery_rate
+            let of_probe = probe.and_then(|probe| probe.intersection(entry.range()));
+            is_probe_lost |= of_probe.is_some();
+            if of_probe != Some(entry.range())
+                && let Some(rate) = delivery_rate
                 && let Some(lost) = rate.on_lost(now, entry)
             {
                 congestion.on_lost(&lost);
@@ -416,6 +420,14 @@ impl Connection {
             .rack
             .detect(now, &mut self.flight, &self.rtt, context, on_lost);
         self.reordering = next;
+        if is_probe_lost {
+            let is_alone = self.recovery == RecoveryState::Open
+                && probe.is_some_and(|probe| probe.bytes() == lost);
+            self.on_size_probe_lost(now, is_alone);
+            if is_alone {
+                return false;
+            }
+        }
         if lost > 0 {
             self.begin_recovery(outstanding + delivery.arrived);
         }
@@ -447,7 +459,7 @@ impl Connection {
     /// RFC 9937 s5: without SACK each duplicate ACK counts as one segment delivered, and these are
     /// subtracted from the bytes that a later ACK covers.
     fn estimate_arrived(&self, delivery: &Delivery, duplicate: bool) -> u64 {
-        let segment = u64::from(self.segment_bytes);
+        let segment = u64::from(self.sizes.current);
         if self.sack_permitted {
             delivery.bytes
         } else if duplicate {
@@ -471,9 +483,16 @@ impl Connection {
         let partial = delivery.advanced && matches!(self.recovery, RecoveryState::Recovery { .. });
         let third = self.duplicate_acks == DUPLICATE_THRESHOLD && self.is_duplicate_meaningful();
         let is_lost = third || partial;
+        if third && self.is_size_probe(Some(self.send.una)) {
+            let probe = self.size_probe_under_way();
+            let bytes = probe.map_or(0, StreamRange::bytes);
+            let _ = self.flight.mark_head_lost(bytes);
+            self.on_size_probe_lost(now, true);
+            return false;
+        }
         if is_lost {
             let flight_bytes = self.outstanding_bytes();
-            let head = self.flight.mark_head_lost(u64::from(self.segment_bytes));
+            let head = self.flight.mark_head_lost(u64::from(self.sizes.current));
             if let Some(head) = head {
                 self.sample_lost(now, &head);
             }
@@ -520,7 +539,7 @@ impl Connection {
                     delivered_bytes: delivery.arrived,
                     outstanding_bytes,
                     threshold: self.congestion.threshold(),
-                    segment_bytes: u64::from(self.segment_bytes),
+                    segment_bytes: u64::from(self.sizes.current),
                     is_safe: delivery.advanced && !has_new_loss,
                     is_partial: delivery.advanced && !self.sack_permitted,
                 });
@@ -528,7 +547,7 @@ impl Connection {
             RecoveryState::Open | RecoveryState::Loss { .. } if delivery.advanced => {
                 let window_bytes = self.congestion.window();
                 self.pacer
-                    .on_acknowledged(delivery.bytes, window_bytes, self.segment_bytes);
+                    .on_acknowledged(delivery.bytes, window_bytes, self.sizes.current);
                 // RFC 3168 s6.1.2: no growth by an ACK with ECE.
                 if !delivery.is_echo {
                     self.grow_window(now, delivery);
@@ -595,7 +614,7 @@ impl Connection {
         } else {
             // The peer's segments are as large as ours, or smaller. If they are larger, because only our
             // direction of the path is narrow, none of its ACKs is delayed.
-            let is_merged = payload_bytes > usize::from(self.segment_bytes);
+            let is_merged = payload_bytes > usize::from(self.segment_bytes());
             let deadline = now + self.config.ack_delay;
             self.acknowledgment = self.acknowledgment.after_text(is_merged, deadline);
         }

@@ -22,6 +22,7 @@ mod info;
 mod input;
 mod output;
 mod path;
+mod probing;
 mod sampling;
 mod spurious;
 mod timers;
@@ -49,8 +50,11 @@ use ecn::EcnState;
 use info::Account;
 pub use info::{CongestionState, ConnectionInfo, Limit};
 pub use output::{Admitted, Claim, Control, Credit, Demand, Framing};
-pub use path::PATH_REPORT_INTERVAL;
-use path::PathReport;
+pub use path::{PATH_REPORT_INTERVAL, PathEvents};
+use path::{PathState, SegmentSizes};
+pub use probing::{
+    BASE_PACKET_BYTES_V4, BASE_PACKET_BYTES_V6, BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_UNPROVEN,
+};
 use spurious::TimeoutRecord;
 use timers::{Acknowledgment, TailProbe, TimerKind};
 use undo::LossRecord;
@@ -86,6 +90,8 @@ pub struct Config {
     pub is_paced: bool,
     /// Whether ECN is used if the peer asks for it (RFC 3168).
     pub accepts_ecn: bool,
+    /// Whether the packet size is reduced in a black hole, and raised again by probes (RFC 4821).
+    pub probes_path_mtu: bool,
     /// Most bytes a second; `None`: as congestion control permits.
     pub rate_max: Option<u64>,
     /// A fault that the simulator is to find; none in the product.
@@ -105,6 +111,7 @@ impl Default for Config {
             congestion: CongestionControl::Cubic,
             is_paced: true,
             accepts_ecn: true,
+            probes_path_mtu: true,
             rate_max: None,
             canary: Canary::NONE,
         }
@@ -127,8 +134,8 @@ pub struct Connection {
     pacer: Pacer,
     rack: Rack,
     recovery: RecoveryState,
-    /// Largest payload of one packet, bytes: the peer's MSS and the path's MTU, less options.
-    segment_bytes: u16,
+    /// Payload of packets.
+    sizes: SegmentSizes,
     /// Marks and their echoes; `None`: the handshake did not agree on ECN.
     ecn: Option<EcnState>,
     /// Both sides agreed on SACK (RFC 2018 s2).
@@ -173,12 +180,8 @@ pub struct Connection {
     fin_sent_at: Instant,
     /// When SND.UNA last moved, or data was first queued after an idle time.
     progress_at: Instant,
-    /// When the packet size was last reduced.
-    shrunk_at: Option<Instant>,
-    /// A packet-too-big report that is not applied yet, because larger packets arrived before.
-    path_report: Option<PathReport>,
-    /// Payload of the largest packet that is known to have arrived, bytes.
-    arrived_segment_bytes: u16,
+    /// What is known of the path's MTU; `None`: peer and link alone limit the size of packets.
+    path: Option<Box<PathState>>,
     /// When the last challenge ACK was sent (RFC 5961 s7).
     challenged_at: Option<Instant>,
     /// What is kept for [`Connection::info`] alone.
@@ -204,9 +207,8 @@ impl Connection {
             rtt.on_sample(sample);
         }
         rtt.plant(config.canary);
-        let segment_bytes = half_open.segment_bytes();
         let start = Start {
-            segment_bytes,
+            segment_bytes: half_open.segment_bytes(),
             has_sack: half_open.sack_permitted(),
             seed: half_open.iss().0,
         };
@@ -234,7 +236,7 @@ impl Connection {
             pacer: Pacer::new(),
             rack: Rack::new(),
             recovery: RecoveryState::Open,
-            segment_bytes,
+            sizes: SegmentSizes::new(half_open),
             ecn: half_open.uses_ecn().then(EcnState::default),
             sack_permitted: half_open.sack_permitted(),
             duplicate_acks: 0,
@@ -256,9 +258,7 @@ impl Connection {
             sent_at: now,
             fin_sent_at: now,
             progress_at: now,
-            shrunk_at: None,
-            path_report: None,
-            arrived_segment_bytes: 0,
+            path: None,
             challenged_at: None,
             account: Account::new(now),
         }
@@ -352,7 +352,7 @@ impl Connection {
     /// Largest payload of one packet, bytes.
     #[must_use]
     pub const fn segment_bytes(&self) -> u16 {
-        self.segment_bytes
+        self.sizes.current
     }
 
     /// SND.UNA: everything before it was acknowledged and is never fetched again.

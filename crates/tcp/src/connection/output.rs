@@ -179,7 +179,7 @@ impl Connection {
     /// The bytes that the windows permit, one quantum at most.
     fn demand(&self, now: Instant) -> Option<Demand> {
         let outstanding = self.outstanding_bytes();
-        let segment = u64::from(self.segment_bytes);
+        let segment = u64::from(self.sizes.current);
         let window = self.congestion_window();
         let mut credit = (window + self.limited_transmit_bytes()).saturating_sub(outstanding);
         let is_probe = self.is_tail_probe_due();
@@ -224,7 +224,7 @@ impl Connection {
             return 0;
         }
         let duplicates = self.duplicate_acks.min(DUPLICATE_THRESHOLD - 1);
-        u64::from(duplicates) * u64::from(self.segment_bytes)
+        u64::from(duplicates) * u64::from(self.sizes.current)
     }
 
     /// How fast the connection may send: by congestion control, once there is an RTT sample, and by
@@ -255,7 +255,7 @@ impl Connection {
         if whole && bytes <= credit {
             return bytes;
         }
-        let segment = u64::from(self.segment_bytes);
+        let segment = u64::from(self.sizes.current);
         let bytes = bytes.min(credit);
         if bytes >= segment {
             bytes - bytes % segment
@@ -271,7 +271,7 @@ impl Connection {
     /// least [`SMALL_DEMAND_BYTES`], or if the override timer fired.
     pub(super) fn is_silly_window(&self, bytes: u64) -> bool {
         let half = (self.send.window_max().div_ceil(2)).max(SMALL_DEMAND_BYTES);
-        bytes < half.min(u64::from(self.segment_bytes)) && !self.sws_override_due
+        bytes < half.min(u64::from(self.sizes.current)) && !self.sws_override_due
     }
 
     /// The session fetches the beginning of what is demanded, up to `end`.
@@ -396,21 +396,31 @@ impl Connection {
 
     /// How a frame that begins with these bytes is cut. Its header may belong to a part of them.
     ///
+    /// A probe of a larger segment (RFC 4821) is a single packet, which begins a frame.
+    ///
     /// A frame with CWR is a single packet. The link may segment in hardware that repeats the flag on
     /// every packet: Linux asks drivers for NETIF_F_TSO_ECN, which not all have, and the receiver would
     /// take a later packet with CWR for an answer to a mark that came between them.
     #[must_use]
     pub fn framing(&self, admitted: &Admitted) -> Framing {
         let is_new = self.is_new(admitted);
+        let owes_cwr = is_new && self.owes_cwr();
+        let probe = self.size_probe(admitted).filter(|_| !owes_cwr);
         Framing {
-            segment_bytes: self.segment_bytes,
-            is_single: is_new && self.owes_cwr(),
+            segment_bytes: probe.unwrap_or(self.sizes.current),
+            is_single: owes_cwr || probe.is_some(),
             ecn: if is_new && self.uses_ecn() {
                 Ecn::Ect0
             } else {
                 Ecn::NotEct
             },
         }
+    }
+
+    /// Whether a frame of these bytes, cut as [`Connection::framing`] said, is a probe.
+    fn is_size_probe_frame(&self, admitted: &Admitted) -> bool {
+        let bytes = self.size_probe(admitted).filter(|_| !self.owes_cwr());
+        bytes.is_some_and(|bytes| u64::from(bytes) == admitted.range.bytes())
     }
 
     /// Whether these bytes are sent for the first time.
@@ -440,10 +450,14 @@ impl Connection {
     /// If they are neither claimed new data nor were sent before: they were admitted before the last
     /// segment or timeout.
     pub fn on_transmitted(&mut self, now: Instant, admitted: Admitted) {
+        let is_probe = self.is_size_probe_frame(&admitted);
         let Admitted { range, since } = admitted;
         let in_flight_before = self.flight.in_flight_bytes();
         if range.start == self.send.nxt {
             assert!(range.end <= self.send.claimed, "sent bytes were claimed");
+            if is_probe {
+                self.on_size_probe_sent(range);
+            }
             self.flight.push(now, range);
             self.send.nxt = range.end;
             self.on_new_data_sent();

@@ -101,7 +101,7 @@ impl Connection {
             return false;
         }
         let window = self.congestion_window();
-        let segment = u64::from(self.segment_bytes);
+        let segment = u64::from(self.sizes.current);
         let quantum = self
             .pacer
             .quantum_bytes(now, self.pacing_rate(), window, segment);

@@ -92,6 +92,7 @@ impl Connection {
     /// was undone.
     pub(super) fn check_spurious_timeout(
         &mut self,
+        now: Instant,
         ack: StreamOffset,
         delivery: &Delivery,
         is_duplicate: bool,
@@ -107,7 +108,10 @@ impl Connection {
         match verdict {
             TimeoutVerdict::Undecided => {}
             TimeoutVerdict::Genuine => self.timeout_record = None,
-            TimeoutVerdict::Spurious => self.undo_timeout(record.before),
+            TimeoutVerdict::Spurious => {
+                self.undo_timeout(record.before);
+                self.hasten_size_probe(now);
+            }
         }
         verdict == TimeoutVerdict::Spurious
     }
@@ -162,7 +166,7 @@ impl Connection {
         if ack >= high || is_resend_left || !can_send {
             return TimeoutVerdict::Genuine;
         }
-        let limit = self.send.nxt + FRTO_NEW_SEGMENTS * u64::from(self.segment_bytes);
+        let limit = self.send.nxt + FRTO_NEW_SEGMENTS * u64::from(self.sizes.current);
         if let Some(record) = &mut self.timeout_record {
             record.step = DetectionStep::SecondAck { limit };
         }

@@ -203,6 +203,8 @@ impl Connection {
             self.tail_probe = None;
             self.reordering = None;
             self.duplicate_acks = 0;
+            self.on_size_probe_lost(now, true);
+            self.check_black_hole(now);
         }
         self.retransmit = Some((TimerKind::Timeout, now + self.rtt.timeout()));
         true
@@ -242,7 +244,7 @@ impl Connection {
         let is_fetching = self.send.fetching_bytes() > 0;
         let is_retransmission = !is_fetching && self.send.admitted().is_empty();
         if is_retransmission {
-            self.flight.mark_tail_lost(u64::from(self.segment_bytes));
+            self.flight.mark_tail_lost(u64::from(self.sizes.current));
             self.rtt.on_tail_probe();
         }
         self.tail_probe = Some(TailProbe {
@@ -265,7 +267,7 @@ impl Connection {
             && self.flight.lost_bytes() == 0
             && (self.rtt.is_confirmed() || self.config.canary.is(Fault::NoSampleOfRetransmission));
         let smoothed = self.rtt.smoothed().filter(|_| eligible)?;
-        let single = self.flight.in_flight_bytes() <= u64::from(self.segment_bytes);
+        let single = self.flight.in_flight_bytes() <= u64::from(self.sizes.current);
         let extra = if single {
             PEER_ACK_DELAY
         } else {

@@ -14,7 +14,7 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Retransmissions of a SYN-ACK before the half-open connection is removed: 31 s in all.
 pub const RETRIES_MAX: u32 = 4;
 /// Bytes of the timestamp option with its padding (RFC 7323 appendix A).
-const TIMESTAMP_OPTION_BYTES: u16 = 12;
+pub(crate) const TIMESTAMP_OPTION_BYTES: u16 = 12;
 /// MSS assumed when the SYN names none (RFC 9293 s3.7.1), IPv4 and IPv6.
 const SEGMENT_BYTES_DEFAULT_V4: u16 = 536;
 const SEGMENT_BYTES_DEFAULT_V6: u16 = 1220;
@@ -263,13 +263,19 @@ impl HalfOpen {
     /// Eff.snd.MSS of RFC 9293 s3.7.1: the peer's MSS and our link's, less the options of every
     /// segment.
     pub(crate) fn segment_bytes(&self) -> u16 {
+        let (peer, link) = self.segment_bytes_of_peer_and_link();
+        peer.min(link)
+    }
+
+    /// Its two parts: what the peer's MSS permits, and what our link does.
+    pub(crate) fn segment_bytes_of_peer_and_link(&self) -> (u16, u16) {
         let options = if self.timestamps.is_some() {
             TIMESTAMP_OPTION_BYTES
         } else {
             0
         };
         let peer = self.peer_segment_bytes.max(SEGMENT_BYTES_MIN);
-        peer.min(self.offer.segment_bytes) - options
+        (peer - options, self.offer.segment_bytes - options)
     }
 }
 

@@ -15,6 +15,7 @@ const CONFIG: Config = Config {
     ack_delay: millis(40),
     congestion: CongestionControl::Cubic,
     accepts_ecn: false,
+    probes_path_mtu: true,
     is_paced: false,
     rate_max: None,
     canary: crate::Canary::NONE,

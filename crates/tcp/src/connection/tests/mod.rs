@@ -7,6 +7,7 @@
 
 mod ack;
 mod bbr;
+mod black_hole;
 mod closing;
 mod delayed_ack;
 mod demand;
@@ -22,6 +23,7 @@ mod packet_too_big;
 mod reset_and_challenge;
 mod round_trip;
 mod sack_recovery;
+mod size_probe;
 mod spurious_timeout;
 mod tail_probe;
 mod text;
@@ -64,6 +66,8 @@ struct Peer {
     window_shift: Option<u8>,
     /// Its SYN asks for ECN.
     ecn: bool,
+    /// Payload of a full segment, bytes.
+    segment_bytes: u16,
 }
 
 const PEER: Peer = Peer {
@@ -72,6 +76,7 @@ const PEER: Peer = Peer {
     window: 60_000,
     window_shift: None,
     ecn: false,
+    segment_bytes: 1000,
 };
 const PEER_WITHOUT_SACK: Peer = Peer {
     sack: false,
@@ -484,7 +489,7 @@ fn syn(peer: Peer) -> TcpRepr {
             TcpFlags::SYN
         },
         options: TcpOptions {
-            mss: Some(if peer.timestamps { 1012 } else { 1000 }),
+            mss: Some(peer.segment_bytes + if peer.timestamps { 12 } else { 0 }),
             window_scale: peer.window_shift,
             sack_permitted: peer.sack,
             timestamps: peer.timestamps.then(|| peer_stamp(Instant::ZERO)),

@@ -120,7 +120,7 @@ fn forged_reports_resend_nothing_while_what_they_quote_arrives() {
     }
     assert_eq!(driver.connection.segment_bytes(), 1000);
     assert_eq!(driver.connection.retransmitted_bytes(), 0);
-    assert_eq!(driver.connection.path_report, None);
+    assert_eq!(driver.connection.waiting_report(), None);
 }
 
 /// What was acknowledged is what the report quotes, not what was sent before it.
@@ -131,6 +131,6 @@ fn only_the_quoted_packet_refutes_a_report() {
     driver.report(800);
     for (acknowledged, refuted) in [(2000, false), (2001, true)] {
         driver.accept(ack(acknowledged));
-        assert_eq!(driver.connection.path_report.is_none(), refuted);
+        assert_eq!(driver.connection.waiting_report().is_none(), refuted);
     }
 }

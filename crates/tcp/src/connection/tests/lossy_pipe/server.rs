@@ -41,6 +41,7 @@ impl Server {
             window: raw_window,
             window_shift: case.window_shift,
             ecn: false,
+            segment_bytes: 1000,
         };
         // Loss is extreme here; the test is of retransmission, not of giving up.
         let config = Config {
@@ -221,11 +222,17 @@ impl Server {
 
     /// One large segment, cut as a link cuts it.
     fn send_data(&mut self, pipe: &mut Pipe, admitted: Admitted) {
+        let framing = self.connection.framing(&admitted);
+        let segment = u64::from(framing.segment_bytes);
+        let admitted = if framing.is_single {
+            admitted.beginning(segment)
+        } else {
+            admitted
+        };
         let wanted = admitted.range();
         let header = self.connection.segment(pipe.now, &admitted);
         self.connection.on_transmitted(pipe.now, admitted);
         check_log(&self.connection);
-        let segment = u64::from(self.connection.segment_bytes());
         let mut start = wanted.start;
         while start < wanted.end {
             let end = (start + segment).min(wanted.end);
