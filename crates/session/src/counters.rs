@@ -1,6 +1,6 @@
 //! Counters since the start: plain integers with one owner, no locks.
 
-use tcp::SegmentDrop;
+use tcp::{PathEvents, SegmentDrop};
 use wire::DropReason;
 
 macro_rules! counters {
@@ -116,6 +116,15 @@ counters! {
     tcp_next_hop_change_count,
     /// ICMP reports of a smaller path MTU that quoted a segment in flight.
     tcp_packet_too_big_count,
+    /// Black holes detected: large packets to a client were lost again and again, without a report, and
+    /// smaller ones are sent.
+    tcp_mtu_black_hole_count,
+    /// Probes of a larger packet sent.
+    tcp_mtu_probe_count,
+    /// Probes of `tcp_mtu_probe_count` that arrived: larger packets are sent from then on.
+    tcp_mtu_probe_success_count,
+    /// Probes of `tcp_mtu_probe_count` that were lost.
+    tcp_mtu_probe_lost_count,
     /// TLS handshakes completed.
     tls_handshake_count,
     /// Handshakes of `tls_handshake_count` that resumed a session.
@@ -185,6 +194,14 @@ counters! {
 }
 
 impl Counters {
+    /// Adds what a connection learned of its path's MTU.
+    pub(crate) fn note_path_events(&mut self, events: PathEvents) {
+        self.tcp_mtu_black_hole_count += u64::from(events.black_holes);
+        self.tcp_mtu_probe_count += u64::from(events.probes_sent);
+        self.tcp_mtu_probe_success_count += u64::from(events.probes_passed);
+        self.tcp_mtu_probe_lost_count += u64::from(events.probes_lost);
+    }
+
     /// Frames dropped, by reason; reasons that did not occur are left out.
     pub fn wire_drop_pairs(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let reasons = DropReason::ALL.iter().map(|reason| reason.as_str());

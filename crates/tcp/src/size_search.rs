@@ -108,15 +108,11 @@ impl SizeSearch {
         }
     }
 
-    /// From now on peer and link permit `limit`. If that is more, it is tried at once.
-    pub fn set_limit(&mut self, now: Instant, limit: u16) {
-        if limit > self.limit {
-            *self = Self::new(now, limit);
-        } else if limit < self.limit {
-            self.limit = limit;
-            self.too_large = self.too_large.min(limit + 1);
-            self.next_bytes = self.next_bytes.min(limit);
-        }
+    /// From now on peer and link permit no more than `limit`.
+    pub fn lower_limit(&mut self, limit: u16) {
+        self.limit = self.limit.min(limit);
+        self.too_large = self.too_large.min(self.limit + 1);
+        self.next_bytes = self.next_bytes.min(self.limit);
     }
 
     /// What to try at `at`, or that this round is over.
@@ -271,13 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_limit_is_tried_at_once_and_a_smaller_one_holds() {
-        let mut search = SizeSearch::new(START + RAISE_INTERVAL, LIMIT);
-        search.set_limit(START, LIMIT);
-        assert_eq!(search.due(START, BASE), None, "nothing has changed");
-        search.set_limit(START, LIMIT + 1);
-        assert_eq!(search.due(START, BASE), Some(LIMIT + 1));
-        search.set_limit(START, 1300);
+    fn a_lower_limit_is_what_is_tried() {
+        let mut search = SizeSearch::new(START, LIMIT);
+        search.lower_limit(LIMIT + 1);
+        assert_eq!(
+            (search.due(START, BASE), search.limit()),
+            (Some(LIMIT), LIMIT)
+        );
+        search.lower_limit(1300);
         assert_eq!(
             (search.due(START, BASE), search.limit()),
             (Some(1300), 1300)

@@ -37,6 +37,8 @@ pub struct Setup {
     pub is_paced: bool,
     /// Whether the server uses ECN if the peer's SYN asks for it.
     pub accepts_ecn: bool,
+    /// Whether the server reduces the packet size in a black hole, and probes for a larger one.
+    pub probes_path_mtu: bool,
     /// Size of the object, bytes.
     pub object_bytes: u64,
     /// Size of the reply's head, bytes.
@@ -70,6 +72,7 @@ impl Default for Setup {
             congestion: CongestionControl::default(),
             is_paced: true,
             accepts_ecn: true,
+            probes_path_mtu: true,
             object_bytes: 1_000_000,
             head_bytes: 1000,
             block_bytes: 8,

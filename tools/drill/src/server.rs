@@ -328,6 +328,7 @@ fn config(setup: &Setup, content: &Content) -> Config {
             congestion: setup.congestion,
             is_paced: setup.is_paced,
             accepts_ecn: setup.accepts_ecn,
+            probes_path_mtu: setup.probes_path_mtu,
             ..TcpConfig::default()
         },
         aead_library: record::AeadLibrary::default(),

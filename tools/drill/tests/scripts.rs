@@ -102,6 +102,15 @@ scripts! {
     keepalive_not_while_data_are_in_flight
     keepalive_probes_an_idle_peer
     limited_transmit
+    mtu_black_hole_after_large_packets_arrived
+    mtu_black_hole_not_of_the_base
+    mtu_black_hole_of_the_first_packets
+    mtu_black_hole_probing_is_off
+    mtu_black_hole_with_timestamps
+    mtu_probe_is_early
+    mtu_probe_is_lost_alone
+    mtu_probe_is_lost_with_others
+    mtu_probe_raises_the_size
     mtu_report_about_nothing_in_flight
     mtu_report_after_larger_packets_arrived
     mtu_report_below_the_least

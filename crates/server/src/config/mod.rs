@@ -240,7 +240,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 39] = [
+pub static KEYS: [Key; 40] = [
     Key {
         name: "link",
         flag: "--link",
@@ -357,6 +357,14 @@ pub static KEYS: [Key; 39] = [
         "Whether explicit congestion notification (RFC 3168) is used with clients that ask for it: routers \
          can then mark packets instead of dropping them. As `tcp_ecn = 2` of Linux, its default. With `congestion_control = \"bbr\"` it is never used: BBR answers no \
          marks.",
+    ),
+    Key::switch(
+        "mtu_probing",
+        "`true`",
+        "Whether a connection sends smaller packets when large ones are lost again and again and no \
+         router says why (a black hole, RFC 4821), and tries larger ones later, as it does after a \
+         router's report. As `tcp_mtu_probing = 1` of Linux. `false`: routers' reports alone reduce \
+         the packet size, for the rest of the connection.",
     ),
     Key::number(
         &CONNECTION_RATE_MAX,
@@ -715,6 +723,7 @@ pub struct FileConfig {
     pub congestion_control: Option<String>,
     pub pacing: Option<bool>,
     pub ecn: Option<bool>,
+    pub mtu_probing: Option<bool>,
     pub connection_rate_max: Option<i64>,
     pub aead_library: Option<String>,
     pub core_dumps: Option<bool>,

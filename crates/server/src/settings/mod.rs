@@ -261,6 +261,7 @@ impl Settings {
                 congestion,
                 is_paced,
                 accepts_ecn: file.ecn.unwrap_or(true),
+                probes_path_mtu: file.mtu_probing.unwrap_or(true),
                 rate_max: keys
                     .limit_if_any(file.connection_rate_max, &config::CONNECTION_RATE_MAX)?,
                 ..session::TcpConfig::default()

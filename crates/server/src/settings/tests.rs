@@ -155,6 +155,14 @@ fn ecn_is_accepted_unless_it_is_switched_off() {
 }
 
 #[test]
+fn the_path_mtu_is_probed_unless_it_is_switched_off() {
+    let probes = |text: &str| with_file(text).unwrap().tcp.probes_path_mtu;
+    assert!(probes(""));
+    assert!(probes("mtu_probing = true"));
+    assert!(!probes("mtu_probing = false"));
+}
+
+#[test]
 fn a_connection_has_no_greatest_rate_unless_one_is_given() {
     let rate_max = |text: &str| with_file(text).unwrap().tcp.rate_max;
     assert_eq!(rate_max(""), None);

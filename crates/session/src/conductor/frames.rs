@@ -190,12 +190,13 @@ impl Conductor {
     }
 
     /// The limits of the link changed. New connections use them. Open connections whose segments
-    /// are too large now retransmit their flight in smaller segments.
+    /// are too large now retransmit their flight in smaller segments; those that may send larger ones
+    /// probe the path for them.
     pub fn set_link_limits(&mut self, now: Instant, mtu_bytes: u16, segmentation_bytes_max: u32) {
-        let is_smaller = mtu_bytes < self.config.mtu_bytes;
+        let is_changed = mtu_bytes != self.config.mtu_bytes;
         self.config.mtu_bytes = mtu_bytes;
         self.config.segmentation_bytes_max = segmentation_bytes_max;
-        if !is_smaller {
+        if !is_changed {
             return;
         }
         let indexes: Vec<u32> = self.clients.indexes().collect();
@@ -203,8 +204,8 @@ impl Conductor {
             let Some(client) = self.clients.entry_mut(index) else {
                 continue;
             };
-            let segment_bytes = path_segment_bytes(client.route.source, mtu_bytes.into());
-            client.tcp.on_link_limit(now, segment_bytes);
+            let mss = mss_of_link(client.route.source, mtu_bytes);
+            client.tcp.on_link_limit(now, mss);
             self.update_queues_and_timers(now, index);
         }
     }
@@ -237,11 +238,16 @@ impl Conductor {
         self.update_queues_and_timers(now, index);
     }
 
-    /// The largest TCP payload of one packet on this path's link (RFC 9293 s3.7.1), bytes.
+    /// The MSS of this path's link (RFC 9293 s3.7.1), bytes.
     pub(super) fn segment_bytes(&self, path: &Path) -> u16 {
-        let headers = if path.source.is_ipv4() { 40 } else { 60 };
-        self.config.mtu_bytes.saturating_sub(headers)
+        mss_of_link(path.source, self.config.mtu_bytes)
     }
+}
+
+/// The largest TCP payload, without options, of one packet from `source` on a link with an MTU of
+/// `mtu_bytes`, bytes.
+fn mss_of_link(source: IpAddr, mtu_bytes: u16) -> u16 {
+    mtu_bytes.saturating_sub(if source.is_ipv4() { 40 } else { 60 })
 }
 
 /// The largest TCP payload, with timestamps, of one packet from `source` on a path with an MTU of

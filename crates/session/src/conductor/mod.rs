@@ -377,6 +377,9 @@ impl Conductor {
             self.writers.push(index);
         }
         client.tcp.count_limit(now);
+        if let Some(events) = client.tcp.take_path_events() {
+            self.counters.note_path_events(events);
+        }
         observing::record_state(&mut self.trace, now, client);
         self.idle.set(now, index, client.is_idle());
         let deadline = client.deadline(&self.config).into_iter().chain(paced_until);

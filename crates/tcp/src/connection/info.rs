@@ -126,8 +126,6 @@ pub struct ConnectionInfo {
     /// The most that the peer's MSS and our link permit, bytes; more than `segment_bytes` if the path
     /// carries less.
     pub segment_bytes_limit: u16,
-    /// Payload of the probe of a larger segment that is under way, bytes.
-    pub size_probe_bytes: Option<u16>,
     /// SRTT (`tcpi_rtt`); `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
     /// RTTVAR (`tcpi_rttvar`).
@@ -252,9 +250,6 @@ impl Connection {
             has_timestamps: self.receive.timestamps.is_some(),
             segment_bytes: self.sizes.current,
             segment_bytes_limit: self.sizes.limit(),
-            size_probe_bytes: self
-                .size_probe_under_way()
-                .map(|probe| u16::try_from(probe.bytes()).unwrap_or(u16::MAX)),
             smoothed_rtt: self.rtt.smoothed(),
             rtt_variation: self.rtt.variation(),
             minimum_rtt: self.rtt.smoothed().map(|_| self.rtt.minimum()),

@@ -274,6 +274,7 @@ impl Connection {
         self.check_limited();
         let was_idle = self.flight.is_empty() && self.send.unclaimed_bytes() == 0;
         if was_idle {
+            self.update_size_probe(now);
             self.progress_at = now;
             self.congestion.on_application_limited();
             let idle = now.since(self.sent_at).as_nanos();

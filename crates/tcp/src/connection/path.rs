@@ -128,17 +128,20 @@ impl Connection {
     /// the new size at once. If they may be larger now, that is probed, since the rest of the path is
     /// not known to carry them.
     pub fn on_link_limit(&mut self, now: Instant, mss: u16) {
+        let before = self.sizes.limit();
         self.sizes.link = mss.max(SEGMENT_BYTES_MIN) - self.option_bytes();
         let limit = self.sizes.limit();
         if limit < self.sizes.current {
             self.shrink_segments(now, limit);
-        } else if limit > self.sizes.current || self.path.is_some() {
+        } else if limit > before {
             let path = self.path_state(now);
-            let is_known = path.search.limit() == limit;
-            path.search.set_limit(now, limit);
-            if !is_known {
-                path.due = None;
-            }
+            path.search = SizeSearch::new(now, limit);
+            path.due = None;
+        } else if limit < before
+            && let Some(path) = &mut self.path
+        {
+            path.search.lower_limit(limit);
+            path.due = None;
         }
     }
 

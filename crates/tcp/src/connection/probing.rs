@@ -100,7 +100,8 @@ impl Connection {
         }
     }
 
-    /// SND.UNA moved: the probe under way may have arrived, and another may be due.
+    /// SND.UNA moved, or there is something to send again: the probe under way may have arrived, and
+    /// another may be due.
     pub(super) fn update_size_probe(&mut self, now: Instant) {
         let una = self.send.una;
         let Some(path) = &mut self.path else { return };

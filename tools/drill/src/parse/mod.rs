@@ -180,6 +180,7 @@ fn parse_setting(key: &str, words: &mut Words<'_>, setup: &mut Setup) -> Parsed<
         }
         "pacing" => setup.is_paced = either(key, value, ["on", "off"])?,
         "ecn" => setup.accepts_ecn = either(key, value, ["on", "off"])?,
+        "mtu_probing" => setup.probes_path_mtu = either(key, value, ["on", "off"])?,
         "object" => setup.object_bytes = number(key, value)?,
         "head" => setup.head_bytes = number(key, value)?,
         "block" => setup.block_bytes = block(value)?,

@@ -316,6 +316,8 @@ impl Host {
             // connection at once, and paces nothing with CUBIC. Both have drill scripts.
             is_paced: false,
             ack_delay: Duration::from_nanos(0),
+            // As Linux's default; and frames are cut here by the size of segments alone.
+            probes_path_mtu: false,
             ..Config::default()
         };
         let tcp = Connection::new(config, &entry.half_open, self.now, segment.window);

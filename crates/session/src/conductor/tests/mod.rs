@@ -13,6 +13,7 @@ mod handshakes;
 mod next_hop;
 mod nonces;
 mod observing;
+mod path_mtu;
 mod pieces;
 mod reads;
 mod replies;

@@ -297,6 +297,8 @@ fn our_link_that_takes_more_again_is_probed_at_once() {
     driver.connection.on_link_limit(driver.now, 1200);
     assert_eq!(driver.connection.segment_bytes(), 1200);
     let _ = driver.flush();
+    assert_eq!(driver.connection.take_path_events(), None);
+    assert!(driver.connection.path.is_none());
     driver.connection.on_link_limit(driver.now, 1300);
     driver.pass(millis(100)).accept(ack(2320));
     driver.append(50_000);

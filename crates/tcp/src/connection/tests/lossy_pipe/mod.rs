@@ -48,6 +48,9 @@ struct Path {
     jitter: Duration,
 }
 
+/// The largest payload that passes a black hole.
+const BLACK_HOLE_BYTES: u64 = 1200;
+
 /// What a run is like; drawn from its seed.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -81,6 +84,8 @@ struct Case {
     half_closes: bool,
     /// The path takes smaller packets after a while.
     narrows: bool,
+    /// The path drops larger packets than it says, from the start.
+    is_black_hole: bool,
     is_paced: bool,
     /// The most that the server sends, bytes a second.
     rate_max: Option<u64>,
@@ -150,6 +155,7 @@ impl Case {
             narrows: !is_clean && rng.chance(100),
             is_paced: rng.chance(700),
             rate_max: *rng.pick(&[None, None, None, None, Some(20_000), Some(1_000_000)]),
+            is_black_hole: false,
         }
     }
 }
@@ -195,6 +201,10 @@ impl Pipe {
     }
 
     fn send_to_receiver(&mut self, packet: Packet) {
+        if self.case.is_black_hole && packet.range.bytes() > BLACK_HOLE_BYTES {
+            self.lost_packets += 1;
+            return;
+        }
         self.carry(self.case.forward, Due::ToReceiver(packet));
     }
 
@@ -241,7 +251,8 @@ impl Drop for Replay {
 fn run(kind: Kind, sack: bool, seed: u64) -> u64 {
     let _replay = Replay(kind, sack, seed);
     let mut rng = Rng::new(seed);
-    let case = Case::draw(kind, sack, &mut rng);
+    let mut case = Case::draw(kind, sack, &mut rng);
+    case.is_black_hole = kind != Kind::Clean && seed % 8 == 5;
     let mut pipe = Pipe {
         case,
         rng,

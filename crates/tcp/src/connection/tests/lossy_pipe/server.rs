@@ -41,7 +41,11 @@ impl Server {
             window: raw_window,
             window_shift: case.window_shift,
             ecn: false,
-            segment_bytes: 1000,
+            segment_bytes: match (case.is_black_hole, case.timestamps) {
+                (true, true) => 1448,
+                (true, false) => 1460,
+                (false, _) => 1000,
+            },
         };
         // Loss is extreme here; the test is of retransmission, not of giving up.
         let config = Config {
