@@ -406,7 +406,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// The counters of a summary: faults injected, and how the server handled them.
-const SUMMARY_COUNTERS: [&str; 34] = [
+const SUMMARY_COUNTERS: [&str; 37] = [
     "network_carried_frames",
     "network_lost_frames",
     "network_queue_dropped_frames",
@@ -424,6 +424,9 @@ const SUMMARY_COUNTERS: [&str; 34] = [
     "tcp_retransmit_segments",
     REPEATED_BYTES,
     "tcp_packet_too_big_count",
+    "tcp_mtu_black_hole_count",
+    "tcp_mtu_probe_count",
+    "tcp_mtu_probe_lost_count",
     "tcp_drop_count",
     "tcp_reset_count",
     "tcp_abort_count",

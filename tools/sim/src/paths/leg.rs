@@ -1,5 +1,6 @@
 //! One direction of a path: policer, bottleneck with a drop-tail buffer of bytes that may mark, random
-//! loss, delay with steps, reordering, and frames that are held and released together.
+//! loss, delay with steps, reordering, and frames that are held and released together. Before all of it,
+//! packets above a size may be dropped without a report (a black hole).
 //!
 //! The order is that of the list. Frames keep their order but for those that reordering delays. It
 //! refuses to change a frame but by a mark. Bounded by buffer, rate and delay.
@@ -13,6 +14,9 @@ use crate::rng::Rng;
 
 /// The rates of a [`LegPlan`] are parts of this.
 pub(crate) const MILLION: u64 = 1_000_000;
+
+/// Header of a frame.
+const ETHERNET_BYTES: u64 = 14;
 
 /// A token bucket that drops what exceeds it (RFC 2697's committed rate alone).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +50,9 @@ pub(crate) struct LegPlan {
     pub(crate) hold: Duration,
     /// A policer before the bottleneck.
     pub(crate) policer: Option<Policer>,
+    /// Since the start of the run, in order: from when on, and the largest packet that passes from then
+    /// on, with IP header. Every packet passes before.
+    pub(crate) sizes: Vec<(Duration, u64)>,
 }
 
 impl Default for LegPlan {
@@ -61,6 +68,7 @@ impl Default for LegPlan {
             reorder_delay: Duration::ZERO,
             hold: Duration::ZERO,
             policer: None,
+            sizes: Vec::new(),
         }
     }
 }
@@ -70,6 +78,12 @@ impl LegPlan {
     pub(crate) fn delay_at(&self, elapsed: Duration) -> Duration {
         let due = self.steps.iter().rev().find(|(from, _)| *from <= elapsed);
         due.map_or(self.delay, |(_, delay)| *delay)
+    }
+
+    /// The largest packet that passes, so long after the start of the run.
+    pub(crate) fn packet_bytes_at(&self, elapsed: Duration) -> u64 {
+        let due = self.sizes.iter().rev().find(|(from, _)| *from <= elapsed);
+        due.map_or(u64::MAX, |(_, bytes)| *bytes)
     }
 
     /// The longest one-way delay of the run.
@@ -127,6 +141,11 @@ impl Leg {
         let is_lost = self.rng.range(1..=MILLION) <= self.plan.loss_ppm;
         let is_reordered = self.rng.range(1..=MILLION) <= self.plan.reorder_ppm;
         let extra = self.rng.bits();
+        let packet_bytes_max = self.plan.packet_bytes_at(now.since(self.epoch));
+        if bytes.saturating_sub(ETHERNET_BYTES) > packet_bytes_max {
+            self.dropped_frames += 1;
+            return;
+        }
         if !self.take_tokens(now, bytes) || !self.enqueue(now, bytes) || is_lost {
             self.dropped_frames += 1;
             return;
@@ -316,6 +335,16 @@ mod tests {
         let arrived = arrivals(&stepping, &[0, 3, 4, 8]);
         assert_eq!(arrived, [(11, 0), (14, 1), (55, 2), (55, 3)]);
         assert_eq!(stepping.delay_max(), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn packets_above_the_size_of_the_moment_are_dropped() {
+        // 986 bytes behind the frame's header.
+        let with = |sizes| LegPlan { sizes, ..plan() };
+        let millis = Duration::from_millis;
+        let narrow = with(vec![(millis(2), 985), (millis(4), 986)]);
+        assert_eq!(arrivals(&narrow, &[1, 2, 3, 4]), [(12, 0), (15, 3)]);
+        assert_eq!(narrow.packet_bytes_at(millis(1)), u64::MAX);
     }
 
     #[test]

@@ -55,6 +55,9 @@ struct Sample {
     at: Instant,
     /// Flight, this segment included.
     flight: u64,
+    /// Its payload.
+    #[cfg(test)]
+    bytes: u64,
 }
 
 /// See the module.
@@ -125,7 +128,12 @@ impl Meter {
         self.nxt = self.nxt.max(end);
         *self.sendings.entry(start).or_default() += 1;
         let flight = self.nxt - self.una;
-        self.samples.push(Sample { at: now, flight });
+        self.samples.push(Sample {
+            at: now,
+            flight,
+            #[cfg(test)]
+            bytes: end - start,
+        });
         self.apply_losses(now, start, is_again)
     }
 
@@ -221,6 +229,16 @@ impl Meter {
             .iter()
             .filter(|it| from <= it.at && it.at <= to);
         within.map(|it| it.flight).max().unwrap_or(0)
+    }
+
+    /// Largest payload of a packet from `from` to `to`.
+    #[cfg(test)]
+    pub(crate) fn payload_max(&self, from: Instant, to: Instant) -> u64 {
+        let within = self
+            .samples
+            .iter()
+            .filter(|it| from <= it.at && it.at <= to);
+        within.map(|it| it.bytes).max().unwrap_or(0)
     }
 
     /// What was seen of ECN.

@@ -16,6 +16,8 @@
 //! | `progress`  | on any path: a least goodput, and little is sent again that has arrived         |
 //! | `reordered` | frames that are late are not lost: slow start goes on                           |
 //! | `marked`    | a router that marks loses nothing, and carries half of its rate at least        |
+//! | `hole`      | where large packets are dropped silently, a reply takes a few timeouts more, and   |
+//! |             | what is sent in vain is bounded                                                 |
 //! | `ecn`       | new data alone is ECT; each echo is answered by CWR, once a window of data      |
 //!
 //! Each is loose: it allows for rounding, delayed ACKs and timers, and for the growth of the window
@@ -53,6 +55,7 @@ pub(crate) fn violations(plan: &PathsPlan, meter: &Meter, receiver: &Receiver) -
         Trial::Rough => [run.progress(), run.ecn()].concat(),
         Trial::Reordered => run.reordered(),
         Trial::Marked => [run.marked(), run.lossless(), run.ecn()].concat(),
+        Trial::BlackHole => run.hole(),
         Trial::Forever(_) => Vec::new(),
     }
 }
@@ -372,6 +375,37 @@ impl Bounds<'_> {
         found
     }
 
+    /// Each change of the path costs three timeouts at most, the second twice and the third four times as
+    /// long as the first, which is a round trip with its variance. A timeout leaves a threshold of half
+    /// of the initial window at least, so that Reno sends n * n / 2 segments in n round trips. A probe
+    /// that is lost delays what follows it by a round trip, and there are no more than
+    /// [`PROBES_LOST_MAX`] in a round of the search, and again after each change.
+    fn hole(&self) -> Vec<Violation> {
+        let forth = &self.plan.forth;
+        let rtt = self.plan.rtt_max() + ACK_DELAY;
+        let timeout = rtt * 3 + TIMEOUT_VARIANCE_MIN;
+        let changes = u32::try_from(forth.sizes.len()).unwrap_or(u32::MAX);
+        let probes = changes * PROBES_LOST_MAX;
+        let mut starts = 0;
+        let mut found = Vec::new();
+        for reply in self.receiver.replies() {
+            let bytes = reply.ends - starts;
+            starts = reply.ends;
+            let segments = bytes / HOLE_SEGMENT_BYTES + 1;
+            let rounds = u32::try_from((2 * segments).isqrt()).unwrap_or(u32::MAX);
+            let most = rtt * (rounds + 10 + probes) + timeout * 7 * changes + SLACK;
+            let took = reply.ended_at.since(reply.asked_at);
+            if took > most {
+                found.push(format!(
+                    "hole: {bytes} bytes took {} ms, more than {} ms",
+                    took.as_millis(),
+                    most.as_millis()
+                ));
+            }
+        }
+        found
+    }
+
     /// Any path carries a quarter of its rate (the policer's, if that is less), or three segments
     /// each round trip: which is what a loss of 5 % leaves (Mathis et al. 1997). Where a router marks one
     /// of three segments that arrive together, it is two: what a reduction leaves at least, and what is
@@ -418,6 +452,12 @@ const REORDERED_ROUNDS: u32 = 4;
 /// The same for BBR. The slowest is 8767, which takes 11.9 until it has probed; no other of 12,000 takes
 /// 4.
 const REORDERED_ROUNDS_BBR: u32 = 12;
+/// See [`Bounds::hole`]: two of the limit's size, and of each of five halvings.
+const PROBES_LOST_MAX: u32 = 12;
+/// Payload of the packets to which a black hole reduces, with timestamps: 1,200 bytes less headers.
+const HOLE_SEGMENT_BYTES: u64 = 1148;
+/// `tcp::rtt::RTO_VARIANCE_MIN`.
+const TIMEOUT_VARIANCE_MIN: Duration = Duration::from_millis(200);
 /// Repeated requests and timeouts of a rough path.
 const REPEATS_MAX: Duration = Duration::from_secs(10);
 /// Replies after which a longer RTT is known: see [`Bounds::learning`].

@@ -42,6 +42,9 @@ pub(crate) enum Trial {
     Reordered,
     /// A router that marks packets long before its buffer is full, and a receiver with ECN.
     Marked,
+    /// Large packets are dropped without a report, from the start or from the middle of a reply on, and
+    /// sometimes pass again later.
+    BlackHole,
     /// A peer that answers for ever.
     Forever(Conduct),
 }
@@ -74,7 +77,8 @@ impl PathsPlan {
         let mut rng = Rng::new(seed, 20);
         let conduct = rng.pick(&[Conduct::ShutAtFin, Conduct::Shut]);
         let trial = match rng.range(0..=99) {
-            0..=19 => Trial::Steady,
+            0..=17 => Trial::Steady,
+            18..=19 => Trial::BlackHole,
             20..=44 => Trial::Loss,
             45..=59 => Trial::Step,
             60..=74 => Trial::Thin,
@@ -108,6 +112,7 @@ impl PathsPlan {
             Trial::Rough => plan.draw_rough(rng),
             Trial::Reordered => plan.draw_reordered(rng),
             Trial::Marked => plan.draw_marked(rng),
+            Trial::BlackHole => plan.draw_black_hole(rng),
             Trial::Forever(_) => plan.set_rtt(draw_millis(rng, 10..=400)),
         }
         plan
@@ -299,6 +304,26 @@ impl PathsPlan {
         self.receiver.sack_blocks = 3;
         self.receiver.reports_duplicates = true;
         self.request(Duration::ZERO, rng.range(1_500_000..=3_000_000));
+    }
+
+    /// The path carries what RFC 8899's base needs, and not all of what Ethernet does.
+    fn draw_black_hole(&mut self, rng: &mut Rng) {
+        let rtt = draw_millis(rng, 10..=200);
+        self.draw_fast(rtt);
+        let at = if rng.chance(400) {
+            Duration::ZERO
+        } else {
+            rtt * count(rng.range(2..=12))
+        };
+        self.forth.sizes.push((at, rng.range(1200..=1499)));
+        if rng.chance(300) {
+            let opens = at + draw_millis(rng, 100..=10_000);
+            self.forth.sizes.push((opens, 1500));
+        }
+        for _ in 0..rng.range(1..=3) {
+            let pause = draw_millis(rng, 1..=3000);
+            self.request(pause, rng.log_range(200_000..=3_000_000));
+        }
     }
 
     /// Slow start doubles what is in flight until the first echo arrives: the buffer has room for four

@@ -300,6 +300,8 @@ impl Receiver {
         let start = self.offset_of(segment.sequence.0);
         self.remember_timestamp(segment, start);
         self.handle_data(now, start, payload, sink);
+        // A keep-alive is outside the window and is answered (RFC 9293 s3.10.7.4, s3.8.4).
+        self.must_ack |= payload.is_empty() && start + 1 == self.ranges.next();
         if segment.flags.contains(TcpFlags::FIN) {
             self.must_ack = true;
             if start + payload.len() as u64 == self.ranges.next() {

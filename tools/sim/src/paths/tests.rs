@@ -122,6 +122,107 @@ fn marks_are_echoed_and_answered_and_prevent_losses() {
     assert!(losses > 0);
 }
 
+#[test]
+fn the_bound_of_a_black_hole_follows_the_path() {
+    for seed in seeds_of(Trial::BlackHole).take(10) {
+        let mut plan = PathsPlan::draw(seed);
+        plan.set_rtt(Duration::from_millis(200));
+        plan.forth.sizes = vec![(Duration::ZERO, 1300)];
+        plan.receiver.requests.truncate(1);
+        plan.receiver.requests[0].bytes = 200_000;
+        assert_eq!(judged(&plan, &plan), Vec::<String>::new(), "seed {seed}");
+        let mut told = plan.clone();
+        told.set_rtt(Duration::from_millis(1));
+        told.forth.sizes.clear();
+        let found = judged(&plan, &told);
+        let is_found = found.iter().any(|it| it.starts_with("hole: "));
+        assert!(is_found, "seed {seed}: {found:?}");
+    }
+}
+
+/// A path with an RTT of 40 ms whose large packets are dropped as `sizes` say, and a receiver that makes
+/// these requests.
+fn hole(sizes: &[(Duration, u64)], requests: &[(Duration, u64)]) -> Run {
+    let seed = seeds_of(Trial::BlackHole).next().expect("there are many");
+    let mut plan = PathsPlan::draw(seed);
+    plan.set_rtt(Duration::from_millis(40));
+    plan.forth.rate_bits = 8_000_000;
+    plan.forth.sizes = sizes.to_vec();
+    plan.congestion = session::CongestionControl::Cubic;
+    plan.receiver.timestamps = true;
+    plan.receiver.sack_blocks = 3;
+    plan.receiver.acks = AckPolicy::Every(2);
+    plan.receiver.window_bytes = 100_000;
+    let each = requests.iter();
+    plan.receiver.requests = each
+        .map(|(pause, bytes)| RequestPlan {
+            pause: *pause,
+            bytes: *bytes,
+        })
+        .collect();
+    let mut run = Run::new(&plan, None, FrameLog::default());
+    assert_eq!(run.run_to_end(), None);
+    assert_eq!(run.receiver.replies().len(), requests.len());
+    run
+}
+
+/// Largest payload in the last ten seconds of a reply.
+fn payload_at_the_end(run: &Run, reply: usize) -> u64 {
+    let ended_at = run.receiver.replies()[reply].ended_at;
+    let from = Instant::from_millis(ended_at.as_millis() - 10_000);
+    run.meter.payload_max(from, ended_at)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// From the start: two timeouts, then the search. What is left of the size is less than a step.
+#[test]
+fn a_path_that_never_carried_large_packets_is_used_to_its_size() {
+    for packet in [1200, 1280, 1400, 1492, 1500] {
+        let run = hole(&[(Duration::ZERO, packet)], &[(Duration::ZERO, 40_000_000)]);
+        let (found, fits) = (payload_at_the_end(&run, 0), packet - 52);
+        assert!(found <= fits && fits - found < 16, "{packet}: {found}");
+        let took = run.receiver.replies()[0].ended_at;
+        let at_rate = 40_000_000 * 8 / 8_000 * 1514 / 1148;
+        assert!(took.as_millis() < at_rate + 5000, "{packet}: {took:?}");
+    }
+}
+
+#[test]
+fn a_path_that_becomes_a_black_hole_goes_on_in_smaller_packets() {
+    let run = hole(&[(SECOND * 3, 1400)], &[(Duration::ZERO, 40_000_000)]);
+    assert_eq!(
+        run.meter
+            .payload_max(Instant::ZERO, Instant::from_millis(2900)),
+        1448
+    );
+    let found = payload_at_the_end(&run, 0);
+    assert!(found <= 1348 && 1348 - found < 16, "{found}");
+}
+
+/// The first round of the search finds what passes; the next one comes after ten minutes.
+#[test]
+fn a_path_that_carries_large_packets_again_gets_them_within_eleven_minutes() {
+    let requests: Vec<_> = [0, 200, 200, 200, 60]
+        .map(|pause| (SECOND * pause, 15_000_000))
+        .into();
+    let run = hole(&[(Duration::ZERO, 1300), (SECOND * 30, 1500)], &requests);
+    for (reply, large) in [(1, false), (2, false), (4, true)] {
+        let found = payload_at_the_end(&run, reply);
+        assert_eq!(found == 1448, large, "{reply}: {found}");
+    }
+}
+
+/// An outage looks like a black hole, and costs large packets for a few seconds only.
+#[test]
+fn after_an_outage_packets_are_large_again() {
+    let run = hole(
+        &[(SECOND * 3, 0), (SECOND * 8, 1500)],
+        &[(Duration::ZERO, 40_000_000)],
+    );
+    assert_eq!(payload_at_the_end(&run, 0), 1448);
+}
+
 /// Peers that answer for ever are among the trials, and the server ends their connections.
 #[test]
 fn every_trial_is_drawn() {
@@ -137,6 +238,7 @@ fn every_trial_is_drawn() {
         Trial::Rough,
         Trial::Reordered,
         Trial::Marked,
+        Trial::BlackHole,
         Trial::Forever(crate::abusive_peer::Conduct::Shut),
         Trial::Forever(crate::abusive_peer::Conduct::ShutAtFin),
     ] {
