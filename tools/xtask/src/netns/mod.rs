@@ -4,6 +4,7 @@
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
 mod addresses;
+mod black_hole;
 mod files;
 mod https;
 mod identities;
@@ -136,6 +137,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     start::run(suite, &packet, &atlas, library.root(), &identities);
     addresses::run(suite, &packet, &atlas, &library);
     drop(packet);
+    black_hole::run(suite, &atlas, &library);
     if !Path::new("/dev/net/tun").exists() {
         suite.skip("tap", "no /dev/net/tun");
         return Ok(());
