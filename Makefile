@@ -7,8 +7,8 @@
 #                      the same; fails if a check is skipped whose name is not in the file
 
 SHELL := /bin/sh
-# Where rustup puts cargo, for shells that do not know it yet.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# Where rustup puts cargo and Go's installer go, for shells that do not know them yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 

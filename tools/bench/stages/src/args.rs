@@ -136,7 +136,7 @@ pub struct SessionArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rounds: u32,
     /// Frames received, reads planned and completions taken in a round, at most each
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(long, value_name = "N", default_value_t = 256)]
     pub batch: usize,
     /// Without pacing
     #[arg(long)]

@@ -6,7 +6,7 @@
 //! to memory by itself; the clients, which acknowledge each frame as behind GRO, cost a few per cent.
 //! The clock is virtual: a round takes what its bytes cost a server ([`NANOS_PER_KILOBYTE`]).
 //!
-//! [`Server::round`] is never inlined, so that callgrind can count it alone:
+//! [`Server::counted_round`] is never inlined, so that callgrind can count it alone:
 //!
 //! ```text
 //! valgrind --tool=callgrind --cache-sim=yes --LL=2097152,16,64 --collect-atstart=no \
@@ -18,7 +18,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::VecDeque;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use clock::{Duration, Instant};
 use memory::{Arena, ArenaConfig, PageKind};
 use session::{
@@ -40,7 +40,7 @@ const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Clients have this address and those above it, with [`PORTS`] connections each.
 const CLIENT_ADDRESS: u32 = u32::from_be_bytes([10, 1, 0, 0]);
 const PORTS: u32 = 1000;
-/// Of the server's worker.
+/// Room for the frames of a round, and reads under way at most.
 const FRAMES_MAX: usize = 2_048;
 const READS_MAX: usize = 1_024;
 /// The cheapest round, and what sent bytes cost: 0.3 core-s/GB.
@@ -232,11 +232,7 @@ impl Step for Session {
                 return Ok(bytes);
             }
         }
-        ensure!(
-            false,
-            "the server has sent nothing in {SILENT_ROUNDS_MAX} rounds"
-        );
-        Ok(0)
+        bail!("the server has sent nothing in {SILENT_ROUNDS_MAX} rounds");
     }
 }
 

@@ -47,7 +47,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
     (
         "stages",
         &[
-            "clock", "diskmap", "link", "load", "memory", "record", "wire",
+            "clock", "diskmap", "http", "link", "load", "memory", "record", "session", "wire",
         ],
     ),
     ("attack", &["clock", "link", "load", "wire"]),
