@@ -1,5 +1,7 @@
 //! Asks for memory before it is needed.
 
+#![allow(unsafe_code, reason = "UNSAFETY: prefetches")]
+
 /// Bytes of a cache line, of every processor we know with 64-bit addresses but a few of ARM's, for
 /// which this asks twice.
 const LINE_BYTES: usize = 64;

@@ -213,7 +213,7 @@ fn below(text: &mut String, all: &[Results]) {
                 spread(linux),
                 atlas.pause_ms,
                 linux.pause_ms,
-                cause(cell).unwrap_or_else(|| "not explained".to_owned())
+                cause(cell, &control).unwrap_or_else(|| "not explained".to_owned())
             );
         }
     }
