@@ -1,5 +1,5 @@
-//! Work of a batch, begun some turns ahead: state that will be needed is asked for
-//! ([`memory::prefetch`]) while other clients have their turns.
+//! The state of clients is brought into the processor's caches ([`memory::prefetch`]) some turns before
+//! theirs, while other clients have their turns.
 //!
 //! With thousands of clients the state of each is in no cache when its turn comes. Its turn would wait
 //! for one line of memory after the other: the four-tuple's slot, the entry there, the client, its

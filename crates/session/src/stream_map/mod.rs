@@ -304,11 +304,12 @@ impl StreamMap {
         self.replies += 1;
     }
 
-    /// Everything before `up_to` arrived. Objects whose use has ended go to `released`.
+    /// The span that holds the oldest byte not yet acknowledged.
     pub(crate) fn first_span(&self) -> Option<&Span> {
         self.spans.front()
     }
 
+    /// Everything before `up_to` arrived. Objects whose use has ended go to `released`.
     pub(crate) fn release(&mut self, up_to: StreamOffset, released: &mut Vec<ObjectHandle>) {
         while let Some(span) = self.spans.front()
             && span.end() <= up_to
