@@ -29,7 +29,7 @@ use session::CongestionControl;
 use super::leg::time_on_wire;
 use super::meter::{LossReport, Meter};
 use super::plan::{PathsPlan, SEGMENT_BYTES, Trial};
-use super::receiver::{ACK_DELAY, AckPolicy, Receiver};
+use super::receiver::{ACK_DELAY, AckPolicy, Receiver, ReplyReport};
 use crate::client::Violation;
 
 /// Initial window (RFC 6928).
@@ -58,6 +58,15 @@ pub(crate) fn violations(plan: &PathsPlan, meter: &Meter, receiver: &Receiver) -
         Trial::BlackHole => run.hole(),
         Trial::Forever(_) => Vec::new(),
     }
+}
+
+/// A reply whose `bytes` took longer than `most`.
+fn too_late(check: &str, reply: &ReplyReport, bytes: u64, most: Duration) -> Option<Violation> {
+    let took = reply.ended_at.since(reply.asked_at);
+    (took > most).then(|| {
+        let (took, most) = (took.as_millis(), most.as_millis());
+        format!("{check}: {bytes} bytes took {took} ms, more than {most} ms")
+    })
 }
 
 struct Bounds<'a> {
@@ -89,14 +98,7 @@ impl Bounds<'_> {
             let on_wire = time_on_wire(bytes, forth.rate_bits) * 11 / 10;
             let by_window = rtt * u32::try_from(bytes / window + 1).unwrap_or(u32::MAX);
             let most = rtt * rounds + on_wire.max(by_window) + SLACK;
-            let took = reply.ended_at.since(reply.asked_at);
-            if took > most {
-                found.push(format!(
-                    "duration: {bytes} bytes took {} ms, more than {} ms",
-                    took.as_millis(),
-                    most.as_millis()
-                ));
-            }
+            found.extend(too_late("duration", reply, bytes, most));
         }
         found
     }
@@ -332,15 +334,7 @@ impl Bounds<'_> {
         let mut found = Vec::new();
         for reply in self.receiver.replies() {
             let most = rtt * (doublings(reply.ends, INITIAL_BYTES) + spare) + SLACK;
-            let took = reply.ended_at.since(reply.asked_at);
-            if took > most {
-                found.push(format!(
-                    "reordered: {} bytes took {} ms, more than {} ms",
-                    reply.ends,
-                    took.as_millis(),
-                    most.as_millis()
-                ));
-            }
+            found.extend(too_late("reordered", reply, reply.ends, most));
         }
         found
     }
@@ -362,15 +356,7 @@ impl Bounds<'_> {
         for reply in self.receiver.replies() {
             let rounds = 6 + CONSERVATIVE_ROUNDS + doublings(forth.mark_bytes * 2, INITIAL_BYTES);
             let most = time_on_wire(reply.ends, forth.rate_bits) * 2 + rtt * rounds + SLACK;
-            let took = reply.ended_at.since(reply.asked_at);
-            if took > most {
-                found.push(format!(
-                    "marked: {} bytes took {} ms, more than {} ms",
-                    reply.ends,
-                    took.as_millis(),
-                    most.as_millis()
-                ));
-            }
+            found.extend(too_late("marked", reply, reply.ends, most));
         }
         found
     }
@@ -394,14 +380,7 @@ impl Bounds<'_> {
             let segments = bytes / HOLE_SEGMENT_BYTES + 1;
             let rounds = u32::try_from((2 * segments).isqrt()).unwrap_or(u32::MAX);
             let most = rtt * (rounds + 10 + probes) + timeout * 7 * changes + SLACK;
-            let took = reply.ended_at.since(reply.asked_at);
-            if took > most {
-                found.push(format!(
-                    "hole: {bytes} bytes took {} ms, more than {} ms",
-                    took.as_millis(),
-                    most.as_millis()
-                ));
-            }
+            found.extend(too_late("hole", reply, bytes, most));
         }
         found
     }
@@ -425,15 +404,7 @@ impl Bounds<'_> {
             let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
             let rtt = self.plan.rtt_max() + self.plan.back.hold + ACK_DELAY / 2;
             let most = time_on_wire(reply.ends, rate) * 4 + rtt * rounds + REPEATS_MAX;
-            let took = reply.ended_at.since(reply.asked_at);
-            if took > most {
-                found.push(format!(
-                    "progress: {} bytes took {} ms, more than {} ms",
-                    reply.ends,
-                    took.as_millis(),
-                    most.as_millis()
-                ));
-            }
+            found.extend(too_late("progress", reply, reply.ends, most));
         }
         let most = match self.plan.receiver.sack_blocks {
             0 => bytes / 2,

@@ -20,6 +20,17 @@ fn is_allowance(permitted: u64, per_second: u32) -> bool {
     (half..3 * half).contains(&permitted)
 }
 
+/// Of `count` segments that a challenge ACK could answer, `sent` were answered: those of a second.
+fn assert_challenges_limited(bench: &Bench, sent: u64, count: u16) {
+    assert!(is_allowance(sent, CHALLENGES_PER_SECOND), "{sent}");
+    let counters = bench.conductor.counters();
+    assert_eq!(counters.tcp_challenge_count, sent);
+    assert_eq!(
+        counters.tcp_challenge_limited_count,
+        u64::from(count) - sent
+    );
+}
+
 #[test]
 fn resets_for_segments_of_no_connection_are_limited_each_second() {
     let mut bench = Bench::new();
@@ -67,13 +78,7 @@ fn challenge_acks_of_all_connections_are_limited_each_second() {
     }
     bench.turn();
     let sent = bench.sent.len() as u64;
-    assert!(is_allowance(sent, CHALLENGES_PER_SECOND), "{sent}");
-    let counters = bench.conductor.counters();
-    assert_eq!(counters.tcp_challenge_count, sent);
-    assert_eq!(
-        counters.tcp_challenge_limited_count,
-        u64::from(count) - sent
-    );
+    assert_challenges_limited(&bench, sent, count);
     // Resets have a limit of their own.
     let stranger = Peer::new(peer_route(), PORT, FIRST_PORT - 1, SeqNumber(1));
     stranger.send_with(&mut bench, TcpFlags::ACK, TcpOptions::default(), b"");
@@ -118,13 +123,7 @@ fn acks_of_time_wait_are_limited_each_second_but_for_the_peers_fin() {
         bench.turn();
     }
     let sent = bench.take_segments(FIRST_PORT).len() as u64;
-    assert!(is_allowance(sent, CHALLENGES_PER_SECOND), "{sent}");
-    let counters = bench.conductor.counters();
-    assert_eq!(counters.tcp_challenge_count, sent);
-    assert_eq!(
-        counters.tcp_challenge_limited_count,
-        u64::from(count) - sent
-    );
+    assert_challenges_limited(&bench, sent, count);
     let after_fin = peer.next;
     peer.next = after_fin.wrapping_add(u32::MAX);
     let fin = TcpFlags::ACK.union(TcpFlags::FIN);
