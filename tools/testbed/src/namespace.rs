@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -23,13 +24,18 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback up.
+    /// Makes a namespace with its loopback up. Its interfaces use their addresses at once: while the
+    /// kernel looked for duplicates of a link-local address (RFC 4862 s5.4), up to two seconds, a
+    /// router here could ask for no neighbour's.
     pub fn new(role: &str) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("atlas-{role}-{}-{count}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]))?;
         let namespace = Self { name };
+        if Path::new("/proc/sys/net/ipv6").exists() {
+            namespace.set("ipv6/conf/default/accept_dad", "0")?;
+        }
         namespace.ip("link set lo up")?;
         Ok(namespace)
     }
@@ -181,10 +187,28 @@ impl VethPair {
             (&pair.client, far, Self::CLIENT_V4, Self::CLIENT_V6),
         ] {
             namespace.ip(&format!("addr add {v4}/24 dev {interface}"))?;
-            // No duplicate address detection: the address is usable at once.
-            namespace.ip(&format!("addr add {v6}/64 dev {interface} nodad"))?;
+            namespace.ip(&format!("addr add {v6}/64 dev {interface}"))?;
             namespace.ip(&format!("link set {interface} up"))?;
         }
         Ok(pair)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::is_root;
+
+    #[test]
+    fn addresses_of_a_new_pair_can_be_used_at_once() {
+        if !is_root() {
+            eprintln!("SKIPPED: making a network namespace needs root");
+            return;
+        }
+        let pair = VethPair::new().expect("a veth pair");
+        for namespace in [&pair.server, &pair.client] {
+            let tentative = namespace.ip("addr show tentative").expect("the addresses");
+            assert!(!tentative.contains("inet6"), "{tentative}");
+        }
     }
 }

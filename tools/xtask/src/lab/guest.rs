@@ -109,7 +109,7 @@ impl Guest {
         let namespace = Namespace::new("lab")?;
         namespace.ip(&format!("tuntap add dev {TAP} mode tap vnet_hdr"))?;
         for address in CLIENT_ADDRESSES {
-            namespace.ip(&format!("address add {address} dev {TAP} nodad"))?;
+            namespace.ip(&format!("address add {address} dev {TAP}"))?;
         }
         namespace.ip(&format!("link set {TAP} up"))?;
 

@@ -65,7 +65,7 @@ fn taken_by_a_neighbour(
         command
     };
     let neighbour = format!("{at} dev {}", VethPair::CLIENT_INTERFACE);
-    setup.client().ip(&format!("addr add {neighbour} nodad"))?;
+    setup.client().ip(&format!("addr add {neighbour}"))?;
     let refused = expect_refusal(&mut command(), "has that address");
     setup.client().ip(&format!("addr del {neighbour}"))?;
     refused?;

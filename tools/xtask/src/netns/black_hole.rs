@@ -46,7 +46,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
     ))?;
     for (namespace, interface, host) in [(router, "far0", 1), (&far, "far1", 2)] {
         namespace.ip(&format!("addr add 10.79.0.{host}/24 dev {interface}"))?;
-        namespace.ip(&format!("addr add fd79::{host}/64 dev {interface} nodad"))?;
+        namespace.ip(&format!("addr add fd79::{host}/64 dev {interface}"))?;
         namespace.ip(&format!("link set {interface} up"))?;
     }
     far.ip("route add 10.77.0.0/24 via 10.79.0.1")?;

@@ -196,7 +196,7 @@ impl Setup {
         ] {
             let interface = self.interface();
             self.server()
-                .ip(&format!("addr replace {address} dev {interface} nodad"))?;
+                .ip(&format!("addr replace {address} dev {interface}"))?;
         }
         let address = SocketAddr::new("::".parse()?, PORT);
         let config = NginxConfig::reference(root, address)?;
