@@ -26,6 +26,7 @@ use crate::client::{PORT_FIRST, Violation};
 use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
 use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
+use crate::segment::End;
 use crate::world::trace::Trace;
 use crate::world::{Canary, Network, Reading, Resources, Server};
 
@@ -43,6 +44,7 @@ const LOOKUPS_MAX: usize = 64;
 /// The server, and the faults of its scenario.
 pub(crate) struct Atlas {
     worker: Worker<CheckedLink, SimDisk>,
+    connections_max: usize,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
     revalidate_after: Duration,
@@ -75,6 +77,7 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
     );
     let atlas = Atlas {
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
+        connections_max: scenario.connections_max,
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
         revalidate_after: scenario.revalidate_after,
@@ -359,6 +362,11 @@ impl Server for Atlas {
         self.worker.link().retransmissions().complaints()
     }
 
+    fn may_have_been_full(&self, server: End, client: End) -> bool {
+        let occupancy = self.worker.link().occupancy();
+        occupancy.was_full_for(server, client, self.connections_max)
+    }
+
     fn reading(&self) -> Reading {
         let retransmissions = self.worker.link().retransmissions();
         Reading {
@@ -371,6 +379,8 @@ impl Server for Atlas {
     fn plant(&mut self, canary: Canary) {
         match canary {
             Canary::Repeat => self.worker.link_mut().alter_retransmissions(),
+            // One more than it has, so that it has one less than it should.
+            Canary::Table => self.connections_max += 1,
             Canary::Loan => self.worker.link_mut().link_mut().give_back_early(),
             _ => {}
         }

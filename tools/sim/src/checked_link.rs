@@ -1,5 +1,5 @@
-//! The server's link, which compares every retransmission with the first transmission: see
-//! [`Retransmissions`].
+//! The server's link, which compares every retransmission with the first transmission (see
+//! [`Retransmissions`]), and counts the connections (see [`Occupancy`]).
 //!
 //! A frame that the link took or lost counts as sent; one that it had no room for does not. It
 //! refuses to change a frame, except for the canary that alters retransmissions.
@@ -14,6 +14,7 @@ use link::{
 use memory::SlotMemory;
 use wire::Outgoing;
 
+use crate::occupancy::Occupancy;
 use crate::retransmissions::Retransmissions;
 use crate::world::swap_payload_words;
 
@@ -22,6 +23,7 @@ use crate::world::swap_payload_words;
 pub(crate) struct CheckedLink {
     link: SimLink,
     retransmissions: Retransmissions,
+    occupancy: Occupancy,
     alters_retransmissions: bool,
 }
 
@@ -31,6 +33,7 @@ impl CheckedLink {
         Self {
             link,
             retransmissions: Retransmissions::default(),
+            occupancy: Occupancy::default(),
             alters_retransmissions: false,
         }
     }
@@ -43,6 +46,11 @@ impl CheckedLink {
     /// What was sent so far.
     pub(crate) const fn retransmissions(&self) -> &Retransmissions {
         &self.retransmissions
+    }
+
+    /// Which connections there were.
+    pub(crate) const fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
     }
 
     /// Alters retransmissions from now on: a canary.
@@ -62,7 +70,11 @@ impl Link for CheckedLink {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
-        self.link.receive(now, frames_max, sink)
+        let occupancy = &mut self.occupancy;
+        self.link.receive(now, frames_max, &mut |received| {
+            occupancy.on_received(now, received.frame);
+            sink(received);
+        })
     }
 
     fn zero_copy(&self) -> Result<(), CopyReason> {
@@ -96,6 +108,7 @@ impl Link for CheckedLink {
         };
         if result != Err(TransmitError::Full) {
             self.retransmissions.handle_frame(&whole);
+            self.occupancy.on_sent(now, &whole);
         }
         result
     }

@@ -24,6 +24,7 @@
 //! | every request of a well-behaved client is answered in the end        | the clients          |
 //! | a client that misbehaves is answered, or its connection ended        | the clients          |
 //! | bytes read from the disk are in proportion to bytes sent             | the world            |
+//! | nobody is refused while the connection table has room                | `occupancy`          |
 //! | no connection outlives the server's timeouts, whatever its peer does | the abusive peers    |
 //! | at the end: all slots free; no reads, connections or objects in use  | the world            |
 //! | a run ends                                                           | the world            |
@@ -60,10 +61,12 @@ mod credentials;
 mod fuzzed_peers;
 #[cfg(test)]
 mod model;
+mod occupancy;
 mod paths;
 mod retransmissions;
 mod rng;
 mod scenario;
+mod segment;
 mod world;
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::credentials::server_config;
 use crate::retransmissions::Retransmissions;
 use crate::rng::Rng;
 use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6};
+use crate::segment::End;
 use crate::world::{Canary, Network, Reading, Resources, Server, swap_payload_words};
 
 /// Listening sockets of each port, besides one for each client.
@@ -451,6 +452,11 @@ impl Server for ModelServer {
 
     fn violations(&self) -> &[Violation] {
         self.retransmissions.complaints()
+    }
+
+    /// It has a socket for each client.
+    fn may_have_been_full(&self, _server: End, _client: End) -> bool {
+        false
     }
 
     /// It has no disk.

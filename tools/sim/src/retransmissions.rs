@@ -5,15 +5,12 @@
 //! everything a server sends is kept, by connection and stream offset, and retransmissions are
 //! compared with it. The clients cannot check this: they never see what was lost.
 //!
-//! It refuses to interpret the bytes. Frames are parsed by smoltcp, so that an error of `wire`
-//! shows. Bounded by what the server sends in a run: all of it is kept.
+//! It refuses to interpret the bytes. Bounded by what the server sends in a run: all of it is kept.
 
-use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
-
 use crate::client::Violation;
+use crate::segment::{End, Segment};
 
 /// Most violations kept: one cause often has many.
 const COMPLAINTS_MAX: usize = 4;
@@ -29,7 +26,7 @@ pub(crate) struct Retransmissions {
 }
 
 /// Four-tuple, the server first.
-type Ends = ((IpAddr, u16), (IpAddr, u16));
+type Ends = (End, End);
 
 /// Everything sent on one connection, from its SYN on.
 #[derive(Debug)]
@@ -42,27 +39,19 @@ struct Stream {
     is_reset: bool,
 }
 
-/// The fields of a segment that are used here.
-struct Segment<'a> {
-    ends: Ends,
-    sequence: u32,
-    is_syn: bool,
-    is_reset: bool,
-    payload: &'a [u8],
-}
-
 impl Retransmissions {
     /// A frame of the server's: whole, or as large as its link cuts by itself.
     pub(crate) fn handle_frame(&mut self, frame: &[u8]) {
         let Some(segment) = Segment::parse(frame) else {
             return;
         };
-        let known = self.streams.get_mut(&segment.ends);
+        let ends = (segment.source, segment.destination);
+        let known = self.streams.get_mut(&ends);
         if segment.is_syn {
             let first = segment.sequence.wrapping_add(1);
             // The same sequence number: a retransmitted SYN.
             if known.is_none_or(|stream| stream.first != first || stream.is_reset) {
-                self.streams.insert(segment.ends, Stream::new(first));
+                self.streams.insert(ends, Stream::new(first));
                 self.connections += 1;
             }
             return;
@@ -78,7 +67,7 @@ impl Retransmissions {
                 self.sent_bytes += segment.payload.len() as u64 - repeated_bytes;
             }
             Err(complaint) if self.complaints.len() < COMPLAINTS_MAX => {
-                let ((_, from), (to, port)) = segment.ends;
+                let ((_, from), (to, port)) = ends;
                 self.complaints
                     .push(format!("port {from} to {to} port {port}: {complaint}"));
             }
@@ -89,7 +78,7 @@ impl Retransmissions {
     /// Whether the frame retransmits data.
     pub(crate) fn is_repeat(&self, frame: &[u8]) -> bool {
         Segment::parse(frame).is_some_and(|segment| {
-            let known = self.streams.get(&segment.ends);
+            let known = self.streams.get(&(segment.source, segment.destination));
             let sent = known.and_then(|stream| stream.sent_of(&segment));
             sent.is_some_and(|sent| !sent.is_empty() && !segment.payload.is_empty())
         })
@@ -161,42 +150,6 @@ impl Stream {
         }
         self.bytes.extend_from_slice(new);
         Ok(repeated as u64)
-    }
-}
-
-impl<'a> Segment<'a> {
-    fn parse(frame: &'a [u8]) -> Option<Self> {
-        let ethernet = EthernetFrame::new_checked(frame).ok()?;
-        let (source, destination, packet): (IpAddr, IpAddr, _) = match ethernet.ethertype() {
-            EthernetProtocol::Ipv4 => {
-                let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
-                (
-                    packet.src_addr().into(),
-                    packet.dst_addr().into(),
-                    packet.payload(),
-                )
-            }
-            EthernetProtocol::Ipv6 => {
-                let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
-                (
-                    packet.src_addr().into(),
-                    packet.dst_addr().into(),
-                    packet.payload(),
-                )
-            }
-            _ => return None,
-        };
-        let segment = TcpPacket::new_checked(packet).ok()?;
-        Some(Self {
-            ends: (
-                (source, segment.src_port()),
-                (destination, segment.dst_port()),
-            ),
-            sequence: segment.seq_number().0.cast_unsigned(),
-            is_syn: segment.syn(),
-            is_reset: segment.rst(),
-            payload: segment.payload(),
-        })
     }
 }
 

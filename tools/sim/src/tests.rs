@@ -138,6 +138,18 @@ fn the_product_meets_the_troubles_of_tls() {
     }
 }
 
+/// Abusive peers and second attempts fill a table that has room for all planned connections. That the
+/// server refuses nobody else is what [`Canary::Table`] shows.
+#[test]
+fn clients_are_refused_by_a_full_table_whoever_fills_it() {
+    // A reset in the handshake, one between replies, and one that counted as a failed read.
+    for seed in [25_743, 40_898, 46_720] {
+        let (outcome, _) = crate::run(seed, &THEMES[0], None, FrameLog::default());
+        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
+        assert!(outcome.refused > 0, "seed {seed}");
+    }
+}
+
 /// Sums of counters over runs of a theme, none of which may fail.
 fn sums(theme: &str, seeds: core::ops::Range<u64>, counters: [&str; 2]) -> [u64; 2] {
     let theme = Theme::named(theme).expect("a theme");
@@ -213,7 +225,7 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 9] = [
+const COMPLAINTS: [(Canary, &str, &str); 10] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
@@ -223,6 +235,7 @@ const COMPLAINTS: [(Canary, &str, &str); 9] = [
     (Canary::Reads, "abusive", "too much was read"),
     (Canary::SendTimeout, "abusive", "is still open"),
     (Canary::Loan, "lending", "wrong byte"),
+    (Canary::Table, "famine", "the table was not full"),
 ];
 
 fn clean() -> Path {
@@ -309,12 +322,13 @@ fn a_run_repeats() {
 
 #[test]
 fn every_canary_is_found() {
-    // The model has no disk and no slots, and abusive peers do not come to it.
+    // The model has no disk, no slots and no table, and abusive peers do not come to it.
     let lacks = [
         Canary::Unnoticed,
         Canary::Reads,
         Canary::SendTimeout,
         Canary::Loan,
+        Canary::Table,
     ];
     let known = COMPLAINTS.into_iter();
     let known = known.filter(|(canary, ..)| !lacks.contains(canary));

@@ -90,7 +90,10 @@ pub(super) enum Ending {
 pub(super) enum Excuse {
     Late,
     Broken,
-    Refused,
+    /// Because the connection table was full; or because a read failed, if that can be.
+    Refused {
+        may_be_broken: bool,
+    },
     Busy,
     Closed,
     KeyUsed,
@@ -152,9 +155,13 @@ impl Connection {
         // When half of the records of a key are used, no more requests are taken.
         let key_used = (is_worn && between).then_some(Excuse::KeyUsed);
         let broken = (permits.broken_replies || is_worn).then_some(Excuse::Broken);
-        let refused = permits.refusals.then_some(Excuse::Refused);
+        let refused = |may_be_broken| {
+            permits
+                .refusals
+                .then_some(Excuse::Refused { may_be_broken })
+        };
         // An idle connection made room for another.
-        let evicted = refused.filter(|_| between);
+        let evicted = |may_be_broken| refused(may_be_broken).filter(|_| between);
         let has_come = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
         let closed = (has_come(permits.closes_at) && between).then_some(Excuse::Closed);
         let aborted = has_come(permits.aborts_at).then_some(Excuse::Closed);
@@ -166,11 +173,17 @@ impl Connection {
                 _ => permits.busy.then_some(Excuse::Busy),
             },
             // A FIN in a reply would mean that the reply is whole: no excuse.
-            Ending::Closed => closed.or(late).or(key_used).or(evicted),
-            Ending::Reset if self.received_bytes == 0 => {
-                aborted.or(closed).or(late).or(refused).or(broken)
-            }
-            Ending::Reset => aborted.or(closed).or(late).or(evicted).or(broken),
+            Ending::Closed => closed.or(late).or(key_used).or(evicted(false)),
+            Ending::Reset if self.received_bytes == 0 => aborted
+                .or(closed)
+                .or(late)
+                .or(refused(broken.is_some()))
+                .or(broken),
+            Ending::Reset => aborted
+                .or(closed)
+                .or(late)
+                .or(evicted(broken.is_some()))
+                .or(broken),
             // An RST that was lost.
             Ending::Silence => aborted.or(broken).filter(|_| permits.lateness),
             _ => unreachable!("an ending that needs no excuse"),

@@ -71,8 +71,8 @@ pub(crate) struct Report {
     pub(crate) late: u64,
     /// Connections that ended early because a read failed or an object changed.
     pub(crate) broken: u64,
-    /// Connections that ended early because the connection table was full.
-    pub(crate) refused: u64,
+    /// Connections that may have ended early because the connection table was full.
+    pub(crate) refusals: Vec<Refusal>,
     /// Requests answered 503 because the object table was full.
     pub(crate) busy: u64,
     /// Connections that ended early because the server was shut down.
@@ -84,6 +84,17 @@ pub(crate) struct Report {
     pub(crate) given_up: u64,
     /// Checks that failed.
     pub(crate) violations: Vec<Violation>,
+}
+
+/// A connection that may have ended early because the connection table was full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The client's port.
+    pub(crate) port: u16,
+    /// If the table was not full: a failed read may be the reason.
+    pub(crate) may_be_broken: bool,
+    /// How it ended.
+    pub(crate) description: String,
 }
 
 /// Counts of TLS connections.
@@ -256,6 +267,11 @@ impl Client {
         self.plan.address
     }
 
+    /// The server's address and port.
+    pub(crate) fn server(&self) -> (IpAddr, u16) {
+        (self.server.0.into(), self.server.1)
+    }
+
     /// Its results so far.
     pub(crate) const fn report(&self) -> &Report {
         &self.report
@@ -384,7 +400,11 @@ impl Client {
         match excuse {
             Excuse::Late => self.report.late += 1,
             Excuse::Broken => self.report.broken += 1,
-            Excuse::Refused => self.report.refused += 1,
+            Excuse::Refused { may_be_broken } => self.report.refusals.push(Refusal {
+                port: self.port_next - 1,
+                may_be_broken,
+                description: connection.describe_ending(now, ending),
+            }),
             Excuse::Busy => self.report.busy += 1,
             Excuse::KeyUsed => self.report.key_used += 1,
             Excuse::Closed => {

@@ -506,7 +506,8 @@ impl RangePlan {
 pub(crate) struct Permits {
     /// Reads fail or objects change: a reply may be cut by a reset, or be a 500.
     pub(crate) broken_replies: bool,
-    /// The connection table is small: a connection may be reset before a reply.
+    /// The connection table may be full, which is judged at the end of the run: a connection may be
+    /// reset before a reply, or closed between replies.
     pub(crate) refusals: bool,
     /// The table of open objects is small: a request may be answered 503.
     pub(crate) busy: bool,

@@ -19,6 +19,7 @@ use crate::abusive_peer::AbusivePeer;
 use crate::client::{Client, Secured, Violation, mac_of};
 use crate::crafted;
 use crate::scenario::{Event, SERVER_V4, SERVER_V6};
+use crate::segment::End;
 use blind_attacker::BlindAttacker;
 use failover::Failover;
 use frame_log::{Direction, FrameLog};
@@ -57,6 +58,9 @@ pub(crate) trait Server {
     fn failure(&self) -> Option<&str>;
     /// Violations that its link found.
     fn violations(&self) -> &[Violation];
+    /// Whether the frames at its link allow that it refused or closed this connection because its
+    /// connection table was full.
+    fn may_have_been_full(&self, server: End, client: End) -> bool;
     /// Bytes it read and sent.
     fn reading(&self) -> Reading;
     /// Adds the deliberate bug of a canary, if that bug is in the server.
@@ -160,6 +164,8 @@ pub(crate) enum Canary {
     SendTimeout,
     /// Slots on loan are given back before the device has read them.
     Loan,
+    /// The server has one connection less than it should.
+    Table,
     /// A fault that TCP once had.
     Tcp(Fault),
 }
@@ -211,6 +217,11 @@ impl Canary {
             "loan",
             Self::Loan,
             "slots are given back before they were read (see --scenario lending)",
+        ),
+        (
+            "table",
+            Self::Table,
+            "the connection table has one entry less (see --scenario famine)",
         ),
         (
             "timeout-reduces-twice",
@@ -291,7 +302,6 @@ impl Outcome {
     /// A violation if more connections failed than the server counted faults: one failed read, one
     /// changed record or one exhausted key breaks one reply; one full table refuses one connection,
     /// or closes an idle one.
-    /// A reset before the first byte may be either.
     fn overdrawn_excuses(&self) -> Option<String> {
         let count = |wanted: &str| -> u64 {
             self.counters
@@ -305,9 +315,7 @@ impl Outcome {
             + count("record_reseal_mismatch_count")
             + count("tls_key_exhausted_count");
         let overflows = count("tcp_overflow_count") + count("tcp_evicted_count");
-        let together = self.broken + self.refused > failures + overflows;
-        let overdrawn =
-            together || self.broken > failures || (failures == 0 && self.refused > overflows);
+        let overdrawn = self.broken > failures || self.refused > overflows;
         overdrawn.then(|| {
             format!(
                 "{} replies broken by {failures} failed reads and keys, {} connections refused \
@@ -649,6 +657,24 @@ impl<S: Server, C: Network> World<S, C> {
         (lasted > VIRTUAL_MAX).then(|| format!("not ended after {} s", VIRTUAL_MAX.as_secs()))
     }
 
+    /// A connection that its client says a full table refused must have met one.
+    fn judge_refusals(&self, client: &Client, outcome: &mut Outcome) {
+        for refusal in &client.report().refusals {
+            let (server, peer) = (client.server(), (client.address(), refusal.port));
+            if self.server.may_have_been_full(server, peer) {
+                outcome.refused += 1;
+            } else if refusal.may_be_broken {
+                outcome.broken += 1;
+            } else {
+                let number = client.number();
+                let (port, what) = (refusal.port, &refusal.description);
+                outcome.violations.push(format!(
+                    "client {number} port {port}: {what}, and the table was not full"
+                ));
+            }
+        }
+    }
+
     fn conclude(mut self, hang: Option<String>) -> (Outcome, FrameLog) {
         let mut outcome = Outcome {
             digest: self.frame_log.digest(),
@@ -666,7 +692,7 @@ impl<S: Server, C: Network> World<S, C> {
             outcome.secured.add(&report.secured);
             outcome.late += report.late;
             outcome.broken += report.broken;
-            outcome.refused += report.refused;
+            self.judge_refusals(client, &mut outcome);
             outcome.busy += report.busy;
             outcome.closed += report.closed;
             outcome.key_used += report.key_used;
