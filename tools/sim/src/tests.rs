@@ -150,6 +150,15 @@ fn clients_are_refused_by_a_full_table_whoever_fills_it() {
     }
 }
 
+/// A window update was lost, and the server's next probe came after the timeout of the handshake: its
+/// FIN came with the rest of what the client had waited for.
+#[test]
+fn a_handshake_beyond_its_timeout_is_late() {
+    let (outcome, _) = crate::run(213_152, &THEMES[0], None, FrameLog::default());
+    assert_eq!(outcome.violations, Vec::<String>::new());
+    assert_eq!((outcome.late, outcome.refused), (1, 0));
+}
+
 /// Sums of counters over runs of a theme, none of which may fail.
 fn sums(theme: &str, seeds: core::ops::Range<u64>, counters: [&str; 2]) -> [u64; 2] {
     let theme = Theme::named(theme).expect("a theme");

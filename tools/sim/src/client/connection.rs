@@ -48,6 +48,7 @@ pub(super) struct Connection {
     next_byte: Instant,
     /// Nothing is read before this moment.
     next_read: Instant,
+    begun_at: Instant,
     /// When a byte last arrived, or the connection began.
     received_at: Instant,
     /// When it resets or vanishes at the latest.
@@ -132,6 +133,7 @@ impl Connection {
             next_request: now,
             next_byte: now,
             next_read: now,
+            begun_at: now,
             received_at: now,
             departs_at,
             refreshes: 0,
@@ -150,7 +152,13 @@ impl Connection {
     pub(super) fn excuse(&self, now: Instant, ending: &Ending, permits: Permits) -> Option<Excuse> {
         let between = self.reader.is_between_replies();
         let waited = now.since(self.received_at) >= permits.lateness_min;
-        let late = (permits.lateness && waited && between).then_some(Excuse::Late);
+        // The server's handshake ends with our Finished: a reply shows that it came. What arrives before
+        // does not extend the time for it.
+        let is_handshaking = self.secure.is_some() && !self.has_received_text;
+        let is_handshake_late =
+            is_handshaking && now.since(self.begun_at) >= permits.handshake_timeout;
+        let is_late = permits.lateness && between && (waited || is_handshake_late);
+        let late = is_late.then_some(Excuse::Late);
         let is_worn = permits.worn_keys && self.keeps_keys && self.is_ready();
         // When half of the records of a key are used, no more requests are taken.
         let key_used = (is_worn && between).then_some(Excuse::KeyUsed);

@@ -516,6 +516,8 @@ pub(crate) struct Permits {
     pub(crate) lateness: bool,
     /// That can only be if the client received nothing for as long as this.
     pub(crate) lateness_min: Duration,
+    /// Or if a TLS handshake took as long as this, the server's timeout.
+    pub(crate) handshake_timeout: Duration,
     /// Keys wear out: a connection of TLS 1.2, which cannot change them, may be reset.
     pub(crate) worn_keys: bool,
     /// From then on the server closes connections between replies and refuses new ones.

@@ -336,6 +336,7 @@ impl Scenario {
                 || outages,
             // Half, because the server's timeout and the client's begin at different moments.
             lateness_min: self.idle_timeout.min(self.head_timeout) / 2,
+            handshake_timeout: self.head_timeout,
         }
     }
 
