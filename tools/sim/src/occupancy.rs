@@ -61,6 +61,8 @@ struct Stay {
     /// Behind each end's FIN. One of the client's may be forged.
     client_fins: Vec<u32>,
     server_fin: Option<u32>,
+    /// Whether the client has certainly acknowledged the server's.
+    is_fin_acked: bool,
     /// When the handshake ended, or the client last sent new data or acknowledged some, or the server
     /// sent some.
     active_at: Instant,
@@ -167,6 +169,7 @@ impl Stay {
             client_ack: segment.acknowledgment.unwrap_or_default(),
             client_fins: Vec::new(),
             server_fin: None,
+            is_fin_acked: false,
             active_at: now,
             is_asking: false,
         };
@@ -187,14 +190,18 @@ impl Stay {
             }
             return;
         }
+        let is_next = !is_after(segment.sequence, self.client_end)
+            && !is_after(self.client_end, segment.end());
         if let Some(acknowledgment) = segment.acknowledgment
-            && is_after(acknowledgment, self.client_ack)
             && !is_after(acknowledgment, self.server_end)
         {
-            self.client_ack = acknowledgment;
-            self.active_at = now;
+            if is_after(acknowledgment, self.client_ack) {
+                self.client_ack = acknowledgment;
+                self.active_at = now;
+            }
+            // Others may be forged, and the server answers them without a look at what they acknowledge.
+            self.is_fin_acked |= is_next && self.server_fin == Some(acknowledgment);
         }
-        let is_next = !is_after(segment.sequence, self.client_end);
         if is_next && is_after(segment.end(), self.client_end) {
             self.client_end = segment.end();
             self.active_at = now;
@@ -237,8 +244,7 @@ impl Stay {
     }
 
     fn end_if_closed(&mut self, now: Instant) {
-        let both =
-            self.server_fin == Some(self.client_ack) && self.client_fins.contains(&self.server_ack);
+        let both = self.is_fin_acked && self.client_fins.contains(&self.server_ack);
         if both && self.until.is_none() {
             self.until = Some(now);
         }
@@ -394,6 +400,10 @@ mod tests {
         bench.hears(0, ACK, 6, 600, b"");
         bench.refuse_at_handshake(2);
         assert_eq!(bench.full(2), 1);
+        // Forged: its sequence number is outside the window.
+        bench.hears(0, ACK, 600, 6, b"");
+        bench.refuse_at_handshake(4);
+        assert_eq!(bench.full(4), 1);
         bench.hears(0, ACK, 6, 6, b"");
         bench.refuse_at_handshake(3);
         assert_eq!(bench.full(3), 0);
@@ -445,10 +455,17 @@ mod tests {
         let mut bench = Bench::default();
         bench.serve(0);
         let numbers = (CLIENT_ISS.wrapping_add(5), 0);
-        let mut reset = frame(client(0), server(), TcpFlags::RST, numbers, b"");
-        *reset.last_mut().expect("a frame") ^= 1;
+        let reset = frame(client(0), server(), TcpFlags::RST, numbers, b"");
+        // The address it is for, a source that is a group, a port, the checksum.
+        for (number, place) in (1..).zip([5, 6, 35, 51]) {
+            let mut damaged = reset.clone();
+            damaged[place] ^= 1;
+            bench.occupancy.on_received(bench.now(), &damaged);
+            bench.refuse_at_handshake(number);
+            assert_eq!(bench.full(number), 1, "byte {place}");
+        }
         bench.occupancy.on_received(bench.now(), &reset);
-        bench.refuse_at_handshake(1);
-        assert_eq!(bench.full(1), 1);
+        bench.refuse_at_handshake(9);
+        assert_eq!(bench.full(9), 0);
     }
 }
