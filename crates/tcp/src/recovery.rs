@@ -304,7 +304,7 @@ mod tests {
         flight.push(Instant::ZERO, range(0, 1000));
         flight.push(Instant::from_millis(1), range(1000, 2000));
         let mut rtt = RttEstimator::new();
-        rtt.on_sample(RTT);
+        rtt.on_sample(RTT, true);
         let mut rack = Rack::new();
         let now = Instant::from_millis(41);
         flight.sack(range(1000, 2000), |entry| {

@@ -3,6 +3,11 @@
 //! A sample is the time from when a segment was **sent** to its acknowledgment. The disk read before
 //! it is not part of the round trip, so it must not lengthen the timeout.
 //!
+//! Dozens of ACKs may arrive at one moment (a radio link that releases them together), and each gives a
+//! sample. If each moved RTTVAR alike, one such moment would let it forget all that came before, and the
+//! next wait of the link would be a spurious timeout (RFC 7323 appendix G). So RTTVAR grows with each
+//! sample and falls by a quarter of the distance once a round trip, as in Linux (`mdev_max`).
+//!
 //! A retransmitted segment gives no sample (Karn's rule), unless the peer echoes timestamps (RFC
 //! 7323 s4). The backoff of the timeout stays until there is a sample.
 
@@ -32,8 +37,12 @@ pub struct RttEstimator {
     initial: Duration,
     /// SRTT; `None` before the first sample.
     smoothed: Option<Duration>,
-    /// RTTVAR.
+    /// RTTVAR: the greatest value of `deviation` in a round trip, and what is left of earlier ones.
     variation: Duration,
+    /// Mean deviation of the samples from SRTT, moved by each sample.
+    deviation: Duration,
+    /// Its greatest value in this round trip.
+    deviation_max: Duration,
     /// Least RTT seen; RACK's reordering window is a quarter of it.
     minimum: Duration,
     /// How often the RTO was doubled since the last sample.
@@ -52,6 +61,8 @@ impl RttEstimator {
             initial: RTO_INITIAL,
             smoothed: None,
             variation: Duration::ZERO,
+            deviation: Duration::ZERO,
+            deviation_max: Duration::ZERO,
             minimum: Duration::MAX,
             backoff: 0,
             is_unconfirmed: false,
@@ -73,8 +84,9 @@ impl RttEstimator {
     }
 
     /// Takes a sample, of a segment sent once (Karn's rule) or from an echoed timestamp. It ends the
-    /// backoff (RFC 6298 s5: "once a new RTT measurement is obtained").
-    pub fn on_sample(&mut self, sample: Duration) {
+    /// backoff (RFC 6298 s5: "once a new RTT measurement is obtained"). `ends_round`: everything that
+    /// was sent before the last sample that ended a round trip is acknowledged.
+    pub fn on_sample(&mut self, sample: Duration, ends_round: bool) {
         self.backoff = 0;
         self.is_unconfirmed = false;
         self.minimum = self.minimum.min(sample);
@@ -82,14 +94,20 @@ impl RttEstimator {
             None => {
                 // RFC 6298 s2.2.
                 self.smoothed = Some(sample);
-                self.variation = sample / 2;
+                self.deviation = sample / 2;
             }
             Some(smoothed) => {
                 // RFC 6298 s2.3: RTTVAR first, with the old SRTT.
                 let error = smoothed.abs_diff(sample);
-                self.variation = (self.variation * 3 + error) / 4;
+                self.deviation = (self.deviation * 3 + error) / 4;
                 self.smoothed = Some((smoothed * 7 + sample) / 8);
             }
+        }
+        self.deviation_max = self.deviation_max.max(self.deviation);
+        self.variation = self.variation.max(self.deviation);
+        if ends_round {
+            self.variation -= (self.variation - self.deviation_max) / 4;
+            self.deviation_max = self.deviation;
         }
     }
 
@@ -183,7 +201,7 @@ mod tests {
     fn first_sample_sets_srtt_and_half_as_variation() {
         let mut rtt = RttEstimator::new();
         assert_eq!(rtt.timeout(), RTO_INITIAL);
-        rtt.on_sample(Duration::from_millis(400));
+        rtt.on_sample(Duration::from_millis(400), true);
         // 400 + 4 * 200
         assert_eq!(rtt.timeout(), Duration::from_millis(1200));
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(400)));
@@ -192,8 +210,8 @@ mod tests {
     #[test]
     fn later_samples_move_by_an_eighth_and_a_quarter() {
         let mut rtt = RttEstimator::new();
-        rtt.on_sample(Duration::from_millis(400));
-        rtt.on_sample(Duration::from_millis(800));
+        rtt.on_sample(Duration::from_millis(400), true);
+        rtt.on_sample(Duration::from_millis(800), true);
         // RTTVAR = (3 * 200 + 400) / 4 = 250; SRTT = (7 * 400 + 800) / 8 = 450.
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(450)));
         assert_eq!(rtt.timeout(), Duration::from_millis(450 + 1000));
@@ -204,14 +222,43 @@ mod tests {
     fn timeout_stays_between_its_bounds() {
         let mut rtt = RttEstimator::new();
         let sample = Duration::from_micros(50);
-        rtt.on_sample(sample);
+        rtt.on_sample(sample, true);
         assert_eq!(rtt.timeout(), sample + RTO_VARIANCE_MIN);
         for _ in 0..40 {
             rtt.on_timeout();
         }
         assert_eq!(rtt.timeout(), RTO_MAX);
-        rtt.on_sample(sample);
+        rtt.on_sample(sample, true);
         assert_eq!(rtt.timeout(), sample + RTO_VARIANCE_MIN);
+    }
+
+    /// ACKs of a round trip that arrive at one moment give a sample each. The next round trip may be as
+    /// long as those before.
+    #[test]
+    fn one_round_trip_does_not_make_it_forget_the_variance() {
+        let (long, short) = (Duration::from_millis(879), Duration::from_millis(586));
+        let mut rtt = RttEstimator::new();
+        for _ in 0..20 {
+            for sample in 0..30 {
+                rtt.on_sample(long, sample == 0);
+            }
+        }
+        assert_eq!(rtt.timeout(), long + RTO_VARIANCE_MIN);
+        for sample in 0..60 {
+            rtt.on_sample(short, sample == 0);
+        }
+        assert!(rtt.smoothed() < Some(short + Duration::from_millis(1)));
+        assert!(rtt.timeout() > long, "{:?}", rtt.timeout());
+        // And it falls when no round trip varies any more, by a quarter each.
+        let before = rtt.variation();
+        rtt.on_sample(short, true);
+        rtt.on_sample(short, true);
+        let least = (before * 3 / 4) * 3 / 4;
+        assert!(rtt.variation() >= least && rtt.variation() < before);
+        for _ in 0..20 {
+            rtt.on_sample(short, true);
+        }
+        assert!(rtt.timeout() < short + RTO_VARIANCE_MIN + Duration::from_millis(1));
     }
 
     /// A path without variance keeps the margin, however long it is, as in Linux.
@@ -219,7 +266,7 @@ mod tests {
     fn the_variance_term_has_a_floor_and_not_the_sum() {
         let mut rtt = RttEstimator::new();
         for _ in 0..100 {
-            rtt.on_sample(Duration::from_millis(300));
+            rtt.on_sample(Duration::from_millis(300), true);
         }
         assert_eq!(rtt.timeout(), Duration::from_millis(500));
         // RTTVAR above a quarter of the floor counts in full: 300 and 4 * 51.
@@ -240,7 +287,7 @@ mod tests {
         assert_eq!(rtt.timeout(), RTO_INITIAL);
         assert!(!rtt.is_confirmed(), "it says nothing of the round trip");
         rtt.on_timeout();
-        rtt.on_sample(Duration::from_millis(500));
+        rtt.on_sample(Duration::from_millis(500), true);
         assert_eq!(rtt.timeout(), Duration::from_millis(1500));
         assert!(rtt.is_confirmed());
     }
@@ -251,7 +298,7 @@ mod tests {
         assert_eq!(rtt.timeout(), RTO_AFTER_LOST_SYN_ACK);
         rtt.on_timeout();
         assert_eq!(rtt.timeout(), RTO_AFTER_LOST_SYN_ACK * 2);
-        rtt.on_sample(Duration::from_millis(400));
+        rtt.on_sample(Duration::from_millis(400), true);
         assert_eq!(rtt.timeout(), Duration::from_millis(1200));
     }
 

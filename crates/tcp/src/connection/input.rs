@@ -345,7 +345,11 @@ impl Connection {
         duplicate: bool,
     ) -> Acknowledged {
         if let Some(sample) = delivery.rtt {
-            self.rtt.on_sample(sample);
+            let ends_round = ack > self.rtt_round_end;
+            if ends_round {
+                self.rtt_round_end = self.send.nxt;
+            }
+            self.rtt.on_sample(sample, ends_round);
         }
         if delivery.is_dsack {
             self.rack.on_dsack(ack, self.send.nxt);

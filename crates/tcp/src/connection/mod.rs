@@ -133,6 +133,8 @@ pub struct Connection {
     delivery_rate: Option<Box<DeliveryRate>>,
     pacer: Pacer,
     rack: Rack,
+    /// SND.NXT when the last round trip of RTT samples ended.
+    rtt_round_end: StreamOffset,
     recovery: RecoveryState,
     /// Payload of packets.
     sizes: SegmentSizes,
@@ -204,7 +206,7 @@ impl Connection {
             RttEstimator::new()
         };
         if let Some(sample) = half_open.round_trip(now) {
-            rtt.on_sample(sample);
+            rtt.on_sample(sample, true);
         }
         rtt.plant(config.canary);
         let start = Start {
@@ -235,6 +237,7 @@ impl Connection {
             congestion,
             pacer: Pacer::new(),
             rack: Rack::new(),
+            rtt_round_end: StreamOffset::ZERO,
             recovery: RecoveryState::Open,
             sizes: SegmentSizes::new(half_open),
             ecn: half_open.uses_ecn().then(EcnState::default),
