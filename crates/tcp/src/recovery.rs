@@ -89,6 +89,11 @@ impl Rack {
         self.reordering_seen = true;
     }
 
+    /// Whether segments have overtaken each other.
+    pub const fn has_seen_reordering(&self) -> bool {
+        self.reordering_seen
+    }
+
     /// Forgets the newest delivery, which may have been of a needless retransmission: no other
     /// transmission is overdue because of it.
     pub fn forget_newest(&mut self) {

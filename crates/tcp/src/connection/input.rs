@@ -534,6 +534,13 @@ impl Connection {
     /// it also showed that more was lost.
     fn adjust_window(&mut self, now: Instant, delivery: &Delivery, has_new_loss: bool) {
         let outstanding_bytes = self.outstanding_bytes();
+        // Where segments overtake each other, most of a window may be SACKed when a late one arrives, and
+        // it has passed the path like what comes in order. Elsewhere a SACK hints at a loss. As in Linux
+        // (`tcp_may_raise_cwnd`).
+        let is_reordered = self.recovery == RecoveryState::Open
+            && self.rack.has_seen_reordering()
+            && delivery.bytes > 0;
+        let may_grow = delivery.advanced || is_reordered;
         match &mut self.recovery {
             RecoveryState::Recovery {
                 reduction: Some(reduction),
@@ -548,7 +555,7 @@ impl Connection {
                     is_partial: delivery.advanced && !self.sack_permitted,
                 });
             }
-            RecoveryState::Open | RecoveryState::Loss { .. } if delivery.advanced => {
+            RecoveryState::Open | RecoveryState::Loss { .. } if may_grow => {
                 let window_bytes = self.congestion.window();
                 self.pacer
                     .on_acknowledged(delivery.bytes, window_bytes, self.sizes.current);

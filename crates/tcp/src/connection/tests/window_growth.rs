@@ -80,3 +80,23 @@ fn a_timeout_begins_anew() {
     driver.accept(ack(3000));
     assert_eq!(driver.window(), 2 * MSS, "one of two was");
 }
+
+/// Segments that overtake a late one let the window grow like those in order, as soon as one that was late
+/// has shown that the path reorders. Before that a SACK may show a loss.
+#[test]
+fn what_overtakes_a_late_segment_counts_where_segments_have_been_late() {
+    let mut driver = Driver::sending(PEER, 100 * MSS);
+    driver.pass(millis(100));
+    let mut accept = |segment| {
+        driver.accept(segment);
+        let _ = driver.flush();
+        driver.window() / MSS
+    };
+    let at = |segments: u64| i64::try_from(segments * MSS).unwrap();
+    assert_eq!(accept(ack(at(1))), 11);
+    assert_eq!(accept(ack(at(1)).sack(2000, 3000)), 11, "a hint at a loss");
+    assert_eq!(accept(ack(at(3))), 12, "it was late");
+    assert_eq!(accept(ack(at(3)).sack(4000, 5000)), 13);
+    assert_eq!(accept(ack(at(3)).sack(4000, 5000)), 13, "nothing new");
+    assert_eq!(accept(ack(at(5))), 14);
+}
