@@ -81,6 +81,11 @@ impl Bounds<'_> {
     /// window each round trip. The round trip includes the queue that the window may fill, held
     /// frames and the delay of an ACK. ACKs that are held look like a queue to HyStart++, which then
     /// takes some rounds more.
+    ///
+    /// A probe that repeats the last segment of a reply (see [`Bounds::lossless`]) is acknowledged as one
+    /// that repaired a loss, if the receiver does not report duplicates: the window is halved (RFC 8985
+    /// s7.4.2, and Linux), after an idle time that left of it the initial window at least. Then the next
+    /// reply is sent in congestion avoidance, n * (w + n / 2) segments in n round trips.
     fn duration(&self) -> Vec<Violation> {
         let (forth, window) = (&self.plan.forth, self.plan.receiver.window_bytes);
         let queue = time_on_wire(window.min(forth.buffer_bytes), forth.rate_bits);
@@ -90,6 +95,7 @@ impl Bounds<'_> {
             rounds += CONSERVATIVE_ROUNDS;
         }
         let mut starts = 0;
+        let mut is_first = true;
         let mut found = Vec::new();
         for reply in self.receiver.replies() {
             let bytes = reply.ends - starts;
@@ -97,23 +103,37 @@ impl Bounds<'_> {
             // Headers take less than a tenth of the rate.
             let on_wire = time_on_wire(bytes, forth.rate_bits) * 11 / 10;
             let by_window = rtt * u32::try_from(bytes / window + 1).unwrap_or(u32::MAX);
-            let most = rtt * rounds + on_wire.max(by_window) + SLACK;
+            let halved = match is_first {
+                true => Duration::ZERO,
+                false => self.avoidance(bytes),
+            };
+            is_first = false;
+            let most = rtt * rounds + on_wire.max(by_window) + halved + SLACK;
             found.extend(too_late("duration", reply, bytes, most));
         }
         found
     }
 
+    /// How long congestion avoidance takes for a reply, from half of the initial window on, if a probe may
+    /// have caused it. There is no queue then.
+    fn avoidance(&self, bytes: u64) -> Duration {
+        let receiver = &self.plan.receiver;
+        if !self.may_probe() || receiver.reports_duplicates || receiver.sack_blocks == 0 {
+            return Duration::ZERO;
+        }
+        let window = INITIAL_BYTES / SEGMENT_BYTES / 2;
+        let segments = bytes / SEGMENT_BYTES + 1;
+        let rounds = (window * window + 2 * segments).isqrt() + 1 - window;
+        let held = self.plan.forth.hold + self.plan.back.hold + ACK_DELAY;
+        (self.plan.rtt_max() + held) * u32::try_from(rounds).unwrap_or(u32::MAX)
+    }
+
     /// Nothing is sent again. Where ACKs of the last segments are dropped, or delayed beside others in
     /// flight, a tail loss probe may repeat one segment of a reply (RFC 8985 s7.2).
     fn lossless(&self) -> Vec<Violation> {
-        let is_every_second = match self.plan.receiver.acks {
-            AckPolicy::Every(segments) => segments <= 2,
-            AckPolicy::Burst => true,
-        };
-        let probes = if is_every_second && self.plan.drops_ack_every == 0 {
-            0
-        } else {
-            self.plan.receiver.requests.len() as u64
+        let probes = match self.may_probe() {
+            true => self.plan.receiver.requests.len() as u64,
+            false => 0,
         };
         let most = probes * SEGMENT_BYTES;
         at_most(
@@ -121,6 +141,15 @@ impl Bounds<'_> {
             self.meter.resent_bytes(),
             most,
         )
+    }
+
+    /// Whether ACKs of the last segments may be dropped or late.
+    const fn may_probe(&self) -> bool {
+        let is_every_second = match self.plan.receiver.acks {
+            AckPolicy::Every(segments) => segments <= 2,
+            AckPolicy::Burst => true,
+        };
+        !is_every_second || self.plan.drops_ack_every > 0
     }
 
     /// Per mille of the window that a loss leaves (RFC 9438 s4.6, RFC 5681 s3.1). BBR bounds its

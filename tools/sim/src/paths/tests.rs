@@ -53,6 +53,30 @@ fn the_product_keeps_to_all_bounds() {
     }
 }
 
+fn assert_kept(seed: u64) {
+    let (outcome, _) = super::run(seed, None, FrameLog::default());
+    assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
+}
+
+/// A link releases ACKs every 0.3 s: round trips of 0.6 and 0.9 s take turns, and each has dozens of
+/// samples.
+#[test]
+fn acks_that_are_released_together_cause_no_timeout() {
+    [8068, 15_799].into_iter().for_each(assert_kept);
+}
+
+/// Most of a window is SACKed when a late segment arrives.
+#[test]
+fn slow_start_goes_on_where_segments_are_late() {
+    [12_058, 15_701].into_iter().for_each(assert_kept);
+}
+
+/// The last ACK of a reply is dropped, and the receiver does not report that the probe came twice.
+#[test]
+fn a_reply_after_a_needless_probe_is_sent_in_congestion_avoidance() {
+    assert_kept(17_364);
+}
+
 #[test]
 fn every_fault_that_tcp_once_had_is_found() {
     for (fault, trial, complaint, seeds) in FAULTS {
