@@ -289,6 +289,8 @@ pub(crate) struct Outcome {
     pub(crate) late: u64,
     pub(crate) broken: u64,
     pub(crate) refused: u64,
+    /// Of these, what a failed read may also explain.
+    pub(crate) refused_or_broken: u64,
     pub(crate) busy: u64,
     pub(crate) closed: u64,
     pub(crate) key_used: u64,
@@ -301,7 +303,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// A violation if more connections failed than the server counted faults: one failed read, one
     /// changed record or one exhausted key breaks one reply; one full table refuses one connection,
-    /// or closes an idle one.
+    /// or closes an idle one. A reset before the first byte may be either.
     fn overdrawn_excuses(&self) -> Option<String> {
         let count = |wanted: &str| -> u64 {
             self.counters
@@ -315,7 +317,9 @@ impl Outcome {
             + count("record_reseal_mismatch_count")
             + count("tls_key_exhausted_count");
         let overflows = count("tcp_overflow_count") + count("tcp_evicted_count");
-        let overdrawn = self.broken > failures || self.refused > overflows;
+        let overdrawn = self.broken > failures
+            || self.refused - self.refused_or_broken > overflows
+            || self.broken + self.refused > failures + overflows;
         overdrawn.then(|| {
             format!(
                 "{} replies broken by {failures} failed reads and keys, {} connections refused \
@@ -663,6 +667,7 @@ impl<S: Server, C: Network> World<S, C> {
             let (server, peer) = (client.server(), (client.address(), refusal.port));
             if self.server.may_have_been_full(server, peer) {
                 outcome.refused += 1;
+                outcome.refused_or_broken += u64::from(refusal.may_be_broken);
             } else if refusal.may_be_broken {
                 outcome.broken += 1;
             } else {
