@@ -36,6 +36,21 @@ const LOSSY_BURST_SEGMENTS_MIN: u64 = 4;
 const GROWTH_WINDOWS: u64 = 16;
 /// Least pacing rate, bytes a second: a schedule has an end.
 const RATE_MIN: u64 = 1000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// `value * factor / divisor`; `None` if that is more than a `u64` holds. A division of 128 bits takes
+/// several times as long as one of 64, and the product has mostly no more.
+fn scaled(value: u64, factor: u64, divisor: u64) -> Option<u64> {
+    if let Some(product) = value.checked_mul(factor) {
+        return Some(product / divisor);
+    }
+    u64::try_from(u128::from(value) * u128::from(factor) / u128::from(divisor)).ok()
+}
+
+/// All nanoseconds of a duration, 584 years at most.
+fn nanos_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// How fast a connection may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,9 +65,8 @@ impl PacingRate {
     /// `bytes` in each `interval`.
     #[must_use]
     pub fn of(bytes: u64, interval: Duration) -> Self {
-        let nanos = interval.as_nanos().max(1);
-        let rate = u128::from(bytes) * 1_000_000_000 / nanos;
-        Self::Limited(u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN))
+        let rate = scaled(bytes, NANOS_PER_SECOND, nanos_of(interval).max(1));
+        Self::Limited(rate.unwrap_or(u64::MAX).max(RATE_MIN))
     }
 
     /// `rate` bytes a second, or the least there is.
@@ -76,8 +90,8 @@ impl PacingRate {
         match self {
             Self::Unlimited => None,
             Self::Limited(rate) => {
-                let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
-                Some(u64::try_from(bytes).unwrap_or(u64::MAX / 2))
+                let bytes = scaled(rate, nanos_of(time), NANOS_PER_SECOND);
+                Some(bytes.unwrap_or(u64::MAX / 2))
             }
         }
     }
@@ -87,8 +101,8 @@ impl PacingRate {
         match self {
             Self::Unlimited => Duration::ZERO,
             Self::Limited(rate) => {
-                let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(RATE_MIN));
-                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+                let nanos = scaled(bytes, NANOS_PER_SECOND, rate.max(RATE_MIN));
+                Duration::from_nanos(nanos.unwrap_or(u64::MAX))
             }
         }
     }
@@ -203,7 +217,7 @@ impl Default for Pacer {
 mod tests {
     use clock::{Duration, Instant};
 
-    use super::{BURST_BYTES_MAX, GROWTH_WINDOWS, Pacer, PacingRate, RATE_MIN};
+    use super::{BURST_BYTES_MAX, GROWTH_WINDOWS, Pacer, PacingRate, RATE_MIN, scaled};
 
     /// 1 MB/s: a byte a microsecond.
     const RATE: PacingRate = PacingRate::Limited(1_000_000);
@@ -361,6 +375,15 @@ mod tests {
         assert_eq!(quantum(&pacer, 1_000_000), 62_000);
         pacer.on_loss();
         assert_eq!(quantum(&pacer, 1_000_000), 17_000);
+    }
+
+    #[test]
+    fn a_product_may_have_more_than_64_bits_and_a_quotient_may_not() {
+        let half = u64::MAX / 2 + 1;
+        assert_eq!(scaled(half - 1, 2, 3), Some((u64::MAX - 1) / 3));
+        assert_eq!(scaled(half, 2, 4), Some(half / 2));
+        assert_eq!(scaled(u64::MAX, u64::MAX, u64::MAX), Some(u64::MAX));
+        assert_eq!(scaled(half, 2, 1), None);
     }
 
     #[test]
