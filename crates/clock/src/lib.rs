@@ -62,6 +62,15 @@ impl Instant {
     }
 }
 
+/// The earlier of two moments, if there is one.
+#[must_use]
+pub fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (some, None) | (None, some) => some,
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Self;
 
@@ -90,7 +99,15 @@ impl AddAssign<Duration> for Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Instant};
+    use super::{Duration, Instant, earlier};
+
+    #[test]
+    fn the_earlier_of_two_moments_is_the_only_one_if_there_is_one() {
+        let (one, two) = (Some(Instant::from_nanos(1)), Some(Instant::from_nanos(2)));
+        assert_eq!((earlier(one, two), earlier(two, one)), (one, one));
+        assert_eq!((earlier(None, two), earlier(two, None)), (two, two));
+        assert_eq!(earlier(None, None), None);
+    }
 
     #[test]
     fn addition_saturates_at_the_far_future() {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use clock::{Duration, Instant};
-use tcp::{Connection, Credit, State, StreamOffset};
+use clock::{Duration, Instant, earlier};
+use tcp::{Connection, Credit, Permission, State, StreamOffset};
 use wire::{Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
@@ -184,6 +184,15 @@ impl Client {
         }
     }
 
+    /// Whether something may be fetched for this connection, and when.
+    pub(crate) fn permission(&self, now: Instant) -> Permission {
+        if self.fetches.len() < FETCHES_MAX {
+            self.tcp.permission(now)
+        } else {
+            Permission::Nothing
+        }
+    }
+
     /// Whether something can be sent.
     pub(crate) fn wants_transmit(&self) -> bool {
         let ready = |fetch: &Fetch| matches!(fetch.state, FetchState::Ready(_));
@@ -193,10 +202,10 @@ impl Client {
     /// When this client times out, TCP has work to do, or a read may be planned again.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Instant> {
         let client_timeout = self.client_timeout(config).map(|(deadline, _)| deadline);
-        [self.tcp.poll_timeout(), client_timeout, self.read_waits]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(
+            earlier(self.tcp.poll_timeout(), client_timeout),
+            self.read_waits,
+        )
     }
 
     /// The next deadline of this client above TCP, and which timeout it is.
@@ -210,9 +219,13 @@ impl Client {
             let deadline = since + config.head_timeout;
             (deadline, ClientTimeout::Handshake)
         });
-        if acknowledgment.is_some() || handshake.is_some() {
-            let timeouts = [acknowledgment, handshake].into_iter().flatten();
-            return timeouts.min_by_key(|(deadline, _)| *deadline);
+        match (acknowledgment, handshake) {
+            (Some(acknowledgment), Some(handshake)) => {
+                let is_first = acknowledgment.0 <= handshake.0;
+                return Some(if is_first { acknowledgment } else { handshake });
+            }
+            (None, None) => {}
+            (some, None) | (None, some) => return some,
         }
         let (since, time, timeout): (Instant, Duration, _) = match self.awaiting {
             Awaiting::Request(since) => (since, config.idle_timeout, ClientTimeout::Request),

@@ -41,7 +41,7 @@ pub use answer_limit::{AnswerLimit, Answers};
 pub use canary::{Canary, Fault};
 pub use connection::{
     Admitted, Claim, Config, CongestionState, Connection, ConnectionInfo, Control, Credit, Demand,
-    Framing, Limit, PathEvents, State,
+    Framing, Limit, PathEvents, Permission, State,
 };
 pub use half_open::{HalfOpen, HalfOpenVerdict, Offer};
 pub use listener::Listener;

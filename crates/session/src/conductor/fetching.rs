@@ -2,7 +2,7 @@
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
-use tcp::{Claim, Credit};
+use tcp::{Claim, Credit, Permission};
 
 use super::ahead::prefetch_turns;
 use super::{Conductor, observing};
@@ -85,10 +85,10 @@ impl Conductor {
             }
             client.tcp.count_limit(now);
             observing::record_state(&mut self.trace, now, client);
-            match client.credit(now) {
-                Credit::Now(_) => self.readers.push(index),
-                Credit::From(at) => self.timers.set(index, at),
-                Credit::Nothing => {}
+            match client.permission(now) {
+                Permission::Now => self.readers.push(index),
+                Permission::From(at) => self.timers.set(index, at),
+                Permission::Nothing => {}
             }
             if client.wants_transmit() {
                 self.writers.push(index);
@@ -171,7 +171,17 @@ impl Conductor {
                     slot,
                     is_sealed: false,
                 }));
-                self.update_queues_and_timers(now, index);
+                if self.device_reads.are_many() {
+                    // A read from another device may have waited for this one.
+                    self.update_queues_and_timers(now, index);
+                } else if self
+                    .clients
+                    .entry(index)
+                    .is_some_and(Client::wants_transmit)
+                {
+                    // Nothing else has changed, and the client is evaluated when it was sent.
+                    self.writers.push(index);
+                }
             }
             Ok(slot) => {
                 // The object is shorter than it was when it was opened.

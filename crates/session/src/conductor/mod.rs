@@ -21,11 +21,12 @@ use core::net::IpAddr;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use clock::Instant;
+use clock::{Instant, earlier};
 use memory::Arena;
 use record::Sealer;
 use tcp::{
-    AnswerLimit, Answers, Credit, HalfOpen, Listener, SynCookies, Table, TimeWaitTable, TimerQueue,
+    AnswerLimit, Answers, HalfOpen, Listener, Permission, SynCookies, Table, TimeWaitTable,
+    TimerQueue,
 };
 use wire::{Ecn, Path, Route, TcpRepr};
 
@@ -365,13 +366,13 @@ impl Conductor {
         }
         client.tcp.set_receive_window(client.input_room());
         client.read_waits = client.read_waits.filter(|until| *until > now);
-        let paced_until = match client.credit(now) {
-            Credit::Now(_) if client.read_waits.is_none() => {
+        let paced_until = match client.permission(now) {
+            Permission::Now if client.read_waits.is_none() => {
                 self.readers.push(index);
                 None
             }
-            Credit::From(at) => Some(at),
-            Credit::Now(_) | Credit::Nothing => None,
+            Permission::From(at) => Some(at),
+            Permission::Now | Permission::Nothing => None,
         };
         if client.wants_transmit() {
             self.writers.push(index);
@@ -382,8 +383,7 @@ impl Conductor {
         }
         observing::record_state(&mut self.trace, now, client);
         self.idle.set(now, index, client.is_idle());
-        let deadline = client.deadline(&self.config).into_iter().chain(paced_until);
-        match deadline.min() {
+        match earlier(client.deadline(&self.config), paced_until) {
             Some(deadline) => self.timers.set(index, deadline.max(now)),
             None => self.timers.clear(index),
         }

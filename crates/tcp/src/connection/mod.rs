@@ -4,7 +4,8 @@
 //!
 //! 1. [`Connection::handle_segment`], [`Connection::handle_timeout`]: input.
 //! 2. [`Connection::append`], [`Connection::finish`]: the session sets the length of its stream.
-//! 3. [`Connection::credit`]: which bytes may be sent, and from when. [`Connection::claim`] turns a
+//! 3. [`Connection::permission`]: whether bytes may be sent, and from when. [`Connection::credit`] also
+//!    says which; that costs more. [`Connection::claim`] turns a
 //!    demand into a [`Claim`], the session fetches its bytes, and [`Connection::admit`] returns the part
 //!    that must still be sent.
 //! 4. [`Connection::framing`] says how a frame is cut, [`Connection::segment`] returns the header;
@@ -49,7 +50,7 @@ pub use closing::State;
 use ecn::EcnState;
 use info::Account;
 pub use info::{CongestionState, ConnectionInfo, Limit};
-pub use output::{Admitted, Claim, Control, Credit, Demand, Framing};
+pub use output::{Admitted, Claim, Control, Credit, Demand, Framing, Permission};
 pub use path::{PATH_REPORT_INTERVAL, PathEvents};
 use path::{PathState, SegmentSizes};
 pub use probing::{

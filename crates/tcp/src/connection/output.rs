@@ -29,6 +29,33 @@ pub enum Credit {
     Now(Demand),
 }
 
+/// Whether the peer's window, congestion control and pacing permit anything: a [`Credit`] without its
+/// bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Permission {
+    /// As [`Credit::Nothing`].
+    Nothing,
+    /// As [`Credit::From`].
+    From(Instant),
+    /// As [`Credit::Now`].
+    Now,
+}
+
+/// What the windows permit, however much of it pacing permits at once.
+struct Windowed {
+    /// The first lost bytes, else the next new ones.
+    run: StreamRange,
+    is_retransmission: bool,
+    /// Room in the congestion window, bytes.
+    credit_bytes: u64,
+    outstanding_bytes: u64,
+    /// The congestion window, bytes.
+    window_bytes: u64,
+    /// A tail loss probe.
+    is_probe: bool,
+}
+
 /// Bytes that may be sent now. [`Connection::claim`] takes them, once.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use]
@@ -165,33 +192,47 @@ impl Connection {
     /// Which bytes may be sent, and when. This changes no state; [`Connection::claim`] takes the
     /// bytes.
     pub fn credit(&self, now: Instant) -> Credit {
-        let Some(demand) = self.demand(now) else {
+        let Some(windowed) = self.windowed() else {
             return Credit::Nothing;
         };
-        // A tail loss probe replaces a timeout, and the pacing rate is no reason to wait for that.
-        let is_probe = self.is_tail_probe_due();
-        match self.pacer.waits_until(now) {
-            Some(until) if !is_probe => Credit::From(until),
-            _ => Credit::Now(demand),
+        match self.paced_until(now, &windowed) {
+            Some(until) => Credit::From(until),
+            None => Credit::Now(self.demand(now, &windowed)),
         }
     }
 
-    /// The bytes that the windows permit, one quantum at most.
-    fn demand(&self, now: Instant) -> Option<Demand> {
-        let outstanding = self.outstanding_bytes();
-        let segment = u64::from(self.sizes.current);
-        let window = self.congestion_window();
-        let mut credit = (window + self.limited_transmit_bytes()).saturating_sub(outstanding);
+    /// Whether [`Connection::credit`] has bytes, and when: for callers that do not claim them at once.
+    /// It does not compute the pacing rate.
+    pub fn permission(&self, now: Instant) -> Permission {
+        let Some(windowed) = self.windowed() else {
+            return Permission::Nothing;
+        };
+        match self.paced_until(now, &windowed) {
+            Some(until) => Permission::From(until),
+            None => Permission::Now,
+        }
+    }
+
+    /// When pacing permits it; `None`: now. A tail loss probe replaces a timeout, and the pacing rate is
+    /// no reason to wait for that.
+    fn paced_until(&self, now: Instant, windowed: &Windowed) -> Option<Instant> {
+        let until = self.pacer.waits_until(now);
+        until.filter(|_| !windowed.is_probe)
+    }
+
+    /// The bytes that the windows permit; `None` if there are none. A quantum of pacing is a segment at
+    /// least, so it never makes some bytes none.
+    fn windowed(&self) -> Option<Windowed> {
+        let outstanding_bytes = self.outstanding_bytes();
+        let window_bytes = self.congestion_window();
+        let mut credit_bytes =
+            (window_bytes + self.limited_transmit_bytes()).saturating_sub(outstanding_bytes);
         let is_probe = self.is_tail_probe_due();
-        if outstanding == 0 || is_probe {
+        if outstanding_bytes == 0 || is_probe {
             // With nothing outstanding one segment may always be sent, because otherwise no ACK
             // would ever arrive. A tail loss probe may exceed the window by its one segment.
-            credit = credit.max(segment);
+            credit_bytes = credit_bytes.max(u64::from(self.sizes.current));
         }
-        let quantum_bytes = self
-            .pacer
-            .quantum_bytes(now, self.pacing_rate(), window, segment);
-        let credit = credit.min(quantum_bytes);
         let (run, is_retransmission) = match (self.frto_new_data(), self.first_lost()) {
             (Some(forward), _) => (forward, false),
             (None, Some(lost)) => (lost, true),
@@ -200,20 +241,39 @@ impl Connection {
         if !(is_retransmission || self.flight.has_room()) {
             return None;
         }
-        let whole = is_retransmission || run.end == self.send.end;
-        let bytes = self.sendable_bytes(run.bytes(), credit, whole);
-        if bytes == 0 {
-            return None;
-        }
-        let range = StreamRange::new(run.start, run.start + bytes);
-        let window_bytes = window.min(self.send.window());
-        Some(Demand {
-            range,
+        let windowed = Windowed {
+            run,
             is_retransmission,
-            outstanding_bytes: if is_probe { 0 } else { outstanding },
+            credit_bytes,
+            outstanding_bytes,
             window_bytes,
+            is_probe,
+        };
+        (self.sendable_bytes(&windowed, u64::MAX) > 0).then_some(windowed)
+    }
+
+    /// Of what the windows permit, one quantum at most.
+    fn demand(&self, now: Instant, windowed: &Windowed) -> Demand {
+        let Windowed {
+            run,
+            is_retransmission,
+            outstanding_bytes,
+            window_bytes,
+            is_probe,
+            ..
+        } = *windowed;
+        let segment = u64::from(self.sizes.current);
+        let rate = self.pacing_rate();
+        let quantum_bytes = self.pacer.quantum_bytes(now, rate, window_bytes, segment);
+        let bytes = self.sendable_bytes(windowed, quantum_bytes);
+        debug_assert!(bytes > 0, "a quantum is a segment at least");
+        Demand {
+            range: StreamRange::new(run.start, run.start + bytes),
+            is_retransmission,
+            outstanding_bytes: if is_probe { 0 } else { outstanding_bytes },
+            window_bytes: window_bytes.min(self.send.window()),
             quantum_bytes,
-        })
+        }
     }
 
     /// Limited transmit (RFC 3042): the first two duplicate ACKs each permit a segment beyond cwnd, so
@@ -249,10 +309,13 @@ impl Connection {
         (lost.start < end).then(|| StreamRange::new(lost.start, end))
     }
 
-    /// How much of a run of `bytes` may be sent on `credit`: full segments only, except at the end
-    /// of a `whole` run.
-    fn sendable_bytes(&self, bytes: u64, credit: u64, whole: bool) -> u64 {
-        if whole && bytes <= credit {
+    /// How much of that may be sent, `bytes_max` at most: full segments only, except at the end of what
+    /// is lost or queued.
+    fn sendable_bytes(&self, windowed: &Windowed, bytes_max: u64) -> u64 {
+        let (run, bytes) = (windowed.run, windowed.run.bytes());
+        let credit = windowed.credit_bytes.min(bytes_max);
+        let is_whole = windowed.is_retransmission || run.end == self.send.end;
+        if is_whole && bytes <= credit {
             return bytes;
         }
         let segment = u64::from(self.sizes.current);

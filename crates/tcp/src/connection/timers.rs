@@ -1,7 +1,7 @@
 //! The timers of one connection: retransmission (RFC 6298), tail loss probe (RFC 8985 s7), zero
 //! window (RFC 9293 s3.8.6.1), delayed ACK, keep-alive (RFC 9293 s3.8.4), orphans, FIN-WAIT-2.
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, earlier};
 
 use super::window_use::WindowUse;
 use super::{Connection, State};
@@ -75,17 +75,11 @@ impl Connection {
             Acknowledgment::By(deadline) => Some(deadline),
             Acknowledgment::None | Acknowledgment::Now => None,
         };
-        [
-            self.retransmit.map(|(_, deadline)| deadline),
-            self.reordering,
-            delayed,
-            self.keep_alive_deadline(),
-            self.orphan_deadline(),
-            self.fin_wait_2_deadline(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let retransmit = self.retransmit.map(|(_, deadline)| deadline);
+        // One after the other: an array of them would be written to memory and read again.
+        let of_data = earlier(earlier(retransmit, self.reordering), delayed);
+        let of_peer = earlier(self.keep_alive_deadline(), self.orphan_deadline());
+        earlier(earlier(of_data, of_peer), self.fin_wait_2_deadline())
     }
 
     /// Fires every timer due at `now`.
