@@ -45,7 +45,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use mapping::Mapping;
 pub use mapping::PageKind;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_beginning};
 
 /// Payload starts, and slots, are aligned to this: no disk asks for more than a 4 KiB block in
 /// `O_DIRECT`, and it is the size of an ordinary page.

@@ -46,10 +46,11 @@ impl<T> Slab<T> {
         self.places.get_mut(index as usize)?.as_mut()
     }
 
-    /// Asks the processor for an entry that will be needed soon ([`memory::prefetch`]).
-    pub(crate) fn prefetch(&self, index: u32) {
+    /// Asks the processor for the first `bytes` of an entry that will be needed soon
+    /// ([`memory::prefetch`]).
+    pub(crate) fn prefetch(&self, index: u32, bytes: usize) {
         if let Some(place) = self.places.get(index as usize) {
-            memory::prefetch(place);
+            memory::prefetch_beginning(place, bytes);
         }
     }
 

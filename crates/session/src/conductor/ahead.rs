@@ -97,7 +97,7 @@ impl Acknowledgments {
             _ => None,
         };
         if let Some(index) = from_last(2 * STEP).and_then(found) {
-            clients.prefetch(index);
+            clients.prefetch(index, Client::FREQUENT_BYTES);
         }
         if let Some(client) =
             (from_last(3 * STEP).and_then(found)).and_then(|index| clients.entry(index))
@@ -125,14 +125,14 @@ pub(super) fn prefetch_turns(queue: &RunQueue, clients: &Slab<Client>) {
 /// A timer has fired: asks for the clients whose timers most likely fire next.
 pub(super) fn prefetch_timers(timers: &TimerQueue, clients: &Slab<Client>) {
     for key in timers.first_keys() {
-        clients.prefetch(key);
+        clients.prefetch(key, Client::FREQUENT_BYTES);
     }
 }
 
 /// `far` will be needed in two steps, `near` in one.
 fn prefetch(clients: &Slab<Client>, far: Option<u32>, near: Option<u32>) {
     if let Some(index) = far {
-        clients.prefetch(index);
+        clients.prefetch(index, Client::FREQUENT_BYTES);
     }
     if let Some(client) = near.and_then(|index| clients.entry(index)) {
         client.prefetch_queues();

@@ -3,6 +3,8 @@
 
 use core::net::SocketAddr;
 
+use std::sync::Arc;
+
 use clock::{Duration, Instant};
 use memory::Arena;
 use tcp::listener::{is_connection_request, reset_for};
@@ -291,7 +293,12 @@ impl Conductor {
             self.evict(now, arena, idlest);
         }
         let segment = &received.segment;
-        let connection = Connection::new(self.config.tcp, &entry.half_open, now, segment.window);
+        let connection = Connection::new(
+            Arc::clone(&self.tcp_config),
+            &entry.half_open,
+            now,
+            segment.window,
+        );
         let uses_ecn = connection.uses_ecn();
         self.next_serial = self.next_serial.wrapping_add(1);
         let mut client = Client::new(

@@ -20,6 +20,7 @@ mod transmit;
 use core::net::IpAddr;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use clock::{Instant, earlier};
 use memory::Arena;
@@ -41,7 +42,7 @@ use crate::run_queue::RunQueue;
 use crate::slab::Slab;
 use crate::sources::Sources;
 use crate::warning::PendingWarnings;
-use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TlsToken, Warning};
+use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TcpConfig, TlsToken, Warning};
 use ahead::Acknowledgments;
 
 #[cfg(doc)]
@@ -86,6 +87,8 @@ struct Received<'a> {
 #[derive(Debug)]
 pub struct Conductor {
     config: Config,
+    /// [`Config::tcp`], shared by all connections.
+    tcp_config: Arc<TcpConfig>,
     /// The wall clock, Unix seconds: for `Date`, and for nothing else here.
     unix_seconds: u64,
     listener: Listener,
@@ -166,6 +169,7 @@ impl Conductor {
         let (clients, half_opens) = (config.connections_max, HALF_OPEN_MAX as usize);
         let (table_key, listener_key) = split_seed(config.seed);
         let mut conductor = Self {
+            tcp_config: Arc::new(config.tcp),
             unix_seconds: config.unix_seconds_at_start,
             listener: Listener::new(listener_key),
             cookies: SynCookies::new(listener_key),

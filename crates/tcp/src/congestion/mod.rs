@@ -206,7 +206,11 @@ pub trait Controller {
 }
 
 /// The controller of a connection: of the algorithm that its configuration names.
+///
+/// Its discriminant is beside the windows, which most turns need with it: the compiler would put it into
+/// a field that few do.
 #[derive(Clone, Debug)]
+#[repr(u8)]
 pub enum Congestion {
     /// RFC 9438.
     Cubic(Cubic),

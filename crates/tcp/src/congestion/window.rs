@@ -13,11 +13,14 @@ use crate::pacing::PacingRate;
 
 /// The two windows of one connection. Every change of cwnd passes through here, so its bounds hold
 /// whatever an algorithm computes.
+///
+/// The order of the fields is that of how often they are needed; the compiler would change it.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct Window {
-    segment_bytes: u64,
     bytes: u64,
     threshold: u64,
+    segment_bytes: u64,
     /// The initial slow start.
     hystart: HyStart,
     pub(super) canary: Canary,

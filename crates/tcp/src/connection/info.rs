@@ -1,8 +1,8 @@
 //! What a connection is doing, for people: the terms of Linux's `tcp_info` where they fit.
 //!
 //! Nearly everything is computed from the state when it is asked for. Kept for this alone are
-//! [`Account`]: two counters that only a retransmission changes, and the times that each [`Limit`]
-//! took, which change when the limit does.
+//! [`Account`] and [`Totals`]: two counters that only a retransmission changes, and the times that each
+//! [`Limit`] took, which change when the limit does.
 //!
 //! Refused: a history, and rates. Who asks twice divides the difference by the time between.
 
@@ -179,16 +179,20 @@ pub struct ConnectionInfo {
     pub since_progress: Duration,
 }
 
-/// What is kept for [`ConnectionInfo`] alone. It is cold: of an ACK that changes no limit only
-/// `limit` and `limited_since` are touched.
+/// What is kept for [`ConnectionInfo`] alone, and every turn asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Account {
     limit: Limit,
     limited_since: Instant,
+    retransmitted_bytes: u64,
+}
+
+/// What is kept for [`ConnectionInfo`] alone. A turn that changes no limit does not touch it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Totals {
+    established_at: Instant,
     /// Nanoseconds that each limit took, the one in force not counted.
     limit_nanos: [u64; Limit::COUNT],
-    established_at: Instant,
-    retransmitted_bytes: u64,
     retransmitted_segments: u64,
 }
 
@@ -198,34 +202,19 @@ impl Account {
         Self {
             limit: Limit::NothingToSend,
             limited_since: now,
-            limit_nanos: [0; Limit::COUNT],
-            established_at: now,
             retransmitted_bytes: 0,
+        }
+    }
+}
+
+impl Totals {
+    /// A connection is established.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            established_at: now,
+            limit_nanos: [0; Limit::COUNT],
             retransmitted_segments: 0,
         }
-    }
-
-    /// A segment was sent again.
-    pub(super) const fn on_retransmitted(&mut self, bytes: u64) {
-        self.retransmitted_bytes += bytes;
-        self.retransmitted_segments += 1;
-    }
-
-    /// From now on this is the limit.
-    fn set_limit(&mut self, now: Instant, limit: Limit) {
-        if limit != self.limit {
-            self.limit_nanos[self.limit as usize] +=
-                now.as_nanos().saturating_sub(self.limited_since.as_nanos());
-            self.limit = limit;
-            self.limited_since = now;
-        }
-    }
-
-    /// Time of each limit until `now`.
-    fn limit_times(&self, now: Instant) -> [Duration; Limit::COUNT] {
-        let mut times = self.limit_nanos.map(Duration::from_nanos);
-        times[self.limit as usize] += now.since(self.limited_since);
-        times
     }
 }
 
@@ -233,19 +222,13 @@ impl Connection {
     /// What the connection is doing. It costs as much as an ACK, and changes nothing.
     #[must_use]
     pub fn info(&self, now: Instant) -> ConnectionInfo {
-        let Account {
-            established_at,
-            retransmitted_bytes,
-            retransmitted_segments,
-            ..
-        } = self.account;
         let threshold = self.congestion.threshold();
         ConnectionInfo {
             state: self.state,
             congestion_control: self.config.congestion,
             congestion_state: self.congestion_state(),
             limit: self.limit(now),
-            limit_times: self.account.limit_times(now),
+            limit_times: self.limit_times(now),
             has_sack: self.sack_permitted,
             has_timestamps: self.receive.timestamps.is_some(),
             segment_bytes: self.sizes.current,
@@ -272,9 +255,9 @@ impl Connection {
             unsent_bytes: self.send.unclaimed_bytes(),
             acknowledged_bytes: self.send.una.0,
             sent_bytes: self.send.nxt.0,
-            retransmitted_bytes,
-            retransmitted_segments,
-            since_established: now.since(established_at),
+            retransmitted_bytes: self.account.retransmitted_bytes,
+            retransmitted_segments: self.totals.retransmitted_segments,
+            since_established: now.since(self.totals.established_at),
             since_sent: now.since(self.sent_at),
             since_received: now.since(self.last_received_at),
             since_progress: now.since(self.progress_at),
@@ -285,7 +268,30 @@ impl Connection {
     /// now.
     pub fn count_limit(&mut self, now: Instant) {
         let limit = self.limit(now);
-        self.account.set_limit(now, limit);
+        let Account {
+            limit: before,
+            limited_since: since,
+            ..
+        } = self.account;
+        if limit != before {
+            let nanos = now.as_nanos().saturating_sub(since.as_nanos());
+            self.totals.limit_nanos[before as usize] += nanos;
+            self.account.limit = limit;
+            self.account.limited_since = now;
+        }
+    }
+
+    /// A segment was sent again.
+    pub(super) const fn count_retransmitted(&mut self, bytes: u64) {
+        self.account.retransmitted_bytes += bytes;
+        self.totals.retransmitted_segments += 1;
+    }
+
+    /// Time of each limit until `now`.
+    fn limit_times(&self, now: Instant) -> [Duration; Limit::COUNT] {
+        let mut times = self.totals.limit_nanos.map(Duration::from_nanos);
+        times[self.account.limit as usize] += now.since(self.account.limited_since);
+        times
     }
 
     /// Bytes sent more than once.

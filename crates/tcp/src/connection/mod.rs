@@ -30,6 +30,9 @@ mod timers;
 mod undo;
 mod window_use;
 
+use core::mem::offset_of;
+use std::sync::Arc;
+
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpOptions};
 
@@ -48,7 +51,7 @@ use crate::table::FourTuple;
 
 pub use closing::State;
 use ecn::EcnState;
-use info::Account;
+use info::{Account, Totals};
 pub use info::{CongestionState, ConnectionInfo, Limit};
 pub use output::{Admitted, Claim, Control, Credit, Demand, Framing, Permission};
 pub use path::{PATH_REPORT_INTERVAL, PathEvents};
@@ -120,84 +123,103 @@ impl Default for Config {
 }
 
 /// A synchronised connection. It knows sequence space only; no byte of payload is in it.
+///
+/// Thousands of connections are in no cache when their turn comes, so the fields are in the order of how
+/// often they are needed, which the compiler would change: first those of every turn, then those of an
+/// ACK or a segment, last those of losses, probes and reports.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Connection {
-    config: Config,
-    tuple: FourTuple,
-    state: State,
     send: SendState,
-    receive: ReceiveState,
     flight: Flight,
-    rtt: RttEstimator,
-    congestion: Congestion,
-    /// Samples of the delivery rate, if the controller needs them.
-    delivery_rate: Option<Box<DeliveryRate>>,
     pacer: Pacer,
-    rack: Rack,
-    /// SND.NXT when the last round trip of RTT samples ended.
-    rtt_round_end: StreamOffset,
-    recovery: RecoveryState,
-    /// Payload of packets.
-    sizes: SegmentSizes,
-    /// Marks and their echoes; `None`: the handshake did not agree on ECN.
-    ecn: Option<EcnState>,
-    /// Both sides agreed on SACK (RFC 2018 s2).
-    sack_permitted: bool,
-    /// Duplicate ACKs in a row, for peers without SACK.
-    duplicate_acks: u32,
-    /// SND.NXT when a loss was last detected (RFC 6582 s3.2: "recover", plus one); for peers without
-    /// SACK.
-    recover: Option<StreamOffset>,
-    /// How much of the congestion window was in use.
-    window_use: WindowUse,
-    /// The last retransmission timeout, while it may turn out to be spurious.
-    timeout_record: Option<TimeoutRecord>,
-    /// Reductions for a loss that may turn out to be needless, oldest first.
-    loss_records: Vec<LossRecord>,
     /// The one of retransmission timeout, tail loss probe and zero-window probe that is running.
     retransmit: Option<(TimerKind, Instant)>,
     /// RACK's reordering timer.
     reordering: Option<Instant>,
     /// Whether an ACK must be sent.
     acknowledgment: Acknowledgment,
-    /// The tail loss probe under way.
-    tail_probe: Option<TailProbe>,
+    state: State,
+    /// Payload of packets.
+    sizes: SegmentSizes,
+    /// Both sides agreed on SACK (RFC 2018 s2).
+    sack_permitted: bool,
     /// A probe segment must be sent (keep-alive or zero window).
     probe_due: bool,
     /// The override timer of sender SWS avoidance fired: a small segment must be sent
     /// (RFC 9293 s3.8.6.2.1).
     sws_override_due: bool,
+    /// Duplicate ACKs in a row, for peers without SACK.
+    duplicate_acks: u32,
     /// Timeouts in a row without new data acknowledged.
     timeouts: u32,
     /// Unanswered probes in a row.
     probes: u32,
-    /// When the last probe was sent.
-    probed_at: Instant,
     /// How often the interval of zero-window probes was doubled (RFC 9293 s3.8.6.1).
     window_probes_backoff: u32,
+    /// When SND.UNA last moved, or data was first queued after an idle time.
+    progress_at: Instant,
+    /// Of all connections. Counted atomically, so that a connection can move to another thread.
+    config: Arc<Config>,
+    /// Samples of the delivery rate, if the controller needs them.
+    delivery_rate: Option<Box<DeliveryRate>>,
+    /// What is known of the path's MTU; `None`: peer and link alone limit the size of packets.
+    path: Option<Box<PathState>>,
+    /// What is kept for [`Connection::info`] alone, and changes often.
+    account: Account,
+    /// The tail loss probe under way.
+    tail_probe: Option<TailProbe>,
+    recovery: RecoveryState,
+    congestion: Congestion,
+    rtt: RttEstimator,
+    /// SND.NXT when the last round trip of RTT samples ended.
+    rtt_round_end: StreamOffset,
+    receive: ReceiveState,
     /// When an acceptable segment last arrived.
     last_received_at: Instant,
     /// When data was last sent.
     sent_at: Instant,
+    /// How much of the congestion window was in use.
+    window_use: WindowUse,
+    rack: Rack,
+    /// Marks and their echoes; `None`: the handshake did not agree on ECN.
+    ecn: Option<EcnState>,
+    /// Reductions for a loss that may turn out to be needless, oldest first.
+    loss_records: Vec<LossRecord>,
+    tuple: FourTuple,
+    /// What is kept for [`Connection::info`] alone, and changes seldom. With it begins what few turns
+    /// need.
+    totals: Totals,
+    /// SND.NXT when a loss was last detected (RFC 6582 s3.2: "recover", plus one); for peers without
+    /// SACK.
+    recover: Option<StreamOffset>,
+    /// The last retransmission timeout, while it may turn out to be spurious.
+    timeout_record: Option<TimeoutRecord>,
+    /// When the last probe was sent.
+    probed_at: Instant,
     /// When our FIN was first sent; not valid before.
     fin_sent_at: Instant,
-    /// When SND.UNA last moved, or data was first queued after an idle time.
-    progress_at: Instant,
-    /// What is known of the path's MTU; `None`: peer and link alone limit the size of packets.
-    path: Option<Box<PathState>>,
     /// When the last challenge ACK was sent (RFC 5961 s7).
     challenged_at: Option<Instant>,
-    /// What is kept for [`Connection::info`] alone.
-    account: Account,
 }
 
 /// Each connection that may ever be open takes this from start on.
-const _: () = assert!(size_of::<Connection>() <= 1280, "20 cache lines");
+const _: () = assert!(size_of::<Connection>() <= 1152, "18 cache lines");
 
 impl Connection {
+    /// Bytes at its beginning that segments, claims and timers need without losses: what is worth to be
+    /// asked for before its turn ([`Connection::first_in_flight`]).
+    pub const FREQUENT_BYTES: usize = offset_of!(Self, totals);
+
     /// The handshake is complete: `half_open` was acknowledged by a segment with this raw window.
     #[must_use]
-    pub fn new(config: Config, half_open: &HalfOpen, now: Instant, raw_window: u16) -> Self {
+    pub fn new(
+        config: impl Into<Arc<Config>>,
+        half_open: &HalfOpen,
+        now: Instant,
+        raw_window: u16,
+    ) -> Self {
+        let config = config.into();
         let timestamps = half_open.timestamps();
         let window = u64::from(raw_window) << half_open.peer_window_shift();
         let irs_next = half_open.receive_next();
@@ -265,6 +287,7 @@ impl Connection {
             path: None,
             challenged_at: None,
             account: Account::new(now),
+            totals: Totals::new(now),
         }
     }
 

@@ -532,7 +532,7 @@ impl Connection {
             self.flight.on_retransmitted(now, range);
             self.record_resend(now);
             self.record_resent_bytes(range);
-            self.account.on_retransmitted(range.bytes());
+            self.count_retransmitted(range.bytes());
         }
         self.sample_sent(now, since, in_flight_before);
         self.sent_at = now;

@@ -100,8 +100,10 @@ impl Connection {
         if self.config.canary.is(Fault::TimeoutNotUndone) {
             return false;
         }
-        let (Some(record), RecoveryState::Loss { high }) = (self.timeout_record, self.recovery)
-        else {
+        let RecoveryState::Loss { high } = self.recovery else {
+            return false;
+        };
+        let Some(record) = self.timeout_record else {
             return false;
         };
         let verdict = self.classify_timeout(&record, ack, high, delivery, is_duplicate);
@@ -176,6 +178,11 @@ impl Connection {
     /// The new data of F-RTO, sent instead of retransmissions; an empty run while it is outstanding.
     /// `None`: retransmission continues.
     pub(super) fn frto_new_data(&self) -> Option<StreamRange> {
+        // There is a record during the recovery of a timeout only. The state is asked first: it is near
+        // what every turn needs.
+        if !matches!(self.recovery, RecoveryState::Loss { .. }) {
+            return None;
+        }
         let DetectionStep::SecondAck { limit } = self.timeout_record?.step else {
             return None;
         };

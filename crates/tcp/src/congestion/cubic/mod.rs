@@ -19,6 +19,7 @@ const EPOCH_MILLIS_MAX: u64 = 1 << 20;
 
 /// The congestion window of one connection.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Cubic {
     window: Window,
     /// W_max: the window just before the last reduction, bytes.
