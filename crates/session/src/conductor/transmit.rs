@@ -110,6 +110,8 @@ impl Sender<'_, '_> {
             }
         }
         if client.fetches.is_empty() {
+            // The next fetch begins the queue's memory again, and not lines that are in no cache.
+            client.fetches.clear();
             client.tcp.void_claims();
         }
         while let Some(control) = client.tcp.control() {

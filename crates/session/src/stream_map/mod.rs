@@ -329,6 +329,10 @@ impl StreamMap {
         {
             records.release(up_to.since(span.start));
         }
+        if self.spans.is_empty() {
+            // The next run begins the queue's memory again, and not lines that are in no cache.
+            self.spans.clear();
+        }
         self.drop_dead_text();
     }
 

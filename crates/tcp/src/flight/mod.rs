@@ -194,6 +194,10 @@ impl Flight {
             }
             self.entries.pop_front();
         }
+        if self.entries.is_empty() {
+            // The next entry begins the queue's memory again, and not a line that is in no cache.
+            self.entries.clear();
+        }
     }
 
     /// A SACK block arrived. Calls `delivered` for each entry newly known to have arrived.
