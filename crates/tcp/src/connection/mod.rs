@@ -18,6 +18,7 @@
 //! `now` never decreases between calls. If the link is full, step 4 comes later.
 
 mod closing;
+mod credit;
 mod ecn;
 mod info;
 mod input;
@@ -50,10 +51,11 @@ use crate::stream::StreamOffset;
 use crate::table::FourTuple;
 
 pub use closing::State;
+pub use credit::{Credit, Demand, Permission};
 use ecn::EcnState;
 use info::{Account, Totals};
 pub use info::{CongestionState, ConnectionInfo, Limit};
-pub use output::{Admitted, Claim, Control, Credit, Demand, Framing, Permission};
+pub use output::{Admitted, Claim, Control, Framing};
 pub use path::{PATH_REPORT_INTERVAL, PathEvents};
 use path::{PathState, SegmentSizes};
 pub use probing::{

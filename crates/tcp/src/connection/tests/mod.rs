@@ -34,7 +34,7 @@ mod window_probe;
 use clock::{Duration, Instant};
 use wire::{Ecn, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use super::{Admitted, Claim, Config, Connection, Control, Credit, Demand, Framing};
+use super::{Admitted, Claim, Config, Connection, Control, Credit, Demand, Framing, Permission};
 use crate::flight::SegmentState;
 use crate::half_open::{ECN_SETUP, HalfOpen, Offer};
 use crate::stream::{StreamOffset, StreamRange};
@@ -389,7 +389,7 @@ impl Driver {
 
     /// What may be sent now.
     fn demand(&self) -> Option<Demand> {
-        match self.connection.credit(self.now) {
+        match credit(&self.connection, self.now) {
             Credit::Now(demand) => Some(demand),
             Credit::Nothing | Credit::From(_) => None,
         }
@@ -513,6 +513,21 @@ fn peer_stamp(now: Instant) -> Timestamps {
         value: u32::try_from(now.as_millis()).unwrap().wrapping_add(5000),
         echo: 0,
     }
+}
+
+/// What may be sent, and [`Connection::permission`] agrees.
+fn credit(connection: &Connection, now: Instant) -> Credit {
+    let credit = connection.credit(now);
+    let permission = match &credit {
+        Credit::Nothing => Permission::Nothing,
+        Credit::From(at) => Permission::From(*at),
+        Credit::Now(demand) => {
+            assert!(!demand.range.is_empty(), "a demand has bytes");
+            Permission::Now
+        }
+    };
+    assert_eq!(connection.permission(now), permission);
+    credit
 }
 
 /// The log covers SND.UNA..SND.NXT without a gap or an overlap, and its sums agree with it.

@@ -2,7 +2,9 @@
 
 use clock::Instant;
 
-use super::{Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, just_before, millis};
+use super::{
+    Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, credit, just_before, millis,
+};
 use crate::connection::{Claim, Credit};
 use crate::pacing::PacingRate;
 use crate::verdict::Outcome;
@@ -27,7 +29,7 @@ fn paced() -> Driver {
 
 /// The time from which more may be claimed.
 fn from(driver: &Driver) -> Option<Instant> {
-    match driver.connection.credit(driver.now) {
+    match credit(&driver.connection, driver.now) {
         Credit::From(at) => Some(at),
         Credit::Nothing | Credit::Now(_) => None,
     }

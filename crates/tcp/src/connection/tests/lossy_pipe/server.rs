@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use clock::{Duration, Instant};
 use wire::{Ecn, TcpFlags};
 
-use super::super::{ISS, OFFER, Peer, check_log, range, syn, tuple};
+use super::super::{ISS, OFFER, Peer, check_log, credit, range, syn, tuple};
 use super::{Case, Packet, Pipe, START, millis};
 use crate::connection::{Admitted, Claim, Config, Connection, Control, Credit};
 use crate::half_open::HalfOpen;
@@ -127,7 +127,7 @@ impl Server {
     }
 
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        let paced = match self.connection.credit(now) {
+        let paced = match credit(&self.connection, now) {
             Credit::From(at) if self.takes_claims() => Some(at),
             _ => None,
         };
@@ -145,7 +145,7 @@ impl Server {
 
     fn claim(&mut self, pipe: &mut Pipe) {
         while self.takes_claims() {
-            let Credit::Now(demand) = self.connection.credit(pipe.now) else {
+            let Credit::Now(demand) = credit(&self.connection, pipe.now) else {
                 return;
             };
             let (start, most) = (demand.range.start.0, demand.range.bytes());

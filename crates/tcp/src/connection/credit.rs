@@ -1,0 +1,224 @@
+//! What may be sent, and when: by the peer's window, congestion control and pacing.
+//!
+//! Nothing here changes a connection. [`Connection::claim`] takes what is demanded.
+
+use clock::Instant;
+
+use super::Connection;
+use crate::congestion::Controller as _;
+use crate::pacing::PacingRate;
+use crate::recovery::DUPLICATE_THRESHOLD;
+use crate::stream::StreamRange;
+
+/// Least size of a demand while more is queued than the peer's window admits, unless a segment is
+/// smaller. Each demand costs a read of at least 4 KiB, or of whole TLS records that are sealed
+/// again, so a peer that opens its window by two bytes an ACK would make us read thousands of times
+/// what we send. A receiver whose whole window is smaller is served when the override timer fires.
+pub(super) const SMALL_DEMAND_BYTES: u64 = 536;
+
+/// What the peer's window, congestion control and pacing permit.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Credit {
+    /// Nothing may be sent until something arrives or a timer fires.
+    Nothing,
+    /// Something may be sent from this time on; pacing forbids it before.
+    From(Instant),
+    /// These bytes may be sent now.
+    Now(Demand),
+}
+
+/// Whether the peer's window, congestion control and pacing permit anything: a [`Credit`] without its
+/// bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Permission {
+    /// As [`Credit::Nothing`].
+    Nothing,
+    /// As [`Credit::From`].
+    From(Instant),
+    /// As [`Credit::Now`].
+    Now,
+}
+
+/// What the windows permit, however much of it pacing permits at once.
+struct Windowed {
+    /// The first lost bytes, else the next new ones.
+    run: StreamRange,
+    is_retransmission: bool,
+    /// Room in the congestion window, bytes.
+    credit_bytes: u64,
+    outstanding_bytes: u64,
+    /// The congestion window, bytes.
+    window_bytes: u64,
+    /// A tail loss probe.
+    is_probe: bool,
+}
+
+/// Bytes that may be sent now. [`Connection::claim`] takes them, once.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Demand {
+    /// The bytes: the first lost ones, else the next new ones.
+    pub range: StreamRange,
+    /// The bytes were sent before and are considered lost.
+    pub is_retransmission: bool,
+    /// Bytes in the network or being fetched. If there are some, an ACK or a completion will
+    /// follow, and a demand too small for an efficient read can wait for it. Zero for a tail loss
+    /// probe, which is sent because no ACK comes.
+    pub outstanding_bytes: u64,
+    /// The lesser of the congestion window and the peer's window, bytes.
+    pub window_bytes: u64,
+    /// Most bytes of one demand, by pacing: waiting brings no larger one. `u64::MAX` without pacing.
+    pub quantum_bytes: u64,
+}
+
+impl Connection {
+    /// Which bytes may be sent, and when. This changes no state; [`Connection::claim`] takes the
+    /// bytes.
+    pub fn credit(&self, now: Instant) -> Credit {
+        let Some(windowed) = self.windowed() else {
+            return Credit::Nothing;
+        };
+        match self.paced_until(now, &windowed) {
+            Some(until) => Credit::From(until),
+            None => Credit::Now(self.demand(now, &windowed)),
+        }
+    }
+
+    /// Whether [`Connection::credit`] has bytes, and when: for callers that do not claim them at once.
+    /// It does not compute the pacing rate.
+    pub fn permission(&self, now: Instant) -> Permission {
+        let Some(windowed) = self.windowed() else {
+            return Permission::Nothing;
+        };
+        match self.paced_until(now, &windowed) {
+            Some(until) => Permission::From(until),
+            None => Permission::Now,
+        }
+    }
+
+    /// When pacing permits it; `None`: now. A tail loss probe replaces a timeout, and the pacing rate is
+    /// no reason to wait for that.
+    fn paced_until(&self, now: Instant, windowed: &Windowed) -> Option<Instant> {
+        let until = self.pacer.waits_until(now);
+        until.filter(|_| !windowed.is_probe)
+    }
+
+    /// The bytes that the windows permit; `None` if there are none. A quantum of pacing is a segment at
+    /// least, so it never makes some bytes none.
+    fn windowed(&self) -> Option<Windowed> {
+        let outstanding_bytes = self.outstanding_bytes();
+        let window_bytes = self.congestion_window();
+        let mut credit_bytes =
+            (window_bytes + self.limited_transmit_bytes()).saturating_sub(outstanding_bytes);
+        let is_probe = self.is_tail_probe_due();
+        if outstanding_bytes == 0 || is_probe {
+            // With nothing outstanding one segment may always be sent, because otherwise no ACK
+            // would ever arrive. A tail loss probe may exceed the window by its one segment.
+            credit_bytes = credit_bytes.max(u64::from(self.sizes.current));
+        }
+        let (run, is_retransmission) = match (self.frto_new_data(), self.first_lost()) {
+            (Some(forward), _) => (forward, false),
+            (None, Some(lost)) => (lost, true),
+            (None, None) => (self.send.admitted(), false),
+        };
+        if !(is_retransmission || self.flight.has_room()) {
+            return None;
+        }
+        let windowed = Windowed {
+            run,
+            is_retransmission,
+            credit_bytes,
+            outstanding_bytes,
+            window_bytes,
+            is_probe,
+        };
+        (self.sendable_bytes(&windowed, u64::MAX) > 0).then_some(windowed)
+    }
+
+    /// Of what the windows permit, one quantum at most.
+    fn demand(&self, now: Instant, windowed: &Windowed) -> Demand {
+        let Windowed {
+            run,
+            is_retransmission,
+            outstanding_bytes,
+            window_bytes,
+            is_probe,
+            ..
+        } = *windowed;
+        let segment = u64::from(self.sizes.current);
+        let rate = self.pacing_rate();
+        let quantum_bytes = self.pacer.quantum_bytes(now, rate, window_bytes, segment);
+        let bytes = self.sendable_bytes(windowed, quantum_bytes);
+        debug_assert!(bytes > 0, "a quantum is a segment at least");
+        Demand {
+            range: StreamRange::new(run.start, run.start + bytes),
+            is_retransmission,
+            outstanding_bytes: if is_probe { 0 } else { outstanding_bytes },
+            window_bytes: window_bytes.min(self.send.window()),
+            quantum_bytes,
+        }
+    }
+
+    /// Limited transmit (RFC 3042): the first two duplicate ACKs each permit a segment beyond cwnd, so
+    /// that a small window brings the third. With SACK what was SACKed is not outstanding, which comes to
+    /// the same.
+    fn limited_transmit_bytes(&self) -> u64 {
+        if self.sack_permitted || !self.is_duplicate_meaningful() {
+            return 0;
+        }
+        let duplicates = self.duplicate_acks.min(DUPLICATE_THRESHOLD - 1);
+        u64::from(duplicates) * u64::from(self.sizes.current)
+    }
+
+    /// How fast the connection may send: by congestion control, once there is an RTT sample, and by
+    /// [`super::Config::rate_max`].
+    pub(super) fn pacing_rate(&self) -> PacingRate {
+        let rate = match self.rtt.smoothed() {
+            Some(rtt) if self.config.is_paced => self.congestion.pacing_rate(rtt),
+            _ => PacingRate::Unlimited,
+        };
+        rate.at_most(self.config.rate_max)
+    }
+
+    /// Whether the segment of a tail loss probe is to be claimed.
+    fn is_tail_probe_due(&self) -> bool {
+        self.tail_probe.is_some_and(|probe| probe.is_due)
+    }
+
+    /// The first run of lost bytes, without a lost FIN.
+    fn first_lost(&self) -> Option<StreamRange> {
+        let lost = self.flight.first_lost(u64::MAX)?;
+        let end = lost.end.min(self.send.end);
+        (lost.start < end).then(|| StreamRange::new(lost.start, end))
+    }
+
+    /// How much of that may be sent, `bytes_max` at most: full segments only, except at the end of what
+    /// is lost or queued.
+    fn sendable_bytes(&self, windowed: &Windowed, bytes_max: u64) -> u64 {
+        let (run, bytes) = (windowed.run, windowed.run.bytes());
+        let credit = windowed.credit_bytes.min(bytes_max);
+        let is_whole = windowed.is_retransmission || run.end == self.send.end;
+        if is_whole && bytes <= credit {
+            return bytes;
+        }
+        let segment = u64::from(self.sizes.current);
+        let bytes = bytes.min(credit);
+        if bytes >= segment {
+            bytes - bytes % segment
+        } else if self.is_silly_window(bytes) {
+            0
+        } else {
+            bytes
+        }
+    }
+
+    /// Sender SWS avoidance (RFC 9293 s3.8.6.2.1): less than a segment is sent only if it is all
+    /// that is queued, if it is at least half of the largest window the peer ever advertised and at
+    /// least [`SMALL_DEMAND_BYTES`], or if the override timer fired.
+    pub(super) fn is_silly_window(&self, bytes: u64) -> bool {
+        let half = (self.send.window_max().div_ceil(2)).max(SMALL_DEMAND_BYTES);
+        bytes < half.min(u64::from(self.sizes.current)) && !self.sws_override_due
+    }
+}
