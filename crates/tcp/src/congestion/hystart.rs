@@ -1,9 +1,14 @@
 //! HyStart++ (RFC 9406): ends the initial slow start when round trips grow longer, before a full buffer
 //! loses packets.
 //!
-//! The least RTT of each round is compared with that of the round before. If it is longer by an eighth,
-//! slow start becomes conservative: growth is a quarter for five rounds, then it is over. If meanwhile
-//! the RTT is as short as before, the increase was jitter, and slow start goes on.
+//! The least RTT of each part of a round is compared with that of the round before. If it is longer
+//! by an eighth, slow start becomes conservative: growth is a quarter for five rounds, then it is
+//! over. If meanwhile the RTT is as short as before, the increase was jitter, and slow start goes on.
+//!
+//! The RFC compares the least RTT of the whole round. But in the round in which the window outgrows
+//! the path, the first packets still find the buffer empty. The increase was seen a round later, when
+//! the window had doubled once more; of 10 MB at an RTT of 200 ms, with a buffer of one BDP, a quarter
+//! was lost.
 //!
 //! Only the initial slow start, without a threshold, is watched (s4.3). The RFC's limit of eight
 //! segments for each ACK (L) is for senders that do not pace; ours does.
@@ -11,6 +16,7 @@
 use clock::Duration;
 
 use super::AckEvent;
+use crate::pacing::BURST_BYTES_MAX;
 use crate::stream::StreamOffset;
 
 /// MIN_RTT_THRESH.
@@ -21,6 +27,10 @@ const THRESHOLD_MAX: Duration = Duration::from_millis(16);
 const THRESHOLD_DIVISOR: u32 = 8;
 /// N_RTT_SAMPLE: samples that a round needs to be compared.
 const SAMPLES_MIN: u32 = 8;
+/// A part of a round is one in this many of its bytes ...
+const PARTS: u64 = 8;
+/// ... but at least two bursts: the first packets of a burst do not wait for others of it.
+const PART_BYTES_MIN: u64 = 2 * BURST_BYTES_MAX as u64;
 /// CSS_GROWTH_DIVISOR.
 pub(super) const CONSERVATIVE_DIVISOR: u64 = 4;
 /// CSS_ROUNDS.
@@ -46,7 +56,11 @@ pub(super) struct HyStart {
     last_minimum: Option<Duration>,
     /// currentRoundMinRTT.
     minimum: Option<Duration>,
-    /// rttSampleCount.
+    /// The part of the round under way ends when this is acknowledged.
+    part_end: StreamOffset,
+    /// currentRoundMinRTT, of the part.
+    part_minimum: Option<Duration>,
+    /// rttSampleCount, of the part.
     samples: u32,
     /// Conservative slow start, if it has begun.
     conservative: Option<Conservative>,
@@ -66,6 +80,8 @@ impl HyStart {
             round_end: StreamOffset::ZERO,
             last_minimum: None,
             minimum: None,
+            part_end: StreamOffset::ZERO,
+            part_minimum: None,
             samples: 0,
             conservative: None,
         }
@@ -76,8 +92,14 @@ impl HyStart {
         if ack.acknowledged > self.round_end {
             self.begin_round(ack.sent);
         }
+        if ack.acknowledged > self.part_end {
+            self.begin_part(ack);
+        }
         if let Some(sample) = ack.sample {
-            self.minimum = Some(self.minimum.map_or(sample, |least| least.min(sample)));
+            let with =
+                |minimum: Option<Duration>| Some(minimum.map_or(sample, |least| least.min(sample)));
+            self.minimum = with(self.minimum);
+            self.part_minimum = with(self.part_minimum);
             self.samples += 1;
         }
         self.compare();
@@ -93,14 +115,22 @@ impl HyStart {
     fn begin_round(&mut self, end: StreamOffset) {
         self.round_end = end;
         self.last_minimum = self.minimum.take();
-        self.samples = 0;
+        // Its first part begins.
+        self.part_end = StreamOffset::ZERO;
         if let Some(conservative) = &mut self.conservative {
             conservative.rounds += 1;
         }
     }
 
+    fn begin_part(&mut self, ack: &AckEvent) {
+        let bytes = ack.sent.since(ack.acknowledged) / PARTS;
+        self.part_end = ack.acknowledged + bytes.max(PART_BYTES_MIN);
+        self.part_minimum = None;
+        self.samples = 0;
+    }
+
     fn compare(&mut self) {
-        let Some(minimum) = self.minimum.filter(|_| self.samples >= SAMPLES_MIN) else {
+        let Some(minimum) = self.part_minimum.filter(|_| self.samples >= SAMPLES_MIN) else {
             return;
         };
         match (self.conservative, self.last_minimum) {
@@ -190,6 +220,54 @@ mod tests {
                 growth,
                 "{first} ms, then {longer}"
             );
+        }
+    }
+
+    /// The growth after a round of `bytes`, one ACK for each 15,000, whose RTT is 80 ms up to
+    /// `longer_from` and 100 ms from there on, behind a round of 80 ms.
+    fn growth_of_large_round(bytes: u64, longer_from: u64) -> Growth {
+        let mut hystart = HyStart::new();
+        let mut growth = Growth::Standard;
+        for (first, longer_from) in [(0, u64::MAX), (bytes, bytes + longer_from)] {
+            for acknowledged in (first + 15_000..=first + bytes).step_by(15_000) {
+                let is_first = acknowledged == first + 15_000;
+                let sent = if is_first { first } else { acknowledged } + bytes;
+                let millis = if acknowledged > longer_from { 100 } else { 80 };
+                growth = hystart.on_ack(&AckEvent {
+                    now: Instant::ZERO,
+                    bytes: 15_000,
+                    outstanding_bytes_max: bytes,
+                    rtt: Duration::ZERO,
+                    sample: Some(Duration::from_millis(millis)),
+                    acknowledged: StreamOffset(acknowledged),
+                    sent: StreamOffset(sent),
+                });
+            }
+        }
+        growth
+    }
+
+    #[test]
+    fn a_longer_part_of_a_round_is_enough() {
+        // An eighth is 150,000 bytes. The last part with enough samples is that from 990,000 on.
+        for (longer_from, growth) in [
+            (600_000, Growth::Conservative),
+            (975_000, Growth::Conservative),
+            (990_000, Growth::Standard),
+        ] {
+            let after = growth_of_large_round(1_200_000, longer_from);
+            assert_eq!(after, growth, "longer from {longer_from}");
+        }
+    }
+
+    #[test]
+    fn a_part_has_two_bursts_at_least() {
+        // An eighth would be 60,000 bytes, whose four ACKs are too few. The last part with enough
+        // samples is that from 285,000 on.
+        for (longer_from, growth) in [(270_000, Growth::Conservative), (285_000, Growth::Standard)]
+        {
+            let after = growth_of_large_round(480_000, longer_from);
+            assert_eq!(after, growth, "longer from {longer_from}");
         }
     }
 
