@@ -144,6 +144,12 @@ impl Record {
         // A reset without ACK answers a segment of no connection (RFC 9293 s3.10.7.1).
         let is_unknown = segment.is_reset && segment.acknowledgment.is_none();
         if is_unknown && !stay.is_confirmed && stay.until.is_none() {
+            let answers = |iss: &u32| segment.sequence == iss.wrapping_add(1);
+            if !self.offers.iter().any(answers) {
+                // It answers a segment that acknowledged something else, before the handshake ended
+                // (RFC 9293 s3.10.7.4, SYN-RECEIVED).
+                return;
+            }
             // It never was in the table.
             let from = stay.from.min(asked_at);
             self.refusals.push((from, now));
@@ -382,6 +388,22 @@ mod tests {
         bench.says(1, TcpFlags::SYN.union(ACK), 0, 1, b"");
         // An ACK of something else.
         bench.hears(1, ACK, 1, 77, b"");
+        bench.refuse_at_handshake(2);
+        assert_eq!(bench.full(2), 1);
+    }
+
+    #[test]
+    fn a_reset_of_what_was_acknowledged_before_the_handshake_refuses_nobody() {
+        let mut bench = Bench::default();
+        bench.hears(0, TcpFlags::SYN, 0, 0, b"");
+        bench.says(0, TcpFlags::SYN.union(ACK), 0, 1, b"");
+        // An ACK of something else, and the end of the handshake before the server answers.
+        bench.hears(0, ACK, 1, 77, b"");
+        bench.hears(0, ACK, 1, 1, b"get ");
+        bench.says(0, TcpFlags::RST, 77, 0, b"");
+        bench.refuse_at_handshake(1);
+        assert_eq!(bench.full(1), 1);
+        bench.says(0, ACK, 1, 5, b"body");
         bench.refuse_at_handshake(2);
         assert_eq!(bench.full(2), 1);
     }
