@@ -189,8 +189,9 @@ impl Stay {
 
     fn on_received(&mut self, now: Instant, segment: &Segment<'_>) {
         if segment.is_reset {
-            let is_acceptable = [self.client_end, self.server_ack].contains(&segment.sequence);
-            if is_acceptable {
+            // What the server has received and not acknowledged is behind its RCV.NXT all the same: a
+            // reset of the last that it acknowledged may be one that it drops (RFC 5961 s3.2).
+            if segment.sequence == self.client_end {
                 self.is_reset_by_client = true;
                 self.until = Some(now);
             }
@@ -438,14 +439,22 @@ mod tests {
         bench.hears(0, TcpFlags::RST, 60, 0, b"");
         bench.refuse_at_handshake(1);
         assert_eq!(bench.full(1), 1, "a reset elsewhere in the window");
+        bench.hears(0, ACK, 5, 5, b"get ");
         bench.hears(0, TcpFlags::RST, 5, 0, b"");
+        bench.refuse_at_handshake(5);
+        assert_eq!(
+            bench.full(5),
+            1,
+            "a reset of the last acknowledged, overtaken by data"
+        );
+        bench.hears(0, TcpFlags::RST, 9, 0, b"");
         bench.refuse_at_handshake(2);
         assert_eq!(bench.full(2), 0);
         // The server did not take it: it goes on.
-        bench.says(0, ACK, 5, 5, b"");
+        bench.says(0, ACK, 5, 9, b"");
         bench.refuse_at_handshake(3);
         assert_eq!(bench.full(3), 1);
-        bench.says(0, TcpFlags::RST.union(ACK), 5, 5, b"");
+        bench.says(0, TcpFlags::RST.union(ACK), 5, 9, b"");
         bench.refuse_at_handshake(4);
         assert_eq!(bench.full(4), 0);
     }
