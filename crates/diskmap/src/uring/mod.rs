@@ -11,8 +11,9 @@
 //! caller that does other things meanwhile, or sleeps for a set time, gets completions together
 //! (`docs/decisions/0015-wake-ups.md`). The kernel adds to the eventfd when the first completion waits,
 //! and again when we have it appear in the ring. Therefore it is cleared behind that, and *before* the
-//! flag is looked at again: a completion that came in between is seen by the flag. The thread that makes
-//! the disk must be the one that uses it. Older kernels have cooperative task work (5.19) or none.
+//! flag is looked at again: a completion that came in between is seen by the flag. The thread that
+//! makes the disk must be the one that uses it, or [`Uring::new_disabled`] makes it and the other enables
+//! it. Older kernels have cooperative task work (5.19) or none.
 //!
 //! A completion is matched to its command by index and generation, or counted as stale and ignored.
 //! An interrupted or partial command is reissued. Then the file is checked for changes (`files`), and
@@ -124,6 +125,8 @@ pub enum UringError {
 #[derive(Debug)]
 pub struct Uring {
     ring: Ring,
+    /// Takes no commands yet.
+    is_disabled: bool,
     /// The eventfd of a ring with deferred task work. Other rings are polled themselves.
     wake: Option<OwnedFd>,
     commands: Commands,
@@ -159,6 +162,17 @@ impl Uring {
     /// A size is out of range, or the kernel refuses even a ring without flags. Buffers or files that
     /// cannot be registered are no error; see [`Uring::fallback_reason`].
     pub fn new(config: UringConfig, arena: &Arena) -> Result<Self, UringError> {
+        let mut disk = Self::new_disabled(config, arena)?;
+        disk.enable()?;
+        Ok(disk)
+    }
+
+    /// The same for a disk that another thread will use, which calls [`Uring::enable`] first. What
+    /// needs a privilege (locked memory beyond the limit) is done here.
+    ///
+    /// # Errors
+    /// Those of [`Uring::new`].
+    pub fn new_disabled(config: UringConfig, arena: &Arena) -> Result<Self, UringError> {
         let UringConfig {
             queue_depth,
             files_max,
@@ -175,7 +189,11 @@ impl Uring {
     }
 
     fn on_ring(set_up: SetUp, config: UringConfig, arena: &Arena) -> Self {
-        let SetUp { ring, wake } = set_up;
+        let SetUp {
+            ring,
+            wake,
+            is_disabled,
+        } = set_up;
         let UringConfig {
             queue_depth,
             files_max,
@@ -196,6 +214,7 @@ impl Uring {
         let has_fixed_files = files.is_ok();
         Self {
             ring: Ring(ring),
+            is_disabled,
             wake,
             commands: Commands::new(queue_depth),
             files: Files::new(files_max),
@@ -210,6 +229,20 @@ impl Uring {
             has_unsubmitted_reissues: false,
             counters: Counters::default(),
         }
+    }
+
+    /// Makes a disk ready for commands, for good: the calling thread is the one that will use it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn enable(&mut self) -> Result<(), UringError> {
+        if !core::mem::take(&mut self.is_disabled) {
+            return Ok(());
+        }
+        let enabled = self.ring.0.submitter().register_enable_rings();
+        enabled.map_err(|error| UringError::Setup {
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        })
     }
 
     /// Why reads cost more than necessary, and what to do; `None` if buffers and files are registered.
@@ -692,6 +725,7 @@ enum Level {
 struct SetUp {
     ring: IoUring,
     wake: Option<OwnedFd>,
+    is_disabled: bool,
 }
 
 /// The best ring this kernel has.
@@ -711,7 +745,9 @@ fn set_up_at(level: Level, queue_depth: u32) -> Result<SetUp, i32> {
     let mut builder = IoUring::builder();
     match level {
         Level::Deferred => {
+            // The thread that enables it is its single issuer.
             builder
+                .setup_r_disabled()
                 .setup_single_issuer()
                 .setup_defer_taskrun()
                 .setup_taskrun_flag()
@@ -738,7 +774,11 @@ fn set_up_at(level: Level, queue_depth: u32) -> Result<SetUp, i32> {
             .register_eventfd(wake.as_raw_fd())
             .map_err(errno)?;
     }
-    Ok(SetUp { ring, wake })
+    Ok(SetUp {
+        ring,
+        wake,
+        is_disabled: level == Level::Deferred,
+    })
 }
 
 /// `eventfd(2)`: readable while its count is not zero.

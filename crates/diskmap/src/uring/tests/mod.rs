@@ -31,6 +31,13 @@ impl Bench {
     }
 
     fn with(config: UringConfig, level: Level) -> Self {
+        let mut bench = Self::disabled(config, level);
+        bench.disk.enable().expect("a ring of this thread's");
+        bench
+    }
+
+    /// With a disk that nobody has enabled yet.
+    fn disabled(config: UringConfig, level: Level) -> Self {
         let arena = Arena::new(ArenaConfig::new(SLOTS)).expect("a few MiB");
         let ring = set_up_at(level, config.queue_depth).expect("a ring of this kind");
         let disk = Uring::on_ring(ring, config, &arena);
@@ -191,6 +198,28 @@ fn check_whole(bench: &mut Bench, file: FileIndex, size_bytes: u64, length_bytes
         assert!(
             result == Ok(expected),
             "{size_bytes} bytes: read {token} of {length_bytes}"
+        );
+    }
+}
+
+#[test]
+fn a_disk_belongs_to_the_thread_that_enables_it() {
+    for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
+        let mut bench = Bench::disabled(UringConfig::default(), level);
+        let path = bench.create("film", 4096);
+        let (before, after) = std::thread::spawn(move || {
+            let (file, _) = bench.open(&path);
+            let before = bench.disk.enable();
+            let after = bench.disk.enable();
+            assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)), "{level:?}");
+            (before, after)
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(
+            (before, after),
+            (Ok(()), Ok(())),
+            "a second time means nothing"
         );
     }
 }
