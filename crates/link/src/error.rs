@@ -150,6 +150,34 @@ pub enum SetupError {
         /// How many are possible.
         max: usize,
     },
+    /// No queue, or more than a link opens.
+    #[error("{count} queues asked for; between 1 and {max} are possible")]
+    QueueCount {
+        /// How many were asked for.
+        count: usize,
+        /// How many are possible.
+        max: usize,
+    },
+    /// The kernel did not join the queues of an interface.
+    #[error(
+        "the queues of {name:?} cannot be joined: {}; before Linux 6.13 the interface must be up \
+         (`ip link set {name} up`)",
+        std::io::Error::from_raw_os_error(*.errno)
+    )]
+    Fanout {
+        /// The interface.
+        name: String,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// An existing tap was made for one queue and several are asked for, or the other way round.
+    #[error("{}", tap_queues_text(.name, *.is_multi_queue))]
+    TapQueues {
+        /// The tap.
+        name: String,
+        /// Whether it was made for several queues.
+        is_multi_queue: bool,
+    },
     /// The host's end could not be given its address.
     #[error(
         "{address}/{prefix_bits} cannot be given to {name:?}: {}; for IPv6 see that the sysctl \
@@ -176,6 +204,19 @@ pub enum SetupError {
         /// The kernel's answer.
         errno: i32,
     },
+}
+
+/// What is wrong with a tap of the other kind, and what to do.
+fn tap_queues_text(name: &str, is_multi_queue: bool) -> String {
+    let (kind, wanted, words) = if is_multi_queue {
+        ("several queues", "one is asked for", "")
+    } else {
+        ("one queue", "several are asked for", " multi_queue")
+    };
+    format!(
+        "{name:?} was made for {kind} and {wanted}: make it again (`ip tuntap del dev {name} mode \
+         tap`, then `ip tuntap add dev {name} mode tap{words}`), or let the server make it"
+    )
 }
 
 /// What to do about a device node that may not be opened. Only capabilities that override file

@@ -9,6 +9,13 @@
 //! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel's |
 //! | [`sim::SimLink`] | a seeded virtual wire with faults | those of the simulated clients |
 //!
+//! A [`Packet`] or a [`Tap`] is one queue of its interface. With several workers each has a queue of its
+//! own ([`Packet::open_queues`], [`Tap::open_queues`]), and nothing is shared between them: a queue may
+//! be sent to another thread than opened it. All frames of one client reach one queue: by the rule of
+//! [`steering`] on a packet socket, by the kernel's own on a tap (the queue that last sent to this
+//! client) and a macvtap (a hash of addresses and ports). A segment may still reach a wrong queue, where
+//! a rule changes while connections live, and ICMP errors do on a tap and a macvtap.
+//!
 //! [`Captured`] wraps any of them and writes the frames that pass to a pcap file.
 //!
 //! It refuses to queue: when [`Link::transmit`] returns, the kernel has the frame or the error says
@@ -20,8 +27,8 @@
 //!
 //! | link | memory |
 //! |---|---|
-//! | tap, macvtap | one receive buffer of 64 KB |
-//! | packet socket | one receive buffer of 64 KB, a ring of 4 MiB |
+//! | a queue of a tap or macvtap | one receive buffer of 64 KB |
+//! | a queue of a packet socket | one receive buffer of 64 KB, a ring of 4 MiB |
 //! | simulated | allocates per frame; bounded by its queues |
 //!
 //! No reference is ever formed to bytes the kernel may write. Frames are copied out of the receive
@@ -42,6 +49,7 @@ pub mod packet;
 pub mod pcap;
 mod refusal;
 pub mod sim;
+pub mod steering;
 mod sys;
 pub mod tap;
 mod vnet;
@@ -54,6 +62,7 @@ pub use interface::{
 };
 pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};
+pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};
 pub use watch::{InterfaceState, InterfaceWatch};
 

@@ -28,6 +28,9 @@ const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const IFA_ADDRESS: u16 = 1;
@@ -52,6 +55,17 @@ pub(crate) struct InterfaceDescription {
     /// The smallest of the sizes from which the kernel cuts a large frame itself, bytes; `None`
     /// if it does not tell.
     pub(crate) gso_bytes_max: Option<u32>,
+    /// Of a tap: what it says of its queues (since Linux 4.16).
+    pub(crate) tap: Option<TapDescription>,
+}
+
+/// What a tap says of its queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TapDescription {
+    /// Whether it was made for several queues.
+    pub(crate) is_multi_queue: bool,
+    /// How many queues are open, if it was made for several.
+    pub(crate) queue_count: u32,
 }
 
 /// A socket for requests to rtnetlink.
@@ -211,14 +225,30 @@ fn parse_description(body: &[u8]) -> Option<InterfaceDescription> {
                     .map_or(bytes, |other| other.min(bytes));
                 description.gso_bytes_max = Some(smallest);
             }
-            IFLA_LINKINFO => {
-                let kind = Attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
-                description.kind = kind.map(|(_, value)| text(value));
-            }
+            IFLA_LINKINFO => parse_link_info(value, &mut description),
             _ => {}
         }
     }
     Some(description)
+}
+
+/// What kind of interface it is, and of a tap its queues.
+fn parse_link_info(info: &[u8], description: &mut InterfaceDescription) {
+    let find = |wanted: u16| Attributes(info).find(|(kind, _)| *kind == wanted);
+    description.kind = find(IFLA_INFO_KIND).map(|(_, value)| text(value));
+    let Some((_, data)) = find(IFLA_INFO_DATA) else {
+        return;
+    };
+    if description.kind.as_deref() == Some("tun") {
+        let find = |wanted: u16| Attributes(data).find(|(kind, _)| *kind == wanted);
+        let is_multi_queue = find(IFLA_TUN_MULTI_QUEUE).and_then(|(_, value)| value.first());
+        description.tap = is_multi_queue.map(|&value| TapDescription {
+            is_multi_queue: value != 0,
+            queue_count: find(IFLA_TUN_NUM_QUEUES)
+                .and_then(|(_, value)| read_u32(value, 0))
+                .unwrap_or(0),
+        });
+    }
 }
 
 /// The text of a string attribute, without its terminating NUL.
@@ -311,8 +341,9 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::{
-        HEADER_BYTES, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_INFO_KIND,
-        IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, InterfaceDescription, Netlink, address_message,
+        HEADER_BYTES, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_INFO_DATA,
+        IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TUN_MULTI_QUEUE,
+        IFLA_TUN_NUM_QUEUES, InterfaceDescription, Netlink, TapDescription, address_message,
         interface_message, parse_answer, parse_description, push_attribute,
     };
 
@@ -373,12 +404,34 @@ mod tests {
             mac: Some([2, 0, 0, 0, 0, 9]),
             kind: Some("veth".to_owned()),
             gso_bytes_max: Some(65_536),
+            tap: None,
         };
         assert_eq!(parse_description(&body), Some(expected));
         for length in 0..body.len() {
             // Whatever is missing: no panic.
             let _ = parse_description(&body[..length]);
         }
+    }
+
+    #[test]
+    fn a_tap_s_queues_are_read_and_those_of_other_kinds_are_not() {
+        let body = |kind: &[u8], is_multi_queue: u8| {
+            let (mut data, mut info) = (Vec::new(), Vec::new());
+            push_attribute(&mut data, IFLA_TUN_MULTI_QUEUE, &[is_multi_queue]);
+            push_attribute(&mut data, IFLA_TUN_NUM_QUEUES, &3_u32.to_ne_bytes());
+            push_attribute(&mut info, IFLA_INFO_KIND, kind);
+            push_attribute(&mut info, IFLA_INFO_DATA, &data);
+            let mut body = interface_message(7, 0, 0);
+            push_attribute(&mut body, IFLA_LINKINFO, &info);
+            parse_description(&body).unwrap().tap
+        };
+        let tap = |is_multi_queue| TapDescription {
+            is_multi_queue,
+            queue_count: 3,
+        };
+        assert_eq!(body(b"tun\0", 1), Some(tap(true)));
+        assert_eq!(body(b"tun\0", 0), Some(tap(false)));
+        assert_eq!(body(b"veth\0", 1), None);
     }
 
     #[test]

@@ -73,12 +73,23 @@ pub(crate) fn set_integer(
 
 /// Attaches a classic BPF program that filters the frames the socket receives.
 pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[sock_filter]) -> Result<(), i32> {
-    let description = libc::sock_fprog {
+    let program = describe_program(program)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Sets the classic BPF program that says which socket of a packet socket's fanout group gets a frame.
+pub(crate) fn set_fanout_program(fd: BorrowedFd<'_>, program: &[sock_filter]) -> Result<(), i32> {
+    let program = describe_program(program)?;
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
+}
+
+/// A program as socket options take it; to be used while the program is there.
+fn describe_program(program: &[sock_filter]) -> Result<libc::sock_fprog, i32> {
+    Ok(libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| libc::E2BIG)?,
         // The kernel copies the program and never writes through this pointer.
         filter: program.as_ptr().cast_mut(),
-    };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &description)
+    })
 }
 
 /// Asks the interface to let frames to `mac` through its hardware filter while the socket lives.
@@ -194,13 +205,17 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, i3
 
 /// The pending error of a socket (`SO_ERROR`), 0 for none; reading clears it.
 pub(crate) fn take_error(fd: BorrowedFd<'_>) -> Result<i32, i32> {
-    let mut error: c_int = 0;
+    integer(fd, libc::SOL_SOCKET, libc::SO_ERROR)
+}
+
+/// The value of an integer socket option.
+pub(crate) fn integer(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> Result<c_int, i32> {
+    let mut value: c_int = 0;
     let mut length: socklen_t = 4;
-    let (pointer, length) = ((&raw mut error).cast::<c_void>(), &raw mut length);
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_ERROR);
+    let (pointer, length) = ((&raw mut value).cast::<c_void>(), &raw mut length);
     // SAFETY: both pointers are to locals; the call writes at most the 4 bytes of an `int`.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, pointer, length) })?;
-    Ok(error)
+    Ok(value)
 }
 
 /// How many frames a packet socket has dropped since this was last asked.

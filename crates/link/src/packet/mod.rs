@@ -10,9 +10,15 @@
 //! ring (`PACKET_TX_RING`), although that is safe: the kernel takes a ring's frames in order only,
 //! and reads complete in any order.
 //!
-//! Bounds: a receive ring (see `ring`), `RECEIVE_BUFFER_BYTES` in the kernel for frames too large
+//! Bounds: for each queue, a receive ring (see `ring`), `RECEIVE_BUFFER_BYTES` in the kernel for frames too large
 //! for the ring, `SEND_BUFFER_BYTES` for frames that wait to be sent. One system call for each frame
 //! sent, none for a small frame received.
+//!
+//! **Several queues** of one interface ([`Packet::open_queues`]) are for as many workers. Each has its
+//! own sockets, ring, bypass and slots on loan, and notices by itself that the interface is down or
+//! gone. The kernel divides the frames received among them (`fanout`). While the interface comes up
+//! again after it was down, they join one after the other: frames of that moment may reach another
+//! queue than later ones.
 //!
 //! **Bypassing the queueing discipline** saves its cost, but then the kernel does not segment. It
 //! would refuse a large frame on a device without TCP segmentation for ever, with the errno of a
@@ -38,7 +44,9 @@ use wire::{MacAddress, Outgoing};
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
+use crate::netlink::InterfaceDescription;
 use crate::refusal::RefusalPeriod;
+use crate::steering::{QUEUES_MAX, SEED};
 use crate::sys;
 use crate::vnet::VnetHeader;
 use crate::{
@@ -46,6 +54,8 @@ use crate::{
     Sent, gather, linear_bytes, segmentation_bytes_max,
 };
 
+mod bpf;
+mod fanout;
 mod features;
 mod filter;
 mod ring;
@@ -170,60 +180,32 @@ impl Packet {
     /// # Errors
     /// [`SetupError`], which says what to do.
     pub fn open(config: &PacketConfig) -> Result<Self, SetupError> {
-        let name = InterfaceName::parse(&config.interface)?;
-        let count = config.addresses.len();
-        if !(1..=ADDRESSES_MAX).contains(&count) {
-            return Err(SetupError::AddressCount {
-                count,
-                max: ADDRESSES_MAX,
+        let mut queues = Self::open_queues(config, 1)?;
+        Ok(queues.remove(0))
+    }
+
+    /// Opens as many queues of the interface, 1 to [`QUEUES_MAX`], each with sockets and a ring of its
+    /// own and for one worker. A frame reaches one of them, by [`crate::steering::queue_of`]; all of
+    /// them send. Each has joined the interface with our addresses, so they may be dropped in any
+    /// order; but the frames of a queue that is dropped go to others.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do.
+    pub fn open_queues(config: &PacketConfig, queues: usize) -> Result<Vec<Self>, SetupError> {
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            return Err(SetupError::QueueCount {
+                count: queues,
+                max: QUEUES_MAX,
             });
         }
-        let found = describe(name)?;
-        let interface_mac = found.ethernet_mac(name)?;
-        let mac = match config.mac {
-            MacChoice::Own => own_mac(name, interface_mac, &config.addresses),
-            MacChoice::Interface => interface_mac,
-            MacChoice::Given(mac) => mac,
-        };
-        let failed = |errno| name.error("opening a packet socket", CAPABILITY, errno);
-        let sender = open_sender(config.send_buffer_bytes).map_err(failed)?;
-        sys::bind_to_interface(sender.as_fd(), found.index, 0).map_err(failed)?;
-        let bypass = if config.qdisc_bypass {
-            start_bypass(sender.as_fd(), name)
-        } else {
-            None
-        };
-        // Protocol 0: nothing is received before the filter is in place and we bind.
-        let receiver = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
-        let fd = receiver.as_fd();
-        set_receive_options(fd).map_err(failed)?;
-        let ring = ReceiveRing::new(fd).map_err(failed)?;
-        sys::attach_filter(fd, &filter::program(mac, &config.addresses)).map_err(failed)?;
-        join(fd, found.index, mac, interface_mac, &config.addresses).map_err(failed)?;
-        sys::bind_to_interface(fd, found.index, libc::ETH_P_ALL).map_err(failed)?;
-        let capabilities = Capabilities {
-            mac,
-            mtu_bytes: clamp_mtu(found.mtu_bytes),
-            segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
-            checksum_offload: true,
-        };
-        Ok(Self {
-            receiver,
-            sender,
-            name,
-            capabilities,
-            ring,
-            counters: LinkCounters::default(),
-            zero_copy: config.zero_copy,
-            interface_index: found.index,
-            send_buffer_bytes: config.send_buffer_bytes,
-            slot_rings: None,
-            bypass,
-            refusals: RefusalPeriod::default(),
-            check_at: Instant::ZERO,
-            is_down: false,
-            gone: None,
-        })
+        let station = Station::find(config)?;
+        // In this order: the kernel numbers the sockets of a group by it (see `fanout`).
+        let links = (0..queues).map(|_| station.open_queue(config, queues));
+        let links: Vec<Self> = links.collect::<Result<_, _>>()?;
+        if queues > 1 {
+            station.steer(config, &links)?;
+        }
+        Ok(links)
     }
 
     /// Whether frames bypass the queueing discipline now.
@@ -327,6 +309,106 @@ impl Packet {
         }
         let fd = self.sender.as_fd();
         sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0).is_ok()
+    }
+}
+
+/// The interface as it was found, and our MAC on it.
+struct Station {
+    name: InterfaceName,
+    found: InterfaceDescription,
+    interface_mac: MacAddress,
+    mac: MacAddress,
+}
+
+impl Station {
+    fn find(config: &PacketConfig) -> Result<Self, SetupError> {
+        let name = InterfaceName::parse(&config.interface)?;
+        let count = config.addresses.len();
+        if !(1..=ADDRESSES_MAX).contains(&count) {
+            return Err(SetupError::AddressCount {
+                count,
+                max: ADDRESSES_MAX,
+            });
+        }
+        let found = describe(name)?;
+        let interface_mac = found.ethernet_mac(name)?;
+        let mac = match config.mac {
+            MacChoice::Own => own_mac(name, interface_mac, &config.addresses),
+            MacChoice::Interface => interface_mac,
+            MacChoice::Given(mac) => mac,
+        };
+        Ok(Self {
+            name,
+            found,
+            interface_mac,
+            mac,
+        })
+    }
+
+    /// Opens one of `queues` queues. With more than one it receives nothing yet.
+    fn open_queue(&self, config: &PacketConfig, queues: usize) -> Result<Packet, SetupError> {
+        let (name, index) = (self.name, self.found.index);
+        let failed = |errno| name.error("opening a packet socket", CAPABILITY, errno);
+        let sender = open_sender(config.send_buffer_bytes).map_err(failed)?;
+        sys::bind_to_interface(sender.as_fd(), index, 0).map_err(failed)?;
+        let bypass = if config.qdisc_bypass {
+            start_bypass(sender.as_fd(), name)
+        } else {
+            None
+        };
+        // Protocol 0: nothing is received before the filter is in place and we bind.
+        let receiver = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
+        let fd = receiver.as_fd();
+        set_receive_options(fd).map_err(failed)?;
+        let ring = ReceiveRing::new(fd).map_err(failed)?;
+        let filter = match queues {
+            1 => filter::program(self.mac, &config.addresses),
+            // Before it is in the group, a socket would receive the frames of all queues.
+            _ => filter::refuse_all(),
+        };
+        sys::attach_filter(fd, &filter).map_err(failed)?;
+        let addresses = &config.addresses;
+        join(fd, index, self.mac, self.interface_mac, addresses).map_err(failed)?;
+        sys::bind_to_interface(fd, index, libc::ETH_P_ALL).map_err(failed)?;
+        let capabilities = Capabilities {
+            mac: self.mac,
+            mtu_bytes: clamp_mtu(self.found.mtu_bytes),
+            segmentation_bytes_max: segmentation_bytes_max(self.found.gso_bytes_max),
+            checksum_offload: true,
+        };
+        Ok(Packet {
+            receiver,
+            sender,
+            name,
+            capabilities,
+            ring,
+            counters: LinkCounters::default(),
+            zero_copy: config.zero_copy,
+            interface_index: index,
+            send_buffer_bytes: config.send_buffer_bytes,
+            slot_rings: None,
+            bypass,
+            refusals: RefusalPeriod::default(),
+            check_at: Instant::ZERO,
+            is_down: false,
+            gone: None,
+        })
+    }
+
+    /// Has the kernel divide the frames among the queues, and lets these receive.
+    fn steer(&self, config: &PacketConfig, queues: &[Packet]) -> Result<(), SetupError> {
+        let sockets: Vec<_> = queues.iter().map(|queue| queue.receiver.as_fd()).collect();
+        let failed = |errno| match errno {
+            libc::EPERM | libc::EACCES => self.name.error("joining queues", CAPABILITY, errno),
+            errno => SetupError::Fanout {
+                name: self.name.as_str().to_owned(),
+                errno,
+            },
+        };
+        fanout::join(&sockets, &fanout::program(SEED)).map_err(failed)?;
+        let filter = filter::incoming_program(self.mac, &config.addresses);
+        let mut sockets = sockets.into_iter();
+        sockets.try_for_each(|fd| sys::attach_filter(fd, &filter).map_err(failed))
     }
 }
 
@@ -590,7 +672,9 @@ fn own_mac(name: InterfaceName, interface_mac: MacAddress, addresses: &[IpAddr])
 
 #[cfg(test)]
 mod tests {
-    use super::{InterfaceName, MacAddress, Packet, PacketConfig, own_mac, solicited_node_mac};
+    use super::{
+        InterfaceName, MacAddress, Packet, PacketConfig, QUEUES_MAX, own_mac, solicited_node_mac,
+    };
     use crate::error::SetupError;
 
     #[test]
@@ -610,6 +694,25 @@ mod tests {
         assert_ne!(usual, own_mac(name("eth1"), mac(1), &one));
         assert_ne!(usual, own_mac(name("eth0"), mac(2), &one));
         assert_ne!(usual, own_mac(name("eth0"), mac(1), &two));
+    }
+
+    #[test]
+    fn a_link_may_be_driven_by_another_thread_than_opened_it() {
+        const fn is_send<T: Send>() {}
+        is_send::<Packet>();
+    }
+
+    #[test]
+    fn no_queue_and_one_more_than_possible_are_refused() {
+        let config = PacketConfig::new("no-such-link", &["10.0.0.1".parse().unwrap()]);
+        let refusal = |queues| Packet::open_queues(&config, queues).unwrap_err();
+        for count in [0, QUEUES_MAX + 1] {
+            let max = QUEUES_MAX;
+            assert_eq!(refusal(count), SetupError::QueueCount { count, max });
+        }
+        for count in [1, QUEUES_MAX] {
+            assert!(matches!(refusal(count), SetupError::NoInterface { .. }));
+        }
     }
 
     #[test]

@@ -93,6 +93,10 @@ pub(super) struct ReceiveRing {
     large: Box<[u8]>,
 }
 
+// SAFETY: the mapping belongs to the process, not to a thread, and to this value alone; the kernel
+// writes it from any processor. Whoever has the value, one thread at a time, uses it.
+unsafe impl Send for ReceiveRing {}
+
 /// The fields of an entry's header.
 struct EntryHeader {
     status: u32,

@@ -124,6 +124,10 @@ pub(super) struct SlotRings {
     is_stopped: bool,
 }
 
+// SAFETY: `slots` is an address of the process, good for every thread. The arena it belongs to is used
+// by the thread that drives the link, and goes to another thread with the link if it does at all.
+unsafe impl Send for SlotRings {}
+
 impl SlotRings {
     /// Replaces the memory of all slots, which nothing uses yet, by rings of sockets that send on an
     /// interface; `open` makes such a socket, not bound.

@@ -3,14 +3,16 @@
 //! It sets the virtio-net header and its length, the offloads we accept (large TCP segments and
 //! partial checksums, so that the host neither segments nor computes checksums for us), a large send
 //! buffer, the link up, and the host's addresses. It uses ioctls and rtnetlink and runs no program.
-//! It refuses interfaces of other kinds. Bound: the addresses in [`TapConfig`].
+//! It refuses interfaces of other kinds, and a tap with several queues that another process also has
+//! queues of: it would get a share of our frames. Bound: the addresses in [`TapConfig`].
 //!
-//! For several queues: add `IFF_MULTI_QUEUE` to [`MODE`] and let each worker open its own `Device`
-//! on the same name.
+//! Each queue is a descriptor of its own. A tap is made for one queue or for several
+//! (`IFF_MULTI_QUEUE`), and takes descriptors of that kind only; a macvtap takes any number.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
 
 use wire::MacAddress;
 
@@ -34,26 +36,37 @@ const TUN_REMEDY: &str = "load it with `modprobe tun`; in a container pass it in
 const MACVTAP_REMEDY: &str = "udev makes it when the macvtap is made; in a container pass it in";
 const CAPABILITY: &str = "cap_net_admin";
 
-/// The interface behind a descriptor: its capabilities, and what to undo.
-#[derive(Debug)]
+/// The interface behind descriptors: its capabilities, and what to undo when the last is closed.
+#[derive(Clone, Debug)]
 pub(super) struct Device {
-    index: i32,
     is_macvtap: bool,
     capabilities: Capabilities,
-    /// Addresses to remove from an interface that outlives this process.
+    /// Held to be dropped.
+    _host_addresses: Arc<HostAddresses>,
+}
+
+/// Addresses to remove from an interface that outlives this process.
+#[derive(Debug)]
+struct HostAddresses {
+    index: i32,
     to_remove: Vec<InterfaceAddress>,
 }
 
 impl Device {
-    pub(super) fn open(config: &TapConfig) -> Result<(File, Self), SetupError> {
+    /// Opens the interface and as many descriptors of it, one for each queue.
+    pub(super) fn open(config: &TapConfig, queues: usize) -> Result<(Vec<File>, Self), SetupError> {
         let name = InterfaceName::parse(&config.name)?;
         match describe(name) {
-            Ok(found) if found.is_macvtap() => Self::open_macvtap(name, &found),
+            Ok(found) if found.is_macvtap() => Self::open_macvtap(name, &found, queues),
             Ok(found) if found.kind.as_deref() != Some("tun") => Err(SetupError::NotATap {
                 name: config.name.clone(),
                 kind: found.kind.unwrap_or_else(|| "device".to_owned()),
             }),
-            Ok(_) | Err(SetupError::NoInterface { .. }) => Self::open_tap(name, config),
+            Ok(found) => {
+                check_kind(name, &found, queues)?;
+                Self::open_tap(name, config, queues)
+            }
+            Err(SetupError::NoInterface { .. }) => Self::open_tap(name, config, queues),
             Err(error) => Err(error),
         }
     }
@@ -75,22 +88,37 @@ impl Device {
         self.capabilities
     }
 
-    fn open_tap(name: InterfaceName, config: &TapConfig) -> Result<(File, Self), SetupError> {
-        let file = open_node(name, TUN_PATH, TUN_REMEDY)?;
-        attach(name, &file)?;
+    fn open_tap(
+        name: InterfaceName,
+        config: &TapConfig,
+        queues: usize,
+    ) -> Result<(Vec<File>, Self), SetupError> {
+        let mode = if queues == 1 {
+            MODE
+        } else {
+            MODE | libc::IFF_MULTI_QUEUE
+        };
+        let files = (0..queues).map(|_| {
+            let file = open_node(name, TUN_PATH, TUN_REMEDY)?;
+            attach(name, &file, mode)?;
+            Ok(file)
+        });
+        let files: Vec<File> = files.collect::<Result<_, SetupError>>()?;
         let found = describe(name)?;
+        // Another process may have come between.
+        if found
+            .tap
+            .is_some_and(|tap| tap.queue_count as usize > queues)
+        {
+            return Err(name.error("attaching to the tap", CAPABILITY, libc::EBUSY));
+        }
         let host_mac = found.ethernet_mac(name)?;
-        let mut device = Self {
-            index: found.index,
-            is_macvtap: false,
-            capabilities: Capabilities {
-                mac: mac_differing_from(name, host_mac),
-                mtu_bytes: clamp_mtu(found.mtu_bytes),
-                // The host's stack receives what we write: no device's limits apply.
-                segmentation_bytes_max: IP_PACKET_BYTES_MAX,
-                checksum_offload: true,
-            },
-            to_remove: Vec::new(),
+        let capabilities = Capabilities {
+            mac: mac_differing_from(name, host_mac),
+            mtu_bytes: clamp_mtu(found.mtu_bytes),
+            // The host's stack receives what we write: no device's limits apply.
+            segmentation_bytes_max: IP_PACKET_BYTES_MAX,
+            checksum_offload: true,
         };
         let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
         let mut netlink = Netlink::open().map_err(failed)?;
@@ -98,26 +126,42 @@ impl Device {
             .set_flags(found.index, libc::IFF_UP.cast_unsigned())
             .map_err(failed)?;
         let failed = |errno| name.error("reading the mode of the tap", CAPABILITY, errno);
-        let mode = i32::from(sys::tun_flags(file.as_fd()).map_err(failed)?);
-        let persistent = mode & libc::IFF_PERSIST != 0;
+        let mode = files
+            .first()
+            .map_or(Ok(0), |file| sys::tun_flags(file.as_fd()));
+        let persistent = i32::from(mode.map_err(failed)?) & libc::IFF_PERSIST != 0;
+        let mut host_addresses = HostAddresses {
+            index: found.index,
+            to_remove: Vec::new(),
+        };
         for &address in &config.host_addresses {
             let added = add_address(&mut netlink, name, found.index, address)?;
             if added && persistent {
-                device.to_remove.push(address);
+                host_addresses.to_remove.push(address);
             }
         }
-        Ok((file, device))
+        let device = Self {
+            is_macvtap: false,
+            capabilities,
+            _host_addresses: Arc::new(host_addresses),
+        };
+        Ok((files, device))
     }
 
     fn open_macvtap(
         name: InterfaceName,
         found: &InterfaceDescription,
-    ) -> Result<(File, Self), SetupError> {
+        queues: usize,
+    ) -> Result<(Vec<File>, Self), SetupError> {
         let path = format!("/dev/tap{}", found.index);
         let mac = found.ethernet_mac(name)?;
-        let file = open_node(name, &path, MACVTAP_REMEDY)?;
-        check_owner(name, &file, &path, mac)?;
-        attach(name, &file)?;
+        let files = (0..queues).map(|_| {
+            let file = open_node(name, &path, MACVTAP_REMEDY)?;
+            check_owner(name, &file, &path, mac)?;
+            attach(name, &file, MODE)?;
+            Ok(file)
+        });
+        let files: Vec<File> = files.collect::<Result<_, SetupError>>()?;
         let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
         // The host joins no multicast group for our IPv6 addresses. So the interface has to receive
         // all groups, or neighbour solicitations would not arrive.
@@ -131,19 +175,19 @@ impl Device {
             segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
             checksum_offload: true,
         };
-        Ok((
-            file,
-            Self {
+        let device = Self {
+            is_macvtap: true,
+            capabilities,
+            _host_addresses: Arc::new(HostAddresses {
                 index: found.index,
-                is_macvtap: true,
-                capabilities,
                 to_remove: Vec::new(),
-            },
-        ))
+            }),
+        };
+        Ok((files, device))
     }
 }
 
-impl Drop for Device {
+impl Drop for HostAddresses {
     fn drop(&mut self) {
         if self.to_remove.is_empty() {
             return;
@@ -158,6 +202,24 @@ impl Drop for Device {
                 let _ = netlink.remove_address(self.index, address, prefix_bits);
             }
         }
+    }
+}
+
+/// Refuses an existing tap that takes no descriptor for one of `queues` queues, or has others already.
+fn check_kind(
+    name: InterfaceName,
+    found: &InterfaceDescription,
+    queues: usize,
+) -> Result<(), SetupError> {
+    match found.tap {
+        Some(tap) if tap.is_multi_queue != (queues > 1) => Err(SetupError::TapQueues {
+            name: name.as_str().to_owned(),
+            is_multi_queue: tap.is_multi_queue,
+        }),
+        Some(tap) if tap.queue_count > 0 => {
+            Err(name.error("attaching to the tap", CAPABILITY, libc::EBUSY))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -202,8 +264,8 @@ fn check_owner(
 }
 
 /// Makes the descriptor one of the interface's, with our header, offloads and send buffer.
-fn attach(name: InterfaceName, file: &File) -> Result<(), SetupError> {
-    let mode = u16::try_from(MODE).expect("invariant: mode flags fit 16 bits");
+fn attach(name: InterfaceName, file: &File, mode: i32) -> Result<(), SetupError> {
+    let mode = u16::try_from(mode).expect("invariant: mode flags fit 16 bits");
     let header_bytes = i32::try_from(VNET_HEADER_BYTES).expect("invariant: 10 fits");
     let fd = file.as_fd();
     sys::tun_attach(fd, name, mode)

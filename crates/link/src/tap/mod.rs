@@ -4,10 +4,14 @@
 //! write, with no device in between and in packets of up to 65,535 bytes. A **macvtap** is an
 //! interface with a MAC of its own on top of an existing one; its descriptor behaves the same.
 //!
-//! It refuses to use an interface that is not a tap. It opens one queue; with several workers each
-//! would attach its own descriptor with `IFF_MULTI_QUEUE`, see `device`.
+//! It refuses to use an interface that is not a tap.
 //!
-//! Bounds: one receive buffer of `BUFFER_BYTES`, one system call for each frame either way
+//! **Several queues** ([`Tap::open_queues`]), each a descriptor and for one worker. The host hands a frame
+//! to the queue that last sent to the same flow, and a new flow to one by hash (`tun_select_queue`). A
+//! macvtap chooses by a hash of the flow always. An ICMP error is a flow of its own for both, so it may
+//! reach another queue than the connection it is about.
+//!
+//! Bounds: for each queue, one receive buffer of `BUFFER_BYTES`, one system call for each frame either way
 //! (neither device has a batched call). `SEND_BUFFER_BYTES` bounds the frames that the host has not
 //! received yet; beyond it `transmit` returns `Full` and the descriptor becomes writable when there
 //! is room.
@@ -23,6 +27,7 @@ use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceAddress;
 use crate::refusal::RefusalPeriod;
+use crate::steering::QUEUES_MAX;
 use crate::sys::{self, errno_of};
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use crate::{
@@ -75,16 +80,35 @@ impl Tap {
     /// # Errors
     /// [`SetupError`], which says what to do.
     pub fn open(config: &TapConfig) -> Result<Self, SetupError> {
-        let (file, device) = Device::open(config)?;
-        Ok(Self {
+        let mut queues = Self::open_queues(config, 1)?;
+        Ok(queues.remove(0))
+    }
+
+    /// Opens as many queues of the interface, 1 to [`QUEUES_MAX`]; see the module for which frames reach
+    /// which. A tap that exists must have been made for several (`multi_queue`) or for one, as `queues`
+    /// says. What [`Tap`] says of dropping happens with the last of them. The frames of a queue that is
+    /// dropped go to others.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do.
+    pub fn open_queues(config: &TapConfig, queues: usize) -> Result<Vec<Self>, SetupError> {
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            return Err(SetupError::QueueCount {
+                count: queues,
+                max: QUEUES_MAX,
+            });
+        }
+        let (files, device) = Device::open(config, queues)?;
+        let queues = files.into_iter().map(|file| Self {
             file,
             removal_check: device.is_macvtap().then_some(Instant::ZERO),
-            device,
+            device: device.clone(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             counters: LinkCounters::default(),
             refusals: RefusalPeriod::default(),
             gone: None,
-        })
+        });
+        Ok(queues.collect())
     }
 
     /// Classifies the errno of a failed read: no frame, interface removed, or another error.
@@ -223,4 +247,32 @@ const fn is_gone(errno: i32) -> bool {
         errno,
         libc::EBADFD | libc::ENOLINK | libc::ENODEV | libc::ENXIO
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{QUEUES_MAX, SetupError, Tap, TapConfig};
+
+    #[test]
+    fn a_link_may_be_driven_by_another_thread_than_opened_it() {
+        const fn is_send<T: Send>() {}
+        is_send::<Tap>();
+    }
+
+    #[test]
+    fn no_queue_and_one_more_than_possible_are_refused() {
+        let config = TapConfig {
+            // No tap, whatever the number of queues.
+            name: "lo".to_owned(),
+            host_addresses: Vec::new(),
+        };
+        let refusal = |queues| Tap::open_queues(&config, queues).unwrap_err();
+        for count in [0, QUEUES_MAX + 1] {
+            let max = QUEUES_MAX;
+            assert_eq!(refusal(count), SetupError::QueueCount { count, max });
+        }
+        for count in [1, QUEUES_MAX] {
+            assert!(matches!(refusal(count), SetupError::NotATap { .. }));
+        }
+    }
 }

@@ -23,22 +23,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use libc::sock_filter;
 use wire::MacAddress;
 
+use super::bpf::{
+    AND, JUMP, JUMP_BITS, JUMP_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_WORD, PACKET_TYPE, RETURN,
+    VLAN_TAG, plain, step,
+};
+
 /// Addresses one packet link answers for at most.
 pub const ADDRESSES_MAX: usize = 64;
 
-const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-const LOAD_HALF: u16 = 0x28; // BPF_LD | BPF_H | BPF_ABS
-const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
-const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
-const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
-const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-const JUMP_BITS: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-
-/// `SKF_AD_OFF + SKF_AD_VLAN_TAG`: the tag the kernel removed from the frame, 0 if it had none.
-const VLAN_TAG: u32 = 0xffff_f000 + 44;
 /// The bits of a tag that name a VLAN; a frame with only a priority is untagged to us.
 const VLAN_ID: u32 = 0x0fff;
+
+/// linux/if_packet.h: sent by this host.
+const PACKET_OUTGOING: u32 = 4;
 
 const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_ARP: u32 = 0x0806;
@@ -59,6 +56,24 @@ const NEIGHBOR_SOLICITATION: u32 = 135;
 const NEIGHBOR_ADVERTISEMENT: u32 = 136;
 /// First byte of every IPv6 multicast address.
 const IPV6_MULTICAST: u32 = 0xff;
+
+/// The same as [`program`], without the frames that this host sends: for a socket in a fanout group,
+/// where `PACKET_IGNORE_OUTGOING` has no effect.
+pub(crate) fn incoming_program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter> {
+    concat(&[
+        vec![
+            load(LOAD_BYTE, PACKET_TYPE),
+            step(JUMP_EQUAL, 0, 1, PACKET_OUTGOING),
+            refuse(),
+        ],
+        program(mac, addresses),
+    ])
+}
+
+/// The program that passes nothing.
+pub(crate) fn refuse_all() -> Vec<sock_filter> {
+    vec![refuse()]
+}
 
 /// The program for a station with this MAC and these addresses.
 ///
@@ -212,7 +227,7 @@ fn jump_over(block: &[sock_filter]) -> sock_filter {
 }
 
 fn load(code: u16, offset: u32) -> sock_filter {
-    step(code, 0, 0, offset)
+    plain(code, offset)
 }
 
 fn accept() -> sock_filter {
@@ -221,10 +236,6 @@ fn accept() -> sock_filter {
 
 fn refuse() -> sock_filter {
     step(RETURN, 0, 0, 0)
-}
-
-const fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
-    sock_filter { code, jt, jf, k }
 }
 
 fn concat(blocks: &[Vec<sock_filter>]) -> Vec<sock_filter> {

@@ -6,10 +6,8 @@ use std::net::IpAddr;
 use libc::sock_filter;
 use wire::MacAddress;
 
-use super::{
-    ADDRESSES_MAX, AND, JUMP, JUMP_BITS, JUMP_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_WORD, RETURN,
-    VLAN_TAG, program,
-};
+use super::{ADDRESSES_MAX, PACKET_OUTGOING, incoming_program, program, refuse_all};
+use crate::packet::bpf::machine::{View, run};
 
 /// Most instructions the kernel takes: `BPF_MAXINSNS`.
 const INSTRUCTIONS_MAX: usize = 4_096;
@@ -19,37 +17,14 @@ const BROADCAST: [u8; 6] = [0xff; 6];
 const V4: &str = "10.1.2.3";
 const V6: &str = "fd00::a1:b2c3";
 
-/// Runs a program as the kernel does: a load beyond the frame refuses the frame.
+/// Whether a program passes a frame.
 fn passes(program: &[sock_filter], frame: &[u8], vlan_tag: u16) -> bool {
-    let (mut accumulator, mut at) = (0_u32, 0_usize);
-    loop {
-        let sock_filter { code, jt, jf, k } = program[at];
-        at += 1;
-        let branch = |taken: bool| usize::from(if taken { jt } else { jf });
-        match code {
-            LOAD_BYTE if k == VLAN_TAG => accumulator = u32::from(vlan_tag),
-            LOAD_BYTE | LOAD_HALF | LOAD_WORD => {
-                let length = match code {
-                    LOAD_BYTE => 1,
-                    LOAD_HALF => 2,
-                    _ => 4,
-                };
-                let start = usize::try_from(k).unwrap();
-                let Some(bytes) = frame.get(start..start + length) else {
-                    return false;
-                };
-                accumulator = bytes
-                    .iter()
-                    .fold(0, |value, &byte| value << 8 | u32::from(byte));
-            }
-            AND => accumulator &= k,
-            JUMP => at += usize::try_from(k).unwrap(),
-            JUMP_EQUAL => at += branch(accumulator == k),
-            JUMP_BITS => at += branch(accumulator & k != 0),
-            RETURN => return k != 0,
-            code => panic!("instruction {code:#x} is not one the generator makes"),
-        }
-    }
+    let view = View {
+        bytes: frame,
+        vlan_tag,
+        ..View::default()
+    };
+    run(program, view) != 0
 }
 
 fn ours(frame: &[u8]) -> bool {
@@ -140,6 +115,31 @@ fn frames_for_our_addresses_pass() {
         ours(&solicitation(ALL_NODES, 136, V6)),
         "who has our address says so to all"
     );
+}
+
+#[test]
+fn nothing_passes_the_program_of_a_queue_that_is_not_steered_yet() {
+    for frame in [arp(BROADCAST, V4), ipv4(OURS.0, V4), ipv6(OURS.0, V6, 6)] {
+        assert!(!passes(&refuse_all(), &frame, 0));
+    }
+}
+
+#[test]
+fn frames_that_this_host_sends_do_not_pass_in_a_fanout_group() {
+    let program = incoming_program(OURS, &[ip(V4), ip(V6)]);
+    let passes = |frame: &[u8], packet_type: u32| {
+        let view = View {
+            bytes: frame,
+            packet_type: u8::try_from(packet_type).unwrap(),
+            ..View::default()
+        };
+        run(&program, view) != 0
+    };
+    for packet_type in 0..4 {
+        assert!(passes(&ipv4(OURS.0, V4), packet_type));
+        assert!(!passes(&ipv4(OURS.0, "10.1.2.4"), packet_type));
+    }
+    assert!(!passes(&ipv4(OURS.0, V4), PACKET_OUTGOING));
 }
 
 #[test]
