@@ -210,8 +210,8 @@ pub struct CommonArgs {
     #[arg(long)]
     pub core_dumps: bool,
 
-    /// Worker threads; only 1 is supported today [default: 1]
-    #[arg(long, value_name = "N")]
+    /// Worker threads, best one for each processor: a number, or auto [default: 1]
+    #[arg(long, value_name = "N|auto")]
     pub workers: Option<String>,
 
     /// Configuration file (TOML); flags win over it

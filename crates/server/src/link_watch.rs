@@ -19,10 +19,12 @@ pub const REPEAT_AFTER: Duration = Duration::from_secs(10);
 /// A server that received no frame at all for this long says what the reason may be.
 pub const SILENCE_HINT_AFTER: Duration = Duration::from_secs(60);
 
-/// Watches the link of one worker.
+/// Watches the link of one worker. Workers share an interface: only the first logs what concerns all,
+/// and announces our addresses.
 #[derive(Debug)]
 pub struct LinkWatch {
     watch: InterfaceWatch,
+    is_first: bool,
     /// Our MAC is one that the network may not let through.
     has_own_mac: bool,
     next_look: Instant,
@@ -35,11 +37,13 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Begins at `now`. `has_own_mac`: on an interface that has another one.
+    /// Begins at `now`. `has_own_mac`: on an interface that has another one. `is_first`: of the first
+    /// worker.
     #[must_use]
-    pub fn new(watch: InterfaceWatch, now: Instant, has_own_mac: bool) -> Self {
+    pub fn new(watch: InterfaceWatch, now: Instant, has_own_mac: bool, is_first: bool) -> Self {
         Self {
             watch,
+            is_first,
             has_own_mac,
             next_look: now,
             hint_at: Some(now + SILENCE_HINT_AFTER),
@@ -78,6 +82,7 @@ impl LinkWatch {
     ) {
         let name = self.watch.name();
         match (before.carries_frames(), state.carries_frames()) {
+            _ if !self.is_first => {}
             (_, false) => warn!("{}", claim::down_reason(name, state)),
             (false, true) => {
                 info!("{name} carries frames again");
@@ -85,7 +90,7 @@ impl LinkWatch {
             }
             (true, true) => {}
         }
-        if worker.apply_interface_state(now, &state) {
+        if worker.apply_interface_state(now, &state) && self.is_first {
             info!(
                 mtu_bytes = state.mtu_bytes,
                 segmentation_bytes_max = state.segmentation_bytes_max,
@@ -142,7 +147,12 @@ mod tests {
     const START: Instant = Instant::from_millis(5);
 
     fn watch(has_own_mac: bool) -> LinkWatch {
-        LinkWatch::new(InterfaceWatch::open("lo").unwrap(), START, has_own_mac)
+        LinkWatch::new(
+            InterfaceWatch::open("lo").unwrap(),
+            START,
+            has_own_mac,
+            true,
+        )
     }
 
     #[test]

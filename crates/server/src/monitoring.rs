@@ -1,22 +1,23 @@
 //! Access log, trace, metrics, health checks and lists of connections while the server runs.
 //!
 //! [`MonitoringSetup`] opens files and sockets while the process still has the rights it was started
-//! with; [`Monitoring`] runs afterwards, with threads that have no more rights than the worker. It
-//! refuses to make the worker wait: the worker queues lines, and stores its counters in atomics once
-//! a second at most. Bounds: those of [`crate::access_log`] and [`crate::metrics`].
+//! with; [`Monitoring`] runs afterwards, with threads that have no more rights than the workers. It
+//! refuses to make a worker wait: workers queue lines, and each [`Publisher`] stores its worker's
+//! counters in atomics once a second at most. Bounds: those of [`crate::access_log`] and
+//! [`crate::metrics`].
 
 use std::sync::Arc;
-use std::time;
-use std::time::SystemTime;
+use std::time::{self, SystemTime};
 
 use clock::Instant;
 use tracing::warn;
 
 use crate::access_log::{AccessLog, OpenLog};
-use crate::connections::{self, Questions};
+use crate::connections::Asker;
 use crate::failure::Failure;
 use crate::log;
-use crate::metrics::listener::{Listener, THREADS};
+use crate::metrics::listener::Listener;
+use crate::metrics::overview::{Outputs, Overview};
 use crate::metrics::{PUBLISH_EVERY, Page};
 use crate::output::Output;
 use crate::privileges::Identity;
@@ -48,87 +49,59 @@ impl MonitoringSetup {
         })
     }
 
-    /// Starts the threads. `counters` are all there are, as they stand; `epoch` is when the
-    /// worker's clock read zero; `trace` is written already.
+    /// Starts the thread that writes the access log; `trace` is written already.
     ///
     /// # Errors
-    /// There can be no threads.
-    pub fn start(
-        self,
-        counters: &[Pair],
-        epoch: time::Instant,
-        start_unix_seconds: u64,
-        trace: Option<Arc<Output>>,
-    ) -> Result<Monitoring, Failure> {
+    /// There can be no thread.
+    pub fn start(self, trace: Option<Arc<Output>>) -> Result<Monitoring, Failure> {
         let outputs = Outputs {
             access_log: self.access_log.map(OpenLog::start).transpose()?,
             trace,
         };
-        let (mut page, mut questions) = (None, None);
-        if let Some(listener) = self.metrics {
-            let counters = outputs.with_own(counters.to_vec());
-            let counters = Arc::new(Page::new(&counters, epoch, start_unix_seconds));
-            let (asker, asked) = connections::channel(THREADS).map_err(|error| {
-                Failure::refused(
-                    format!("--metrics: no socket pair: {error}"),
-                    "raise the limit of open files",
-                )
-            })?;
-            listener.start(&counters, &asker)?;
-            (page, questions) = (Some(counters), Some(asked));
-        }
         Ok(Monitoring {
-            outputs,
-            page,
-            questions,
-            published_at: Instant::ZERO,
-            is_changed: false,
+            outputs: Arc::new(outputs),
+            metrics: self.metrics,
         })
     }
 }
 
-/// What threads write.
-#[derive(Debug, Default)]
-struct Outputs {
-    access_log: Option<Arc<Output>>,
-    trace: Option<Arc<Output>>,
-}
-
-/// The access log and the metrics of a running server.
+/// The access log, the trace and the metrics of a running server.
 #[derive(Debug, Default)]
 pub struct Monitoring {
-    outputs: Outputs,
-    page: Option<Arc<Page>>,
-    /// Questions about connections.
-    questions: Option<Questions>,
-    published_at: Instant,
-    /// A round made progress since the counters were published.
-    is_changed: bool,
+    outputs: Arc<Outputs>,
+    /// `None`: nobody asks, or the threads have it.
+    metrics: Option<Listener>,
 }
 
 impl Monitoring {
-    /// The access log, for the session; `None`: not configured.
+    /// What is written, for the workers.
     #[must_use]
-    pub fn request_log(&self) -> Option<AccessLog> {
-        let output = self.outputs.access_log.as_ref()?;
-        Some(AccessLog::new(Arc::clone(output), SystemTime::now))
+    pub const fn outputs(&self) -> &Arc<Outputs> {
+        &self.outputs
     }
 
-    /// Call it after each round; `progressed`: the round did something.
-    pub fn on_round(
+    /// Whether counters are asked for over HTTP.
+    #[must_use]
+    pub const fn has_metrics(&self) -> bool {
+        self.metrics.is_some()
+    }
+
+    /// Starts the threads that answer over HTTP, if there are to be any: what these pages say, and
+    /// what `asker` is told.
+    ///
+    /// # Errors
+    /// There can be no threads.
+    pub fn listen(
         &mut self,
-        now: Instant,
-        progressed: bool,
-        counters: impl FnOnce() -> Vec<Pair>,
-    ) {
-        let Some(page) = &self.page else { return };
-        page.beat(now);
-        self.is_changed |= progressed;
-        if self.is_changed && now >= self.published_at + PUBLISH_EVERY {
-            page.publish(&self.outputs.with_own(counters()));
-            self.published_at = now;
-            self.is_changed = false;
-        }
+        pages: Vec<Arc<Page>>,
+        asker: &Asker,
+        start_unix_seconds: u64,
+    ) -> Result<(), Failure> {
+        let Some(listener) = self.metrics.take() else {
+            return Ok(());
+        };
+        let overview = Overview::new(pages, Arc::clone(&self.outputs), start_unix_seconds);
+        listener.start(&Arc::new(overview), asker)
     }
 
     /// Opens the access log's file again, which may have been renamed.
@@ -138,28 +111,9 @@ impl Monitoring {
         }
     }
 
-    /// The server accepts no new requests any more.
-    pub fn on_ending(&self) {
-        if let Some(page) = &self.page {
-            page.end();
-        }
-    }
-
-    /// All counters, `counters` of the worker and its own.
-    #[must_use]
-    pub fn counters(&self, counters: Vec<Pair>) -> Vec<Pair> {
-        self.outputs.with_own(counters)
-    }
-
-    /// Where questions about connections come from; `None`: nobody can ask.
-    #[must_use]
-    pub const fn questions(&self) -> Option<&Questions> {
-        self.questions.as_ref()
-    }
-
     /// Waits until access log and trace are written, for a while.
     pub fn close(&self) {
-        let Outputs { access_log, trace } = &self.outputs;
+        let Outputs { access_log, trace } = &*self.outputs;
         for (name, output) in [("access log", access_log), ("trace", trace)] {
             if let Some(output) = output
                 && !output.close(log::FLUSH_TIME_MAX)
@@ -170,48 +124,85 @@ impl Monitoring {
     }
 }
 
-impl Outputs {
-    /// Adds the counters of the access log, the trace and the log. They are present even if there is
-    /// none of these, so that every report has the same counters.
-    fn with_own(&self, mut pairs: Vec<Pair>) -> Vec<Pair> {
-        let dropped = |output: &Option<Arc<Output>>| output.as_ref().map_or(0, |it| it.dropped());
-        pairs.push(("access_log_dropped_count", dropped(&self.access_log)));
-        pairs.push(("trace_dropped_count", dropped(&self.trace)));
-        pairs.push(("log_dropped_count", log::dropped()));
-        pairs
+/// The access log of one worker, for its session; `None`: not configured.
+#[must_use]
+pub fn request_log(outputs: &Outputs) -> Option<AccessLog> {
+    let output = outputs.access_log.as_ref()?;
+    Some(AccessLog::new(Arc::clone(output), SystemTime::now))
+}
+
+/// What one worker says of itself.
+#[derive(Debug)]
+pub struct Publisher {
+    page: Arc<Page>,
+    /// Counters are asked for.
+    has_readers: bool,
+    published_at: Instant,
+    /// A round made progress since the counters were published.
+    is_changed: bool,
+}
+
+impl Publisher {
+    /// For a worker with these counters, whose clock read zero at `epoch`. `has_readers`: they are
+    /// asked for while it runs.
+    #[must_use]
+    pub fn new(counters: &[Pair], epoch: time::Instant, has_readers: bool) -> Self {
+        Self {
+            page: Arc::new(Page::new(counters, epoch)),
+            has_readers,
+            published_at: Instant::ZERO,
+            is_changed: false,
+        }
+    }
+
+    /// Where it is said.
+    #[must_use]
+    pub const fn page(&self) -> &Arc<Page> {
+        &self.page
+    }
+
+    /// Call it after each round; `progressed`: the round did something.
+    pub fn on_round(
+        &mut self,
+        now: Instant,
+        progressed: bool,
+        connections: usize,
+        counters: impl FnOnce() -> Vec<Pair>,
+    ) {
+        self.page.beat(now, connections);
+        self.is_changed |= progressed;
+        let is_due = self.has_readers && self.is_changed;
+        if is_due && now >= self.published_at + PUBLISH_EVERY {
+            self.page.publish(&counters());
+            self.published_at = now;
+            self.is_changed = false;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::sync::Arc;
 
     use clock::{Duration, Instant};
 
-    use super::{Monitoring, Outputs};
-    use crate::metrics::{Health, PUBLISH_EVERY, Page};
+    use super::{Monitoring, Publisher, request_log};
+    use crate::metrics::PUBLISH_EVERY;
 
     const NANO: Duration = Duration::from_nanos(1);
 
     #[test]
     fn counters_are_published_once_a_second_and_only_after_progress() {
-        let page = Page::new(
-            &Outputs::default().with_own(vec![("a_count", 0)]),
-            std::time::Instant::now(),
-            0,
-        );
-        let page = Arc::new(page);
-        let mut watch = Monitoring {
-            page: Some(Arc::clone(&page)),
-            ..Monitoring::default()
-        };
+        let epoch = std::time::Instant::now();
+        let mut publisher = Publisher::new(&[("a_count", 0)], epoch, true);
+        let page = publisher.page().clone();
         let asked = Cell::new(0);
         let mut round = |at, progressed| {
-            watch.on_round(at, progressed, || {
+            publisher.on_round(at, progressed, 3, || {
                 asked.set(asked.get() + 1);
                 vec![("a_count", asked.get())]
             });
+            assert_eq!(page.connections(), 3);
             page.pairs().next().unwrap().1
         };
         let start = Instant::ZERO + PUBLISH_EVERY;
@@ -225,31 +216,17 @@ mod tests {
             2
         );
         assert_eq!(asked.get(), 2);
-        watch.on_ending();
-        assert_eq!(page.health(start), Health::Ending);
     }
 
     #[test]
     fn without_metrics_no_counters_are_collected() {
-        let mut watch = Monitoring::default();
-        watch.on_round(Instant::FAR_FUTURE, true, || {
+        let mut publisher = Publisher::new(&[], std::time::Instant::now(), false);
+        publisher.on_round(Instant::FAR_FUTURE, true, 1, || {
             unreachable!("nobody reads them")
         });
-        assert!(watch.request_log().is_none());
-        watch.reopen();
-        watch.close();
-        let names: Vec<_> = watch
-            .counters(Vec::new())
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "access_log_dropped_count",
-                "trace_dropped_count",
-                "log_dropped_count"
-            ]
-        );
+        let monitoring = Monitoring::default();
+        assert!(!monitoring.has_metrics() && request_log(monitoring.outputs()).is_none());
+        monitoring.reopen();
+        monitoring.close();
     }
 }

@@ -1,11 +1,10 @@
-//! The event loop around the worker: clock, signals and sleep.
+//! The event loop of one worker: its clock, its mailbox and its sleep.
 //!
-//! One thread. It refuses to spin: after a round without progress it sleeps until a descriptor is
-//! ready or a timer is due, [`IDLE_SLEEP_MAX`] at most. Shutdown is bounded, too: after SIGINT or
-//! SIGTERM, replies have the grace time; then the connections left are reset. After a second signal
-//! or an error, all connections are reset at once, because a client without a RST waits for minutes.
+//! One thread, which shares nothing with those of other workers. It refuses to spin: after a round
+//! without progress it sleeps until a descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most.
+//! What it does besides serving is what [`crate::supervisor`] tells it to. Its end is bounded, too: the
+//! connections that are left are reset, because a client without a RST waits for minutes.
 
-use std::io::Write as _;
 use std::time;
 
 use clock::{Duration, Instant};
@@ -14,15 +13,12 @@ use link::Link;
 use tracing::{error, info, warn};
 
 use crate::coalescing::{Coalescing, Sleep};
-use crate::connections::Questions;
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
-use crate::metrics::listener;
-use crate::monitoring::Monitoring;
-use crate::notify;
-use crate::report;
-use crate::signals::Signals;
-use crate::tls;
+use crate::mailbox::{Command, Mailbox, QUESTIONS_MAX};
+use crate::metrics::Page;
+use crate::monitoring::Publisher;
+use crate::report::Pair;
 use crate::wait::{self, EMPTY_ROUNDS, Source};
 use crate::wall_clock;
 use crate::warnings::{Severity, Warning};
@@ -48,19 +44,33 @@ pub struct Sleeps {
     pub pauses: u64,
 }
 
+/// What a worker is driven by, beside its own parts.
+#[derive(Debug)]
+pub struct Drive {
+    /// Its number, from 0.
+    pub number: usize,
+    /// The real clock's reading at [`Instant::ZERO`].
+    pub epoch: time::Instant,
+    /// Where it is told what to do.
+    pub mailbox: Mailbox,
+    /// For how long it sleeps while wake-ups come faster than that; zero: never.
+    pub coalesce: Duration,
+    /// Whether its counters are asked for while it runs.
+    pub has_readers: bool,
+    /// Logs changes of the link; `None`: not logged.
+    pub link_watch: Option<LinkWatch>,
+}
+
 /// A worker being driven in real time.
 #[derive(Debug)]
 pub struct Serving<L: Link, D: Disk> {
     worker: Worker<L, D>,
-    signals: Signals,
-    /// The real clock's reading at [`Instant::ZERO`].
+    number: usize,
     epoch: time::Instant,
-    grace: Duration,
-    /// Loads the certificates again after SIGHUP.
-    tls: Option<tls::Loader>,
-    monitoring: Monitoring,
-    /// When the grace time ends; `None` before the first SIGINT or SIGTERM.
-    deadline: Option<Instant>,
+    mailbox: Mailbox,
+    publisher: Publisher,
+    /// It takes no new connections, and ends with the last.
+    is_ending: bool,
     /// Rounds without progress since the last one with.
     empty_rounds: u32,
     /// The link was full, `POLLOUT` was reported, and it was full again: `POLLOUT` means nothing on
@@ -68,69 +78,48 @@ pub struct Serving<L: Link, D: Disk> {
     pollout_unreliable: bool,
     coalescing: Coalescing,
     sleeps: Sleeps,
-    /// Logs changes of the link; `None`: not logged.
     link_watch: Option<LinkWatch>,
 }
 
+/// Whether a worker goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flow {
+    Continue,
+    End,
+}
+
 impl<L: Link, D: Disk> Serving<L, D> {
-    /// Ready to [`Serving::run`]. `epoch` is when the worker's clock read zero.
+    /// Ready to [`Serving::run`].
     #[must_use]
-    pub fn new(
-        worker: Worker<L, D>,
-        signals: Signals,
-        epoch: time::Instant,
-        grace: Duration,
-        tls: Option<tls::Loader>,
-        monitoring: Monitoring,
-    ) -> Self {
+    pub fn new(worker: Worker<L, D>, drive: Drive) -> Self {
+        let sleeps = Sleeps::default();
+        let counters = counters(&worker, sleeps);
         Self {
             worker,
-            signals,
-            epoch,
-            grace,
-            tls,
-            monitoring,
-            deadline: None,
+            number: drive.number,
+            epoch: drive.epoch,
+            mailbox: drive.mailbox,
+            publisher: Publisher::new(&counters, drive.epoch, drive.has_readers),
+            is_ending: false,
             empty_rounds: 0,
             pollout_unreliable: false,
-            coalescing: Coalescing::new(Duration::ZERO),
-            sleeps: Sleeps::default(),
-            link_watch: None,
+            coalescing: Coalescing::new(drive.coalesce),
+            sleeps,
+            link_watch: drive.link_watch,
         }
     }
 
-    /// Also logs changes of the link.
+    /// Where it says how it is.
     #[must_use]
-    pub fn with_link_watch(self, watch: LinkWatch) -> Self {
-        Self {
-            link_watch: Some(watch),
-            ..self
-        }
+    pub const fn page(&self) -> &std::sync::Arc<Page> {
+        self.publisher.page()
     }
 
-    /// Also pauses for `pause` while wake-ups come faster than that.
-    #[must_use]
-    pub fn with_coalescing(self, pause: Duration) -> Self {
-        Self {
-            coalescing: Coalescing::new(pause),
-            ..self
-        }
-    }
-
-    /// Prints `ready` and serves until a signal or an error ends it; then prints the summary.
-    ///
-    /// # Errors
-    /// The error that ended it.
-    pub fn run(mut self, urls: &str) -> Result<(), Failure> {
-        announce(urls);
-        notify::tell(notify::READY);
+    /// Serves until it is told to end, or an error ends it. Returns that, and its last counters.
+    pub fn run(mut self) -> (Result<(), Failure>, Vec<Pair>) {
         let outcome = self.serve();
-        if outcome.is_err() {
-            self.reset_all();
-        }
-        self.monitoring.close();
-        report::write(report::SUMMARY, self.counters());
-        outcome
+        self.reset_all();
+        (outcome, counters(&self.worker, self.sleeps))
     }
 
     fn serve(&mut self) -> Result<(), Failure> {
@@ -139,27 +128,17 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
         loop {
             let now = self.now();
-            self.handle_signals(now);
-            if let Some(signal) = self.signals.immediate_termination() {
-                let connections = self.worker.connection_count();
-                return Err(Failure::Interrupted {
-                    signal,
-                    connections,
-                });
+            if self.read_mail(now) == Flow::End {
+                return Ok(());
             }
+            self.log_reopened();
             if let Some(watch) = &mut self.link_watch {
                 watch.look(now, &mut self.worker);
             }
             self.worker.set_unix_seconds(wall_clock::unix_seconds());
-            self.take_certificates();
             let step = self.worker.step(now).map_err(broken)?;
             self.observe(now, step.progressed);
-            self.answer_questions(now);
-            if self
-                .deadline
-                .is_some_and(|deadline| self.is_finished(deadline, now))
-            {
-                self.finish();
+            if self.is_ending && self.worker.connection_count() == 0 {
                 return Ok(());
             }
             if step.progressed {
@@ -175,66 +154,46 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    fn handle_signals(&mut self, now: Instant) {
-        if self.signals.take_sigusr1() {
-            self.monitoring.reopen();
-            report::write(report::COUNTERS, self.counters());
+    /// Does what the mail says.
+    fn read_mail(&mut self, now: Instant) -> Flow {
+        if !self.mailbox.take_has_mail() {
+            return Flow::Continue;
         }
-        if self.signals.take_sighup() {
-            self.reload();
-            self.worker.store_mut().reopen();
+        while let Some(command) = self.mailbox.poll_command() {
+            match command {
+                Command::SetTls(loaded) => self.worker.set_tls(&loaded),
+                Command::ReopenDirectory => self.worker.store_mut().reopen(),
+                Command::ShutDown => {
+                    self.is_ending = true;
+                    self.publisher.page().end();
+                    self.worker.shut_down(now);
+                }
+                Command::Abort => return Flow::End,
+                // Whoever asked may have given up.
+                Command::Report(reply) => {
+                    drop(reply.try_send(counters(&self.worker, self.sleeps)));
+                }
+            }
         }
+        for _ in 0..QUESTIONS_MAX {
+            let Some(question) = self.mailbox.poll_question() else {
+                break;
+            };
+            let page = self.worker.list_connections(now, &question);
+            question.answer(page);
+        }
+        Flow::Continue
+    }
+
+    /// What came of [`Command::ReopenDirectory`]. All workers open the same one: the first says so.
+    fn log_reopened(&mut self) {
         match self.worker.store_mut().poll_reopened() {
-            None => {}
-            Some(Ok(())) => info!("SIGHUP: the served directory is opened again"),
+            Some(Ok(())) if self.number == 0 => {
+                info!("SIGHUP: the served directory is opened again");
+            }
+            None | Some(Ok(())) => {}
             Some(Err(error)) => error!("SIGHUP: the old directory stays: {error}"),
         }
-        if self.signals.termination_requested() && self.deadline.is_none() {
-            let connections = self.worker.connection_count();
-            info!(
-                connections,
-                grace_seconds = self.grace.as_secs(),
-                "finishing, then ending"
-            );
-            notify::tell(notify::STOPPING);
-            self.deadline = Some(now + self.grace);
-            self.worker.shut_down(now);
-            self.monitoring.on_ending();
-        }
-    }
-
-    /// Has the loader thread read the certificates again.
-    fn reload(&self) {
-        match &self.tls {
-            Some(loader) => loader.request(),
-            None => info!(
-                "SIGHUP: no certificates to read; the configuration file is read at start only"
-            ),
-        }
-    }
-
-    /// Applies certificates that the loader thread has read.
-    fn take_certificates(&mut self) {
-        let Some(loaded) = self.tls.as_ref().and_then(tls::Loader::poll) else {
-            return;
-        };
-        let certificates = loaded.certificates.count();
-        self.worker.set_tls(&loaded);
-        info!(certificates, "SIGHUP: the certificates are read again");
-    }
-
-    fn is_finished(&self, deadline: Instant, now: Instant) -> bool {
-        self.worker.connection_count() == 0 || now >= deadline
-    }
-
-    /// Resets the connections that are left after the grace time.
-    fn finish(&mut self) {
-        let connections = self.worker.connection_count();
-        if connections > 0 {
-            warn!(connections, "the grace time is over: resetting them");
-        }
-        self.reset_all();
-        info!("ended");
     }
 
     /// Resets every connection and sends the resets, for [`RESET_TIME_MAX`] at most.
@@ -261,8 +220,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
     /// Sleeps until there is something to do.
     fn sleep(&mut self, step: &Step) -> Result<(), Failure> {
         let now = self.now();
-        let timer = step.next_timeout.unwrap_or(Instant::FAR_FUTURE);
-        let wake_at = timer.min(self.deadline.unwrap_or(Instant::FAR_FUTURE));
+        let wake_at = step.next_timeout.unwrap_or(Instant::FAR_FUTURE);
         let timeout = wake_at.since(now).min(IDLE_SLEEP_MAX);
         if timeout.is_zero() {
             return Ok(());
@@ -273,18 +231,12 @@ impl<L: Link, D: Disk> Serving<L, D> {
             return Ok(());
         }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;
-        let mut sources = [Source::readable(self.signals.wake_fd()); wait::SOURCES_MAX];
+        let mut sources = [Source::readable(self.mailbox.sleeper().fd()); wait::SOURCES_MAX];
         let mut count = 1;
         let mut add = |source| {
             sources[count] = source;
             count += 1;
         };
-        if let Some(loader) = &self.tls {
-            add(Source::readable(loader.wake_fd()));
-        }
-        if let Some(questions) = self.monitoring.questions() {
-            add(Source::readable(questions.wake_fd()));
-        }
         let link = self.worker.link();
         link.poll_fd().map(Source::readable).map(&mut add);
         if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
@@ -308,13 +260,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.pollout_unreliable = woken && or_writable;
         if woken {
             self.worker.disk_mut().clear_wake();
-            self.signals.drain();
-            if let Some(loader) = &self.tls {
-                loader.drain();
-            }
-            if let Some(questions) = self.monitoring.questions() {
-                questions.drain();
-            }
+            self.mailbox.sleeper().drain();
         }
         Ok(())
     }
@@ -322,31 +268,15 @@ impl<L: Link, D: Disk> Serving<L, D> {
     /// Publishes the counters after a round, and logs its warnings.
     fn observe(&mut self, now: Instant, progressed: bool) {
         let (worker, sleeps) = (&self.worker, self.sleeps);
-        self.monitoring
-            .on_round(now, progressed, || counters(worker, sleeps));
+        let connections = worker.connection_count();
+        self.publisher
+            .on_round(now, progressed, connections, || counters(worker, sleeps));
         while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
             match severity {
                 Severity::Warning => warn!("{text}"),
                 Severity::Info => info!("{text}"),
             }
         }
-    }
-
-    /// Lists a page of connections for each thread that asks for one.
-    fn answer_questions(&self, now: Instant) {
-        let questions = self.monitoring.questions();
-        for _ in 0..listener::THREADS {
-            let Some(question) = questions.and_then(Questions::poll) else {
-                return;
-            };
-            let page = self.worker.list_connections(now, &question);
-            question.answer(page);
-        }
-    }
-
-    fn counters(&self) -> Vec<report::Pair> {
-        self.monitoring
-            .counters(counters(&self.worker, self.sleeps))
     }
 
     fn now(&self) -> Instant {
@@ -360,17 +290,8 @@ pub(crate) fn now_since(epoch: time::Instant) -> Instant {
     Instant::from_nanos(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Prints the `ready` line on stdout. It is flushed, because a parent process may wait for it; if
-/// stdout is closed, serving goes on.
-fn announce(urls: &str) {
-    let mut stdout = std::io::stdout().lock();
-    if let Err(error) = writeln!(stdout, "ready {urls}").and_then(|()| stdout.flush()) {
-        warn!("cannot say on stdout that the server is ready: {error}");
-    }
-}
-
 /// Every counter of the worker and of what drives it, in a fixed order.
-pub fn counters<L: Link, D: Disk>(worker: &Worker<L, D>, sleeps: Sleeps) -> Vec<report::Pair> {
+pub fn counters<L: Link, D: Disk>(worker: &Worker<L, D>, sleeps: Sleeps) -> Vec<Pair> {
     let mut pairs = worker.counters();
     pairs.push(("server_sleep_events", sleeps.waits));
     pairs.push(("server_pause_events", sleeps.pauses));

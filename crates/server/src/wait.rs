@@ -14,9 +14,8 @@ use std::time::Duration;
 /// asked every source. Spinning for eight did not pay: six downloads over a tap cost 0.20 to 0.28
 /// core-seconds per GB with it and 0.19 to 0.27 without, on two shared cores.
 pub const EMPTY_ROUNDS: u32 = 1;
-/// Most descriptors waited for at once: link (to receive, and to send), disk, store, certificates,
-/// signals, questions about connections.
-pub const SOURCES_MAX: usize = 7;
+/// Most descriptors waited for at once: mailbox, link (to receive, and to send), disk, store.
+pub const SOURCES_MAX: usize = 5;
 
 /// A descriptor to wait for.
 #[derive(Clone, Copy, Debug)]

@@ -101,7 +101,7 @@ fn help_has_units_defaults_and_examples() {
         "--cert <PEM>",
         "--key <PEM>",
         "--log-tls-secrets",
-        "only 1 is supported today [default: 1]",
+        "a number, or auto [default: 1]",
         "Configuration file (TOML); flags win over it",
         "--pcap <FILE>",
         "--user <NAME[:GROUP]>",
@@ -320,7 +320,10 @@ fn too_few_descriptors_are_reported_with_the_number_needed() {
 #[test]
 fn settings_are_refused_by_flag_or_key_with_value_and_fix() {
     assert_refused(&serve(&["--http", "0"]), &["--http 0:", "1 to 65535"]);
-    assert_refused(&serve(&["--workers", "2"]), &["--workers 2:", "use 1"]);
+    assert_refused(
+        &serve(&["--workers", "65"]),
+        &["--workers 65:", "use 1 to 64"],
+    );
     assert_refused(
         &serve(&["--link", "eth0"]),
         &["--link eth0:", "packet:IFACE"],

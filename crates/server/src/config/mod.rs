@@ -36,6 +36,8 @@ pub enum DefaultValue {
 
 /// The value that disables a port.
 pub const OFF: &str = "off";
+/// The value for as many workers as there are processors.
+pub const AUTO: &str = "auto";
 
 /// TCP port of plain HTTP.
 pub static HTTP: Number = number("http", "TCP port", Some(80), 1..=65_535);
@@ -57,7 +59,7 @@ pub static CONNECTION_RATE_MAX: Number = number(
     10_000..=100_000_000_000,
 );
 /// Worker threads.
-pub static WORKERS: Number = number("workers", "threads", Some(1), 1..=1);
+pub static WORKERS: Number = number("workers", "threads", Some(1), 1..=64);
 /// Connections at once; half-open ones are bounded apart.
 pub static CONNECTIONS_MAX: Number = number(
     "connections_max",
@@ -389,7 +391,20 @@ pub static KEYS: [Key; 40] = [
         "--core-dumps",
         "Whether the process may be dumped and debugged. Its memory has keys in it.",
     ),
-    Key::number(&WORKERS, "--workers", "Only 1 is supported today."),
+    Key {
+        name: "workers",
+        flag: "--workers",
+        kind: Kind::Other {
+            unit: "threads, or string",
+            default: "`1`",
+            range: "1-64, `auto`",
+        },
+        about: "Threads that serve, each with a queue of the interface, a ring of the disk and \
+                buffers of its own. `auto`: one for each processor that the server may use. Of \
+                several, each is bound to its processor. `connections_max`, `slots` and \
+                `disk_queue_depth` hold for all together, and each has its share; their defaults \
+                are for each.",
+    },
     Key {
         name: "pcap",
         flag: "--pcap",
@@ -727,7 +742,7 @@ pub struct FileConfig {
     pub connection_rate_max: Option<i64>,
     pub aead_library: Option<String>,
     pub core_dumps: Option<bool>,
-    pub workers: Option<i64>,
+    pub workers: Option<NumberOrAuto>,
     pub pcap: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     /// `trace_peer`.
@@ -773,6 +788,17 @@ impl<'de> Deserialize<'de> for PortOrOff {
     }
 }
 
+/// A number of workers as it was written: a number, or a word. Which word is for [`crate::settings`]
+/// to check.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NumberOrAuto(pub String);
+
+impl<'de> Deserialize<'de> for NumberOrAuto {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberVisitor)
+    }
+}
+
 /// A time as it was written: whole seconds, or a number with its unit, `"20s"`, `"2m"`, `"1h"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seconds(pub i64);
@@ -806,6 +832,24 @@ impl Visitor<'_> for SecondsVisitor {
         seconds
             .map(Seconds)
             .ok_or_else(|| E::invalid_value(unexpected, &self))
+    }
+}
+
+struct NumberVisitor;
+
+impl Visitor<'_> for NumberVisitor {
+    type Value = NumberOrAuto;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a number or \"{AUTO}\"")
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<NumberOrAuto, E> {
+        Ok(NumberOrAuto(number.to_string()))
+    }
+
+    fn visit_str<E>(self, word: &str) -> Result<NumberOrAuto, E> {
+        Ok(NumberOrAuto(word.into()))
     }
 }
 

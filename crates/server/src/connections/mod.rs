@@ -1,26 +1,22 @@
 //! Connections listed on request, as `ss -ti` does for the kernel's: `/connections` beside
 //! `/metrics`.
 //!
-//! A thread that answers HTTP asks the worker for one page of its table after the other, over a
-//! channel, and turns them into lines of JSON. The worker answers one question of each thread a round:
-//! it looks at [`PLACES_MAX`] places and returns [`PAGE_ROWS_MAX`] rows. It
-//! keeps nothing between two pages, so a connection that moves meanwhile may be listed twice or not
-//! at all.
+//! A thread that answers HTTP asks one worker after the other for the pages of its table, through its
+//! [`crate::mailbox`], and turns them into lines of JSON. A worker answers one question of each thread
+//! a round: it looks at [`PLACES_MAX`] places and returns [`PAGE_ROWS_MAX`] rows. It keeps nothing
+//! between two pages, so a connection that moves meanwhile may be listed twice or not at all.
 //!
 //! Refused: askers on other hosts, since the list has the addresses of viewers and what they watch.
 //! Bounds: [`ROWS_MAX`] rows of an answer, one waiting question of each thread.
 
 mod json;
 
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use session::{ListedConnection, PageLimits};
 
+use crate::mailbox::MailSender;
 use crate::trace::Peers;
 
 /// Rows of one page.
@@ -31,6 +27,8 @@ pub const PLACES_MAX: u32 = 1024;
 pub const ROWS_MAX: usize = 10_000;
 /// Rows of an answer, unless the question says otherwise.
 pub const ROWS_DEFAULT: usize = 1_000;
+/// Places that a list gives to each worker: those of the second begin here.
+const WORKER_PLACES: u32 = 1 << 24;
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +37,7 @@ pub struct Query {
     pub peers: Option<Peers>,
     /// Most rows.
     pub rows_max: usize,
-    /// The place to begin at.
+    /// The place to begin at, in the tables of all workers.
     pub from: u32,
 }
 
@@ -136,103 +134,96 @@ impl Question {
     }
 }
 
-/// The end of the channel for those who ask. Its clones share one queue.
+/// A place in the tables of all workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    worker: usize,
+    /// In the worker's table.
+    place: u32,
+}
+
+impl Place {
+    fn from_number(number: u32) -> Self {
+        let worker = usize::try_from(number / WORKER_PLACES);
+        Self {
+            worker: worker.expect("invariant: a usize has at least 32 bits"),
+            place: number % WORKER_PLACES,
+        }
+    }
+
+    /// What a query names it by; the largest number, if there are too many.
+    fn number(self) -> u32 {
+        let worker = u32::try_from(self.worker).unwrap_or(u32::MAX);
+        worker
+            .saturating_mul(WORKER_PLACES)
+            .saturating_add(self.place)
+    }
+}
+
+/// For those who ask. Its clones ask the same workers.
 #[derive(Clone, Debug)]
 pub struct Asker {
-    questions: SyncSender<Question>,
-    waker: Arc<UnixStream>,
-}
-
-/// The worker's end of the channel.
-#[derive(Debug)]
-pub struct Questions {
-    questions: Receiver<Question>,
-    /// Readable when a question is there.
-    wake: UnixStream,
-}
-
-/// A channel for `askers` threads, each with one question at a time.
-///
-/// # Errors
-/// The kernel's: no descriptors.
-pub fn channel(askers: usize) -> io::Result<(Asker, Questions)> {
-    let (wake, waker) = UnixStream::pair()?;
-    wake.set_nonblocking(true)?;
-    waker.set_nonblocking(true)?;
-    let (sender, questions) = sync_channel(askers);
-    let asker = Asker {
-        questions: sender,
-        waker: Arc::new(waker),
-    };
-    Ok((asker, Questions { questions, wake }))
-}
-
-impl Questions {
-    /// The next question.
-    #[must_use]
-    pub fn poll(&self) -> Option<Question> {
-        self.questions.try_recv().ok()
-    }
-
-    /// Readable after a question was asked, until [`Questions::drain`].
-    #[must_use]
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
-    /// Forgets what woke the worker.
-    pub fn drain(&self) {
-        let mut bytes = [0_u8; 16];
-        while matches!((&self.wake).read(&mut bytes), Ok(count) if count == bytes.len()) {}
-    }
+    workers: Vec<MailSender>,
 }
 
 impl Asker {
+    /// Asks these workers.
+    #[must_use]
+    pub const fn new(workers: Vec<MailSender>) -> Self {
+        Self { workers }
+    }
+
     /// The lines of JSON that answer `query`: one for each connection, and, if there are more than
-    /// may be listed, one that says where to go on. `None`: the worker did not answer by `deadline`.
+    /// may be listed, one that says where to go on. `None`: a worker did not answer by `deadline`.
     #[must_use]
     pub fn lines(&self, query: &Query, deadline: Instant) -> Option<String> {
         let mut lines = String::new();
-        let (mut rows, mut from) = (0, query.from);
-        while rows < query.rows_max {
+        let (mut rows, mut from) = (0, Place::from_number(query.from));
+        while let Some(worker) = self.workers.get(from.worker) {
+            if rows >= query.rows_max {
+                json::push_next(&mut lines, from.number());
+                break;
+            }
             let limits = PageLimits {
                 rows_max: PAGE_ROWS_MAX.min(query.rows_max - rows),
                 places_max: PLACES_MAX,
             };
-            let page = self.ask(from, query.peers, limits, deadline)?;
+            let page = ask(worker, from.place, query.peers, limits, deadline)?;
             rows += page.rows.len();
             for row in &page.rows {
                 json::push_row(&mut lines, row);
             }
-            match page.next {
-                Some(next) => from = next,
-                None => return Some(lines),
-            }
+            from = match page.next {
+                Some(place) => Place { place, ..from },
+                None => Place {
+                    worker: from.worker + 1,
+                    place: 0,
+                },
+            };
         }
-        json::push_next(&mut lines, from);
         Some(lines)
     }
+}
 
-    fn ask(
-        &self,
-        from: u32,
-        peers: Option<Peers>,
-        limits: PageLimits,
-        deadline: Instant,
-    ) -> Option<Page> {
-        let (reply, answer) = sync_channel(1);
-        let question = Question {
-            from,
-            peers,
-            limits,
-            reply,
-        };
-        self.questions.try_send(question).ok()?;
-        // A full pipe wakes as well.
-        let _ = (&*self.waker).write(&[0]);
-        let left: Duration = deadline.saturating_duration_since(Instant::now());
-        answer.recv_timeout(left).ok()
+fn ask(
+    worker: &MailSender,
+    from: u32,
+    peers: Option<Peers>,
+    limits: PageLimits,
+    deadline: Instant,
+) -> Option<Page> {
+    let (reply, answer) = sync_channel(1);
+    let question = Question {
+        from,
+        peers,
+        limits,
+        reply,
+    };
+    if !worker.ask(question) {
+        return None;
     }
+    let left: Duration = deadline.saturating_duration_since(Instant::now());
+    answer.recv_timeout(left).ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Queries, pages put together, and the lines that come out.
 
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,11 @@ use session::{Activity, ListedConnection};
 use tcp::{FourTuple, HalfOpen, Offer};
 use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 
-use super::{Asker, PAGE_ROWS_MAX, Page, Query, Questions, ROWS_DEFAULT, ROWS_MAX, Row, channel};
+use super::{
+    Asker, PAGE_ROWS_MAX, Page, PageLimits, Query, Question, ROWS_DEFAULT, ROWS_MAX, Row,
+    WORKER_PLACES,
+};
+use crate::mailbox::{Mailbox, mailbox};
 use crate::output::tests::LONG;
 use crate::trace::Peers;
 use crate::wait::{Source, wait};
@@ -53,14 +58,14 @@ pub(crate) fn row(port: u16) -> Row {
 }
 
 /// A worker with this many connections, at places 0, 2, 4, …; it ends with its askers.
-pub(crate) fn worker(questions: Questions, connections: u32) -> JoinHandle<usize> {
+pub(crate) fn worker(mailbox: Mailbox, connections: u32) -> JoinHandle<usize> {
     thread::spawn(move || {
         let mut pages = 0;
         loop {
-            let is_asked = wait(&[Source::readable(questions.wake_fd())], Some(LONG)).unwrap();
-            assert!(is_asked, "nobody asks");
-            questions.drain();
-            let Some(question) = questions.poll() else {
+            let source = Source::readable(mailbox.sleeper().fd());
+            assert!(wait(&[source], Some(LONG)).unwrap(), "nobody asks");
+            mailbox.sleeper().drain();
+            let Some(question) = mailbox.poll_question() else {
                 return pages;
             };
             let mut rows = Vec::new();
@@ -76,6 +81,29 @@ pub(crate) fn worker(questions: Questions, connections: u32) -> JoinHandle<usize
             question.answer(Page { rows, next });
         }
     })
+}
+
+/// A question whose answer nobody waits for.
+pub(crate) fn question() -> Question {
+    Question {
+        from: 0,
+        peers: None,
+        limits: PageLimits {
+            rows_max: 1,
+            places_max: 1,
+        },
+        reply: sync_channel(1).0,
+    }
+}
+
+/// Asks workers with so many connections each.
+fn asker(connections: &[u32]) -> (Asker, Vec<JoinHandle<usize>>) {
+    let start = |connections: &u32| {
+        let (sender, mailbox) = mailbox().unwrap();
+        (sender, worker(mailbox, *connections))
+    };
+    let (senders, workers) = connections.iter().map(start).unzip();
+    (Asker::new(senders), workers)
 }
 
 fn lines(asker: &Asker, query: &str) -> Vec<Value> {
@@ -129,26 +157,36 @@ fn a_query_names_peers_rows_and_a_place_or_is_refused() {
 
 #[test]
 fn all_pages_are_asked_for_and_each_connection_is_a_line() {
-    let (asker, questions) = channel(1).unwrap();
     let rows = PAGE_ROWS_MAX + 1;
-    let worker = worker(questions, u32::try_from(rows).unwrap());
+    let (asker, workers) = asker(&[u32::try_from(rows).unwrap(), 0, 1]);
     let listed = lines(&asker, "");
-    assert_eq!(listed.len(), rows);
+    assert_eq!(listed.len(), rows + 1);
     assert_eq!(listed[1]["peer"], "192.0.2.7:1002");
+    assert_eq!(listed[rows]["peer"], "192.0.2.7:1000");
     drop(asker);
-    assert_eq!(worker.join().unwrap(), 2);
+    let pages: Vec<usize> = workers.into_iter().map(|it| it.join().unwrap()).collect();
+    assert_eq!(pages, [2, 1, 1]);
 }
 
 #[test]
 fn a_list_that_is_cut_says_where_to_go_on() {
-    let (asker, questions) = channel(1).unwrap();
-    let _worker = worker(questions, 3);
+    let (asker, _workers) = asker(&[3, 2]);
     let first = lines(&asker, "limit=2");
     assert_eq!(first.len(), 3);
     assert_eq!(first[2], serde_json::json!({ "next_from": 3 }));
     let rest = lines(&asker, "limit=2&from=3");
-    assert_eq!(rest.len(), 1);
     assert_eq!(rest[0]["peer"], "192.0.2.7:1004");
+    assert_eq!(rest[1]["peer"], "192.0.2.7:1000");
+    assert_eq!(
+        rest[2],
+        serde_json::json!({ "next_from": WORKER_PLACES + 1 })
+    );
+    let last = lines(&asker, &format!("limit=2&from={}", WORKER_PLACES + 1));
+    assert_eq!(last.len(), 1);
+    assert_eq!(last[0]["peer"], "192.0.2.7:1002");
+    for behind in [2 * WORKER_PLACES, u32::MAX] {
+        assert_eq!(lines(&asker, &format!("from={behind}")).len(), 0);
+    }
     assert_eq!(
         lines(&asker, "limit=0"),
         [serde_json::json!({ "next_from": 0 })]
@@ -157,22 +195,22 @@ fn a_list_that_is_cut_says_where_to_go_on() {
 
 #[test]
 fn a_worker_that_does_not_answer_is_given_up() {
-    let (asker, questions) = channel(1).unwrap();
+    let (sender, mailbox) = mailbox().unwrap();
+    let asker = Asker::new(vec![sender]);
     let query = Query::parse(b"").unwrap();
     assert_eq!(asker.lines(&query, Instant::now()), None);
     // The question is still there, and its answer goes nowhere.
-    questions.poll().unwrap().answer(Page {
+    mailbox.poll_question().unwrap().answer(Page {
         rows: Vec::new(),
         next: None,
     });
-    drop(questions);
+    drop(mailbox);
     assert_eq!(asker.lines(&query, Instant::now() + LONG), None);
 }
 
 #[test]
 fn a_line_has_what_tcp_says_with_its_units() {
-    let (asker, questions) = channel(1).unwrap();
-    let _worker = worker(questions, 1);
+    let (asker, _workers) = asker(&[1]);
     let line = &lines(&asker, "")[0];
     assert_eq!(line["object"], "/film \"é\".mp4");
     assert_eq!(

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Parsed};
 
-use super::{Health, Page, text};
+use super::overview::Overview;
+use super::{Health, text};
 use crate::connections::{Asker, Query};
 use crate::failure::Failure;
 use crate::host;
@@ -61,7 +62,7 @@ impl Listener {
     ///
     /// # Errors
     /// There can be no thread.
-    pub fn start(self, page: &Arc<Page>, asker: &Asker) -> Result<(), Failure> {
+    pub fn start(self, overview: &Arc<Overview>, asker: &Asker) -> Result<(), Failure> {
         let refuse = |error: io::Error| {
             Failure::refused(
                 format!("--metrics: its threads cannot be started: {error}"),
@@ -71,7 +72,7 @@ impl Listener {
         for _ in 0..THREADS {
             let socket = self.socket.try_clone().map_err(refuse)?;
             let watched = Watched {
-                page: Arc::clone(page),
+                overview: Arc::clone(overview),
                 asker: asker.clone(),
             };
             let thread = thread::Builder::new().name("atlas-metrics".into());
@@ -83,10 +84,10 @@ impl Listener {
     }
 }
 
-/// What is told of the worker.
+/// What is told of the process.
 #[derive(Debug)]
 struct Watched {
-    page: Arc<Page>,
+    overview: Arc<Overview>,
     asker: Asker,
 }
 
@@ -140,7 +141,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 
 /// The reply to a request.
 fn answer(head: &[u8], watched: &Watched, peer: SocketAddr, deadline: Instant) -> String {
-    let Watched { page, asker } = watched;
+    let Watched { overview, asker } = watched;
     let request = match http::parse_request(head) {
         Parsed::Complete { request, .. } => request,
         Parsed::Refused(refusal) => return reply(refusal.status.line(), refusal.head_only, ""),
@@ -156,12 +157,12 @@ fn answer(head: &[u8], watched: &Watched, peer: SocketAddr, deadline: Instant) -
             "200 OK",
             text::CONTENT_TYPE,
             head_only,
-            &text::encode(page, host::cpu_times().ok()),
+            &text::encode(overview, host::cpu_times().ok()),
         ),
-        "/health" => match page.health(page.now()) {
+        "/health" => match overview.health() {
             Health::Serving => reply("200 OK", head_only, "ok\n"),
             Health::Ending => reply("503 Service Unavailable", head_only, "ending\n"),
-            Health::Hanging => reply("503 Service Unavailable", head_only, "the worker hangs\n"),
+            Health::Hanging => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
         },
         "/connections" if !peer.ip().to_canonical().is_loopback() => {
             reply("403 Forbidden", head_only, "only for this host itself\n")
@@ -183,7 +184,7 @@ fn list(asker: &Asker, query: Option<&[u8]>, head_only: bool, deadline: Instant)
     };
     match asker.lines(&query, deadline) {
         Some(lines) => reply_with("200 OK", LINES_TYPE, head_only, &lines),
-        None => reply("503 Service Unavailable", head_only, "the worker hangs\n"),
+        None => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
     }
 }
 
@@ -216,30 +217,28 @@ mod tests {
     use clock::Instant;
 
     use super::{EXCHANGE_TIME_MAX, Listener, THREADS, Watched, answer};
+    use crate::connections::Asker;
     use crate::connections::tests::worker;
-    use crate::connections::{Asker, channel};
+    use crate::mailbox::mailbox;
     use crate::metrics::Page;
+    use crate::metrics::overview::tests::overview;
     use crate::metrics::text::CONTENT_TYPE;
 
     fn page() -> Page {
-        Page::new(&[("http_request_count", 7)], std::time::Instant::now(), 0)
+        Page::new(&[("http_request_count", 7)], std::time::Instant::now())
     }
 
     /// Questions are not answered.
     fn asker() -> Asker {
-        channel(THREADS).unwrap().0
+        Asker::new(vec![mailbox().unwrap().0])
     }
 
     fn asked(line: &str, page: Page) -> (String, String) {
-        let page = Arc::new(page);
-        asked_by(
-            "127.0.0.1:5000",
-            line,
-            &Watched {
-                page,
-                asker: asker(),
-            },
-        )
+        let watched = Watched {
+            overview: Arc::new(overview(vec![page])),
+            asker: asker(),
+        };
+        asked_by("127.0.0.1:5000", line, &watched)
     }
 
     fn asked_by(peer: &str, line: &str, watched: &Watched) -> (String, String) {
@@ -276,29 +275,29 @@ mod tests {
     #[test]
     fn health_is_that_of_the_worker() {
         let serving = page();
-        serving.beat(serving.now());
+        serving.beat(serving.now(), 0);
         assert_eq!(asked("GET /health", serving).1, "ok\n");
         let ending = page();
-        ending.beat(ending.now());
+        ending.beat(ending.now(), 0);
         ending.end();
         let (head, body) = asked("GET /health", ending);
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert_eq!(body, "ending\n");
         let long_ago = std::time::Instant::now() - Duration::from_secs(60);
-        let page = Page::new(&[], long_ago, 0);
-        page.beat(Instant::ZERO);
+        let page = Page::new(&[], long_ago);
+        page.beat(Instant::ZERO, 0);
         let (head, body) = asked("GET /health", page);
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
-        assert_eq!(body, "the worker hangs\n");
+        assert_eq!(body, "a worker hangs\n");
     }
 
     #[test]
     fn connections_are_listed_for_this_host_and_no_other() {
-        let (asker, questions) = channel(THREADS).unwrap();
-        let _worker = worker(questions, 1);
+        let (sender, mailbox) = mailbox().unwrap();
+        let _worker = worker(mailbox, 1);
         let watched = Watched {
-            page: Arc::new(page()),
-            asker,
+            overview: Arc::new(overview(vec![page()])),
+            asker: Asker::new(vec![sender]),
         };
         for peer in ["127.0.0.1:5000", "[::1]:5000", "[::ffff:127.0.0.1]:5000"] {
             let (head, body) = asked_by(peer, "GET /connections", &watched);
@@ -319,14 +318,15 @@ mod tests {
     fn a_worker_that_does_not_list_its_connections_hangs() {
         let (head, body) = asked("GET /connections", page());
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
-        assert_eq!(body, "the worker hangs\n");
+        assert_eq!(body, "a worker hangs\n");
     }
 
     #[test]
     fn a_silent_client_occupies_one_thread_only() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address().unwrap();
-        listener.start(&Arc::new(page()), &asker()).unwrap();
+        let overview = Arc::new(overview(vec![page()]));
+        listener.start(&overview, &asker()).unwrap();
         let _silent: Vec<TcpStream> = (1..THREADS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();

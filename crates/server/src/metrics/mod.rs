@@ -1,16 +1,17 @@
 //! Metrics and health for those who watch many servers: `--metrics ADDR:PORT`.
 //!
-//! The worker copies its counters to a [`Page`] of atomics, at most once in [`PUBLISH_EVERY`];
-//! threads of their own ([`listener`]) read it and answer `/metrics` with OpenMetrics text
-//! ([`text`]) and `/health`, over the host's own TCP. They cannot delay the worker: they share only
-//! those atomics with it. It refuses to keep history. It has no access control: bind it to a loopback
+//! Each worker copies its counters to a [`Page`] of atomics, at most once in [`PUBLISH_EVERY`];
+//! threads of their own ([`listener`]) read the pages, add them up ([`overview`]) and answer `/metrics`
+//! with OpenMetrics text ([`text`]) and `/health`, over the host's own TCP. They cannot delay a worker:
+//! they share only those atomics with it. It refuses to keep history. It has no access control: bind it to a loopback
 //! or management address. Bounds: see [`listener`].
 
 pub mod listener;
 pub mod meanings;
+pub mod overview;
 pub mod text;
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time;
 
 use clock::{Duration, Instant};
@@ -24,8 +25,8 @@ pub const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 /// is nothing to do.
 pub const ROUND_AGE_MAX: Duration = Duration::from_secs(5);
 
-/// Where the worker is between its start and its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Where a worker is between its start and its end; the worst is the greatest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Health {
     /// It takes requests.
     Serving,
@@ -35,7 +36,7 @@ pub enum Health {
     Hanging,
 }
 
-/// What the worker publishes. One writes, any number read; a reader may see counters of two
+/// What a worker publishes. One writes, any number read; a reader may see counters of two
 /// publications side by side, each of them right.
 #[derive(Debug)]
 pub struct Page {
@@ -43,27 +44,27 @@ pub struct Page {
     values: Vec<AtomicU64>,
     /// The worker's time at its last round, nanoseconds.
     round_at: AtomicU64,
-    is_ending: AtomicU8,
+    /// Its connections then.
+    connections: AtomicUsize,
+    is_ending: AtomicBool,
     /// The real clock's reading at the worker's [`Instant::ZERO`].
     epoch: time::Instant,
-    /// Unix time of the start, seconds.
-    start_unix_seconds: u64,
 }
 
 impl Page {
     /// A page for counters of these names, which hold these values.
     #[must_use]
-    pub fn new(pairs: &[Pair], epoch: time::Instant, start_unix_seconds: u64) -> Self {
+    pub fn new(pairs: &[Pair], epoch: time::Instant) -> Self {
         let page = Self {
             names: pairs.iter().map(|(name, _)| *name).collect(),
             values: pairs.iter().map(|_| AtomicU64::new(0)).collect(),
             round_at: AtomicU64::new(0),
-            is_ending: AtomicU8::new(0),
+            connections: AtomicUsize::new(0),
+            is_ending: AtomicBool::new(false),
             epoch,
-            start_unix_seconds,
         };
         page.publish(pairs);
-        page.beat(page.now());
+        page.beat(page.now(), 0);
         page
     }
 
@@ -78,14 +79,21 @@ impl Page {
         }
     }
 
-    /// The worker is about to make a round.
-    pub fn beat(&self, now: Instant) {
+    /// The worker has made a round, and has so many connections.
+    pub fn beat(&self, now: Instant, connections: usize) {
         self.round_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.connections.store(connections, Ordering::Relaxed);
+    }
+
+    /// Connections at the last round.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// The worker takes no new requests any more.
     pub fn end(&self) {
-        self.is_ending.store(1, Ordering::Relaxed);
+        self.is_ending.store(true, Ordering::Relaxed);
     }
 
     /// How the worker is at `now`, its own time.
@@ -94,7 +102,7 @@ impl Page {
         let round_at = Instant::from_nanos(self.round_at.load(Ordering::Relaxed));
         if now > round_at + ROUND_AGE_MAX {
             Health::Hanging
-        } else if self.is_ending.load(Ordering::Relaxed) != 0 {
+        } else if self.is_ending.load(Ordering::Relaxed) {
             Health::Ending
         } else {
             Health::Serving
@@ -115,12 +123,6 @@ impl Page {
             .map(|value| value.load(Ordering::Relaxed));
         self.names.iter().copied().zip(values)
     }
-
-    /// Unix time of the start, seconds.
-    #[must_use]
-    pub const fn start_unix_seconds(&self) -> u64 {
-        self.start_unix_seconds
-    }
 }
 
 #[cfg(test)]
@@ -129,11 +131,7 @@ mod tests {
     use clock::{Duration, Instant};
 
     fn page() -> Page {
-        Page::new(
-            &[("a_count", 1), ("b_bytes", 2)],
-            std::time::Instant::now(),
-            7,
-        )
+        Page::new(&[("a_count", 1), ("b_bytes", 2)], std::time::Instant::now())
     }
 
     #[test]
@@ -160,11 +158,12 @@ mod tests {
     fn a_worker_without_a_recent_round_is_reported_as_hung() {
         let page = page();
         let round = Instant::from_millis(1000);
-        page.beat(round);
+        page.beat(round, 5);
+        assert_eq!(page.connections(), 5);
         assert_eq!(page.health(round + ROUND_AGE_MAX), Health::Serving);
         let late = round + ROUND_AGE_MAX + Duration::from_nanos(1);
         assert_eq!(page.health(late), Health::Hanging);
-        page.beat(late);
+        page.beat(late, 0);
         assert_eq!(page.health(late), Health::Serving);
         // A reader's clock may be read before the round it reads of.
         assert_eq!(page.health(round), Health::Serving);

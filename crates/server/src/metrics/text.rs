@@ -5,17 +5,17 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::Page;
 use super::meanings::{Kind, meaning_of};
+use super::overview::Overview;
 use crate::host::CpuTimes;
 use crate::report::Pair;
 
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Everything the page says, and what the process says of itself.
+/// Everything that is told of the process, and what the kernel says of it.
 #[must_use]
-pub fn encode(page: &Page, cpu: Option<CpuTimes>) -> String {
+pub fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
     let mut text = Text::default();
     text.family("atlas_build", "info", "Version of the server.");
     text.sample(
@@ -28,7 +28,8 @@ pub fn encode(page: &Page, cpu: Option<CpuTimes>) -> String {
         "gauge",
         "Unix time of the server's start.",
     );
-    text.sample("atlas_start_time_seconds", "", page.start_unix_seconds());
+    let start = overview.start_unix_seconds();
+    text.sample("atlas_start_time_seconds", "", start);
     if let Some(CpuTimes { user_us, system_us }) = cpu {
         text.family(
             "atlas_cpu_seconds",
@@ -40,7 +41,7 @@ pub fn encode(page: &Page, cpu: Option<CpuTimes>) -> String {
             text.sample("atlas_cpu_seconds_total", &labels, Seconds(us));
         }
     }
-    for pair in page.pairs() {
+    for pair in overview.pairs() {
         text.counter(pair);
     }
     text.0.push_str("# EOF\n");
@@ -113,6 +114,7 @@ mod tests {
     use super::{encode, family_of};
     use crate::host::CpuTimes;
     use crate::metrics::Page;
+    use crate::metrics::overview::tests::overview;
 
     #[test]
     fn counters_gauges_units_and_the_end_are_as_openmetrics_has_them() {
@@ -122,12 +124,12 @@ mod tests {
             ("memory_free_slots", 3),
             ("nobody_knows_count", 1),
         ];
-        let page = Page::new(&pairs, std::time::Instant::now(), 1_795_340_403);
+        let overview = overview(vec![Page::new(&pairs, std::time::Instant::now())]);
         let cpu = CpuTimes {
             user_us: 1_000_001,
             system_us: 999_999,
         };
-        let text = encode(&page, Some(cpu));
+        let text = encode(&overview, Some(cpu));
         for part in [
             "# TYPE atlas_build info\n# HELP atlas_build Version of the server.\natlas_build_info{version=\"",
             "# UNIT atlas_start_time_seconds seconds\n",
@@ -145,7 +147,7 @@ mod tests {
             assert!(text.contains(part), "no {part:?} in:\n{text}");
         }
         assert!(text.ends_with("\n# EOF\n"));
-        assert!(!encode(&page, None).contains("cpu"));
+        assert!(!encode(&overview, None).contains("cpu"));
     }
 
     #[test]

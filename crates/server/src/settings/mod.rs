@@ -20,7 +20,9 @@ use tracing::level_filters::LevelFilter;
 use crate::access_log::AccessLogTarget;
 use crate::cidr::Cidr;
 use crate::cli::{CommonArgs, ServeArgs, TlsArgs};
-use crate::config::{self, CertificateTable, DefaultValue, FileConfig, Number, PortOrOff, Seconds};
+use crate::config::{
+    self, CertificateTable, DefaultValue, FileConfig, Number, NumberOrAuto, PortOrOff, Seconds,
+};
 use crate::failure::Failure;
 use crate::privileges::UserName;
 use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
@@ -113,7 +115,9 @@ pub struct Settings {
     pub buffered: bool,
     /// Least severe level logged.
     pub log: LevelFilter,
-    /// Bounds on memory and time.
+    /// Worker threads.
+    pub workers: u32,
+    /// Bounds on memory and time, of all workers together.
     pub limits: Limits,
 }
 
@@ -153,6 +157,26 @@ pub struct Limits {
     pub send_timeout: Duration,
     /// For replies to finish after SIGINT or SIGTERM.
     pub shutdown_grace: Duration,
+}
+
+impl Limits {
+    /// What each of `workers` workers may have: an equal share of what is bounded for all. A source's
+    /// connections are spread by their ports, so that a share of them is rounded up.
+    ///
+    /// # Panics
+    /// Without workers.
+    #[must_use]
+    pub fn share(&self, workers: u32) -> Self {
+        Self {
+            connections_max: self.connections_max / narrow::<usize>(workers.into()),
+            connections_per_source_max: self
+                .connections_per_source_max
+                .map(|most| most.div_ceil(workers)),
+            slots: self.slots / workers,
+            disk_queue_depth: self.disk_queue_depth / workers,
+            ..self.clone()
+        }
+    }
 }
 
 /// Where a value came from, as messages name it.
@@ -233,8 +257,9 @@ impl Settings {
         let addresses = addresses.unwrap_or_else(|| vec![config::ADDRESS_DEFAULT.into()]);
         let addresses = parse_addresses(&addresses, &addresses_origin)?;
         let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
-        let (workers, origin) = keys.number(args.workers, file.workers, "--workers", "workers");
-        check_workers(workers, &origin)?;
+        let written = file.workers.take().map(|NumberOrAuto(text)| text);
+        let (workers, origin) = keys.pick(args.workers, written, "--workers", "workers");
+        let workers = parse_workers(workers.as_deref(), &origin)?;
         let (aead_library, origin) = keys.pick(None, file.aead_library.take(), "", "aead_library");
         let aead_library = parse_aead_library(aead_library.as_deref(), &origin)?;
         let congestion = file.congestion_control.take();
@@ -278,8 +303,15 @@ impl Settings {
             metrics: resolve_metrics(&keys, args.metrics, file.metrics.take())?,
             buffered: file.buffered.unwrap_or(false),
             log: resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?,
-            limits: resolve_limits(&keys, &file)?,
+            limits: resolve_limits(&keys, &file, workers)?,
+            workers,
         })
+    }
+
+    /// Worker threads, as a size.
+    #[must_use]
+    pub fn workers_count(&self) -> usize {
+        narrow(self.workers.into())
     }
 
     /// Our addresses without their subnets.
@@ -368,17 +400,18 @@ pub(crate) fn read_file(args: &CommonArgs) -> Result<FileConfig, Failure> {
         .map_or_else(|| Ok(FileConfig::default()), FileConfig::read)
 }
 
-fn resolve_limits(keys: &Keys, file: &FileConfig) -> Result<Limits, Failure> {
+fn resolve_limits(keys: &Keys, file: &FileConfig, workers: u32) -> Result<Limits, Failure> {
+    let shared = |value, number| keys.shared_limit(value, number, workers);
     Ok(Limits {
-        connections_max: narrow(keys.limit(file.connections_max, &config::CONNECTIONS_MAX)?),
+        connections_max: narrow(shared(file.connections_max, &config::CONNECTIONS_MAX)?),
         connections_per_source_max: keys
             .limit_if_any(
                 file.connections_per_source_max,
                 &config::CONNECTIONS_PER_SOURCE_MAX,
             )?
             .map(narrow),
-        slots: narrow(keys.limit(file.slots, &config::SLOTS)?),
-        disk_queue_depth: narrow(keys.limit(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
+        slots: narrow(shared(file.slots, &config::SLOTS)?),
+        disk_queue_depth: narrow(shared(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
         coalesce: Duration::from_micros(keys.limit(file.coalesce_us, &config::COALESCE_US)?),
         objects_max: keys
             .limit_if_any(file.objects_max, &config::OBJECTS_MAX)?
@@ -632,6 +665,30 @@ impl Keys {
         check(value, number, &origin)
     }
 
+    /// A limit that `workers` workers share: each has as much as one needs at least. Its default is for
+    /// each worker.
+    fn shared_limit(
+        &self,
+        written: Option<i64>,
+        number: &Number,
+        workers: u32,
+    ) -> Result<u64, Failure> {
+        let value = self.limit(written, number)?;
+        let (least, most) = (*number.range.start(), *number.range.end());
+        let workers = u64::from(workers);
+        if written.is_none() {
+            return Ok((value * workers).min(most));
+        }
+        if value / workers >= least {
+            return Ok(value);
+        }
+        let (name, file) = (number.name, self.file.display());
+        Err(Failure::refused(
+            format!("{file}: {name} {value}: too few for {workers} workers"),
+            format!("use at least {}, or fewer workers", least * workers),
+        ))
+    }
+
     fn seconds(&self, written: Option<Seconds>, number: &Number) -> Result<Duration, Failure> {
         let written = written.map(|Seconds(seconds)| seconds);
         Ok(Duration::from_secs(self.limit(written, number)?))
@@ -689,19 +746,29 @@ fn check_range(
     }
 }
 
-fn check_workers(value: Option<String>, origin: &Origin) -> Result<(), Failure> {
-    let Some(text) = value else { return Ok(()) };
-    match text.parse::<u64>() {
-        Ok(1) => Ok(()),
-        Ok(more) if more > 1 => Err(Failure::refused(
-            format!("{origin} {more}: more than one worker is not supported yet"),
-            format!("use 1, or run {more} servers on addresses and interfaces of their own"),
-        )),
-        _ => Err(Failure::refused(
-            format!("{origin} {text}: not a number of workers"),
-            "use 1",
-        )),
+/// How many workers: a number, or one for each processor.
+fn parse_workers(text: Option<&str>, origin: &Origin) -> Result<u32, Failure> {
+    let range = &config::WORKERS.range;
+    let Some(text) = text else { return Ok(1) };
+    if text == config::AUTO {
+        // Where the kernel does not say, one is right.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = u64::try_from(processors).unwrap_or(u64::MAX);
+        return Ok(narrow(processors.clamp(*range.start(), *range.end())));
     }
+    let number = text.parse::<u64>().ok();
+    let number = number.filter(|number| range.contains(number));
+    number.map(narrow).ok_or_else(|| {
+        Failure::refused(
+            format!("{origin} {text}: not a number of workers"),
+            format!(
+                "use {} to {}, best one for each processor, or {}",
+                range.start(),
+                range.end(),
+                config::AUTO
+            ),
+        )
+    })
 }
 
 /// The ranges of [`config`] are made so that every value fits where it is kept.

@@ -334,20 +334,63 @@ fn the_user_is_taken_from_the_flag_or_the_file() {
 }
 
 #[test]
-fn only_one_worker_is_supported() {
-    assert!(with_flags(|args| args.common.workers = Some("1".into())).is_ok());
-    let two = with_flags(|args| args.common.workers = Some("2".into())).unwrap_err();
-    assert!(
-        two.starts_with("--workers 2: more than one worker is not supported yet;"),
-        "{two}"
-    );
-    for bad in ["0", "-1", "many"] {
-        let message = with_flags(|args| args.common.workers = Some(bad.into())).unwrap_err();
+fn workers_are_a_number_or_as_many_as_processors() {
+    let workers = |text: &str| {
+        with_flags(|args| args.common.workers = Some(text.into())).map(|it| it.workers)
+    };
+    assert_eq!(with_flags(|_| ()).unwrap().workers, 1);
+    assert_eq!((workers("1"), workers("64")), (Ok(1), Ok(64)));
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let expected = u32::try_from(processors.min(64)).unwrap();
+    assert_eq!(workers("auto"), Ok(expected));
+    for bad in ["0", "65", "-1", "many"] {
         assert_eq!(
-            message,
-            format!("--workers {bad}: not a number of workers; use 1")
+            workers(bad).unwrap_err(),
+            format!(
+                "--workers {bad}: not a number of workers; use 1 to 64, best one for each \
+                 processor, or auto"
+            )
         );
     }
+    let written = |text: &str| with_file(text).map(|it| it.workers);
+    assert_eq!(
+        (written("workers = 3"), written("workers = \"3\"")),
+        (Ok(3), Ok(3))
+    );
+    assert_eq!(written("workers = \"auto\""), Ok(expected));
+    let problem = FileConfig::parse("workers = true").unwrap_err();
+    assert!(problem.contains("a number or \"auto\""), "{problem}");
+}
+
+#[test]
+fn workers_share_the_limits_that_are_set_and_have_a_default_each() {
+    let each = |text: &str| {
+        with_file(text).map(|it| {
+            let share = it.limits.share(it.workers);
+            (share.connections_max, share.slots, share.disk_queue_depth)
+        })
+    };
+    assert_eq!(each("workers = 1"), Ok((16_384, 512, 128)));
+    assert_eq!(each("workers = 3"), Ok((16_384, 512, 128)));
+    // Their most, in all.
+    assert_eq!(each("workers = 64"), Ok((16_384, 512, 64)));
+    let set = "connections_max = 7\nslots = 50\ndisk_queue_depth = 9\n";
+    assert_eq!(each(&format!("{set}workers = 3")), Ok((2, 16, 3)));
+    let refusal = each(&format!("{set}workers = 4")).unwrap_err();
+    assert!(
+        refusal.ends_with("slots 50: too few for 4 workers; use at least 64, or fewer workers"),
+        "{refusal}"
+    );
+    let refusal = each("workers = 2\nconnections_max = 1").unwrap_err();
+    assert!(
+        refusal.contains("connections_max 1: too few for 2 workers;"),
+        "{refusal}"
+    );
+    let source = with_file("connections_per_source_max = 5").unwrap().limits;
+    assert_eq!(source.share(1).connections_per_source_max, Some(5));
+    assert_eq!(source.share(2).connections_per_source_max, Some(3));
+    assert_eq!(source.share(5).connections_per_source_max, Some(1));
+    assert_eq!(source.share(9).connections_per_source_max, Some(1));
 }
 
 #[test]

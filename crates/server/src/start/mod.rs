@@ -4,53 +4,54 @@
 //! interface and permissions, descriptors, memory, disk, the network (see [`crate::claim`]). It
 //! refuses to start half: the first check that fails is reported in one line with its remedy.
 //!
-//! Everything that needs a privilege is opened first; then privileges are dropped
-//! ([`crate::privileges`]). The rest is done as the user that serves: create the capture, probe the
-//! network for our addresses, open the directory, start the store's threads. So all threads have the
-//! same rights.
+//! Everything that needs a privilege is opened first, for each worker its queue of the link, its slots
+//! and its disk; then privileges are dropped ([`crate::privileges`]). The rest is done as the user that
+//! serves: create the captures, probe the network for our addresses, open the directory, start the
+//! threads of stores and workers. So all threads have the same rights.
 //!
 //! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
-//! the server starts. Bounds: `DESCRIPTORS_RESERVED`, `FILES_TRIED_MAX`.
+//! the server starts. Bounds: `storage::DESCRIPTORS_RESERVED`, `FILES_TRIED_MAX`.
+
+mod storage;
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
-use diskmap::uring::{Uring, UringConfig};
 use link::{
-    CaptureConfig, Captured, InterfaceAddress, Link, MacChoice, Packet, PacketConfig, SetupError,
-    Tap, TapConfig, ZeroCopy,
+    CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, MacChoice, Packet,
+    PacketConfig, SetupError, Tap, TapConfig,
 };
-use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
 use session::Conductor;
-use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
+use store::Store;
 use tracing::{debug, info, warn};
 
 use crate::aead::Measurement;
 use crate::cidr::Cidr;
 use crate::claim::{self, Locks};
-use crate::config;
+use crate::cores;
 use crate::failure::Failure;
 use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
-use crate::monitoring::MonitoringSetup;
+use crate::mailbox::Mailbox;
+use crate::metrics::overview::Outputs;
+use crate::monitoring::{self, MonitoringSetup};
 use crate::output::Output;
 use crate::privileges::{self, Identity};
-use crate::run::{self, Serving, Sleeps};
+use crate::run::{self, Drive, Serving};
 use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
+use crate::supervisor::{Supervisor, Workers};
 use crate::tls::{self, Handshaker, PemFiles};
-use crate::trace::PeerTrace;
+use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
 use crate::worker::Worker;
 
-/// Descriptors reserved for everything that is not an open object: ring, link, store, log, capture,
-/// and objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`], [`store::CLOSES_MAX`]).
-const DESCRIPTORS_RESERVED: u64 = 384;
+use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};
 
 /// Files of the directory that are tried at start.
 const FILES_TRIED_MAX: usize = 64;
@@ -119,14 +120,15 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         monitoring,
         locks,
     };
+    let workers = settings.workers_count();
     match &settings.link {
         LinkChoice::Tap(name) => {
             let config = TapConfig {
                 name: name.clone(),
                 host_addresses: host_ends(&settings.addresses),
             };
-            let tap = Tap::open(&config).map_err(refuse_link)?;
-            serve_on(tap, settings, context)
+            let taps = Tap::open_queues(&config, workers).map_err(refuse_link)?;
+            serve_on(taps, settings, context)
         }
         LinkChoice::Packet(interface) => {
             let config = PacketConfig {
@@ -137,8 +139,8 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
                 zero_copy: settings.zero_copy,
                 ..PacketConfig::new(interface, &settings.own_addresses())
             };
-            let packet = Packet::open(&config).map_err(refuse_link)?;
-            serve_on(packet, settings, context)
+            let packets = Packet::open_queues(&config, workers).map_err(refuse_link)?;
+            serve_on(packets, settings, context)
         }
     }
 }
@@ -152,7 +154,8 @@ pub fn check(settings: &Settings) -> Result<(), Failure> {
     let identity = Identity::resolve(settings)?;
     load_tls(settings, &identity)?;
     check_addresses(settings)?;
-    objects_max(settings.limits.objects_max, raise_descriptor_limit()?)?;
+    let descriptors = raise_descriptor_limit()?;
+    storage::objects_max(settings.limits.objects_max, descriptors, settings.workers)?;
     identity.assume()?;
     check_directory_as(&settings.path, &identity)?;
     let urls = settings.urls();
@@ -200,43 +203,89 @@ fn start_loader(source: tls::Source, loaded: &tls::Loaded) -> Result<tls::Loader
     })
 }
 
-/// Opens the rest of what needs a privilege, drops privileges, and wraps the link in a capture if
-/// one is configured.
-fn serve_on<L: Link>(
-    mut link: L,
+/// A worker's parts that need a privilege to be opened.
+#[derive(Debug)]
+struct Opened<L> {
+    link: L,
+    storage: Storage,
+    /// The processor it is bound to.
+    processor: Option<usize>,
+}
+
+/// Opens the rest of what needs a privilege, drops privileges, and wraps the links in captures if
+/// there are to be any.
+fn serve_on<L: Link + Send + 'static>(
+    links: Vec<L>,
     settings: &Settings,
     context: StartupContext,
 ) -> Result<(), Failure> {
     let limits = &settings.limits;
     let mut descriptors = raise_descriptor_limit()?;
-    if link.zero_copy().is_ok() {
+    if links.iter().any(|link| link.zero_copy().is_ok()) {
         descriptors = descriptors.saturating_sub(limits.slots.into());
     }
-    let objects_max = objects_max(limits.objects_max, descriptors)?;
+    let objects_max = storage::objects_max(limits.objects_max, descriptors, settings.workers)?;
     let is_chosen = limits.objects_max.is_some();
-    if let Some(warning) = few_objects_warning(objects_max, is_chosen, limits.connections_max) {
+    let warning = storage::few_objects_warning(objects_max, is_chosen, limits.connections_max);
+    if let Some(warning) = warning {
         warn!("{warning}");
     }
-    let (arena, zero_copy) = make_slots(&mut link, settings)?;
-    let disk = make_disk(limits.disk_queue_depth, handles_max(objects_max), &arena)?;
-    let storage = Storage {
-        objects_max,
-        arena,
-        disk,
-        zero_copy,
+    let objects_max = objects_max / settings.workers;
+    let share = limits.share(settings.workers);
+    let allowed = cores::allowed().unwrap_or_default();
+    let processors = cores::assign(links.len(), &allowed);
+    let open = |(mut link, processor): (L, Option<usize>)| {
+        let make = || Storage::make(&mut link, settings, &share, objects_max);
+        let storage = cores::on(processor, make)?;
+        Ok(Opened {
+            link,
+            storage,
+            processor,
+        })
     };
+    let opened = links.into_iter().zip(processors).map(open);
+    let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
     context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
     check_directory_as(&settings.path, &context.identity)?;
     let Some(path) = &settings.pcap else {
-        return assemble(link, settings, context, storage);
+        return assemble(opened, settings, context, objects_max);
     };
+    let capture = |(number, worker): (usize, Opened<L>)| {
+        let path = capture_path(path, number);
+        Ok(Opened {
+            link: capture(worker.link, &path, &context)?,
+            storage: worker.storage,
+            processor: worker.processor,
+        })
+    };
+    let captured = opened.into_iter().enumerate().map(capture);
+    let captured = captured.collect::<Result<Vec<_>, Failure>>()?;
+    assemble(captured, settings, context, objects_max)
+}
+
+/// Where a worker's frames are written: the path that was named, with the worker's number behind it
+/// but for the first.
+fn capture_path(path: &Path, worker: usize) -> PathBuf {
+    if worker == 0 {
+        return path.to_owned();
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{worker}"));
+    name.into()
+}
+
+fn capture<L: Link>(
+    link: L,
+    path: &Path,
+    context: &StartupContext,
+) -> Result<Captured<L>, Failure> {
     let epoch_nanos = u64::try_from(context.epoch.unix().as_nanos()).unwrap_or(u64::MAX);
     let config = CaptureConfig {
         epoch_nanos,
         ..CaptureConfig::default()
     };
-    let captured = Captured::create(link, path, config).map_err(|error| {
+    Captured::create(link, path, config).map_err(|error| {
         let (path, identity) = (path.display(), &context.identity);
         match error.raw_os_error() {
             Some(libc::ELOOP) => Failure::refused(
@@ -248,26 +297,30 @@ fn serve_on<L: Link>(
                 format!("name a file that can be written by {identity}"),
             ),
         }
-    })?;
-    assemble(captured, settings, context, storage)
+    })
 }
 
-/// The disk and the slots it reads into.
-#[derive(Debug)]
-struct Storage {
-    objects_max: u32,
-    arena: Arena,
-    disk: Uring,
-    /// Whether frames are sent from the slots, for the log: `yes`, or `no (why)`.
-    zero_copy: String,
+/// Everything a worker is put together from, in its thread.
+struct Parts<L> {
+    link: L,
+    storage: Storage,
+    store: Store,
+    conductor: session::Config,
+    tls: Option<tls::Loaded>,
+    epoch: Epoch,
+    outputs: Arc<Outputs>,
+    trace_peers: Option<Peers>,
+    link_watch: LinkWatch,
+    coalesce: Duration,
+    has_readers: bool,
 }
 
 /// Creates every part that needs no privilege, and serves.
-fn assemble<L: Link>(
-    mut link: L,
+fn assemble<L: Link + Send + 'static>(
+    mut opened: Vec<Opened<L>>,
     settings: &Settings,
     context: StartupContext,
-    storage: Storage,
+    objects_max: u32,
 ) -> Result<(), Failure> {
     let StartupContext {
         epoch,
@@ -278,100 +331,156 @@ fn assemble<L: Link>(
         locks: _locks,
     } = context;
     let clock = || run::now_since(epoch.real);
-    let Some(link_watch) = claim::claim(&mut link, settings, &signals, clock)? else {
+    let first = opened.first_mut().expect("invariant: there is a worker");
+    let Some(interface_watch) = claim::claim(&mut first.link, settings, &signals, clock)? else {
         info!("ended before serving");
         return Ok(());
     };
-    let has_own_mac =
-        matches!(settings.link, LinkChoice::Packet(_)) && settings.mac == MacSetting::Own;
-    let link_watch = LinkWatch::new(link_watch, clock(), has_own_mac);
-    let limits = &settings.limits;
-    let store = open_store(settings, storage.objects_max)?;
-    assert_eq!(
-        store.handles_max(),
-        handles_max(storage.objects_max),
-        "the disk's table has an entry for each handle of the store"
-    );
-    let seed = host::random_seed().map_err(|error| {
-        Failure::refused(
-            format!("getrandom: {error}"),
-            "allow it in the seccomp profile",
-        )
-    })?;
     let aead = choose_aead_library(settings);
     let aead_library = aead
         .as_ref()
         .map_or_else(AeadLibrary::default, |(library, _)| *library);
-    let conductor = Conductor::new(conductor_config(settings, &link, aead_library, seed));
     #[cfg(feature = "emulate")]
     if settings.is_sealing_emulated() {
         warn!("emulated TLS: files are sealed under a publicly known key; for benchmarks only");
     }
-    debug!(capabilities = ?link.capabilities(), seconds = epoch.real.elapsed().as_secs_f32(), "started");
+    let capabilities = first.link.capabilities();
+    debug!(
+        ?capabilities,
+        seconds = epoch.real.elapsed().as_secs_f32(),
+        "started"
+    );
     info!(
         addresses = %settings.urls(),
-        mtu_bytes = link.capabilities().mtu_bytes,
-        segmentation_bytes_max = link.capabilities().segmentation_bytes_max,
-        slots = limits.slots,
-        zero_copy = %storage.zero_copy,
-        objects_max = storage.objects_max,
+        mtu_bytes = capabilities.mtu_bytes,
+        segmentation_bytes_max = capabilities.segmentation_bytes_max,
+        workers = settings.workers,
+        slots = settings.limits.slots,
+        zero_copy = %first.storage.zero_copy,
+        objects_max = objects_max * settings.workers,
         certificates = tls.as_ref().map_or(0, |(loaded, _)| loaded.certificates.count()),
         aead_library = aead.map(|(_, text)| tracing::field::display(text)),
         user = identity.name(),
         "serving {}",
         settings.path.display()
     );
-    let (loader, handshaker) = match tls {
+    let (loaded, loader) = match tls {
         Some((loaded, source)) => {
             let loader = start_loader(source, &loaded)?;
-            let mut handshaker = Handshaker::new(loaded.config, limits.connections_max);
-            handshaker.set_certificate_end(loaded.certificates.earliest_end());
-            (Some(loader), Some(handshaker))
+            (Some(loaded), Some(loader))
         }
         None => (None, None),
     };
-    let Storage { arena, disk, .. } = storage;
-    let mut worker = Worker::new(link, disk, store, conductor, arena, handshaker);
-    let counters = run::counters(&worker, Sleeps::default());
-    let trace = start_trace(settings, &mut worker, epoch)?;
-    let monitoring = monitoring.start(&counters, epoch.real, epoch.unix().as_secs(), trace)?;
-    if let Some(log) = monitoring.request_log() {
-        worker.set_request_log(Box::new(log));
+    let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
+    let limits = settings.limits.share(settings.workers);
+    let mut workers = Workers::new().map_err(refuse_threads)?;
+    let mut watches = vec![interface_watch];
+    for _ in 1..opened.len() {
+        watches.push(InterfaceWatch::open(settings.link.interface()).map_err(refuse_link)?);
+    }
+    for (number, (worker, watch)) in opened.into_iter().zip(watches).enumerate() {
+        let seed = random_seed()?;
+        let store = open_store(settings, objects_max, number == 0)?;
+        assert_eq!(
+            store.handles_max(),
+            handles_max(objects_max),
+            "the disk's table has an entry for each handle of the store"
+        );
+        let has_own_mac = number == 0
+            && matches!(settings.link, LinkChoice::Packet(_))
+            && settings.mac == MacSetting::Own;
+        let parts = Parts {
+            conductor: conductor_config(settings, &limits, &worker.link, aead_library, seed),
+            link: worker.link,
+            storage: worker.storage,
+            store,
+            tls: loaded.clone(),
+            epoch,
+            outputs: Arc::clone(monitoring.outputs()),
+            trace_peers: settings.trace.as_ref().map(|trace| trace.peers),
+            link_watch: LinkWatch::new(watch, clock(), has_own_mac, number == 0),
+            coalesce: limits.coalesce,
+            has_readers: monitoring.has_metrics(),
+        };
+        workers
+            .start(worker.processor, move |number, mailbox| {
+                parts.put_together(number, mailbox)
+            })
+            .map_err(refuse_threads)?;
     }
     if let Err(error) = log::start() {
-        warn!("no thread for the log, so writing to stderr may block the worker: {error}");
+        warn!("no thread for the log, so writing to stderr may block a worker: {error}");
     }
-    let serving = Serving::new(
-        worker,
-        signals,
-        epoch.real,
-        limits.shutdown_grace,
-        loader,
-        monitoring,
+    let supervisor = Supervisor::new(workers, signals, limits.shutdown_grace, loader, monitoring);
+    supervisor.run(&settings.urls(), epoch.unix().as_secs())
+}
+
+impl<L: Link> Parts<L> {
+    fn put_together(
+        self,
+        number: usize,
+        mailbox: Mailbox,
+    ) -> Result<Serving<L, diskmap::uring::Uring>, Failure> {
+        let Storage {
+            arena, mut disk, ..
+        } = self.storage;
+        disk.enable()
+            .map_err(|error| Failure::Refused(error.to_string()))?;
+        let connections_max = self.conductor.connections_max;
+        let handshaker = self.tls.map(|loaded| {
+            let mut handshaker = Handshaker::new(loaded.config, connections_max);
+            handshaker.set_certificate_end(loaded.certificates.earliest_end());
+            handshaker
+        });
+        let conductor = Conductor::new(self.conductor);
+        let mut worker = Worker::new(self.link, disk, self.store, conductor, arena, handshaker);
+        if let Some(log) = monitoring::request_log(&self.outputs) {
+            worker.set_request_log(Box::new(log));
+        }
+        if let (Some(output), Some(peers)) = (&self.outputs.trace, self.trace_peers) {
+            let sink = PeerTrace::new(peers, Arc::clone(output));
+            worker.set_connection_trace(Box::new(sink));
+        }
+        let drive = Drive {
+            number,
+            epoch: self.epoch.real,
+            mailbox,
+            coalesce: self.coalesce,
+            has_readers: self.has_readers,
+            link_watch: Some(self.link_watch),
+        };
+        Ok(Serving::new(worker, drive))
+    }
+}
+
+fn random_seed() -> Result<[u8; 32], Failure> {
+    host::random_seed().map_err(|error| {
+        Failure::refused(
+            format!("getrandom: {error}"),
+            "allow it in the seccomp profile",
+        )
+    })
+}
+
+fn refuse_threads(error: io::Error) -> Failure {
+    Failure::refused(
+        format!("the workers cannot be started: {error}"),
+        "raise the limits of threads (ulimit -u) and of open files, or use fewer workers",
     )
-    .with_link_watch(link_watch)
-    .with_coalescing(limits.coalesce);
-    serving.run(&settings.urls())
 }
 
 /// Starts the trace, if there is to be one: as the user that serves.
-fn start_trace<L: Link>(
-    settings: &Settings,
-    worker: &mut Worker<L, Uring>,
-    epoch: Epoch,
-) -> Result<Option<Arc<Output>>, Failure> {
+fn start_trace(settings: &Settings, epoch: Epoch) -> Result<Option<Arc<Output>>, Failure> {
     let Some(trace) = &settings.trace else {
         return Ok(None);
     };
     let start_ms = u64::try_from(epoch.unix().as_millis()).unwrap_or(u64::MAX);
-    let output = trace.start(start_ms)?;
-    let sink = PeerTrace::new(trace.peers, Arc::clone(&output));
-    worker.set_connection_trace(Box::new(sink));
-    Ok(Some(output))
+    trace.start(start_ms).map(Some)
 }
 
 fn conductor_config<L: Link>(
     settings: &Settings,
+    limits: &Limits,
     link: &L,
     aead_library: AeadLibrary,
     seed: [u8; 32],
@@ -386,20 +495,20 @@ fn conductor_config<L: Link>(
         http_port: settings.http_port,
         https_port: settings.https.as_ref().map(|https| https.port),
         // The limit of the cipher suite applies as well.
-        key_records_max: settings.limits.tls_key_records_max.unwrap_or(u64::MAX),
+        key_records_max: limits.tls_key_records_max.unwrap_or(u64::MAX),
         tcp: settings.tcp,
         aead_library,
         is_sealing_emulated: settings.is_sealing_emulated(),
-        connections_max: settings.limits.connections_max,
-        connections_per_source_max: settings.limits.connections_per_source_max,
+        connections_max: limits.connections_max,
+        connections_per_source_max: limits.connections_per_source_max,
         seed,
         replies: settings.replies.clone(),
         unix_seconds_at_start: wall_clock::unix_seconds(),
-        head_timeout: settings.limits.head_timeout,
-        idle_timeout: settings.limits.idle_timeout,
-        send_timeout: settings.limits.send_timeout,
+        head_timeout: limits.head_timeout,
+        idle_timeout: limits.idle_timeout,
+        send_timeout: limits.send_timeout,
         read_limits: session::ReadLimits::default(),
-        reads_max: reads_max(&settings.limits),
+        reads_max: reads_max(limits),
     }
 }
 
@@ -416,12 +525,6 @@ fn choose_aead_library(settings: &Settings) -> Option<(AeadLibrary, String)> {
             (measurement.choice(), measurement.to_string())
         }
     })
-}
-
-/// Most reads in progress: limited by slots and by the disk's queue.
-fn reads_max(limits: &Limits) -> usize {
-    usize::try_from(limits.slots.min(limits.disk_queue_depth))
-        .expect("invariant: a usize has at least 32 bits")
 }
 
 fn check_directory(path: &Path) -> Result<(), Failure> {
@@ -537,174 +640,9 @@ fn refuse_link(error: SetupError) -> Failure {
     Failure::Refused(format!("--link: {error}"))
 }
 
-fn raise_descriptor_limit() -> Result<u64, Failure> {
-    host::raise_descriptor_limit().map_err(|error| {
-        Failure::refused(
-            format!("the limit of open files cannot be raised: {error}"),
-            "allow setrlimit in the seccomp profile",
-        )
-    })
-}
-
-/// How many objects may be open, given the limit of descriptors.
-fn objects_max(configured: Option<usize>, descriptors: u64) -> Result<u32, Failure> {
-    let room = descriptors.saturating_sub(DESCRIPTORS_RESERVED);
-    if room == 0 {
-        return Err(Failure::refused(
-            format!(
-                "only {descriptors} files may be open, and {DESCRIPTORS_RESERVED} are needed \
-                 beside those that are served"
-            ),
-            "raise the hard limit (ulimit -Hn, LimitNOFILE=), best to 65536",
-        ));
-    }
-    let wanted = match configured {
-        Some(count) => u64::try_from(count).unwrap_or(u64::MAX),
-        None => room.clamp(1, *config::OBJECTS_MAX.range.end()),
-    };
-    if wanted > room {
-        return Err(Failure::refused(
-            format!(
-                "objects_max {wanted}: only {descriptors} files may be open, \
-                 {DESCRIPTORS_RESERVED} of them are reserved"
-            ),
-            format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) or use at most {room}"),
-        ));
-    }
-    u32::try_from(wanted).map_err(|_| {
-        Failure::refused(
-            format!("objects_max {wanted}: out of range"),
-            "use a smaller one",
-        )
-    })
-}
-
-/// The warning if there may be more connections than open objects.
-fn few_objects_warning(
-    objects_max: u32,
-    is_chosen: bool,
-    connections_max: usize,
-) -> Option<String> {
-    let connections_max = u64::try_from(connections_max).unwrap_or(u64::MAX);
-    if u64::from(objects_max) >= connections_max {
-        return None;
-    }
-    let most = *config::OBJECTS_MAX.range.end();
-    let descriptors = connections_max.min(most) + DESCRIPTORS_RESERVED;
-    let remedy = match (u64::from(objects_max) == most, is_chosen) {
-        (true, _) => "no server opens more: use a smaller connections_max".into(),
-        (false, true) => "raise objects_max".into(),
-        (false, false) => {
-            format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) to {descriptors}")
-        }
-    };
-    Some(format!(
-        "only {objects_max} files may be open, and there may be {connections_max} connections: if \
-         each requests another file, requests wait, and get 503 if that takes long; {remedy}"
-    ))
-}
-
-fn widen(count: u32) -> usize {
-    usize::try_from(count).expect("invariant: a usize has at least 32 bits")
-}
-
-/// Number of handles of a store with this many objects.
-fn handles_max(objects_max: u32) -> usize {
-    widen(objects_max) + store::CLOSED_HANDLES_MAX
-}
-
-fn open_store(settings: &Settings, objects_max: u32) -> Result<Store, Failure> {
-    let path = settings.path.display();
-    let config = StoreConfig {
-        objects_max: widen(objects_max),
-        direct: if settings.buffered {
-            Direct::Preferred
-        } else {
-            Direct::Required
-        },
-        ..StoreConfig::default()
-    };
-    let store = Store::open_directory(&settings.path, config).map_err(|error| match error {
-        StoreError::NotDirect { path: file } => Failure::refused(
-            format!(
-                "PATH {path}: its file system refuses O_DIRECT (tried {})",
-                file.display()
-            ),
-            "serve from ext4, xfs or btrfs, or set buffered = true in the configuration file",
-        ),
-        StoreError::OpenAt2(_) => Failure::Refused(error.to_string()),
-        error => Failure::refused(
-            format!("PATH {path}: {error}"),
-            "see that this user may read the directory and start threads",
-        ),
-    })?;
-    match store.direct_support() {
-        DirectSupport::Direct => {}
-        DirectSupport::Refused => {
-            warn!("{path}: its file system refuses O_DIRECT: reading through the page cache");
-        }
-        DirectSupport::Unknown => info!("{path}: no file there to try O_DIRECT with"),
-    }
-    Ok(store)
-}
-
-/// Makes the slots, and lends them to the link if it sends from them; says whether it does.
-fn make_slots<L: Link>(link: &mut L, settings: &Settings) -> Result<(Arena, String), Failure> {
-    let config = ArenaConfig::new(settings.limits.slots);
-    let lent = match link.zero_copy() {
-        Ok(()) => {
-            // The link puts other pages in their place, which it cannot do with huge ones.
-            let arena = make_arena(ArenaConfig {
-                pages: PageKind::Ordinary,
-                ..config
-            })?;
-            link.borrow_slots(arena.slot_memory()).map(|()| arena)
-        }
-        Err(reason) => Err(reason),
-    };
-    match lent {
-        Ok(arena) => Ok((arena, "yes".to_owned())),
-        Err(reason) if settings.zero_copy == ZeroCopy::On => Err(Failure::refused(
-            format!("{} on: {reason}", settings.zero_copy_origin),
-            "use auto, or fewer slots",
-        )),
-        Err(reason) => Ok((make_arena(config)?, format!("no ({reason})"))),
-    }
-}
-
-fn make_arena(config: ArenaConfig) -> Result<Arena, Failure> {
-    let slots = config.slot_count;
-    let arena =
-        Arena::new(config).map_err(|error| Failure::Refused(format!("slots {slots}: {error}")))?;
-    let mebibytes = arena.bytes() >> 20;
-    match (arena.pages(), arena.fallback_reason()) {
-        (PageKind::Ordinary, Some(reason)) => warn!(mebibytes, "slots: {reason}"),
-        (_, Some(reason)) => info!(mebibytes, "slots: {reason}"),
-        // As asked for: a link is to put its own pages in their place.
-        (PageKind::Ordinary, None) => {}
-        (pages, None) => info!(mebibytes, ?pages, "slots are in huge pages"),
-    }
-    Ok(arena)
-}
-
-fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring, Failure> {
-    let files_max = u32::try_from(files_max).unwrap_or(u32::MAX);
-    let config = UringConfig {
-        queue_depth,
-        files_max,
-        return_closed_files: true,
-        ..UringConfig::default()
-    };
-    let disk = Uring::new(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;
-    if let Some(reason) = disk.fallback_reason() {
-        info!("io_uring without registered buffers or files: {reason}");
-    }
-    Ok(disk)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{DESCRIPTORS_RESERVED, few_objects_warning, host_ends, objects_max};
+    use super::host_ends;
     use crate::cidr::Cidr;
 
     fn ends(texts: &[&str]) -> Vec<String> {
@@ -728,50 +666,5 @@ mod tests {
             ["10.77.0.2/24", "10.78.0.2/24"]
         );
         assert_eq!(ends(&["10.77.0.2/32"]), [""; 0]);
-    }
-
-    #[test]
-    fn objects_leave_descriptors_for_the_rest() {
-        assert_eq!(objects_max(Some(100), DESCRIPTORS_RESERVED + 100), Ok(100));
-        let refusal = objects_max(Some(101), DESCRIPTORS_RESERVED + 100)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            refusal.starts_with("objects_max 101: only 484 files may be open"),
-            "{refusal}"
-        );
-        assert!(refusal.ends_with("or use at most 100"), "{refusal}");
-    }
-
-    #[test]
-    fn without_a_setting_objects_use_all_unreserved_descriptors() {
-        assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 100), Ok(100));
-        assert_eq!(objects_max(None, 1 << 40), Ok(65_000));
-        let refusal = objects_max(None, DESCRIPTORS_RESERVED).unwrap_err();
-        let refusal = refusal.to_string();
-        assert!(
-            refusal.contains("only 384 files may be open, and 384 are needed"),
-            "{refusal}"
-        );
-        assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 1), Ok(1));
-    }
-
-    #[test]
-    fn too_few_objects_for_the_connections_are_warned_of() {
-        for is_chosen in [false, true] {
-            assert_eq!(few_objects_warning(100, is_chosen, 100), None);
-        }
-        let warning = |objects, is_chosen, connections| {
-            few_objects_warning(objects, is_chosen, connections).expect("a warning")
-        };
-        let few = warning(100, false, 101);
-        assert!(few.starts_with("only 100 files may be open"), "{few}");
-        assert!(few.ends_with("LimitNOFILE=) to 485"), "{few}");
-        let chosen = warning(100, true, 101);
-        assert!(chosen.ends_with("raise objects_max"), "{chosen}");
-        let most = warning(65_000, false, 65_001);
-        assert!(most.ends_with("a smaller connections_max"), "{most}");
-        let descriptors = warning(100, false, 1 << 20);
-        assert!(descriptors.ends_with("to 65384"), "{descriptors}");
     }
 }

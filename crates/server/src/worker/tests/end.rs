@@ -4,13 +4,27 @@ use std::time;
 
 use clock::Duration;
 use diskmap::DiskError;
-use link::sim::SimConfig as LinkConfig;
+use diskmap::sim::SimDisk;
+use link::sim::{SimConfig as LinkConfig, SimLink};
 
 use super::{CONNECTIONS_MAX, Client, Setup, World};
-use crate::failure::{EXIT_BROKEN, Failure};
+use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
+use crate::mailbox::{Mailbox, mailbox};
 use crate::monitoring::Monitoring;
-use crate::run::Serving;
+use crate::run::{Drive, Serving};
 use crate::signals::Signals;
+use crate::supervisor::{Supervisor, Workers};
+
+fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
+    Drive {
+        number: 0,
+        epoch,
+        mailbox,
+        coalesce: Duration::ZERO,
+        has_readers: false,
+        link_watch: None,
+    }
+}
 
 /// Runs the world's worker on the real clock until it ends; gives back what came of it and the
 /// client, which has taken what was sent by then.
@@ -21,16 +35,11 @@ fn run_to_the_end(world: World) -> (Failure, Client) {
         now,
     } = world;
     let epoch = time::Instant::now() - Duration::from_nanos(now.as_nanos());
-    let signals = Signals::install().unwrap();
-    let serving = Serving::new(
-        worker,
-        signals,
-        epoch,
-        Duration::ZERO,
-        None,
-        Monitoring::default(),
-    );
-    let failure = serving.run("").unwrap_err();
+    let (_sender, mailbox) = mailbox().unwrap();
+    let serving = Serving::new(worker, drive(epoch, mailbox));
+    let (outcome, counters) = serving.run();
+    assert!(counters.contains(&("server_open_connections", 0)));
+    let failure = outcome.unwrap_err();
     client.receive(now + Duration::from_secs(60));
     (failure, client)
 }
@@ -67,4 +76,62 @@ fn resets_wait_for_room_on_the_link() {
     world.worker.disk_mut().refuse_submits(error);
     let (_, client) = run_to_the_end(world);
     assert_eq!(client.resets, CONNECTIONS_MAX);
+}
+
+/// Two workers that serve a client each; the disk of those in `broken` takes no reads.
+fn supervised(broken: &'static [usize]) -> Workers {
+    let mut workers = Workers::new().unwrap();
+    for _ in 0..2 {
+        workers
+            .start(None, |number, mailbox| {
+                let mut world = World::connected(Setup::default());
+                world.ask(0);
+                if broken.contains(&number) {
+                    let error = DiskError::Io(libc::EBADF);
+                    world.worker.disk_mut().refuse_submits(error);
+                }
+                Ok(Serving::new(
+                    world.worker,
+                    drive(time::Instant::now(), mailbox),
+                ))
+            })
+            .unwrap();
+    }
+    workers
+}
+
+fn supervise(workers: Workers) -> Failure {
+    let signals = Signals::install().unwrap();
+    let grace = Duration::from_secs(600);
+    let supervisor = Supervisor::new(workers, signals, grace, None, Monitoring::default());
+    // It would not return if a worker went on.
+    supervisor.run("", 0).unwrap_err()
+}
+
+#[test]
+fn a_worker_that_fails_ends_all() {
+    let failure = supervise(supervised(&[1]));
+    assert_eq!(failure.exit_code(), EXIT_BROKEN);
+    assert!(failure.to_string().contains("takes no more reads"));
+}
+
+#[test]
+fn a_worker_that_panics_or_does_not_start_ends_all() {
+    let start = |make: fn() -> Failure| {
+        let mut workers = supervised(&[]);
+        let refused = move |_, _| Err::<Serving<SimLink, SimDisk>, _>(make());
+        workers.start(None, refused).unwrap();
+        supervise(workers)
+    };
+    let failure = start(|| panic!("as a test"));
+    assert_eq!(failure.exit_code(), EXIT_BROKEN);
+    assert_eq!(
+        failure.to_string(),
+        "worker 2 ended by a fault of the server"
+    );
+    let failure = start(|| Failure::refused("a", "b"));
+    assert_eq!(
+        (failure.exit_code(), failure.to_string().as_str()),
+        (EXIT_REFUSED, "a; b")
+    );
 }

@@ -1,19 +1,21 @@
-//! Connections listed as they are asked for over the channel.
+//! Connections listed as they are asked for through the mailbox.
 
 use std::thread;
 use std::time::Instant as RealInstant;
 
 use super::{Setup, World};
-use crate::connections::{Query, channel};
+use crate::connections::{Asker, Query};
+use crate::mailbox::mailbox;
 use crate::output::tests::LONG;
 
 /// What `query` is answered by a worker that does nothing else meanwhile.
 fn listed(world: &World, query: &str) -> Vec<serde_json::Value> {
-    let (asker, questions) = channel(1).unwrap();
+    let (sender, mailbox) = mailbox().unwrap();
+    let asker = Asker::new(vec![sender]);
     let query = Query::parse(query.as_bytes()).unwrap();
     let asking = thread::spawn(move || asker.lines(&query, RealInstant::now() + LONG));
     while !asking.is_finished() {
-        if let Some(question) = questions.poll() {
+        if let Some(question) = mailbox.poll_question() {
             let page = world.worker.list_connections(world.now, &question);
             question.answer(page);
         }

@@ -1,0 +1,79 @@
+//! Which processor each worker runs on.
+//!
+//! One worker to a processor, in the order of the processors that this process may use. Memory that a
+//! thread touches first comes from the processor's own node, so whoever opens a worker's parts is bound
+//! to its processor meanwhile. It refuses to choose by caches or by the NIC's interrupts: an operator
+//! who knows better restricts the process (`taskset`, `CPUAffinity=`).
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The processors that this process may use, each by the kernel's number.
+///
+/// # Errors
+/// What the kernel said.
+pub fn allowed() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect())
+}
+
+/// The processor of each of `workers` workers; `None`: wherever the kernel puts it. A single worker is
+/// not bound, and workers beyond the processors share them.
+#[must_use]
+pub fn assign(workers: usize, allowed: &[usize]) -> Vec<Option<usize>> {
+    if workers == 1 || allowed.is_empty() {
+        return vec![None; workers];
+    }
+    let each = allowed.iter().copied().map(Some);
+    each.cycle().take(workers).collect()
+}
+
+/// Has the calling thread run on this processor only.
+///
+/// # Errors
+/// What the kernel said.
+pub fn bind_thread(processor: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Calls `action` on this processor, if one is named and the kernel allows it; then the calling thread
+/// runs where it could before.
+pub fn on<T>(processor: Option<usize>, action: impl FnOnce() -> T) -> T {
+    let before = processor.and_then(|processor| {
+        let before = sched_getaffinity(None).ok()?;
+        bind_thread(processor).ok().map(|()| before)
+    });
+    let result = action();
+    if let Some(before) = before {
+        // What was allowed before is allowed still.
+        let _ = sched_setaffinity(None, &before);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{allowed, assign, on};
+
+    #[test]
+    fn several_workers_have_a_processor_each_and_one_has_none() {
+        assert_eq!(assign(1, &[3, 5]), [None]);
+        assert_eq!(assign(2, &[3, 5]), [Some(3), Some(5)]);
+        assert_eq!(assign(3, &[3, 5]), [Some(3), Some(5), Some(3)]);
+        assert_eq!(assign(2, &[]), [None, None]);
+    }
+
+    #[test]
+    fn a_thread_is_bound_for_an_action_only() {
+        let before = allowed().unwrap();
+        let last = *before.last().unwrap();
+        assert_eq!(on(Some(last), || allowed().unwrap()), [last]);
+        assert_eq!(on(None, || allowed().unwrap()), before);
+        assert_eq!(allowed().unwrap(), before);
+    }
+}

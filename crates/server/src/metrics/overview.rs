@@ -1,0 +1,155 @@
+//! The whole process, put together for those who ask: the pages of all workers, added up, and what is
+//! not a worker's.
+//!
+//! It takes no lock and stops no worker. Bounds: those of its parts.
+
+use std::sync::Arc;
+
+use super::{Health, Page};
+use crate::log;
+use crate::output::Output;
+use crate::report::Pair;
+
+/// What threads of their own write.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// A line for each request; `None`: not configured.
+    pub access_log: Option<Arc<Output>>,
+    /// Records of traced connections; `None`: not configured.
+    pub trace: Option<Arc<Output>>,
+}
+
+impl Outputs {
+    /// Adds the counters of the access log, the trace and the log. They are present even if there is
+    /// none of these, so that every report has the same counters.
+    #[must_use]
+    pub fn with_own(&self, mut pairs: Vec<Pair>) -> Vec<Pair> {
+        let dropped = |output: &Option<Arc<Output>>| output.as_ref().map_or(0, |it| it.dropped());
+        pairs.push(("access_log_dropped_count", dropped(&self.access_log)));
+        pairs.push(("trace_dropped_count", dropped(&self.trace)));
+        pairs.push(("log_dropped_count", log::dropped()));
+        pairs
+    }
+}
+
+/// Adds the counters of workers up by their places: all workers have the same, in the same order.
+#[must_use]
+pub fn sum(workers: impl IntoIterator<Item = Vec<Pair>>) -> Vec<Pair> {
+    let mut workers = workers.into_iter();
+    let mut sums = workers.next().unwrap_or_default();
+    for pairs in workers {
+        debug_assert!(
+            pairs
+                .iter()
+                .map(|(name, _)| name)
+                .eq(sums.iter().map(|(name, _)| name)),
+            "two workers have other counters"
+        );
+        for ((_, sum), (_, value)) in sums.iter_mut().zip(pairs) {
+            *sum = sum.saturating_add(value);
+        }
+    }
+    sums
+}
+
+/// Everything that is told of the process.
+#[derive(Debug)]
+pub struct Overview {
+    workers: Vec<Arc<Page>>,
+    outputs: Arc<Outputs>,
+    /// Unix time of the start, seconds.
+    start_unix_seconds: u64,
+}
+
+impl Overview {
+    /// Puts it together.
+    #[must_use]
+    pub const fn new(
+        workers: Vec<Arc<Page>>,
+        outputs: Arc<Outputs>,
+        start_unix_seconds: u64,
+    ) -> Self {
+        Self {
+            workers,
+            outputs,
+            start_unix_seconds,
+        }
+    }
+
+    /// The counters as the workers published them last, added up, and those of the outputs.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<Pair> {
+        let published = self.workers.iter().map(|page| page.pairs().collect());
+        self.outputs.with_own(sum(published))
+    }
+
+    /// That of the worker who is worst off.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let each = self.workers.iter().map(|page| page.health(page.now()));
+        each.max().unwrap_or(Health::Ending)
+    }
+
+    /// Unix time of the start, seconds.
+    #[must_use]
+    pub const fn start_unix_seconds(&self) -> u64 {
+        self.start_unix_seconds
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+    use std::time;
+
+    use clock::Instant;
+
+    use super::{Outputs, Overview, sum};
+    use crate::metrics::{Health, Page};
+
+    /// Of these workers.
+    pub(crate) fn overview(pages: Vec<Page>) -> Overview {
+        let pages = pages.into_iter().map(Arc::new).collect();
+        Overview::new(pages, Arc::default(), 1_795_340_403)
+    }
+
+    fn page(value: u64) -> Page {
+        Page::new(&[("a_count", value), ("b_bytes", 1)], time::Instant::now())
+    }
+
+    #[test]
+    fn counters_of_workers_are_added_up_and_those_of_outputs_come_once() {
+        let all = overview(vec![page(1), page(u64::MAX), page(3)]).pairs();
+        assert_eq!(all[..2], [("a_count", u64::MAX), ("b_bytes", 3)]);
+        let own = Outputs::default().with_own(Vec::new());
+        assert_eq!(all[2..], own);
+        assert_eq!(sum([]), []);
+        assert_eq!(sum([vec![("a_count", 7)]]), [("a_count", 7)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "other counters")]
+    fn workers_with_other_counters_are_a_bug() {
+        let _ = sum([vec![("a_count", 7)], vec![("b_count", 7)]]);
+    }
+
+    #[test]
+    fn one_worker_that_hangs_or_ends_is_told_of() {
+        let long_ago = time::Instant::now() - time::Duration::from_secs(60);
+        let hung = || {
+            let page = Page::new(&[], long_ago);
+            page.beat(Instant::ZERO, 0);
+            page
+        };
+        let ending = || {
+            let page = page(0);
+            page.end();
+            page
+        };
+        assert_eq!(overview(vec![page(0), page(0)]).health(), Health::Serving);
+        assert_eq!(overview(vec![page(0), ending()]).health(), Health::Ending);
+        assert_eq!(overview(vec![hung(), page(0)]).health(), Health::Hanging);
+        assert_eq!(overview(vec![ending(), hung()]).health(), Health::Hanging);
+        assert_eq!(overview(Vec::new()).health(), Health::Ending);
+    }
+}

@@ -1,0 +1,297 @@
+//! What a worker stores in and reads from: slots, disk ring and store, within its share of the limits.
+
+use diskmap::uring::{Uring, UringConfig};
+use link::{Link, ZeroCopy};
+use memory::{Arena, ArenaConfig, PageKind};
+use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
+use tracing::{info, warn};
+
+use crate::config;
+use crate::failure::Failure;
+use crate::host;
+use crate::settings::{Limits, Settings};
+
+/// Descriptors reserved for everything that is not an open object, for each worker: ring, link, store,
+/// log, capture, and objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`],
+/// [`store::CLOSES_MAX`]).
+const DESCRIPTORS_RESERVED: u64 = 384;
+
+/// The disk of a worker and the slots it reads into.
+#[derive(Debug)]
+pub(super) struct Storage {
+    pub(super) arena: Arena,
+    /// To be enabled by the worker's thread.
+    pub(super) disk: Uring,
+    /// Whether frames are sent from the slots, for the log: `yes`, or `no (why)`.
+    pub(super) zero_copy: String,
+}
+
+impl Storage {
+    /// Makes slots and disk of a worker with these limits, and lends the slots to the link if it sends
+    /// from them.
+    ///
+    /// # Errors
+    /// What cannot be had, with the remedy.
+    pub(super) fn make<L: Link>(
+        link: &mut L,
+        settings: &Settings,
+        limits: &Limits,
+        objects_max: u32,
+    ) -> Result<Self, Failure> {
+        let (arena, zero_copy) = make_slots(link, settings, limits.slots)?;
+        let disk = make_disk(limits.disk_queue_depth, handles_max(objects_max), &arena)?;
+        Ok(Self {
+            arena,
+            disk,
+            zero_copy,
+        })
+    }
+}
+
+pub(super) fn raise_descriptor_limit() -> Result<u64, Failure> {
+    host::raise_descriptor_limit().map_err(|error| {
+        Failure::refused(
+            format!("the limit of open files cannot be raised: {error}"),
+            "allow setrlimit in the seccomp profile",
+        )
+    })
+}
+
+/// Most reads in progress: limited by slots and by the disk's queue.
+pub(super) fn reads_max(limits: &Limits) -> usize {
+    usize::try_from(limits.slots.min(limits.disk_queue_depth))
+        .expect("invariant: a usize has at least 32 bits")
+}
+
+/// How many objects may be open in all, given the limit of descriptors: at least one for each worker.
+pub(super) fn objects_max(
+    configured: Option<usize>,
+    descriptors: u64,
+    workers: u32,
+) -> Result<u32, Failure> {
+    let workers = u64::from(workers);
+    let reserved = DESCRIPTORS_RESERVED * workers;
+    let room = descriptors.saturating_sub(reserved);
+    if room < workers {
+        return Err(Failure::refused(
+            format!(
+                "only {descriptors} files may be open, and {reserved} are needed \
+                 beside those that are served"
+            ),
+            "raise the hard limit (ulimit -Hn, LimitNOFILE=), best to 65536",
+        ));
+    }
+    let wanted = match configured {
+        Some(count) => u64::try_from(count).unwrap_or(u64::MAX),
+        None => room.min(*config::OBJECTS_MAX.range.end() * workers),
+    };
+    if wanted > room {
+        return Err(Failure::refused(
+            format!(
+                "objects_max {wanted}: only {descriptors} files may be open, \
+                 {reserved} of them are reserved"
+            ),
+            format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) or use at most {room}"),
+        ));
+    }
+    u32::try_from(wanted).map_err(|_| {
+        Failure::refused(
+            format!("objects_max {wanted}: out of range"),
+            "use a smaller one",
+        )
+    })
+}
+
+/// The warning if there may be more connections than open objects.
+pub(super) fn few_objects_warning(
+    objects_max: u32,
+    is_chosen: bool,
+    connections_max: usize,
+) -> Option<String> {
+    let connections_max = u64::try_from(connections_max).unwrap_or(u64::MAX);
+    if u64::from(objects_max) >= connections_max {
+        return None;
+    }
+    let most = *config::OBJECTS_MAX.range.end();
+    let descriptors = connections_max.min(most) + DESCRIPTORS_RESERVED;
+    let remedy = match (u64::from(objects_max) == most, is_chosen) {
+        (true, _) => "no server opens more: use a smaller connections_max".into(),
+        (false, true) => "raise objects_max".into(),
+        (false, false) => {
+            format!("raise the hard limit (ulimit -Hn, LimitNOFILE=) to {descriptors}")
+        }
+    };
+    Some(format!(
+        "only {objects_max} files may be open, and there may be {connections_max} connections: if \
+         each requests another file, requests wait, and get 503 if that takes long; {remedy}"
+    ))
+}
+
+fn widen(count: u32) -> usize {
+    usize::try_from(count).expect("invariant: a usize has at least 32 bits")
+}
+
+/// Number of handles of a store with this many objects.
+pub(super) fn handles_max(objects_max: u32) -> usize {
+    widen(objects_max) + store::CLOSED_HANDLES_MAX
+}
+
+/// Opens the served directory. `is_first`: what is found out about it is logged.
+pub(super) fn open_store(
+    settings: &Settings,
+    objects_max: u32,
+    is_first: bool,
+) -> Result<Store, Failure> {
+    let path = settings.path.display();
+    let config = StoreConfig {
+        objects_max: widen(objects_max),
+        direct: if settings.buffered {
+            Direct::Preferred
+        } else {
+            Direct::Required
+        },
+        ..StoreConfig::default()
+    };
+    let store = Store::open_directory(&settings.path, config).map_err(|error| match error {
+        StoreError::NotDirect { path: file } => Failure::refused(
+            format!(
+                "PATH {path}: its file system refuses O_DIRECT (tried {})",
+                file.display()
+            ),
+            "serve from ext4, xfs or btrfs, or set buffered = true in the configuration file",
+        ),
+        StoreError::OpenAt2(_) => Failure::Refused(error.to_string()),
+        error => Failure::refused(
+            format!("PATH {path}: {error}"),
+            "see that this user may read the directory and start threads",
+        ),
+    })?;
+    match store.direct_support() {
+        _ if !is_first => {}
+        DirectSupport::Direct => {}
+        DirectSupport::Refused => {
+            warn!("{path}: its file system refuses O_DIRECT: reading through the page cache");
+        }
+        DirectSupport::Unknown => info!("{path}: no file there to try O_DIRECT with"),
+    }
+    Ok(store)
+}
+
+/// Makes the slots, and lends them to the link if it sends from them; says whether it does.
+fn make_slots<L: Link>(
+    link: &mut L,
+    settings: &Settings,
+    slots: u32,
+) -> Result<(Arena, String), Failure> {
+    let config = ArenaConfig::new(slots);
+    let lent = match link.zero_copy() {
+        Ok(()) => {
+            // The link puts other pages in their place, which it cannot do with huge ones.
+            let arena = make_arena(ArenaConfig {
+                pages: PageKind::Ordinary,
+                ..config
+            })?;
+            link.borrow_slots(arena.slot_memory()).map(|()| arena)
+        }
+        Err(reason) => Err(reason),
+    };
+    match lent {
+        Ok(arena) => Ok((arena, "yes".to_owned())),
+        Err(reason) if settings.zero_copy == ZeroCopy::On => Err(Failure::refused(
+            format!("{} on: {reason}", settings.zero_copy_origin),
+            "use auto, or fewer slots",
+        )),
+        Err(reason) => Ok((make_arena(config)?, format!("no ({reason})"))),
+    }
+}
+
+fn make_arena(config: ArenaConfig) -> Result<Arena, Failure> {
+    let slots = config.slot_count;
+    let arena =
+        Arena::new(config).map_err(|error| Failure::Refused(format!("slots {slots}: {error}")))?;
+    let mebibytes = arena.bytes() >> 20;
+    match (arena.pages(), arena.fallback_reason()) {
+        (PageKind::Ordinary, Some(reason)) => warn!(mebibytes, "slots: {reason}"),
+        (_, Some(reason)) => info!(mebibytes, "slots: {reason}"),
+        // As asked for: a link is to put its own pages in their place.
+        (PageKind::Ordinary, None) => {}
+        (pages, None) => info!(mebibytes, ?pages, "slots are in huge pages"),
+    }
+    Ok(arena)
+}
+
+fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring, Failure> {
+    let files_max = u32::try_from(files_max).unwrap_or(u32::MAX);
+    let config = UringConfig {
+        queue_depth,
+        files_max,
+        return_closed_files: true,
+        ..UringConfig::default()
+    };
+    let disk =
+        Uring::new_disabled(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;
+    if let Some(reason) = disk.fallback_reason() {
+        info!("io_uring without registered buffers or files: {reason}");
+    }
+    Ok(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DESCRIPTORS_RESERVED, few_objects_warning, objects_max};
+
+    #[test]
+    fn objects_leave_descriptors_for_the_rest() {
+        assert_eq!(
+            objects_max(Some(100), DESCRIPTORS_RESERVED + 100, 1),
+            Ok(100)
+        );
+        assert_eq!(
+            objects_max(Some(100), 3 * DESCRIPTORS_RESERVED + 100, 3),
+            Ok(100)
+        );
+        let refusal = objects_max(Some(101), DESCRIPTORS_RESERVED + 100, 1)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refusal.starts_with("objects_max 101: only 484 files may be open"),
+            "{refusal}"
+        );
+        assert!(refusal.ends_with("or use at most 100"), "{refusal}");
+    }
+
+    #[test]
+    fn without_a_setting_objects_use_all_unreserved_descriptors() {
+        assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 100, 1), Ok(100));
+        assert_eq!(objects_max(None, 1 << 40, 1), Ok(65_000));
+        assert_eq!(objects_max(None, 1 << 40, 2), Ok(130_000));
+        let refusal = objects_max(None, DESCRIPTORS_RESERVED, 1).unwrap_err();
+        let refusal = refusal.to_string();
+        assert!(
+            refusal.contains("only 384 files may be open, and 384 are needed"),
+            "{refusal}"
+        );
+        assert_eq!(objects_max(None, DESCRIPTORS_RESERVED + 1, 1), Ok(1));
+        assert_eq!(objects_max(None, 2 * DESCRIPTORS_RESERVED + 2, 2), Ok(2));
+        assert!(objects_max(None, 2 * DESCRIPTORS_RESERVED + 1, 2).is_err());
+    }
+
+    #[test]
+    fn too_few_objects_for_the_connections_are_warned_of() {
+        for is_chosen in [false, true] {
+            assert_eq!(few_objects_warning(100, is_chosen, 100), None);
+        }
+        let warning = |objects, is_chosen, connections| {
+            few_objects_warning(objects, is_chosen, connections).expect("a warning")
+        };
+        let few = warning(100, false, 101);
+        assert!(few.starts_with("only 100 files may be open"), "{few}");
+        assert!(few.ends_with("LimitNOFILE=) to 485"), "{few}");
+        let chosen = warning(100, true, 101);
+        assert!(chosen.ends_with("raise objects_max"), "{chosen}");
+        let most = warning(65_000, false, 65_001);
+        assert!(most.ends_with("a smaller connections_max"), "{most}");
+        let descriptors = warning(100, false, 1 << 20);
+        assert!(descriptors.ends_with("to 65384"), "{descriptors}");
+    }
+}
