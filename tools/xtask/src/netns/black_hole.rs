@@ -37,7 +37,11 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
     if find_program(filter).is_none() {
         return Ok(Outcome::Skipped(format!("{filter} is not installed")));
     }
-    let setup = Setup::packet(&Subject::Atlas(atlas.to_owned()))?;
+    let subject = Subject::Atlas {
+        program: atlas.to_owned(),
+        workers: 1,
+    };
+    let setup = Setup::packet(&subject)?;
     let router = setup.client();
     let far = Namespace::new("far")?;
     far.ip(&format!(

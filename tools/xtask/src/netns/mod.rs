@@ -44,7 +44,13 @@ pub(crate) struct NetnsOptions {
     /// Tries the checks on nginx instead, over packet only: shows that they can pass
     #[arg(long)]
     self_check: bool,
+    /// Only with so many workers, comma-separated (default: 1, 2 and 5)
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    workers: Vec<u32>,
 }
+
+/// How many workers the server has in turn. What does not depend on them is tried with the first.
+const WORKERS: [u32; 3] = [1, 2, 5];
 
 /// Runs all checks; fails if one does.
 pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
@@ -112,7 +118,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let library = Library::new().context("writing the files to serve")?;
     let scratch = scratch_directory("config")?;
     let identities = Identities::new()?;
-    let check = |suite: &mut Suite, setup: &Setup, subject: &Subject| {
+    let check = |suite: &mut Suite, setup: &Setup, subject: &Subject, place: usize| {
         let fixture = Fixture {
             setup,
             library: &library,
@@ -122,27 +128,39 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
             fixture,
             subject,
             scratch: scratch.path(),
-            with_huge: !options.quick,
+            with_huge: !options.quick && place == 0,
         }
         .run(suite);
     };
     if options.self_check {
-        check(suite, &Setup::packet(&Subject::Nginx)?, &Subject::Nginx);
+        check(suite, &Setup::packet(&Subject::Nginx)?, &Subject::Nginx, 0);
         return Ok(());
     }
     let atlas = Program::Atlas.find(options.atlas.as_deref())?;
-    let subject = Subject::Atlas(atlas.clone());
-    let packet = Setup::packet(&subject)?;
-    check(suite, &packet, &subject);
-    start::run(suite, &packet, &atlas, library.root(), &identities);
-    addresses::run(suite, &packet, &atlas, &library);
-    drop(packet);
-    black_hole::run(suite, &atlas, &library);
-    if !Path::new("/dev/net/tun").exists() {
-        suite.skip("tap", "no /dev/net/tun");
-        return Ok(());
+    let all = if options.workers.is_empty() {
+        &WORKERS[..]
+    } else {
+        &options.workers
+    };
+    for (place, &workers) in all.iter().enumerate() {
+        let subject = Subject::Atlas {
+            program: atlas.clone(),
+            workers,
+        };
+        let packet = Setup::packet(&subject)?;
+        check(suite, &packet, &subject, place);
+        if place == 0 {
+            start::run(suite, &packet, &atlas, library.root(), &identities);
+            addresses::run(suite, &packet, &atlas, &library);
+            drop(packet);
+            black_hole::run(suite, &atlas, &library);
+        }
+        if !Path::new("/dev/net/tun").exists() {
+            suite.skip("tap", "no /dev/net/tun");
+            continue;
+        }
+        check(suite, &Setup::tap(&subject)?, &subject, place);
     }
-    check(suite, &Setup::tap(&subject)?, &subject);
     Ok(())
 }
 
@@ -371,7 +389,7 @@ fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Resul
             continue;
         }
         // A packet socket reports that its interface is down, a TAP only when something is sent.
-        if *counter == "link_down_events" && setup.name() == "tap" {
+        if *counter == "link_down_events" && setup.is_tap() {
             continue;
         }
         ensure!(

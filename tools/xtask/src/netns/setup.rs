@@ -67,8 +67,8 @@ impl Family {
 /// The server that is tried.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
-    /// The binary at this path.
-    Atlas(PathBuf),
+    /// The binary at this path, with so many workers.
+    Atlas { program: PathBuf, workers: u32 },
     /// nginx behind the kernel's TCP: shows that a check passes where the answer is known.
     Nginx,
 }
@@ -97,11 +97,31 @@ impl Setup {
         })
     }
 
-    /// The link's name in check names.
-    pub(crate) fn name(&self) -> &'static str {
+    /// The link's name in check names, with the number of workers if there are several.
+    pub(crate) fn name(&self) -> String {
+        match (self.kind(), self.workers()) {
+            (kind, 1) => kind.to_owned(),
+            (kind, workers) => format!("{kind}, {workers} workers,"),
+        }
+    }
+
+    /// The link's kind, as the command line names it.
+    fn kind(&self) -> &'static str {
         match self.wiring {
             Wiring::Packet(_) => "packet",
             Wiring::Tap(_) => "tap",
+        }
+    }
+
+    /// Whether it is a TAP.
+    pub(crate) fn is_tap(&self) -> bool {
+        matches!(self.wiring, Wiring::Tap(_))
+    }
+
+    fn workers(&self) -> u32 {
+        match self.subject {
+            Subject::Atlas { workers, .. } => workers,
+            Subject::Nginx => 1,
         }
     }
 
@@ -141,7 +161,7 @@ impl Setup {
 
     /// Whether Atlas is tried here, and not what its answers are compared with.
     pub(crate) fn is_atlas(&self) -> bool {
-        matches!(self.subject, Subject::Atlas(_))
+        matches!(self.subject, Subject::Atlas { .. })
     }
 
     /// Starts the server, on the port of TLS too if it has identities.
@@ -152,7 +172,7 @@ impl Setup {
         identities: Option<&Identities>,
     ) -> Result<Server> {
         match &self.subject {
-            Subject::Atlas(program) => {
+            Subject::Atlas { program, .. } => {
                 Server::atlas(&mut self.atlas_command(program, root, config, identities))
             }
             Subject::Nginx => self.start_nginx(root, config.is_some(), identities),
@@ -169,7 +189,8 @@ impl Setup {
     ) -> Command {
         let mut command = self.server().command("env");
         command.arg(program).arg("serve").arg(root).arg("--link");
-        command.arg(format!("{}:{}", self.name(), self.interface()));
+        command.arg(format!("{}:{}", self.kind(), self.interface()));
+        command.args(["--workers", &self.workers().to_string()]);
         command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
         command.args(["--address", &format!("{}/64", VethPair::ATLAS_V6)]);
         command.args(["--http", &PORT.to_string()]);

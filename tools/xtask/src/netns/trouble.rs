@@ -262,7 +262,7 @@ pub(crate) fn terminate(
         "the summary counts no reply: {}",
         stopped.last_words()
     );
-    if setup.name() == "tap" {
+    if setup.is_tap() {
         let left = setup.server().ip("-o link show")?;
         ensure!(
             !left.contains(setup.interface()),

@@ -35,7 +35,7 @@ pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>, subject: &Subject) {
     suite.run(
         &fixture.label("secrets logged only when told twice"),
         || match subject {
-            Subject::Atlas(atlas) => secrets(fixture, atlas),
+            Subject::Atlas { program, .. } => secrets(fixture, program),
             Subject::Nginx => Ok(Outcome::Skipped("nginx logs none".to_owned())),
         },
     );
