@@ -194,6 +194,111 @@ pub enum SetupError {
         /// The kernel's answer.
         errno: i32,
     },
+    /// An AF_XDP link was given no port at an address that the host also has, or too many.
+    #[error("{count} ports given for a shared address; between 1 and {max} are possible")]
+    PortCount {
+        /// How many were given.
+        count: usize,
+        /// How many are possible.
+        max: usize,
+    },
+    /// An AF_XDP link was given a number of cells that its rings cannot have.
+    #[error("{cells} cells given; a power of two from {min} to {max} is possible")]
+    CellCount {
+        /// How many were given.
+        cells: u32,
+        /// The fewest that are possible.
+        min: u32,
+        /// The most that are possible.
+        max: u32,
+    },
+    /// A frame of the interface does not fit a cell of an AF_XDP socket.
+    #[error(
+        "{name:?} has an MTU of {mtu_bytes} bytes, and AF_XDP carries {max_bytes} at most; lower it \
+         (`ip link set dev {name} mtu {max_bytes}`) or use a packet link"
+    )]
+    MtuTooLarge {
+        /// The interface.
+        name: String,
+        /// Its MTU.
+        mtu_bytes: u32,
+        /// The largest possible.
+        max_bytes: u16,
+    },
+    /// The kernel has no AF_XDP sockets.
+    #[error(
+        "this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS) or none that this needs (Linux 5.11); \
+         use a packet link"
+    )]
+    NoXdp,
+    /// There is an XDP program on the interface already.
+    #[error(
+        "{name:?} has another XDP program; see `ip link show dev {name}`, and stop what attached it or \
+         remove it (`ip link set dev {name} xdp off`)"
+    )]
+    ProgramAttached {
+        /// The interface.
+        name: String,
+    },
+    /// The driver runs no XDP programs, and only the driver was to run it.
+    #[error(
+        "the driver of {name:?} runs no XDP program: {}; let the kernel run it (attach mode auto or \
+         generic), or lower the MTU",
+        std::io::Error::from_raw_os_error(*.errno)
+    )]
+    NoDriverMode {
+        /// The interface.
+        name: String,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// The device cannot access the cells of a socket itself, and was to.
+    #[error(
+        "receive queue {queue} of {name:?} has no zero-copy mode: {}; let the kernel copy (zero copy \
+         auto or off)",
+        std::io::Error::from_raw_os_error(*.errno)
+    )]
+    NoZeroCopy {
+        /// The interface.
+        name: String,
+        /// The receive queue.
+        queue: u32,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// Another socket has a receive queue of the interface.
+    #[error(
+        "receive queue {queue} of {name:?} belongs to another AF_XDP socket; stop its process or \
+         choose another interface"
+    )]
+    QueueBusy {
+        /// The interface.
+        name: String,
+        /// The receive queue.
+        queue: u32,
+    },
+    /// The interface has more receive queues than there can be links.
+    #[error(
+        "{name:?} has {queues} receive queues, and {max} can be served; lower their number (`ethtool \
+         -L {name} combined {max}`)"
+    )]
+    ReceiveQueueCount {
+        /// The interface.
+        name: String,
+        /// How many it has.
+        queues: u32,
+        /// How many are possible.
+        max: u32,
+    },
+    /// The process may not lock the memory that the device is to access.
+    #[error(
+        "{bytes} bytes of memory cannot be locked: raise the limit (`ulimit -l`, LimitMEMLOCK=), or \
+         grant cap_ipc_lock"
+    )]
+    LockedMemory {
+        /// How much for one receive queue.
+        bytes: u64,
+    },
     /// A system call failed in a way that has no better name.
     #[error("{operation} for {name:?} failed: {}", std::io::Error::from_raw_os_error(*.errno))]
     Kernel {

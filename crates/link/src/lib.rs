@@ -54,6 +54,7 @@ mod sys;
 pub mod tap;
 mod vnet;
 mod watch;
+pub mod xdp;
 
 pub use counters::LinkCounters;
 pub use error::{CopyReason, LinkError, SetupError, TransmitError};
@@ -65,6 +66,7 @@ pub use pcap::{CaptureConfig, Captured};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};
 pub use watch::{InterfaceState, InterfaceWatch};
+pub use xdp::{AddressUse, AttachMode, Xdp, XdpConfig, XdpStatistics};
 
 /// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.
 pub const IP_PACKET_BYTES_MAX: u32 = 65_535;

@@ -47,8 +47,8 @@ pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<Owne
 
 /// Sets a socket option whose value is a plain structure of the kernel's.
 ///
-/// `T` is `Copy` and comes from libc or is an integer, so its bytes are what the kernel expects.
-fn set_option<T: Copy>(
+/// `T` is `Copy` and a structure of C's layout or an integer, so its bytes are what the kernel expects.
+pub(crate) fn set_option<T: Copy>(
     fd: BorrowedFd<'_>,
     level: c_int,
     name: c_int,

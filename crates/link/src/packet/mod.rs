@@ -607,7 +607,12 @@ fn set_receive_options(fd: BorrowedFd<'_>) -> Result<(), i32> {
 }
 
 /// Sets a buffer size past the system's limit, or up to it without `CAP_NET_ADMIN`.
-fn set_buffer(fd: BorrowedFd<'_>, force: i32, limited: i32, bytes: i32) -> Result<(), i32> {
+pub(crate) fn set_buffer(
+    fd: BorrowedFd<'_>,
+    force: i32,
+    limited: i32,
+    bytes: i32,
+) -> Result<(), i32> {
     sys::set_integer(fd, libc::SOL_SOCKET, force, bytes)
         .or_else(|_| sys::set_integer(fd, libc::SOL_SOCKET, limited, bytes))
 }
@@ -623,7 +628,7 @@ fn start_bypass(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<SegmentationF
 }
 
 /// Lets frames to our MAC, our solicited-node groups and all nodes through the device's filter.
-fn join(
+pub(crate) fn join(
     fd: BorrowedFd<'_>,
     index: i32,
     mac: MacAddress,
@@ -656,7 +661,12 @@ const fn solicited_node_mac(address: Ipv6Addr) -> MacAddress {
     MacAddress([0x33, 0x33, 0xff, d, e, f])
 }
 
-fn own_mac(name: InterfaceName, interface_mac: MacAddress, addresses: &[IpAddr]) -> MacAddress {
+/// Our MAC if it is our choice ([`MacChoice::Own`]).
+pub(crate) fn own_mac(
+    name: InterfaceName,
+    interface_mac: MacAddress,
+    addresses: &[IpAddr],
+) -> MacAddress {
     let first = addresses
         .first()
         .map(ToString::to_string)

@@ -1,0 +1,142 @@
+//! Memory shared with the kernel: the rings of a socket, and the cells its frames are in.
+//!
+//! It refuses to lend the bytes: they are copied in and out, so no reference is ever formed to what the
+//! kernel may write. Bound: the bytes it was made with.
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: maps memory that the kernel shares, and copies in and out of it"
+)]
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::sys;
+
+/// Pages of ours, mapped until it is dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: nothing else of this process has the pages' address, and they are no thread's own.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// New pages that hold zeros.
+    pub(super) fn anonymous(bytes: usize) -> Result<Self, i32> {
+        Self::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Pages that a descriptor offers at `offset`.
+    pub(super) fn of_descriptor(
+        fd: BorrowedFd<'_>,
+        offset: libc::off_t,
+        bytes: usize,
+    ) -> Result<Self, i32> {
+        Self::map(bytes, libc::MAP_SHARED, fd.as_raw_fd(), offset)
+    }
+
+    fn map(bytes: usize, kind: i32, fd: i32, offset: libc::off_t) -> Result<Self, i32> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (place, flags) = (std::ptr::null_mut(), kind | libc::MAP_POPULATE);
+        // SAFETY: a new mapping at an address the kernel chooses; nothing of ours is there.
+        let start = unsafe { libc::mmap(place, bytes, protection, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(sys::last_errno());
+        }
+        Ok(Self {
+            start: NonNull::new(start.cast()).expect("invariant: mmap does not map 0"),
+            bytes,
+        })
+    }
+
+    /// Address of the first byte.
+    pub(super) fn address(&self) -> usize {
+        self.start.as_ptr().addr()
+    }
+
+    /// How many bytes there are.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A pointer to an aligned `T` inside.
+    ///
+    /// # Panics
+    /// If it would not be inside, or not be aligned.
+    pub(super) fn pointer<T>(&self, offset: usize) -> NonNull<T> {
+        let is_inside = self.has(offset, size_of::<T>());
+        assert!(
+            is_inside && offset.is_multiple_of(align_of::<T>()),
+            "byte {offset} of {} shared bytes",
+            self.bytes
+        );
+        // SAFETY: inside the mapping, as was just asserted.
+        unsafe { self.start.add(offset) }.cast()
+    }
+
+    /// Copies bytes out; `false` if they are not all inside.
+    pub(super) fn copy_out(&self, offset: usize, to: &mut [u8]) -> bool {
+        if !self.has(offset, to.len()) {
+            return false;
+        }
+        // SAFETY: inside the mapping.
+        let source = unsafe { self.start.add(offset) };
+        let (bytes, target) = (to.len(), NonNull::from(to).cast());
+        // SAFETY: both are good for the length of `to`, which is memory of its own. Who calls knows
+        // that the kernel does not write these bytes now.
+        unsafe { source.copy_to_nonoverlapping(target, bytes) };
+        true
+    }
+
+    /// Copies bytes in; `false` if there is no room for all.
+    pub(super) fn copy_in(&mut self, offset: usize, from: &[u8]) -> bool {
+        if !self.has(offset, from.len()) {
+            return false;
+        }
+        // SAFETY: inside the mapping.
+        let target = unsafe { self.start.add(offset) };
+        // SAFETY: both are good for the length of `from`, which is memory of its own. Who calls knows
+        // that the kernel does not access these bytes now.
+        unsafe { target.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
+        true
+    }
+
+    fn has(&self, offset: usize, bytes: usize) -> bool {
+        offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.bytes)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`; pointers into it are used only by what owns it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mapping;
+
+    #[test]
+    fn bytes_are_copied_up_to_the_end_and_not_beyond() {
+        let mut pages = Mapping::anonymous(4_096).unwrap();
+        assert!(pages.copy_in(4_094, &[7, 8]));
+        assert!(!pages.copy_in(4_095, &[9, 9]) && !pages.copy_in(usize::MAX, &[9]));
+        let mut bytes = [0; 2];
+        assert!(pages.copy_out(4_094, &mut bytes));
+        assert_eq!(bytes, [7, 8]);
+        assert!(!pages.copy_out(4_095, &mut bytes) && !pages.copy_out(usize::MAX, &mut bytes));
+        assert_eq!(bytes, [7, 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "byte 4093 of 4096 shared bytes")]
+    fn a_pointer_outside_is_a_programming_error() {
+        let _ = Mapping::anonymous(4_096).unwrap().pointer::<u8>(4_095);
+        let _ = Mapping::anonymous(4_096).unwrap().pointer::<u32>(4_093);
+    }
+}

@@ -1,0 +1,436 @@
+//! Frames through AF_XDP sockets: an XDP program takes those that are ours before the kernel's stack
+//! sees them, and every other frame passes on as if the program were not there.
+//!
+//! One [`Xdp`] for each receive queue of the interface; together they hold the program, which is attached
+//! by a BPF link and so leaves the interface with the last of them, also if the process is killed. Frames
+//! are in cells of a page, shared with the kernel; where the driver can, its device accesses the cells
+//! itself (zero copy). The program's rules are in `program`: addresses of our own, as with a packet
+//! socket, or **addresses shared with the host**, of which only TCP to our ports is taken.
+//!
+//! AF_XDP has no segmentation and, here, no checksum offload: a large segment is cut by `wire::cut`, and
+//! each frame's checksum is computed while its bytes are in the cache. All frames of a large segment are
+//! queued together or none is.
+//!
+//! It refuses interfaces that are not Ethernet, tagged frames, MTUs of more than [`MTU_BYTES_MAX`] bytes
+//! and frames larger than the MTU. It does not receive frames of several buffers: what receive offload
+//! (GRO, LRO) has merged beyond a cell is dropped and counted. It does not send from slots
+//! ([`CopyReason::Unsupported`](crate::CopyReason::Unsupported)): each frame is copied into a cell.
+//!
+//! Bounds, for each queue: [`CELL_BYTES`](queue::CELL_BYTES) for each cell, 16 MiB with the usual
+//! numbers, pinned; rings of 24 bytes for each cell; one receive buffer of a cell. Two system calls for
+//! each large frame sent by copying (the kernel takes 32 frames a call), none for a frame received.
+//!
+//! **Known limits.**
+//! - A device that removes VLAN tags hides them from XDP: a tagged frame to our MAC and address is taken
+//!   as if it had no tag. Switch that off (`ethtool -K IFACE rxvlan off`) where VLANs use our addresses.
+//! - Attached behind the driver ([`AttachMode::Generic`]), the program sees what GRO has merged: a large
+//!   upload may be dropped. `ethtool -K IFACE gro off` helps.
+//! - A local sender leaves checksums unfinished, and XDP cannot see which. On virtual interfaces a frame
+//!   whose checksum field holds the pseudo-header's sum, as an unfinished one does, is trusted; one damaged
+//!   frame in 65,536 may be, too. Devices are not trusted so.
+//! - When the interface goes down, frames already queued, one large segment at most, may be sent when it
+//!   is up again, though they were reported as lost. To TCP they are old duplicates.
+//! - A queue added later (`ethtool -L`) has no socket: frames that arrive there pass to the kernel.
+//! - What a packet socket's module says of multicast listener reports, and of a second MAC, holds here.
+
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use clock::Instant;
+use wire::{ChecksumState, Outgoing};
+
+use crate::counters::LinkCounters;
+use crate::error::{LinkError, SetupError, TransmitError};
+use crate::interface::InterfaceName;
+use crate::packet::{MacChoice, ZeroCopy};
+use crate::refusal::RefusalPeriod;
+use crate::{
+    Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, InterfaceState, Link, Received,
+    STATE_CHECK_INTERVAL, Sent,
+};
+
+mod assembler;
+mod bpf;
+mod mapping;
+mod program;
+mod queue;
+mod ring;
+mod setup;
+mod socket;
+mod unfinished;
+
+use bpf::Place;
+pub use program::PORTS_MAX;
+use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Taken};
+use setup::Attachment;
+pub use socket::XdpStatistics;
+use unfinished::has_unfinished_checksum;
+
+/// Largest MTU: a received frame and its Ethernet header fit a cell behind the kernel's headroom.
+pub const MTU_BYTES_MAX: u16 = 3_826;
+
+const _: () = assert!(
+    MTU_BYTES_MAX as usize + ETHERNET_BYTES == (CELL_BYTES - HEADROOM_BYTES) as usize,
+    "the largest frame fills a cell"
+);
+
+/// Most receive queues of an interface.
+pub const QUEUES_MAX: u32 = 64;
+
+/// Fewest and most cells of each kind. With the fewest, no segment of more than 32 KiB is taken; the most
+/// are 128 MiB.
+pub const CELLS_MIN: u32 = 64;
+/// See [`CELLS_MIN`].
+pub const CELLS_MAX: u32 = 32_768;
+
+/// Cells for receiving, and for sending, that a link usually has: 2 ms of a million acknowledgments a
+/// second, as a packet socket's ring; and 45 segments of 64 KB.
+const CELLS: u32 = 2_048;
+
+/// Bytes of frames that may wait in the kernel; more than all cells of the usual number can hold, so that
+/// the cells are the limit.
+const SEND_BUFFER_BYTES: i32 = 16 << 20;
+
+/// Payload bytes of a segment that the largest frame is to be cut into at least. TCP sends none smaller
+/// than 524 bytes (536 less the timestamps).
+const SEGMENT_BYTES_MIN: u32 = 512;
+
+/// What to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpConfig {
+    /// Name of an existing Ethernet interface.
+    pub interface: String,
+    /// Our addresses, 1 to [`ADDRESSES_MAX`](crate::packet::ADDRESSES_MAX).
+    pub addresses: Vec<IpAddr>,
+    /// Whether they are ours alone.
+    pub address_use: AddressUse,
+    /// Where the program runs.
+    pub attach: AttachMode,
+    /// Whether the device accesses the cells: `Auto`, if its driver can; `On`, or opening fails; `Off`,
+    /// the kernel copies.
+    pub zero_copy: ZeroCopy,
+    /// Cells for receiving, for each queue: a power of two from [`CELLS_MIN`] to [`CELLS_MAX`].
+    pub receive_cells: u32,
+    /// Cells for sending, for each queue: the same.
+    pub transmit_cells: u32,
+}
+
+/// Whose the addresses are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressUse {
+    /// Ours alone: we take all packets to them, and answer ARP and neighbour solicitations.
+    Own {
+        /// The MAC address they are reached at.
+        mac: MacChoice,
+    },
+    /// The host's as well, at the interface's MAC: we take TCP to these ports, and the ICMP errors about
+    /// it. The kernel keeps the rest: ARP, neighbour discovery, ping, other ports.
+    Shared {
+        /// Our ports, 1 to [`PORTS_MAX`]. No socket of the kernel's hears of them any more.
+        ports: Vec<u16>,
+    },
+}
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachMode {
+    /// In the driver if it can, behind it otherwise.
+    #[default]
+    Auto,
+    /// In the driver, or opening fails.
+    Driver,
+    /// Behind the driver, on frames as the kernel's stack gets them: slower, on every interface.
+    Generic,
+}
+
+impl XdpConfig {
+    /// The usual choices for addresses of our own on this interface.
+    #[must_use]
+    pub fn new(interface: &str, addresses: &[IpAddr]) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            addresses: addresses.to_vec(),
+            address_use: AddressUse::Own {
+                mac: MacChoice::Own,
+            },
+            attach: AttachMode::Auto,
+            zero_copy: ZeroCopy::Auto,
+            receive_cells: CELLS,
+            transmit_cells: CELLS,
+        }
+    }
+
+    /// The usual choices for these ports of addresses that the host also has.
+    #[must_use]
+    pub fn shared(interface: &str, addresses: &[IpAddr], ports: &[u16]) -> Self {
+        Self {
+            address_use: AddressUse::Shared {
+                ports: ports.to_vec(),
+            },
+            ..Self::new(interface, addresses)
+        }
+    }
+}
+
+/// An AF_XDP socket on one receive queue of an interface, opened. Usually moved to a thread of its own.
+#[derive(Debug)]
+pub struct Xdp {
+    queue: Queue,
+    queue_index: u32,
+    /// Shared by the links of all queues.
+    attachment: Arc<Attachment>,
+    name: InterfaceName,
+    capabilities: Capabilities,
+    counters: LinkCounters,
+    /// For how long there has been no room for a frame.
+    refusals: RefusalPeriod,
+    /// When to ask next for the interface's state, if nothing is received.
+    check_at: Instant,
+    /// Whether the interface was down at the last query.
+    is_down: bool,
+    /// The errno that reported the removal of the interface.
+    gone: Option<i32>,
+    /// Whether frames may come from this host, with unfinished checksums.
+    has_local_senders: bool,
+}
+
+impl Xdp {
+    /// Opens a socket on each receive queue of the interface and attaches the program. Frames may arrive
+    /// at any queue, so each link must be driven, by a thread of its own or with others by one.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do. Nothing is left on the interface.
+    pub fn open_queues(config: &XdpConfig) -> Result<Vec<Self>, SetupError> {
+        setup::open_queues(config)
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// The receive queue, from 0.
+    #[must_use]
+    pub const fn queue_index(&self) -> u32 {
+        self.queue_index
+    }
+
+    /// Whether the program runs in the driver, not behind it.
+    #[must_use]
+    pub fn is_in_driver(&self) -> bool {
+        self.attachment.place == Place::Driver
+    }
+
+    /// Whether the device accesses the cells itself, so that the kernel copies nothing.
+    #[must_use]
+    pub const fn is_zero_copy(&self) -> bool {
+        self.queue.is_zero_copy()
+    }
+
+    /// Frames that were sent and whose cells have not come back yet; a large frame counts as many.
+    #[must_use]
+    pub const fn in_flight_frames(&self) -> usize {
+        self.queue.in_flight_count()
+    }
+
+    /// What the kernel has counted for the socket.
+    #[must_use]
+    pub fn statistics(&self) -> XdpStatistics {
+        self.queue.statistics()
+    }
+
+    /// Asks for the interface's state at most every `STATE_CHECK_INTERVAL`: an empty ring does not
+    /// tell an idle interface from one that is down or removed.
+    fn poll_interface_state(&mut self, now: Instant) {
+        if now < self.check_at {
+            return;
+        }
+        self.check_at = now + STATE_CHECK_INTERVAL;
+        match self.queue.check_interface() {
+            Ok(()) => self.is_down = false,
+            Err(errno) => self.note_error(errno),
+        }
+    }
+
+    /// Notes what the errno of a call says of the interface.
+    fn note_error(&mut self, errno: i32) {
+        match errno {
+            libc::ENETDOWN => {
+                // Once for each time it goes down: it is asked again and again.
+                self.counters.down_events += u64::from(!self.is_down);
+                self.is_down = true;
+            }
+            libc::ENXIO | libc::ENODEV => self.gone = Some(errno),
+            _ => self.counters.receive_errors += 1,
+        }
+    }
+
+    /// Has the kernel send what waits. Returns the errno if the frame that was offered last, or one before
+    /// it, did not leave: `EBUSY` if the driver dropped it, or the kernel because there is no carrier.
+    fn kick(&mut self) -> Result<(), i32> {
+        let kicked = self.queue.kick();
+        if let Some(errno) = kicked.error {
+            self.note_error(errno);
+            return Err(errno);
+        }
+        if kicked.dropped_frames > 0 {
+            return Err(libc::EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Whether frames that were queued before still wait for room in the device. Where it reads the ring
+    /// itself they always do for a moment.
+    fn is_stuck(&mut self) -> bool {
+        !self.queue.is_zero_copy() && self.queue.waiting_frames() > 0
+    }
+
+    /// Makes room for `frames` frames.
+    fn make_room(&mut self, now: Instant, frames: usize) -> Result<(), TransmitError> {
+        self.queue.reap();
+        if self.queue.has_room(frames) && !self.is_stuck() {
+            return Ok(());
+        }
+        // A frame dropped here was reported as sent: the network may drop it as well.
+        if let Err(errno) = self.kick()
+            && errno != libc::EBUSY
+        {
+            return Err(self.lose(errno));
+        }
+        self.queue.reap();
+        if self.queue.has_room(frames) && !self.is_stuck() {
+            return Ok(());
+        }
+        if self.refusals.record(now) {
+            self.counters.refused_frames += 1;
+            return Err(self.lose(libc::ENOBUFS));
+        }
+        self.counters.full_frames += 1;
+        Err(TransmitError::Full)
+    }
+
+    fn lose(&mut self, errno: i32) -> TransmitError {
+        self.refusals.reset();
+        self.counters.lost_frames += 1;
+        TransmitError::Lost(errno)
+    }
+}
+
+impl Link for Xdp {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// An MTU beyond [`MTU_BYTES_MAX`] is taken for that; the kernel drops larger received frames. The
+    /// device's GSO limit does not matter: the link cuts.
+    fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
+        self.capabilities.mtu_bytes = state.mtu_bytes.min(MTU_BYTES_MAX);
+        self.capabilities
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames_max: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, LinkError> {
+        let (mut taken, mut handed) = (0, 0);
+        while taken < frames_max {
+            let Some(frame) = self.queue.take() else {
+                break;
+            };
+            taken += 1;
+            let Taken::Frame(frame) = frame else {
+                self.counters.receive_errors += 1;
+                continue;
+            };
+            self.counters.count_received(frame.len());
+            handed += 1;
+            let is_trusted = self.has_local_senders && has_unfinished_checksum(frame);
+            let checksum = if is_trusted {
+                ChecksumState::Trusted
+            } else {
+                ChecksumState::Unverified
+            };
+            sink(Received { frame, checksum });
+        }
+        self.queue.release();
+        if self.is_stuck() {
+            // What a frame's own call could not send.
+            let _ = self.kick();
+        }
+        if taken > 0 {
+            return Ok(handed);
+        }
+        self.poll_interface_state(now);
+        self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
+        let bytes = frame.bytes();
+        let payload_bytes = bytes - frame.headers.len();
+        let segment_bytes = frame.offload.segmentation.map(|segmentation| {
+            assert!(
+                frame.offload.checksum.is_some(),
+                "segmentation without a partial checksum: each cut segment needs its own"
+            );
+            usize::from(segmentation.segment_bytes)
+        });
+        let first_bytes = segment_bytes.map_or(payload_bytes, |bytes| bytes.min(payload_bytes));
+        let frames = segment_bytes.map_or(1, |bytes| payload_bytes.div_ceil(bytes.max(1)).max(1));
+        let is_too_large = frame.headers.len() + first_bytes
+            > ETHERNET_BYTES + usize::from(self.capabilities.mtu_bytes)
+            || bytes > ETHERNET_BYTES + IP_PACKET_BYTES_MAX as usize
+            || frames > self.queue.cell_count();
+        if is_too_large {
+            return Err(self.lose(libc::EMSGSIZE));
+        }
+        if let Some(errno) = self.gone {
+            return Err(self.lose(errno));
+        }
+        // Not queued while it is known to be down: a frame would wait there until it is up.
+        if self.is_down {
+            if let Err(errno) = self.queue.check_interface() {
+                self.note_error(errno);
+                return Err(self.lose(errno));
+            }
+            self.is_down = false;
+        }
+        self.make_room(now, frames)?;
+        let queue = &mut self.queue;
+        wire::cut(frame, &mut |headers, parts| queue.push(headers, parts));
+        self.queue.publish();
+        if let Err(errno) = self.kick() {
+            return Err(self.lose(errno));
+        }
+        self.refusals.reset();
+        self.counters.count_transmitted(bytes);
+        Ok(Sent::Copied)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.fd())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let kernel = self.queue.statistics();
+        LinkCounters {
+            overflow_frames: kernel.receive_dropped_frames + kernel.receive_ring_full_frames,
+            receive_errors: self.counters.receive_errors
+                + kernel.receive_invalid_descriptors
+                + self.queue.stray_completions(),
+            lost_frames: self.counters.lost_frames + kernel.transmit_invalid_descriptors,
+            ..self.counters
+        }
+    }
+}
+
+/// The largest IP packet that the link takes to cut it: all of its frames have cells.
+fn segmentation_bytes_max(transmit_cells: u32) -> u32 {
+    IP_PACKET_BYTES_MAX.min(transmit_cells * SEGMENT_BYTES_MIN)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,468 @@
+//! The XDP program: which frames go to our sockets, and which to the kernel.
+//!
+//! It runs in the driver (or right behind it) on every frame that the interface receives, before
+//! the kernel's own stack. All frames it does not take pass on as if it were not there.
+//!
+//! **Own addresses**: it takes what the filter of a packet socket takes:
+//!
+//! - to our MAC: ARP about our IPv4 addresses, IPv4 and IPv6 to our addresses;
+//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations and
+//!   advertisements (RFC 4861 s4.3, s4.4) sent to an IPv6 multicast group that are about one of our
+//!   addresses.
+//!
+//! **Shared addresses**, which the kernel has as well: it takes, to our MAC and one of the addresses,
+//!
+//! - TCP to one of our ports;
+//! - ICMP errors that `wire` acts on (type 3; of ICMPv6, types 1 and 2), if they quote a TCP segment
+//!   from the address they are sent to and from one of our ports.
+//!
+//! It refuses, which leaves it to the kernel: frames with a VLAN tag (a tag that the device has removed
+//! cannot be seen here), fragments and IPv6 extension headers with shared addresses, and frames too
+//! short for the fields it looks at. IPv4 options are skipped, also those of a quoted packet. It does
+//! not check what the parser checks: lengths, checksums. Bounds: [`ADDRESSES_MAX`] addresses and
+//! [`PORTS_MAX`] ports make at most 2,000 instructions; there is no loop.
+//!
+//! A frame that arrives at a queue without a socket passes to the kernel, too.
+//!
+//! Reading first: Documentation/bpf/map_xskmap.rst; the verifier's rules for packet access in
+//! Documentation/bpf/verifier.rst.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
+
+use wire::MacAddress;
+
+use super::assembler::{Assembler, Condition, Instruction, Label, Register, Size};
+use crate::packet::ADDRESSES_MAX;
+
+/// Ports that one link can take at an address it shares with the kernel.
+pub const PORTS_MAX: usize = 16;
+
+/// The verdict that lets the kernel have the frame (linux/bpf.h).
+pub(super) const XDP_PASS: u32 = 2;
+/// The verdict of a frame that went to a socket.
+#[cfg(test)]
+pub(super) const XDP_REDIRECT: u32 = 4;
+/// `bpf_redirect_map`: context or map, key, verdict if the map has nothing there.
+pub(super) const REDIRECT_MAP: i32 = 51;
+
+// `struct xdp_md`
+const CONTEXT_DATA: i16 = 0;
+const CONTEXT_DATA_END: i16 = 4;
+const CONTEXT_QUEUE: i16 = 16;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const PROTOCOL_ICMP: u32 = 1;
+const PROTOCOL_TCP: u32 = 6;
+const PROTOCOL_ICMPV6: u32 = 58;
+const ICMP_UNREACHABLE: u32 = 3;
+const ICMPV6_UNREACHABLE: u32 = 1;
+const ICMPV6_PACKET_TOO_BIG: u32 = 2;
+const NEIGHBOR_SOLICITATION: u32 = 135;
+const NEIGHBOR_ADVERTISEMENT: u32 = 136;
+/// First byte of every IPv6 multicast address.
+const IPV6_MULTICAST: u32 = 0xff;
+/// Of IPv4's flags and fragment offset: more fragments, and any offset.
+const FRAGMENT_BITS: u16 = 0x3fff;
+
+// Where fields begin, from the start of the frame.
+const ETHERTYPE: i16 = 12;
+const IP: i16 = 14;
+const ARP_SENDER: i16 = IP + 14;
+const ARP_TARGET: i16 = IP + 24;
+const ARP_END: i16 = IP + 28;
+const IPV4_DESTINATION: i16 = IP + 16;
+const IPV4_END: i16 = IP + IPV4_BYTES;
+const IPV6_DESTINATION: i16 = IP + 24;
+const IPV6_END: i16 = IP + IPV6_BYTES;
+const ND_TARGET: i16 = IPV6_END + 8;
+const ND_END: i16 = ND_TARGET + 16;
+
+// Where fields begin, from the start of an IP header.
+const IPV4_FRAGMENT: i16 = 6;
+const IPV4_PROTOCOL: i16 = 9;
+const IPV4_SOURCE: i16 = 12;
+const IPV6_NEXT_HEADER: i16 = 6;
+const IPV6_SOURCE: i16 = 8;
+
+/// Bytes of an IPv4 header without options.
+const IPV4_BYTES: i16 = 20;
+const IPV6_BYTES: i16 = 40;
+/// Bytes of an ICMP header, before what it quotes.
+const ICMP_BYTES: i16 = 8;
+/// Bytes of a TCP header that have both ports.
+const TCP_PORTS_BYTES: i16 = 4;
+const TCP_DESTINATION_PORT: i16 = 2;
+
+// What registers hold throughout.
+const CONTEXT: Register = Register::R6;
+const FRAME: Register = Register::R2;
+const FRAME_END: Register = Register::R3;
+/// Behind what is compared with the end of the frame; later a loaded field.
+const FIELD: Register = Register::R4;
+const OTHER_FIELD: Register = Register::R5;
+/// The frame's start, moved on by the IP options: what follows the IP header is at the offsets of a
+/// frame without options.
+const BEHIND: Register = Register::R7;
+
+/// What is ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    /// The MAC our frames are sent to.
+    pub(super) mac: MacAddress,
+    /// Our addresses.
+    pub(super) addresses: &'a [IpAddr],
+    /// Our ports, if the addresses are the kernel's as well; `None` if they are ours alone.
+    pub(super) shared_ports: Option<&'a [u16]>,
+}
+
+/// What happens to a frame that is ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Take {
+    /// It goes to the socket that this map has for the queue.
+    Redirect(RawFd),
+    /// Nothing: the program only answers so.
+    #[cfg(test)]
+    Verdict(u32),
+}
+
+/// The program for these rules.
+///
+/// # Panics
+/// With more than [`ADDRESSES_MAX`] addresses or [`PORTS_MAX`] ports: the caller refuses them first.
+pub(super) fn assemble(rules: &Rules<'_>, take: Take) -> Vec<Instruction> {
+    let (addresses, ports) = (rules.addresses.len(), rules.shared_ports);
+    let ports = ports.map_or(0, <[u16]>::len);
+    assert!(
+        addresses <= ADDRESSES_MAX && ports <= PORTS_MAX,
+        "{addresses} addresses, {ports} ports"
+    );
+    let mut code = Assembler::default();
+    let (pass, taken) = (code.label(), code.label());
+    let mut program = Program {
+        code,
+        rules: *rules,
+        pass,
+        taken,
+    };
+    program.classify();
+    program.finish(take)
+}
+
+/// The program in the making: each method adds a part that ends in a jump, unless it says where it goes
+/// on.
+struct Program<'a> {
+    code: Assembler,
+    rules: Rules<'a>,
+    pass: Label,
+    taken: Label,
+}
+
+impl Program<'_> {
+    fn classify(&mut self) {
+        let code = &mut self.code;
+        let (group, arp, v4, v6) = (code.label(), code.label(), code.label(), code.label());
+        code.move_register(CONTEXT, Register::R1);
+        code.load(Size::Word, FRAME, CONTEXT, CONTEXT_DATA);
+        code.load(Size::Word, FRAME_END, CONTEXT, CONTEXT_DATA_END);
+        self.need(FRAME, IP);
+        let is_own = self.rules.shared_ports.is_none();
+        let otherwise = if is_own { group } else { self.pass };
+        self.skip_unless_mac(otherwise);
+        self.code.load(Size::Half, FIELD, FRAME, ETHERTYPE);
+        if is_own {
+            self.jump_if_half(ETHERTYPE_ARP, arp);
+        }
+        self.jump_if_half(ETHERTYPE_IPV4, v4);
+        self.jump_if_half(ETHERTYPE_IPV6, v6);
+        self.code.jump(self.pass);
+        if is_own {
+            let neighbor = self.code.label();
+            self.code.bind(group);
+            self.classify_other_mac(arp, neighbor);
+            self.code.bind(arp);
+            self.arp();
+            self.code.bind(v4);
+            self.own_v4();
+            self.code.bind(v6);
+            self.own_v6();
+            self.code.bind(neighbor);
+            self.neighbor();
+        } else {
+            self.code.bind(v4);
+            self.shared_v4();
+            self.code.bind(v6);
+            self.shared_v6();
+        }
+    }
+
+    fn finish(mut self, take: Take) -> Vec<Instruction> {
+        let code = &mut self.code;
+        code.bind(self.taken);
+        match take {
+            Take::Redirect(map) => {
+                code.load(Size::Word, Register::R2, CONTEXT, CONTEXT_QUEUE);
+                code.load_map(Register::R1, map);
+                code.move_immediate(Register::R3, XDP_PASS.cast_signed());
+                code.call(REDIRECT_MAP);
+            }
+            #[cfg(test)]
+            Take::Verdict(verdict) => {
+                code.move_immediate(Register::R0, verdict.cast_signed());
+            }
+        }
+        code.exit();
+        code.bind(self.pass);
+        code.move_immediate(Register::R0, XDP_PASS.cast_signed());
+        code.exit();
+        self.code.finish()
+    }
+
+    /// Passes frames to neither our MAC nor a group on; goes on with none.
+    fn classify_other_mac(&mut self, arp: Label, neighbor: Label) {
+        let not_a_group = self.code.label();
+        self.code.load(Size::Byte, FIELD, FRAME, 0);
+        // The group bit of the first byte.
+        self.code.and_immediate(FIELD, 1);
+        self.code.jump_if(Condition::Equal, FIELD, 0, not_a_group);
+        self.code.load(Size::Half, FIELD, FRAME, ETHERTYPE);
+        self.jump_if_half(ETHERTYPE_ARP, arp);
+        self.jump_if_half(ETHERTYPE_IPV6, neighbor);
+        self.code.bind(not_a_group);
+        self.code.jump(self.pass);
+    }
+
+    /// ARP is about an address if that is its target or sender address: a host that claims one of
+    /// our addresses must be detected (RFC 5227 s2.1.1).
+    fn arp(&mut self) {
+        self.need(FRAME, ARP_END);
+        for place in [ARP_TARGET, ARP_SENDER] {
+            self.jump_if_v4_at(place, self.taken);
+        }
+        self.code.jump(self.pass);
+    }
+
+    fn own_v4(&mut self) {
+        self.need(FRAME, IPV4_END);
+        self.jump_if_v4_at(IPV4_DESTINATION, self.taken);
+        self.code.jump(self.pass);
+    }
+
+    /// IPv6 to one of our addresses; goes on with what is to another: RFC 6085 s3 lets a multicast
+    /// packet be sent to a unicast MAC.
+    fn own_v6(&mut self) {
+        self.need(FRAME, IPV6_END);
+        self.jump_if_v6_at(IPV6_DESTINATION, self.taken);
+    }
+
+    /// Multicast neighbour messages about one of our addresses.
+    ///
+    /// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no other extension
+    /// header before these messages.
+    fn neighbor(&mut self) {
+        let about = self.code.label();
+        self.need(FRAME, ND_END);
+        self.pass_unless_byte(FRAME, IPV6_DESTINATION, IPV6_MULTICAST);
+        self.pass_unless_byte(FRAME, IP + IPV6_NEXT_HEADER, PROTOCOL_ICMPV6);
+        self.code.load(Size::Byte, FIELD, FRAME, IPV6_END);
+        for kind in [NEIGHBOR_SOLICITATION, NEIGHBOR_ADVERTISEMENT] {
+            self.code.jump_if(Condition::Equal, FIELD, kind, about);
+        }
+        self.code.jump(self.pass);
+        self.code.bind(about);
+        self.jump_if_v6_at(ND_TARGET, self.taken);
+        self.code.jump(self.pass);
+    }
+
+    fn shared_v4(&mut self) {
+        let code = &mut self.code;
+        let (ours, tcp, icmp) = (code.label(), code.label(), code.label());
+        self.need(FRAME, IPV4_END);
+        self.jump_if_v4_at(IPV4_DESTINATION, ours);
+        self.code.jump(self.pass);
+
+        self.code.bind(ours);
+        self.code.move_register(BEHIND, FRAME);
+        self.skip_v4_options(IP);
+        self.code.load(Size::Byte, FIELD, FRAME, IP + IPV4_PROTOCOL);
+        let code = &mut self.code;
+        code.jump_if(Condition::Equal, FIELD, PROTOCOL_TCP, tcp);
+        code.jump_if(Condition::Equal, FIELD, PROTOCOL_ICMP, icmp);
+        code.jump(self.pass);
+
+        self.code.bind(tcp);
+        self.need(BEHIND, IPV4_END + TCP_PORTS_BYTES);
+        self.take_if_port(BEHIND, IPV4_END + TCP_DESTINATION_PORT);
+
+        self.code.bind(icmp);
+        const QUOTE: i16 = IPV4_END + ICMP_BYTES;
+        self.need(BEHIND, QUOTE + IPV4_BYTES);
+        self.pass_unless_byte(BEHIND, IPV4_END, ICMP_UNREACHABLE);
+        self.pass_unless_byte(BEHIND, QUOTE + IPV4_PROTOCOL, PROTOCOL_TCP);
+        self.pass_unless_same(QUOTE + IPV4_SOURCE, IPV4_DESTINATION);
+        self.skip_v4_options(QUOTE);
+        self.need(BEHIND, QUOTE + IPV4_BYTES + TCP_PORTS_BYTES);
+        self.take_if_port(BEHIND, QUOTE + IPV4_BYTES);
+    }
+
+    fn shared_v6(&mut self) {
+        let code = &mut self.code;
+        let (ours, tcp, icmp, error) = (code.label(), code.label(), code.label(), code.label());
+        self.need(FRAME, IPV6_END);
+        self.jump_if_v6_at(IPV6_DESTINATION, ours);
+        self.code.jump(self.pass);
+
+        self.code.bind(ours);
+        self.code
+            .load(Size::Byte, FIELD, FRAME, IP + IPV6_NEXT_HEADER);
+        let code = &mut self.code;
+        code.jump_if(Condition::Equal, FIELD, PROTOCOL_TCP, tcp);
+        code.jump_if(Condition::Equal, FIELD, PROTOCOL_ICMPV6, icmp);
+        code.jump(self.pass);
+
+        self.code.bind(tcp);
+        self.need(FRAME, IPV6_END + TCP_PORTS_BYTES);
+        self.take_if_port(FRAME, IPV6_END + TCP_DESTINATION_PORT);
+
+        self.code.bind(icmp);
+        const QUOTE: i16 = IPV6_END + ICMP_BYTES;
+        self.need(FRAME, QUOTE + IPV6_BYTES + TCP_PORTS_BYTES);
+        self.code.load(Size::Byte, FIELD, FRAME, IPV6_END);
+        for kind in [ICMPV6_UNREACHABLE, ICMPV6_PACKET_TOO_BIG] {
+            self.code.jump_if(Condition::Equal, FIELD, kind, error);
+        }
+        self.code.jump(self.pass);
+        self.code.bind(error);
+        self.pass_unless_byte(FRAME, QUOTE + IPV6_NEXT_HEADER, PROTOCOL_TCP);
+        self.code.move_register(BEHIND, FRAME);
+        for word in [0, 4, 8, 12] {
+            self.pass_unless_same(QUOTE + IPV6_SOURCE + word, IPV6_DESTINATION + word);
+        }
+        self.take_if_port(FRAME, QUOTE + IPV6_BYTES);
+    }
+
+    /// Passes the frame if it has fewer than `bytes` behind `from`; afterwards the verifier knows that
+    /// it has them.
+    fn need(&mut self, from: Register, bytes: i16) {
+        self.code.move_register(FIELD, from);
+        self.code.add_immediate(FIELD, bytes.into());
+        self.code
+            .jump_if_register(Condition::Above, FIELD, FRAME_END, self.pass);
+    }
+
+    /// Jumps if the half word in `FIELD` has this value on the wire.
+    fn jump_if_half(&mut self, value: u16, to: Label) {
+        self.code.jump_if(Condition::Equal, FIELD, half(value), to);
+    }
+
+    fn pass_unless_byte(&mut self, from: Register, offset: i16, value: u32) {
+        self.code.load(Size::Byte, FIELD, from, offset);
+        self.code
+            .jump_if(Condition::NotEqual, FIELD, value, self.pass);
+    }
+
+    /// Passes the frame if a word behind the options is another than one of the frame.
+    fn pass_unless_same(&mut self, behind: i16, frame: i16) {
+        self.code.load(Size::Word, FIELD, BEHIND, behind);
+        self.code.load(Size::Word, OTHER_FIELD, FRAME, frame);
+        self.code
+            .jump_if_register(Condition::NotEqual, FIELD, OTHER_FIELD, self.pass);
+    }
+
+    fn skip_unless_mac(&mut self, otherwise: Label) {
+        let [a, b, c, d, e, f] = self.rules.mac.0;
+        self.code.load(Size::Word, FIELD, FRAME, 0);
+        let first = u32::from_ne_bytes([a, b, c, d]);
+        self.code
+            .jump_if(Condition::NotEqual, FIELD, first, otherwise);
+        self.code.load(Size::Half, FIELD, FRAME, 4);
+        let rest = u32::from(u16::from_ne_bytes([e, f]));
+        self.code
+            .jump_if(Condition::NotEqual, FIELD, rest, otherwise);
+    }
+
+    /// Moves `BEHIND` on by the options of the IPv4 header at `BEHIND + header`; passes the frame if
+    /// that header is no IPv4, too short, or a fragment's.
+    fn skip_v4_options(&mut self, header: i16) {
+        let code = &mut self.code;
+        code.load(Size::Byte, FIELD, BEHIND, header);
+        // Version 4 and 5 to 15 words of header.
+        code.jump_if(Condition::Below, FIELD, 0x45, self.pass);
+        code.jump_if(Condition::Above, FIELD, 0x4f, self.pass);
+        code.load(Size::Half, OTHER_FIELD, BEHIND, header + IPV4_FRAGMENT);
+        let bits = half(FRAGMENT_BITS);
+        code.jump_if(Condition::AnyBit, OTHER_FIELD, bits, self.pass);
+        code.and_immediate(FIELD, 0x0f);
+        // 5 words are the header without options.
+        code.add_immediate(FIELD, -5);
+        code.and_immediate(FIELD, 0x0f);
+        code.shift_left(FIELD, 2);
+        code.add_register(BEHIND, FIELD);
+    }
+
+    /// Takes the frame if the port at `offset` is one of ours, passes it otherwise.
+    fn take_if_port(&mut self, from: Register, offset: i16) {
+        self.code.load(Size::Half, FIELD, from, offset);
+        for port in self.rules.shared_ports.unwrap_or_default() {
+            self.jump_if_half(*port, self.taken);
+        }
+        self.code.jump(self.pass);
+    }
+
+    /// Jumps if one of our IPv4 addresses is at `offset`; goes on behind otherwise.
+    fn jump_if_v4_at(&mut self, offset: i16, to: Label) {
+        self.code.load(Size::Word, FIELD, FRAME, offset);
+        let addresses = self.rules.addresses.iter();
+        let v4 = addresses.filter_map(|address| match address {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        });
+        for address in v4 {
+            let [word] = v4_words(*address);
+            self.code.jump_if(Condition::Equal, FIELD, word, to);
+        }
+    }
+
+    /// Jumps if one of our IPv6 addresses is at `offset`; goes on behind otherwise.
+    fn jump_if_v6_at(&mut self, offset: i16, to: Label) {
+        let addresses = self.rules.addresses;
+        for address in addresses {
+            let IpAddr::V6(address) = address else {
+                continue;
+            };
+            let next = self.code.label();
+            for (word, place) in v6_words(*address).into_iter().zip([0, 4, 8, 12]) {
+                self.code.load(Size::Word, FIELD, FRAME, offset + place);
+                self.code.jump_if(Condition::NotEqual, FIELD, word, next);
+            }
+            self.code.jump(to);
+            self.code.bind(next);
+        }
+    }
+}
+
+/// A half word as a load of its bytes on the wire gives it.
+fn half(value: u16) -> u32 {
+    value.to_be().into()
+}
+
+/// An address as loads of its bytes on the wire give it.
+const fn v4_words(address: Ipv4Addr) -> [u32; 1] {
+    [u32::from_ne_bytes(address.octets())]
+}
+
+/// An address as loads of its bytes on the wire give it.
+fn v6_words(address: Ipv6Addr) -> [u32; 4] {
+    let octets = address.octets();
+    let (words, _) = octets.as_chunks::<4>();
+    let mut all = [0; 4];
+    for (word, bytes) in all.iter_mut().zip(words) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,526 @@
+//! The program, run by a small eBPF interpreter on hand-made frames; the kernel runs it in
+//! `tests/xdp.rs` and, on the frames of these tests, in `the_kernel_agrees`.
+
+use std::net::IpAddr;
+
+use wire::MacAddress;
+
+use super::super::assembler::{INSTRUCTIONS_MAX, Instruction};
+use super::{
+    ADDRESSES_MAX, PORTS_MAX, REDIRECT_MAP, Rules, Take, XDP_PASS, XDP_REDIRECT, assemble,
+};
+use crate::xdp::bpf;
+
+const OURS: MacAddress = MacAddress([0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
+const OTHER: [u8; 6] = [0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa6];
+const BROADCAST: [u8; 6] = [0xff; 6];
+const V4: &str = "10.1.2.3";
+const V6: &str = "fd00::a1:b2c3";
+const PORTS: [u16; 2] = [80, 443];
+/// The group MAC of the solicited-node group of [`V6`].
+const SOLICITED: [u8; 6] = [0x33, 0x33, 0xff, 0xa1, 0xb2, 0xc3];
+/// The group MAC of all IPv6 nodes.
+const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+
+/// Where the interpreter has the context and the frame.
+const CONTEXT: u64 = 0x100;
+const DATA: u64 = 0x1_0000;
+/// The queue a frame arrives at, and the descriptor of the map.
+const QUEUE: u64 = 3;
+const MAP: i32 = 9;
+
+/// A frame and the program's machine.
+struct Machine<'a> {
+    frame: &'a [u8],
+    registers: [u64; 11],
+}
+
+impl Machine<'_> {
+    /// Runs a program as the kernel does; a load outside the frame, which the verifier refuses, panics.
+    fn run(program: &[Instruction], frame: &[u8]) -> u32 {
+        let mut machine = Machine {
+            frame,
+            registers: [0; 11],
+        };
+        machine.registers[1] = CONTEXT;
+        let mut at = 0;
+        loop {
+            let instruction = program[at];
+            at += 1;
+            let Instruction {
+                code,
+                registers,
+                offset,
+                immediate,
+            } = instruction;
+            let (to, from) = (usize::from(registers & 15), usize::from(registers >> 4));
+            let wide = i64::from(immediate).cast_unsigned();
+            let (left, right) = (machine.registers[to], machine.registers[from]);
+            let is_taken = match code {
+                0xbf => machine.set(to, right),
+                0xb7 => machine.set(to, wide),
+                0x0f => machine.set(to, left.wrapping_add(right)),
+                0x07 => machine.set(to, left.wrapping_add(wide)),
+                0x57 => machine.set(to, left & wide),
+                0x67 => machine.set(to, left << wide),
+                0x61 | 0x69 | 0x71 => {
+                    let bytes = match code {
+                        0x61 => 4,
+                        0x69 => 2,
+                        _ => 1,
+                    };
+                    let value = machine.load(right, offset, bytes);
+                    machine.set(to, value)
+                }
+                0x18 => {
+                    at += 1;
+                    machine.set(to, wide)
+                }
+                0x85 => {
+                    assert_eq!(immediate, REDIRECT_MAP);
+                    let [_, map, queue, flags, ..] = machine.registers;
+                    assert_eq!(map, u64::try_from(MAP).unwrap());
+                    assert_eq!((queue, flags), (QUEUE, u64::from(XDP_PASS)));
+                    machine.set(0, u64::from(XDP_REDIRECT))
+                }
+                0x95 => return u32::try_from(machine.registers[0]).unwrap(),
+                0x05 => true,
+                0x2d => left > right,
+                0x5d => left != right,
+                0x16 | 0x26 | 0x46 | 0x56 | 0xa6 => {
+                    let (left, right) = (low(left), immediate.cast_unsigned());
+                    match code {
+                        0x16 => left == right,
+                        0x26 => left > right,
+                        0x46 => left & right != 0,
+                        0x56 => left != right,
+                        _ => left < right,
+                    }
+                }
+                code => panic!("instruction {code:#x} is not one the program has"),
+            };
+            if is_taken {
+                at += usize::try_from(offset).unwrap();
+            }
+        }
+    }
+
+    /// Never a jump.
+    fn set(&mut self, register: usize, value: u64) -> bool {
+        self.registers[register] = value;
+        false
+    }
+
+    fn load(&self, base: u64, offset: i16, bytes: usize) -> u64 {
+        let address = base.wrapping_add_signed(offset.into());
+        let end = DATA + u64::try_from(self.frame.len()).unwrap();
+        if base == CONTEXT {
+            return match address - CONTEXT {
+                0 => DATA,
+                4 => end,
+                16 => QUEUE,
+                other => panic!("the context has nothing of ours at {other}"),
+            };
+        }
+        let at = usize::try_from(address.checked_sub(DATA).unwrap()).unwrap();
+        let field = self.frame.get(at..at + bytes);
+        let field = field.unwrap_or_else(|| panic!("byte {at} of {}", self.frame.len()));
+        match *field {
+            [byte] => byte.into(),
+            [a, b] => u16::from_ne_bytes([a, b]).into(),
+            [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]).into(),
+            _ => unreachable!("loads have one, two or four bytes"),
+        }
+    }
+}
+
+fn low(value: u64) -> u32 {
+    u32::try_from(value & 0xffff_ffff).unwrap()
+}
+
+fn addresses() -> [IpAddr; 2] {
+    [ip(V4), ip(V6)]
+}
+
+fn takes(shared_ports: Option<&[u16]>, frame: &[u8]) -> bool {
+    let rules = Rules {
+        mac: OURS,
+        addresses: &addresses(),
+        shared_ports,
+    };
+    match Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) {
+        XDP_REDIRECT => true,
+        XDP_PASS => false,
+        verdict => panic!("verdict {verdict}"),
+    }
+}
+
+/// Whether a frame is taken at addresses that are ours alone.
+fn own(frame: &[u8]) -> bool {
+    takes(None, frame)
+}
+
+/// Whether a frame is taken at addresses shared with the kernel.
+fn shared(frame: &[u8]) -> bool {
+    takes(Some(&PORTS), frame)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn octets(text: &str) -> Vec<u8> {
+    match ip(text) {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn ethernet(destination: [u8; 6], ethertype: u16, rest: &[u8]) -> Vec<u8> {
+    let mut frame = destination.to_vec();
+    frame.extend_from_slice(&[0x02, 9, 9, 9, 9, 9]);
+    frame.extend_from_slice(&ethertype.to_be_bytes());
+    frame.extend_from_slice(rest);
+    frame
+}
+
+fn arp(destination: [u8; 6], sender: &str, target: &str) -> Vec<u8> {
+    let mut body = vec![0, 1, 8, 0, 6, 4, 0, 1, 0, 0, 0, 0, 0, 0];
+    body.extend(octets(sender));
+    body.extend([0; 6]);
+    body.extend(octets(target));
+    ethernet(destination, 0x0806, &body)
+}
+
+/// An IPv4 packet with `options` words of options.
+fn v4(source: &str, destination: &str, options: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45 + options, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+    packet.extend(octets(source));
+    packet.extend(octets(destination));
+    packet.extend(vec![1; usize::from(options) * 4]);
+    packet.extend(payload);
+    packet
+}
+
+fn v6(source: &str, destination: &str, next_header: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 0, next_header, 255];
+    packet.extend(octets(source));
+    packet.extend(octets(destination));
+    packet.extend(payload);
+    packet
+}
+
+fn packet(bytes: &[u8]) -> Vec<u8> {
+    let ethertype = if bytes[0] >> 4 == 6 { 0x86dd } else { 0x0800 };
+    ethernet(OURS.0, ethertype, bytes)
+}
+
+/// A TCP header's first bytes.
+fn tcp(from: u16, to: u16) -> Vec<u8> {
+    let mut header = from.to_be_bytes().to_vec();
+    header.extend(to.to_be_bytes());
+    header.extend([0; 4]);
+    header
+}
+
+fn tcp_v4(options: u8, to: u16) -> Vec<u8> {
+    packet(&v4("9.9.9.9", V4, options, 6, &tcp(5_000, to)))
+}
+
+fn tcp_v6(to: u16) -> Vec<u8> {
+    packet(&v6("fd00::9", V6, 6, &tcp(5_000, to)))
+}
+
+/// An ICMP error to our address that quotes `quote`.
+fn error_v4(kind: u8, options: u8, quote: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, 4, 0, 0, 0, 0, 5, 0xdc];
+    message.extend(quote);
+    packet(&v4("9.9.9.1", V4, options, 1, &message))
+}
+
+fn error_v6(kind: u8, quote: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0, 0, 0, 5, 0xdc];
+    message.extend(quote);
+    packet(&v6("fd00::1", V6, 58, &message))
+}
+
+fn neighbor(destination: [u8; 6], group: &str, kind: u8, target: &str) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(octets(target));
+    ethernet(destination, 0x86dd, &v6("fd00::9", group, 58, &message))
+}
+
+fn tagged(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+    frame
+}
+
+/// A name, a frame, and whether it is taken at own and at shared addresses.
+type Case = (&'static str, Vec<u8>, bool, bool);
+
+/// A frame that is taken at both.
+fn both(name: &'static str, frame: Vec<u8>) -> Case {
+    (name, frame, true, true)
+}
+
+/// One that is taken only at addresses that are ours alone.
+fn only_own(name: &'static str, frame: Vec<u8>) -> Case {
+    (name, frame, true, false)
+}
+
+/// One that always passes to the kernel.
+fn neither(name: &'static str, frame: Vec<u8>) -> Case {
+    (name, frame, false, false)
+}
+
+fn ip_cases() -> Vec<Case> {
+    let udp = v4("9.9.9.9", V4, 0, 17, &tcp(1, 80));
+    let echo = v4("9.9.9.9", V4, 0, 1, &[8; 64]);
+    let other = v4("9.9.9.9", "10.1.2.4", 0, 6, &tcp(1, 80));
+    let other_v6 = v6("fd00::9", "fd00::a1:b2c4", 6, &tcp(1, 80));
+    let extension = v6("fd00::9", V6, 60, &[6, 0, 1, 4, 0, 0, 0, 0, 0, 80]);
+    let echo_v6 = v6("fd00::9", V6, 58, &[128; 64]);
+    let mut cases = vec![
+        both("our port", tcp_v4(0, 80)),
+        both("our other port", tcp_v4(0, 443)),
+        only_own("a port below", tcp_v4(0, 79)),
+        only_own("a port above", tcp_v4(0, 444)),
+        only_own("ssh", tcp_v4(0, 22)),
+        only_own("a port with its bytes swapped", tcp_v4(0, 80 << 8)),
+        both("one word of options", tcp_v4(1, 80)),
+        both("ten words of options", tcp_v4(10, 80)),
+        only_own("options, another port", tcp_v4(10, 81)),
+        only_own("UDP", packet(&udp)),
+        only_own("echo request", packet(&echo)),
+        neither("another address", packet(&other)),
+        both("IPv6, our port", tcp_v6(443)),
+        only_own("IPv6, another port", tcp_v6(22)),
+        neither("IPv6, another address", packet(&other_v6)),
+        only_own("IPv6, an extension header", packet(&extension)),
+        only_own("IPv6 echo request", packet(&echo_v6)),
+        neither("a tag", tagged(&tcp_v4(0, 80))),
+    ];
+    for (name, mac) in [("to another MAC", OTHER), ("to all MACs", BROADCAST)] {
+        let mut frame = tcp_v4(0, 80);
+        frame[..6].copy_from_slice(&mac);
+        cases.push(neither(name, frame));
+    }
+    for version in [0x44, 0x00, 0x35, 0x55] {
+        let mut frame = tcp_v4(0, 80);
+        frame[14] = version;
+        cases.push(only_own("no IPv4 header", frame));
+    }
+    cases
+}
+
+fn neighbor_cases() -> Vec<Case> {
+    const GROUP: &str = "ff02::1:ffa1:b2c3";
+    const ALL: &str = "ff02::1";
+    const AWAY: &str = "fd00::a1:b2c4";
+    let ask = |mac, group, kind, target| neighbor(mac, group, kind, target);
+    let lldp = ethernet([0x01, 0x80, 0xc2, 0, 0, 0x0e], 0x88cc, &[0; 46]);
+    vec![
+        only_own("ARP to all", arp(BROADCAST, "10.1.2.9", V4)),
+        only_own("ARP to us", arp(OURS.0, V4, "0.0.0.0")),
+        neither("ARP about another", arp(BROADCAST, "10.1.2.9", "10.1.2.4")),
+        neither("ARP to another", arp(OTHER, "10.1.2.9", V4)),
+        only_own("a solicitation", ask(SOLICITED, GROUP, 135, V6)),
+        only_own("an advertisement", ask(ALL_NODES, ALL, 136, V6)),
+        only_own("a solicitation to our MAC", ask(OURS.0, GROUP, 135, V6)),
+        neither("a router's message", ask(SOLICITED, GROUP, 134, V6)),
+        neither("a redirect", ask(SOLICITED, GROUP, 137, V6)),
+        neither("about another", ask(SOLICITED, GROUP, 135, AWAY)),
+        neither("to no group", ask(SOLICITED, "fd00::1", 135, V6)),
+        neither("LLDP", lldp),
+        neither("nothing", Vec::new()),
+    ]
+}
+
+fn error_cases() -> Vec<Case> {
+    const PEER: &str = "9.9.9.9";
+    let quoted = v4(V4, PEER, 0, 6, &tcp(80, 5_000));
+    let options = v4(V4, PEER, 10, 6, &tcp(80, 5_000));
+    let ssh = v4(V4, PEER, 0, 6, &tcp(22, 80));
+    let udp = v4(V4, PEER, 0, 17, &tcp(80, 5_000));
+    let other = v4("10.1.2.4", PEER, 0, 6, &tcp(80, 5_000));
+    let quoted_v6 = v6(V6, "fd00::9", 6, &tcp(443, 5_000));
+    let ssh_v6 = v6(V6, "fd00::9", 6, &tcp(22, 443));
+    let udp_v6 = v6(V6, "fd00::9", 17, &tcp(443, 1));
+    let other_v6 = v6("fd00::a1:b2c4", "fd00::9", 6, &tcp(443, 1));
+    let mut cases = vec![
+        both("unreachable", error_v4(3, 0, &quoted)),
+        both("unreachable, with options", error_v4(3, 10, &quoted)),
+        both("unreachable, quoted options", error_v4(3, 1, &options)),
+        only_own("time exceeded", error_v4(11, 0, &quoted)),
+        only_own("unreachable, of ssh", error_v4(3, 0, &ssh)),
+        only_own("unreachable, of UDP", error_v4(3, 0, &udp)),
+        only_own("unreachable, not from us", error_v4(3, 0, &other)),
+        only_own("unreachable, of IPv6", error_v4(3, 0, &quoted_v6)),
+        both("IPv6 unreachable", error_v6(1, &quoted_v6)),
+        both("too big", error_v6(2, &quoted_v6)),
+        only_own("IPv6 time exceeded", error_v6(3, &quoted_v6)),
+        only_own("too big, of ssh", error_v6(2, &ssh_v6)),
+        only_own("too big, of UDP", error_v6(2, &udp_v6)),
+        only_own("too big, not from us", error_v6(2, &other_v6)),
+    ];
+    // More fragments, and any offset; of the whole packet and of the quoted one.
+    for bits in [[0x20, 0x00], [0x00, 0x01], [0x1f, 0x00]] {
+        let mut frame = tcp_v4(0, 80);
+        frame[20..22].copy_from_slice(&bits);
+        cases.push(only_own("a fragment", frame));
+        let mut frame = error_v4(3, 0, &quoted);
+        frame[48..50].copy_from_slice(&bits);
+        cases.push(only_own("a quoted fragment", frame));
+    }
+    cases
+}
+
+fn corpus() -> Vec<Case> {
+    [ip_cases(), neighbor_cases(), error_cases()].concat()
+}
+
+#[test]
+fn each_frame_goes_where_it_belongs() {
+    for (name, frame, is_own, is_shared) in corpus() {
+        assert_eq!(own(&frame), is_own, "{name}, own address");
+        assert_eq!(shared(&frame), is_shared, "{name}, shared address");
+    }
+}
+
+#[test]
+fn a_frame_cut_short_passes_until_its_last_field_is_there() {
+    let quote = v4(V4, "9.9.9.9", 10, 6, &tcp(80, 5_000));
+    let quote_v6 = v6(V6, "fd00::9", 6, &tcp(443, 5_000));
+    // Bytes that are needed: Ethernet, IP with its options, and both ports of TCP.
+    for (frame, own_bytes, shared_bytes) in [
+        (tcp_v4(0, 80), Some(34), Some(34 + 4)),
+        (tcp_v4(10, 80), Some(34), Some(34 + 40 + 4)),
+        (tcp_v6(443), Some(54), Some(54 + 4)),
+        (error_v4(3, 2, &quote), Some(34), Some(34 + 8 + 8 + 60 + 4)),
+        (error_v6(2, &quote_v6), Some(54), Some(54 + 8 + 40 + 4)),
+        (arp(BROADCAST, "10.1.2.9", V4), Some(42), None),
+        (
+            neighbor(SOLICITED, "ff02::1:ffa1:b2c3", 135, V6),
+            Some(78),
+            None,
+        ),
+    ] {
+        for length in 0..=frame.len() {
+            let cut = &frame[..length];
+            let needed = |bytes: Option<usize>| bytes.is_some_and(|bytes| length >= bytes);
+            assert_eq!(own(cut), needed(own_bytes), "{length} bytes, own");
+            assert_eq!(shared(cut), needed(shared_bytes), "{length} bytes, shared");
+        }
+    }
+}
+
+#[test]
+fn without_addresses_of_a_version_none_of_it_is_taken() {
+    let takes = |address: &str, shared_ports, frame: &[u8]| {
+        let rules = Rules {
+            mac: OURS,
+            addresses: &[ip(address)],
+            shared_ports,
+        };
+        Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) == XDP_REDIRECT
+    };
+    let solicitation = neighbor(SOLICITED, "ff02::1:ffa1:b2c3", 135, V6);
+    for ports in [None, Some(PORTS.as_slice())] {
+        assert!(takes(V4, ports, &tcp_v4(0, 80)) && !takes(V4, ports, &tcp_v6(80)));
+        assert!(takes(V6, ports, &tcp_v6(80)) && !takes(V6, ports, &tcp_v4(0, 80)));
+        assert!(!takes(V4, ports, &solicitation));
+        assert!(!takes(V6, ports, &arp(BROADCAST, "10.1.2.9", V4)));
+    }
+}
+
+/// As many addresses and ports as there may be, in both versions.
+fn many() -> (Vec<IpAddr>, Vec<u16>) {
+    let number = |n: usize| u8::try_from(n).unwrap();
+    let address = |n: usize| match n % 2 {
+        0 => IpAddr::from([10, 0, 0, number(n)]),
+        _ => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number(n)]),
+    };
+    let ports = (0..PORTS_MAX).map(|n| 8_000 + u16::from(number(n)));
+    ((0..ADDRESSES_MAX).map(address).collect(), ports.collect())
+}
+
+#[test]
+fn the_last_of_all_addresses_and_ports_is_taken_in_a_short_program() {
+    let (addresses, ports) = many();
+    for shared_ports in [None, Some(ports.as_slice())] {
+        let rules = Rules {
+            mac: OURS,
+            addresses: &addresses,
+            shared_ports,
+        };
+        let program = assemble(&rules, Take::Redirect(MAP));
+        assert!(program.len() <= 2_000, "{}", program.len());
+        let run = |frame: &[u8]| Machine::run(&program, frame);
+        let last = *ports.last().unwrap();
+        let v4 = |to: &str| packet(&v4("9.9.9.9", to, 0, 6, &tcp(1, last)));
+        let v6 = |to: &str| packet(&v6("fd00::99", to, 6, &tcp(1, last)));
+        assert_eq!(run(&v4("10.0.0.62")), XDP_REDIRECT);
+        assert_eq!(run(&v6("fd00::3f")), XDP_REDIRECT);
+        assert_eq!(run(&v4("10.0.0.63")), XDP_PASS);
+        assert_eq!(run(&v6("fd00::3e")), XDP_PASS);
+    }
+    const { assert!(INSTRUCTIONS_MAX >= 2_000) };
+}
+
+#[test]
+#[should_panic(expected = "65 addresses")]
+fn an_address_too_many_is_a_programming_error() {
+    let rules = Rules {
+        mac: OURS,
+        addresses: &[ip(V4); ADDRESSES_MAX + 1],
+        shared_ports: None,
+    };
+    let _ = assemble(&rules, Take::Redirect(MAP));
+}
+
+#[test]
+#[should_panic(expected = "17 ports")]
+fn a_port_too_many_is_a_programming_error() {
+    let rules = Rules {
+        mac: OURS,
+        addresses: &addresses(),
+        shared_ports: Some(&[80; PORTS_MAX + 1]),
+    };
+    let _ = assemble(&rules, Take::Redirect(MAP));
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn the_kernel_agrees() {
+    /// Any that is not the one of frames that pass.
+    const TAKEN: u32 = 3;
+    let (many_addresses, many_ports) = many();
+    let few = addresses();
+    for (addresses, ports) in [
+        (few.as_slice(), PORTS.as_slice()),
+        (&many_addresses, &many_ports),
+    ] {
+        for shared_ports in [None, Some(ports)] {
+            let rules = Rules {
+                mac: OURS,
+                addresses,
+                shared_ports,
+            };
+            let code = assemble(&rules, Take::Verdict(TAKEN));
+            let program = match bpf::load_program(&code) {
+                Err(libc::EPERM) => {
+                    eprintln!("SKIPPED: no XDP program without CAP_BPF; run as root");
+                    return;
+                }
+                result => result.unwrap(),
+            };
+            // The kernel refuses to run a program on less than an Ethernet header.
+            for (name, frame, ..) in corpus().iter().filter(|(_, frame, ..)| frame.len() >= 14) {
+                let expected = Machine::run(&code, frame);
+                let verdict = bpf::run_program(&program, frame).unwrap();
+                assert_eq!(verdict, expected, "{name}");
+            }
+        }
+    }
+}

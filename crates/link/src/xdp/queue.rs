@@ -1,0 +1,311 @@
+//! One receive queue of an interface: its AF_XDP socket, the cells that frames are in, and who has each
+//! cell now.
+//!
+//! Cells are [`CELL_BYTES`] long. The first are for receiving: each is in the fill ring, in the kernel's
+//! hands or in the receive ring. A received frame is copied out and its cell returned to the fill ring
+//! before the frame is handed on, so the fill ring is always full but for frames not yet taken. The other
+//! cells are for sending: each is free or in flight. The one that was freed last is used first, as its
+//! bytes are most likely in a cache.
+//!
+//! It refuses to trust addresses that the kernel returns: one that is of no cell, or of a cell that was
+//! not handed out, is counted and ignored. Bounds: the cells it was made with; one buffer of a cell's
+//! size.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use super::mapping::Mapping;
+use super::ring::Descriptor;
+use super::socket::{self, Copying, Rings, XdpStatistics};
+use crate::sys;
+
+/// Bytes of a cell: a page, the most that all drivers take.
+pub(super) const CELL_BYTES: u32 = 4_096;
+
+/// Bytes at a receive cell's start that the kernel keeps for XDP programs (`XDP_PACKET_HEADROOM`).
+pub(super) const HEADROOM_BYTES: u32 = 256;
+
+/// Frames taken between two hand-backs of their cells.
+const RELEASE_EVERY: u32 = 32;
+
+/// One received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken<'a> {
+    /// The frame.
+    Frame(&'a [u8]),
+    /// The descriptor names no cell, or more bytes than a cell has.
+    Invalid,
+}
+
+/// What became of the frames that wait in the transmit ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kicked {
+    /// Frames that the driver dropped, or the kernel because there is no carrier.
+    pub(super) dropped_frames: u32,
+    /// Why it takes none at all.
+    pub(super) error: Option<i32>,
+}
+
+/// A bound socket and its cells.
+#[derive(Debug)]
+pub(super) struct Queue {
+    // In this order: rings and socket go before the cells' memory.
+    rings: Rings,
+    socket: OwnedFd,
+    memory: Mapping,
+    receive_cells: u32,
+    /// Transmit cells that are free, the one that was freed last at the end.
+    free: Vec<u32>,
+    /// By transmit cell.
+    is_in_flight: Vec<bool>,
+    is_zero_copy: bool,
+    /// Completions of cells that were not in flight.
+    stray_completions: u64,
+    /// Frames taken whose cells are not handed back yet.
+    unreleased: u32,
+    buffer: Box<[u8]>,
+}
+
+impl Queue {
+    /// Opens a socket with cells and rings, not bound.
+    ///
+    /// # Errors
+    /// What failed, and its errno.
+    pub(super) fn open(receive_cells: u32, transmit_cells: u32) -> Result<Self, (QueueStep, i32)> {
+        let socket = socket::open().map_err(|errno| (QueueStep::Socket, errno))?;
+        let bytes = (receive_cells + transmit_cells) as usize * CELL_BYTES as usize;
+        let memory = Mapping::anonymous(bytes).map_err(|errno| (QueueStep::Memory, errno))?;
+        socket::register_cells(socket.as_fd(), &memory, CELL_BYTES)
+            .map_err(|errno| (QueueStep::Memory, errno))?;
+        let rings = socket::make_rings(socket.as_fd(), receive_cells, transmit_cells)
+            .map_err(|errno| (QueueStep::Rings, errno))?;
+        let mut queue = Self {
+            rings,
+            socket,
+            memory,
+            receive_cells,
+            free: (receive_cells..receive_cells + transmit_cells)
+                .rev()
+                .collect(),
+            is_in_flight: vec![false; transmit_cells as usize],
+            is_zero_copy: false,
+            stray_completions: 0,
+            unreleased: 0,
+            buffer: vec![0; CELL_BYTES as usize].into_boxed_slice(),
+        };
+        for cell in 0..receive_cells {
+            queue.rings.fill.push(place_of(cell));
+        }
+        queue.rings.fill.publish();
+        Ok(queue)
+    }
+
+    /// Binds the socket to a queue of an interface. From now on frames may pass.
+    pub(super) fn bind(
+        &mut self,
+        interface_index: i32,
+        queue: u32,
+        copying: Copying,
+    ) -> Result<(), i32> {
+        let socket = self.socket.as_fd();
+        socket::bind(socket, interface_index, queue, copying)?;
+        self.is_zero_copy = socket::is_zero_copy(socket)?;
+        Ok(())
+    }
+
+    pub(super) const fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the device accesses the cells itself.
+    pub(super) const fn is_zero_copy(&self) -> bool {
+        self.is_zero_copy
+    }
+
+    /// Copies the next received frame out and its cell back to the fill ring.
+    pub(super) fn take(&mut self) -> Option<Taken<'_>> {
+        let Descriptor { address, bytes, .. } = self.rings.receive.take()?;
+        let cell = cell_of(address).filter(|cell| *cell < self.receive_cells);
+        let taken = self.copy_out(cell, address, bytes);
+        if let Some(cell) = cell
+            && self.rings.fill.free() > 0
+        {
+            self.rings.fill.push(place_of(cell));
+        }
+        self.unreleased += 1;
+        if self.unreleased == RELEASE_EVERY {
+            self.release();
+        }
+        let frame = taken.and_then(|bytes| self.buffer.get(..bytes));
+        Some(frame.map_or(Taken::Invalid, Taken::Frame))
+    }
+
+    /// Hands the kernel back the cells of all frames that were taken, and wakes it if it waits for
+    /// them.
+    pub(super) fn release(&mut self) {
+        if self.unreleased == 0 {
+            return;
+        }
+        self.unreleased = 0;
+        self.rings.receive.release();
+        self.rings.fill.publish();
+        if self.rings.fill.needs_wakeup() {
+            // How the interface is, is asked elsewhere.
+            let _ = self.check_interface();
+        }
+    }
+
+    /// How many bytes were copied to the buffer; `None` if they are not inside of one cell.
+    fn copy_out(&mut self, cell: Option<u32>, address: u64, bytes: u32) -> Option<usize> {
+        let (cell, bytes) = (cell?, bytes as usize);
+        let (start, end) = (place_of(cell), place_of(cell + 1));
+        let from = usize::try_from(address).ok()?;
+        let is_inside = address >= start && address.checked_add(bytes as u64)? <= end;
+        let to = self.buffer.get_mut(..bytes)?;
+        (is_inside && self.memory.copy_out(from, to)).then_some(bytes)
+    }
+
+    /// Takes back the cells that the device has read.
+    pub(super) fn reap(&mut self) {
+        let mut is_any = false;
+        while let Some(address) = self.rings.completion.take() {
+            is_any = true;
+            let cell = cell_of(address);
+            let place = cell.and_then(|cell| cell.checked_sub(self.receive_cells));
+            let state = place.and_then(|place| self.is_in_flight.get_mut(place as usize));
+            match (cell, state) {
+                (Some(cell), Some(is_in_flight)) if *is_in_flight => {
+                    *is_in_flight = false;
+                    self.free.push(cell);
+                }
+                _ => self.stray_completions += 1,
+            }
+        }
+        if is_any {
+            self.rings.completion.release();
+        }
+    }
+
+    /// Whether `frames` more frames have room. [`Queue::reap`] may make some.
+    pub(super) fn has_room(&mut self, frames: usize) -> bool {
+        self.free.len() >= frames && self.rings.transmit.free() as usize >= frames
+    }
+
+    /// Frames in the transmit ring that the kernel has not taken.
+    pub(super) fn waiting_frames(&mut self) -> u32 {
+        self.rings.transmit.unread()
+    }
+
+    /// Cells for sending.
+    pub(super) const fn cell_count(&self) -> usize {
+        self.is_in_flight.len()
+    }
+
+    /// Cells whose frames the device has not read, as far as is known.
+    pub(super) const fn in_flight_count(&self) -> usize {
+        self.is_in_flight.len() - self.free.len()
+    }
+
+    /// Writes a frame into a cell and puts it into the transmit ring. The kernel sees it after
+    /// [`Queue::publish`].
+    ///
+    /// # Panics
+    /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell.
+    pub(super) fn push(&mut self, headers: &[u8], payload: &[&[u8]]) {
+        let cell = self
+            .free
+            .pop()
+            .expect("invariant: the caller asked for room");
+        let start = place_of(cell);
+        let mut bytes = 0_u32;
+        for part in std::iter::once(headers).chain(payload.iter().copied()) {
+            let length = u32::try_from(part.len()).expect("invariant: a part fits a cell");
+            let at =
+                usize::try_from(start).expect("invariant: cells are in memory") + bytes as usize;
+            bytes += length;
+            assert!(bytes <= CELL_BYTES, "a frame of {bytes} bytes for a cell");
+            assert!(self.memory.copy_in(at, part), "a cell outside the memory");
+        }
+        let place = (cell - self.receive_cells) as usize;
+        if let Some(is_in_flight) = self.is_in_flight.get_mut(place) {
+            *is_in_flight = true;
+        }
+        self.rings.transmit.push(Descriptor {
+            address: start,
+            bytes,
+            options: 0,
+        });
+    }
+
+    /// Lets the kernel see the frames that were pushed.
+    pub(super) fn publish(&self) {
+        self.rings.transmit.publish();
+    }
+
+    /// Has the kernel send what waits in the transmit ring, if it waits for that, until it takes no more.
+    pub(super) fn kick(&mut self) -> Kicked {
+        let mut kicked = Kicked {
+            dropped_frames: 0,
+            error: None,
+        };
+        loop {
+            let waiting = self.rings.transmit.unread();
+            if waiting == 0 || !self.rings.transmit.needs_wakeup() {
+                return kicked;
+            }
+            match sys::send_ring(self.socket.as_fd()) {
+                // No room in the device or the socket, or enough frames for one call.
+                Ok(()) | Err(libc::EAGAIN | libc::ENOBUFS) => {}
+                // One frame was dropped, the others are left.
+                Err(libc::EBUSY) => kicked.dropped_frames += 1,
+                Err(errno) => {
+                    kicked.error = Some(errno);
+                    return kicked;
+                }
+            }
+            // Each call takes at least one frame, or none has room: this ends.
+            if self.rings.transmit.unread() == waiting {
+                return kicked;
+            }
+        }
+    }
+
+    /// `ENETDOWN` if the interface is down, `ENXIO` if it was removed.
+    pub(super) fn check_interface(&self) -> Result<(), i32> {
+        socket::wake_receive(self.socket.as_fd())
+    }
+
+    /// What the kernel has counted; zeros if it does not tell.
+    pub(super) fn statistics(&self) -> XdpStatistics {
+        socket::statistics(self.socket.as_fd()).unwrap_or_default()
+    }
+
+    /// Completions of cells that were not in flight.
+    pub(super) const fn stray_completions(&self) -> u64 {
+        self.stray_completions
+    }
+}
+
+/// Which step of opening a queue failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QueueStep {
+    /// Making the socket.
+    Socket,
+    /// Mapping or registering the cells.
+    Memory,
+    /// Making the rings.
+    Rings,
+}
+
+/// Where a cell begins, bytes from the first.
+const fn place_of(cell: u32) -> u64 {
+    cell as u64 * CELL_BYTES as u64
+}
+
+/// The cell that an address lies in.
+fn cell_of(address: u64) -> Option<u32> {
+    u32::try_from(address / u64::from(CELL_BYTES)).ok()
+}

@@ -1,0 +1,276 @@
+//! Opens the links of an interface: checks, the program and its attachment, a socket for each queue.
+//!
+//! In this order: program and map, attachment, sockets, map entries. Until a socket is in the map, the
+//! program passes every frame, so the kernel's own traffic does not notice, but for what attaching does
+//! to the device (most drivers reset their queues). Whatever fails, the descriptors opened so far are
+//! closed, and with them the attachment is gone.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use clock::Instant;
+use wire::MacAddress;
+
+use super::bpf::{self, Place};
+use super::program::{self, Rules, Take};
+use super::queue::{CELL_BYTES, Queue, QueueStep};
+use super::socket::{self, Copying};
+use super::{
+    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, MTU_BYTES_MAX, PORTS_MAX, QUEUES_MAX,
+    SEND_BUFFER_BYTES, Xdp, XdpConfig, segmentation_bytes_max,
+};
+use crate::Capabilities;
+use crate::counters::LinkCounters;
+use crate::error::SetupError;
+use crate::interface::{InterfaceName, describe};
+use crate::netlink::InterfaceDescription;
+use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy};
+use crate::refusal::RefusalPeriod;
+use crate::sys;
+
+const CAPABILITY: &str = "cap_net_raw,cap_net_admin,cap_bpf";
+
+/// What all links of an interface hold together: dropped with the last of them, the program is off the
+/// interface.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    /// The BPF link. Held, and not used.
+    _link: OwnedFd,
+    /// Lets frames to our MAC and groups through the device's filter. Held, and not used.
+    _membership: OwnedFd,
+    /// The sockets, by queue.
+    map: OwnedFd,
+    pub(super) place: Place,
+}
+
+/// Opens one link for each receive queue.
+pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
+    let name = InterfaceName::parse(&config.interface)?;
+    check(config)?;
+    let found = describe(name)?;
+    let interface_mac = found.ethernet_mac(name)?;
+    let mac = choose_mac(config, name, interface_mac);
+    if found.mtu_bytes > MTU_BYTES_MAX.into() {
+        return Err(SetupError::MtuTooLarge {
+            name: config.interface.clone(),
+            mtu_bytes: found.mtu_bytes,
+            max_bytes: MTU_BYTES_MAX,
+        });
+    }
+    let told_queues = socket::receive_queues(name);
+    let queues = told_queues.unwrap_or(QUEUES_MAX);
+    if queues > QUEUES_MAX {
+        return Err(SetupError::ReceiveQueueCount {
+            name: config.interface.clone(),
+            queues,
+            max: QUEUES_MAX,
+        });
+    }
+    let attachment = Arc::new(attach(config, name, &found, mac, interface_mac)?);
+    let mut links = Vec::new();
+    for queue in 0..queues {
+        let opened = open_queue(config, name, found.index, queue)?;
+        // A driver that does not tell how many queues it has refuses the first that it has not.
+        let Some(opened) = opened else {
+            if queue > 0 && told_queues.is_none() {
+                break;
+            }
+            return Err(kernel(name, "binding an AF_XDP socket", libc::EINVAL));
+        };
+        bpf::set_socket(&attachment.map, queue, opened.socket())
+            .map_err(|errno| kernel(name, "steering frames to an AF_XDP socket", errno))?;
+        links.push(Xdp {
+            queue: opened,
+            queue_index: queue,
+            attachment: Arc::clone(&attachment),
+            name,
+            capabilities: Capabilities {
+                mac,
+                mtu_bytes: u16::try_from(found.mtu_bytes).unwrap_or(MTU_BYTES_MAX),
+                segmentation_bytes_max: segmentation_bytes_max(config.transmit_cells),
+                checksum_offload: true,
+            },
+            counters: LinkCounters::default(),
+            refusals: RefusalPeriod::default(),
+            check_at: Instant::ZERO,
+            is_down: false,
+            gone: None,
+            has_local_senders: found.kind.is_some(),
+        });
+    }
+    Ok(links)
+}
+
+/// Checks what needs no interface.
+fn check(config: &XdpConfig) -> Result<(), SetupError> {
+    let count = config.addresses.len();
+    if !(1..=ADDRESSES_MAX).contains(&count) {
+        return Err(SetupError::AddressCount {
+            count,
+            max: ADDRESSES_MAX,
+        });
+    }
+    if let AddressUse::Shared { ports } = &config.address_use
+        && !(1..=PORTS_MAX).contains(&ports.len())
+    {
+        return Err(SetupError::PortCount {
+            count: ports.len(),
+            max: PORTS_MAX,
+        });
+    }
+    for cells in [config.receive_cells, config.transmit_cells] {
+        if !cells.is_power_of_two() || !(CELLS_MIN..=CELLS_MAX).contains(&cells) {
+            return Err(SetupError::CellCount {
+                cells,
+                min: CELLS_MIN,
+                max: CELLS_MAX,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn choose_mac(config: &XdpConfig, name: InterfaceName, interface_mac: MacAddress) -> MacAddress {
+    match config.address_use {
+        AddressUse::Own { mac } => match mac {
+            MacChoice::Own => packet::own_mac(name, interface_mac, &config.addresses),
+            MacChoice::Interface => interface_mac,
+            MacChoice::Given(mac) => mac,
+        },
+        AddressUse::Shared { .. } => interface_mac,
+    }
+}
+
+/// Loads the program and attaches it.
+fn attach(
+    config: &XdpConfig,
+    name: InterfaceName,
+    found: &InterfaceDescription,
+    mac: MacAddress,
+    interface_mac: MacAddress,
+) -> Result<Attachment, SetupError> {
+    let shared_ports = match &config.address_use {
+        AddressUse::Own { .. } => None,
+        AddressUse::Shared { ports } => Some(ports.as_slice()),
+    };
+    let failed = |errno| match errno {
+        // What the kernel answers without BPF, and without maps of AF_XDP sockets.
+        libc::ENOSYS | libc::EINVAL => SetupError::NoXdp,
+        errno => kernel(name, "loading the XDP program", errno),
+    };
+    let map = bpf::create_socket_map(QUEUES_MAX).map_err(failed)?;
+    let rules = Rules {
+        mac,
+        addresses: &config.addresses,
+        shared_ports,
+    };
+    use std::os::fd::AsRawFd as _;
+    let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
+    let loaded =
+        bpf::load_program(&code).map_err(|errno| kernel(name, "loading the XDP program", errno))?;
+    let failed = |errno| kernel(name, "letting frames to us through", errno);
+    let membership = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
+    if shared_ports.is_none() {
+        let fd = membership.as_fd();
+        packet::join(fd, found.index, mac, interface_mac, &config.addresses).map_err(failed)?;
+    }
+    let (link, place) = attach_program(config.attach, name, found.index, &loaded)?;
+    Ok(Attachment {
+        _link: link,
+        _membership: membership,
+        map,
+        place,
+    })
+}
+
+/// Attaches the program where it was chosen: in the driver first, if that is left to us.
+fn attach_program(
+    mode: AttachMode,
+    name: InterfaceName,
+    interface_index: i32,
+    loaded: &OwnedFd,
+) -> Result<(OwnedFd, Place), SetupError> {
+    let attach = |place| bpf::attach(loaded, interface_index, place).map(|link| (link, place));
+    let failed = |errno| match errno {
+        libc::EBUSY | libc::EEXIST => SetupError::ProgramAttached {
+            name: name.as_str().to_owned(),
+        },
+        errno => kernel(name, "attaching the XDP program", errno),
+    };
+    let refusal = match mode {
+        AttachMode::Generic => return attach(Place::Generic).map_err(failed),
+        AttachMode::Auto | AttachMode::Driver => match attach(Place::Driver) {
+            Ok(attached) => return Ok(attached),
+            Err(errno) => errno,
+        },
+    };
+    match (mode, refusal) {
+        (_, libc::EBUSY | libc::EEXIST | libc::EPERM | libc::EACCES | libc::ENODEV) => {
+            Err(failed(refusal))
+        }
+        (AttachMode::Driver, errno) => Err(SetupError::NoDriverMode {
+            name: name.as_str().to_owned(),
+            errno,
+        }),
+        _ => attach(Place::Generic).map_err(failed),
+    }
+}
+
+/// Opens and binds the socket of one queue; `None` if the device has no such queue.
+fn open_queue(
+    config: &XdpConfig,
+    name: InterfaceName,
+    interface_index: i32,
+    queue: u32,
+) -> Result<Option<Queue>, SetupError> {
+    let cells = config.receive_cells + config.transmit_cells;
+    let failed = |(step, errno)| match (step, errno) {
+        (QueueStep::Socket, libc::EAFNOSUPPORT) => SetupError::NoXdp,
+        // The kernel says so if RLIMIT_MEMLOCK is too low.
+        (QueueStep::Memory, libc::ENOBUFS) => SetupError::LockedMemory {
+            bytes: u64::from(cells) * u64::from(CELL_BYTES),
+        },
+        (QueueStep::Socket, errno) => kernel(name, "opening an AF_XDP socket", errno),
+        (QueueStep::Memory, errno) => kernel(name, "registering memory for frames", errno),
+        (QueueStep::Rings, errno) => kernel(name, "making an AF_XDP socket's rings", errno),
+    };
+    let mut opened = Queue::open(config.receive_cells, config.transmit_cells).map_err(failed)?;
+    let fd = opened.fd();
+    packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
+        .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
+    let copying = match config.zero_copy {
+        ZeroCopy::Auto => Copying::IfNeeded,
+        ZeroCopy::On => Copying::Never,
+        ZeroCopy::Off => Copying::Always,
+    };
+    let interface = || name.as_str().to_owned();
+    match opened.bind(interface_index, queue, copying) {
+        Ok(()) => Ok(Some(opened)),
+        Err(libc::EINVAL) => Ok(None),
+        Err(libc::EBUSY) => Err(SetupError::QueueBusy {
+            name: interface(),
+            queue,
+        }),
+        Err(errno) if copying == Copying::Never && errno != libc::EPERM => {
+            Err(SetupError::NoZeroCopy {
+                name: interface(),
+                queue,
+                errno,
+            })
+        }
+        Err(errno) => Err(kernel(name, "binding an AF_XDP socket", errno)),
+    }
+}
+
+/// The error of a call with the remedies that are known. `EACCES` is the verifier's: a bug of ours, and
+/// no missing capability.
+fn kernel(name: InterfaceName, operation: &'static str, errno: i32) -> SetupError {
+    match errno {
+        libc::EACCES | libc::EBUSY => SetupError::Kernel {
+            operation,
+            name: name.as_str().to_owned(),
+            errno,
+        },
+        errno => name.error(operation, CAPABILITY, errno),
+    }
+}
