@@ -9,33 +9,23 @@
 mod common;
 
 use std::io::Write as _;
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 
 use clock::{Duration, Instant};
 use common::{
-    Peer, RawSocket, Segment, answer_until_udp, become_nobody, eventually, in_namespace, ip,
-    is_large, is_ready, receive_until, receive_until_gone, run, send, send_at, send_large,
-    set_segmentation, udp_echo, wait_writable,
+    Peer, RawSocket, Segment, become_nobody, connect, eventually, in_namespace, ip, is_large,
+    is_ready, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
+    set_segmentation, talk, wait_writable,
 };
 use link::{
     CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX, Sent,
     SetupError, Tap, TapConfig, TransmitError, ZeroCopy, interface_mac,
 };
 use memory::{Arena, ArenaConfig, FilledSlot, PageKind};
-use wire::{MacAddress, Outgoing};
+use wire::MacAddress;
 
 const V4: &str = "10.77.0.9";
 const V6: &str = "fd77::9";
-
-/// A veth pair, the kernel's addresses .1 and ::1 here, .2 and ::2 at the peer.
-fn connect() -> Peer {
-    let peer = Peer::connect("v0", "v1");
-    ip("address add 10.77.0.1/24 dev v0");
-    ip("address add fd77::1/64 dev v0 nodad");
-    peer.run(|| ip("address add 10.77.0.2/24 dev v1"));
-    peer.run(|| ip("address add fd77::2/64 dev v1 nodad"));
-    peer
-}
 
 fn usual() -> PacketConfig {
     PacketConfig::new("v0", &[V4.parse().unwrap(), V6.parse().unwrap()])
@@ -43,46 +33,6 @@ fn usual() -> PacketConfig {
 
 fn open() -> Packet {
     Packet::open(&usual()).unwrap()
-}
-
-/// The peer's kernel sends a datagram to `ours`, we answer, the peer receives the answer.
-fn talk(link: &mut impl Link, peer: &Peer, host: &'static str, ours: &str) {
-    let ours: IpAddr = ours.parse().unwrap();
-    let socket = peer.run(move || {
-        let socket = UdpSocket::bind((host, 0)).unwrap();
-        socket.send_to(b"are you there?", (ours, 7)).unwrap();
-        socket
-    });
-    let (question, _) = answer_until_udp(link, ours);
-    let (answer, offload) = udp_echo(&question);
-    let (headers, payload) = answer.split_at(42);
-    let frame = Outgoing {
-        headers,
-        payload: &[payload],
-        offload,
-    };
-    link.transmit(Instant::ZERO, &frame).unwrap();
-    let mut buffer = [0; 64];
-    let (length, from) = socket.recv_from(&mut buffer).unwrap();
-    assert_eq!(
-        (&buffer[..length], from.ip()),
-        (b"are you there?".as_slice(), ours)
-    );
-}
-
-/// A datagram there and back between the two kernels.
-fn kernels_talk(peer: &Peer) {
-    let ours = UdpSocket::bind("10.77.0.1:0").unwrap();
-    let address = ours.local_addr().unwrap();
-    let theirs = peer.run(move || {
-        let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
-        socket.send_to(b"kernel", address).unwrap();
-        socket
-    });
-    let mut buffer = [0; 16];
-    let (length, from) = ours.recv_from(&mut buffer).unwrap();
-    ours.send_to(&buffer[..length], from).unwrap();
-    assert_eq!(theirs.recv(&mut buffer).unwrap(), length);
 }
 
 #[test]

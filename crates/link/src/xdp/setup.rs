@@ -5,8 +5,10 @@
 //! to the device (most drivers reset their queues). Whatever fails, the descriptors opened so far are
 //! closed, and with them the attachment is gone.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use clock::Instant;
 use wire::MacAddress;
@@ -29,6 +31,12 @@ use crate::refusal::RefusalPeriod;
 use crate::sys;
 
 const CAPABILITY: &str = "cap_net_raw,cap_net_admin,cap_bpf";
+
+/// How often a queue is tried that another socket has, and how long apart, together half a second: it takes the
+/// kernel some milliseconds to free a queue. `[guess]`
+const BIND_TRIES: u32 = 50;
+/// See [`BIND_TRIES`].
+const BIND_TRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What all links of an interface hold together: dropped with the last of them, the program is off the
 /// interface.
@@ -164,7 +172,6 @@ fn attach(
         addresses: &config.addresses,
         shared_ports,
     };
-    use std::os::fd::AsRawFd as _;
     let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
     let loaded =
         bpf::load_program(&code).map_err(|errno| kernel(name, "loading the XDP program", errno))?;
@@ -244,7 +251,7 @@ fn open_queue(
         ZeroCopy::Off => Copying::Always,
     };
     let interface = || name.as_str().to_owned();
-    match opened.bind(interface_index, queue, copying) {
+    match bind(&mut opened, interface_index, queue, copying) {
         Ok(()) => Ok(Some(opened)),
         Err(libc::EINVAL) => Ok(None),
         Err(libc::EBUSY) => Err(SetupError::QueueBusy {
@@ -260,6 +267,18 @@ fn open_queue(
         }
         Err(errno) => Err(kernel(name, "binding an AF_XDP socket", errno)),
     }
+}
+
+/// Binds the socket of a queue. The kernel frees a queue a little after the socket that had it is closed,
+/// also if its process was killed: a server that is started again need not fail for that.
+fn bind(opened: &mut Queue, interface_index: i32, queue: u32, copying: Copying) -> Result<(), i32> {
+    for _ in 1..BIND_TRIES {
+        match opened.bind(interface_index, queue, copying) {
+            Err(libc::EBUSY) => thread::sleep(BIND_TRY_INTERVAL),
+            result => return result,
+        }
+    }
+    opened.bind(interface_index, queue, copying)
 }
 
 /// The error of a call with the remedies that are known. `EACCES` is the verifier's: a bug of ours, and

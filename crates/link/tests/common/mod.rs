@@ -12,7 +12,7 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::mpsc;
@@ -85,6 +85,11 @@ pub(crate) struct Peer {
 impl Peer {
     /// Makes the namespace and a veth pair: `ours` here, `theirs` there, both up.
     pub(crate) fn connect(ours: &str, theirs: &str) -> Self {
+        Self::connect_queues(ours, theirs, 1)
+    }
+
+    /// The same with several queues in both directions.
+    pub(crate) fn connect_queues(ours: &str, theirs: &str, queues: u32) -> Self {
         let (jobs, inbox) = mpsc::channel::<Job>();
         let (ready, started) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -100,7 +105,10 @@ impl Peer {
             jobs: Some(jobs),
             thread: Some(thread),
         };
-        ip(&format!("link add {ours} type veth peer name {theirs}"));
+        let count = format!("numrxqueues {queues} numtxqueues {queues}");
+        ip(&format!(
+            "link add {ours} {count} type veth peer name {theirs} {count}"
+        ));
         ip(&format!("link set {theirs} netns {id}"));
         ip(&format!("link set {ours} up"));
         let theirs = theirs.to_owned();
@@ -124,6 +132,62 @@ impl Drop for Peer {
             let _ = thread.join();
         }
     }
+}
+
+/// A veth pair, the kernel's addresses .1 and ::1 here, .2 and ::2 at the peer.
+pub(crate) fn connect() -> Peer {
+    connect_queues(1)
+}
+
+/// The same with several queues in both directions.
+pub(crate) fn connect_queues(queues: u32) -> Peer {
+    let peer = Peer::connect_queues("v0", "v1", queues);
+    ip("address add 10.77.0.1/24 dev v0");
+    ip("address add fd77::1/64 dev v0 nodad");
+    peer.run(|| ip("address add 10.77.0.2/24 dev v1"));
+    peer.run(|| ip("address add fd77::2/64 dev v1 nodad"));
+    peer
+}
+
+/// The peer's kernel sends a datagram to `ours`, we answer, the peer receives the answer.
+pub(crate) fn talk(link: &mut impl Link, peer: &Peer, host: &'static str, ours: &str) {
+    let ours: IpAddr = ours.parse().unwrap();
+    let socket = peer.run(move || {
+        let socket = UdpSocket::bind((host, 0)).unwrap();
+        socket.send_to(b"are you there?", (ours, 7)).unwrap();
+        socket
+    });
+    let (question, _) = answer_until_udp(link, ours);
+    let (answer, offload) = udp_echo(&question);
+    let udp = offload.checksum.unwrap().start;
+    let (headers, payload) = answer.split_at(usize::from(udp) + 8);
+    let frame = Outgoing {
+        headers,
+        payload: &[payload],
+        offload,
+    };
+    link.transmit(Instant::ZERO, &frame).unwrap();
+    let mut buffer = [0; 64];
+    let (length, from) = socket.recv_from(&mut buffer).unwrap();
+    assert_eq!(
+        (&buffer[..length], from.ip()),
+        (b"are you there?".as_slice(), ours)
+    );
+}
+
+/// A datagram there and back between the two kernels.
+pub(crate) fn kernels_talk(peer: &Peer) {
+    let ours = UdpSocket::bind("10.77.0.1:0").unwrap();
+    let address = ours.local_addr().unwrap();
+    let theirs = peer.run(move || {
+        let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
+        socket.send_to(b"kernel", address).unwrap();
+        socket
+    });
+    let mut buffer = [0; 16];
+    let (length, from) = ours.recv_from(&mut buffer).unwrap();
+    ours.send_to(&buffer[..length], from).unwrap();
+    assert_eq!(theirs.recv(&mut buffer).unwrap(), length);
 }
 
 /// A packet socket of the test's own on one interface: everything that arrives there, with its
