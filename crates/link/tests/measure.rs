@@ -1,4 +1,5 @@
-//! What a frame costs by each I/O method: the numbers of docs/decisions/0005-packet-io.md.
+//! What a frame costs by each I/O method: the numbers of docs/decisions/0005-packet-io.md and
+//! 0024-af-xdp.md.
 //!
 //! `cargo test --release -p atlas-link --test measure -- --ignored --nocapture --test-threads=1`
 //!
@@ -18,7 +19,7 @@ use std::time::Instant as WallInstant;
 
 use clock::Instant;
 use common::{RawSocket, Segment, in_namespace, ip};
-use link::{Link, Packet, PacketConfig, Received, Tap, TapConfig};
+use link::{AttachMode, Link, Packet, PacketConfig, Received, Tap, TapConfig, Xdp, XdpConfig};
 use wire::MacAddress;
 
 const REPEATS: usize = 1_000;
@@ -227,6 +228,47 @@ fn transmitting_a_slot() {
                 }
             });
             eprintln!("{what:14} {nanos:6}");
+        }
+    });
+}
+
+/// The same frames as by the other methods, through AF_XDP; the kernel copies on a veth.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn through_xdp() {
+    in_namespace(|| {
+        let mut sender = connect();
+        for attach in [AttachMode::Driver, AttachMode::Generic] {
+            let config = XdpConfig {
+                attach,
+                ..XdpConfig::new("v0", &["10.77.0.9".parse().unwrap()])
+            };
+            let mut link = Xdp::open_queues(&config).unwrap().remove(0);
+            let mac = link.capabilities().mac;
+            let other = acknowledgment(mac, 10);
+            let passed = best_nanos(BURST, || (0..BURST).for_each(|_| sender.send(&other)));
+            let frame = acknowledgment(mac, 9);
+            let mut sum = 0;
+            let mut touch = |frame: Received<'_>| sum += usize::from(*frame.frame.last().unwrap());
+            let received = best_nanos(BURST, || {
+                (0..BURST).for_each(|_| sender.send(&frame));
+                let mut left = BURST;
+                while left > 0 {
+                    left -= link.receive(Instant::ZERO, 64, &mut touch).unwrap();
+                }
+            });
+            std::hint::black_box(sum);
+            eprintln!("\n{attach:?}: sent and received {received} ns a frame");
+            eprintln!("sent and passed to the kernel {passed} ns a frame");
+            for packet_bytes in [65_200, 32_768, 16_384, 1_500] {
+                let segment = Segment::new(MacAddress([2; 6]), MacAddress([2; 6]), packet_bytes);
+                let nanos = best_nanos(32, || {
+                    for _ in 0..32 {
+                        segment.send(&mut link).unwrap();
+                    }
+                });
+                eprintln!("sent {packet_bytes:6} IP bytes: {nanos:6} ns a frame");
+            }
         }
     });
 }

@@ -16,12 +16,13 @@ use std::process::{Command, Stdio};
 use clock::{Duration, Instant};
 use common::{
     Peer, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace, ip,
-    is_large, kernels_talk, receive_until, receive_until_gone, send, send_at, send_large, talk,
+    is_large, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
+    talk,
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
 use link::{
-    AttachMode, CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, Received, SetupError,
-    TransmitError, Xdp, XdpConfig, ZeroCopy, interface_mac,
+    AttachMode, CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX,
+    Received, SetupError, TransmitError, Xdp, XdpConfig, ZeroCopy, interface_mac,
 };
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
 
@@ -345,6 +346,56 @@ fn frames_that_were_not_taken_in_time_are_counted_and_later_ones_arrive() {
             }
             assert_eq!(link.counters().overflow_frames, dropped);
         }
+    });
+}
+
+#[test]
+fn without_free_cells_a_frame_waits_and_is_lost_after_the_limit() {
+    in_namespace(|| {
+        let peer = connect();
+        // Frames of the one interface wait in a queue of the other that sends almost nothing.
+        ip("link add link v0 name m0 type macvlan");
+        ip("link set m0 up");
+        run(
+            "tc",
+            "qdisc add dev v0 root tbf rate 8kbit burst 1600 limit 10000000",
+        );
+        let config = XdpConfig {
+            interface: "m0".to_owned(),
+            ..small()
+        };
+        let mut link = open(&config);
+        let frame = |number| numbered(MacAddress([4; 6]), number, 1_000);
+        let start = Instant::from_millis(1);
+        let mut taken = 0;
+        while send_at(&mut link, start, &frame(taken)).is_ok() {
+            taken += 1;
+            assert!(taken <= 2 * CELLS_MIN, "frames wait");
+        }
+        // One or two have left.
+        assert!(taken >= CELLS_MIN && link.in_flight_frames() == CELLS_MIN as usize);
+        let full = Err(TransmitError::Full);
+        assert_eq!(send_at(&mut link, start, &frame(taken)), full);
+        assert_eq!(link.counters().full_frames, 2);
+        let step = Duration::from_nanos(1);
+        let sent = send_at(&mut link, start + (REFUSED_FOR_MAX - step), &frame(taken));
+        assert_eq!(sent, full);
+        let sent = send_at(&mut link, start + REFUSED_FOR_MAX, &frame(taken));
+        assert_eq!(sent, Err(TransmitError::Lost(libc::ENOBUFS)));
+        let counters = link.counters();
+        assert_eq!((counters.refused_frames, counters.lost_frames), (1, 1));
+        // A large segment needs more cells than come back one by one: it waits as a whole.
+        let before = link.counters().transmitted_frames;
+        assert_eq!(send_large(&mut link, MacAddress([2; 6]), 30_000), full);
+        assert_eq!(link.counters().transmitted_frames, before);
+        run("tc", "qdisc del dev v0 root");
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        eventually(|| send_large(&mut link, MacAddress([2; 6]), 30_000).is_ok());
+        let mut received = 0;
+        while received < 30_000 - 40 {
+            received += socket.receive(is_large).1.len() - 54;
+        }
+        assert_eq!(link.counters().transmitted_frames, before + 1);
     });
 }
 
