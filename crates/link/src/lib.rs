@@ -1,12 +1,13 @@
 //! Packet I/O for one worker: receives and sends Ethernet frames, and queues none.
 //!
-//! A [`Link`] is chosen once at start and driven by one thread. There are four:
+//! A [`Link`] is chosen once at start and driven by one thread. There are five:
 //!
 //! | type | frames pass through | other addresses on the interface |
 //! |---|---|---|
 //! | [`Tap`] on a tap | `/dev/net/tun`, virtio-net header | the host's, at the other end |
 //! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | none |
 //! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel's |
+//! | [`Xdp`] | `AF_XDP` socket of one receive queue, XDP program | the kernel's; ours may be, too |
 //! | [`sim::SimLink`] | a seeded virtual wire with faults | those of the simulated clients |
 //!
 //! A [`Packet`] or a [`Tap`] is one queue of its interface. With several workers each has a queue of its
@@ -29,11 +30,13 @@
 //! |---|---|
 //! | a queue of a tap or macvtap | one receive buffer of 64 KB |
 //! | a queue of a packet socket | one receive buffer of 64 KB, a ring of 4 MiB |
+//! | AF_XDP socket | one receive buffer of 4 KB, cells of 16 MiB |
 //! | simulated | allocates per frame; bounded by its queues |
 //!
 //! No reference is ever formed to bytes the kernel may write. Frames are copied out of the receive
 //! ring, whose status words are accessed atomically by both sides. The kernel accesses all other
-//! buffers only during a system call.
+//! buffers only during a system call, but the cells of an AF_XDP socket: those are copied in and out, never
+//! referenced.
 
 use std::io::IoSlice;
 

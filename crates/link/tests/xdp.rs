@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 use clock::{Duration, Instant};
 use common::{
-    Peer, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace, ip,
-    is_large, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
+    Peer, QueueHolder, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace,
+    ip, is_large, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
     talk,
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
@@ -789,6 +789,18 @@ fn what_an_interface_cannot_do_is_refused_with_its_remedy() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_queue_that_another_socket_has_is_busy_until_that_is_closed() {
+    in_namespace(|| {
+        let _peer = connect();
+        let holder = QueueHolder::bind("v0");
+        let name = "v0".to_owned();
+        assert_eq!(refusal(&usual()), SetupError::QueueBusy { name, queue: 0 });
+        drop(holder);
+        open(&usual());
     });
 }
 

@@ -7,6 +7,9 @@
 //! itself (zero copy). The program's rules are in `program`: addresses of our own, as with a packet
 //! socket, or **addresses shared with the host**, of which only TCP to our ports is taken.
 //!
+//! A frame is in the kernel's hands when it is in the transmit ring. If the device has no room, frames wait
+//! there, those of one large segment at most, until the next call or poll of the socket.
+//!
 //! AF_XDP has no segmentation and, here, no checksum offload: a large segment is cut by `wire::cut`, and
 //! each frame's checksum is computed while its bytes are in the cache. All frames of a large segment are
 //! queued together or none is.

@@ -44,8 +44,9 @@ const BIND_TRY_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct Attachment {
     /// The BPF link. Held, and not used.
     _link: OwnedFd,
-    /// Lets frames to our MAC and groups through the device's filter. Held, and not used.
-    _membership: OwnedFd,
+    /// Lets frames to our MAC and groups through the device's filter; the kernel does for a shared
+    /// address. Held, and not used.
+    _membership: Option<OwnedFd>,
     /// The sockets, by queue.
     map: OwnedFd,
     pub(super) place: Place,
@@ -175,12 +176,15 @@ fn attach(
     let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
     let loaded =
         bpf::load_program(&code).map_err(|errno| kernel(name, "loading the XDP program", errno))?;
-    let failed = |errno| kernel(name, "letting frames to us through", errno);
-    let membership = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
-    if shared_ports.is_none() {
-        let fd = membership.as_fd();
-        packet::join(fd, found.index, mac, interface_mac, &config.addresses).map_err(failed)?;
-    }
+    let join = || {
+        let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+        let fd = socket.as_fd();
+        packet::join(fd, found.index, mac, interface_mac, &config.addresses)?;
+        Ok(socket)
+    };
+    let membership = shared_ports.is_none().then(join).transpose();
+    let membership =
+        membership.map_err(|errno| kernel(name, "letting frames to us through", errno))?;
     let (link, place) = attach_program(config.attach, name, found.index, &loaded)?;
     Ok(Attachment {
         _link: link,

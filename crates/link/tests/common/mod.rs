@@ -261,6 +261,70 @@ impl RawSocket {
     }
 }
 
+/// An AF_XDP socket of the test's own that has queue 0 of an interface.
+pub(crate) struct QueueHolder {
+    _socket: OwnedFd,
+    _memory: Box<Page>,
+}
+
+#[repr(align(4096))]
+struct Page([u8; 4_096]);
+
+impl QueueHolder {
+    /// Binds it in the namespace of the calling thread.
+    pub(crate) fn bind(interface: &str) -> Self {
+        let name = std::ffi::CString::new(interface).unwrap();
+        // SAFETY: `name` ends in NUL and lives through the call.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        // SAFETY: takes integers and touches no memory.
+        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the call above made this descriptor.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let memory = Box::new(Page([0; 4_096]));
+        let registration = libc::xdp_umem_reg {
+            addr: memory.0.as_ptr().addr() as u64,
+            len: 4_096,
+            chunk_size: 4_096,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        let set = |option, value: *const libc::c_void, bytes: usize| {
+            let bytes = u32::try_from(bytes).unwrap();
+            // SAFETY: the values below live through the call and have the option's size; the memory
+            // that is registered lives as long as the socket.
+            let result = unsafe { libc::setsockopt(fd, libc::SOL_XDP, option, value, bytes) };
+            assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        };
+        let bytes = size_of_val(&registration);
+        set(libc::XDP_UMEM_REG, (&raw const registration).cast(), bytes);
+        let entries = 1_u32;
+        for option in [
+            libc::XDP_UMEM_FILL_RING,
+            libc::XDP_UMEM_COMPLETION_RING,
+            libc::XDP_RX_RING,
+        ] {
+            set(option, (&raw const entries).cast(), 4);
+        }
+        let address = libc::sockaddr_xdp {
+            sxdp_family: u16::try_from(libc::AF_XDP).unwrap(),
+            sxdp_flags: libc::XDP_COPY,
+            sxdp_ifindex: index,
+            sxdp_queue_id: 0,
+            sxdp_shared_umem_fd: 0,
+        };
+        let bytes = u32::try_from(size_of_val(&address)).unwrap();
+        // SAFETY: `address` has this length and lives through the call.
+        let result = unsafe { libc::bind(fd, (&raw const address).cast(), bytes) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        Self {
+            _socket: socket,
+            _memory: memory,
+        }
+    }
+}
+
 /// Waits for an event on a descriptor; fails the test at the deadline.
 fn wait(fd: i32, events: i16, deadline: WallInstant) {
     let left = deadline.saturating_duration_since(WallInstant::now());
