@@ -19,9 +19,9 @@
 //! (GRO, LRO) has merged beyond a cell is dropped and counted. It does not send from slots
 //! ([`CopyReason::Unsupported`](crate::CopyReason::Unsupported)): each frame is copied into a cell.
 //!
-//! Bounds, for each queue: [`CELL_BYTES`](queue::CELL_BYTES) for each cell, 16 MiB with the usual
-//! numbers, pinned; rings of 24 bytes for each cell; one receive buffer of a cell. Two system calls for
-//! each large frame sent by copying (the kernel takes 32 frames a call), none for a frame received.
+//! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
+//! for each cell; one receive buffer of a cell. Two system calls for each large frame sent by copying (the
+//! kernel takes 32 frames a call), none for a frame received.
 //!
 //! **Known limits.**
 //! - A device that removes VLAN tags hides them from XDP: a tagged frame to our MAC and address is taken
