@@ -191,10 +191,21 @@ impl Program<'_> {
             self.code.bind(neighbor);
             self.neighbor();
         } else {
+            // The kernel refuses a program with instructions that nothing leads to.
+            let has = |test: fn(&IpAddr) -> bool| self.rules.addresses.iter().any(test);
+            let (has_v4, has_v6) = (has(IpAddr::is_ipv4), has(IpAddr::is_ipv6));
             self.code.bind(v4);
-            self.shared_v4();
+            if has_v4 {
+                self.shared_v4();
+            } else {
+                self.code.jump(self.pass);
+            }
             self.code.bind(v6);
-            self.shared_v6();
+            if has_v6 {
+                self.shared_v6();
+            } else {
+                self.code.jump(self.pass);
+            }
         }
     }
 
