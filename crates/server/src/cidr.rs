@@ -34,6 +34,17 @@ pub enum CidrError {
 }
 
 impl Cidr {
+    /// An address that the host has, alone in its subnet; `None`: no URL can name it.
+    #[must_use]
+    pub fn of_host(address: IpAddr) -> Option<Self> {
+        let prefix_bits = if address.is_ipv4() { 32 } else { 128 };
+        let cidr = Self {
+            address,
+            prefix_bits,
+        };
+        cidr.check_usable().is_ok().then_some(cidr)
+    }
+
     /// Reads `ADDRESS/BITS`.
     ///
     /// # Errors

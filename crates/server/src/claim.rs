@@ -134,7 +134,7 @@ fn refuse_conflict(settings: &Settings, conflict: AddressConflict) -> Failure {
 /// On a tap only this host is at the other end, unless the tap is a port of a bridge.
 fn probe_times(link: &LinkChoice, state: InterfaceState) -> Result<ProbeTimes, Failure> {
     let is_host_alone = match link {
-        LinkChoice::Packet(_) => false,
+        LinkChoice::Packet(_) | LinkChoice::Xdp(_) => false,
         LinkChoice::Tap(name) => !state.has_master && !link::is_macvtap(name).map_err(refuse)?,
     };
     Ok(if is_host_alone {
@@ -235,7 +235,9 @@ fn sleep(
 /// Warns that a kernel that forwards packets also forwards ours, if it shares our MAC.
 fn warn_of_forwarding(settings: &Settings) {
     let interface = settings.link.interface();
-    if settings.mac != MacSetting::Interface {
+    // An XDP program takes our packets before the kernel could forward them.
+    let is_packet = matches!(settings.link, LinkChoice::Packet(_));
+    if settings.mac != MacSetting::Interface || !is_packet {
         return;
     }
     for (version, is_used) in [

@@ -10,6 +10,7 @@
 )]
 
 use std::ffi::{CStr, CString};
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -88,6 +89,32 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
         }
         _ => None,
     }
+}
+
+/// Whether a socket of this host listens on this TCP port, at whatever address.
+///
+/// # Errors
+/// `/proc` does not say.
+pub fn listens_on(port: u16) -> io::Result<bool> {
+    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        match fs::read_to_string(table) {
+            Ok(text) if text.lines().any(|line| is_listener(line, port)) => return Ok(true),
+            Ok(_) => {}
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a line of such a table is of a socket that listens on this port (proc_pid_net(5)).
+fn is_listener(line: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let local = fields.next().and_then(|local| local.rsplit_once(':'));
+    let is_port = local.is_some_and(|(_, digits)| u16::from_str_radix(digits, 16) == Ok(port));
+    is_port && fields.nth(1) == Some(LISTEN)
 }
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.
@@ -215,8 +242,25 @@ fn check(outcome: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{
-        InterfaceAddress, cpu_times, interface_addresses, raise_descriptor_limit, random_seed,
+        InterfaceAddress, cpu_times, interface_addresses, is_listener, listens_on,
+        raise_descriptor_limit, random_seed,
     };
+
+    #[test]
+    fn a_listener_is_found_by_its_port_and_state() {
+        let line = |state: &str| {
+            format!("   0: 0100007F:1F90 00000000:0000 {state} 00000000:00000000 00:00000000")
+        };
+        assert!(is_listener(&line("0A"), 8080));
+        assert!(!is_listener(&line("0A"), 8081));
+        assert!(!is_listener(&line("01"), 8080), "an open connection");
+        assert!(!is_listener(
+            "  sl  local_address rem_address   st tx_queue",
+            8080
+        ));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(listens_on(listener.local_addr().unwrap().port()).unwrap());
+    }
 
     #[test]
     fn loopback_is_there_under_its_name() {

@@ -93,7 +93,7 @@ fn help_has_units_defaults_and_examples() {
     let long = stdout(&atlas(&["serve", "--help"]));
     for phrase in [
         "Usage: atlas serve [OPTIONS] <PATH>",
-        "tap:NAME or packet:IFACE [default: tap:atlas0]",
+        "tap:NAME, packet:IFACE or xdp:IFACE [default: tap:atlas0]",
         "own or interface [default: own]",
         "[default: 10.77.0.2/24]",
         "TCP port of plain HTTP, 1 to 65535, or off [default: 80]",

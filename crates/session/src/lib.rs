@@ -58,6 +58,8 @@ pub use warning::Warning;
 pub struct Config {
     /// Addresses this stack answers for (IPv4 and IPv6).
     pub addresses: Vec<IpAddr>,
+    /// Whether they are announced at start: by one worker of several, and not if they are the host's too.
+    pub are_addresses_announced: bool,
     /// Our MAC.
     pub mac: MacAddress,
     /// Link MTU, bytes.

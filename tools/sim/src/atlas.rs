@@ -214,6 +214,7 @@ fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEnt
 fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
+        are_addresses_announced: true,
         addresses: vec![IpAddr::from(SERVER_V4), IpAddr::from(SERVER_V6)],
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,

@@ -168,7 +168,8 @@ impl VethPair {
     /// Atlas on this link, IPv6.
     pub const ATLAS_V6: &str = "fd77::2";
     const CLIENT_V4: &str = "10.77.0.3";
-    const KERNEL_V6: &str = "fd77::1";
+    /// The kernel at the server's end, IPv6.
+    pub const KERNEL_V6: &str = "fd77::1";
     const CLIENT_V6: &str = "fd77::3";
 
     /// Makes both namespaces and the veth pair, MTU 1500, addresses set, both ends up.

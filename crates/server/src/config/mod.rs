@@ -249,10 +249,12 @@ pub static KEYS: [Key; 40] = [
         kind: Kind::Other {
             unit: "string",
             default: "`\"tap:atlas0\"`",
-            range: "`tap:NAME`, `packet:IFACE`",
+            range: "`tap:NAME`, `packet:IFACE`, `xdp:IFACE`",
         },
         about: "Interface to serve on. `tap:` makes the interface and gives the host's end the \
-                first free address of each subnet; `packet:` takes an existing one.",
+                first free address of each subnet; `packet:` takes an existing one; `xdp:` takes \
+                one by AF_XDP, with as many workers as it has receive queues, and without \
+                `address` serves the ports of the host's own addresses.",
     },
     Key {
         name: "mac",

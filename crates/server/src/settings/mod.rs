@@ -1,9 +1,12 @@
 //! The settings of the server: flags override the file, the file overrides defaults; every value is
 //! checked.
 //!
-//! It refuses to query the host (see [`crate::start`]): the same command line and file resolve to the
-//! same settings on any machine. Every error names the flag or key, the value and the remedy. Bounds:
+//! It refuses to query the host (see [`crate::start`]), but for the number of its processors where
+//! `workers` is `auto`: else the same command line and file resolve to the same settings on any machine.
+//! Every error names the flag or key, the value and the remedy. Bounds:
 //! the ranges in [`crate::config`].
+
+mod link;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ::link::ZeroCopy;
 use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
-use link::ZeroCopy;
 use record::AeadLibrary;
 use session::CongestionControl;
 use tracing::level_filters::LevelFilter;
@@ -28,6 +31,9 @@ use crate::privileges::UserName;
 use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
 use crate::trace::{Peers, TraceSettings};
 
+pub use link::{LinkChoice, MacSetting};
+use link::{parse_addresses, parse_link, parse_mac, parse_zero_copy};
+
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
 /// Levels from the quietest to the loudest; `-v` and `-q` step through them.
@@ -38,34 +44,6 @@ const LEVELS: [LevelFilter; 5] = [
     LevelFilter::DEBUG,
     LevelFilter::TRACE,
 ];
-
-/// The interface to serve on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LinkChoice {
-    /// A TAP interface of this name, made if it does not exist.
-    Tap(String),
-    /// An existing interface, through an `AF_PACKET` socket.
-    Packet(String),
-}
-
-impl LinkChoice {
-    /// The interface's name.
-    #[must_use]
-    pub fn interface(&self) -> &str {
-        match self {
-            Self::Tap(name) | Self::Packet(name) => name,
-        }
-    }
-}
-
-/// Which MAC address the server is reached at on an existing interface.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MacSetting {
-    /// One of its own.
-    Own,
-    /// The interface's, shared with the kernel.
-    Interface,
-}
 
 /// Everything the server runs with.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,10 +58,13 @@ pub struct Settings {
     pub zero_copy: ZeroCopy,
     /// How the operator named it, for messages.
     pub zero_copy_origin: Origin,
-    /// Our addresses: 1..=[`ADDRESSES_MAX`], no two alike.
+    /// Our addresses: 1..=[`ADDRESSES_MAX`], no two alike. None if they are the host's:
+    /// those are found at start.
     pub addresses: Vec<Cidr>,
     /// How the operator named the addresses, for messages: `--address`, or the key.
     pub addresses_origin: Origin,
+    /// They are the host's own: of them only the server's ports are the server's.
+    pub is_address_shared: bool,
     /// Whether the network is asked who has them before they are used.
     pub is_address_checked: bool,
     /// TCP port of plain HTTP.
@@ -243,7 +224,6 @@ impl Settings {
             &link_origin,
         )?;
         let (mac, mac_origin) = keys.pick(args.mac, file.mac.take(), "--mac", "mac");
-        let mac = parse_mac(mac.as_deref(), &mac_origin, &link)?;
         let (zero_copy, zero_copy_origin) = keys.pick(
             args.zero_copy,
             file.zero_copy.take(),
@@ -254,8 +234,14 @@ impl Settings {
         let typed = (!args.addresses.is_empty()).then_some(args.addresses);
         let (addresses, addresses_origin) =
             keys.pick(typed, file.address.take(), "--address", "address");
-        let addresses = addresses.unwrap_or_else(|| vec![config::ADDRESS_DEFAULT.into()]);
-        let addresses = parse_addresses(&addresses, &addresses_origin)?;
+        let is_address_shared = addresses.is_none() && matches!(link, LinkChoice::Xdp(_));
+        let addresses = if is_address_shared {
+            Vec::new()
+        } else {
+            let addresses = addresses.unwrap_or_else(|| vec![config::ADDRESS_DEFAULT.into()]);
+            parse_addresses(&addresses, &addresses_origin)?
+        };
+        let mac = parse_mac(mac.as_deref(), &mac_origin, &link, is_address_shared)?;
         let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
         let written = file.workers.take().map(|NumberOrAuto(text)| text);
         let (workers, origin) = keys.pick(args.workers, written, "--workers", "workers");
@@ -276,7 +262,8 @@ impl Settings {
             zero_copy_origin,
             addresses,
             addresses_origin,
-            is_address_checked: file.address_check.unwrap_or(true),
+            is_address_shared,
+            is_address_checked: file.address_check.unwrap_or(true) && !is_address_shared,
             http_port,
             https,
             #[cfg(feature = "emulate")]
@@ -778,67 +765,6 @@ fn narrow<T: TryFrom<u64>>(value: u64) -> T {
         .expect("invariant: the setting's range fits its type")
 }
 
-/// Whether the name is an interface's is for the link room to say, which also knows whether there
-/// is such an interface.
-fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Failure> {
-    let refuse = |problem: &str| {
-        Failure::refused(
-            format!("{origin} {text}: {problem}"),
-            "write tap:NAME for a TAP interface or packet:IFACE for an existing one",
-        )
-    };
-    let (kind, name) = text
-        .split_once(':')
-        .ok_or_else(|| refuse("no kind of link"))?;
-    match kind {
-        "tap" => Ok(LinkChoice::Tap(name.into())),
-        "packet" => Ok(LinkChoice::Packet(name.into())),
-        _ => Err(refuse("unknown kind of link")),
-    }
-}
-
-/// Whose MAC: on a TAP there is none to share, since the interface's is the host's end.
-fn parse_mac(
-    text: Option<&str>,
-    origin: &Origin,
-    link: &LinkChoice,
-) -> Result<MacSetting, Failure> {
-    match (text.unwrap_or(config::MAC_DEFAULT), link) {
-        ("own", _) => Ok(MacSetting::Own),
-        ("interface", LinkChoice::Packet(_)) => Ok(MacSetting::Interface),
-        ("interface", LinkChoice::Tap(_)) => Err(Failure::refused(
-            format!("{origin} interface: means nothing with a TAP"),
-            "leave it out, or use --link packet:IFACE",
-        )),
-        (other, _) => Err(Failure::refused(
-            format!("{origin} {other}: unknown MAC address"),
-            "write own or interface",
-        )),
-    }
-}
-
-/// A TAP's frames are copied to whoever reads it.
-fn parse_zero_copy(
-    text: Option<&str>,
-    origin: &Origin,
-    link: &LinkChoice,
-) -> Result<ZeroCopy, Failure> {
-    match (text, link) {
-        (None | Some("auto"), _) => Ok(ZeroCopy::Auto),
-        (Some("off"), _) => Ok(ZeroCopy::Off),
-        (Some("on"), LinkChoice::Packet(_)) => Ok(ZeroCopy::On),
-        (Some("on"), LinkChoice::Tap(_)) => Err(Failure::refused(
-            format!("{origin} on: means nothing with a TAP"),
-            "leave it out, or use --link packet:IFACE",
-        )),
-        (Some(other), _) => Err(Failure::refused(
-            format!("{origin} {other}: unknown choice"),
-            "write auto, on or off",
-        )),
-    }
-}
-
-/// The algorithm's name, as Linux spells it.
 fn parse_congestion(text: Option<&str>, origin: &Origin) -> Result<CongestionControl, Failure> {
     let Some(name) = text else {
         return Ok(CongestionControl::default());
@@ -877,32 +803,6 @@ fn parse_aead_library(text: Option<&str>, origin: &Origin) -> Result<Option<Aead
             )
         }),
     }
-}
-
-fn parse_addresses(texts: &[String], origin: &Origin) -> Result<Vec<Cidr>, Failure> {
-    if texts.is_empty() || texts.len() > ADDRESSES_MAX {
-        return Err(Failure::refused(
-            format!("{origin}: {} addresses", texts.len()),
-            format!("give 1 to {ADDRESSES_MAX}"),
-        ));
-    }
-    let mut addresses: Vec<Cidr> = Vec::new();
-    for text in texts {
-        let cidr = Cidr::parse(text).map_err(|error| {
-            Failure::refused(format!("{origin} {text}: {error}"), error.remedy())
-        })?;
-        if addresses
-            .iter()
-            .any(|other| other.address() == cidr.address())
-        {
-            return Err(Failure::refused(
-                format!("{origin} {text}: the address is given twice"),
-                "leave one of them out",
-            ));
-        }
-        addresses.push(cidr);
-    }
-    Ok(addresses)
 }
 
 fn resolve_level(

@@ -209,6 +209,32 @@ fn the_mac_address_is_our_own_or_the_interface_s() {
 }
 
 #[test]
+fn xdp_without_addresses_shares_those_of_the_host() {
+    let xdp = |address: Option<&str>, mac: Option<&str>| {
+        with_flags(|args| {
+            args.common.link = Some("xdp:eth0".into());
+            args.common.addresses = address.into_iter().map(str::to_owned).collect();
+            args.common.mac = mac.map(str::to_owned);
+        })
+    };
+    let shared = xdp(None, None).unwrap();
+    assert!(shared.is_address_shared && !shared.is_address_checked);
+    assert!(shared.addresses.is_empty() && shared.mac == MacSetting::Interface);
+    assert!(xdp(None, Some("interface")).is_ok());
+    let refusal = xdp(None, Some("own")).unwrap_err();
+    assert!(
+        refusal.starts_with("--mac own: the host's own addresses"),
+        "{refusal}"
+    );
+    let own = xdp(Some("10.0.0.2/24"), None).unwrap();
+    assert!(!own.is_address_shared && own.is_address_checked && own.mac == MacSetting::Own);
+    let interface = xdp(Some("10.0.0.2/24"), Some("interface")).unwrap();
+    assert_eq!(interface.mac, MacSetting::Interface);
+    // Other links have an address of their own when none is given.
+    assert!(!with_flags(|_| ()).unwrap().is_address_shared);
+}
+
+#[test]
 fn addresses_are_checked_unless_the_file_says_otherwise() {
     assert!(with_file("").unwrap().is_address_checked);
     assert!(
@@ -401,7 +427,8 @@ fn a_link_is_a_kind_and_a_name() {
         link("packet:eth0.7"),
         Ok(LinkChoice::Packet("eth0.7".into()))
     );
-    for bad in ["tap", "eth0", "xdp:eth0", ":eth0"] {
+    assert_eq!(link("xdp:eth0"), Ok(LinkChoice::Xdp("eth0".into())));
+    for bad in ["tap", "eth0", "wire:eth0", ":eth0"] {
         let message = link(bad).unwrap_err();
         assert!(message.starts_with(&format!("--link {bad}: ")), "{message}");
         assert!(message.contains("write tap:NAME"), "{message}");

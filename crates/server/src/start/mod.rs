@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use link::{
-    CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, MacChoice, Packet,
-    PacketConfig, SetupError, Tap, TapConfig,
+    AddressUse, CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, MacChoice, Packet,
+    PacketConfig, SetupError, Tap, TapConfig, Xdp, XdpConfig,
 };
 use record::AeadLibrary;
 use session::Conductor;
@@ -43,7 +43,7 @@ use crate::monitoring::{self, MonitoringSetup};
 use crate::output::Output;
 use crate::privileges::{self, Identity};
 use crate::run::{self, Drive, Serving};
-use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
+use crate::settings::{ADDRESSES_MAX, Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::supervisor::{Supervisor, Workers};
 use crate::tls::{self, Handshaker, PemFiles};
@@ -98,6 +98,7 @@ struct StartupContext {
 /// # Errors
 /// A failed check (exit code 2), or an error while serving (exit code 1).
 pub fn serve(settings: &Settings) -> Result<(), Failure> {
+    let settings = &with_host_addresses(settings)?;
     let epoch = Epoch::now();
     // First: before this, SIGUSR1 or SIGHUP would end the process.
     let signals = Signals::install().map_err(|error| {
@@ -132,16 +133,58 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         }
         LinkChoice::Packet(interface) => {
             let config = PacketConfig {
-                mac: match settings.mac {
-                    MacSetting::Own => MacChoice::Own,
-                    MacSetting::Interface => MacChoice::Interface,
-                },
+                mac: mac_choice(settings.mac),
                 zero_copy: settings.zero_copy,
                 ..PacketConfig::new(interface, &settings.own_addresses())
             };
             let packets = Packet::open_queues(&config, workers).map_err(refuse_link)?;
             serve_on(packets, settings, context)
         }
+        LinkChoice::Xdp(interface) => {
+            let queues = Xdp::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
+            let count = queues.len();
+            if count != workers {
+                return Err(Failure::refused(
+                    format!(
+                        "--link xdp:{interface}: it has {count} receive queues, and there are \
+                         {workers} workers"
+                    ),
+                    format!("use --workers {count}, or ethtool -L {interface} combined {workers}"),
+                ));
+            }
+            if let Some(queue) = queues.first() {
+                info!(
+                    in_driver = queue.is_in_driver(),
+                    zero_copy = queue.is_zero_copy(),
+                    "frames pass through AF_XDP sockets"
+                );
+            }
+            serve_on(queues, settings, context)
+        }
+    }
+}
+
+fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
+    let addresses = settings.own_addresses();
+    let config = if settings.is_address_shared {
+        XdpConfig::shared(interface, &addresses, &shared_ports(settings))
+    } else {
+        let mac = mac_choice(settings.mac);
+        XdpConfig {
+            address_use: AddressUse::Own { mac },
+            ..XdpConfig::new(interface, &addresses)
+        }
+    };
+    XdpConfig {
+        zero_copy: settings.zero_copy,
+        ..config
+    }
+}
+
+const fn mac_choice(mac: MacSetting) -> MacChoice {
+    match mac {
+        MacSetting::Own => MacChoice::Own,
+        MacSetting::Interface => MacChoice::Interface,
     }
 }
 
@@ -150,6 +193,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
 /// # Errors
 /// The check that failed.
 pub fn check(settings: &Settings) -> Result<(), Failure> {
+    let settings = &with_host_addresses(settings)?;
     check_directory(&settings.path)?;
     let identity = Identity::resolve(settings)?;
     load_tls(settings, &identity)?;
@@ -387,10 +431,13 @@ fn assemble<L: Link + Send + 'static>(
             "the disk's table has an entry for each handle of the store"
         );
         let has_own_mac = number == 0
-            && matches!(settings.link, LinkChoice::Packet(_))
+            && !matches!(settings.link, LinkChoice::Tap(_))
             && settings.mac == MacSetting::Own;
         let parts = Parts {
-            conductor: conductor_config(settings, &limits, &worker.link, aead_library, seed),
+            conductor: session::Config {
+                are_addresses_announced: number == 0 && !settings.is_address_shared,
+                ..conductor_config(settings, &limits, &worker.link, aead_library, seed)
+            },
             link: worker.link,
             storage: worker.storage,
             store,
@@ -488,6 +535,7 @@ fn conductor_config<L: Link>(
     let capabilities = link.capabilities();
     session::Config {
         addresses: settings.own_addresses(),
+        are_addresses_announced: true,
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,
         segmentation_bytes_max: capabilities.segmentation_bytes_max,
@@ -589,8 +637,41 @@ fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
     }
 }
 
-/// Refuses addresses of the host's kernel, which would answer for them as well.
+/// The settings, with the addresses of the host in them if the server shares those.
+fn with_host_addresses(settings: &Settings) -> Result<Settings, Failure> {
+    let mut settings = settings.clone();
+    if settings.is_address_shared {
+        settings.addresses = host_addresses(settings.link.interface())?;
+    }
+    Ok(settings)
+}
+
+/// The host's own addresses on this interface that clients can name.
+fn host_addresses(interface: &str) -> Result<Vec<Cidr>, Failure> {
+    let found = host::interface_addresses().map_err(|error| {
+        Failure::refused(
+            format!("the host's addresses cannot be listed: {error}"),
+            "allow netlink sockets in the seccomp profile",
+        )
+    })?;
+    let of_interface = found.into_iter().filter(|it| it.interface == interface);
+    let addresses = of_interface.filter_map(|it| Cidr::of_host(it.address));
+    let addresses: Vec<Cidr> = addresses.take(ADDRESSES_MAX).collect();
+    if addresses.is_empty() {
+        return Err(Failure::refused(
+            format!("--link xdp:{interface}: the host has no address there that clients can name"),
+            format!("give it one (ip addr add ADDRESS/BITS dev {interface}), or use --address"),
+        ));
+    }
+    Ok(addresses)
+}
+
+/// Refuses addresses of the host's kernel, which would answer for them as well, unless it shares them.
 fn check_addresses(settings: &Settings) -> Result<(), Failure> {
+    if settings.is_address_shared {
+        warn_of_listeners(settings);
+        return Ok(());
+    }
     let owned = host::interface_addresses().map_err(|error| {
         Failure::refused(
             format!("the host's addresses cannot be listed: {error}"),
@@ -610,6 +691,25 @@ fn check_addresses(settings: &Settings) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Warns of servers of the host's own on our ports: their clients come to us from now on.
+fn warn_of_listeners(settings: &Settings) {
+    let interface = settings.link.interface();
+    for port in shared_ports(settings) {
+        if host::listens_on(port).unwrap_or(false) {
+            warn!(
+                "this host has a server of its own on port {port}: from {interface} it gets nothing any \
+                 more; stop it, or choose another port"
+            );
+        }
+    }
+}
+
+/// The ports that we take of the host's own addresses.
+fn shared_ports(settings: &Settings) -> Vec<u16> {
+    let https_port = settings.https.as_ref().map(|https| https.port);
+    settings.http_port.into_iter().chain(https_port).collect()
 }
 
 /// For each subnet of ours one address for the host's end of a tap: the first free one.
@@ -642,7 +742,7 @@ fn refuse_link(error: SetupError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::host_ends;
+    use super::{host_addresses, host_ends};
     use crate::cidr::Cidr;
 
     fn ends(texts: &[&str]) -> Vec<String> {
@@ -666,5 +766,18 @@ mod tests {
             ["10.77.0.2/24", "10.78.0.2/24"]
         );
         assert_eq!(ends(&["10.77.0.2/32"]), [""; 0]);
+    }
+
+    #[test]
+    fn the_host_s_addresses_are_those_that_a_url_can_name() {
+        let refusal = host_addresses("lo").unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("--link xdp:lo: the host has no address there"),
+            "{refusal}"
+        );
+        assert!(
+            refusal.contains("ip addr add ADDRESS/BITS dev lo"),
+            "{refusal}"
+        );
     }
 }

@@ -215,7 +215,9 @@ impl Conductor {
             counters: Counters::default(),
             config,
         };
-        conductor.announce();
+        if conductor.config.are_addresses_announced {
+            conductor.announce();
+        }
         conductor
     }
 

@@ -351,6 +351,7 @@ fn seen(outgoing: &Outgoing<'_>) -> Option<Sent> {
 
 fn config(args: &SessionArgs) -> Config {
     Config {
+        are_addresses_announced: true,
         addresses: vec![SERVER_ADDRESS.into()],
         mac: SERVER_MAC,
         mtu_bytes: 1500,

@@ -11,6 +11,7 @@ mod identities;
 mod refusals;
 mod replies;
 mod setup;
+mod shared_address;
 mod start;
 mod table;
 mod trouble;
@@ -154,6 +155,11 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
             addresses::run(suite, &packet, &atlas, &library);
             drop(packet);
             black_hole::run(suite, &atlas, &library);
+        }
+        // As many workers as the interface has receive queues.
+        if workers == 1 {
+            check(suite, &Setup::xdp(&subject)?, &subject, place);
+            shared_address::run(suite, &atlas, &library);
         }
         if !Path::new("/dev/net/tun").exists() {
             suite.skip("tap", "no /dev/net/tun");
@@ -388,8 +394,7 @@ fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Resul
         if needs_loss && find_program("iptables").is_none() {
             continue;
         }
-        // A packet socket reports that its interface is down, a TAP only when something is sent.
-        if *counter == "link_down_events" && setup.is_tap() {
+        if *counter == "link_down_events" && !setup.is_told_of_down() {
             continue;
         }
         ensure!(

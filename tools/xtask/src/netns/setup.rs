@@ -28,11 +28,13 @@ const LOSS: &str = "0.02";
 /// The TAP interface Atlas makes.
 const TAP: &str = "atlas0";
 
-/// The two links a server can have.
+/// The links a server can have.
 #[derive(Debug)]
 enum Wiring {
     /// `AF_PACKET` on one end of a veth pair; clients are at the other end.
     Packet(VethPair),
+    /// `AF_XDP` on one end of a veth pair.
+    Xdp(VethPair),
     /// A TAP; clients are the kernel it is plugged into.
     Tap(Namespace),
 }
@@ -89,6 +91,14 @@ impl Setup {
         })
     }
 
+    /// The same, for AF_XDP sockets.
+    pub(crate) fn xdp(subject: &Subject) -> Result<Self> {
+        Ok(Self {
+            wiring: Wiring::Xdp(VethPair::new()?),
+            subject: subject.clone(),
+        })
+    }
+
     /// One namespace, in which Atlas makes its TAP.
     pub(crate) fn tap(subject: &Subject) -> Result<Self> {
         Ok(Self {
@@ -109,6 +119,7 @@ impl Setup {
     fn kind(&self) -> &'static str {
         match self.wiring {
             Wiring::Packet(_) => "packet",
+            Wiring::Xdp(_) => "xdp",
             Wiring::Tap(_) => "tap",
         }
     }
@@ -116,6 +127,12 @@ impl Setup {
     /// Whether it is a TAP.
     pub(crate) fn is_tap(&self) -> bool {
         matches!(self.wiring, Wiring::Tap(_))
+    }
+
+    /// Whether the link is told that its interface was down for a moment: a packet socket is; a TAP
+    /// hears of it only when something is sent, and AF_XDP while it lasts.
+    pub(crate) fn is_told_of_down(&self) -> bool {
+        matches!(self.wiring, Wiring::Packet(_))
     }
 
     fn workers(&self) -> u32 {
@@ -128,7 +145,7 @@ impl Setup {
     /// Where clients run.
     pub(crate) fn client(&self) -> &Namespace {
         match &self.wiring {
-            Wiring::Packet(pair) => &pair.client,
+            Wiring::Packet(pair) | Wiring::Xdp(pair) => &pair.client,
             Wiring::Tap(namespace) => namespace,
         }
     }
@@ -136,7 +153,7 @@ impl Setup {
     /// Where the server runs.
     pub(crate) fn server(&self) -> &Namespace {
         match &self.wiring {
-            Wiring::Packet(pair) => &pair.server,
+            Wiring::Packet(pair) | Wiring::Xdp(pair) => &pair.server,
             Wiring::Tap(namespace) => namespace,
         }
     }
@@ -144,7 +161,7 @@ impl Setup {
     /// The interface Atlas sits on, as the server's namespace calls it.
     pub(crate) fn interface(&self) -> &'static str {
         match self.wiring {
-            Wiring::Packet(_) => VethPair::SERVER_INTERFACE,
+            Wiring::Packet(_) | Wiring::Xdp(_) => VethPair::SERVER_INTERFACE,
             Wiring::Tap(_) => TAP,
         }
     }
@@ -248,7 +265,7 @@ impl Setup {
 
     fn client_interface(&self) -> &'static str {
         match self.wiring {
-            Wiring::Packet(_) => VethPair::CLIENT_INTERFACE,
+            Wiring::Packet(_) | Wiring::Xdp(_) => VethPair::CLIENT_INTERFACE,
             Wiring::Tap(_) => TAP,
         }
     }

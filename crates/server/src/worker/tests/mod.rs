@@ -150,6 +150,7 @@ fn store(setup: &Setup) -> Store {
 
 fn conductor(capabilities: Capabilities, connections_max: usize, reads_max: usize) -> Conductor {
     Conductor::new(session::Config {
+        are_addresses_announced: true,
         addresses: vec![IpAddr::V4(SERVER)],
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,

@@ -56,14 +56,19 @@ fn every_address_is_announced_at_start() {
     config
         .addresses
         .push(IpAddr::V6("fd00::2".parse().unwrap()));
-    let mut conductor = Conductor::new(config);
-    let mut arena = Bench::new().arena;
-    let mut frames = 0;
-    let _ = conductor.transmit(clock::Instant::ZERO, &mut arena, &mut |_| {
-        frames += 1;
-        crate::Transmitted::Taken
-    });
-    assert_eq!(frames, 2);
+    let announced = |config| {
+        let mut conductor = Conductor::new(config);
+        let mut arena = Bench::new().arena;
+        let mut frames = 0;
+        let _ = conductor.transmit(clock::Instant::ZERO, &mut arena, &mut |_| {
+            frames += 1;
+            crate::Transmitted::Taken
+        });
+        frames
+    };
+    assert_eq!(announced(config.clone()), 2);
+    config.are_addresses_announced = false;
+    assert_eq!(announced(config), 0, "another worker does");
 }
 
 #[test]

@@ -48,6 +48,7 @@ const OTHER: ObjectHandle = ObjectHandle(8);
 
 fn config() -> Config {
     Config {
+        are_addresses_announced: true,
         addresses: vec![IpAddr::V4(OUR_ADDRESS)],
         mac: OUR_MAC,
         mtu_bytes: 1500,

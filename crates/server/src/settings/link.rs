@@ -1,0 +1,139 @@
+//! Where the server is on the network: the kind of link and its interface, its MAC address, its addresses.
+
+use link::ZeroCopy;
+
+use super::{ADDRESSES_MAX, Origin};
+use crate::cidr::Cidr;
+use crate::config;
+use crate::failure::Failure;
+
+/// The interface to serve on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkChoice {
+    /// A TAP interface of this name, made if it does not exist.
+    Tap(String),
+    /// An existing interface, through an `AF_PACKET` socket.
+    Packet(String),
+    /// An existing interface, through `AF_XDP` sockets.
+    Xdp(String),
+}
+
+impl LinkChoice {
+    /// The interface's name.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        match self {
+            Self::Tap(name) | Self::Packet(name) | Self::Xdp(name) => name,
+        }
+    }
+}
+
+/// Which MAC address the server is reached at on an existing interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MacSetting {
+    /// One of its own.
+    Own,
+    /// The interface's, shared with the kernel.
+    Interface,
+}
+
+/// Whether the name is an interface's is for the link room to say, which also knows whether there
+/// is such an interface.
+pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Failure> {
+    let refuse = |problem: &str| {
+        Failure::refused(
+            format!("{origin} {text}: {problem}"),
+            "write tap:NAME for a TAP interface, packet:IFACE or xdp:IFACE for an existing one",
+        )
+    };
+    let (kind, name) = text
+        .split_once(':')
+        .ok_or_else(|| refuse("no kind of link"))?;
+    match kind {
+        "tap" => Ok(LinkChoice::Tap(name.into())),
+        "packet" => Ok(LinkChoice::Packet(name.into())),
+        "xdp" => Ok(LinkChoice::Xdp(name.into())),
+        _ => Err(refuse("unknown kind of link")),
+    }
+}
+
+/// Whose MAC: on a TAP there is none to share, since the interface's is the host's end. The host's own
+/// addresses are reached at the interface's.
+pub(super) fn parse_mac(
+    text: Option<&str>,
+    origin: &Origin,
+    link: &LinkChoice,
+    is_address_shared: bool,
+) -> Result<MacSetting, Failure> {
+    match (text, link) {
+        (None | Some("interface"), _) if is_address_shared => Ok(MacSetting::Interface),
+        (Some("own"), _) if is_address_shared => Err(Failure::refused(
+            format!("{origin} own: the host's own addresses are at the interface's"),
+            "leave it out, or name addresses of the server's own with --address",
+        )),
+        _ => parse_own_mac(text.unwrap_or(config::MAC_DEFAULT), origin, link),
+    }
+}
+
+fn parse_own_mac(text: &str, origin: &Origin, link: &LinkChoice) -> Result<MacSetting, Failure> {
+    match (text, link) {
+        ("own", _) => Ok(MacSetting::Own),
+        ("interface", LinkChoice::Packet(_) | LinkChoice::Xdp(_)) => Ok(MacSetting::Interface),
+        ("interface", LinkChoice::Tap(_)) => Err(Failure::refused(
+            format!("{origin} interface: means nothing with a TAP"),
+            "leave it out, or use --link packet:IFACE",
+        )),
+        (other, _) => Err(Failure::refused(
+            format!("{origin} {other}: unknown MAC address"),
+            "write own or interface",
+        )),
+    }
+}
+
+/// A TAP's frames are copied to whoever reads it.
+pub(super) fn parse_zero_copy(
+    text: Option<&str>,
+    origin: &Origin,
+    link: &LinkChoice,
+) -> Result<ZeroCopy, Failure> {
+    match (text, link) {
+        (None | Some("auto"), _) => Ok(ZeroCopy::Auto),
+        (Some("off"), _) => Ok(ZeroCopy::Off),
+        (Some("on"), LinkChoice::Packet(_) | LinkChoice::Xdp(_)) => Ok(ZeroCopy::On),
+        (Some("on"), LinkChoice::Tap(_)) => Err(Failure::refused(
+            format!("{origin} on: means nothing with a TAP"),
+            "leave it out, or use --link packet:IFACE",
+        )),
+        (Some(other), _) => Err(Failure::refused(
+            format!("{origin} {other}: unknown choice"),
+            "write auto, on or off",
+        )),
+    }
+}
+
+/// The algorithm's name, as Linux spells it.
+pub(super) fn parse_addresses(texts: &[String], origin: &Origin) -> Result<Vec<Cidr>, Failure> {
+    if texts.is_empty() || texts.len() > ADDRESSES_MAX {
+        return Err(Failure::refused(
+            format!("{origin}: {} addresses", texts.len()),
+            format!("give 1 to {ADDRESSES_MAX}"),
+        ));
+    }
+    let mut addresses: Vec<Cidr> = Vec::new();
+    for text in texts {
+        let cidr = Cidr::parse(text).map_err(|error| {
+            Failure::refused(format!("{origin} {text}: {error}"), error.remedy())
+        })?;
+        if addresses
+            .iter()
+            .any(|other| other.address() == cidr.address())
+        {
+            return Err(Failure::refused(
+                format!("{origin} {text}: the address is given twice"),
+                "leave one of them out",
+            ));
+        }
+        addresses.push(cidr);
+    }
+    Ok(addresses)
+}
