@@ -2,8 +2,8 @@
 //!
 //! Instructions are typed, jumps go to labels and only forward, so that a program always ends. It
 //! refuses, as a programming error, what the kernel's verifier would refuse with less to say: a label
-//! that is never bound or bound twice, a jump backwards, a program that is too long. Bound:
-//! [`INSTRUCTIONS_MAX`].
+//! that is never bound or bound twice, a jump backwards, an instruction that is never reached, a program that
+//! is too long. Bound: [`INSTRUCTIONS_MAX`].
 //!
 //! Reading first: RFC 9669, the instruction set.
 
@@ -197,7 +197,8 @@ impl Assembler {
     /// The program.
     ///
     /// # Panics
-    /// If a label was never bound or a jump goes backwards, or beyond [`INSTRUCTIONS_MAX`].
+    /// If a label was never bound, a jump goes backwards, an instruction is never reached, or there are
+    /// more than [`INSTRUCTIONS_MAX`].
     pub(super) fn finish(mut self) -> Vec<Instruction> {
         let length = self.instructions.len();
         assert!(length <= INSTRUCTIONS_MAX, "{length} instructions");
@@ -212,6 +213,7 @@ impl Assembler {
                 jump.offset = offset;
             }
         }
+        assert_eq!(unreached(&self.instructions), None, "reached by no jump");
         self.instructions
     }
 
@@ -223,6 +225,32 @@ impl Assembler {
             immediate,
         });
     }
+}
+
+/// The first instruction that is never reached. Jumps go forward only, so one pass tells.
+fn unreached(program: &[Instruction]) -> Option<usize> {
+    let mut is_reached = vec![false; program.len() + 1];
+    is_reached[0] = true;
+    for (at, instruction) in program.iter().enumerate() {
+        if !is_reached[at] {
+            return Some(at);
+        }
+        let class = instruction.code & 0x07;
+        let is_jump = matches!(class, CLASS_JMP | CLASS_JMP32);
+        let is_exit = is_jump && instruction.code & 0xf0 == EXIT;
+        let is_call = is_jump && instruction.code & 0xf0 == CALL;
+        let is_always = class == CLASS_JMP && instruction.code & 0xf0 == JUMP_ALWAYS;
+        if is_jump && !is_exit && !is_call {
+            let distance = usize::try_from(instruction.offset).unwrap_or_default();
+            if let Some(target) = is_reached.get_mut(at + 1 + distance) {
+                *target = true;
+            }
+        }
+        if !is_exit && !is_always {
+            is_reached[at + 1] = true;
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -282,8 +310,8 @@ mod tests {
         code.jump_if(Condition::AnyBit, Register::R4, 1, end);
         code.jump_if(Condition::Below, Register::R4, 20, end);
         code.jump_if_register(Condition::Above, Register::R4, Register::R3, end);
+        code.jump_if(Condition::Above, Register::R4, 7, end);
         code.jump(end);
-        code.exit();
         code.bind(end);
         code.exit();
         let expected = [
@@ -292,8 +320,8 @@ mod tests {
             raw(0x46, 0x04, 4, 1),
             raw(0xa6, 0x04, 3, 20),
             raw(0x2d, 0x34, 2, 0),
-            raw(0x05, 0x00, 1, 0),
-            raw(0x95, 0x00, 0, 0),
+            raw(0x26, 0x04, 1, 7),
+            raw(0x05, 0x00, 0, 0),
             raw(0x95, 0x00, 0, 0),
         ];
         assert_eq!(code.finish(), expected);
@@ -305,6 +333,19 @@ mod tests {
         let mut code = Assembler::default();
         let label = code.label();
         code.jump(label);
+        let _ = code.finish();
+    }
+
+    #[test]
+    #[should_panic(expected = "reached by no jump")]
+    fn an_instruction_behind_the_end_that_no_jump_goes_to_is_a_programming_error() {
+        let mut code = Assembler::default();
+        let label = code.label();
+        code.jump_if(Condition::Equal, Register::R1, 0, label);
+        code.jump(label);
+        code.move_immediate(Register::R0, 1);
+        code.bind(label);
+        code.exit();
         let _ = code.finish();
     }
 
@@ -331,7 +372,8 @@ mod tests {
     #[test]
     fn a_program_of_the_greatest_length_is_taken() {
         let mut code = Assembler::default();
-        (0..INSTRUCTIONS_MAX).for_each(|_| code.exit());
+        (1..INSTRUCTIONS_MAX).for_each(|_| code.move_immediate(Register::R0, 2));
+        code.exit();
         assert_eq!(code.finish().len(), INSTRUCTIONS_MAX);
     }
 

@@ -161,6 +161,8 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
+    /// The verifier refuses instructions that are never reached, so a version without addresses has no
+    /// part where the addresses are shared. (Where they are our own, a group's message may be about them.)
     fn classify(&mut self) {
         let code = &mut self.code;
         let (group, arp, v4, v6) = (code.label(), code.label(), code.label(), code.label());
@@ -175,8 +177,14 @@ impl Program<'_> {
         if is_own {
             self.jump_if_half(ETHERTYPE_ARP, arp);
         }
-        self.jump_if_half(ETHERTYPE_IPV4, v4);
-        self.jump_if_half(ETHERTYPE_IPV6, v6);
+        let has_v4 = self.rules.addresses.iter().any(IpAddr::is_ipv4);
+        let has_v6 = self.rules.addresses.iter().any(IpAddr::is_ipv6);
+        if is_own || has_v4 {
+            self.jump_if_half(ETHERTYPE_IPV4, v4);
+        }
+        if is_own || has_v6 {
+            self.jump_if_half(ETHERTYPE_IPV6, v6);
+        }
         self.code.jump(self.pass);
         if is_own {
             let neighbor = self.code.label();
@@ -190,22 +198,15 @@ impl Program<'_> {
             self.own_v6();
             self.code.bind(neighbor);
             self.neighbor();
-        } else {
-            // The kernel refuses a program with instructions that nothing leads to.
-            let has = |test: fn(&IpAddr) -> bool| self.rules.addresses.iter().any(test);
-            let (has_v4, has_v6) = (has(IpAddr::is_ipv4), has(IpAddr::is_ipv6));
+            return;
+        }
+        if has_v4 {
             self.code.bind(v4);
-            if has_v4 {
-                self.shared_v4();
-            } else {
-                self.code.jump(self.pass);
-            }
+            self.shared_v4();
+        }
+        if has_v6 {
             self.code.bind(v6);
-            if has_v6 {
-                self.shared_v6();
-            } else {
-                self.code.jump(self.pass);
-            }
+            self.shared_v6();
         }
     }
 
