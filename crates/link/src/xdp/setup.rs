@@ -32,8 +32,8 @@ use crate::sys;
 
 const CAPABILITY: &str = "cap_net_raw,cap_net_admin,cap_bpf";
 
-/// How often a queue is tried that another socket has, and how long apart, together half a second: it takes the
-/// kernel some milliseconds to free a queue. `[guess]`
+/// How often a queue is tried that another socket has, and how long apart, together half a second: a work
+/// queue of the kernel's frees it. `[guess]`
 const BIND_TRIES: u32 = 50;
 /// See [`BIND_TRIES`].
 const BIND_TRY_INTERVAL: Duration = Duration::from_millis(10);
