@@ -75,6 +75,15 @@ counters! {
     tcp_ecn_reduction_count,
     /// TCP handshakes refused because the table of connections was full and no connection was idle.
     tcp_overflow_count,
+    /// Segments, and ICMP errors about segments, of no connection here that were passed on to the next
+    /// worker.
+    tcp_stray_passed_count,
+    /// Segments and ICMP errors from other workers that belonged to a connection here.
+    tcp_stray_taken_count,
+    /// Segments and ICMP errors that were not passed on because too many were waiting for that.
+    tcp_stray_dropped_count,
+    /// Segments and ICMP errors from other workers that belonged to no connection of any worker.
+    tcp_stray_unclaimed_count,
     /// TCP handshakes refused because their source had `connections_per_source_max` connections.
     tcp_source_refused_count,
     /// Idle connections closed to make room for a new one.

@@ -9,8 +9,9 @@
 //! also 32 KiB of opened bytes; buffers grow by doubling), eight replies' heads
 //! ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and a log of [`tcp::flight::ENTRIES_MAX`]
 //! transmissions. These four grow when a connection first needs them. Besides, a look-up allocates
-//! its path, a device seen for the first time ([`DEVICES_MAX`]) a queue of connections, and the
-//! queues that the caller polls each round grow to the most entries they ever had.
+//! its path, a stray ([`STRAYS_MAX`]) its text, a device seen for the first time ([`DEVICES_MAX`]) a
+//! queue of connections, and the queues that the caller polls each round grow to the most entries
+//! they ever had.
 //!
 //! Reading first: [`Conductor`], then `fetch` (from credit to a read), `stream_map` (in place of a
 //! socket buffer).
@@ -43,7 +44,7 @@ use memory::FreeSlot;
 use wire::MacAddress;
 
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
-pub use conductor::Conductor;
+pub use conductor::{Conductor, STRAYS_MAX, Stray};
 pub use connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
 pub use counters::Counters;
 pub use device_reads::{DEVICES_MAX, DeviceIndex};

@@ -44,11 +44,7 @@ impl Conductor {
         arena: &mut Arena,
         received: &Received<'_>,
     ) {
-        let Received { path, segment, .. } = received;
-        let tuple = FourTuple {
-            local: SocketAddr::new(path.destination, segment.destination_port),
-            peer: SocketAddr::new(path.source, segment.source_port),
-        };
+        let tuple = received.tuple();
         if may_wait(received) {
             let (table, clients) = (&self.table, &self.clients);
             if let Some(next) = self.acknowledgments.push(tuple, received, table, clients) {
@@ -69,7 +65,7 @@ impl Conductor {
     }
 
     /// A segment's turn.
-    fn apply(
+    pub(super) fn apply(
         &mut self,
         now: Instant,
         arena: &mut Arena,
@@ -93,7 +89,7 @@ impl Conductor {
             }
             None => match self.accept_cookie(now, tuple, received) {
                 Some(entry) => self.establish(now, arena, &entry, received),
-                None => self.refuse(now, received),
+                None => self.handle_unmatched_segment(now, received),
             },
         }
     }
@@ -220,7 +216,7 @@ impl Conductor {
 
     /// Answers a segment of no connection by a reset, unless the segment is itself a reset, or the limit
     /// of resets is reached.
-    fn refuse(&mut self, now: Instant, received: &Received<'_>) {
+    pub(super) fn refuse(&mut self, now: Instant, received: &Received<'_>) {
         let Some(reset) = reset_for(&received.segment, received.payload.len()) else {
             return;
         };
@@ -261,7 +257,9 @@ impl Conductor {
                 // one by this entry.
                 let tuple = entry.half_open.tuple();
                 let Some(entry) = self.accept_cookie(now, &tuple, received) else {
-                    self.refuse(now, received);
+                    // With other workers, one of them may have the client's connection, and a late
+                    // duplicate of its SYN made this entry.
+                    self.handle_unmatched_segment(now, received);
                     return;
                 };
                 self.remove_half_open(index);

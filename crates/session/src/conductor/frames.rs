@@ -1,15 +1,16 @@
 //! Received frames: finds out whom they concern, and answers ARP, neighbour discovery and ICMP.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use clock::Instant;
 use memory::Arena;
-use tcp::{FourTuple, TableIndex};
+use tcp::TableIndex;
 use wire::{
     ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, OriginalTcp, Path, Route,
     TcpChecksum, TcpRepr,
 };
 
+use super::strays::quoted_tuple;
 use super::{Conductor, Received};
 use crate::address::{self, AddressConflict};
 
@@ -216,12 +217,10 @@ impl Conductor {
         mtu_bytes: u32,
         original: &OriginalTcp,
     ) {
-        let tuple = FourTuple {
-            local: SocketAddr::new(original.source, original.source_port),
-            peer: SocketAddr::new(original.destination, original.destination_port),
-        };
-        let Some(TableIndex::Connection(index)) = self.table.find(&tuple) else {
-            return;
+        let index = match self.table.find(&quoted_tuple(original)) {
+            Some(TableIndex::Connection(index)) => index,
+            Some(TableIndex::HalfOpen(_) | TableIndex::TimeWait(_)) => return,
+            None => return self.handle_unmatched_report(mtu_bytes, original),
         };
         let Some(client) = self.clients.entry_mut(index) else {
             return;

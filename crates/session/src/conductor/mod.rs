@@ -1,6 +1,8 @@
 //! One worker's whole protocol state, and the verbs that move it.
 //!
-//! After each batch of frames the caller calls [`Conductor::end_batch`]. After each round of input it
+//! After each batch of frames the caller calls [`Conductor::end_batch`]; with other workers
+//! ([`Conductor::set_other_workers`]), it also brings the strays of [`Conductor::poll_stray`] to the
+//! next one. After each round of input it
 //! polls, in this order: [`Conductor::poll_tls`], [`Conductor::poll_hello`],
 //! [`Conductor::poll_lookup`], [`Conductor::poll_read`], [`Conductor::transmit`],
 //! [`Conductor::poll_released`], and waits no longer than [`Conductor::poll_timeout`]. `now` never
@@ -14,6 +16,7 @@ mod frames;
 mod logging;
 mod observing;
 mod requests;
+mod strays;
 mod tls;
 mod transmit;
 
@@ -44,6 +47,8 @@ use crate::sources::Sources;
 use crate::warning::PendingWarnings;
 use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TcpConfig, TlsToken, Warning};
 use ahead::Acknowledgments;
+use strays::Strays;
+pub use strays::{STRAYS_MAX, Stray};
 
 #[cfg(doc)]
 use crate::{ReadPlan, tls::Stage};
@@ -124,6 +129,8 @@ pub struct Conductor {
     writers: RunQueue,
     outbox: Outbox,
     defense: Defense,
+    /// Segments for other workers.
+    strays: Strays,
     lookups: VecDeque<LookupPlan>,
     released: Vec<ObjectHandle>,
     /// Clients to be reset as soon as the outbox has room for their resets.
@@ -192,6 +199,7 @@ impl Conductor {
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),
             defense: Defense::new(config.addresses.len()),
+            strays: Strays::default(),
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
             pending_resets: Vec::new(),

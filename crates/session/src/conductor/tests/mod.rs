@@ -18,6 +18,7 @@ mod pieces;
 mod reads;
 mod replies;
 mod request_log;
+mod strays;
 mod syn_floods;
 mod tls;
 

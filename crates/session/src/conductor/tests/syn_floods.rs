@@ -24,7 +24,7 @@ fn flood(bench: &mut Bench, from: u16, count: u32) -> u16 {
 }
 
 /// A conductor whose table of half-open connections is full.
-fn flooded() -> Bench {
+pub(super) fn flooded() -> Bench {
     let mut bench = Bench::with(
         Config {
             addresses: vec![IpAddr::V4(OUR_ADDRESS), address_v6(2).into()],
