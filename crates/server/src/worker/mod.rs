@@ -38,7 +38,7 @@ use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
 use session::{
     AddressConflict, Conductor, ConnectionTrace, ObjectHandle, ReadError, ReadPlan, RequestLog,
-    TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
+    Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
 };
 use store::Store;
 
@@ -253,6 +253,17 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let (mtu, segmentation) = (after.mtu_bytes, after.segmentation_bytes_max);
         self.conductor.set_link_limits(now, mtu, segmentation);
         true
+    }
+
+    /// What this worker has no connection for, to be brought to the next worker; see
+    /// [`Conductor::set_other_workers`]. To be polled after each round.
+    pub fn poll_stray(&mut self) -> Option<Stray> {
+        self.conductor.poll_stray()
+    }
+
+    /// A stray of another worker arrived. To be called before a round, which goes on with it.
+    pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
+        self.conductor.handle_stray(now, &mut self.arena, stray);
     }
 
     /// Open connections, half-open ones included.
