@@ -5,6 +5,8 @@
 //! Bounded by the scenario.
 
 use core::net::IpAddr;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use clock::{Duration, Instant};
 use diskmap::Disk;
@@ -15,7 +17,7 @@ use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
 use server::tls::Handshaker;
 use server::worker::Worker;
-use session::Conductor;
+use session::{Conductor, Stray};
 use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
@@ -25,10 +27,11 @@ use crate::client::plan::ObjectPlan;
 use crate::client::{PORT_FIRST, Violation};
 use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
+use crate::occupancy::Occupancy;
 use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
 use crate::segment::End;
 use crate::world::trace::Trace;
-use crate::world::{Canary, Network, Reading, Resources, Server};
+use crate::world::{Canary, Reading, Resources, Server};
 
 /// The server's MAC address.
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
@@ -41,10 +44,11 @@ pub(crate) const REPEATED_BYTES: &str = "sim_repeated_bytes";
 /// Most look-ups of the catalogue in progress; fewer if the scenario has fewer objects.
 const LOOKUPS_MAX: usize = 64;
 
-/// The server, and the faults of its scenario.
+/// The server or one worker of it, and the faults of its scenario.
 pub(crate) struct Atlas {
     worker: Worker<CheckedLink, SimDisk>,
     connections_max: usize,
+    occupancy: Rc<RefCell<Occupancy>>,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
     revalidate_after: Duration,
@@ -53,11 +57,23 @@ pub(crate) struct Atlas {
     failure: Option<String>,
 }
 
-/// Makes the server of a scenario and the clients' end of its network.
+/// Makes a server of one worker and the clients' end of its network.
 pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
-    let (link, port) = link::sim::pair(link_config(scenario), scenario.fault_seed);
-    let mut link = CheckedLink::new(link);
-    let disk = make_disk(scenario);
+    assemble_worker(scenario, 0, &Rc::default())
+}
+
+/// Makes one worker of a scenario and the clients' end of its queue. `occupancy` is of all workers.
+pub(crate) fn assemble_worker(
+    scenario: &Scenario,
+    number: u8,
+    occupancy: &Rc<RefCell<Occupancy>>,
+) -> (Atlas, SimPort) {
+    // Each queue and disk has random numbers of its own.
+    let fault_seed = scenario.fault_seed ^ u64::from(number) << 32;
+    let connections_max = scenario.connections_max_each();
+    let (link, port) = link::sim::pair(link_config(scenario), fault_seed);
+    let mut link = CheckedLink::new(link, usize::from(number), occupancy);
+    let disk = make_disk(scenario, fault_seed);
     let store = make_store(scenario);
     let arena = Arena::new(ArenaConfig {
         slot_count: scenario.slots,
@@ -70,14 +86,13 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
         link.borrow_slots(arena.slot_memory())
             .expect("invariant: the simulated link was told to");
     }
-    let conductor = Conductor::new(conductor_config(scenario, &link));
-    let tls = Handshaker::new(
-        credentials::server_config(scenario.chain),
-        scenario.connections_max,
-    );
+    let mut conductor = Conductor::new(conductor_config(scenario, &link));
+    conductor.set_other_workers(scenario.workers.count - 1);
+    let tls = Handshaker::new(credentials::server_config(scenario.chain), connections_max);
     let atlas = Atlas {
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
-        connections_max: scenario.connections_max,
+        connections_max,
+        occupancy: Rc::clone(occupancy),
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
         revalidate_after: scenario.revalidate_after,
@@ -93,6 +108,22 @@ impl Atlas {
         if let Some(trace) = trace {
             self.worker.set_connection_trace(Box::new(trace));
         }
+    }
+
+    /// Whether it has something to do at `now`.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let moments = [self.poll_timeout(), self.worker.link().next_event()];
+        moments.into_iter().flatten().any(|at| at <= now)
+    }
+
+    /// Before a round: what another worker had no connection for.
+    pub(crate) fn handle_stray(&mut self, now: Instant, stray: Stray) {
+        self.worker.handle_stray(now, stray);
+    }
+
+    /// After a round: what it has no connection for.
+    pub(crate) fn poll_stray(&mut self) -> Option<Stray> {
+        self.worker.poll_stray()
     }
 }
 
@@ -130,11 +161,11 @@ fn path_config(path: &Path) -> PathConfig {
     }
 }
 
-fn make_disk(scenario: &Scenario) -> SimDisk {
+fn make_disk(scenario: &Scenario, seed: u64) -> SimDisk {
     let trouble = &scenario.disk;
     let chance = |permille: u16| u32::from(permille) * (diskmap::sim::CHANCE_SCALE / 1000);
     let mut disk = SimDisk::new(DiskConfig {
-        seed: scenario.fault_seed,
+        seed,
         queue_depth: trouble.depth,
         files_max: trouble.files,
         block_bytes: trouble.block_bytes,
@@ -227,7 +258,7 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         // Either, so that runs cover both. No byte depends on it.
         aead_library: AeadLibrary::ALL[usize::from(!scenario.fault_seed.is_multiple_of(2))],
         is_sealing_emulated: false,
-        connections_max: scenario.connections_max,
+        connections_max: scenario.connections_max_each(),
         seed: server_seed(scenario),
         replies: http::ReplyConfig {
             cors: scenario.cors,
@@ -309,8 +340,8 @@ impl Server for Atlas {
             Event::GoOn => self.worker.link_mut().link_mut().set_stopped(now, false),
             Event::ShutDown => self.worker.shut_down(now),
             Event::Abort => self.worker.abort_all(),
-            // The disk got it when it was made; nothing else may notice.
-            Event::Alter { .. } => {}
+            // The disk got it when it was made; nothing else may notice. The other is the switch's.
+            Event::Alter { .. } | Event::Resteer { .. } => {}
             Event::Change { object } => {
                 let object = &self.objects[object];
                 let entry = entry(object, 1, self.answers_later);
@@ -359,12 +390,12 @@ impl Server for Atlas {
         self.failure.as_deref()
     }
 
-    fn violations(&self) -> &[Violation] {
-        self.worker.link().retransmissions().complaints()
+    fn violations(&self) -> Vec<Violation> {
+        self.worker.link().retransmissions().complaints().to_vec()
     }
 
     fn may_have_been_full(&self, server: End, client: End) -> bool {
-        let occupancy = self.worker.link().occupancy();
+        let occupancy = self.occupancy.borrow();
         occupancy.was_full_for(server, client, self.connections_max)
     }
 
@@ -395,49 +426,36 @@ impl Server for Atlas {
     }
 }
 
-impl Network for SimPort {
-    fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
-        Self::receive(self, now)
-    }
-
-    fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
-        self.send(now, frame);
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.next_event()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let (out, back) = (self.counters_to_port(), self.counters_to_link());
-        vec![
-            (
-                "network_carried_frames",
-                out.carried_frames + back.carried_frames,
-            ),
-            ("network_lost_frames", out.lost_frames + back.lost_frames),
-            (
-                "network_queue_dropped_frames",
-                out.queue_dropped_frames + back.queue_dropped_frames,
-            ),
-            (
-                "network_duplicated_frames",
-                out.duplicated_frames + back.duplicated_frames,
-            ),
-            (
-                "network_corrupted_frames",
-                out.corrupted_frames + back.corrupted_frames,
-            ),
-            (
-                "network_reordered_frames",
-                out.reordered_frames + back.reordered_frames,
-            ),
-            (
-                "network_arrived_down_frames",
-                out.arrived_down_frames + back.arrived_down_frames,
-            ),
-        ]
-    }
+/// What happened on the ways to and from a link.
+pub(crate) fn port_counters(port: &SimPort) -> Vec<(&'static str, u64)> {
+    let (out, back) = (port.counters_to_port(), port.counters_to_link());
+    vec![
+        (
+            "network_carried_frames",
+            out.carried_frames + back.carried_frames,
+        ),
+        ("network_lost_frames", out.lost_frames + back.lost_frames),
+        (
+            "network_queue_dropped_frames",
+            out.queue_dropped_frames + back.queue_dropped_frames,
+        ),
+        (
+            "network_duplicated_frames",
+            out.duplicated_frames + back.duplicated_frames,
+        ),
+        (
+            "network_corrupted_frames",
+            out.corrupted_frames + back.corrupted_frames,
+        ),
+        (
+            "network_reordered_frames",
+            out.reordered_frames + back.reordered_frames,
+        ),
+        (
+            "network_arrived_down_frames",
+            out.arrived_down_frames + back.arrived_down_frames,
+        ),
+    ]
 }
 
 #[cfg(test)]

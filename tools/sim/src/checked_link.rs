@@ -4,7 +4,9 @@
 //! A frame that the link took or lost counts as sent; one that it had no room for does not. It
 //! refuses to change a frame, except for the canary that alters retransmissions.
 
+use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use clock::Instant;
 use link::sim::SimLink;
@@ -23,17 +25,21 @@ use crate::world::swap_payload_words;
 pub(crate) struct CheckedLink {
     link: SimLink,
     retransmissions: Retransmissions,
-    occupancy: Occupancy,
+    /// Of all workers.
+    occupancy: Rc<RefCell<Occupancy>>,
+    /// The worker whose link it is.
+    worker: usize,
     alters_retransmissions: bool,
 }
 
 impl CheckedLink {
     /// Checks everything sent from now on.
-    pub(crate) fn new(link: SimLink) -> Self {
+    pub(crate) fn new(link: SimLink, worker: usize, occupancy: &Rc<RefCell<Occupancy>>) -> Self {
         Self {
             link,
             retransmissions: Retransmissions::default(),
-            occupancy: Occupancy::default(),
+            occupancy: Rc::clone(occupancy),
+            worker,
             alters_retransmissions: false,
         }
     }
@@ -48,9 +54,9 @@ impl CheckedLink {
         &self.retransmissions
     }
 
-    /// Which connections there were.
-    pub(crate) const fn occupancy(&self) -> &Occupancy {
-        &self.occupancy
+    /// When something happens at the link: a frame arrives at either end, or there is room.
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        self.link.next_event()
     }
 
     /// Alters retransmissions from now on: a canary.
@@ -70,9 +76,9 @@ impl Link for CheckedLink {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
-        let occupancy = &mut self.occupancy;
+        let occupancy = &self.occupancy;
         self.link.receive(now, frames_max, &mut |received| {
-            occupancy.on_received(now, received.frame);
+            occupancy.borrow_mut().on_received(now, received.frame);
             sink(received);
         })
     }
@@ -108,7 +114,8 @@ impl Link for CheckedLink {
         };
         if result != Err(TransmitError::Full) {
             self.retransmissions.handle_frame(&whole);
-            self.occupancy.on_sent(now, &whole);
+            let mut occupancy = self.occupancy.borrow_mut();
+            occupancy.on_sent(now, self.worker, &whole);
         }
         result
     }

@@ -406,7 +406,7 @@ fn summarise(out: &mut impl Write, totals: &Totals, seconds: f64) -> io::Result<
 }
 
 /// The counters of a summary: faults injected, and how the server handled them.
-const SUMMARY_COUNTERS: [&str; 37] = [
+const SUMMARY_COUNTERS: [&str; 40] = [
     "network_carried_frames",
     "network_lost_frames",
     "network_queue_dropped_frames",
@@ -444,6 +444,9 @@ const SUMMARY_COUNTERS: [&str; 37] = [
     "tcp_next_hop_change_count",
     "tcp_evicted_count",
     "tcp_cookie_accepted_count",
+    "tcp_stray_taken_count",
+    "tcp_stray_dropped_count",
+    "tcp_stray_unclaimed_count",
 ];
 
 fn once_failed(options: &Options) -> Result<Vec<(u64, &'static Theme)>, String> {

@@ -36,7 +36,8 @@
 //! that reach their limit; clients that reset, vanish, stop reading, send a byte at a time or
 //! garbage, update their keys, flip one bit, or send plaintext to the TLS port; floods of
 //! unfinished handshakes; an off-path attacker; peers that hold connections open for ever or cause
-//! many reads; a router that fails over. `Scenario::permits` lists which failures each may cause.
+//! many reads; a router that fails over; several workers, whose clients change from one to the other.
+//! `Scenario::permits` lists which failures each may cause.
 //!
 //! The scenario `paths` is apart from the others: it has a path model and receivers of its own, and
 //! checks how well TCP sends. See `paths`. What TCP achieves by RTT, loss and buffer is committed in
@@ -67,6 +68,7 @@ mod retransmissions;
 mod rng;
 mod scenario;
 mod segment;
+mod workers;
 mod world;
 
 #[cfg(test)]
@@ -104,8 +106,8 @@ fn run(
         Some(Canary::Tcp(fault)) => scenario.tcp.canary = tcp::Canary::of(fault),
         _ => {}
     }
-    let (mut server, port) = atlas::assemble(&scenario);
-    server.set_trace(frame_log.trace());
+    let (mut server, network) = workers::assemble(&scenario);
+    server.set_trace(frame_log.trace().as_ref());
     let clients = make_clients(&scenario, canary);
     let blind_attacker = BlindAttacker::new(scenario.fault_seed, scenario.attack_permille);
     let environment = Environment {
@@ -124,7 +126,7 @@ fn run(
             .map(AbusivePeer::new)
             .collect(),
     };
-    let mut world = World::new(server, port, clients, environment, frame_log);
+    let mut world = World::new(server, network, clients, environment, frame_log);
     if let Some(canary) = canary {
         world.plant(canary);
     }

@@ -450,8 +450,8 @@ impl Server for ModelServer {
         None
     }
 
-    fn violations(&self) -> &[Violation] {
-        self.retransmissions.complaints()
+    fn violations(&self) -> Vec<Violation> {
+        self.retransmissions.complaints().to_vec()
     }
 
     /// It has a socket for each client.

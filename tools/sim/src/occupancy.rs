@@ -6,6 +6,9 @@
 //! count is never less than what the server has. It is more for a while where the server alone knows of
 //! the end: a timeout without a FIN, or an eviction until its client answers the FIN.
 //!
+//! With several workers each has a table, and a connection is in that of the worker that sent its SYN-ACK.
+//! A stray may be handled long after it reached the link: until then it ends nothing.
+//!
 //! It refuses to ask the server. Bounded by the segments of a run: a few words for each four-tuple.
 
 use std::collections::BTreeMap;
@@ -30,21 +33,33 @@ pub(crate) struct Occupancy {
 /// What is known of a four-tuple.
 #[derive(Debug, Default)]
 struct Record {
-    /// Sequence numbers of the SYN-ACKs that were sent.
-    offers: Vec<u32>,
+    /// Sequence numbers of the SYN-ACKs that were sent, and the workers that sent them.
+    offers: Vec<(u32, usize)>,
     /// When the first segment arrived that the server has not answered.
     unanswered_since: Option<Instant>,
     /// The connections that had it, the latest last.
     stays: Vec<Stay>,
-    /// Resets that answered a SYN or the end of a handshake: when that arrived, and when it was reset.
-    refusals: Vec<(Instant, Instant)>,
-    /// When the server sent a FIN to a connection that it may close to make room.
-    idle_closes: Vec<Instant>,
+    /// Resets that answered a SYN or the end of a handshake.
+    refusals: Vec<Refusal>,
+    /// When the server sent a FIN to a connection that it may close to make room, and which worker did.
+    idle_closes: Vec<(Instant, usize)>,
+}
+
+/// A reset that answered a SYN or the end of a handshake.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    /// When what it answers arrived.
+    asked_at: Instant,
+    at: Instant,
+    /// Who sent it.
+    worker: usize,
 }
 
 /// A connection's time in the table.
 #[derive(Debug)]
 struct Stay {
+    /// Whose table it is.
+    worker: usize,
     from: Instant,
     /// `None`: it may be there still.
     until: Option<Instant>,
@@ -81,32 +96,44 @@ impl Occupancy {
         record.on_received(now, &segment);
     }
 
-    /// The server sent a frame.
-    pub(crate) fn on_sent(&mut self, now: Instant, frame: &[u8]) {
+    /// The worker that has the connection of a stray may handle it only now.
+    pub(crate) fn on_stray(&mut self, now: Instant, (server, client): (End, End)) {
+        let record = self.records.get_mut(&(server, client));
+        for stay in record.into_iter().flat_map(|record| &mut record.stays) {
+            stay.until = stay.until.map(|until| until.max(now));
+        }
+    }
+
+    /// A worker of the server sent a frame.
+    pub(crate) fn on_sent(&mut self, now: Instant, worker: usize, frame: &[u8]) {
         let Some(segment) = Segment::parse(frame) else {
             return;
         };
         let ends = (segment.source, segment.destination);
         let record = self.records.entry(ends).or_default();
-        record.on_sent(now, &segment);
+        record.on_sent(now, worker, &segment);
         record.unanswered_since = None;
     }
 
     /// Whether the server may have refused a connection of this four-tuple, or closed it while it
-    /// waited for a request, because `connections_max` others had the table.
+    /// waited for a request, because `connections_max` others had the worker's table.
     pub(crate) fn was_full_for(&self, server: End, client: End, connections_max: usize) -> bool {
         let Some(record) = self.records.get(&(server, client)) else {
             return false;
         };
-        let refused = |(from, to): &(Instant, Instant)| self.most(*from, *to) >= connections_max;
+        let refused = |it: &Refusal| self.most(it.worker, it.asked_at, it.at) >= connections_max;
         // The newcomer, which is in the table now, is one more.
-        let evicted = |at: &Instant| self.most(*at, *at) > connections_max;
+        let evicted =
+            |(at, worker): &(Instant, usize)| self.most(*worker, *at, *at) > connections_max;
         record.refusals.iter().any(refused) || record.idle_closes.iter().any(evicted)
     }
 
-    /// Most connections at a moment of this time, ends included.
-    fn most(&self, from: Instant, to: Instant) -> usize {
-        let stays = || self.records.values().flat_map(|record| &record.stays);
+    /// Most connections of a worker at a moment of this time, ends included.
+    fn most(&self, worker: usize, from: Instant, to: Instant) -> usize {
+        let stays = || {
+            let stays = self.records.values().flat_map(|record| &record.stays);
+            stays.filter(|stay| stay.worker == worker)
+        };
         let at = |moment: Instant| stays().filter(|stay| stay.covers(moment)).count();
         let begun = stays().map(|stay| stay.from);
         let begun = begun.filter(|begun| (from..=to).contains(begun));
@@ -121,30 +148,45 @@ impl Record {
             stay.on_received(now, segment);
             return;
         }
-        let completes = |iss: &u32| segment.acknowledgment == Some(iss.wrapping_add(1));
-        if !segment.is_syn && !segment.is_reset && self.offers.iter().any(completes) {
-            self.stays.push(Stay::new(now, segment));
+        let completes =
+            |(iss, _): &&(u32, usize)| segment.acknowledgment == Some(iss.wrapping_add(1));
+        if !segment.is_syn
+            && !segment.is_reset
+            && let Some(&(_, worker)) = self.offers.iter().find(completes)
+        {
+            self.stays.push(Stay::new(now, worker, segment));
         }
     }
 
-    fn on_sent(&mut self, now: Instant, segment: &Segment<'_>) {
+    fn on_sent(&mut self, now: Instant, worker: usize, segment: &Segment<'_>) {
         if segment.is_syn {
-            if !self.offers.contains(&segment.sequence) {
-                self.offers.push(segment.sequence);
+            let offer = (segment.sequence, worker);
+            if !self.offers.contains(&offer) {
+                self.offers.push(offer);
             }
             return;
         }
         let asked_at = self.unanswered_since.unwrap_or(now);
+        let refusal = |asked_at| Refusal {
+            asked_at,
+            at: now,
+            worker,
+        };
         let Some(stay) = self.stays.last_mut() else {
             if segment.is_reset {
-                self.refusals.push((asked_at, now));
+                self.refusals.push(refusal(asked_at));
             }
             return;
         };
+        if segment.is_reset && segment.acknowledgment.is_some() && worker != stay.worker {
+            // It answers a SYN that reached another worker than has the connection.
+            self.refusals.push(refusal(asked_at));
+            return;
+        }
         // A reset without ACK answers a segment of no connection (RFC 9293 s3.10.7.1).
         let is_unknown = segment.is_reset && segment.acknowledgment.is_none();
         if is_unknown && !stay.is_confirmed && stay.until.is_none() {
-            let answers = |iss: &u32| segment.sequence == iss.wrapping_add(1);
+            let answers = |(iss, _): &(u32, usize)| segment.sequence == iss.wrapping_add(1);
             if !self.offers.iter().any(answers) {
                 // It answers a segment that acknowledged something else, before the handshake ended
                 // (RFC 9293 s3.10.7.4, SYN-RECEIVED).
@@ -152,19 +194,20 @@ impl Record {
             }
             // It never was in the table.
             let from = stay.from.min(asked_at);
-            self.refusals.push((from, now));
+            self.refusals.push(refusal(from));
             self.stays.pop();
         } else if segment.is_reset {
             stay.until.get_or_insert(now);
         } else if stay.on_sent(now, segment) {
-            self.idle_closes.push(now);
+            self.idle_closes.push((now, worker));
         }
     }
 }
 
 impl Stay {
-    fn new(now: Instant, segment: &Segment<'_>) -> Self {
+    fn new(now: Instant, worker: usize, segment: &Segment<'_>) -> Self {
         let mut stay = Self {
+            worker,
             from: now,
             until: None,
             is_confirmed: false,
@@ -312,6 +355,8 @@ mod tests {
     struct Bench {
         occupancy: Occupancy,
         millis: u64,
+        /// Who sends what the server sends.
+        worker: usize,
     }
 
     impl Bench {
@@ -334,7 +379,7 @@ mod tests {
         fn says(&mut self, number: u8, flags: TcpFlags, offset: u32, ack: u32, payload: &[u8]) {
             let numbers = (ISS.wrapping_add(offset), CLIENT_ISS.wrapping_add(ack));
             let frame = frame(server(), client(number), flags, numbers, payload);
-            self.occupancy.on_sent(self.now(), &frame);
+            self.occupancy.on_sent(self.now(), self.worker, &frame);
         }
 
         fn complete_handshake(&mut self, number: u8) {
@@ -355,6 +400,13 @@ mod tests {
         fn refuse_at_handshake(&mut self, number: u8) {
             self.complete_handshake(number);
             self.says(number, TcpFlags::RST, 1, 0, b"");
+        }
+
+        /// A SYN that is refused at once.
+        fn refuse_at(&mut self, now: Instant, number: u8) {
+            assert_eq!(self.now(), now);
+            self.hears(number, TcpFlags::SYN, 0, 0, b"");
+            self.says(number, TcpFlags::RST.union(ACK), 0, 1, b"");
         }
 
         /// The largest table that may have been full for the client.
@@ -379,6 +431,40 @@ mod tests {
         assert_eq!(bench.full(4), 3);
         assert_eq!(bench.full(0), 0, "it was served");
         assert_eq!(bench.full(9), 0, "it never came");
+    }
+
+    #[test]
+    fn each_worker_has_a_table_and_what_it_refuses_is_judged_by_its_own() {
+        let mut bench = Bench::default();
+        for number in 0..3 {
+            bench.serve(number);
+        }
+        bench.worker = 1;
+        bench.serve(3);
+        bench.refuse_at_handshake(4);
+        assert_eq!(bench.full(4), 1);
+        // A SYN with the four-tuple of a connection, at another worker than has that.
+        bench.hears(0, TcpFlags::SYN, 90, 1, b"");
+        bench.says(0, TcpFlags::RST.union(ACK), 0, 91, b"");
+        assert_eq!(bench.full(0), 1);
+        bench.worker = 0;
+        bench.refuse_at_handshake(5);
+        assert_eq!(bench.full(5), 3, "that one is in the table still");
+    }
+
+    #[test]
+    fn a_stray_ends_nothing_before_it_is_handled() {
+        let mut bench = Bench::default();
+        bench.serve(0);
+        bench.hears(0, TcpFlags::RST, 5, 5, b"");
+        bench.pass(Duration::from_millis(5));
+        let now = bench.now();
+        bench.occupancy.on_stray(now, (server(), client(0)));
+        bench.refuse_at(now, 1);
+        assert_eq!(bench.full(1), 1);
+        bench.pass(Duration::from_millis(5));
+        bench.refuse_at_handshake(2);
+        assert_eq!(bench.full(2), 0);
     }
 
     #[test]

@@ -209,6 +209,23 @@ fn streams_follow_a_router_that_hands_over() {
 }
 
 #[test]
+fn connections_go_on_as_strays_when_their_segments_change_worker() {
+    let counters = ["tcp_stray_taken_count", "tcp_stray_unclaimed_count"];
+    let [taken, unclaimed] = sums("workers", 0..2 * PRODUCT_SEEDS, counters);
+    assert!(taken > 1000, "{taken} strays were handled");
+    assert!(unclaimed > 50, "{unclaimed} segments were of no worker's");
+    // Some wait for a reason of their worker's.
+    let theme = Theme::named("workers").expect("a theme");
+    let unnoticed = |seed| {
+        let (outcome, _) = crate::run(seed, theme, None, FrameLog::default());
+        let mut counters = outcome.counters.iter();
+        let found = counters.find(|(name, _)| *name == "sim_unnoticed_strays");
+        found.is_some_and(|(_, count)| *count > 0)
+    };
+    assert!((0..PRODUCT_SEEDS).any(unnoticed), "no wake-up was lost");
+}
+
+#[test]
 fn a_run_of_the_product_repeats() {
     let run = |seed, theme| {
         let (outcome, frame_log) = crate::run(seed, theme, None, FrameLog::new(true, true));
@@ -234,7 +251,7 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 10] = [
+const COMPLAINTS: [(Canary, &str, &str); 11] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
@@ -245,6 +262,7 @@ const COMPLAINTS: [(Canary, &str, &str); 10] = [
     (Canary::SendTimeout, "abusive", "is still open"),
     (Canary::Loan, "lending", "wrong byte"),
     (Canary::Table, "famine", "the table was not full"),
+    (Canary::Strays, "workers", "silence"),
 ];
 
 fn clean() -> Path {
@@ -331,13 +349,14 @@ fn a_run_repeats() {
 
 #[test]
 fn every_canary_is_found() {
-    // The model has no disk, no slots and no table, and abusive peers do not come to it.
+    // The model has no disk, no slots, no table and one worker, and abusive peers do not come to it.
     let lacks = [
         Canary::Unnoticed,
         Canary::Reads,
         Canary::SendTimeout,
         Canary::Loan,
         Canary::Table,
+        Canary::Strays,
     ];
     let known = COMPLAINTS.into_iter();
     let known = known.filter(|(canary, ..)| !lacks.contains(canary));

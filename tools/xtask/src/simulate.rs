@@ -14,6 +14,10 @@ const QUICK_SEEDS: u64 = 500;
 const PATHS_SEEDS: u64 = 2000;
 const QUICK_PATHS_SEEDS: u64 = 200;
 
+/// The same of the scenario `workers`.
+const WORKERS_SEEDS: u64 = 2000;
+const QUICK_WORKERS_SEEDS: u64 = 300;
+
 /// Runs the simulator with these arguments.
 pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
     Ok(sim::run_command(arguments.iter().cloned())?)
@@ -21,12 +25,12 @@ pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
 
 /// Runs a range of seeds into a suite.
 pub(crate) fn run(suite: &mut Suite, quick: bool) {
-    let (swarm, paths) = if quick {
-        (QUICK_SEEDS, QUICK_PATHS_SEEDS)
+    let (swarm, paths, workers) = if quick {
+        (QUICK_SEEDS, QUICK_PATHS_SEEDS, QUICK_WORKERS_SEEDS)
     } else {
-        (SEEDS, PATHS_SEEDS)
+        (SEEDS, PATHS_SEEDS, WORKERS_SEEDS)
     };
-    for (scenario, seeds) in [("swarm", swarm), ("paths", paths)] {
+    for (scenario, seeds) in [("swarm", swarm), ("paths", paths), ("workers", workers)] {
         let seeds = format!("0..{seeds}");
         suite.run(&format!("sim, {scenario}, seeds {seeds}"), || {
             let arguments = ["--scenario", scenario, "--seeds", &seeds];

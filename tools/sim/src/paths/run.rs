@@ -214,7 +214,7 @@ impl Run {
         violations.extend(self.receiver.failure().map(str::to_owned));
         let abusive = self.abusive.iter().filter_map(AbusivePeer::violation);
         violations.extend(abusive.cloned());
-        violations.extend(self.server.violations().iter().cloned());
+        violations.extend(self.server.violations());
         violations.extend(oracle::violations(&self.plan, &self.meter, &self.receiver));
         let mut counters = self.server.counters();
         counters.extend([

@@ -127,6 +127,20 @@ pub(crate) enum Event {
     ShutDown,
     /// The server ends now: it resets all connections.
     Abort,
+    /// The switch divides the clients among the workers by another seed.
+    Resteer {
+        /// The seed.
+        seed: u32,
+    },
+}
+
+/// The workers of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WorkersPlan {
+    /// How many, at least one.
+    pub(crate) count: u8,
+    /// Thousandths of the messages from worker to worker that wake nobody.
+    pub(crate) lost_wake_ups_permille: u64,
 }
 
 /// All parameters and events of a run.
@@ -198,6 +212,8 @@ pub(crate) struct Scenario {
     pub(crate) failover_at: Option<Instant>,
     /// How all connections behave, with a fault of TCP if one is to be found.
     pub(crate) tcp: TcpConfig,
+    /// The workers.
+    pub(crate) workers: WorkersPlan,
     /// Seed of the server's own secrets.
     pub(crate) server_seed: [u8; 32],
     /// Seed of the random numbers of link and disk.
@@ -281,6 +297,10 @@ impl Scenario {
             syn_flood: theme.floods_with_syns(),
             failover_at: None,
             tcp: TcpConfig::default(),
+            workers: WorkersPlan {
+                count: 1,
+                lost_wake_ups_permille: 0,
+            },
             server_seed: rng.key(),
             fault_seed: rng.bits(),
         }
@@ -289,6 +309,7 @@ impl Scenario {
         scenario.draw_secure(&mut secure_rng, swarm);
         scenario.draw_late(seed, theme);
         scenario.draw_lending(seed, theme);
+        scenario.draw_workers(seed, theme);
         scenario
     }
 
@@ -304,7 +325,8 @@ impl Scenario {
     /// | Fault                          | What a well-behaved client may see                    |
     /// |--------------------------------|-------------------------------------------------------|
     /// | loss, corruption, outages,     | a close or 408 because its request came too late      |
-    /// | a device that stops            |                                                       |
+    /// | a device that stops, several   |                                                       |
+    /// | workers                        |                                                       |
     /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
     /// | unnoticed changes, TLS         | a reply cut by a reset                                |
     /// | keys that wear out, TLS 1.2    | a reset, or a close between replies                   |
@@ -333,7 +355,9 @@ impl Scenario {
                 || drops(&self.outbound)
                 || squeezed(&self.inbound)
                 || squeezed(&self.outbound)
-                || outages,
+                || outages
+                // Strays wait for their worker, and some find no room.
+                || self.workers.count > 1,
             // Half, because the server's timeout and the client's begin at different moments.
             lateness_min: self.idle_timeout.min(self.head_timeout) / 2,
             handshake_timeout: self.head_timeout,
@@ -413,6 +437,40 @@ impl Scenario {
                 self.events.push((at, Event::GoOn));
             }
             self.events.sort_by_key(|(at, _)| *at);
+        }
+    }
+
+    /// Draws the workers and when the switch's rule changes, from a stream of their own.
+    fn draw_workers(&mut self, seed: u64, theme: &Theme) {
+        if !theme.has_workers() {
+            return;
+        }
+        let mut rng = Rng::new(seed, 7);
+        self.workers.count = rng.pick(&[1, 2, 2, 5]);
+        let loses_wake_ups = rng.chance(500);
+        let permille = rng.log_range(1..=500);
+        if loses_wake_ups {
+            self.workers.lost_wake_ups_permille = permille;
+        }
+        let mut at = self.epoch;
+        for _ in 0..rng.range(0..=3) {
+            at += rng.log_micros(1_000..=2_000_000);
+            let seed = rng.range(0..=u32::MAX.into());
+            let seed = u32::try_from(seed).expect("invariant: 32 bits");
+            self.events.push((at, Event::Resteer { seed }));
+        }
+        self.events.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Most connections of each worker: its share, and room for all abusive peers, for they stay, and
+    /// may all be with one.
+    pub(crate) fn connections_max_each(&self) -> usize {
+        match self.workers.count {
+            1 => self.connections_max,
+            count => {
+                let honest = self.connections_max - self.abusive.len();
+                honest.div_ceil(count.into()) + self.abusive.len()
+            }
         }
     }
 

@@ -271,6 +271,30 @@ pub(crate) const THEMES: &[Theme] = &[
         },
     },
     Theme {
+        name: WORKERS,
+        help: "several workers, and clients whose segments change from one to the other",
+        allows: Swarm {
+            loss: true,
+            reorder: true,
+            duplicate: true,
+            corrupt: true,
+            rate: true,
+            narrow_path: true,
+            errors: true,
+            stuck: true,
+            slot_famine: true,
+            table_famine: true,
+            transmit_famine: true,
+            outages: true,
+            ending: true,
+            misconduct: true,
+            blind_attack: true,
+            abusive: true,
+            kept_slots: true,
+            ..NO_FAULT
+        },
+    },
+    Theme {
         name: PATHS,
         help: "how well TCP sends: paths of any rate, delay and buffer (see src/paths)",
         allows: NO_FAULT,
@@ -285,6 +309,9 @@ pub(crate) const THEMES: &[Theme] = &[
     },
 ];
 
+/// The theme whose servers have several workers, mostly.
+const WORKERS: &str = "workers";
+
 /// Only in its own theme: with the segments of a request reordered or lost, a cookie's ACK may come
 /// too late, and its connection is reset.
 const SYN_FLOOD: &str = "syn-flood";
@@ -293,6 +320,11 @@ impl Theme {
     /// Whether there is a SYN flood.
     pub(super) fn floods_with_syns(&self) -> bool {
         self.name == SYN_FLOOD
+    }
+
+    /// Whether some of its servers have several workers.
+    pub(super) fn has_workers(&self) -> bool {
+        self.name == WORKERS
     }
 
     /// Whether its runs are those of [`crate::paths`].

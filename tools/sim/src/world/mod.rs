@@ -57,7 +57,7 @@ pub(crate) trait Server {
     /// The error that ended it, if one did.
     fn failure(&self) -> Option<&str>;
     /// Violations that its link found.
-    fn violations(&self) -> &[Violation];
+    fn violations(&self) -> Vec<Violation>;
     /// Whether the frames at its link allow that it refused or closed this connection because its
     /// connection table was full.
     fn may_have_been_full(&self, server: End, client: End) -> bool;
@@ -166,6 +166,8 @@ pub(crate) enum Canary {
     Loan,
     /// The server has one connection less than it should.
     Table,
+    /// Segments that reach the wrong worker are dropped.
+    Strays,
     /// A fault that TCP once had.
     Tcp(Fault),
 }
@@ -222,6 +224,11 @@ impl Canary {
             "table",
             Self::Table,
             "the connection table has one entry less (see --scenario famine)",
+        ),
+        (
+            "strays",
+            Self::Strays,
+            "segments at the wrong worker are dropped (see --scenario workers)",
         ),
         (
             "timeout-reduces-twice",
@@ -708,8 +715,7 @@ impl<S: Server, C: Network> World<S, C> {
         outcome.violations.extend(self.excess.take());
         let abusive = self.abusive.iter().filter_map(AbusivePeer::violation);
         outcome.violations.extend(abusive.cloned());
-        let seen = self.server.violations();
-        outcome.violations.extend(seen.iter().cloned());
+        outcome.violations.extend(self.server.violations());
         outcome.violations.extend(outcome.overdrawn_excuses());
         if let Some(failure) = self.server.failure() {
             outcome

@@ -1,0 +1,293 @@
+//! The server of a run as several workers on one clock, each with a queue of the interface, and the
+//! switch that divides the clients' frames among the queues.
+//!
+//! Each worker is an [`Atlas`] with a link, a disk, a store and connections of its own. What reaches the
+//! wrong one is carried around the ring of workers by mailboxes. With several workers, each has its
+//! rounds only when it has a reason, as the threads of the product: a frame, a timer, a read that is
+//! completed, or a message. Its faults, beyond those of a worker:
+//!
+//! * **The steering changes**: from a moment on, the switch divides by another seed, so that connections
+//!   go on as strays.
+//! * **Lost wake-ups**: a message wakes nobody, and waits until its worker has another reason, but at most
+//!   [`UNNOTICED_MAX`]. Without that bound, segments wait for retransmission timers, and clients with small
+//!   windows are reset for too little progress.
+//! * **Full mailboxes**: what finds no room is lost, as on the network.
+//!
+//! A single worker is driven as if this module did not exist. It refuses to look into the workers.
+//! Bounds: [`MAIL_MAX`] messages in a mailbox.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use clock::{Duration, Instant};
+use link::sim::SimPort;
+use link::steering::queue_of_seeded;
+use session::Stray;
+
+use crate::atlas::{self, Atlas};
+use crate::client::Violation;
+use crate::occupancy::Occupancy;
+use crate::rng::Rng;
+use crate::scenario::{Event, Scenario};
+use crate::segment::End;
+use crate::world::trace::Trace;
+use crate::world::{Canary, Network, Reading, Resources, Server};
+
+/// Most messages that wait in a mailbox.
+const MAIL_MAX: usize = 32;
+
+/// A message waits no longer than this for a worker that it did not wake.
+const UNNOTICED_MAX: Duration = Duration::from_secs(1);
+
+/// The seed of the switch at the beginning of a run.
+const STEERING_SEED: u32 = 1;
+
+/// See the module.
+pub(crate) struct Workers {
+    workers: Vec<Atlas>,
+    /// By worker.
+    mailboxes: Vec<Mailbox>,
+    occupancy: Rc<RefCell<Occupancy>>,
+    /// Most connections of each worker, as the judge knows it.
+    connections_max: usize,
+    /// The switch's seed.
+    steering: Rc<Cell<u32>>,
+    lost_wake_ups_permille: u64,
+    rng: Rng,
+    /// Strays carried, those of them whose wake-up was lost, and those lost in full mailboxes.
+    carried: u64,
+    unnoticed: u64,
+    overflowed: u64,
+    /// Whether strays are dropped: a canary.
+    drops_strays: bool,
+}
+
+/// What other workers send to one.
+#[derive(Default)]
+struct Mailbox {
+    waiting: VecDeque<Stray>,
+    /// Whether the worker has a round now: it was woken, or its last round made progress.
+    is_due: bool,
+    /// When the worker has a round at the latest, if a message has not woken it.
+    due_at: Option<Instant>,
+}
+
+/// Makes the server of a scenario and the clients' end of its network.
+pub(crate) fn assemble(scenario: &Scenario) -> (Workers, Switch) {
+    let steering = Rc::new(Cell::new(STEERING_SEED));
+    let occupancy = Rc::default();
+    let count = scenario.workers.count;
+    let (workers, ports): (Vec<_>, Vec<_>) = (0..count)
+        .map(|number| atlas::assemble_worker(scenario, number, &occupancy))
+        .unzip();
+    let server = Workers {
+        mailboxes: workers.iter().map(|_| Mailbox::default()).collect(),
+        workers,
+        occupancy,
+        connections_max: scenario.connections_max_each(),
+        steering: Rc::clone(&steering),
+        lost_wake_ups_permille: scenario.workers.lost_wake_ups_permille,
+        rng: Rng::new(scenario.fault_seed, 8),
+        carried: 0,
+        unnoticed: 0,
+        overflowed: 0,
+        drops_strays: false,
+    };
+    (server, Switch { ports, steering })
+}
+
+impl Workers {
+    /// Has all connections traced, if they are to be.
+    pub(crate) fn set_trace(&mut self, trace: Option<&Trace>) {
+        for worker in &mut self.workers {
+            worker.set_trace(trace.cloned());
+        }
+    }
+
+    /// A round of a worker that has a reason for one; whether it had.
+    fn step_one(&mut self, now: Instant, number: usize) -> bool {
+        let worker = &mut self.workers[number];
+        let mailbox = &mut self.mailboxes[number];
+        let is_late = mailbox.due_at.is_some_and(|at| at <= now);
+        if !core::mem::take(&mut mailbox.is_due) && !is_late && !worker.is_due(now) {
+            return false;
+        }
+        mailbox.due_at = None;
+        let mut progressed = !mailbox.waiting.is_empty();
+        for stray in mailbox.waiting.drain(..) {
+            let tuple = stray.tuple();
+            let ends = (
+                (tuple.local.ip(), tuple.local.port()),
+                (tuple.peer.ip(), tuple.peer.port()),
+            );
+            self.occupancy.borrow_mut().on_stray(now, ends);
+            worker.handle_stray(now, stray);
+        }
+        progressed |= worker.step(now);
+        mailbox.is_due = progressed;
+        while let Some(stray) = self.workers[number].poll_stray() {
+            self.carry(now, (number + 1) % self.workers.len(), stray);
+        }
+        progressed
+    }
+
+    fn carry(&mut self, now: Instant, to: usize, stray: Stray) {
+        if self.drops_strays {
+            return;
+        }
+        let mailbox = &mut self.mailboxes[to];
+        if mailbox.waiting.len() == MAIL_MAX {
+            self.overflowed += 1;
+            return;
+        }
+        self.carried += 1;
+        mailbox.waiting.push_back(stray);
+        if self.rng.chance(self.lost_wake_ups_permille) {
+            self.unnoticed += 1;
+            mailbox.due_at.get_or_insert(now + UNNOTICED_MAX);
+        } else {
+            mailbox.is_due = true;
+        }
+    }
+}
+
+impl Server for Workers {
+    fn step(&mut self, now: Instant) -> bool {
+        if let [worker] = &mut self.workers[..] {
+            return worker.step(now);
+        }
+        let numbers = 0..self.workers.len();
+        let rounds = numbers.map(|number| self.step_one(now, number));
+        // All of them have their round.
+        let progressed = rounds.fold(false, |any, one| any | one);
+        progressed || self.mailboxes.iter().any(|mailbox| mailbox.is_due)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let workers = self.workers.iter().filter_map(Atlas::poll_timeout);
+        let mailboxes = self.mailboxes.iter().filter_map(|mailbox| mailbox.due_at);
+        workers.chain(mailboxes).min()
+    }
+
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        if let Event::Resteer { seed } = event {
+            self.steering.set(seed);
+            return;
+        }
+        for (worker, mailbox) in self.workers.iter_mut().zip(&mut self.mailboxes) {
+            worker.handle_event(now, event);
+            mailbox.is_due = true;
+        }
+    }
+
+    fn resources(&self) -> Resources {
+        let resources = self.workers.iter().map(Atlas::resources);
+        resources.fold(Resources::default(), |sum, one| Resources {
+            slots: sum.slots + one.slots,
+            free_slots: sum.free_slots + one.free_slots,
+            reads_in_flight: sum.reads_in_flight + one.reads_in_flight,
+            connections: sum.connections + one.connections,
+        })
+    }
+
+    fn held_objects(&mut self, now: Instant) -> u64 {
+        let workers = self.workers.iter_mut();
+        workers.map(|worker| worker.held_objects(now)).sum()
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.workers.iter().find_map(Atlas::failure)
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.workers.iter().flat_map(Atlas::violations).collect()
+    }
+
+    fn may_have_been_full(&self, server: End, client: End) -> bool {
+        let dropped = self.counters();
+        let dropped = dropped
+            .iter()
+            .find(|(name, _)| *name == "tcp_stray_dropped_count");
+        if self.overflowed > 0 || dropped.is_some_and(|(_, count)| *count > 0) {
+            // A worker that did not hear of a connection's end has it still.
+            return true;
+        }
+        let occupancy = self.occupancy.borrow();
+        occupancy.was_full_for(server, client, self.connections_max)
+    }
+
+    fn reading(&self) -> Reading {
+        let readings = self.workers.iter().map(Atlas::reading);
+        readings.fold(Reading::default(), |sum, one| Reading {
+            read_bytes: sum.read_bytes + one.read_bytes,
+            sent_bytes: sum.sent_bytes + one.sent_bytes,
+            connections: sum.connections + one.connections,
+        })
+    }
+
+    fn plant(&mut self, canary: Canary) {
+        match canary {
+            // One more than it has, so that it has one less than it should.
+            Canary::Table => self.connections_max += 1,
+            Canary::Strays => self.drops_strays = true,
+            _ => self
+                .workers
+                .iter_mut()
+                .for_each(|worker| worker.plant(canary)),
+        }
+    }
+
+    /// The workers' sums.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums = sums(self.workers.iter().map(Atlas::counters));
+        if self.workers.len() > 1 {
+            sums.extend([
+                (CARRIED, self.carried),
+                ("sim_unnoticed_strays", self.unnoticed),
+                ("sim_overflowed_strays", self.overflowed),
+            ]);
+        }
+        sums
+    }
+}
+
+/// Counts strays carried from one worker to the next.
+pub(crate) const CARRIED: &str = "sim_carried_strays";
+
+/// The sums of counters that all lists have in the same order.
+fn sums(lists: impl Iterator<Item = Vec<(&'static str, u64)>>) -> Vec<(&'static str, u64)> {
+    let add = |mut sums: Vec<(&'static str, u64)>, list: Vec<(&'static str, u64)>| {
+        for (sum, (name, value)) in sums.iter_mut().zip(list) {
+            assert_eq!(sum.0, name, "invariant: all workers count the same");
+            sum.1 += value;
+        }
+        sums
+    };
+    lists.reduce(add).unwrap_or_default()
+}
+
+/// The clients' end of the network: a wire to each queue, and the rule that divides frames among them.
+pub(crate) struct Switch {
+    ports: Vec<SimPort>,
+    steering: Rc<Cell<u32>>,
+}
+
+impl Network for Switch {
+    fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
+        self.ports.iter_mut().find_map(|port| port.receive(now))
+    }
+
+    fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
+        let queue = queue_of_seeded(&frame, self.ports.len(), self.steering.get());
+        self.ports[queue].send(now, frame);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.ports.iter().filter_map(SimPort::next_event).min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        sums(self.ports.iter().map(atlas::port_counters))
+    }
+}
