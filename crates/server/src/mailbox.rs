@@ -1,8 +1,9 @@
-//! Messages to a worker, from the supervisor and from those who ask about connections.
+//! Messages to a worker: from the supervisor, from those who ask about connections, and segments that
+//! reached another worker than has their connection.
 //!
-//! Nothing on the data path passes here. A worker that has no mail pays for one load of a flag in each
-//! round. It refuses to make a worker wait, and whoever sends. Bounds: [`QUESTIONS_MAX`] questions wait;
-//! of commands there are as few as signals and reloads.
+//! A worker that has no mail pays for one load of a flag in each round. It refuses to make a worker
+//! wait, and whoever sends. Bounds: [`QUESTIONS_MAX`] questions and [`STRAYS_MAX`] strays wait; of
+//! commands there are as few as signals and reloads.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,6 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+use session::Stray;
 
 use crate::connections::Question;
 use crate::metrics::listener;
@@ -19,6 +22,10 @@ use crate::tls::Loaded;
 /// Questions that wait at most: one of each thread that asks.
 pub const QUESTIONS_MAX: usize = listener::THREADS;
 
+/// Segments of other workers that wait at most, each of 64 KB at most: some rounds' worth. Beyond that they
+/// are lost, as in a router that is too busy.
+pub const STRAYS_MAX: usize = 1024;
+
 /// What the supervisor has a worker do.
 #[derive(Debug)]
 pub enum Command {
@@ -26,9 +33,9 @@ pub enum Command {
     SetTls(Loaded),
     /// Open the served directory again, which may have been replaced.
     ReopenDirectory,
-    /// Refuse new connections and requests, and end when no connection is left.
+    /// Refuse new connections and requests, and say when no connection is left.
     ShutDown,
-    /// Reset every connection, and end.
+    /// Reset every connection there is, and end.
     Abort,
     /// Send all counters here.
     Report(SyncSender<Vec<Pair>>),
@@ -88,6 +95,7 @@ impl Sleeper {
 pub struct MailSender {
     commands: Sender<Command>,
     questions: SyncSender<Question>,
+    strays: SyncSender<Stray>,
     has_mail: Arc<AtomicBool>,
     waker: Waker,
 }
@@ -97,6 +105,7 @@ pub struct MailSender {
 pub struct Mailbox {
     commands: Receiver<Command>,
     questions: Receiver<Question>,
+    strays: Receiver<Stray>,
     /// Something was sent since it was last cleared.
     has_mail: Arc<AtomicBool>,
     sleeper: Sleeper,
@@ -110,16 +119,19 @@ pub fn mailbox() -> io::Result<(MailSender, Mailbox)> {
     let (waker, sleeper) = wake_up()?;
     let (command_sender, commands) = channel();
     let (question_sender, questions) = sync_channel(QUESTIONS_MAX);
+    let (stray_sender, strays) = sync_channel(STRAYS_MAX);
     let has_mail = Arc::new(AtomicBool::new(false));
     let sender = MailSender {
         commands: command_sender,
         questions: question_sender,
+        strays: stray_sender,
         has_mail: Arc::clone(&has_mail),
         waker,
     };
     let mailbox = Mailbox {
         commands,
         questions,
+        strays,
         has_mail,
         sleeper,
     };
@@ -144,8 +156,15 @@ impl MailSender {
         is_sent
     }
 
-    /// Comes behind what was sent, so that whoever sees the flag finds it.
-    fn announce(&self) {
+    /// Passes a stray on without ending the worker's sleep: [`MailSender::announce`] does, once for all
+    /// that were passed. `false`: it is lost, because too many wait, or the worker has ended.
+    #[must_use]
+    pub fn pass(&self, stray: Stray) -> bool {
+        self.strays.try_send(stray).is_ok()
+    }
+
+    /// Ends the worker's sleep, and has it look for mail. Comes behind what was sent, so that whoever sees the flag finds it.
+    pub fn announce(&self) {
         self.has_mail.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -169,6 +188,12 @@ impl Mailbox {
     #[must_use]
     pub fn poll_question(&self) -> Option<Question> {
         self.questions.try_recv().ok()
+    }
+
+    /// The next stray.
+    #[must_use]
+    pub fn poll_stray(&self) -> Option<Stray> {
+        self.strays.try_recv().ok()
     }
 
     /// What ends the worker's sleep.

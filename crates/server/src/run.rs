@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use crate::coalescing::{Coalescing, Sleep};
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
-use crate::mailbox::{Command, Mailbox, QUESTIONS_MAX};
+use crate::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, STRAYS_MAX, Waker};
 use crate::metrics::Page;
 use crate::monitoring::Publisher;
 use crate::report::Pair;
@@ -53,6 +53,10 @@ pub struct Drive {
     pub epoch: time::Instant,
     /// Where it is told what to do.
     pub mailbox: Mailbox,
+    /// The next worker, which gets the segments that are not for this one; `None`: there is no other.
+    pub next_worker: Option<MailSender>,
+    /// Woken when no connection is left at the end; `None`: nobody waits for that.
+    pub supervisor: Option<Waker>,
     /// For how long it sleeps while wake-ups come faster than that; zero: never.
     pub coalesce: Duration,
     /// Whether its counters are asked for while it runs.
@@ -68,9 +72,12 @@ pub struct Serving<L: Link, D: Disk> {
     number: usize,
     epoch: time::Instant,
     mailbox: Mailbox,
+    next_worker: Option<MailSender>,
+    /// Strays that found no room in the next worker's mailbox.
+    lost_strays: u64,
     publisher: Publisher,
-    /// It takes no new connections, and ends with the last.
-    is_ending: bool,
+    supervisor: Option<Waker>,
+    ending: Ending,
     /// Rounds without progress since the last one with.
     empty_rounds: u32,
     /// The link was full, `POLLOUT` was reported, and it was full again: `POLLOUT` means nothing on
@@ -79,6 +86,18 @@ pub struct Serving<L: Link, D: Disk> {
     coalescing: Coalescing,
     sleeps: Sleeps,
     link_watch: Option<LinkWatch>,
+}
+
+/// How far a worker is with its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    /// It was not told to end.
+    No,
+    /// It takes no new connections.
+    Finishing,
+    /// It has no connections any more, and has told so. It goes on, because segments of other workers'
+    /// connections may reach it.
+    Finished,
 }
 
 /// Whether a worker goes on.
@@ -93,14 +112,17 @@ impl<L: Link, D: Disk> Serving<L, D> {
     #[must_use]
     pub fn new(worker: Worker<L, D>, drive: Drive) -> Self {
         let sleeps = Sleeps::default();
-        let counters = counters(&worker, sleeps);
+        let counters = counters(&worker, sleeps, 0);
         Self {
             worker,
             number: drive.number,
             epoch: drive.epoch,
             mailbox: drive.mailbox,
+            next_worker: drive.next_worker,
+            lost_strays: 0,
             publisher: Publisher::new(&counters, drive.epoch, drive.has_readers),
-            is_ending: false,
+            supervisor: drive.supervisor,
+            ending: Ending::No,
             empty_rounds: 0,
             pollout_unreliable: false,
             coalescing: Coalescing::new(drive.coalesce),
@@ -115,11 +137,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.publisher.page()
     }
 
-    /// Serves until it is told to end, or an error ends it. Returns that, and its last counters.
+    /// Serves until [`Command::Abort`], or an error ends it. Returns that, and its last counters.
     pub fn run(mut self) -> (Result<(), Failure>, Vec<Pair>) {
         let outcome = self.serve();
         self.reset_all();
-        (outcome, counters(&self.worker, self.sleeps))
+        (outcome, self.counters())
     }
 
     fn serve(&mut self) -> Result<(), Failure> {
@@ -137,9 +159,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
             }
             self.worker.set_unix_seconds(wall_clock::unix_seconds());
             let step = self.worker.step(now).map_err(broken)?;
+            self.pass_strays_on();
             self.observe(now, step.progressed);
-            if self.is_ending && self.worker.connection_count() == 0 {
-                return Ok(());
+            if self.ending == Ending::Finishing && self.worker.connection_count() == 0 {
+                self.ending = Ending::Finished;
+                self.supervisor.iter().for_each(Waker::wake);
             }
             if step.progressed {
                 self.empty_rounds = 0;
@@ -164,16 +188,23 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 Command::SetTls(loaded) => self.worker.set_tls(&loaded),
                 Command::ReopenDirectory => self.worker.store_mut().reopen(),
                 Command::ShutDown => {
-                    self.is_ending = true;
+                    self.ending = Ending::Finishing;
                     self.publisher.page().end();
                     self.worker.shut_down(now);
                 }
                 Command::Abort => return Flow::End,
                 // Whoever asked may have given up.
                 Command::Report(reply) => {
-                    drop(reply.try_send(counters(&self.worker, self.sleeps)));
+                    drop(reply.try_send(self.counters()));
                 }
             }
+        }
+        // The round that follows goes on with them. More than wait now would be for the next one.
+        for _ in 0..STRAYS_MAX {
+            let Some(stray) = self.mailbox.poll_stray() else {
+                break;
+            };
+            self.worker.handle_stray(now, stray);
         }
         for _ in 0..QUESTIONS_MAX {
             let Some(question) = self.mailbox.poll_question() else {
@@ -183,6 +214,21 @@ impl<L: Link, D: Disk> Serving<L, D> {
             question.answer(page);
         }
         Flow::Continue
+    }
+
+    /// Gives the next worker the segments that are not for this one.
+    fn pass_strays_on(&mut self) {
+        let Some(next_worker) = &self.next_worker else {
+            return;
+        };
+        let mut is_any = false;
+        while let Some(stray) = self.worker.poll_stray() {
+            is_any = true;
+            self.lost_strays += u64::from(!next_worker.pass(stray));
+        }
+        if is_any {
+            next_worker.announce();
+        }
     }
 
     /// What came of [`Command::ReopenDirectory`]. All workers open the same one: the first says so.
@@ -267,16 +313,21 @@ impl<L: Link, D: Disk> Serving<L, D> {
 
     /// Publishes the counters after a round, and logs its warnings.
     fn observe(&mut self, now: Instant, progressed: bool) {
-        let (worker, sleeps) = (&self.worker, self.sleeps);
+        let (worker, sleeps, lost_strays) = (&self.worker, self.sleeps, self.lost_strays);
         let connections = worker.connection_count();
-        self.publisher
-            .on_round(now, progressed, connections, || counters(worker, sleeps));
+        self.publisher.on_round(now, progressed, connections, || {
+            counters(worker, sleeps, lost_strays)
+        });
         while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
             match severity {
                 Severity::Warning => warn!("{text}"),
                 Severity::Info => info!("{text}"),
             }
         }
+    }
+
+    fn counters(&self) -> Vec<Pair> {
+        counters(&self.worker, self.sleeps, self.lost_strays)
     }
 
     fn now(&self) -> Instant {
@@ -291,10 +342,15 @@ pub(crate) fn now_since(epoch: time::Instant) -> Instant {
 }
 
 /// Every counter of the worker and of what drives it, in a fixed order.
-pub fn counters<L: Link, D: Disk>(worker: &Worker<L, D>, sleeps: Sleeps) -> Vec<Pair> {
+pub fn counters<L: Link, D: Disk>(
+    worker: &Worker<L, D>,
+    sleeps: Sleeps,
+    lost_strays: u64,
+) -> Vec<Pair> {
     let mut pairs = worker.counters();
     pairs.push(("server_sleep_events", sleeps.waits));
     pairs.push(("server_pause_events", sleeps.pauses));
+    pairs.push(("server_lost_strays", lost_strays));
     pairs
 }
 

@@ -4,7 +4,8 @@
 //! read again, or a worker that ended. Nothing is half alive: when a worker ends by an error, the others
 //! reset their connections and end, too.
 //!
-//! Bounds: after the first SIGINT or SIGTERM, replies have the grace time; then the connections left are
+//! Bounds: after the first SIGINT or SIGTERM, replies have the grace time, and all workers go on until the
+//! last has none, since one may pass on segments of another's connections; then the connections left are
 //! reset. After a second one, or an error, all are reset at once. Whoever does not end within
 //! [`ABORT_TIME_MAX`] of that ends with the process.
 
@@ -59,9 +60,31 @@ struct WorkerThread {
     end: Option<End>,
 }
 
+/// What a worker has to do with others.
+#[derive(Debug)]
+pub struct Correspondence {
+    /// Its number, from 0.
+    pub number: usize,
+    /// What others send to it.
+    pub mailbox: Mailbox,
+    /// Of the next worker in the ring; `None`: there is no other.
+    pub next_worker: Option<MailSender>,
+    /// Ends the main thread's sleep.
+    pub supervisor: Waker,
+}
+
+impl WorkerThread {
+    /// Whether it has finished all replies after [`Command::ShutDown`].
+    fn is_finished(&self) -> bool {
+        self.page.as_ref().is_some_and(|page| page.is_finished())
+    }
+}
+
 /// The threads of all workers.
 #[derive(Debug)]
 pub struct Workers {
+    /// Mailboxes of those to be started, the next one last.
+    waiting: Vec<(MailSender, Correspondence)>,
     threads: Vec<WorkerThread>,
     events: Receiver<Event>,
     sleeper: Sleeper,
@@ -98,14 +121,31 @@ impl Drop for EndNotice {
 }
 
 impl Workers {
-    /// None yet.
+    /// So many, to be started one by one.
     ///
     /// # Errors
     /// The kernel's: no descriptors.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(count: usize) -> io::Result<Self> {
         let (waker, sleeper) = mailbox::wake_up()?;
         let (event_sender, events) = channel();
+        let mailboxes = (0..count).map(|_| mailbox::mailbox());
+        let (senders, mailboxes): (Vec<_>, Vec<_>) = mailboxes
+            .collect::<io::Result<Vec<_>>>()?
+            .into_iter()
+            .unzip();
+        let next = senders.iter().cycle().skip(1);
+        let each = senders.iter().zip(next).zip(mailboxes).enumerate();
+        let waiting = each.map(|(number, ((sender, next), mailbox))| {
+            let correspondence = Correspondence {
+                number,
+                mailbox,
+                next_worker: (count > 1).then(|| next.clone()),
+                supervisor: waker.clone(),
+            };
+            (sender.clone(), correspondence)
+        });
         Ok(Self {
+            waiting: waiting.collect::<Vec<_>>().into_iter().rev().collect(),
             threads: Vec::new(),
             events,
             sleeper,
@@ -118,14 +158,17 @@ impl Workers {
     /// thread.
     ///
     /// # Errors
-    /// The kernel's: no thread, or no descriptors.
+    /// The kernel's: no thread.
+    ///
+    /// # Panics
+    /// If all were started.
     pub fn start<L: Link, D: Disk>(
         &mut self,
         processor: Option<usize>,
-        make: impl FnOnce(usize, Mailbox) -> Result<Serving<L, D>, Failure> + Send + 'static,
+        make: impl FnOnce(Correspondence) -> Result<Serving<L, D>, Failure> + Send + 'static,
     ) -> io::Result<()> {
-        let number = self.threads.len();
-        let (mail, mailbox) = mailbox::mailbox()?;
+        let (mail, correspondence) = self.waiting.pop().expect("all workers were started");
+        let number = correspondence.number;
         let (events, waker) = (self.event_sender.clone(), self.waker.clone());
         let mut notice = EndNotice {
             number,
@@ -139,7 +182,7 @@ impl Workers {
             {
                 warn!("worker {number} is not bound to processor {processor}: {error}");
             }
-            notice.set(match make(number, mailbox) {
+            notice.set(match make(correspondence) {
                 Ok(serving) => {
                     let _ = events.send(Event::Started(number, Arc::clone(serving.page())));
                     waker.wake();
@@ -323,10 +366,16 @@ impl Supervisor {
                     connections,
                 });
             }
-            if self.deadline.is_some_and(|deadline| now >= deadline) && self.aborted_at.is_none() {
+            if let Some(deadline) = self.deadline
+                && self.aborted_at.is_none()
+            {
                 let connections = self.workers.connections();
-                warn!(connections, "the grace time is over: resetting them");
-                self.abort();
+                if self.workers.is_each(WorkerThread::is_finished) {
+                    self.abort();
+                } else if now >= deadline {
+                    warn!(connections, "the grace time is over: resetting them");
+                    self.abort();
+                }
             }
             if outcome.is_err() {
                 self.abort();

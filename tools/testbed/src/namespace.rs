@@ -174,13 +174,20 @@ impl VethPair {
 
     /// Makes both namespaces and the veth pair, MTU 1500, addresses set, both ends up.
     pub fn new() -> Result<Self> {
+        Self::with_queues(1)
+    }
+
+    /// The same with so many queues at each end: what one end sends from a queue, the other receives in
+    /// the queue of that number.
+    pub fn with_queues(count: u32) -> Result<Self> {
         let pair = Self {
             server: Namespace::new("s")?,
             client: Namespace::new("c")?,
         };
         let (near, far) = (Self::SERVER_INTERFACE, Self::CLIENT_INTERFACE);
+        let end = format!("mtu 1500 numtxqueues {count} numrxqueues {count}");
         pair.server.ip(&format!(
-            "link add {near} mtu 1500 type veth peer name {far} mtu 1500 netns {}",
+            "link add {near} {end} type veth peer name {far} {end} netns {}",
             pair.client.name()
         ))?;
         for (namespace, interface, v4, v6) in [

@@ -42,7 +42,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 52] = [
+const COUNTERS: [(&str, &str); 53] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -56,6 +56,10 @@ const COUNTERS: [(&str, &str); 52] = [
     (
         "server_sleep_events",
         "Times the worker slept until there was something to do.",
+    ),
+    (
+        "server_lost_strays",
+        "Segments for another worker that were lost because too many waited for it.",
     ),
     (
         "server_waiting_lookups",

@@ -93,7 +93,13 @@ impl Page {
 
     /// The worker takes no new requests any more.
     pub fn end(&self) {
-        self.is_ending.store(true, Ordering::Relaxed);
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    /// Whether it takes no new requests any more and had no connections at its last round.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire) && self.connections() == 0
     }
 
     /// How the worker is at `now`, its own time.
@@ -167,7 +173,11 @@ mod tests {
         assert_eq!(page.health(late), Health::Serving);
         // A reader's clock may be read before the round it reads of.
         assert_eq!(page.health(round), Health::Serving);
+        page.beat(late, 1);
         page.end();
+        assert!(!page.is_finished());
+        page.beat(late, 0);
+        assert!(page.is_finished());
         assert_eq!(page.health(late), Health::Ending);
         assert_eq!(
             page.health(late + late.since(Instant::ZERO) + ROUND_AGE_MAX),

@@ -32,6 +32,9 @@ impl Outputs {
     }
 }
 
+/// Counters that say the same of each worker, at a moment: their greatest is told, not their sum.
+const COMMON_SUFFIX: &str = "_unix_seconds";
+
 /// Adds the counters of workers up by their places: all workers have the same, in the same order.
 #[must_use]
 pub fn sum(workers: impl IntoIterator<Item = Vec<Pair>>) -> Vec<Pair> {
@@ -45,8 +48,12 @@ pub fn sum(workers: impl IntoIterator<Item = Vec<Pair>>) -> Vec<Pair> {
                 .eq(sums.iter().map(|(name, _)| name)),
             "two workers have other counters"
         );
-        for ((_, sum), (_, value)) in sums.iter_mut().zip(pairs) {
-            *sum = sum.saturating_add(value);
+        for ((name, sum), (_, value)) in sums.iter_mut().zip(pairs) {
+            *sum = if name.ends_with(COMMON_SUFFIX) {
+                value.max(*sum)
+            } else {
+                sum.saturating_add(value)
+            };
         }
     }
     sums
@@ -125,6 +132,8 @@ pub(crate) mod tests {
         assert_eq!(all[2..], own);
         assert_eq!(sum([]), []);
         assert_eq!(sum([vec![("a_count", 7)]]), [("a_count", 7)]);
+        let end = |seconds| vec![("tls_certificate_end_unix_seconds", seconds)];
+        assert_eq!(sum([end(5), end(7), end(6)]), end(7));
     }
 
     #[test]

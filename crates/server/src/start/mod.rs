@@ -37,7 +37,6 @@ use crate::failure::Failure;
 use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
-use crate::mailbox::Mailbox;
 use crate::metrics::overview::Outputs;
 use crate::monitoring::{self, MonitoringSetup};
 use crate::output::Output;
@@ -45,7 +44,7 @@ use crate::privileges::{self, Identity};
 use crate::run::{self, Drive, Serving};
 use crate::settings::{ADDRESSES_MAX, Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
-use crate::supervisor::{Supervisor, Workers};
+use crate::supervisor::{Correspondence, Supervisor, Workers};
 use crate::tls::{self, Handshaker, PemFiles};
 use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
@@ -350,6 +349,7 @@ struct Parts<L> {
     storage: Storage,
     store: Store,
     conductor: session::Config,
+    other_workers: u8,
     tls: Option<tls::Loaded>,
     epoch: Epoch,
     outputs: Arc<Outputs>,
@@ -417,13 +417,14 @@ fn assemble<L: Link + Send + 'static>(
     };
     let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
     let limits = settings.limits.share(settings.workers);
-    let mut workers = Workers::new().map_err(refuse_threads)?;
+    let mut workers = Workers::new(opened.len()).map_err(refuse_threads)?;
+    // One seed: a sequence number that one worker chooses, or a SYN cookie, is to be right for all.
+    let seed = random_seed()?;
     let mut watches = vec![interface_watch];
     for _ in 1..opened.len() {
         watches.push(InterfaceWatch::open(settings.link.interface()).map_err(refuse_link)?);
     }
     for (number, (worker, watch)) in opened.into_iter().zip(watches).enumerate() {
-        let seed = random_seed()?;
         let store = open_store(settings, objects_max, number == 0)?;
         assert_eq!(
             store.handles_max(),
@@ -438,6 +439,8 @@ fn assemble<L: Link + Send + 'static>(
                 are_addresses_announced: number == 0 && !settings.is_address_shared,
                 ..conductor_config(settings, &limits, &worker.link, aead_library, seed)
             },
+            other_workers: u8::try_from(settings.workers - 1)
+                .expect("invariant: few workers are allowed"),
             link: worker.link,
             storage: worker.storage,
             store,
@@ -450,8 +453,8 @@ fn assemble<L: Link + Send + 'static>(
             has_readers: monitoring.has_metrics(),
         };
         workers
-            .start(worker.processor, move |number, mailbox| {
-                parts.put_together(number, mailbox)
+            .start(worker.processor, move |correspondence| {
+                parts.put_together(correspondence)
             })
             .map_err(refuse_threads)?;
     }
@@ -465,8 +468,7 @@ fn assemble<L: Link + Send + 'static>(
 impl<L: Link> Parts<L> {
     fn put_together(
         self,
-        number: usize,
-        mailbox: Mailbox,
+        correspondence: Correspondence,
     ) -> Result<Serving<L, diskmap::uring::Uring>, Failure> {
         let Storage {
             arena, mut disk, ..
@@ -479,7 +481,8 @@ impl<L: Link> Parts<L> {
             handshaker.set_certificate_end(loaded.certificates.earliest_end());
             handshaker
         });
-        let conductor = Conductor::new(self.conductor);
+        let mut conductor = Conductor::new(self.conductor);
+        conductor.set_other_workers(self.other_workers);
         let mut worker = Worker::new(self.link, disk, self.store, conductor, arena, handshaker);
         if let Some(log) = monitoring::request_log(&self.outputs) {
             worker.set_request_log(Box::new(log));
@@ -488,10 +491,18 @@ impl<L: Link> Parts<L> {
             let sink = PeerTrace::new(peers, Arc::clone(output));
             worker.set_connection_trace(Box::new(sink));
         }
+        let Correspondence {
+            number,
+            mailbox,
+            next_worker,
+            supervisor,
+        } = correspondence;
         let drive = Drive {
             number,
             epoch: self.epoch.real,
             mailbox,
+            next_worker,
+            supervisor: Some(supervisor),
             coalesce: self.coalesce,
             has_readers: self.has_readers,
             link_watch: Some(self.link_watch),

@@ -13,6 +13,7 @@ mod replies;
 mod setup;
 mod shared_address;
 mod start;
+mod strays;
 mod table;
 mod trouble;
 
@@ -156,11 +157,15 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
             drop(packet);
             black_hole::run(suite, &atlas, &library);
         }
-        // As many workers as the interface has receive queues.
+        let xdp = Setup::xdp(&subject)?;
+        check(suite, &xdp, &subject, place);
         if workers == 1 {
-            check(suite, &Setup::xdp(&subject)?, &subject, place);
             shared_address::run(suite, &atlas, &library);
+        } else {
+            let label = format!("{} a client's segments change worker", xdp.name());
+            suite.run(&label, || strays::run(&xdp, &library));
         }
+        drop(xdp);
         if !Path::new("/dev/net/tun").exists() {
             suite.skip("tap", "no /dev/net/tun");
             continue;

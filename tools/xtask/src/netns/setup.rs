@@ -91,10 +91,14 @@ impl Setup {
         })
     }
 
-    /// The same, for AF_XDP sockets.
+    /// The same, for AF_XDP sockets: with a queue for each worker.
     pub(crate) fn xdp(subject: &Subject) -> Result<Self> {
+        let queues = match subject {
+            Subject::Atlas { workers, .. } => *workers,
+            Subject::Nginx => 1,
+        };
         Ok(Self {
-            wiring: Wiring::Xdp(VethPair::new()?),
+            wiring: Wiring::Xdp(VethPair::with_queues(queues)?),
             subject: subject.clone(),
         })
     }

@@ -20,6 +20,8 @@ fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
         number: 0,
         epoch,
         mailbox,
+        next_worker: None,
+        supervisor: None,
         coalesce: Duration::ZERO,
         has_readers: false,
         link_watch: None,
@@ -78,12 +80,14 @@ fn resets_wait_for_room_on_the_link() {
     assert_eq!(client.resets, CONNECTIONS_MAX);
 }
 
-/// Two workers that serve a client each; the disk of those in `broken` takes no reads.
-fn supervised(broken: &'static [usize]) -> Workers {
-    let mut workers = Workers::new().unwrap();
+/// Two workers that serve a client each; the disk of those in `broken` takes no reads. `others` are not
+/// started yet.
+fn supervised(broken: &'static [usize], others: usize) -> Workers {
+    let mut workers = Workers::new(2 + others).unwrap();
     for _ in 0..2 {
         workers
-            .start(None, |number, mailbox| {
+            .start(None, |correspondence| {
+                let number = correspondence.number;
                 let mut world = World::connected(Setup::default());
                 world.ask(0);
                 if broken.contains(&number) {
@@ -92,7 +96,12 @@ fn supervised(broken: &'static [usize]) -> Workers {
                 }
                 Ok(Serving::new(
                     world.worker,
-                    drive(time::Instant::now(), mailbox),
+                    Drive {
+                        number,
+                        next_worker: correspondence.next_worker,
+                        supervisor: Some(correspondence.supervisor),
+                        ..drive(time::Instant::now(), correspondence.mailbox)
+                    },
                 ))
             })
             .unwrap();
@@ -110,7 +119,7 @@ fn supervise(workers: Workers) -> Failure {
 
 #[test]
 fn a_worker_that_fails_ends_all() {
-    let failure = supervise(supervised(&[1]));
+    let failure = supervise(supervised(&[1], 0));
     assert_eq!(failure.exit_code(), EXIT_BROKEN);
     assert!(failure.to_string().contains("takes no more reads"));
 }
@@ -118,8 +127,8 @@ fn a_worker_that_fails_ends_all() {
 #[test]
 fn a_worker_that_panics_or_does_not_start_ends_all() {
     let start = |make: fn() -> Failure| {
-        let mut workers = supervised(&[]);
-        let refused = move |_, _| Err::<Serving<SimLink, SimDisk>, _>(make());
+        let mut workers = supervised(&[], 1);
+        let refused = move |_| Err::<Serving<SimLink, SimDisk>, _>(make());
         workers.start(None, refused).unwrap();
         supervise(workers)
     };
