@@ -227,7 +227,8 @@ pub struct CommonArgs {
 
     /// Write every frame sent and received to a pcap file (slow: for debugging)
     ///
-    /// The file is made by --user and readable by that user only. A symbolic link is refused.
+    /// The file is made by --user and readable by that user only. A symbolic link is refused. Of
+    /// several workers, the first writes FILE, the second FILE.1, and so on.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
