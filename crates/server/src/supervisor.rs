@@ -9,6 +9,7 @@
 //! reset. After a second one, or an error, all are reset at once. Whoever does not end within
 //! [`ABORT_TIME_MAX`] of that ends with the process.
 
+use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -33,8 +34,8 @@ use crate::signals::Signals;
 use crate::tls;
 use crate::wait::{self, Source};
 
-/// How long workers may take to reset their connections: as long as the last resets may take while the
-/// link is full, and what is under way before it.
+/// How long workers may take to end: as long as the last resets may take while the link is full, and reads
+/// in flight then.
 pub const ABORT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long workers may take to report their counters on SIGUSR1.
 const REPORT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ struct WorkerThread {
 
 /// What a worker has to do with others.
 #[derive(Debug)]
-pub struct Correspondence {
+pub struct WorkerChannels {
     /// Its number, from 0.
     pub number: usize,
     /// What others send to it.
@@ -83,8 +84,8 @@ impl WorkerThread {
 /// The threads of all workers.
 #[derive(Debug)]
 pub struct Workers {
-    /// Mailboxes of those to be started, the next one last.
-    waiting: Vec<(MailSender, Correspondence)>,
+    /// Mailboxes of those to be started.
+    waiting: VecDeque<(MailSender, WorkerChannels)>,
     threads: Vec<WorkerThread>,
     events: Receiver<Event>,
     sleeper: Sleeper,
@@ -136,16 +137,16 @@ impl Workers {
         let next = senders.iter().cycle().skip(1);
         let each = senders.iter().zip(next).zip(mailboxes).enumerate();
         let waiting = each.map(|(number, ((sender, next), mailbox))| {
-            let correspondence = Correspondence {
+            let channels = WorkerChannels {
                 number,
                 mailbox,
                 next_worker: (count > 1).then(|| next.clone()),
                 supervisor: waker.clone(),
             };
-            (sender.clone(), correspondence)
+            (sender.clone(), channels)
         });
         Ok(Self {
-            waiting: waiting.collect::<Vec<_>>().into_iter().rev().collect(),
+            waiting: waiting.collect(),
             threads: Vec::new(),
             events,
             sleeper,
@@ -165,10 +166,11 @@ impl Workers {
     pub fn start<L: Link, D: Disk>(
         &mut self,
         processor: Option<usize>,
-        make: impl FnOnce(Correspondence) -> Result<Serving<L, D>, Failure> + Send + 'static,
+        make: impl FnOnce(WorkerChannels) -> Result<Serving<L, D>, Failure> + Send + 'static,
     ) -> io::Result<()> {
-        let (mail, correspondence) = self.waiting.pop().expect("all workers were started");
-        let number = correspondence.number;
+        let next = self.waiting.pop_front();
+        let (mail, channels) = next.expect("all workers were started");
+        let number = channels.number;
         let (events, waker) = (self.event_sender.clone(), self.waker.clone());
         let mut notice = EndNotice {
             number,
@@ -182,7 +184,7 @@ impl Workers {
             {
                 warn!("worker {number} is not bound to processor {processor}: {error}");
             }
-            notice.set(match make(correspondence) {
+            notice.set(match make(channels) {
                 Ok(serving) => {
                     let _ = events.send(Event::Started(number, Arc::clone(serving.page())));
                     waker.wake();
@@ -387,7 +389,11 @@ impl Supervisor {
             };
             let left = until.map(|until| until.saturating_duration_since(now));
             if self.aborted_at.is_some() && left.is_some_and(|left| left.is_zero()) {
-                error!("a worker does not end: its connections end without a RST");
+                error!(
+                    "a worker has not ended after {} s, because a disk does not answer or by a fault: \
+                     it ends with the process",
+                    ABORT_TIME_MAX.as_secs()
+                );
                 return outcome;
             }
             self.wait(left)?;

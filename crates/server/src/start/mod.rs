@@ -44,7 +44,7 @@ use crate::privileges::{self, Identity};
 use crate::run::{self, Drive, Serving};
 use crate::settings::{ADDRESSES_MAX, Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
-use crate::supervisor::{Correspondence, Supervisor, Workers};
+use crate::supervisor::{Supervisor, WorkerChannels, Workers};
 use crate::tls::{self, Handshaker, PemFiles};
 use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
@@ -453,8 +453,8 @@ fn assemble<L: Link + Send + 'static>(
             has_readers: monitoring.has_metrics(),
         };
         workers
-            .start(worker.processor, move |correspondence| {
-                parts.put_together(correspondence)
+            .start(worker.processor, move |channels| {
+                parts.put_together(channels)
             })
             .map_err(refuse_threads)?;
     }
@@ -468,7 +468,7 @@ fn assemble<L: Link + Send + 'static>(
 impl<L: Link> Parts<L> {
     fn put_together(
         self,
-        correspondence: Correspondence,
+        channels: WorkerChannels,
     ) -> Result<Serving<L, diskmap::uring::Uring>, Failure> {
         let Storage {
             arena, mut disk, ..
@@ -491,12 +491,12 @@ impl<L: Link> Parts<L> {
             let sink = PeerTrace::new(peers, Arc::clone(output));
             worker.set_connection_trace(Box::new(sink));
         }
-        let Correspondence {
+        let WorkerChannels {
             number,
             mailbox,
             next_worker,
             supervisor,
-        } = correspondence;
+        } = channels;
         let drive = Drive {
             number,
             epoch: self.epoch.real,

@@ -86,8 +86,8 @@ fn supervised(broken: &'static [usize], others: usize) -> Workers {
     let mut workers = Workers::new(2 + others).unwrap();
     for _ in 0..2 {
         workers
-            .start(None, |correspondence| {
-                let number = correspondence.number;
+            .start(None, |channels| {
+                let number = channels.number;
                 let mut world = World::connected(Setup::default());
                 world.ask(0);
                 if broken.contains(&number) {
@@ -98,9 +98,9 @@ fn supervised(broken: &'static [usize], others: usize) -> Workers {
                     world.worker,
                     Drive {
                         number,
-                        next_worker: correspondence.next_worker,
-                        supervisor: Some(correspondence.supervisor),
-                        ..drive(time::Instant::now(), correspondence.mailbox)
+                        next_worker: channels.next_worker,
+                        supervisor: Some(channels.supervisor),
+                        ..drive(time::Instant::now(), channels.mailbox)
                     },
                 ))
             })
