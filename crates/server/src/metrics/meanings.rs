@@ -285,7 +285,7 @@ text. Counters begin at 0 when the server starts. What `/metrics` says is two se
 Besides there are `atlas_build_info` (the version, as a label), `atlas_start_time_seconds` and
 `atlas_cpu_seconds_total` (processor time by `mode`, all threads; `cpu_user_us` and `cpu_system_us`
 on stderr). `/health` answers 200 while requests are taken, and 503 while the server ends, and when
-its worker made no round for five seconds, though it should wake once a second.
+a worker made no round for five seconds, though it should wake once a second. Of several workers the sum is told.
 
 | On stderr | At `/metrics` | Kind | Meaning |
 |---|---|---|---|

@@ -5,6 +5,7 @@ mod end;
 mod listing;
 mod objects;
 mod overload;
+mod strays;
 mod tls;
 mod warnings;
 
