@@ -753,7 +753,9 @@ fn refuse_link(error: SetupError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::{host_addresses, host_ends};
+    use std::path::Path;
+
+    use super::{capture_path, host_addresses, host_ends};
     use crate::cidr::Cidr;
 
     fn ends(texts: &[&str]) -> Vec<String> {
@@ -763,6 +765,14 @@ mod tests {
             .collect();
         let show = |end: &link::InterfaceAddress| format!("{}/{}", end.address, end.prefix_bits);
         host_ends(&addresses).iter().map(show).collect()
+    }
+
+    #[test]
+    fn each_worker_writes_a_capture_of_its_own() {
+        let path = |worker| capture_path(Path::new("/tmp/a.pcap"), worker);
+        assert_eq!(path(0), Path::new("/tmp/a.pcap"));
+        assert_eq!(path(1), Path::new("/tmp/a.pcap.1"));
+        assert_eq!(path(63), Path::new("/tmp/a.pcap.63"));
     }
 
     #[test]

@@ -85,6 +85,12 @@ pub(super) fn objects_max(
         Some(count) => u64::try_from(count).unwrap_or(u64::MAX),
         None => room.min(*config::OBJECTS_MAX.range.end() * workers),
     };
+    if wanted < workers {
+        return Err(Failure::refused(
+            format!("objects_max {wanted}: too few for {workers} workers"),
+            format!("use at least {workers}, or fewer workers"),
+        ));
+    }
     if wanted > room {
         return Err(Failure::refused(
             format!(
@@ -249,6 +255,11 @@ mod tests {
         assert_eq!(
             objects_max(Some(100), 3 * DESCRIPTORS_RESERVED + 100, 3),
             Ok(100)
+        );
+        assert_eq!(objects_max(Some(3), 1 << 40, 3), Ok(3));
+        assert_eq!(
+            objects_max(Some(2), 1 << 40, 3).unwrap_err().to_string(),
+            "objects_max 2: too few for 3 workers; use at least 3, or fewer workers"
         );
         let refusal = objects_max(Some(101), DESCRIPTORS_RESERVED + 100, 1)
             .unwrap_err()
