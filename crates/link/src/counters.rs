@@ -69,6 +69,25 @@ impl LinkCounters {
         ]
     }
 
+    /// Both together, for a link of two parts.
+    pub(crate) const fn plus(self, other: Self) -> Self {
+        Self {
+            received_frames: self.received_frames + other.received_frames,
+            received_bytes: self.received_bytes + other.received_bytes,
+            transmitted_frames: self.transmitted_frames + other.transmitted_frames,
+            transmitted_bytes: self.transmitted_bytes + other.transmitted_bytes,
+            lent_frames: self.lent_frames + other.lent_frames,
+            full_frames: self.full_frames + other.full_frames,
+            lost_frames: self.lost_frames + other.lost_frames,
+            refused_frames: self.refused_frames + other.refused_frames,
+            bypass_end_events: self.bypass_end_events + other.bypass_end_events,
+            truncated_frames: self.truncated_frames + other.truncated_frames,
+            overflow_frames: self.overflow_frames + other.overflow_frames,
+            down_events: self.down_events + other.down_events,
+            receive_errors: self.receive_errors + other.receive_errors,
+        }
+    }
+
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received_frames += 1;
         self.received_bytes += bytes as u64;
@@ -90,7 +109,11 @@ mod tests {
         counters.count_received(60);
         counters.count_transmitted(1_514);
         counters.down_events = 7;
+        let twice = counters.plus(counters).as_pairs();
         let pairs = counters.as_pairs();
+        for ((name, one), (_, both)) in pairs.into_iter().zip(twice) {
+            assert_eq!(both, 2 * one, "{name}");
+        }
         assert!(pairs.contains(&("link_received_frames", 1)));
         assert!(pairs.contains(&("link_received_bytes", 60)));
         assert!(pairs.contains(&("link_transmitted_bytes", 1_514)));

@@ -1,6 +1,6 @@
 //! Packet I/O for one worker: receives and sends Ethernet frames, and queues none.
 //!
-//! A [`Link`] is chosen once at start and driven by one thread. There are five:
+//! A [`Link`] is chosen once at start and driven by one thread. There are six:
 //!
 //! | type | frames pass through | other addresses on the interface |
 //! |---|---|---|
@@ -8,6 +8,7 @@
 //! | [`Tap`] on a macvtap | `/dev/tapN` of an existing interface | none |
 //! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel's |
 //! | [`Xdp`] | `AF_XDP` socket of one receive queue, XDP program | the kernel's; ours may be, too |
+//! | [`XdpPacket`] | received through [`Xdp`], sent as by [`Packet`] | the kernel's; ours may be, too |
 //! | [`sim::SimLink`] | a seeded virtual wire with faults | those of the simulated clients |
 //!
 //! A [`Packet`] or a [`Tap`] is one queue of its interface. With several workers each has a queue of its
@@ -31,6 +32,7 @@
 //! | a queue of a tap or macvtap | one receive buffer of 64 KB |
 //! | a queue of a packet socket | one receive buffer of 64 KB, a ring of 4 MiB |
 //! | AF_XDP socket | one receive buffer of 4 KB, cells of 16 MiB |
+//! | AF_XDP and packet socket | one receive buffer of 4 KB, cells of 8 MiB |
 //! | simulated | allocates per frame; bounded by its queues |
 //!
 //! No reference is ever formed to bytes the kernel may write. Frames are copied out of the receive
@@ -58,18 +60,20 @@ pub mod tap;
 mod vnet;
 mod watch;
 pub mod xdp;
+mod xdp_packet;
 
 pub use counters::LinkCounters;
 pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
-pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
+pub use packet::{MacChoice, Packet, PacketConfig, SendConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};
 pub use watch::{InterfaceState, InterfaceWatch};
 pub use xdp::{AddressUse, AttachMode, Xdp, XdpConfig, XdpStatistics};
+pub use xdp_packet::XdpPacket;
 
 /// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.
 pub const IP_PACKET_BYTES_MAX: u32 = 65_535;

@@ -11,7 +11,7 @@
 //! and reads complete in any order.
 //!
 //! Bounds: for each queue, a receive ring (see `ring`), `RECEIVE_BUFFER_BYTES` in the kernel for frames too large
-//! for the ring, `SEND_BUFFER_BYTES` for frames that wait to be sent. One system call for each frame
+//! for the ring; `sender` has those of sending. One system call for each frame
 //! sent, none for a small frame received.
 //!
 //! **Several queues** of one interface ([`Packet::open_queues`]) are for as many workers. Each has its
@@ -19,15 +19,6 @@
 //! gone. The kernel divides the frames received among them (`fanout`). While the interface comes up
 //! again after it was down, they join one after the other: frames of that moment may reach another
 //! queue than later ones.
-//!
-//! **Bypassing the queueing discipline** saves its cost, but then the kernel does not segment. It
-//! would refuse a large frame on a device without TCP segmentation for ever, with the errno of a
-//! full queue. So the bypass is used only while the device segments. It ends for good when the
-//! device has stopped segmenting, or has refused every frame for
-//! [`REFUSED_FOR_MAX`](crate::REFUSED_FOR_MAX). Without the bypass, a frame refused for that long is
-//! dropped, so that the frames behind it can be sent. Slots are lent only as long as the bypass lasts,
-//! if it was there at the start: where the kernel segments a frame it copies the pages, so that a loan
-//! saves nothing.
 //!
 //! **Known limits.** Multicast listener reports are not sent: behind a switch with MLD snooping,
 //! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
@@ -45,47 +36,26 @@ use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::{InterfaceName, clamp_mtu, derived_mac, describe};
 use crate::netlink::InterfaceDescription;
-use crate::refusal::RefusalPeriod;
 use crate::steering::{QUEUES_MAX, SEED};
 use crate::sys;
-use crate::vnet::VnetHeader;
-use crate::{
-    Capabilities, CopyReason, ETHERNET_BYTES, InterfaceState, Link, Received, STATE_CHECK_INTERVAL,
-    Sent, gather, linear_bytes, segmentation_bytes_max,
-};
+use crate::{Capabilities, CopyReason, InterfaceState, Link, Received, STATE_CHECK_INTERVAL, Sent};
 
 mod bpf;
 mod fanout;
 mod features;
 mod filter;
 mod ring;
+mod sender;
 mod slot_rings;
 
-use features::SegmentationFeatures;
 pub use filter::ADDRESSES_MAX;
 use ring::{ReceiveRing, RingFrame};
-use slot_rings::{Offered, SlotRings};
+pub(crate) use sender::Sender;
+pub use sender::{SendConfig, ZeroCopy};
 
 /// Bytes that may wait in the kernel of received frames too large for the ring: about a hundred
 /// frames of 64 KB. `[guess]`
 const RECEIVE_BUFFER_BYTES: i32 = 16 << 20;
-
-/// Bytes of frames that may wait in a queueing discipline before `transmit` answers `Full`.
-/// Bypassing it, frames wait only in the device's own ring. `[guess]`
-const SEND_BUFFER_BYTES: i32 = 16 << 20;
-
-/// Drivers that hold a frame until its device has read it: what they send may be overwritten when they
-/// release it. Others release it when they queue it, or copy it, and cannot tell.
-const COMPLETING_DRIVERS: [&str; 8] = [
-    "bnxt_en",
-    "e1000e",
-    "i40e",
-    "ice",
-    "igb",
-    "igc",
-    "ixgbe",
-    "mlx5_core",
-];
 
 const CAPABILITY: &str = "cap_net_raw,cap_net_admin";
 
@@ -107,18 +77,6 @@ pub struct PacketConfig {
     pub zero_copy: ZeroCopy,
 }
 
-/// Whether frames are sent from the slots that the disk filled, without a copy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ZeroCopy {
-    /// Where the device segments, and its driver is one that tells when it has read a frame.
-    #[default]
-    Auto,
-    /// Wherever the kernel allows it.
-    On,
-    /// Never.
-    Off,
-}
-
 impl PacketConfig {
     /// The usual choices for these addresses on this interface.
     #[must_use]
@@ -130,6 +88,14 @@ impl PacketConfig {
             send_buffer_bytes: None,
             qdisc_bypass: true,
             zero_copy: ZeroCopy::Auto,
+        }
+    }
+
+    const fn send(&self) -> SendConfig {
+        SendConfig {
+            buffer_bytes: self.send_buffer_bytes,
+            qdisc_bypass: self.qdisc_bypass,
+            zero_copy: self.zero_copy,
         }
     }
 }
@@ -151,21 +117,12 @@ pub enum MacChoice {
 #[derive(Debug)]
 pub struct Packet {
     receiver: OwnedFd,
-    /// Bound to no protocol, so it receives nothing.
-    sender: OwnedFd,
+    sender: Sender,
     name: InterfaceName,
     capabilities: Capabilities,
     ring: ReceiveRing,
+    /// Without those of `sender`.
     counters: LinkCounters,
-    zero_copy: ZeroCopy,
-    interface_index: i32,
-    send_buffer_bytes: Option<u32>,
-    /// Present while frames are sent from their slots.
-    slot_rings: Option<SlotRings>,
-    /// Present while the queueing discipline is bypassed.
-    bypass: Option<SegmentationFeatures>,
-    /// For how long the device has refused every frame.
-    refusals: RefusalPeriod,
     /// When to ask next for the interface's state, if nothing is received.
     check_at: Instant,
     /// Whether the interface was down at the last query.
@@ -211,7 +168,7 @@ impl Packet {
     /// Whether frames bypass the queueing discipline now.
     #[must_use]
     pub const fn bypasses_qdisc(&self) -> bool {
-        self.bypass.is_some()
+        self.sender.bypasses_qdisc()
     }
 
     /// Asks for the interface's state at most every `STATE_CHECK_INTERVAL`: an empty ring does not
@@ -250,65 +207,6 @@ impl Packet {
             errno if is_gone(errno) => self.gone = Some(errno),
             _ => self.counters.receive_errors += 1,
         }
-    }
-
-    /// Classifies the errno of a failed send. `large`: the frame is to be segmented.
-    fn classify_send_error(&mut self, now: Instant, errno: i32, large: bool) -> SendFailure {
-        match errno {
-            // The socket's send buffer: the descriptor becomes writable when there is room.
-            libc::EAGAIN => SendFailure::Full,
-            libc::ENOBUFS => self.handle_enobufs(now, large),
-            libc::ENETDOWN => {
-                self.counters.down_events += 1;
-                SendFailure::Lost(errno)
-            }
-            errno => {
-                if is_gone(errno) {
-                    self.gone = Some(errno);
-                }
-                SendFailure::Lost(errno)
-            }
-        }
-    }
-
-    /// `ENOBUFS`: the kernel dropped the frame. Decides whether a later attempt can succeed.
-    fn handle_enobufs(&mut self, now: Instant, large: bool) -> SendFailure {
-        let fd = self.sender.as_fd();
-        let needed = libc::IFF_UP | libc::IFF_RUNNING;
-        let flags = sys::interface_flags(fd, self.name).map(i32::from);
-        let is_down = flags.is_ok_and(|flags| flags & needed != needed);
-        if is_down || features::has_carrier(fd, self.name) == Some(false) {
-            self.counters.down_events += 1;
-            return SendFailure::Lost(libc::ENETDOWN);
-        }
-        let has_stopped_segmenting = self
-            .bypass
-            .is_some_and(|features| large && !features.are_active(fd, self.name));
-        let is_limit_reached = self.refusals.record(now);
-        // The queueing discipline segments for a device that does not, queues frames that the
-        // device has no room for, and makes the descriptor writable when there is room.
-        if (has_stopped_segmenting || is_limit_reached) && self.end_bypass() {
-            return SendFailure::Retry;
-        }
-        if is_limit_reached {
-            self.counters.refused_frames += 1;
-            return SendFailure::Lost(libc::ENOBUFS);
-        }
-        SendFailure::Full
-    }
-
-    /// Goes back to the queueing discipline for good. `false` if it was not bypassed, or the kernel
-    /// does not let us.
-    fn end_bypass(&mut self) -> bool {
-        if self.bypass.take().is_none() {
-            return false;
-        }
-        self.counters.bypass_end_events += 1;
-        if let Some(rings) = &mut self.slot_rings {
-            rings.stop();
-        }
-        let fd = self.sender.as_fd();
-        sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0).is_ok()
     }
 }
 
@@ -349,13 +247,7 @@ impl Station {
     fn open_queue(&self, config: &PacketConfig, queues: usize) -> Result<Packet, SetupError> {
         let (name, index) = (self.name, self.found.index);
         let failed = |errno| name.error("opening a packet socket", CAPABILITY, errno);
-        let sender = open_sender(config.send_buffer_bytes).map_err(failed)?;
-        sys::bind_to_interface(sender.as_fd(), index, 0).map_err(failed)?;
-        let bypass = if config.qdisc_bypass {
-            start_bypass(sender.as_fd(), name)
-        } else {
-            None
-        };
+        let sender = Sender::open(name, &self.found, &config.send()).map_err(failed)?;
         // Protocol 0: nothing is received before the filter is in place and we bind.
         let receiver = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(failed)?;
         let fd = receiver.as_fd();
@@ -373,7 +265,7 @@ impl Station {
         let capabilities = Capabilities {
             mac: self.mac,
             mtu_bytes: clamp_mtu(self.found.mtu_bytes),
-            segmentation_bytes_max: segmentation_bytes_max(self.found.gso_bytes_max),
+            segmentation_bytes_max: sender.segmentation_bytes_max(),
             checksum_offload: true,
         };
         Ok(Packet {
@@ -383,12 +275,6 @@ impl Station {
             capabilities,
             ring,
             counters: LinkCounters::default(),
-            zero_copy: config.zero_copy,
-            interface_index: index,
-            send_buffer_bytes: config.send_buffer_bytes,
-            slot_rings: None,
-            bypass,
-            refusals: RefusalPeriod::default(),
             check_at: Instant::ZERO,
             is_down: false,
             gone: None,
@@ -412,24 +298,15 @@ impl Station {
     }
 }
 
-/// What to do after a failed send.
-enum SendFailure {
-    /// Send it again now: the cause was removed.
-    Retry,
-    /// [`TransmitError::Full`].
-    Full,
-    /// [`TransmitError::Lost`].
-    Lost(i32),
-}
-
 impl Link for Packet {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
+        self.sender.apply_interface_state(state);
         self.capabilities.mtu_bytes = state.mtu_bytes;
-        self.capabilities.segmentation_bytes_max = state.segmentation_bytes_max;
+        self.capabilities.segmentation_bytes_max = self.sender.segmentation_bytes_max();
         self.capabilities
     }
 
@@ -464,98 +341,28 @@ impl Link for Packet {
             return Ok(handed);
         }
         self.poll_interface_state(now);
-        self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
+        let gone = self.gone.or(self.sender.gone());
+        gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
     }
 
     fn zero_copy(&self) -> Result<(), CopyReason> {
-        match self.zero_copy {
-            ZeroCopy::On => Ok(()),
-            ZeroCopy::Off => Err(CopyReason::Off),
-            ZeroCopy::Auto if self.bypass.is_none() => Err(CopyReason::NoSegmentation),
-            ZeroCopy::Auto => {
-                let driver = features::driver(self.sender.as_fd(), self.name);
-                let driver = driver.unwrap_or_default();
-                if COMPLETING_DRIVERS.contains(&driver.as_str()) {
-                    Ok(())
-                } else {
-                    Err(CopyReason::UnknownDriver { driver })
-                }
-            }
-        }
+        self.sender.zero_copy()
     }
 
     fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
-        self.zero_copy()?;
-        let (bypasses, bytes) = (self.bypass.is_some(), self.send_buffer_bytes);
-        let open = || {
-            let socket = open_sender(bytes)?;
-            if bypasses {
-                let fd = socket.as_fd();
-                sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
-            }
-            Ok(socket)
-        };
-        let rings = SlotRings::new(slots, self.interface_index, open);
-        self.slot_rings = Some(rings.map_err(CopyReason::NoRing)?);
-        Ok(())
+        self.sender.borrow_slots(slots)
     }
 
     fn return_slots(&mut self) {
-        if let Some(rings) = self.slot_rings.take() {
-            rings.end();
-        }
+        self.sender.return_slots();
     }
 
     fn give_back(&mut self, _now: Instant, sink: &mut dyn FnMut(u32)) {
-        if let Some(rings) = &mut self.slot_rings {
-            rings.give_back(sink);
-        }
+        self.sender.give_back(sink);
     }
 
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
-        let bytes = frame.bytes();
-        let large = frame.offload.segmentation.is_some();
-        // The kernel segments a larger frame in software. With the queueing discipline bypassed it
-        // would refuse the frame for ever instead, with the errno of a full queue.
-        let bytes_max = ETHERNET_BYTES + self.capabilities.segmentation_bytes_max as usize;
-        if large && bytes > bytes_max {
-            self.counters.lost_frames += 1;
-            return Err(TransmitError::Lost(libc::EMSGSIZE));
-        }
-        loop {
-            let offered = match &mut self.slot_rings {
-                Some(rings) => rings.transmit(frame),
-                None => Offered::Refused,
-            };
-            let result = match offered {
-                Offered::Lent(slot) => {
-                    self.refusals.reset();
-                    self.counters.count_transmitted(bytes);
-                    self.counters.lent_frames += 1;
-                    return Ok(Sent::Lent(slot));
-                }
-                Offered::Failed(errno) => Err(errno),
-                Offered::Refused => send_copied(self.sender.as_fd(), frame),
-            };
-            let Err(errno) = result else {
-                self.refusals.reset();
-                self.counters.count_transmitted(bytes);
-                return Ok(Sent::Copied);
-            };
-            // Runs at most twice: only the end of the bypass returns `Retry`.
-            match self.classify_send_error(now, errno, large) {
-                SendFailure::Retry => {}
-                SendFailure::Full => {
-                    self.counters.full_frames += 1;
-                    return Err(TransmitError::Full);
-                }
-                SendFailure::Lost(errno) => {
-                    self.refusals.reset();
-                    self.counters.lost_frames += 1;
-                    return Err(TransmitError::Lost(errno));
-                }
-            }
-        }
+        self.sender.transmit(now, frame)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -563,35 +370,17 @@ impl Link for Packet {
     }
 
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.sender.as_fd())
+        Some(self.sender.fd())
     }
 
     fn counters(&self) -> LinkCounters {
-        self.counters
+        self.counters.plus(self.sender.counters())
     }
 }
 
 /// Whether an errno says that the interface of a packet socket was removed.
 const fn is_gone(errno: i32) -> bool {
     matches!(errno, libc::ENXIO | libc::ENODEV)
-}
-
-/// Sends a frame that the kernel copies.
-fn send_copied(sender: BorrowedFd<'_>, frame: &Outgoing<'_>) -> Result<(), i32> {
-    let header = VnetHeader::from_offload(&frame.offload, linear_bytes(frame)).to_bytes();
-    let (parts, count) = gather(&header, frame);
-    sys::send_gathered(sender, parts.get(..count).unwrap_or_default())
-}
-
-/// Opens a socket that sends with virtio-net headers and receives nothing, not bound to an interface.
-fn open_sender(send_buffer_bytes: Option<u32>) -> Result<OwnedFd, i32> {
-    let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-    let fd = socket.as_fd();
-    sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-    let send_bytes = send_buffer_bytes.map(i32::try_from);
-    let send_bytes = send_bytes.map_or(SEND_BUFFER_BYTES, |bytes| bytes.unwrap_or(i32::MAX));
-    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_bytes)?;
-    Ok(socket)
 }
 
 /// Sets the options that must hold before the first frame.
@@ -615,16 +404,6 @@ pub(crate) fn set_buffer(
 ) -> Result<(), i32> {
     sys::set_integer(fd, libc::SOL_SOCKET, force, bytes)
         .or_else(|_| sys::set_integer(fd, libc::SOL_SOCKET, limited, bytes))
-}
-
-/// Bypasses the queueing discipline if the device cuts large segments itself.
-fn start_bypass(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<SegmentationFeatures> {
-    let features = SegmentationFeatures::look_up(fd, name)?;
-    if !features.are_active(fd, name) {
-        return None;
-    }
-    let on = sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
-    on.ok().map(|()| features)
 }
 
 /// Lets frames to our MAC, our solicited-node groups and all nodes through the device's filter.

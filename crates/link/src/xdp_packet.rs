@@ -1,0 +1,134 @@
+//! Receives through AF_XDP sockets, sends through packet sockets.
+//!
+//! It is for devices that segment TCP. A received frame reaches us before the kernel has made a socket
+//! buffer of it, or asked the host's firewall; and a large frame is sent in one piece, from its slot where
+//! that pays, which AF_XDP can't do (`docs/decisions/0026-receive-by-xdp-send-by-packet.md`). Addresses may be shared with
+//! the host, as with [`Xdp`].
+//!
+//! It refuses what either of its halves refuses: [`Xdp`] says what is received, and at which MTU;
+//! [`packet`](crate::packet) how frames are sent. Bounds, for each queue: a page for each cell to
+//! receive, and [`CELLS_MIN`] more, which the AF_XDP socket has for sending and nobody uses; the send
+//! buffer of a packet socket.
+
+use std::os::fd::BorrowedFd;
+
+use clock::Instant;
+use memory::SlotMemory;
+use wire::Outgoing;
+
+use crate::counters::LinkCounters;
+use crate::error::{LinkError, SetupError, TransmitError};
+use crate::interface::{InterfaceName, describe};
+use crate::packet::{SendConfig, Sender, ZeroCopy};
+use crate::xdp::CELLS_MIN;
+use crate::{Capabilities, CopyReason, InterfaceState, Link, Received, Sent, Xdp, XdpConfig};
+
+/// One receive queue's AF_XDP socket and a packet socket that sends on the same interface. Usually moved
+/// to a thread of its own.
+#[derive(Debug)]
+pub struct XdpPacket {
+    receiver: Xdp,
+    sender: Sender,
+}
+
+impl XdpPacket {
+    /// Opens a link for each receive queue of the interface, as [`Xdp::open_queues`] does.
+    /// `zero_copy` of the configuration is for frames sent, as in [`SendConfig`]; frames received are copied by the kernel only
+    /// where the driver can't do without.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do. Nothing is left on the interface.
+    pub fn open_queues(config: &XdpConfig) -> Result<Vec<Self>, SetupError> {
+        let send = SendConfig {
+            zero_copy: config.zero_copy,
+            ..SendConfig::default()
+        };
+        let receive = XdpConfig {
+            zero_copy: ZeroCopy::Auto,
+            transmit_cells: CELLS_MIN,
+            ..config.clone()
+        };
+        let name = InterfaceName::parse(&config.interface)?;
+        let found = describe(name)?;
+        let open = |receiver| {
+            let sender = Sender::open(name, &found, &send)
+                .map_err(|errno| name.error("opening a packet socket", CAPABILITY, errno))?;
+            Ok(Self { receiver, sender })
+        };
+        Xdp::open_queues(&receive)?.into_iter().map(open).collect()
+    }
+
+    /// The half that receives.
+    #[must_use]
+    pub const fn receiver(&self) -> &Xdp {
+        &self.receiver
+    }
+
+    /// Whether frames that are sent bypass the queueing discipline now.
+    #[must_use]
+    pub const fn bypasses_qdisc(&self) -> bool {
+        self.sender.bypasses_qdisc()
+    }
+}
+
+const CAPABILITY: &str = "cap_net_raw,cap_net_admin";
+
+impl Link for XdpPacket {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            segmentation_bytes_max: self.sender.segmentation_bytes_max(),
+            ..self.receiver.capabilities()
+        }
+    }
+
+    fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
+        self.receiver.apply_interface_state(state);
+        self.sender.apply_interface_state(state);
+        self.capabilities()
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames_max: usize,
+        sink: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, LinkError> {
+        let received = self.receiver.receive(now, frames_max, sink)?;
+        match self.sender.gone() {
+            Some(errno) if received == 0 => Err(LinkError::Gone(errno)),
+            _ => Ok(received),
+        }
+    }
+
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        self.sender.zero_copy()
+    }
+
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        self.sender.borrow_slots(slots)
+    }
+
+    fn return_slots(&mut self) {
+        self.sender.return_slots();
+    }
+
+    fn give_back(&mut self, _now: Instant, sink: &mut dyn FnMut(u32)) {
+        self.sender.give_back(sink);
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
+        self.sender.transmit(now, frame)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.receiver.poll_fd()
+    }
+
+    fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sender.fd())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.receiver.counters().plus(self.sender.counters())
+    }
+}
