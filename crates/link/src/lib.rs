@@ -67,7 +67,7 @@ pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
-pub use packet::{MacChoice, Packet, PacketConfig, SendConfig, ZeroCopy};
+pub use packet::{MacChoice, Packet, PacketConfig, SendConfig, ZeroCopy, segments_tcp};
 pub use pcap::{CaptureConfig, Captured};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};

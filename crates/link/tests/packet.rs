@@ -377,6 +377,25 @@ fn frames_are_copied_where_it_is_not_known_when_they_were_read() {
 }
 
 #[test]
+fn whether_a_device_segments_is_told() {
+    in_namespace(|| {
+        let _peer = connect();
+        assert_eq!(link::segments_tcp("v0"), Ok(true));
+        set_segmentation("v0", false);
+        assert_eq!(link::segments_tcp("v0"), Ok(false));
+        let refusals = ["lo", "no-such-link", ""].map(|name| link::segments_tcp(name).unwrap_err());
+        assert!(matches!(
+            refusals,
+            [
+                SetupError::NotEthernet { .. },
+                SetupError::NoInterface { .. },
+                SetupError::BadName { .. }
+            ]
+        ));
+    });
+}
+
+#[test]
 fn a_device_without_segmentation_is_not_bypassed_and_the_kernel_cuts() {
     in_namespace(|| {
         let peer = connect();

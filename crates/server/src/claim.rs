@@ -134,8 +134,8 @@ fn refuse_conflict(settings: &Settings, conflict: AddressConflict) -> Failure {
 /// On a tap only this host is at the other end, unless the tap is a port of a bridge.
 fn probe_times(link: &LinkChoice, state: InterfaceState) -> Result<ProbeTimes, Failure> {
     let is_host_alone = match link {
-        LinkChoice::Packet(_) | LinkChoice::Xdp(_) => false,
         LinkChoice::Tap(name) => !state.has_master && !link::is_macvtap(name).map_err(refuse)?,
+        _ => false,
     };
     Ok(if is_host_alone {
         ProbeTimes::HOST

@@ -58,8 +58,9 @@ Output:
 Rights:
   tap:NAME      CAP_NET_ADMIN, and /dev/net/tun
   packet:IFACE  CAP_NET_RAW and CAP_NET_ADMIN
-  xdp:IFACE     CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF
-  Run as root or, but for xdp: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
+  xdp:IFACE, xdp+packet:IFACE, auto:IFACE
+                CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF
+  Run as root or, without XDP: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
   The server drops them once everything is opened: see --user. Files that its user cannot read
   are answered with 403; certificates and keys may belong to root.
 
@@ -160,7 +161,7 @@ pub struct CommonArgs {
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// Interface to serve on: tap:NAME, packet:IFACE or xdp:IFACE [default: tap:atlas0]
+    /// Interface to serve on: tap:NAME, packet:IFACE, xdp:IFACE ... [default: tap:atlas0]
     ///
     /// tap:NAME makes (or takes over) a TAP interface; the host's end of it gets the first free
     /// address of each --address subnet, so the host itself can be the first client. If NAME is a
@@ -172,10 +173,18 @@ pub struct CommonArgs {
     /// xdp:IFACE uses AF_XDP sockets, one for each receive queue, and as many workers. Without
     /// --address it serves at the host's own addresses there: an XDP program takes TCP to the
     /// server's ports, and the host keeps all else. The program is gone when the server is.
+    ///
+    /// xdp+packet:IFACE receives as xdp:IFACE does and sends as packet:IFACE does, for devices that
+    /// segment TCP.
+    ///
+    /// auto:IFACE chooses one of these three, and the log says why: xdp+packet where the device
+    /// segments TCP, xdp where it does not, and packet where XDP would receive by copying or can't be had.
+    /// Without --address it shares the host's, which needs XDP. auto alone takes the interface of the
+    /// default route.
     #[arg(long, value_name = "LINK")]
     pub link: Option<String>,
 
-    /// MAC address to be reached at on packet:IFACE or xdp:IFACE: own or interface [default: own]
+    /// MAC address to be reached at on an existing interface: own or interface [default: own]
     ///
     /// own is one made for this server, beside the interface's. Networks that let only known MAC
     /// addresses through (most clouds, many container networks, Wi-Fi) drop what is sent to it:

@@ -31,6 +31,7 @@ pub mod output;
 pub mod privileges;
 pub mod process;
 pub mod report;
+mod routes;
 pub mod run;
 pub mod settings;
 pub mod signals;

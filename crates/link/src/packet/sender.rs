@@ -26,8 +26,8 @@ use super::features::{self, SegmentationFeatures};
 use super::slot_rings::{Offered, SlotRings};
 use super::{is_gone, set_buffer};
 use crate::counters::LinkCounters;
-use crate::error::TransmitError;
-use crate::interface::InterfaceName;
+use crate::error::{SetupError, TransmitError};
+use crate::interface::{InterfaceName, describe};
 use crate::netlink::InterfaceDescription;
 use crate::refusal::RefusalPeriod;
 use crate::sys;
@@ -85,6 +85,20 @@ pub enum ZeroCopy {
     On,
     /// Never.
     Off,
+}
+
+/// Whether the device cuts large TCP segments itself, over both IP versions.
+///
+/// # Errors
+/// [`SetupError`]: there is no such interface, or it is not Ethernet.
+pub fn segments_tcp(interface: &str) -> Result<bool, SetupError> {
+    let name = InterfaceName::parse(interface)?;
+    describe(name)?.ethernet_mac(name)?;
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+        .map_err(|errno| name.error("asking for the device's features", "", errno))?;
+    let fd = socket.as_fd();
+    let features = SegmentationFeatures::look_up(fd, name);
+    Ok(features.is_some_and(|features| features.are_active(fd, name)))
 }
 
 /// Sends on one interface and receives nothing.

@@ -249,12 +249,14 @@ pub static KEYS: [Key; 40] = [
         kind: Kind::Other {
             unit: "string",
             default: "`\"tap:atlas0\"`",
-            range: "`tap:NAME`, `packet:IFACE`, `xdp:IFACE`",
+            range: "`tap:NAME`, `packet:IFACE`, `xdp:IFACE`, `xdp+packet:IFACE`, `auto:IFACE`, `auto`",
         },
         about: "Interface to serve on. `tap:` makes the interface and gives the host's end the \
                 first free address of each subnet; `packet:` takes an existing one; `xdp:` takes \
                 one by AF_XDP, with as many workers as it has receive queues, and without \
-                `address` serves the ports of the host's own addresses.",
+                `address` serves the ports of the host's own addresses; `xdp+packet:` receives \
+                so and sends as `packet:` does; `auto:` chooses one of these three, and `auto` \
+                the interface of the default route as well.",
     },
     Key {
         name: "mac",
@@ -264,7 +266,7 @@ pub static KEYS: [Key; 40] = [
             default: "`\"own\"`",
             range: "`own`, `interface`",
         },
-        about: "MAC address the server is reached at, with `packet:` only: one of its own, or the \
+        about: "MAC address the server is reached at, not with `tap:`: one of its own, or the \
                 interface's, shared with the kernel. See below.",
     },
     Key {

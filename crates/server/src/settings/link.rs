@@ -1,11 +1,14 @@
 //! Where the server is on the network: the kind of link and its interface, its MAC address, its addresses.
 
+use std::fmt;
+
 use link::ZeroCopy;
 
 use super::{ADDRESSES_MAX, Origin};
 use crate::cidr::Cidr;
 use crate::config;
 use crate::failure::Failure;
+use crate::routes;
 
 /// The interface to serve on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,15 +19,45 @@ pub enum LinkChoice {
     Packet(String),
     /// An existing interface, through `AF_XDP` sockets.
     Xdp(String),
+    /// An existing interface: `AF_XDP` sockets receive, packet sockets send.
+    XdpPacket(String),
+    /// An existing interface, in the way that is best there.
+    Auto(String),
 }
 
 impl LinkChoice {
+    /// The kind, as it is written before the colon, and the interface's name.
+    const fn parts(&self) -> (&'static str, &String) {
+        match self {
+            Self::Tap(name) => ("tap", name),
+            Self::Packet(name) => ("packet", name),
+            Self::Xdp(name) => ("xdp", name),
+            Self::XdpPacket(name) => ("xdp+packet", name),
+            Self::Auto(name) => ("auto", name),
+        }
+    }
+
     /// The interface's name.
     #[must_use]
     pub fn interface(&self) -> &str {
-        match self {
-            Self::Tap(name) | Self::Packet(name) | Self::Xdp(name) => name,
-        }
+        self.parts().1
+    }
+
+    /// Whether it is a tap, at whose other end is this host.
+    pub(crate) const fn is_tap(&self) -> bool {
+        matches!(self, Self::Tap(_))
+    }
+
+    /// Whether addresses can be shared with the host, by an XDP program; they are, if none is named.
+    pub(super) const fn can_share_addresses(&self) -> bool {
+        matches!(self, Self::Xdp(_) | Self::XdpPacket(_) | Self::Auto(_))
+    }
+}
+
+impl fmt::Display for LinkChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = self.parts();
+        write!(formatter, "{kind}:{name}")
     }
 }
 
@@ -43,9 +76,19 @@ pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Fail
     let refuse = |problem: &str| {
         Failure::refused(
             format!("{origin} {text}: {problem}"),
-            "write tap:NAME for a TAP interface, packet:IFACE or xdp:IFACE for an existing one",
+            "write tap:NAME for a TAP interface; packet:IFACE, xdp:IFACE, xdp+packet:IFACE or \
+             auto:IFACE for an existing one",
         )
     };
+    if text == "auto" {
+        let interface = routes::default_route_interface().ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} auto: no interface has a default route"),
+                "name one: auto:IFACE",
+            )
+        })?;
+        return Ok(LinkChoice::Auto(interface));
+    }
     let (kind, name) = text
         .split_once(':')
         .ok_or_else(|| refuse("no kind of link"))?;
@@ -53,6 +96,8 @@ pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Fail
         "tap" => Ok(LinkChoice::Tap(name.into())),
         "packet" => Ok(LinkChoice::Packet(name.into())),
         "xdp" => Ok(LinkChoice::Xdp(name.into())),
+        "xdp+packet" => Ok(LinkChoice::XdpPacket(name.into())),
+        "auto" => Ok(LinkChoice::Auto(name.into())),
         _ => Err(refuse("unknown kind of link")),
     }
 }
@@ -78,8 +123,8 @@ pub(super) fn parse_mac(
 fn parse_own_mac(text: &str, origin: &Origin, link: &LinkChoice) -> Result<MacSetting, Failure> {
     match (text, link) {
         ("own", _) => Ok(MacSetting::Own),
-        ("interface", LinkChoice::Packet(_) | LinkChoice::Xdp(_)) => Ok(MacSetting::Interface),
-        ("interface", LinkChoice::Tap(_)) => Err(Failure::refused(
+        ("interface", link) if !link.is_tap() => Ok(MacSetting::Interface),
+        ("interface", _) => Err(Failure::refused(
             format!("{origin} interface: means nothing with a TAP"),
             "leave it out, or use --link packet:IFACE",
         )),
@@ -99,8 +144,8 @@ pub(super) fn parse_zero_copy(
     match (text, link) {
         (None | Some("auto"), _) => Ok(ZeroCopy::Auto),
         (Some("off"), _) => Ok(ZeroCopy::Off),
-        (Some("on"), LinkChoice::Packet(_) | LinkChoice::Xdp(_)) => Ok(ZeroCopy::On),
-        (Some("on"), LinkChoice::Tap(_)) => Err(Failure::refused(
+        (Some("on"), link) if !link.is_tap() => Ok(ZeroCopy::On),
+        (Some("on"), _) => Err(Failure::refused(
             format!("{origin} on: means nothing with a TAP"),
             "leave it out, or use --link packet:IFACE",
         )),

@@ -234,7 +234,7 @@ impl Settings {
         let typed = (!args.addresses.is_empty()).then_some(args.addresses);
         let (addresses, addresses_origin) =
             keys.pick(typed, file.address.take(), "--address", "address");
-        let is_address_shared = addresses.is_none() && matches!(link, LinkChoice::Xdp(_));
+        let is_address_shared = addresses.is_none() && link.can_share_addresses();
         let addresses = if is_address_shared {
             Vec::new()
         } else {

@@ -428,6 +428,12 @@ fn a_link_is_a_kind_and_a_name() {
         Ok(LinkChoice::Packet("eth0.7".into()))
     );
     assert_eq!(link("xdp:eth0"), Ok(LinkChoice::Xdp("eth0".into())));
+    let both = LinkChoice::XdpPacket("eth0".into());
+    assert_eq!(link("xdp+packet:eth0"), Ok(both));
+    assert_eq!(link("auto:eth0"), Ok(LinkChoice::Auto("eth0".into())));
+    for text in ["tap:a", "packet:a", "xdp:a", "xdp+packet:a", "auto:a"] {
+        assert_eq!(link(text).unwrap().to_string(), text);
+    }
     for bad in ["tap", "eth0", "wire:eth0", ":eth0"] {
         let message = link(bad).unwrap_err();
         assert!(message.starts_with(&format!("--link {bad}: ")), "{message}");

@@ -12,6 +12,7 @@
 //! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
 //! the server starts. Bounds: `storage::DESCRIPTORS_RESERVED`, `FILES_TRIED_MAX`.
 
+mod links;
 mod storage;
 
 use std::fs;
@@ -20,10 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
-use link::{
-    AddressUse, CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, MacChoice, Packet,
-    PacketConfig, SetupError, Tap, TapConfig, Xdp, XdpConfig,
-};
+use link::{CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, SetupError};
 use record::AeadLibrary;
 use session::Conductor;
 use store::Store;
@@ -50,6 +48,7 @@ use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
 use crate::worker::Worker;
 
+use links::Links;
 use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};
 
 /// Files of the directory that are tried at start.
@@ -120,70 +119,16 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         monitoring,
         locks,
     };
-    let workers = settings.workers_count();
-    match &settings.link {
-        LinkChoice::Tap(name) => {
-            let config = TapConfig {
-                name: name.clone(),
-                host_addresses: host_ends(&settings.addresses),
-            };
-            let taps = Tap::open_queues(&config, workers).map_err(refuse_link)?;
-            serve_on(taps, settings, context)
-        }
-        LinkChoice::Packet(interface) => {
-            let config = PacketConfig {
-                mac: mac_choice(settings.mac),
-                zero_copy: settings.zero_copy,
-                ..PacketConfig::new(interface, &settings.own_addresses())
-            };
-            let packets = Packet::open_queues(&config, workers).map_err(refuse_link)?;
-            serve_on(packets, settings, context)
-        }
-        LinkChoice::Xdp(interface) => {
-            let queues = Xdp::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
-            let count = queues.len();
-            if count != workers {
-                return Err(Failure::refused(
-                    format!(
-                        "--link xdp:{interface}: it has {count} receive queues, and there are \
-                         {workers} workers"
-                    ),
-                    format!("use --workers {count}, or ethtool -L {interface} combined {workers}"),
-                ));
-            }
-            if let Some(queue) = queues.first() {
-                info!(
-                    in_driver = queue.is_in_driver(),
-                    zero_copy = queue.is_zero_copy(),
-                    "frames pass through AF_XDP sockets"
-                );
-            }
-            serve_on(queues, settings, context)
-        }
-    }
-}
-
-fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
-    let addresses = settings.own_addresses();
-    let config = if settings.is_address_shared {
-        XdpConfig::shared(interface, &addresses, &shared_ports(settings))
-    } else {
-        let mac = mac_choice(settings.mac);
-        XdpConfig {
-            address_use: AddressUse::Own { mac },
-            ..XdpConfig::new(interface, &addresses)
-        }
+    let (links, link) = links::open(settings)?;
+    let settings = &Settings {
+        link,
+        ..settings.clone()
     };
-    XdpConfig {
-        zero_copy: settings.zero_copy,
-        ..config
-    }
-}
-
-const fn mac_choice(mac: MacSetting) -> MacChoice {
-    match mac {
-        MacSetting::Own => MacChoice::Own,
-        MacSetting::Interface => MacChoice::Interface,
+    match links {
+        Links::Tap(taps) => serve_on(taps, settings, context),
+        Links::Packet(queues) => serve_on(queues, settings, context),
+        Links::Xdp(queues) => serve_on(queues, settings, context),
+        Links::XdpPacket(queues) => serve_on(queues, settings, context),
     }
 }
 
@@ -431,9 +376,7 @@ fn assemble<L: Link + Send + 'static>(
             handles_max(objects_max),
             "the disk's table has an entry for each handle of the store"
         );
-        let has_own_mac = number == 0
-            && !matches!(settings.link, LinkChoice::Tap(_))
-            && settings.mac == MacSetting::Own;
+        let has_own_mac = number == 0 && !settings.link.is_tap() && settings.mac == MacSetting::Own;
         let parts = Parts {
             conductor: session::Config {
                 are_addresses_announced: number == 0 && !settings.is_address_shared,
@@ -652,13 +595,14 @@ fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
 fn with_host_addresses(settings: &Settings) -> Result<Settings, Failure> {
     let mut settings = settings.clone();
     if settings.is_address_shared {
-        settings.addresses = host_addresses(settings.link.interface())?;
+        settings.addresses = host_addresses(&settings.link)?;
     }
     Ok(settings)
 }
 
 /// The host's own addresses on this interface that clients can name.
-fn host_addresses(interface: &str) -> Result<Vec<Cidr>, Failure> {
+fn host_addresses(link: &LinkChoice) -> Result<Vec<Cidr>, Failure> {
+    let interface = link.interface();
     let found = host::interface_addresses().map_err(|error| {
         Failure::refused(
             format!("the host's addresses cannot be listed: {error}"),
@@ -670,7 +614,7 @@ fn host_addresses(interface: &str) -> Result<Vec<Cidr>, Failure> {
     let addresses: Vec<Cidr> = addresses.take(ADDRESSES_MAX).collect();
     if addresses.is_empty() {
         return Err(Failure::refused(
-            format!("--link xdp:{interface}: the host has no address there that clients can name"),
+            format!("--link {link}: the host has no address there that clients can name"),
             format!("give it one (ip addr add ADDRESS/BITS dev {interface}), or use --address"),
         ));
     }
@@ -757,6 +701,7 @@ mod tests {
 
     use super::{capture_path, host_addresses, host_ends};
     use crate::cidr::Cidr;
+    use crate::settings::LinkChoice;
 
     fn ends(texts: &[&str]) -> Vec<String> {
         let addresses: Vec<Cidr> = texts
@@ -791,7 +736,9 @@ mod tests {
 
     #[test]
     fn the_host_s_addresses_are_those_that_a_url_can_name() {
-        let refusal = host_addresses("lo").unwrap_err().to_string();
+        let refusal = host_addresses(&LinkChoice::Xdp("lo".into()))
+            .unwrap_err()
+            .to_string();
         assert!(
             refusal.starts_with("--link xdp:lo: the host has no address there"),
             "{refusal}"

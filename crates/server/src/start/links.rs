@@ -1,0 +1,174 @@
+//! Opens the links of all workers: those that were named, or, for `auto:IFACE`, the best that the
+//! interface offers.
+//!
+//! What is best follows the measurements of `docs/decisions/0027-receive-by-xdp-send-by-packet.md`: large
+//! frames should leave in one piece where the device segments TCP, which AF_XDP can't do; and XDP is worth its
+//! limits where the driver receives without a copy, or addresses are shared with the host. It refuses to
+//! fall back to a link that could not do what was asked: shared addresses need XDP.
+
+use link::{
+    AddressUse, MacChoice, Packet, PacketConfig, Tap, TapConfig, Xdp, XdpConfig, XdpPacket,
+};
+use tracing::info;
+
+use super::{host_ends, refuse_link, shared_ports};
+use crate::failure::Failure;
+use crate::settings::{LinkChoice, MacSetting, Settings};
+
+/// The links of all workers.
+pub(super) enum Links {
+    Tap(Vec<Tap>),
+    Packet(Vec<Packet>),
+    Xdp(Vec<Xdp>),
+    XdpPacket(Vec<XdpPacket>),
+}
+
+/// Opens the links, and says of which kind they are: never `Auto`.
+pub(super) fn open(settings: &Settings) -> Result<(Links, LinkChoice), Failure> {
+    let choice = settings.link.clone();
+    let links = match &choice {
+        LinkChoice::Tap(name) => {
+            let config = TapConfig {
+                name: name.clone(),
+                host_addresses: host_ends(&settings.addresses),
+            };
+            let workers = settings.workers_count();
+            Links::Tap(Tap::open_queues(&config, workers).map_err(refuse_link)?)
+        }
+        LinkChoice::Packet(interface) => open_packet(settings, interface)?,
+        LinkChoice::Xdp(interface) => open_xdp(settings, interface)?,
+        LinkChoice::XdpPacket(interface) => open_xdp_packet(settings, interface)?,
+        LinkChoice::Auto(interface) => return open_best(settings, interface),
+    };
+    links.log_receiving();
+    Ok((links, choice))
+}
+
+/// Opens the best that the interface offers, and logs why it is.
+///
+/// Whether a driver receives without a copy is known for sure only once a socket is bound, so it is tried.
+fn open_best(settings: &Settings, interface: &str) -> Result<(Links, LinkChoice), Failure> {
+    let segments = link::segments_tcp(interface).map_err(refuse_link)?;
+    let (opened, choice) = if segments {
+        let choice = LinkChoice::XdpPacket(interface.to_owned());
+        (open_xdp_packet(settings, interface), choice)
+    } else {
+        let choice = LinkChoice::Xdp(interface.to_owned());
+        (open_xdp(settings, interface), choice)
+    };
+    let sends = if segments {
+        "the device segments TCP, so large frames leave by a packet socket"
+    } else {
+        "the device does not segment TCP"
+    };
+    let why_not = match opened {
+        Ok(links) if settings.is_address_shared => {
+            log_choice(&choice, "the host's addresses are shared", sends);
+            links.log_receiving();
+            return Ok((links, choice));
+        }
+        Ok(links) if links.is_zero_copy() => {
+            log_choice(&choice, "AF_XDP receives without a copy", sends);
+            links.log_receiving();
+            return Ok((links, choice));
+        }
+        Ok(_) => "the driver has no zero copy for AF_XDP".to_owned(),
+        Err(failure) if settings.is_address_shared => return Err(failure),
+        Err(failure) => failure.to_string(),
+    };
+    let choice = LinkChoice::Packet(interface.to_owned());
+    let links = open_packet(settings, interface)?;
+    log_choice(&choice, &format!("not XDP: {why_not}"), sends);
+    Ok((links, choice))
+}
+
+fn log_choice(choice: &LinkChoice, receives: &str, sends: &str) {
+    info!("--link auto: {choice}; {receives}; {sends}");
+}
+
+fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
+    let config = PacketConfig {
+        mac: mac_choice(settings.mac),
+        zero_copy: settings.zero_copy,
+        ..PacketConfig::new(interface, &settings.own_addresses())
+    };
+    let queues = Packet::open_queues(&config, settings.workers_count()).map_err(refuse_link)?;
+    Ok(Links::Packet(queues))
+}
+
+fn open_xdp(settings: &Settings, interface: &str) -> Result<Links, Failure> {
+    let queues = Xdp::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
+    check_queue_count(settings, interface, queues.len())?;
+    Ok(Links::Xdp(queues))
+}
+
+fn open_xdp_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
+    let queues = XdpPacket::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
+    check_queue_count(settings, interface, queues.len())?;
+    Ok(Links::XdpPacket(queues))
+}
+
+/// Each receive queue needs a worker of its own, since the device chooses the queue.
+fn check_queue_count(settings: &Settings, interface: &str, queues: usize) -> Result<(), Failure> {
+    let workers = settings.workers_count();
+    if queues == workers {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        format!(
+            "--link {}: it has {queues} receive queues, and there are {workers} workers",
+            settings.link
+        ),
+        format!("use --workers {queues}, or ethtool -L {interface} combined {workers}"),
+    ))
+}
+
+fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
+    let addresses = settings.own_addresses();
+    let config = if settings.is_address_shared {
+        XdpConfig::shared(interface, &addresses, &shared_ports(settings))
+    } else {
+        let mac = mac_choice(settings.mac);
+        XdpConfig {
+            address_use: AddressUse::Own { mac },
+            ..XdpConfig::new(interface, &addresses)
+        }
+    };
+    XdpConfig {
+        zero_copy: settings.zero_copy,
+        ..config
+    }
+}
+
+const fn mac_choice(mac: MacSetting) -> MacChoice {
+    match mac {
+        MacSetting::Own => MacChoice::Own,
+        MacSetting::Interface => MacChoice::Interface,
+    }
+}
+
+impl Links {
+    /// Whether the device itself writes received frames to the cells of all AF_XDP sockets.
+    fn is_zero_copy(&self) -> bool {
+        match self {
+            Self::Tap(_) | Self::Packet(_) => false,
+            Self::Xdp(queues) => queues.iter().all(Xdp::is_zero_copy),
+            Self::XdpPacket(queues) => queues.iter().all(|it| it.receiver().is_zero_copy()),
+        }
+    }
+
+    fn log_receiving(&self) {
+        let first = match self {
+            Self::Tap(_) | Self::Packet(_) => None,
+            Self::Xdp(queues) => queues.first(),
+            Self::XdpPacket(queues) => queues.first().map(XdpPacket::receiver),
+        };
+        if let Some(first) = first {
+            info!(
+                in_driver = first.is_in_driver(),
+                zero_copy = self.is_zero_copy(),
+                "frames are received through AF_XDP sockets"
+            );
+        }
+    }
+}
