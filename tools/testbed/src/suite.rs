@@ -86,6 +86,13 @@ impl Suite {
         }
     }
 
+    /// Counts what another suite has counted, and printed.
+    pub fn add(&mut self, mut other: Self) {
+        self.passed += other.passed;
+        self.failed.append(&mut other.failed);
+        self.skipped.append(&mut other.skipped);
+    }
+
     /// Whether nothing failed.
     pub fn is_good(&self) -> bool {
         self.failed.is_empty()

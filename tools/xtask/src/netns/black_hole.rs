@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::files::{self, Access, Library};
-use super::setup::{Family, Setup, Subject};
+use super::setup::{Family, LinkKind, Setup, Subject};
 use testbed::curl::Curl;
 use testbed::find_program;
 use testbed::namespace::Namespace;
@@ -41,7 +41,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
         program: atlas.to_owned(),
         workers: 1,
     };
-    let setup = Setup::packet(&subject)?;
+    let setup = Setup::new(LinkKind::Packet, &subject)?;
     let router = setup.client();
     let far = Namespace::new("far")?;
     far.ip(&format!(

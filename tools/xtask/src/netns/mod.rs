@@ -1,6 +1,6 @@
 //! `cargo xtask netns`: the server, whole, against real clients in network namespaces.
 //!
-//! Each check prints one line. It refuses to touch the host's own interfaces: clients, servers and
+//! Each check prints one line; the checks of two links run at once. It refuses to touch the host's own interfaces: clients, servers and
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
 mod addresses;
@@ -17,16 +17,19 @@ mod strays;
 mod table;
 mod trouble;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 
 use self::files::{Access, Library};
 use self::https::Fixture;
 use self::identities::Identities;
-use self::setup::{Setup, Subject};
+use self::setup::{LinkKind, Setup, Subject};
 use crate::rights;
 use testbed::namespace::Namespace;
 use testbed::program::Program;
@@ -46,13 +49,52 @@ pub(crate) struct NetnsOptions {
     /// Tries the checks on nginx instead, over packet only: shows that they can pass
     #[arg(long)]
     self_check: bool,
-    /// Only with so many workers, comma-separated (default: 1, 2 and 5)
+    /// Every link with every number of workers, not only with some
+    #[arg(long)]
+    all: bool,
+    /// Only with so many workers, comma-separated
     #[arg(long, value_name = "N", value_delimiter = ',')]
     workers: Vec<u32>,
+    /// Only over these links, comma-separated
+    #[arg(long, value_enum, value_delimiter = ',')]
+    links: Vec<LinkKind>,
 }
 
-/// How many workers the server has in turn. What does not depend on them is tried with the first.
-const WORKERS: [u32; 3] = [1, 2, 5];
+/// Numbers of workers, and the links that are tried with each number unless all are asked for. What
+/// depends on neither is tried with the first.
+const PLAN: [(u32, &[LinkKind]); 3] = [
+    (
+        1,
+        &[
+            LinkKind::Packet,
+            LinkKind::Xdp,
+            LinkKind::XdpPacket,
+            LinkKind::Tap,
+        ],
+    ),
+    (2, &[LinkKind::Packet, LinkKind::Tap]),
+    (5, &[LinkKind::XdpPacket]),
+];
+
+impl NetnsOptions {
+    /// What is tried in turn: each number of workers with its links.
+    fn plan(&self) -> Vec<(u32, Vec<LinkKind>)> {
+        let is_chosen = |link: &LinkKind| self.links.is_empty() || self.links.contains(link);
+        let of = |workers: u32, links: &[LinkKind]| {
+            let links = if self.all || !self.links.is_empty() || !self.workers.is_empty() {
+                LinkKind::value_variants()
+            } else {
+                links
+            };
+            (workers, links.iter().copied().filter(is_chosen).collect())
+        };
+        if self.workers.is_empty() {
+            return PLAN.map(|(workers, links)| of(workers, links)).to_vec();
+        }
+        let numbers = self.workers.iter();
+        numbers.map(|&workers| of(workers, &[])).collect()
+    }
+}
 
 /// Runs all checks; fails if one does.
 pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
@@ -118,61 +160,132 @@ fn can_run() -> std::result::Result<(), String> {
 
 fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let library = Library::new().context("writing the files to serve")?;
-    let scratch = scratch_directory("config")?;
     let identities = Identities::new()?;
-    let check = |suite: &mut Suite, setup: &Setup, subject: &Subject, place: usize| {
+    let run = Run {
+        atlas: if options.self_check {
+            PathBuf::new()
+        } else {
+            Program::Atlas.find(options.atlas.as_deref())?
+        },
+        library: &library,
+        identities: &identities,
+        quick: options.quick,
+    };
+    if options.self_check {
+        let setup = Setup::new(LinkKind::Packet, &Subject::Nginx)?;
+        return run.try_link(suite, &setup, &Subject::Nginx, true);
+    }
+    let mut passes = VecDeque::new();
+    for (place, (workers, links)) in options.plan().into_iter().enumerate() {
+        passes.extend(links.into_iter().map(|link| Pass {
+            workers,
+            link,
+            is_first: place == 0,
+        }));
+    }
+    let passes = Mutex::new(passes);
+    let run_some = || {
+        let mut suite = Suite::default();
+        while let Some(pass) = passes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+        {
+            if let Err(error) = run.try_pass(&mut suite, pass) {
+                suite.fail(&format!("{pass:?}"), &format!("{error:#}"));
+            }
+        }
+        suite
+    };
+    thread::scope(|scope| {
+        let threads = [(); AT_ONCE].map(|()| scope.spawn(run_some));
+        for thread in threads {
+            match thread.join() {
+                Ok(part) => suite.add(part),
+                Err(_) => suite.fail("netns", "a thread of checks panicked"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Passes at once: they mostly wait. More would keep a machine of two processors from others' deadlines.
+const AT_ONCE: usize = 2;
+
+/// A link, and a number of workers.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    workers: u32,
+    link: LinkKind,
+    /// Whether it is of the first number of workers.
+    is_first: bool,
+}
+
+/// What all passes share.
+struct Run<'a> {
+    atlas: PathBuf,
+    library: &'a Library,
+    identities: &'a Identities,
+    quick: bool,
+}
+
+impl Run<'_> {
+    /// The checks of any link, then those that one link or number of workers has.
+    fn try_pass(&self, suite: &mut Suite, pass: Pass) -> Result<()> {
+        let Pass {
+            workers,
+            link,
+            is_first,
+        } = pass;
+        if link == LinkKind::Tap && !Path::new("/dev/net/tun").exists() {
+            suite.skip("tap", "no /dev/net/tun");
+            return Ok(());
+        }
+        let (atlas, library) = (&self.atlas, self.library);
+        let subject = Subject::Atlas {
+            program: atlas.clone(),
+            workers,
+        };
+        let setup = Setup::new(link, &subject)?;
+        self.try_link(suite, &setup, &subject, is_first)?;
+        match link {
+            LinkKind::Packet if is_first => {
+                start::run(suite, &setup, atlas, library.root(), self.identities);
+                addresses::run(suite, &setup, atlas, library);
+                black_hole::run(suite, atlas, library);
+            }
+            LinkKind::Xdp if is_first => shared_address::run(suite, atlas, library),
+            _ => {}
+        }
+        if link.has_xdp() && workers > 1 {
+            let label = format!("{} a client's segments change worker", setup.name());
+            suite.run(&label, || strays::run(&setup, library));
+        }
+        Ok(())
+    }
+
+    fn try_link(
+        &self,
+        suite: &mut Suite,
+        setup: &Setup,
+        subject: &Subject,
+        is_first: bool,
+    ) -> Result<()> {
+        let scratch = scratch_directory("config")?;
         let fixture = Fixture {
             setup,
-            library: &library,
-            identities: &identities,
+            library: self.library,
+            identities: self.identities,
         };
         LinkChecks {
             fixture,
             subject,
             scratch: scratch.path(),
-            with_huge: !options.quick && place == 0,
+            with_huge: !self.quick && is_first,
         }
         .run(suite);
-    };
-    if options.self_check {
-        check(suite, &Setup::packet(&Subject::Nginx)?, &Subject::Nginx, 0);
-        return Ok(());
+        Ok(())
     }
-    let atlas = Program::Atlas.find(options.atlas.as_deref())?;
-    let all = if options.workers.is_empty() {
-        &WORKERS[..]
-    } else {
-        &options.workers
-    };
-    for (place, &workers) in all.iter().enumerate() {
-        let subject = Subject::Atlas {
-            program: atlas.clone(),
-            workers,
-        };
-        let packet = Setup::packet(&subject)?;
-        check(suite, &packet, &subject, place);
-        if place == 0 {
-            start::run(suite, &packet, &atlas, library.root(), &identities);
-            addresses::run(suite, &packet, &atlas, &library);
-            drop(packet);
-            black_hole::run(suite, &atlas, &library);
-        }
-        let xdp = Setup::xdp(&subject)?;
-        check(suite, &xdp, &subject, place);
-        if workers == 1 {
-            shared_address::run(suite, &atlas, &library);
-        } else {
-            let label = format!("{} a client's segments change worker", xdp.name());
-            suite.run(&label, || strays::run(&xdp, &library));
-        }
-        drop(xdp);
-        if !Path::new("/dev/net/tun").exists() {
-            suite.skip("tap", "no /dev/net/tun");
-            continue;
-        }
-        check(suite, &Setup::tap(&subject)?, &subject, place);
-    }
-    Ok(())
 }
 
 /// All checks on one link.
@@ -408,4 +521,33 @@ fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Resul
         );
     }
     Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LinkKind, NetnsOptions};
+
+    #[test]
+    fn what_is_named_is_tried_and_by_default_some_of_all() {
+        let count = |options: &NetnsOptions| {
+            let plan = options.plan();
+            plan.into_iter()
+                .map(|(_, links)| links.len())
+                .sum::<usize>()
+        };
+        let usual = NetnsOptions::default();
+        assert_eq!(count(&usual), 7);
+        let all = NetnsOptions {
+            all: true,
+            ..NetnsOptions::default()
+        };
+        assert_eq!(count(&all), 12);
+        let some = NetnsOptions {
+            workers: vec![2, 3],
+            links: vec![LinkKind::Tap],
+            ..NetnsOptions::default()
+        };
+        let tap = vec![LinkKind::Tap];
+        assert_eq!(some.plan(), [(2, tap.clone()), (3, tap)]);
+    }
 }

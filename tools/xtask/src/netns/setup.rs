@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 
 use super::identities::Identities;
 use testbed::client::Client;
@@ -28,14 +29,42 @@ const LOSS: &str = "0.02";
 /// The TAP interface Atlas makes.
 const TAP: &str = "atlas0";
 
-/// The links a server can have.
+/// The kinds of link a server can have, as its command line names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LinkKind {
+    /// `AF_PACKET` on one end of a veth pair; clients are at the other end.
+    Packet,
+    /// `AF_XDP` there.
+    Xdp,
+    /// Both there: `AF_XDP` receives, `AF_PACKET` sends.
+    #[value(name = "xdp+packet")]
+    XdpPacket,
+    /// A TAP; clients are the kernel it is plugged into.
+    Tap,
+}
+
+impl LinkKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Packet => "packet",
+            Self::Xdp => "xdp",
+            Self::XdpPacket => "xdp+packet",
+            Self::Tap => "tap",
+        }
+    }
+
+    /// Whether an XDP program takes the server's frames.
+    pub(crate) const fn has_xdp(self) -> bool {
+        matches!(self, Self::Xdp | Self::XdpPacket)
+    }
+}
+
+/// Where server and clients are.
 #[derive(Debug)]
 enum Wiring {
-    /// `AF_PACKET` on one end of a veth pair; clients are at the other end.
-    Packet(VethPair),
-    /// `AF_XDP` on one end of a veth pair.
-    Xdp(VethPair),
-    /// A TAP; clients are the kernel it is plugged into.
+    /// Namespaces joined by a veth pair.
+    Veth(VethPair),
+    /// One namespace.
     Tap(Namespace),
 }
 
@@ -78,53 +107,33 @@ pub(crate) enum Subject {
 /// Namespaces and how to start a server in them.
 #[derive(Debug)]
 pub(crate) struct Setup {
+    kind: LinkKind,
     wiring: Wiring,
     subject: Subject,
 }
 
 impl Setup {
-    /// Two namespaces joined by a veth pair.
-    pub(crate) fn packet(subject: &Subject) -> Result<Self> {
-        Ok(Self {
-            wiring: Wiring::Packet(VethPair::new()?),
-            subject: subject.clone(),
-        })
-    }
-
-    /// The same, for AF_XDP sockets: with a queue for each worker.
-    pub(crate) fn xdp(subject: &Subject) -> Result<Self> {
-        let queues = match subject {
-            Subject::Atlas { workers, .. } => *workers,
-            Subject::Nginx => 1,
+    /// Makes the namespaces. AF_XDP sockets need a queue for each worker.
+    pub(crate) fn new(kind: LinkKind, subject: &Subject) -> Result<Self> {
+        let wiring = match (kind, subject) {
+            (LinkKind::Tap, _) => Wiring::Tap(Namespace::new("t")?),
+            (kind, Subject::Atlas { workers, .. }) if kind.has_xdp() => {
+                Wiring::Veth(VethPair::with_queues(*workers)?)
+            }
+            _ => Wiring::Veth(VethPair::new()?),
         };
         Ok(Self {
-            wiring: Wiring::Xdp(VethPair::with_queues(queues)?),
-            subject: subject.clone(),
-        })
-    }
-
-    /// One namespace, in which Atlas makes its TAP.
-    pub(crate) fn tap(subject: &Subject) -> Result<Self> {
-        Ok(Self {
-            wiring: Wiring::Tap(Namespace::new("t")?),
+            kind,
+            wiring,
             subject: subject.clone(),
         })
     }
 
     /// The link's name in check names, with the number of workers if there are several.
     pub(crate) fn name(&self) -> String {
-        match (self.kind(), self.workers()) {
+        match (self.kind.name(), self.workers()) {
             (kind, 1) => kind.to_owned(),
             (kind, workers) => format!("{kind}, {workers} workers,"),
-        }
-    }
-
-    /// The link's kind, as the command line names it.
-    fn kind(&self) -> &'static str {
-        match self.wiring {
-            Wiring::Packet(_) => "packet",
-            Wiring::Xdp(_) => "xdp",
-            Wiring::Tap(_) => "tap",
         }
     }
 
@@ -136,7 +145,7 @@ impl Setup {
     /// Whether the link is told that its interface was down for a moment: a packet socket is; a TAP
     /// hears of it only when something is sent, and AF_XDP while it lasts.
     pub(crate) fn is_told_of_down(&self) -> bool {
-        matches!(self.wiring, Wiring::Packet(_))
+        self.kind == LinkKind::Packet
     }
 
     fn workers(&self) -> u32 {
@@ -149,7 +158,7 @@ impl Setup {
     /// Where clients run.
     pub(crate) fn client(&self) -> &Namespace {
         match &self.wiring {
-            Wiring::Packet(pair) | Wiring::Xdp(pair) => &pair.client,
+            Wiring::Veth(pair) => &pair.client,
             Wiring::Tap(namespace) => namespace,
         }
     }
@@ -157,7 +166,7 @@ impl Setup {
     /// Where the server runs.
     pub(crate) fn server(&self) -> &Namespace {
         match &self.wiring {
-            Wiring::Packet(pair) | Wiring::Xdp(pair) => &pair.server,
+            Wiring::Veth(pair) => &pair.server,
             Wiring::Tap(namespace) => namespace,
         }
     }
@@ -165,7 +174,7 @@ impl Setup {
     /// The interface Atlas sits on, as the server's namespace calls it.
     pub(crate) fn interface(&self) -> &'static str {
         match self.wiring {
-            Wiring::Packet(_) | Wiring::Xdp(_) => VethPair::SERVER_INTERFACE,
+            Wiring::Veth(_) => VethPair::SERVER_INTERFACE,
             Wiring::Tap(_) => TAP,
         }
     }
@@ -210,7 +219,7 @@ impl Setup {
     ) -> Command {
         let mut command = self.server().command("env");
         command.arg(program).arg("serve").arg(root).arg("--link");
-        command.arg(format!("{}:{}", self.kind(), self.interface()));
+        command.arg(format!("{}:{}", self.kind.name(), self.interface()));
         command.args(["--workers", &self.workers().to_string()]);
         command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
         command.args(["--address", &format!("{}/64", VethPair::ATLAS_V6)]);
@@ -269,7 +278,7 @@ impl Setup {
 
     fn client_interface(&self) -> &'static str {
         match self.wiring {
-            Wiring::Packet(_) | Wiring::Xdp(_) => VethPair::CLIENT_INTERFACE,
+            Wiring::Veth(_) => VethPair::CLIENT_INTERFACE,
             Wiring::Tap(_) => TAP,
         }
     }

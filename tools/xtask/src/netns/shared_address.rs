@@ -1,5 +1,5 @@
-//! A server at the host's own addresses (`--link xdp:IFACE` without `--address`): it has its port, and
-//! the host's kernel has all else, before, meanwhile and after.
+//! A server at the host's own addresses (`--link xdp:IFACE` or `auto:IFACE` without `--address`): it has
+//! its port, and the host's kernel has all else, before, meanwhile and after.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -28,22 +28,43 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 const ADDRESSES: [&str; 2] = [VethPair::KERNEL_V4, VethPair::KERNEL_V6];
 
+/// Kinds of link. On a veth pair, whose device segments TCP, `auto` is `xdp+packet`.
+const LINKS: [&str; 2] = ["xdp", "auto"];
+
 /// All of them, each on a veth pair of its own.
 pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
-    suite.run("xdp shared address: the host keeps its services", || {
-        beside_the_kernel(atlas, library)
-    });
-    for (name, signal) in [("SIGTERM", Signal::TERM), ("SIGKILL", Signal::KILL)] {
-        let what = format!("xdp shared address: {name} leaves the interface as it was");
-        suite.run(&what, || left_as_it_was(atlas, library, signal));
+    for link in LINKS {
+        let subject = Subject {
+            atlas,
+            link,
+            library,
+        };
+        let what = format!("{link} shared address: the host keeps its services");
+        suite.run(&what, || beside_the_kernel(&subject));
+        for (name, signal) in [("SIGTERM", Signal::TERM), ("SIGKILL", Signal::KILL)] {
+            let what = format!("{link} shared address: {name} leaves the interface as it was");
+            suite.run(&what, || left_as_it_was(&subject, signal));
+        }
     }
 }
 
-fn start(pair: &VethPair, atlas: &Path, library: &Library) -> Result<Server> {
-    let mut command: Command = pair.server.command("env");
-    command.arg(atlas).arg("serve").arg(library.root());
-    let link = format!("xdp:{}", VethPair::SERVER_INTERFACE);
-    Server::atlas(command.args(["--link", &link, "--http", &PORT.to_string()]))
+/// The server that is tried.
+struct Subject<'a> {
+    atlas: &'a Path,
+    link: &'a str,
+    library: &'a Library,
+}
+
+impl Subject<'_> {
+    fn start(&self, pair: &VethPair) -> Result<Server> {
+        let mut command: Command = pair.server.command("env");
+        command
+            .arg(self.atlas)
+            .arg("serve")
+            .arg(self.library.root());
+        let link = format!("{}:{}", self.link, VethPair::SERVER_INTERFACE);
+        Server::atlas(command.args(["--link", &link, "--http", &PORT.to_string()]))
+    }
 }
 
 fn at(address: &str, port: u16) -> Result<SocketAddr> {
@@ -52,11 +73,11 @@ fn at(address: &str, port: u16) -> Result<SocketAddr> {
 }
 
 /// Transfers from the server while the kernel's services at the same address are used.
-fn beside_the_kernel(atlas: &Path, library: &Library) -> Result<Outcome> {
+fn beside_the_kernel(subject: &Subject<'_>) -> Result<Outcome> {
     let pair = VethPair::new()?;
     let echoes = ADDRESSES.map(|address| Echo::start(&pair, address));
     let _echoes = echoes.into_iter().collect::<Result<Vec<_>>>()?;
-    let server = start(&pair, atlas, library)?;
+    let server = subject.start(&pair)?;
     for address in ADDRESSES {
         let mut client = Client::connect(&pair.client, at(address, PORT)?)?;
         client.ask("GET", &name(LARGE_BYTES), "")?;
@@ -70,6 +91,10 @@ fn beside_the_kernel(atlas: &Path, library: &Library) -> Result<Outcome> {
     }
     let stopped = server.stop()?;
     ensure!(stopped.status.code() == Some(0), "{}", stopped.last_words());
+    if subject.link == "auto" {
+        let choice = format!("--link auto: xdp+packet:{};", VethPair::SERVER_INTERFACE);
+        ensure!(stopped.stderr.contains(&choice), "{}", stopped.stderr);
+    }
     uses_services(&pair).context("afterwards")?;
     Ok(Outcome::Passed)
 }
@@ -178,10 +203,10 @@ fn has_program(pair: &VethPair) -> Result<bool> {
 }
 
 /// However it ends, the program is gone, and the kernel has the port again.
-fn left_as_it_was(atlas: &Path, library: &Library, signal: Signal) -> Result<Outcome> {
+fn left_as_it_was(subject: &Subject<'_>, signal: Signal) -> Result<Outcome> {
     let pair = VethPair::new()?;
     ensure!(!has_program(&pair)?, "a program before the start");
-    let server = start(&pair, atlas, library)?;
+    let server = subject.start(&pair)?;
     ensure!(has_program(&pair)?, "no program while it serves");
     let mut client = Client::connect(&pair.client, at(VethPair::KERNEL_V4, PORT)?)?;
     let (head, _) = client.exchange("GET", &name(4097), "")?;
@@ -194,7 +219,7 @@ fn left_as_it_was(atlas: &Path, library: &Library, signal: Signal) -> Result<Out
         pair.client.enter(|| refused(at(address, PORT)?))?;
     }
     // And again: nothing keeps a second start from the interface.
-    let server = start(&pair, atlas, library).context("a second start")?;
+    let server = subject.start(&pair).context("a second start")?;
     server.stop()?;
     Ok(Outcome::Passed)
 }
