@@ -272,7 +272,9 @@ impl Lab {
         command.args(["-c", &SERVER_CORE.to_string()]);
         command.arg(binary).args(command_words);
         command.arg(&self.disk().root);
-        command.args(["--link", &format!("packet:{}", VethPair::SERVER_INTERFACE)]);
+        if !arguments.contains("--link ") {
+            command.args(["--link", &format!("packet:{}", VethPair::SERVER_INTERFACE)]);
+        }
         command.args(["--address", &format!("{}/16", address.ip())]);
         let port = address.port().to_string();
         if place.is_tls {

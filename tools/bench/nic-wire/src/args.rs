@@ -155,9 +155,13 @@ pub struct WireArgs {
     /// Round trip, milliseconds: 20, or 10-40 for constant ones evenly spread over the connections
     #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_range)]
     pub rtt: (Duration, Duration),
-    /// Acknowledge each so many packets of 1,448 bytes; without it each received frame, as GRO
+    /// Acknowledge each so many full packets (1,448 bytes over IPv4); without it each received frame, as GRO
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub ack_every: Option<u32>,
+    /// Bytes of the largest IP packet, the interface's MTU: what MSS the clients announce
+    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+          value_parser = clap::value_parser!(u16).range(1280..=9000))]
+    pub mtu: u16,
     /// Packets of the server lost, in a million
     #[arg(long, value_name = "PPM", default_value_t = 0)]
     pub loss: u32,
@@ -342,8 +346,8 @@ impl WireArgs {
 
     pub(crate) const fn ack_policy(&self) -> AckPolicy {
         match self.ack_every {
-            // The packets of an MSS of 1,460 bytes less 12 of timestamps.
-            Some(packets) => AckPolicy::EveryBytes(packets * 1448),
+            // Less the headers of IPv4 and TCP, and 12 bytes of timestamps.
+            Some(packets) => AckPolicy::EveryBytes(packets * (self.mtu as u32 - 52)),
             None => AckPolicy::EveryFrame,
         }
     }
@@ -404,6 +408,17 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let missing = parse(&flags).unwrap().paths().expect_err("no file");
         assert!(format!("{missing:#}").contains("reading"), "{missing:#}");
+    }
+
+    #[test]
+    fn packets_that_are_acknowledged_are_of_the_mtu() {
+        let bytes = |flags: &str| match parse(flags).unwrap().ack_policy() {
+            AckPolicy::EveryBytes(bytes) => bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(bytes("/a --ack-every 2"), 2896);
+        assert_eq!(bytes("/a --ack-every 2 --mtu 9000"), 17_896);
+        assert!(parse("/a --mtu 9001").is_err() && parse("/a --mtu 1279").is_err());
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) impairments: Impairments,
     pub(crate) distances: Distances,
     pub(crate) policy: AckPolicy,
+    /// Bytes of the largest IP packet.
+    pub(crate) mtu: u16,
     pub(crate) moderation: Duration,
     /// Least and longest warm-up, and what ends it in between.
     pub(crate) warm_up: Duration,

@@ -109,6 +109,7 @@ pub fn run_until(
         impairments: Impairments::new(args.loss, args.reorder, args.seed),
         distances: args.distances(),
         policy: args.ack_policy(),
+        mtu: args.mtu,
         moderation: Duration::from_micros(args.moderation_us),
         warm_up: Duration::from_secs(args.warm_up),
         warm_up_max: Duration::from_secs(args.warm_up_max.max(args.warm_up)),

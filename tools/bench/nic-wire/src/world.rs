@@ -17,9 +17,9 @@ use crate::schedule::Schedule;
 use crate::tally::Tallies;
 use crate::watches::Watches;
 
-/// The MSS of frames of 1,500 bytes (RFC 9293 s3.7.1).
-const MSS_V4: u16 = 1460;
-const MSS_V6: u16 = 1440;
+/// What an MSS is less than the MTU: headers of IP and TCP without options (RFC 9293 s3.7.1).
+const HEADERS_V4: u16 = 40;
+const HEADERS_V6: u16 = 60;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -140,9 +140,10 @@ impl World for Around {
     }
 
     fn mss(&self) -> u16 {
-        match self.plan.addresses.server {
-            IpAddr::V4(_) => MSS_V4,
-            IpAddr::V6(_) => MSS_V6,
-        }
+        let headers = match self.plan.addresses.server {
+            IpAddr::V4(_) => HEADERS_V4,
+            IpAddr::V6(_) => HEADERS_V6,
+        };
+        self.plan.mtu - headers
     }
 }

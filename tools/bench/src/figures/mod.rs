@@ -97,7 +97,12 @@ pub struct FiguresOptions {
     /// the ratios compare the two builds
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
-    /// Further arguments for `atlas serve`, separated by spaces; the baseline gets none of them
+    /// MTU of the wire, bytes, 1280 to 9000; the veth pair has 1500
+    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+          value_parser = clap::value_parser!(u16).range(1280..=9000))]
+    mtu: u16,
+    /// Further arguments for `atlas serve`, separated by spaces; the baseline gets none of them. Another
+    /// link than packet:, such as --link xdp:wire0, is one
     #[arg(
         long,
         value_name = "ARGUMENTS",
@@ -207,6 +212,7 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
         instruments: &binaries.instruments,
         directory: directory.path(),
         atlas_arguments: &options.atlas_arguments,
+        mtu: options.mtu,
     };
     let outcome = carry_out(&plan, &turns, &contenders, seed, &mut writer);
     // What was measured before a failure or an interrupt is worth its page.

@@ -74,6 +74,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) directory: &'a Path,
     /// Further arguments of `atlas serve`.
     pub(crate) atlas_arguments: &'a str,
+    /// MTU of the wire, bytes.
+    pub(crate) mtu: u16,
 }
 
 impl Turns<'_> {
@@ -105,10 +107,11 @@ impl Turns<'_> {
             server: address(contender, cell.is_tls)?,
             paths: &paths,
             object_bytes: objects.bytes,
+            mtu: self.mtu,
             is_comparable: !matches!(contender, Contender::AtlasEmulated(_)),
             seed,
         };
-        let _tap = wire::Tap::new(&self.lab.wire)?;
+        let _tap = wire::Tap::new(&self.lab.wire, self.mtu)?;
         let start = || {
             self.lab
                 .start(place, contender, &self.arguments(contender, cell)?)

@@ -47,12 +47,12 @@ pub(crate) struct Tap<'a>(&'a Namespace);
 
 impl<'a> Tap<'a> {
     /// Makes it.
-    pub(crate) fn new(namespace: &'a Namespace) -> Result<Self> {
+    pub(crate) fn new(namespace: &'a Namespace, mtu: u16) -> Result<Self> {
         let (interface, kernel) = (VethPair::SERVER_INTERFACE, VethPair::KERNEL_V4);
         namespace.ip(&format!("tuntap add dev {interface} mode tap vnet_hdr"))?;
         let tap = Self(namespace);
         namespace.ip(&format!("addr add {kernel}/16 dev {interface}"))?;
-        namespace.ip(&format!("link set {interface} up"))?;
+        namespace.ip(&format!("link set {interface} mtu {mtu} up"))?;
         Ok(tap)
     }
 }
@@ -77,6 +77,8 @@ pub(crate) struct Run<'a> {
     /// A file with a path on each line.
     pub(crate) paths: &'a Path,
     pub(crate) object_bytes: u64,
+    /// MTU of the wire, bytes.
+    pub(crate) mtu: u16,
     /// Whether bodies can be compared.
     pub(crate) is_comparable: bool,
     pub(crate) seed: u64,
@@ -245,6 +247,7 @@ impl Run<'_> {
         option("--expect-bytes", &self.object_bytes.to_string());
         option("--seed", &self.seed.to_string());
         option("--moderation-us", MODERATION_US);
+        option("--mtu", &self.mtu.to_string());
         option(
             "--seconds",
             &WINDOW_SECONDS.max(cell.every_seconds).to_string(),
