@@ -19,7 +19,9 @@ use std::time::Instant as WallInstant;
 
 use clock::Instant;
 use common::{RawSocket, Segment, in_namespace, ip};
-use link::{AttachMode, Link, Packet, PacketConfig, Received, Tap, TapConfig, Xdp, XdpConfig};
+use link::{
+    AttachMode, Link, Packet, PacketConfig, Received, Tap, TapConfig, Xdp, XdpConfig, XdpPacket,
+};
 use wire::MacAddress;
 
 const REPEATS: usize = 1_000;
@@ -268,6 +270,54 @@ fn through_xdp() {
                     }
                 });
                 eprintln!("sent {packet_bytes:6} IP bytes: {nanos:6} ns a frame");
+            }
+        }
+    });
+}
+
+/// What a GB and an acknowledgment cost over each link, at two MTUs: the table of docs/ledger.md. A GB is
+/// sent in frames as large as the link takes; an acknowledgment is sent by the far end and received.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn each_link() {
+    const LARGEST: usize = 65_200;
+    in_namespace(|| {
+        let mut sender = connect();
+        for (mtu, segment_bytes) in [(1_500, 1_448), (3_800, 3_748), (9_000, 8_948)] {
+            ip(&format!("link set v0 mtu {mtu}"));
+            ip(&format!("link set v1 mtu {mtu}"));
+            eprintln!("\nMTU {mtu}: core-s/GB sent, ns an acknowledgment received");
+            let mut measure = |name: &str, link: &mut dyn Link| {
+                let segment = Segment::new(MacAddress([2; 6]), MacAddress([2; 6]), LARGEST);
+                let segment = segment.cut_to(segment_bytes);
+                let sent = best_nanos(32, || {
+                    for _ in 0..32 {
+                        segment.send(link).unwrap();
+                    }
+                });
+                let mac = link.capabilities().mac;
+                let (ours, other) = (acknowledgment(mac, 9), acknowledgment(mac, 10));
+                let passed = best_nanos(BURST, || (0..BURST).for_each(|_| sender.send(&other)));
+                let received = best_nanos(BURST, || {
+                    (0..BURST).for_each(|_| sender.send(&ours));
+                    let mut left = BURST;
+                    while left > 0 {
+                        left -= link.receive(Instant::ZERO, 64, &mut |_| ()).unwrap();
+                    }
+                });
+                // Nanoseconds a byte are seconds a gigabyte.
+                let millis = sent * 1000 / (LARGEST as u128 - 40);
+                eprintln!("{name:12} 0.{millis:03} {received:5} ({passed} passed to the kernel)");
+            };
+            measure("packet", &mut Packet::open(&config()).unwrap());
+            let xdp = XdpConfig::new("v0", &["10.77.0.9".parse().unwrap()]);
+            match Xdp::open_queues(&xdp) {
+                Ok(mut links) => measure("xdp", &mut links.remove(0)),
+                Err(error) => eprintln!("xdp: {error}"),
+            }
+            match XdpPacket::open_queues(&xdp) {
+                Ok(mut links) => measure("xdp+packet", &mut links.remove(0)),
+                Err(error) => eprintln!("xdp+packet: {error}"),
             }
         }
     });

@@ -53,6 +53,7 @@
 
 mod abusive_peer;
 mod atlas;
+mod capacity;
 mod checked_link;
 mod client;
 mod command;

@@ -569,8 +569,16 @@ impl Segment {
         }
     }
 
+    /// The same, to be cut into segments of so many bytes.
+    pub(crate) fn cut_to(mut self, segment_bytes: u16) -> Self {
+        if let Some(segmentation) = &mut self.offload.segmentation {
+            segmentation.segment_bytes = segment_bytes;
+        }
+        self
+    }
+
     /// Sends it, its payload in two parts.
-    pub(crate) fn send(&self, link: &mut impl Link) -> Result<Sent, TransmitError> {
+    pub(crate) fn send(&self, link: &mut (impl Link + ?Sized)) -> Result<Sent, TransmitError> {
         let (first, second) = self.payload.split_at(self.payload.len() / 3);
         self.send_with(link, &[first, second])
     }
@@ -578,7 +586,7 @@ impl Segment {
     /// Sends it with another payload, as long as its own; the checksum is what it was.
     pub(crate) fn send_with(
         &self,
-        link: &mut impl Link,
+        link: &mut (impl Link + ?Sized),
         payload: &[&[u8]],
     ) -> Result<Sent, TransmitError> {
         let frame = Outgoing {

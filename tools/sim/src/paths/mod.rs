@@ -6,7 +6,7 @@
 //!
 //! It refuses TLS and more than one receiver: a path of its own makes the bounds simple.
 
-mod leg;
+pub(crate) mod leg;
 mod marks;
 #[cfg(test)]
 mod matrix;
