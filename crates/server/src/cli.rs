@@ -178,7 +178,8 @@ pub struct CommonArgs {
     /// segment TCP.
     ///
     /// auto:IFACE chooses one of these three, and the log says why: xdp+packet where the device
-    /// segments TCP, xdp where it does not, and packet where XDP would receive by copying or can't be had.
+    /// segments TCP and its driver runs XDP programs, xdp where the device does not segment and its
+    /// driver has zero copy, packet elsewhere.
     /// Without --address it shares the host's, which needs XDP. auto alone takes the interface of the
     /// default route.
     #[arg(long, value_name = "LINK")]

@@ -2,8 +2,8 @@
 //! interface offers.
 //!
 //! What is best follows the measurements of `docs/decisions/0027-receive-by-xdp-send-by-packet.md`: large
-//! frames should leave in one piece where the device segments TCP, which AF_XDP can't do; and XDP is worth its
-//! limits where the driver receives without a copy, or addresses are shared with the host. It refuses to
+//! frames should leave in one piece where the device segments TCP, which AF_XDP can't do; and receiving by
+//! XDP is cheaper where the program runs in the driver. It refuses to
 //! fall back to a link that could not do what was asked: shared addresses need XDP.
 
 use link::{
@@ -46,7 +46,8 @@ pub(super) fn open(settings: &Settings) -> Result<(Links, LinkChoice), Failure> 
 
 /// Opens the best that the interface offers, and logs why it is.
 ///
-/// Whether a driver receives without a copy is known for sure only once a socket is bound, so it is tried.
+/// What a driver can do is known for sure only once the program is attached and a socket bound, so it is
+/// tried.
 fn open_best(settings: &Settings, interface: &str) -> Result<(Links, LinkChoice), Failure> {
     let segments = link::segments_tcp(interface).map_err(refuse_link)?;
     let (opened, choice) = if segments {
@@ -67,11 +68,12 @@ fn open_best(settings: &Settings, interface: &str) -> Result<(Links, LinkChoice)
             links.log_receiving();
             return Ok((links, choice));
         }
-        Ok(links) if links.is_zero_copy() => {
-            log_choice(&choice, "AF_XDP receives without a copy", sends);
+        Ok(links) if links.are_better_than_packet() => {
+            log_choice(&choice, "the driver runs XDP programs", sends);
             links.log_receiving();
             return Ok((links, choice));
         }
+        Ok(Links::XdpPacket(_)) => "the driver runs no XDP programs".to_owned(),
         Ok(_) => "the driver has no zero copy for AF_XDP".to_owned(),
         Err(failure) if settings.is_address_shared => return Err(failure),
         Err(failure) => failure.to_string(),
@@ -114,10 +116,16 @@ fn check_queue_count(settings: &Settings, interface: &str, queues: usize) -> Res
     if queues == workers {
         return Ok(());
     }
+    let counted = |count: usize, what: &str| {
+        let ending = if count == 1 { "" } else { "s" };
+        format!("{count} {what}{ending}")
+    };
     Err(Failure::refused(
         format!(
-            "--link {}: it has {queues} receive queues, and there are {workers} workers",
-            settings.link
+            "--link {}: {} for {}",
+            settings.link,
+            counted(queues, "receive queue"),
+            counted(workers, "worker")
         ),
         format!("use --workers {queues}, or ethtool -L {interface} combined {workers}"),
     ))
@@ -154,6 +162,16 @@ impl Links {
             Self::Tap(_) | Self::Packet(_) => false,
             Self::Xdp(queues) => queues.iter().all(Xdp::is_zero_copy),
             Self::XdpPacket(queues) => queues.iter().all(|it| it.receiver().is_zero_copy()),
+        }
+    }
+
+    /// Whether XDP is worth its limits. Where each frame has to be cut and the kernel copies it, a packet
+    /// socket sends for a tenth of the cost.
+    fn are_better_than_packet(&self) -> bool {
+        match self {
+            Self::Tap(_) | Self::Packet(_) => false,
+            Self::Xdp(_) => self.is_zero_copy(),
+            Self::XdpPacket(queues) => queues.iter().all(|it| it.receiver().is_in_driver()),
         }
     }
 

@@ -33,6 +33,9 @@ const LINKS: [&str; 2] = ["xdp", "auto"];
 
 /// All of them, each on a veth pair of its own.
 pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
+    suite.run("auto chooses by driver and queues", || {
+        chooses(atlas, library)
+    });
     for link in LINKS {
         let subject = Subject {
             atlas,
@@ -46,6 +49,38 @@ pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
             suite.run(&what, || left_as_it_was(&subject, signal));
         }
     }
+}
+
+/// At addresses of the server's own `auto` falls back: a veth pair has XDP in its driver, but a queue for
+/// one worker only.
+fn chooses(atlas: &Path, library: &Library) -> Result<Outcome> {
+    let interface = VethPair::SERVER_INTERFACE;
+    for (workers, choice, why) in [
+        ("1", "xdp+packet", "the driver runs XDP programs"),
+        (
+            "2",
+            "packet",
+            "1 receive queue for 2 workers",
+        ),
+    ] {
+        let pair = VethPair::new()?;
+        let mut command: Command = pair.server.command("env");
+        command.arg(atlas).arg("serve").arg(library.root());
+        command.args(["--link", &format!("auto:{interface}"), "--workers", workers]);
+        command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
+        let server = Server::atlas(&mut command)?;
+        let mut client = Client::connect(&pair.client, at(VethPair::ATLAS_V4, PORT)?)?;
+        let (head, _) = client.exchange("GET", &name(4097), "")?;
+        ensure!(head.status == 200, "{}", head.status);
+        drop(client);
+        let said = server.stop()?.stderr;
+        let choice = format!("--link auto: {choice}:{interface};");
+        ensure!(
+            said.contains(&choice) && said.contains(why),
+            "{workers}: {said}"
+        );
+    }
+    Ok(Outcome::Passed)
 }
 
 /// The server that is tried.
