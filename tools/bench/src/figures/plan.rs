@@ -28,6 +28,9 @@ const CONNECTIONS_FEW: u32 = 64;
 /// have 20,000 where this bench was written.
 const CONNECTIONS_MANY: u32 = 8_000;
 
+/// Twice as many, in plaintext, of those that can hold them.
+const CONNECTIONS_MOST: u32 = 16_000;
+
 /// Shares of requests for cached objects, per cent, beside 0.
 const CACHED_PERCENT: [u8; 4] = [25, 50, 75, 100];
 
@@ -303,6 +306,8 @@ fn all_points() -> Vec<Point> {
             points.push(point(near, &FEW, ROUNDS));
         }
     }
+    let most = Cell::cold(false, CONNECTIONS_MOST);
+    points.push(point(most, &HOLDING, 1));
     for loss_ppm in LOSSES_PPM {
         let cell = Cell {
             loss_ppm,

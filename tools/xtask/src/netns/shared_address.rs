@@ -57,11 +57,7 @@ fn chooses(atlas: &Path, library: &Library) -> Result<Outcome> {
     let interface = VethPair::SERVER_INTERFACE;
     for (workers, choice, why) in [
         ("1", "xdp+packet", "the driver runs XDP programs"),
-        (
-            "2",
-            "packet",
-            "1 receive queue for 2 workers",
-        ),
+        ("2", "packet", "1 receive queue for 2 workers"),
     ] {
         let pair = VethPair::new()?;
         let mut command: Command = pair.server.command("env");
