@@ -67,7 +67,10 @@ pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
-pub use packet::{MacChoice, Packet, PacketConfig, SendConfig, ZeroCopy, segments_tcp};
+pub use packet::{
+    InterfaceOffers, MacChoice, Packet, PacketConfig, SendConfig, ZeroCopy, interface_offers,
+    segments_tcp,
+};
 pub use pcap::{CaptureConfig, Captured};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};

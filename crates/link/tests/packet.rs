@@ -383,6 +383,10 @@ fn whether_a_device_segments_is_told() {
         assert_eq!(link::segments_tcp("v0"), Ok(true));
         set_segmentation("v0", false);
         assert_eq!(link::segments_tcp("v0"), Ok(false));
+        let offers = link::interface_offers("v0").unwrap();
+        assert_eq!(offers.driver.as_deref(), Some("veth"));
+        assert_eq!((offers.mtu_bytes, offers.receive_queues), (1500, Some(1)));
+        assert!(!offers.segments_tcp && !offers.tells_when_read);
         let refusals = ["lo", "no-such-link", ""].map(|name| link::segments_tcp(name).unwrap_err());
         assert!(matches!(
             refusals,

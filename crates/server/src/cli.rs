@@ -74,6 +74,12 @@ Examples:
     --cert a-chain.pem --key a-key.pem --cert b-chain.pem --key b-key.pem
   sudo atlas serve /srv/video --config /etc/atlas.toml --pcap /tmp/atlas.pcap -v";
 
+/// What follows `atlas doctor --help`.
+const DOCTOR_NOTES: &str = "\
+Each line is a finding: ok; less (it works, but not everything or not at full speed); MISSING (no
+server starts without it). Below it, behind ->, what mends it. Nothing is changed.
+The exit code is 2 if something is MISSING, otherwise 0.";
+
 /// Serves files over HTTP and HTTPS from its own TCP/IP stack, straight from disk to wire.
 ///
 /// A piece of a file is read from the disk (O_DIRECT) when a client's TCP acknowledgment makes room
@@ -96,9 +102,35 @@ pub struct Cli {
 pub enum Command {
     /// Serve the files of a directory
     Serve(ServeArgs),
+    /// Tell what this machine offers, and the command that mends what is missing
+    #[command(after_help = DOCTOR_NOTES)]
+    Doctor,
+    /// Give an NVMe controller to a driver in user space, or back to the kernel
+    Nvme {
+        /// What to do.
+        #[command(subcommand)]
+        command: NvmeCommand,
+    },
     /// Internal: the process that reads certificates for a server without the right to
     #[command(name = crate::tls::reader::COMMAND, hide = true)]
     ReadCertificates(ReaderArgs),
+}
+
+/// The commands of `atlas nvme`.
+#[derive(Subcommand, Debug)]
+pub enum NvmeCommand {
+    /// Give it to vfio-pci, for a driver in user space; refused while the host uses it
+    Bind {
+        /// Its PCI address, like 0000:01:00.0, or its name, like nvme0
+        #[arg(value_name = "DEV")]
+        device: String,
+    },
+    /// Give it back to the kernel's driver
+    Unbind {
+        /// Its PCI address, like 0000:01:00.0, or its name
+        #[arg(value_name = "DEV")]
+        device: String,
+    },
 }
 
 /// `atlas serve`, as typed.
@@ -320,7 +352,10 @@ mod tests {
             .get_subcommands()
             .map(|command| command.get_name().to_owned())
             .collect();
-        assert_eq!(names, ["serve", crate::tls::reader::COMMAND]);
+        assert_eq!(
+            names,
+            ["serve", "doctor", "nvme", crate::tls::reader::COMMAND]
+        );
         let error = Cli::try_parse_from(["atlas", "emulate", "/srv"]).unwrap_err();
         assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);
         assert!(Cli::try_parse_from(["atlas", "serve", "/srv", "--emulate"]).is_err());

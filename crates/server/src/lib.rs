@@ -16,6 +16,7 @@ pub mod coalescing;
 pub mod config;
 pub mod connections;
 pub mod cores;
+pub mod doctor;
 #[cfg(feature = "emulate")]
 pub mod emulate;
 pub mod failure;

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use server::cli::{Cli, Command};
+use server::cli::{Cli, Command, NvmeCommand};
+use server::doctor;
 use server::process::{check, exit_code, serve};
 use server::settings::Settings;
 
@@ -13,6 +14,11 @@ fn main() -> ExitCode {
             let action = if args.check { check } else { serve };
             Settings::resolve(args).and_then(|settings| action(&settings))
         }
+        Command::Doctor => doctor::run(),
+        Command::Nvme { command } => match command {
+            NvmeCommand::Bind { device } => doctor::nvme::bind(&device),
+            NvmeCommand::Unbind { device } => doctor::nvme::unbind(&device),
+        },
         Command::ReadCertificates(args) => server::tls::reader::run(&args),
     };
     exit_code("atlas", outcome)

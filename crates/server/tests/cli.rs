@@ -88,12 +88,36 @@ fn is_root() -> bool {
 }
 
 #[test]
+fn the_doctor_tells_what_there_is_and_names_a_remedy_for_what_is_missing() {
+    let output = atlas(&["doctor"]);
+    let text = stdout(&output);
+    let mut titles = text.lines().filter(|line| !line.starts_with(' '));
+    assert!(titles.by_ref().eq(["Host", "Interfaces", "NVMe"]), "{text}");
+    assert!(text.contains("kernel            Linux "), "{text}");
+    let is_missing = text.contains("  MISSING ");
+    assert_eq!(output.status.code(), Some(if is_missing { 2 } else { 0 }));
+    let lines: Vec<_> = text.lines().collect();
+    for pair in lines.windows(2) {
+        let is_bad = pair[0].starts_with("  less ") || pair[0].starts_with("  MISSING ");
+        assert_eq!(is_bad, pair[1].trim_start().starts_with("-> "), "{pair:?}");
+    }
+}
+
+#[test]
+fn a_controller_that_is_not_there_is_not_bound() {
+    for command in ["bind", "unbind"] {
+        let output = atlas(&["nvme", command, "0000:ff:1f.7"]);
+        assert_refused(&output, &["0000:ff:1f.7: no NVMe controller"]);
+    }
+}
+
+#[test]
 fn help_has_units_defaults_and_examples() {
     let short = stdout(&atlas(&["serve", "-h"]));
     let long = stdout(&atlas(&["serve", "--help"]));
     for phrase in [
         "Usage: atlas serve [OPTIONS] <PATH>",
-        "tap:NAME, packet:IFACE or xdp:IFACE [default: tap:atlas0]",
+        "tap:NAME, packet:IFACE, xdp:IFACE ... [default: tap:atlas0]",
         "own or interface [default: own]",
         "[default: 10.77.0.2/24]",
         "TCP port of plain HTTP, 1 to 65535, or off [default: 80]",

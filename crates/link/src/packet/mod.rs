@@ -51,7 +51,7 @@ mod slot_rings;
 pub use filter::ADDRESSES_MAX;
 use ring::{ReceiveRing, RingFrame};
 pub(crate) use sender::Sender;
-pub use sender::{SendConfig, ZeroCopy, segments_tcp};
+pub use sender::{InterfaceOffers, SendConfig, ZeroCopy, interface_offers, segments_tcp};
 
 /// Bytes that may wait in the kernel of received frames too large for the ring: about a hundred
 /// frames of 64 KB. `[guess]`

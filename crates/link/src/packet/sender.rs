@@ -101,6 +101,42 @@ pub fn segments_tcp(interface: &str) -> Result<bool, SetupError> {
     Ok(features.is_some_and(|features| features.are_active(fd, name)))
 }
 
+/// What an Ethernet interface can do for a link, as far as it is told without opening one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceOffers {
+    /// The driver's name, as ethtool tells it.
+    pub driver: Option<String>,
+    /// Its MTU, bytes.
+    pub mtu_bytes: u32,
+    /// Whether the device cuts large TCP segments itself, over both IP versions.
+    pub segments_tcp: bool,
+    /// Whether the driver is known to release a frame only when the device has read it, so that slots can
+    /// be lent.
+    pub tells_when_read: bool,
+    /// How many receive queues the device has; `None` if it does not tell.
+    pub receive_queues: Option<u32>,
+}
+
+/// What an interface offers.
+///
+/// # Errors
+/// [`SetupError`]: there is no such interface, or it is not Ethernet.
+pub fn interface_offers(interface: &str) -> Result<InterfaceOffers, SetupError> {
+    let segments_tcp = segments_tcp(interface)?;
+    let name = InterfaceName::parse(interface)?;
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+        .map_err(|errno| name.error("asking for the device's driver", "", errno))?;
+    let driver = features::driver(socket.as_fd(), name).filter(|driver| !driver.is_empty());
+    let is_known = |driver: &String| COMPLETING_DRIVERS.contains(&driver.as_str());
+    Ok(InterfaceOffers {
+        mtu_bytes: describe(name)?.mtu_bytes,
+        segments_tcp,
+        tells_when_read: driver.as_ref().is_some_and(is_known),
+        driver,
+        receive_queues: crate::xdp::receive_queues(name),
+    })
+}
+
 /// Sends on one interface and receives nothing.
 #[derive(Debug)]
 pub(crate) struct Sender {

@@ -68,6 +68,7 @@ pub use program::PORTS_MAX;
 use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Taken};
 use setup::Attachment;
 pub use socket::XdpStatistics;
+pub(crate) use socket::receive_queues;
 use unfinished::has_unfinished_checksum;
 
 /// Largest MTU: a received frame and its Ethernet header fit a cell behind the kernel's headroom.

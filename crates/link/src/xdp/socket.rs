@@ -230,7 +230,7 @@ unsafe fn read_option<T>(socket: BorrowedFd<'_>, name: i32, value: &mut T) -> Re
 }
 
 /// How many receive queues a device has now; `None` if its driver does not tell.
-pub(super) fn receive_queues(name: InterfaceName) -> Option<u32> {
+pub(crate) fn receive_queues(name: InterfaceName) -> Option<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     // struct ethtool_channels: cmd; the most of rx, tx, other, combined; the same four as they are.
     let mut channels = [0_u32; 9];
