@@ -279,7 +279,9 @@ impl Counters {
     fn count_failure(&mut self, error: DiskError) {
         match error {
             DiskError::Changed => self.disk_changed_commands += 1,
-            DiskError::Io(_) | DiskError::Nvme(_) | DiskError::TableFull => self.disk_failed_commands += 1,
+            DiskError::Io(_) | DiskError::Nvme(_) | DiskError::TableFull => {
+                self.disk_failed_commands += 1
+            }
         }
     }
 }

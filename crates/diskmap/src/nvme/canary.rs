@@ -9,7 +9,7 @@ pub(super) enum Fault {
     PhaseIgnored,
     /// Generations of command identifiers are not compared.
     GenerationIgnored,
-    /// Commands are taken back when a reset begins, before the controller has stopped.
+    /// Commands are taken back and end when a reset begins, before the controller has stopped.
     TakenBackEarly,
     /// PRP lists begin one entry late.
     ListShifted,

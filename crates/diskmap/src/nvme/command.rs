@@ -85,7 +85,10 @@ impl SubmissionEntry {
 /// Dwords 10 to 12 of Read and Write: Starting LBA, and Number of Logical Blocks (one less). For
 /// queue pairs and for `io_uring` passthrough alike.
 pub(super) fn block_dwords(first_block: u64, block_count: u32) -> [u32; 3] {
-    debug_assert!((1..=0x1_0000).contains(&block_count), "{block_count} blocks");
+    debug_assert!(
+        (1..=0x1_0000).contains(&block_count),
+        "{block_count} blocks"
+    );
     let [a, b, c, d, e, f, g, h] = first_block.to_le_bytes();
     [
         u32::from_le_bytes([a, b, c, d]),

@@ -155,8 +155,8 @@ impl Commands {
         let index = id & INDEX_MASK;
         let entry = self.entries.get(usize::from(index))?;
         let command = entry.command.as_ref()?;
-        let is_current = command_id(index, entry.generation) == id
-            || self.canary.is(Fault::GenerationIgnored);
+        let is_current =
+            command_id(index, entry.generation) == id || self.canary.is(Fault::GenerationIgnored);
         let is_issued = matches!(command.progress, Progress::Issued { .. });
         (is_current && is_issued).then_some(index)
     }

@@ -17,7 +17,9 @@ pub(super) type IdentifyData = [u8; PAGE_BYTES as usize];
 #[non_exhaustive]
 pub enum IdentifyError {
     /// The controller takes no entries of 64 and 16 bytes.
-    #[error("its queue entries have other sizes than 64 and 16 bytes (SQES {sqes:#x}, CQES {cqes:#x})")]
+    #[error(
+        "its queue entries have other sizes than 64 and 16 bytes (SQES {sqes:#x}, CQES {cqes:#x})"
+    )]
     EntrySizes {
         /// Submission Queue Entry Size.
         sqes: u8,
@@ -25,7 +27,9 @@ pub enum IdentifyError {
         cqes: u8,
     },
     /// A list of namespaces that does not ascend.
-    #[error("its list of active namespaces does not ascend: {0} follows a number that is not below it")]
+    #[error(
+        "its list of active namespaces does not ascend: {0} follows a number that is not below it"
+    )]
     NamespaceList(u32),
     /// A namespace without blocks.
     #[error("it has no blocks (NSZE)")]
@@ -34,7 +38,9 @@ pub enum IdentifyError {
     #[error("its format {0} does not exist (FLBAS)")]
     Format(u8),
     /// A format with metadata.
-    #[error("its format has {0} bytes of metadata for each block: format it without (nvme format -l)")]
+    #[error(
+        "its format has {0} bytes of metadata for each block: format it without (nvme format -l)"
+    )]
     Metadata(u16),
     /// Blocks of a size other than 512 and 4,096.
     #[error("its blocks have 2^{0} bytes: format it to 512 or 4096 (nvme format -l)")]
@@ -212,7 +218,13 @@ mod tests {
 
     #[test]
     fn entries_of_other_sizes_are_refused() {
-        for (sqes, cqes) in [(0, 0x44), (0x66, 0), (0x77, 0x44), (0x66, 0x55), (0x55, 0x44)] {
+        for (sqes, cqes) in [
+            (0, 0x44),
+            (0x66, 0),
+            (0x77, 0x44),
+            (0x66, 0x55),
+            (0x55, 0x44),
+        ] {
             let mut data = controller();
             (data[512], data[513]) = (sqes, cqes);
             let refused = Err(IdentifyError::EntrySizes { sqes, cqes });
@@ -267,7 +279,10 @@ mod tests {
         assert!(parse(10, 1, 1, 9 << 16).is_ok());
         assert!(parse(10, 17, 0x21, 9 << 16).is_ok(), "bits 6:5 count");
         assert_eq!(parse(10, 16, 0x21, 9 << 16), Err(IdentifyError::Format(17)));
-        assert_eq!(parse(10, 0, 0, 9 << 16 | 8), Err(IdentifyError::Metadata(8)));
+        assert_eq!(
+            parse(10, 0, 0, 9 << 16 | 8),
+            Err(IdentifyError::Metadata(8))
+        );
         let most = u64::MAX >> 9;
         assert!(parse(most, 0, 0, 9 << 16).is_ok());
         let refused = parse(most + 1, 0, 0, 9 << 16);

@@ -53,11 +53,7 @@ impl Lists {
     }
 
     /// Writes the lists; `payload_address` says where on the bus the payload of a slot begins.
-    pub(super) fn write<D: DmaMemory>(
-        &self,
-        memory: &mut D,
-        payload_address: impl Fn(u32) -> u64,
-    ) {
+    pub(super) fn write<D: DmaMemory>(&self, memory: &mut D, payload_address: impl Fn(u32) -> u64) {
         if self.list_bytes == 0 {
             return;
         }

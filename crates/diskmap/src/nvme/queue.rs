@@ -167,7 +167,9 @@ mod tests {
         let mut ring = SubmissionRing::new(0, 8, 0);
         ring.rung = 3;
         let plausible = |ring: &SubmissionRing| -> Vec<u16> {
-            (0..10).filter(|head| ring.is_plausible_head(*head, 4)).collect()
+            (0..10)
+                .filter(|head| ring.is_plausible_head(*head, 4))
+                .collect()
         };
         assert_eq!(plausible(&ring), [0, 1, 2, 3, 7]);
         ring.rung = 6;

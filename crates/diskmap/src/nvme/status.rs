@@ -19,8 +19,8 @@ const PATH: u16 = 3;
 /// Do Not Retry.
 const DO_NOT_RETRY: u16 = 1 << 14;
 
-/// Attempts after the first, where another may succeed.
-pub(super) const REISSUES_MAX: u8 = 4;
+/// Attempts after the first of a command that failed and may succeed, or that a reset took back.
+pub const REISSUES_MAX: u8 = 4;
 /// The same after an error of the media: the controller has tried for long already.
 const MEDIA_REISSUES_MAX: u8 = 1;
 

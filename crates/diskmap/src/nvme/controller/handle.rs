@@ -88,7 +88,10 @@ impl<R: Registers, D: DmaMemory> Controller<R, D> {
     /// How many queue pairs it granted; 0 until it was ready once.
     #[must_use]
     pub fn queue_pairs(&self) -> u16 {
-        self.lock().known.as_ref().map_or(0, |known| known.queue_pairs)
+        self.lock()
+            .known
+            .as_ref()
+            .map_or(0, |known| known.queue_pairs)
     }
 
     /// What happened since start.

@@ -49,14 +49,14 @@ pub use handle::Controller;
 
 /// Most queue pairs of a controller, and so workers on it.
 pub const QUEUE_PAIRS_MAX: u16 = 64;
-/// How long an admin command may take before the controller is reset. [guess]
+/// How long an admin command may take before the controller is reset. A guess.
 pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the controller is asked to stop, each time for as long as CAP.TO, before its function is
 /// reset.
 pub const STOP_ATTEMPTS_MAX: u32 = 3;
 /// How often in a row the controller is started without becoming ready before it counts as failed.
 pub const STARTS_MAX: u32 = 3;
-/// How long a normal shutdown may take if the controller does not say (RTD3E). [guess]
+/// How long a normal shutdown may take if the controller does not say (RTD3E). A guess.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Memory for the admin queues and the data of Identify, bytes.
 pub const ADMIN_MEMORY_BYTES: usize = 3 * PAGE_BYTES as usize;
@@ -95,7 +95,9 @@ pub enum ControllerError {
         bar_bytes: u64,
     },
     /// Too little memory, or not aligned.
-    #[error("{given_bytes} bytes of DMA memory aligned to 4 KiB are given where {needed_bytes} are needed")]
+    #[error(
+        "{given_bytes} bytes of DMA memory aligned to 4 KiB are given where {needed_bytes} are needed"
+    )]
     Memory {
         /// Bytes needed.
         needed_bytes: usize,
@@ -246,7 +248,9 @@ enum State {
         next: AfterStop,
     },
     /// CC.EN is 1; CSTS.RDY will follow.
-    Starting { deadline: Instant },
+    Starting {
+        deadline: Instant,
+    },
     /// Asking what it is.
     Identifying,
     /// Queue pairs are made, commands are aborted.
@@ -254,7 +258,9 @@ enum State {
     /// Queue pairs are deleted before a shutdown.
     Deleting,
     /// CC.SHN is set; CSTS.SHST will follow.
-    Notifying { deadline: Instant },
+    Notifying {
+        deadline: Instant,
+    },
     ShutDown,
     Failed(ControllerError),
 }

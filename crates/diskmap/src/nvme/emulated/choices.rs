@@ -12,7 +12,10 @@ use crate::sim::CHANCE_SCALE;
 pub(super) enum Choices {
     Seeded(Box<ChaCha8Rng>),
     /// Each choice takes bytes from here. When none are left, nothing unusual happens any more.
-    Script { bytes: Vec<u8>, at: usize },
+    Script {
+        bytes: Vec<u8>,
+        at: usize,
+    },
 }
 
 impl Choices {

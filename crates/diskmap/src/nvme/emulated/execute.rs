@@ -248,7 +248,10 @@ impl State {
     }
 
     fn head_of(&self, queue_id: u16) -> u16 {
-        let head = self.submissions.get(&queue_id).map_or(0, |queue| queue.head);
+        let head = self
+            .submissions
+            .get(&queue_id)
+            .map_or(0, |queue| queue.head);
         u16::try_from(head).unwrap_or(u16::MAX)
     }
 
@@ -409,8 +412,8 @@ impl State {
             command.status = self.draw_status();
             self.counters.failed += 1;
         }
-        let never = command.opcode == admin::ABORT
-            && self.faults.abort == AbortBehaviour::NeverCompletes;
+        let never =
+            command.opcode == admin::ABORT && self.faults.abort == AbortBehaviour::NeverCompletes;
         let latency = self.latency();
         self.fetched.insert(key, command);
         if never || self.choices.happens(self.faults.admin_stuck_chance) {

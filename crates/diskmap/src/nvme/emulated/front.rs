@@ -201,9 +201,13 @@ impl State {
         let number = offset_bytes / stride_bytes;
         let queue_id = u16::try_from(number / 2).unwrap_or(u16::MAX);
         if !offset_bytes.is_multiple_of(stride_bytes) {
-            self.violation(format_args!("rings between doorbells, at {offset_bytes:#x}"));
+            self.violation(format_args!(
+                "rings between doorbells, at {offset_bytes:#x}"
+            ));
         } else if !self.registers.is_ready || self.registers.cc & CC_ENABLE == 0 {
-            self.violation(format_args!("rings doorbell {number} of a controller not ready"));
+            self.violation(format_args!(
+                "rings doorbell {number} of a controller not ready"
+            ));
         } else if number.is_multiple_of(2) {
             self.ring_submission(queue_id, value);
         } else {
@@ -216,7 +220,9 @@ impl State {
             self.violation("rings a doorbell without a fence behind what it wrote");
         }
         let Some(queue) = self.submissions.get(&queue_id).copied() else {
-            return self.violation(format_args!("rings submission queue {queue_id}, which is not"));
+            return self.violation(format_args!(
+                "rings submission queue {queue_id}, which is not"
+            ));
         };
         if tail >= queue.entry_count || tail == queue.head {
             return self.violation(format_args!(
@@ -241,7 +247,9 @@ impl State {
 
     fn ring_completion(&mut self, queue_id: u16, head: u32) {
         let Some(queue) = self.completions.get_mut(&queue_id) else {
-            return self.violation(format_args!("rings completion queue {queue_id}, which is not"));
+            return self.violation(format_args!(
+                "rings completion queue {queue_id}, which is not"
+            ));
         };
         let distance = |from: u32, to: u32| (to + queue.entry_count - from) % queue.entry_count;
         let is_sound = head < queue.entry_count
@@ -252,6 +260,8 @@ impl State {
             return;
         }
         let queue = *queue;
-        self.violation(format_args!("rings {head} on completion queue {queue_id}: {queue:?}"));
+        self.violation(format_args!(
+            "rings {head} on completion queue {queue_id}: {queue:?}"
+        ));
     }
 }

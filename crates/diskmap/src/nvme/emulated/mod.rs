@@ -450,6 +450,12 @@ impl Emulated {
         self.lock().fetched.len()
     }
 
+    /// Whether a command that it has not completed uses the page at a bus address.
+    #[must_use]
+    pub fn uses_page(&self, bus_address: u64) -> bool {
+        self.lock().pages.contains(&(bus_address / 4096))
+    }
+
     /// What it did.
     #[must_use]
     pub fn counters(&self) -> EmulatedCounters {

@@ -141,7 +141,10 @@ fn a_controller_that_refuses_to_identify_is_given_up() {
     };
     assert_eq!(state, ControllerState::Failed(error));
     let text = error.to_string();
-    assert!(text.ends_with("Invalid Command Opcode (SCT 0h, SC 01h)"), "{text}");
+    assert!(
+        text.ends_with("Invalid Command Opcode (SCT 0h, SC 01h)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -119,7 +119,9 @@ fn statuses() -> Vec<Row> {
         status_row(
             "generic status, to be retried",
             Outcome::AllSucceed,
-            [0x04, 0x06, 0x08, 0x82].map(|code| Status::new(0, code, false)).to_vec(),
+            [0x04, 0x06, 0x08, 0x82]
+                .map(|code| Status::new(0, code, false))
+                .to_vec(),
         ),
         status_row(
             "generic status, not to be retried",
@@ -260,7 +262,9 @@ fn check_outcome(bench: &Bench, row: &Row, commands: u64) -> Result<(), String> 
         Outcome::SomeFail => {
             !errors.is_empty()
                 && errors.len() as u64 * 2 < commands
-                && errors.iter().all(|error| matches!(error, DiskError::Nvme(_)))
+                && errors
+                    .iter()
+                    .all(|error| matches!(error, DiskError::Nvme(_)))
         }
         Outcome::Gone => {
             !errors.is_empty() && errors.iter().all(|it| *it == DiskError::Io(libc::ENODEV))

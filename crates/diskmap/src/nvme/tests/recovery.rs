@@ -95,7 +95,10 @@ fn a_controller_that_nothing_stops_keeps_the_slots_it_has() {
     bench.submit();
     bench.pass(Duration::from_secs(30));
     let error = ControllerError::StopTimeout;
-    assert_eq!(bench.controller.poll(bench.now), ControllerState::Failed(error));
+    assert_eq!(
+        bench.controller.poll(bench.now),
+        ControllerState::Failed(error)
+    );
     assert_eq!(bench.disk.in_flight(), 1, "it may still be written to");
     assert_eq!(bench.disk.next_deadline(), None);
     // Others fail at once.
@@ -149,7 +152,10 @@ fn another_controller_after_a_reset_is_not_used() {
     bench.emulated.set_fatal();
     bench.finish().unwrap();
     assert_eq!(bench.errors, [DiskError::Io(libc::ENODEV)]);
-    assert_eq!(bench.controller.last_error(), Some(ControllerError::Changed));
+    assert_eq!(
+        bench.controller.last_error(),
+        Some(ControllerError::Changed)
+    );
 }
 
 /// Two workers with a queue pair each: a reset that one asks for ends nothing of the other's.
@@ -220,6 +226,7 @@ fn worker(host: &Host, queue_id: u16) -> Bench {
         expected: BTreeMap::new(),
         errors: Vec::new(),
         completed: 0,
+        steps: 0,
     };
     bench.file = bench.open(0, 64 << 20).unwrap().0;
     bench
