@@ -28,8 +28,9 @@ impl Status {
     /// Success.
     pub const SUCCESS: Self = Self(0);
 
-    /// From the last two bytes of a completion queue entry.
-    pub(super) const fn from_entry(field: u16) -> Self {
+    /// From the last two bytes of a completion queue entry, whose lowest bit is the phase tag.
+    #[must_use]
+    pub const fn from_entry(field: u16) -> Self {
         Self(field >> 1)
     }
 

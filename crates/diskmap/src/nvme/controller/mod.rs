@@ -401,7 +401,10 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
             return true;
         }
         match self.state {
-            State::Stopping { next, .. } if !status.is_ready() => self.handle_stopped(now, next),
+            // A controller that ignored the write of CC has not stopped, even if it was not ready.
+            State::Stopping { next, .. } if !status.is_ready() && !self.is_enabled() => {
+                self.handle_stopped(now, next);
+            }
             State::Stopping {
                 deadline,
                 attempts,
@@ -453,6 +456,10 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
             attempts: 1,
             next,
         };
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.registers.read_u32(CC) & CC_ENABLE != 0
     }
 
     fn clear_enable(&self) {

@@ -88,6 +88,7 @@ impl State {
 
     fn configure(&mut self, value: u32) {
         let before = self.registers.cc;
+        self.registers.is_reset_by_others = false;
         let was_enabled = before & CC_ENABLE != 0;
         let is_enabled = value & CC_ENABLE != 0;
         match (was_enabled, is_enabled) {
@@ -200,6 +201,9 @@ impl State {
         let stride_bytes = 4_u64 << self.config.doorbell_stride;
         let number = offset_bytes / stride_bytes;
         let queue_id = u16::try_from(number / 2).unwrap_or(u16::MAX);
+        if self.registers.is_reset_by_others {
+            return;
+        }
         if !offset_bytes.is_multiple_of(stride_bytes) {
             self.violation(format_args!(
                 "rings between doorbells, at {offset_bytes:#x}"

@@ -185,6 +185,8 @@ struct RegisterFile {
     is_gone: bool,
     /// CSTS.SHST.
     shutdown_status: u32,
+    /// It was reset, and the driver has not written CC since: it cannot know.
+    is_reset_by_others: bool,
 }
 
 #[derive(Debug)]
@@ -419,6 +421,7 @@ impl Emulated {
         state.events.clear();
         state.registers = RegisterFile {
             is_gone,
+            is_reset_by_others: true,
             ..RegisterFile::default()
         };
     }

@@ -245,3 +245,14 @@ fn a_fault_during_a_shutdown_starts_nothing_again() {
     host.emulated.set_fatal();
     assert_eq!(host.settle(), ControllerState::ShutDown);
 }
+
+/// Found by fuzzing: CSTS.RDY was 0 already, so the admin queues were written while CC.EN was 1.
+#[test]
+fn a_start_that_failed_and_cannot_be_ended_at_once_is_not_configured_anew() {
+    let state = settle(with_faults(Faults {
+        starts_ignored: 1,
+        stops_refused: 1,
+        ..Faults::default()
+    }));
+    assert_eq!(state, ControllerState::Ready);
+}
