@@ -36,7 +36,8 @@ pub trait Registers: Clone {
 /// piece on the bus too.
 ///
 /// The controller writes it at any time, so it is read and written by copies only, and no reference
-/// to it exists.
+/// to it exists. When it is dropped, the controller's access ends before the memory is freed: a queue
+/// pair may be dropped while the controller still knows it.
 pub trait DmaMemory {
     /// Its size, bytes.
     fn length_bytes(&self) -> usize;
@@ -57,7 +58,8 @@ pub trait DmaMemory {
     fn release(&self);
 }
 
-/// The slots of one arena, which the controller may read and write, in one piece on the bus too.
+/// The slots of one arena, which the controller may read and write, in one piece on the bus too. When
+/// this is dropped, the controller's access ends; the arena itself stays mapped while slots are missing.
 pub trait DmaSlots {
     /// The bus address of the arena's first byte ([`Arena::slot_memory`]), a multiple of 4 KiB.
     fn bus_address(&self) -> u64;

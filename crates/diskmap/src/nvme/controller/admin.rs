@@ -380,6 +380,8 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
                 queues,
                 state: PairState::Wanted,
             };
+        } else if pair.queues != queues {
+            return PairState::Refused(ControllerError::QueueInUse(queue_id));
         }
         pair.state
     }

@@ -58,7 +58,7 @@ impl<R: Registers, D: DmaMemory> Controller<R, D> {
     }
 
     /// Advances whatever is in progress, without waiting for anything. While it is pending, call it
-    /// every millisecond or so.
+    /// every millisecond or so. It is pending, too, while another worker polls it.
     pub fn poll(&self, now: Instant) -> ControllerState {
         self.with(|inner| inner.poll(now))
             .unwrap_or(ControllerState::Pending)

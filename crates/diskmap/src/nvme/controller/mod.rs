@@ -107,6 +107,9 @@ pub enum ControllerError {
     /// As many queue pairs as nobody can have.
     #[error("{0} queue pairs: choose 1 to {QUEUE_PAIRS_MAX}")]
     QueuePairs(u16),
+    /// Two users of one queue pair.
+    #[error("queue pair {0} is in use")]
+    QueueInUse(u16),
     /// CSTS.RDY did not become 0.
     #[error("the NVMe controller did not stop (CSTS.RDY stays 1)")]
     StopTimeout,

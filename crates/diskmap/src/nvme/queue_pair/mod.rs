@@ -249,6 +249,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.link {
             _ if self.commands.len() == 0 => None,
+            _ if !self.ended.is_empty() => Some(self.last_now),
             Link::Runaway => None,
             Link::Live(_) if self.is_current() => Some(self.next_scan),
             _ => Some(self.last_now + POLL_INTERVAL),

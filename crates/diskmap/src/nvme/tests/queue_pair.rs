@@ -239,6 +239,53 @@ fn a_queue_pair_may_be_deleted_and_made_again() {
 }
 
 #[test]
+fn a_queue_pair_has_one_user() {
+    let mut bench = bench();
+    assert!(bench.read(0, 512));
+    bench.finish().unwrap();
+    let memory = bench.emulated.map_memory(memory_bytes(8, &bench.arena));
+    let slots = bench.emulated.map_slots(&bench.arena);
+    let config = NvmeConfig {
+        queue_depth: 8,
+        ..NvmeConfig::default()
+    };
+    let second = Nvme::new(&bench.controller, 1, memory, slots, &bench.arena, config);
+    bench.disk = second.unwrap();
+    bench.file = bench.open(0, 4096).unwrap().0;
+    assert!(!bench.disk.poll(bench.now));
+    assert!(bench.read(0, 512));
+    bench.submit();
+    assert_eq!(bench.consume(8), Ok(1));
+    assert_eq!(bench.errors, [DiskError::Io(libc::ENODEV)]);
+}
+
+#[test]
+fn what_needs_no_command_is_due_at_once() {
+    let mut bench = bench();
+    bench.file = bench.open(0, 512).unwrap().0;
+    assert_eq!(bench.disk.next_deadline(), None);
+    let slot = bench.arena.reserve().unwrap();
+    let read = Read {
+        file: FileIndex(77),
+        offset_bytes: 0,
+        length_bytes: 512,
+        slot,
+        token: 0,
+    };
+    assert!(bench.disk.read(&mut bench.arena, read).is_ok());
+    bench.submit();
+    assert_eq!(bench.disk.next_deadline(), Some(bench.now));
+    let sink = &mut |arena: &mut Arena, completion: Completion| {
+        let (slot, error) = completion.result.expect_err("it is not open");
+        assert_eq!(error, DiskError::Io(libc::EBADF));
+        arena.release(slot);
+    };
+    let (now, arena) = (bench.now, &mut bench.arena);
+    assert_eq!(bench.disk.consume_completions(now, arena, 8, sink), 1);
+    assert_eq!(bench.emulated.counters().io_commands, 0);
+}
+
+#[test]
 #[should_panic(expected = "a read fits its slot")]
 fn a_read_larger_than_its_slot_is_refused() {
     bench().read(0, 66_048);
