@@ -155,6 +155,11 @@ struct User {
 /// # Panics
 /// If the driver breaks a promise.
 pub fn drive_fuzzed_controller(bytes: &[u8]) {
+    drive(bytes);
+}
+
+/// The same; how many commands were accepted.
+fn drive(bytes: &[u8]) -> u64 {
     let mut input = Input(bytes);
     let plan = plan(&mut input);
     let action_count = usize::from(input.byte())
@@ -163,15 +168,18 @@ pub fn drive_fuzzed_controller(bytes: &[u8]) {
     let (actions, script) = input.0.split_at(action_count);
     let is_honest = plan.is_honest;
     let emulated = Emulated::with_script(plan.config.clone(), script.to_vec());
+    let mut accepted = 0;
     if let Some(mut user) = bring_up(&emulated, &plan) {
         let mut actions = Input(actions);
         while !actions.0.is_empty() {
             user.act(&mut actions);
         }
         user.finish();
+        accepted = user.next_token;
     }
     let violations = emulated.violations();
     assert!(!is_honest || violations.is_empty(), "{violations:#?}");
+    accepted
 }
 
 /// Until there is a queue pair with an open range; `None` if the driver refuses the controller.
@@ -397,12 +405,12 @@ pub fn controller_seeds() -> Vec<Vec<u8>> {
     ]
     .into();
     let mut seeds = Vec::new();
-    for fault in 0..18 {
+    for fault in 0..19 {
         // Shape, entries, depth, lie, error, stuck, late, and so on: one of them is set.
         let mut head = vec![0x02, 14, 7, 0];
-        head.extend([0; 15]);
-        head[4 + fault % 15] = 128;
-        if fault >= 15 {
+        head.extend([0; 16]);
+        head[4 + fault % 16] = 128;
+        if fault >= 16 {
             head[3] = 200 + u8::try_from(fault).unwrap_or(0);
         }
         let count = u8::try_from(work.len()).unwrap_or(u8::MAX);
@@ -418,10 +426,10 @@ mod tests {
 
     #[test]
     fn every_seed_is_survived() {
-        for seed in controller_seeds() {
-            drive_fuzzed_controller(&seed);
-        }
-        drive_fuzzed_controller(&[]);
+        let accepted = controller_seeds().into_iter().map(|seed| drive(&seed));
+        let working = accepted.filter(|accepted| *accepted > 5).count();
+        assert!(working >= 12, "{working} seeds have commands");
+        assert_eq!(drive(&[]), 0);
     }
 
     #[test]
