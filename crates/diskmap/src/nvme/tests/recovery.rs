@@ -144,6 +144,29 @@ fn a_controller_that_comes_back_after_it_was_gone_is_used_again() {
 }
 
 #[test]
+fn a_completion_while_the_controller_stops_is_taken_and_no_doorbell_rung() {
+    let mut bench = bench();
+    let fetched = bench.emulated.counters().io_commands;
+    assert!(bench.read(0, 65_536));
+    bench.submit();
+    let epoch = bench.controller.snapshot().epoch;
+    let now = bench.now;
+    bench
+        .controller
+        .with(|inner| inner.report_stuck(now, epoch, 1));
+    bench.now += Duration::from_millis(1);
+    bench.emulated.advance(bench.now);
+    assert_eq!(bench.emulated.counters().stops, 0, "it has not stopped yet");
+    assert_eq!(bench.consume(8), Ok(1));
+    bench.finish().unwrap();
+    assert_eq!(bench.errors, []);
+    assert_eq!(bench.emulated.counters().io_commands, fetched + 1);
+    assert!(bench.read(4096, 4096));
+    bench.finish().unwrap();
+    assert_eq!(bench.emulated.counters().stops, 1);
+}
+
+#[test]
 fn another_controller_after_a_reset_is_not_used() {
     let mut bench = bench();
     assert!(bench.read(0, 4096));
