@@ -432,6 +432,16 @@ impl Emulated {
         self.lock().violations.clone()
     }
 
+    /// Completes what it would never have completed, also after a fatal status.
+    pub fn complete_stuck(&self) {
+        let mut state = self.lock();
+        state.registers.is_fatal = false;
+        let keys: Vec<(u16, u16)> = state.fetched.keys().copied().collect();
+        for (queue_id, command_id) in keys {
+            state.schedule(Duration::ZERO, Event::Complete(queue_id, command_id));
+        }
+    }
+
     /// What is stored in a namespace: `length_bytes` from a block on.
     ///
     /// # Panics
