@@ -20,7 +20,8 @@ fn main() -> io::Result<()> {
     write("wire_frame", &wire_frames())?;
     write("http_request", &http_requests())?;
     write("record_inbound", &record_inbounds())?;
-    write("stack_frames", &sim::fuzz_seeds())
+    write("stack_frames", &sim::fuzz_seeds())?;
+    write("nvme_controller", &sim::controller_seeds())
 }
 
 /// Puts the seeds of `target` where cargo-fuzz looks for them.

@@ -4,8 +4,9 @@
 //! [`FreeSlot`] and a token; one [`Disk::sqsync`] submits all enqueued reads; completions come back
 //! in any order, each with its token and its slot.
 //!
-//! Two implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
-//! descriptor says so) and [`sim`] (seeded, virtual time). They keep the same promises:
+//! Three implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
+//! descriptor says so), [`nvme`] (a driver of our own for NVMe controllers) and [`sim`] (seeded,
+//! virtual time). They keep the same promises (`tests/conformance.rs`):
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
 //! - Bytes of a regular file that changed since it was opened are not handed out: such a read
@@ -16,6 +17,7 @@
 //! write durable (the caller calls `fdatasync`). Bounded by the queue depth and the file table of
 //! the chosen disk; a full queue returns the read to the caller.
 
+pub mod nvme;
 pub mod sim;
 pub mod uring;
 
@@ -66,6 +68,8 @@ pub enum FileSource {
         /// The known status.
         status: FileStatus,
     },
+    /// A range of a namespace of an NVMe controller ([`nvme::Nvme`]).
+    Namespace(nvme::NamespaceRange),
     /// A file of the simulation's catalogue ([`sim::SimDisk::add_file`]).
     Simulated(u32),
 }
@@ -208,6 +212,9 @@ pub enum DiskError {
     /// Too many open files for the table.
     #[error("the table of open files is full")]
     TableFull,
+    /// The status of an NVMe command that failed.
+    #[error("the NVMe controller's status: {0}")]
+    Nvme(nvme::Status),
 }
 
 /// What one disk did since start.
@@ -225,7 +232,7 @@ pub struct Counters {
     pub disk_queue_full_commands: u64,
     /// Commands issued again: for the rest of a partial one, or after `EAGAIN` or `EINTR`.
     pub disk_reissued_commands: u64,
-    /// Commands that ended in [`DiskError::Io`].
+    /// Commands that ended in [`DiskError::Io`] or [`DiskError::Nvme`].
     pub disk_failed_commands: u64,
     /// Reads that ended in [`DiskError::Changed`].
     pub disk_changed_commands: u64,
@@ -272,7 +279,9 @@ impl Counters {
     fn count_failure(&mut self, error: DiskError) {
         match error {
             DiskError::Changed => self.disk_changed_commands += 1,
-            DiskError::Io(_) | DiskError::TableFull => self.disk_failed_commands += 1,
+            DiskError::Io(_) | DiskError::Nvme(_) | DiskError::TableFull => {
+                self.disk_failed_commands += 1
+            }
         }
     }
 }

@@ -281,6 +281,7 @@ pub struct Region {
 pub struct SlotMemory {
     address: *mut u8,
     stride_bytes: usize,
+    payload_offset_bytes: usize,
     slot_count: u32,
 }
 
@@ -295,6 +296,12 @@ impl SlotMemory {
     #[must_use]
     pub const fn stride_bytes(&self) -> usize {
         self.stride_bytes
+    }
+
+    /// Bytes of a slot before its payload.
+    #[must_use]
+    pub const fn payload_offset_bytes(&self) -> usize {
+        self.payload_offset_bytes
     }
 
     /// Number of slots.
@@ -594,6 +601,7 @@ impl Arena {
         SlotMemory {
             address: self.slot_address(0),
             stride_bytes: self.config.stride_bytes(),
+            payload_offset_bytes: self.config.headroom_bytes as usize,
             slot_count: self.config.slot_count,
         }
     }

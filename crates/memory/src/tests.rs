@@ -346,6 +346,22 @@ fn memory_outlives_the_arena_while_a_slot_is_on_loan() {
 }
 
 #[test]
+fn payloads_are_where_the_slot_memory_says() {
+    let mut arena = arena(3);
+    let memory = arena.slot_memory();
+    for index in 0..3 {
+        let slot = arena.reserve().expect("three are free").into_reading();
+        let offset = index * memory.stride_bytes() + memory.payload_offset_bytes();
+        assert_eq!(
+            arena.device_address(&slot),
+            memory.address().wrapping_add(offset)
+        );
+        arena.release(slot.into_free());
+        let _kept = arena.reserve();
+    }
+}
+
+#[test]
 fn a_part_is_found_in_its_slot_up_to_the_last_byte() {
     let mut arena = arena(2);
     let memory = arena.slot_memory();

@@ -60,6 +60,7 @@ mod command;
 mod content;
 mod crafted;
 mod credentials;
+mod fuzzed_controller;
 mod fuzzed_peers;
 #[cfg(test)]
 mod model;
@@ -84,6 +85,7 @@ use world::syn_flood::SynFlood;
 use world::{Canary, Environment, Outcome, World};
 
 pub use command::{CommandError, run_command};
+pub use fuzzed_controller::{controller_seeds, drive_fuzzed_controller};
 pub use fuzzed_peers::{fuzz_seeds, serve_fuzzed_peers};
 
 /// One run of the product: the seed under a theme, with a canary if one is to be found.

@@ -61,7 +61,7 @@ pub fn pattern_byte(seed: u64, offset: u64) -> u8 {
     pattern_word(seed, offset / 8).to_le_bytes()[(offset % 8) as usize]
 }
 
-fn fill_pattern(seed: u64, offset_bytes: u64, target: &mut [u8]) {
+pub(crate) fn fill_pattern(seed: u64, offset_bytes: u64, target: &mut [u8]) {
     let mut offset = offset_bytes;
     let mut rest = target;
     while !rest.is_empty() {

@@ -26,6 +26,7 @@ use memory::{Arena, FilledSlot, FreeSlot};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+pub(crate) use content::fill_pattern;
 pub use content::{SimContent, pattern_byte};
 
 use crate::{

@@ -215,7 +215,9 @@ impl Files {
         let (descriptor, known) = match file {
             FileSource::Descriptor(descriptor) => (descriptor, None),
             FileSource::File { descriptor, status } => (descriptor, Some(status)),
-            FileSource::Simulated(_) => return Err((None, DiskError::Io(libc::ENOTSUP))),
+            FileSource::Namespace(_) | FileSource::Simulated(_) => {
+                return Err((None, DiskError::Io(libc::ENOTSUP)));
+            }
         };
         let described = match &known {
             Some(status) => self.describe_known(descriptor.as_fd(), status, slot_bytes),

@@ -1,0 +1,147 @@
+//! What a queue pair does when its controller is stopped, started, stuck or lost.
+
+use clock::{Duration, Instant};
+
+use super::{Link, Nvme, POLL_INTERVAL};
+use crate::DiskError;
+use crate::nvme::NvmeConfig;
+use crate::nvme::access::{DmaMemory, DmaSlots, Registers};
+use crate::nvme::canary::Fault;
+use crate::nvme::commands::Progress;
+use crate::nvme::controller::{PairState, Phase};
+use crate::nvme::status::REISSUES_MAX;
+
+/// Commands are looked through for late ones this often during one timeout.
+const SCANS_PER_TIMEOUT: u32 = 8;
+
+impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
+    /// Whether the controller still is what our queues were made on; if not, what follows.
+    pub(super) fn follow(&mut self, now: Instant) {
+        self.last_now = now;
+        let snapshot = self.controller.snapshot();
+        if self.link == Link::Live(snapshot.epoch) && snapshot.phase == Phase::Ready {
+            if now >= self.next_scan {
+                self.scan(now, snapshot.epoch);
+            }
+            return;
+        }
+        self.controller.poll(now);
+        let snapshot = self.controller.snapshot();
+        if let Link::Live(epoch) | Link::Attaching(epoch) = self.link
+            && (epoch != snapshot.epoch || snapshot.phase != Phase::Ready)
+        {
+            match snapshot.phase {
+                Phase::Stopping if !self.canary.is(Fault::TakenBackEarly) => return,
+                Phase::Runaway => self.link = Link::Runaway,
+                _ => {
+                    self.link = Link::Detached;
+                    self.take_back();
+                }
+            }
+        }
+        match snapshot.phase {
+            Phase::Ready => self.attach(snapshot.epoch),
+            Phase::Dead | Phase::Runaway => self.fail_pending(),
+            Phase::Stopping | Phase::Stopped => {}
+        }
+    }
+
+    /// Has our queues made, step by step.
+    fn attach(&mut self, epoch: u64) {
+        if self.link == Link::Detached {
+            self.submission.clear();
+            self.completion.clear(&mut self.memory);
+            self.memory.release();
+            self.link = Link::Attaching(epoch);
+        }
+        let (queue_id, queues) = (self.queue_id, self.queues);
+        let state = self.controller.with(|inner| inner.attach(queue_id, queues));
+        match state {
+            Some(PairState::Live) => {
+                self.link = Link::Live(epoch);
+                self.next_scan = self.last_now + self.scan_interval();
+            }
+            Some(PairState::Refused(_)) => self.fail_pending(),
+            _ => {}
+        }
+    }
+
+    fn scan_interval(&self) -> Duration {
+        self.config.command_timeout / SCANS_PER_TIMEOUT
+    }
+
+    /// The controller was stopped: what it had is ours again.
+    fn take_back(&mut self) {
+        let issued: Vec<u16> = self.commands.issued().map(|(index, ..)| index).collect();
+        for index in issued {
+            self.nvme_counters.taken_back_commands += 1;
+            let command = self.commands.at(index);
+            command.progress = Progress::Waiting;
+            command.reissues += 1;
+            let is_given_up = command.reissues > REISSUES_MAX
+                || self.canary.is(Fault::NotReissued)
+                || self.canary.is(Fault::TakenBackEarly);
+            if is_given_up {
+                self.end(index, Err(DiskError::Io(libc::ETIMEDOUT)));
+            } else {
+                self.counters.disk_reissued_commands += 1;
+                self.pending.push_back(index);
+            }
+        }
+    }
+
+    /// There is no controller to issue commands to.
+    fn fail_pending(&mut self) {
+        while let Some(index) = self.pending.pop_front() {
+            self.end(index, Err(DiskError::Io(libc::ENODEV)));
+        }
+    }
+
+    /// Looks for commands that take too long, and whether the controller is well.
+    fn scan(&mut self, now: Instant, epoch: u64) {
+        self.next_scan = now + self.scan_interval();
+        let mut issued = self.commands.issued().peekable();
+        if issued.peek().is_none() {
+            return;
+        }
+        let queue_id = self.queue_id;
+        let NvmeConfig {
+            command_timeout,
+            abort_grace,
+            ..
+        } = self.config;
+        let mut late = Vec::new();
+        let mut is_stuck = false;
+        for (index, command_id, at, is_aborted) in issued {
+            let age = now.since(at);
+            is_stuck |= age >= command_timeout + abort_grace;
+            if age >= command_timeout && !is_aborted {
+                late.push((index, command_id));
+            }
+        }
+        let aborted = self.controller.with(|inner| {
+            // A fatal status shows here, and that somebody else reset it.
+            inner.poll(now);
+            if is_stuck {
+                inner.report_stuck(now, epoch, queue_id);
+                late.clear();
+            }
+            late.retain(|(_, command_id)| inner.abort(queue_id, *command_id));
+            inner.poll(now);
+            (late, inner.is_busy())
+        });
+        let Some((aborted, is_busy)) = aborted else {
+            return;
+        };
+        if is_busy {
+            // Aborts are sent one after the other, and each before the grace of its command ends.
+            self.next_scan = now + POLL_INTERVAL;
+        }
+        for (index, _) in aborted {
+            self.nvme_counters.aborted_commands += 1;
+            if let Progress::Issued { is_aborted, .. } = &mut self.commands.at(index).progress {
+                *is_aborted = true;
+            }
+        }
+    }
+}
