@@ -339,6 +339,8 @@ impl Link for Xdp {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
+        // Here too, so that the cells come back when nothing more is sent.
+        self.queue.reap();
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
@@ -419,12 +421,15 @@ impl Link for Xdp {
 
     fn counters(&self) -> LinkCounters {
         let kernel = self.queue.statistics();
+        let (queued_descriptors, completed_descriptors) = self.queue.descriptor_counts();
         LinkCounters {
             overflow_frames: kernel.receive_dropped_frames + kernel.receive_ring_full_frames,
             receive_errors: self.counters.receive_errors
                 + kernel.receive_invalid_descriptors
-                + self.queue.stray_completions(),
+                + self.queue.stray_cells(),
             lost_frames: self.counters.lost_frames + kernel.transmit_invalid_descriptors,
+            queued_descriptors,
+            completed_descriptors,
             ..self.counters
         }
     }

@@ -58,8 +58,10 @@ pub(super) struct Queue {
     /// By transmit cell.
     is_in_flight: Vec<bool>,
     is_zero_copy: bool,
-    /// Completions of cells that were not in flight.
-    stray_completions: u64,
+    /// Addresses that came back and are of no cell that was handed out.
+    stray_cells: u64,
+    queued_descriptors: u64,
+    completed_descriptors: u64,
     /// Frames taken whose cells are not handed back yet.
     unreleased: u32,
     buffer: Box<[u8]>,
@@ -88,7 +90,9 @@ impl Queue {
                 .collect(),
             is_in_flight: vec![false; transmit_cells as usize],
             is_zero_copy: false,
-            stray_completions: 0,
+            stray_cells: 0,
+            queued_descriptors: 0,
+            completed_descriptors: 0,
             unreleased: 0,
             buffer: vec![0; CELL_BYTES as usize].into_boxed_slice(),
         };
@@ -130,17 +134,24 @@ impl Queue {
         let Descriptor { address, bytes, .. } = self.rings.receive.take()?;
         let cell = cell_of(address).filter(|cell| *cell < self.receive_cells);
         let taken = self.copy_out(cell, address, bytes);
-        if let Some(cell) = cell
-            && self.rings.fill.free() > 0
-        {
-            self.rings.fill.push(place_of(cell));
-        }
+        self.refill(cell);
         self.unreleased += 1;
         if self.unreleased == RELEASE_EVERY {
             self.release();
         }
         let frame = taken.and_then(|bytes| self.buffer.get(..bytes));
         Some(frame.map_or(Taken::Invalid, Taken::Frame))
+    }
+
+    /// Puts the cell of a frame that was copied out back into the fill ring.
+    fn refill(&mut self, cell: Option<u32>) {
+        match cell {
+            Some(cell) if self.rings.fill.free() > 0 => self.rings.fill.push(place_of(cell)),
+            // One more than there are: the ring has an entry for each.
+            Some(_) => self.stray_cells += 1,
+            // The caller hears of an invalid descriptor.
+            None => {}
+        }
     }
 
     /// Hands the kernel back the cells of all frames that were taken, and wakes it if it waits for
@@ -173,6 +184,7 @@ impl Queue {
         let mut is_any = false;
         while let Some(address) = self.rings.completion.take() {
             is_any = true;
+            self.completed_descriptors += 1;
             let cell = cell_of(address);
             let place = cell.and_then(|cell| cell.checked_sub(self.receive_cells));
             let state = place.and_then(|place| self.is_in_flight.get_mut(place as usize));
@@ -181,7 +193,7 @@ impl Queue {
                     *is_in_flight = false;
                     self.free.push(cell);
                 }
-                _ => self.stray_completions += 1,
+                _ => self.stray_cells += 1,
             }
         }
         if is_any {
@@ -233,6 +245,7 @@ impl Queue {
         if let Some(is_in_flight) = self.is_in_flight.get_mut(place) {
             *is_in_flight = true;
         }
+        self.queued_descriptors += 1;
         self.rings.transmit.push(Descriptor {
             address: start,
             bytes,
@@ -283,9 +296,14 @@ impl Queue {
         socket::statistics(self.socket.as_fd()).unwrap_or_default()
     }
 
-    /// Completions of cells that were not in flight.
-    pub(super) const fn stray_completions(&self) -> u64 {
-        self.stray_completions
+    /// Addresses that came back and are of no cell that was handed out: to send, or to receive.
+    pub(super) const fn stray_cells(&self) -> u64 {
+        self.stray_cells
+    }
+
+    /// Descriptors put into the transmit ring, and those that have come back.
+    pub(super) const fn descriptor_counts(&self) -> (u64, u64) {
+        (self.queued_descriptors, self.completed_descriptors)
     }
 }
 

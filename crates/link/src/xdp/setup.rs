@@ -79,12 +79,21 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let mut links = Vec::new();
     for queue in 0..queues {
         let opened = open_queue(config, name, found.index, queue)?;
-        // A driver that does not tell how many queues it has refuses the first that it has not.
+        // A driver that does not tell how many queues it has refuses the first that it has not. Other
+        // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
+        // no addresses of the bus.
         let Some(opened) = opened else {
             if queue > 0 && told_queues.is_none() {
                 break;
             }
-            return Err(kernel(name, "binding an AF_XDP socket", libc::EINVAL));
+            return Err(match config.zero_copy {
+                ZeroCopy::On => SetupError::NoZeroCopy {
+                    name: config.interface.clone(),
+                    queue,
+                    errno: libc::EINVAL,
+                },
+                _ => kernel(name, "binding an AF_XDP socket", libc::EINVAL),
+            });
         };
         bpf::set_socket(&attachment.map, queue, opened.socket())
             .map_err(|errno| kernel(name, "steering frames to an AF_XDP socket", errno))?;

@@ -154,7 +154,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
             if let Some(queue) = queues.first() {
                 info!(
                     in_driver = queue.is_in_driver(),
-                    zero_copy = queue.is_zero_copy(),
+                    zero_copy = queues.iter().all(Xdp::is_zero_copy),
                     "frames pass through AF_XDP sockets"
                 );
             }
