@@ -22,8 +22,9 @@ use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use link::{
     AddressUse, CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, MacChoice, Packet,
-    PacketConfig, SetupError, Tap, TapConfig, Xdp, XdpConfig,
+    PacketConfig, SetupError, Tap, TapConfig, Xdp, XdpConfig, ZeroCopy,
 };
+use memory::ArenaConfig;
 use record::AeadLibrary;
 use session::Conductor;
 use store::Store;
@@ -174,8 +175,15 @@ fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
             ..XdpConfig::new(interface, &addresses)
         }
     };
+    let slots = settings.limits.share(settings.workers).slots;
     XdpConfig {
-        zero_copy: settings.zero_copy,
+        // With `on`, slots are lent: by a kernel that copies, if the device does not access them itself.
+        zero_copy: match settings.zero_copy {
+            ZeroCopy::On => ZeroCopy::Auto,
+            choice => choice,
+        },
+        loans: settings.zero_copy,
+        slots_bytes: ArenaConfig::new(slots).slots_bytes(),
         ..config
     }
 }
