@@ -30,12 +30,17 @@ pub struct LinkCounters {
     pub down_events: u64,
     /// Times receiving failed for another reason and went on.
     pub receive_errors: u64,
+    /// Descriptors put into the transmit ring of an AF_XDP socket: one for each frame on the wire, or
+    /// for each piece of one.
+    pub queued_descriptors: u64,
+    /// Those of them that came back in its completion ring.
+    pub completed_descriptors: u64,
 }
 
 impl LinkCounters {
     /// Every counter with its public name, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 13] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 15] {
         // Taken apart by name, so that a new field without a line here does not compile.
         let Self {
             received_frames,
@@ -51,6 +56,8 @@ impl LinkCounters {
             overflow_frames,
             down_events,
             receive_errors,
+            queued_descriptors,
+            completed_descriptors,
         } = *self;
         [
             ("link_received_frames", received_frames),
@@ -66,6 +73,8 @@ impl LinkCounters {
             ("link_overflow_frames", overflow_frames),
             ("link_down_events", down_events),
             ("link_receive_errors", receive_errors),
+            ("link_queued_descriptors", queued_descriptors),
+            ("link_completed_descriptors", completed_descriptors),
         ]
     }
 
@@ -85,6 +94,8 @@ impl LinkCounters {
             overflow_frames: self.overflow_frames + other.overflow_frames,
             down_events: self.down_events + other.down_events,
             receive_errors: self.receive_errors + other.receive_errors,
+            queued_descriptors: self.queued_descriptors + other.queued_descriptors,
+            completed_descriptors: self.completed_descriptors + other.completed_descriptors,
         }
     }
 

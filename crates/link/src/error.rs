@@ -38,8 +38,11 @@ pub enum CopyReason {
         /// As ethtool names it; empty if the device has none.
         driver: String,
     },
-    /// The kernel made no transmit ring. Carries the errno.
-    #[error("no transmit ring for each slot: {}", std::io::Error::from_raw_os_error(*.0))]
+    /// The device does not access the socket's memory itself, or takes only frames of one buffer.
+    #[error("the device does not read frames of several buffers itself")]
+    OneBuffer,
+    /// The kernel made no transmit ring of the slots, or did not map them. Carries the errno.
+    #[error("the slots cannot be lent: {}", std::io::Error::from_raw_os_error(*.0))]
     NoRing(i32),
 }
 
@@ -259,6 +262,20 @@ pub enum SetupError {
         std::io::Error::from_raw_os_error(*.errno)
     )]
     NoZeroCopy {
+        /// The interface.
+        name: String,
+        /// The receive queue.
+        queue: u32,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// A frame cannot be sent from slots, and was to.
+    #[error(
+        "receive queue {queue} of {name:?} takes no frames of several buffers: {} (Linux 6.6 does); let \
+         frames be copied (zero copy auto or off)",
+        std::io::Error::from_raw_os_error(*.errno)
+    )]
+    NoLoans {
         /// The interface.
         name: String,
         /// The receive queue.

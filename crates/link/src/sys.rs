@@ -247,6 +247,20 @@ pub(crate) fn set_receive_ring(
     set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
+/// Makes a file in memory, of bytes that are zero.
+pub(crate) fn memory_file(bytes: usize) -> Result<OwnedFd, i32> {
+    // SAFETY: the name is a string that ends with NUL and is only read during the call.
+    let fd = unsafe { libc::memfd_create(c"atlas-link".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let resized = file.set_len(bytes as u64);
+    resized.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+    Ok(file.into())
+}
+
 /// Puts ordinary pages in place of what is mapped at `address`.
 ///
 /// # Safety

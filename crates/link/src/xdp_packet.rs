@@ -45,6 +45,8 @@ impl XdpPacket {
         };
         let receive = XdpConfig {
             zero_copy: ZeroCopy::Auto,
+            loans: ZeroCopy::Off,
+            slots_bytes: 0,
             transmit_cells: CELLS_MIN,
             ..config.clone()
         };

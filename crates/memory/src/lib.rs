@@ -96,6 +96,12 @@ impl ArenaConfig {
         }
     }
 
+    /// Bytes of all slots, head- and tailroom included.
+    #[must_use]
+    pub const fn slots_bytes(&self) -> usize {
+        self.slot_count as usize * self.stride_bytes()
+    }
+
     /// Distance from one slot to the next, bytes.
     const fn stride_bytes(&self) -> usize {
         self.headroom_bytes as usize + self.slot_bytes as usize + self.tailroom_bytes as usize

@@ -225,10 +225,11 @@ pub struct CommonArgs {
     #[arg(long, value_name = "MAC")]
     pub mac: Option<String>,
 
-    /// Send frames from where the disk put them on packet:IFACE: auto, on or off [default: auto]
+    /// Send frames from where the disk put them on packet: or xdp:IFACE: auto, on or off [default: auto]
     ///
     /// auto does so where the device segments TCP and its driver is known to say truthfully when it
     /// has read a frame; the log says whether, and why not. on does so on any interface, off nowhere.
+    /// With xdp:IFACE, auto also has the device access the sockets' memory itself where it can.
     #[arg(long, value_name = "WHEN")]
     pub zero_copy: Option<String>,
 

@@ -1,13 +1,14 @@
-//! Memory shared with the kernel: the rings of a socket, and the cells its frames are in.
+//! Memory shared with the kernel: the rings of a socket, the cells its frames are in, and slots.
 //!
 //! It refuses to lend the bytes: they are copied in and out, so no reference is ever formed to what the
-//! kernel may write. Bound: the bytes it was made with.
+//! kernel may write. Slots are the exception: their pages are mapped a second time, in place of an
+//! arena's, which alone accesses them there. Bound: the bytes it was made with.
 #![allow(
     unsafe_code,
     reason = "UNSAFETY: maps memory that the kernel shares, and copies in and out of it"
 )]
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::sys;
@@ -26,6 +27,13 @@ impl Mapping {
     /// New pages that hold zeros.
     pub(super) fn anonymous(bytes: usize) -> Result<Self, i32> {
         Self::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// New pages that hold zeros, and the descriptor of a file in memory that they are.
+    pub(super) fn of_file(bytes: usize) -> Result<(Self, OwnedFd), i32> {
+        let file = sys::memory_file(bytes)?;
+        let mapping = Self::of_descriptor(file.as_fd(), 0, bytes)?;
+        Ok((mapping, file))
     }
 
     /// Pages that a descriptor offers at `offset`.
@@ -110,6 +118,28 @@ impl Mapping {
     }
 }
 
+/// Puts pages of a file in memory, from `offset` on, in place of those at `address`.
+///
+/// # Safety
+/// The pages are the caller's to replace: they are mapped, and no reference covers their bytes.
+pub(super) unsafe fn map_over(
+    address: *mut u8,
+    bytes: usize,
+    file: BorrowedFd<'_>,
+    offset: usize,
+) -> Result<(), i32> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    let offset = libc::off_t::try_from(offset).map_err(|_| libc::EINVAL)?;
+    let (place, fd) = (address.cast(), file.as_raw_fd());
+    // SAFETY: replaces pages of the caller's, by pages that are as good.
+    let mapped = unsafe { libc::mmap(place, bytes, protection, flags, fd, offset) };
+    if mapped == libc::MAP_FAILED {
+        return Err(sys::last_errno());
+    }
+    Ok(())
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `map`; pointers into it are used only by what owns it.
@@ -119,7 +149,9 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
-    use super::Mapping;
+    use std::os::fd::AsFd as _;
+
+    use super::{Mapping, map_over};
 
     #[test]
     fn bytes_are_copied_up_to_the_end_and_not_beyond() {
@@ -131,6 +163,22 @@ mod tests {
         assert_eq!(bytes, [7, 8]);
         assert!(!pages.copy_out(4_095, &mut bytes) && !pages.copy_out(usize::MAX, &mut bytes));
         assert_eq!(bytes, [7, 8]);
+    }
+
+    #[test]
+    fn pages_of_a_file_are_the_same_in_both_places() {
+        let (mut pages, file) = Mapping::of_file(8_192).unwrap();
+        let other = Mapping::anonymous(4_096).unwrap();
+        let place = other.pointer::<u8>(0).as_ptr();
+        // SAFETY: the pages of `other`, of which no reference exists.
+        unsafe { map_over(place, 4_096, file.as_fd(), 4_096) }.unwrap();
+        assert!(pages.copy_in(4_096, &[1, 2, 3]));
+        let mut bytes = [0; 3];
+        assert!(other.copy_out(0, &mut bytes));
+        assert_eq!(bytes, [1, 2, 3]);
+        // SAFETY: the same.
+        let refused = unsafe { map_over(place, 4_096, file.as_fd(), 1) };
+        assert_eq!(refused, Err(libc::EINVAL));
     }
 
     #[test]

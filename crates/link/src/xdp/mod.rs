@@ -16,8 +16,10 @@
 //!
 //! It refuses interfaces that are not Ethernet, tagged frames, MTUs of more than [`MTU_BYTES_MAX`] bytes
 //! and frames larger than the MTU. It does not receive frames of several buffers: what receive offload
-//! (GRO, LRO) has merged beyond a cell is dropped and counted. It does not send from slots
-//! ([`CopyReason::Unsupported`](crate::CopyReason::Unsupported)): each frame is copied into a cell.
+//! (GRO, LRO) has merged beyond a cell is dropped and counted.
+//!
+//! Frames are copied into cells, or sent from slots on loan (`loans`), whose pages are then part of the
+//! sockets' memory.
 //!
 //! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
 //! for each cell; one receive buffer of a cell. Two system calls for each large frame sent by copying (the
@@ -41,10 +43,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use clock::Instant;
+use memory::SlotMemory;
 use wire::{ChecksumState, Outgoing};
 
 use crate::counters::LinkCounters;
-use crate::error::{LinkError, SetupError, TransmitError};
+use crate::error::{CopyReason, LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceName;
 use crate::packet::{MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
@@ -55,6 +58,7 @@ use crate::{
 
 mod assembler;
 mod bpf;
+mod loans;
 mod mapping;
 mod program;
 mod queue;
@@ -114,6 +118,12 @@ pub struct XdpConfig {
     /// Whether the device accesses the cells: `Auto`, if its driver can; `On`, or opening fails; `Off`,
     /// the kernel copies.
     pub zero_copy: ZeroCopy,
+    /// Whether frames are sent from slots ([`Link::borrow_slots`]): `Auto`, where the device accesses the
+    /// cells itself and takes frames of several buffers; `On`, also where the kernel copies, or opening
+    /// fails; `Off`, never.
+    pub loans: ZeroCopy,
+    /// Bytes of the slots that each queue is to be lent, whole pages; 0: none are.
+    pub slots_bytes: usize,
     /// Cells for receiving, for each queue: a power of two from [`CELLS_MIN`] to [`CELLS_MAX`].
     pub receive_cells: u32,
     /// Cells for sending, for each queue: the same.
@@ -160,6 +170,8 @@ impl XdpConfig {
             },
             attach: AttachMode::Auto,
             zero_copy: ZeroCopy::Auto,
+            loans: ZeroCopy::Auto,
+            slots_bytes: 0,
             receive_cells: CELLS,
             transmit_cells: CELLS,
         }
@@ -197,6 +209,8 @@ pub struct Xdp {
     gone: Option<i32>,
     /// Whether frames may come from this host, with unfinished checksums.
     has_local_senders: bool,
+    /// Why frames are not sent from slots, if they are not.
+    copy_reason: Option<CopyReason>,
 }
 
 impl Xdp {
@@ -340,6 +354,8 @@ impl Link for Xdp {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
+        // Here too, so that the cells come back when nothing more is sent.
+        self.queue.reap();
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
@@ -370,6 +386,23 @@ impl Link for Xdp {
         }
         self.poll_interface_state(now);
         self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
+    }
+
+    fn zero_copy(&self) -> Result<(), CopyReason> {
+        self.copy_reason.clone().map_or(Ok(()), Err)
+    }
+
+    fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
+        self.zero_copy()?;
+        self.queue.borrow_slots(slots).map_err(CopyReason::NoRing)
+    }
+
+    fn return_slots(&mut self) {
+        self.queue.return_slots();
+    }
+
+    fn give_back(&mut self, _now: Instant, sink: &mut dyn FnMut(u32)) {
+        self.queue.give_back(sink);
     }
 
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
@@ -403,15 +436,30 @@ impl Link for Xdp {
             self.is_down = false;
         }
         self.make_room(now, frames)?;
+        let lent = self.queue.find_lent(frame);
         let queue = &mut self.queue;
-        wire::cut(frame, &mut |headers, parts| queue.push(headers, parts));
-        self.queue.publish();
-        if let Err(errno) = self.kick() {
-            return Err(self.lose(errno));
+        wire::cut(frame, &mut |headers, parts| {
+            queue.push(headers, parts, lent.as_ref());
+        });
+        if let Some(part) = &lent {
+            self.queue.lend(part);
         }
-        self.refusals.reset();
-        self.counters.count_transmitted(bytes);
-        Ok(Sent::Copied)
+        self.queue.publish();
+        match (self.kick(), lent) {
+            (Ok(()), None) => {
+                self.refusals.reset();
+                self.counters.count_transmitted(bytes);
+                Ok(Sent::Copied)
+            }
+            // Also if it did not leave: the slot's descriptors are in the ring, or on their way back.
+            (_, Some(part)) => {
+                self.refusals.reset();
+                self.counters.count_transmitted(bytes);
+                self.counters.lent_frames += 1;
+                Ok(Sent::Lent(part.slot))
+            }
+            (Err(errno), None) => Err(self.lose(errno)),
+        }
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -420,12 +468,15 @@ impl Link for Xdp {
 
     fn counters(&self) -> LinkCounters {
         let kernel = self.queue.statistics();
+        let (queued_descriptors, completed_descriptors) = self.queue.descriptor_counts();
         LinkCounters {
             overflow_frames: kernel.receive_dropped_frames + kernel.receive_ring_full_frames,
             receive_errors: self.counters.receive_errors
                 + kernel.receive_invalid_descriptors
-                + self.queue.stray_completions(),
+                + self.queue.stray_cells(),
             lost_frames: self.counters.lost_frames + kernel.transmit_invalid_descriptors,
+            queued_descriptors,
+            completed_descriptors,
             ..self.counters
         }
     }

@@ -9,14 +9,20 @@
 //!
 //! It refuses to trust addresses that the kernel returns: one that is of no cell, or of a cell that was
 //! not handed out, is counted and ignored. Bounds: the cells it was made with; one buffer of a cell's
-//! size.
+//! size; with slots, [`ENTRIES_PER_CELL`] entries of the transmit ring for each cell.
+#![allow(
+    unsafe_code,
+    reason = "UNSAFETY: maps the pages of slots in place of an arena's"
+)]
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use super::mapping::Mapping;
+use super::loans::{LentPart, Loans};
+use super::mapping::{Mapping, map_over};
 use super::ring::Descriptor;
 use super::socket::{self, Copying, Rings, XdpStatistics};
 use crate::sys;
+use memory::SlotMemory;
 
 /// Bytes of a cell: a page, the most that all drivers take.
 pub(super) const CELL_BYTES: u32 = 4_096;
@@ -26,6 +32,16 @@ pub(super) const HEADROOM_BYTES: u32 = 256;
 
 /// Frames taken between two hand-backs of their cells.
 const RELEASE_EVERY: u32 = 32;
+
+/// Entries of the transmit ring for each cell, if frames have pieces of slots: a frame has at most
+/// [`DESCRIPTORS_MAX`], and the ring's size is a power of two.
+const ENTRIES_PER_CELL: u32 = 4;
+
+/// Most descriptors of a frame that is sent from a slot: headers, and two pieces, since it is smaller than
+/// a page. Drivers that take several take at least five (i40e and ice: eight).
+const DESCRIPTORS_MAX: usize = 3;
+
+const _: () = assert!(DESCRIPTORS_MAX <= ENTRIES_PER_CELL as usize);
 
 /// One received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,43 +68,68 @@ pub(super) struct Queue {
     rings: Rings,
     socket: OwnedFd,
     memory: Mapping,
+    /// What the cells and the slots are, if there are slots.
+    file: Option<OwnedFd>,
+    loans: Option<Loans>,
+    /// Descriptors that were pushed for the frame's slot.
+    lent_descriptors: u32,
     receive_cells: u32,
     /// Transmit cells that are free, the one that was freed last at the end.
     free: Vec<u32>,
     /// By transmit cell.
     is_in_flight: Vec<bool>,
     is_zero_copy: bool,
-    /// Completions of cells that were not in flight.
-    stray_completions: u64,
+    /// Addresses that came back and are of no cell that was handed out.
+    stray_cells: u64,
+    queued_descriptors: u64,
+    completed_descriptors: u64,
+    /// Whether the next received descriptor belongs to a frame whose first did not hold it all.
+    is_continued: bool,
     /// Frames taken whose cells are not handed back yet.
     unreleased: u32,
     buffer: Box<[u8]>,
 }
 
 impl Queue {
-    /// Opens a socket with cells and rings, not bound.
+    /// Opens a socket with cells and rings, not bound; with memory for slots, if `slots_bytes` is not 0.
     ///
     /// # Errors
     /// What failed, and its errno.
-    pub(super) fn open(receive_cells: u32, transmit_cells: u32) -> Result<Self, (QueueStep, i32)> {
+    pub(super) fn open(
+        receive_cells: u32,
+        transmit_cells: u32,
+        slots_bytes: usize,
+    ) -> Result<Self, (QueueStep, i32)> {
         let socket = socket::open().map_err(|errno| (QueueStep::Socket, errno))?;
         let bytes = (receive_cells + transmit_cells) as usize * CELL_BYTES as usize;
-        let memory = Mapping::anonymous(bytes).map_err(|errno| (QueueStep::Memory, errno))?;
+        let (memory, file) = match slots_bytes {
+            0 => Mapping::anonymous(bytes).map(|memory| (memory, None)),
+            _ => Mapping::of_file(bytes + slots_bytes).map(|(memory, file)| (memory, Some(file))),
+        }
+        .map_err(|errno| (QueueStep::Memory, errno))?;
+        let entries_per_cell = if slots_bytes > 0 { ENTRIES_PER_CELL } else { 1 };
+        let transmit_entries = transmit_cells * entries_per_cell;
         socket::register_cells(socket.as_fd(), &memory, CELL_BYTES)
             .map_err(|errno| (QueueStep::Memory, errno))?;
-        let rings = socket::make_rings(socket.as_fd(), receive_cells, transmit_cells)
+        let rings = socket::make_rings(socket.as_fd(), receive_cells, transmit_entries)
             .map_err(|errno| (QueueStep::Rings, errno))?;
         let mut queue = Self {
             rings,
             socket,
             memory,
+            file,
+            loans: None,
+            lent_descriptors: 0,
             receive_cells,
             free: (receive_cells..receive_cells + transmit_cells)
                 .rev()
                 .collect(),
             is_in_flight: vec![false; transmit_cells as usize],
             is_zero_copy: false,
-            stray_completions: 0,
+            stray_cells: 0,
+            queued_descriptors: 0,
+            completed_descriptors: 0,
+            is_continued: false,
             unreleased: 0,
             buffer: vec![0; CELL_BYTES as usize].into_boxed_slice(),
         };
@@ -107,7 +148,7 @@ impl Queue {
         copying: Copying,
     ) -> Result<(), i32> {
         let socket = self.socket.as_fd();
-        socket::bind(socket, interface_index, queue, copying)?;
+        socket::bind(socket, interface_index, queue, copying, self.file.is_some())?;
         self.is_zero_copy = socket::is_zero_copy(socket)?;
         Ok(())
     }
@@ -120,6 +161,61 @@ impl Queue {
         self.socket.as_fd()
     }
 
+    /// Whether there is memory for slots, and frames may have pieces.
+    pub(super) const fn has_slots(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Puts the socket's memory in place of an arena's, which nothing uses yet.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is not as much of it; the errno of mapping it.
+    pub(super) fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), i32> {
+        let file = self.file.as_ref().ok_or(libc::EINVAL)?;
+        let start = (self.receive_cells as usize + self.cell_count()) * CELL_BYTES as usize;
+        let bytes = slots.slot_count() as usize * slots.stride_bytes();
+        if start + bytes > self.memory.bytes() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the pages of slots that nothing uses yet: no reference and no device knows them.
+        unsafe { map_over(slots.address(), bytes, file.as_fd(), start) }?;
+        self.loans = Some(Loans::new(slots, start as u64));
+        Ok(())
+    }
+
+    /// Puts ordinary pages in place of the slots. What the device has not read yet it reads from the
+    /// socket's memory, which stays.
+    pub(super) fn return_slots(&mut self) {
+        let Some(loans) = &mut self.loans else {
+            return;
+        };
+        let slots = loans.end();
+        let bytes = slots.slot_count() as usize * slots.stride_bytes();
+        // SAFETY: the arena is still there, and its bytes are not used any more: the caller says so.
+        let _ = unsafe { sys::map_ordinary_pages(slots.address().addr(), bytes) };
+    }
+
+    /// Names the slots that the device has read.
+    pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
+        self.reap();
+        if let Some(loans) = &mut self.loans {
+            loans.give_back(sink);
+        }
+    }
+
+    /// The part of the frame that can be sent from its slot.
+    pub(super) fn find_lent(&self, frame: &wire::Outgoing<'_>) -> Option<LentPart> {
+        self.loans.as_ref()?.find(frame)
+    }
+
+    /// The frames of `part` were pushed: its slot is on loan.
+    pub(super) fn lend(&mut self, part: &LentPart) {
+        let descriptors = std::mem::take(&mut self.lent_descriptors);
+        if let Some(loans) = &mut self.loans {
+            loans.begin(part.slot, descriptors);
+        }
+    }
+
     /// Whether the device accesses the cells itself.
     pub(super) const fn is_zero_copy(&self) -> bool {
         self.is_zero_copy
@@ -127,20 +223,34 @@ impl Queue {
 
     /// Copies the next received frame out and its cell back to the fill ring.
     pub(super) fn take(&mut self) -> Option<Taken<'_>> {
-        let Descriptor { address, bytes, .. } = self.rings.receive.take()?;
+        let descriptor = self.rings.receive.take()?;
+        let Descriptor { address, bytes, .. } = descriptor;
+        // A frame of several cells is larger than the MTU allows: each of its cells counts as invalid.
+        let has_more = descriptor.options & libc::XDP_PKT_CONTD != 0;
+        let is_whole = !has_more && !self.is_continued;
+        self.is_continued = has_more;
         let cell = cell_of(address).filter(|cell| *cell < self.receive_cells);
         let taken = self.copy_out(cell, address, bytes);
-        if let Some(cell) = cell
-            && self.rings.fill.free() > 0
-        {
-            self.rings.fill.push(place_of(cell));
-        }
+        self.refill(cell);
         self.unreleased += 1;
         if self.unreleased == RELEASE_EVERY {
             self.release();
         }
-        let frame = taken.and_then(|bytes| self.buffer.get(..bytes));
+        let frame = taken
+            .filter(|_| is_whole)
+            .and_then(|bytes| self.buffer.get(..bytes));
         Some(frame.map_or(Taken::Invalid, Taken::Frame))
+    }
+
+    /// Puts the cell of a frame that was copied out back into the fill ring.
+    fn refill(&mut self, cell: Option<u32>) {
+        match cell {
+            Some(cell) if self.rings.fill.free() > 0 => self.rings.fill.push(place_of(cell)),
+            // One more than there are: the ring has an entry for each.
+            Some(_) => self.stray_cells += 1,
+            // The caller hears of an invalid descriptor.
+            None => {}
+        }
     }
 
     /// Hands the kernel back the cells of all frames that were taken, and wakes it if it waits for
@@ -173,6 +283,7 @@ impl Queue {
         let mut is_any = false;
         while let Some(address) = self.rings.completion.take() {
             is_any = true;
+            self.completed_descriptors += 1;
             let cell = cell_of(address);
             let place = cell.and_then(|cell| cell.checked_sub(self.receive_cells));
             let state = place.and_then(|place| self.is_in_flight.get_mut(place as usize));
@@ -181,7 +292,11 @@ impl Queue {
                     *is_in_flight = false;
                     self.free.push(cell);
                 }
-                _ => self.stray_completions += 1,
+                _ => {
+                    let loans = self.loans.as_mut();
+                    let is_slot_s = loans.is_some_and(|loans| loans.complete(address));
+                    self.stray_cells += u64::from(!is_slot_s);
+                }
             }
         }
         if is_any {
@@ -189,9 +304,14 @@ impl Queue {
         }
     }
 
-    /// Whether `frames` more frames have room. [`Queue::reap`] may make some.
+    /// Whether `frames` more frames have room, which may be sent from a slot. [`Queue::reap`] may make some.
     pub(super) fn has_room(&mut self, frames: usize) -> bool {
-        self.free.len() >= frames && self.rings.transmit.free() as usize >= frames
+        let entries = if self.loans.is_some() {
+            frames * DESCRIPTORS_MAX
+        } else {
+            frames
+        };
+        self.free.len() >= frames && self.rings.transmit.free() as usize >= entries
     }
 
     /// Frames in the transmit ring that the kernel has not taken.
@@ -209,19 +329,24 @@ impl Queue {
         self.is_in_flight.len() - self.free.len()
     }
 
-    /// Writes a frame into a cell and puts it into the transmit ring. The kernel sees it after
-    /// [`Queue::publish`].
+    /// Writes a frame into a cell, but for what is lent, and puts it into the transmit ring. The kernel
+    /// sees it after [`Queue::publish`].
     ///
     /// # Panics
     /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell.
-    pub(super) fn push(&mut self, headers: &[u8], payload: &[&[u8]]) {
+    pub(super) fn push(&mut self, headers: &[u8], payload: &[&[u8]], lent: Option<&LentPart>) {
+        // What is lent is the last of a frame's parts, so it is the last of a cut frame's as well.
+        let (copied, from_slot) = match (payload.split_last(), lent) {
+            (Some((last, before)), Some(lent)) if lent.has(last) => (before, Some(*last)),
+            _ => (payload, None),
+        };
         let cell = self
             .free
             .pop()
             .expect("invariant: the caller asked for room");
         let start = place_of(cell);
         let mut bytes = 0_u32;
-        for part in std::iter::once(headers).chain(payload.iter().copied()) {
+        for part in std::iter::once(headers).chain(copied.iter().copied()) {
             let length = u32::try_from(part.len()).expect("invariant: a part fits a cell");
             let at =
                 usize::try_from(start).expect("invariant: cells are in memory") + bytes as usize;
@@ -233,11 +358,28 @@ impl Queue {
         if let Some(is_in_flight) = self.is_in_flight.get_mut(place) {
             *is_in_flight = true;
         }
-        self.rings.transmit.push(Descriptor {
+        let mut descriptor = Descriptor {
             address: start,
             bytes,
             options: 0,
-        });
+        };
+        if let (Some(part), Some(loans)) = (from_slot, &self.loans) {
+            for (address, bytes) in loans.pieces(part) {
+                self.queued_descriptors += 1;
+                self.rings.transmit.push(Descriptor {
+                    options: libc::XDP_PKT_CONTD,
+                    ..descriptor
+                });
+                self.lent_descriptors += 1;
+                descriptor = Descriptor {
+                    address,
+                    bytes,
+                    options: 0,
+                };
+            }
+        }
+        self.queued_descriptors += 1;
+        self.rings.transmit.push(descriptor);
     }
 
     /// Lets the kernel see the frames that were pushed.
@@ -283,9 +425,14 @@ impl Queue {
         socket::statistics(self.socket.as_fd()).unwrap_or_default()
     }
 
-    /// Completions of cells that were not in flight.
-    pub(super) const fn stray_completions(&self) -> u64 {
-        self.stray_completions
+    /// Addresses that came back and are of no cell that was handed out: to send, or to receive.
+    pub(super) const fn stray_cells(&self) -> u64 {
+        self.stray_cells
+    }
+
+    /// Descriptors put into the transmit ring, and those that have come back.
+    pub(super) const fn descriptor_counts(&self) -> (u64, u64) {
+        (self.queued_descriptors, self.completed_descriptors)
     }
 }
 

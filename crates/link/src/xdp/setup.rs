@@ -23,7 +23,7 @@ use super::{
 };
 use crate::Capabilities;
 use crate::counters::LinkCounters;
-use crate::error::SetupError;
+use crate::error::{CopyReason, SetupError};
 use crate::interface::{InterfaceName, describe};
 use crate::netlink::InterfaceDescription;
 use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy};
@@ -79,15 +79,30 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let mut links = Vec::new();
     for queue in 0..queues {
         let opened = open_queue(config, name, found.index, queue)?;
-        // A driver that does not tell how many queues it has refuses the first that it has not.
+        // A driver that does not tell how many queues it has refuses the first that it has not. Other
+        // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
+        // no addresses of the bus.
         let Some(opened) = opened else {
             if queue > 0 && told_queues.is_none() {
                 break;
             }
-            return Err(kernel(name, "binding an AF_XDP socket", libc::EINVAL));
+            return Err(match config.zero_copy {
+                ZeroCopy::On => SetupError::NoZeroCopy {
+                    name: config.interface.clone(),
+                    queue,
+                    errno: libc::EINVAL,
+                },
+                _ => kernel(name, "binding an AF_XDP socket", libc::EINVAL),
+            });
         };
         bpf::set_socket(&attachment.map, queue, opened.socket())
             .map_err(|errno| kernel(name, "steering frames to an AF_XDP socket", errno))?;
+        let copy_reason = match (opened.has_slots(), config.loans) {
+            (true, _) => None,
+            (false, ZeroCopy::Off) => Some(CopyReason::Off),
+            (false, _) if config.slots_bytes == 0 => Some(CopyReason::Unsupported),
+            (false, _) => Some(CopyReason::OneBuffer),
+        };
         links.push(Xdp {
             queue: opened,
             queue_index: queue,
@@ -105,6 +120,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             is_down: false,
             gone: None,
             has_local_senders: found.kind.is_some(),
+            copy_reason,
         });
     }
     Ok(links)
@@ -227,33 +243,69 @@ fn attach_program(
     }
 }
 
-/// Opens and binds the socket of one queue; `None` if the device has no such queue.
+/// Opens and binds the socket of one queue, with slots if it can be; `None` if the device has no such
+/// queue.
 fn open_queue(
     config: &XdpConfig,
     name: InterfaceName,
     interface_index: i32,
     queue: u32,
 ) -> Result<Option<Queue>, SetupError> {
-    let cells = config.receive_cells + config.transmit_cells;
-    let failed = |(step, errno)| match (step, errno) {
-        (QueueStep::Socket, libc::EAFNOSUPPORT) => SetupError::NoXdp,
-        // The kernel says so if RLIMIT_MEMLOCK is too low.
-        (QueueStep::Memory, libc::ENOBUFS) => SetupError::LockedMemory {
-            bytes: u64::from(cells) * u64::from(CELL_BYTES),
-        },
-        (QueueStep::Socket, errno) => kernel(name, "opening an AF_XDP socket", errno),
-        (QueueStep::Memory, errno) => kernel(name, "registering memory for frames", errno),
-        (QueueStep::Rings, errno) => kernel(name, "making an AF_XDP socket's rings", errno),
-    };
-    let mut opened = Queue::open(config.receive_cells, config.transmit_cells).map_err(failed)?;
-    let fd = opened.fd();
-    packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
-        .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
     let copying = match config.zero_copy {
         ZeroCopy::Auto => Copying::IfNeeded,
         ZeroCopy::On => Copying::Never,
         ZeroCopy::Off => Copying::Always,
     };
+    let try_one = |slots_bytes, copying| {
+        open_socket(config, slots_bytes, name, (interface_index, queue), copying)
+    };
+    let is_lending = config.slots_bytes > 0 && config.loans != ZeroCopy::Off;
+    if is_lending && copying != Copying::Always {
+        match try_one(config.slots_bytes, Copying::Never) {
+            // No zero copy, or none with several buffers; or a kernel before 6.6.
+            Ok(None) | Err(SetupError::NoZeroCopy { .. }) => {}
+            result => return result,
+        }
+    }
+    if is_lending && config.loans == ZeroCopy::On {
+        let opened = try_one(config.slots_bytes, Copying::Always)?;
+        // The first queue is there: before Linux 6.6, frames of several buffers are not.
+        return match opened {
+            None if queue == 0 => Err(SetupError::NoLoans {
+                name: config.interface.clone(),
+                queue,
+                errno: libc::EINVAL,
+            }),
+            opened => Ok(opened),
+        };
+    }
+    try_one(0, copying)
+}
+
+/// Opens and binds one socket; `None` if the kernel says `EINVAL`.
+fn open_socket(
+    config: &XdpConfig,
+    slots_bytes: usize,
+    name: InterfaceName,
+    (interface_index, queue): (i32, u32),
+    copying: Copying,
+) -> Result<Option<Queue>, SetupError> {
+    let cells = config.receive_cells + config.transmit_cells;
+    let failed = |(step, errno)| match (step, errno) {
+        (QueueStep::Socket, libc::EAFNOSUPPORT) => SetupError::NoXdp,
+        // The kernel says so if RLIMIT_MEMLOCK is too low.
+        (QueueStep::Memory, libc::ENOBUFS) => SetupError::LockedMemory {
+            bytes: u64::from(cells) * u64::from(CELL_BYTES) + slots_bytes as u64,
+        },
+        (QueueStep::Socket, errno) => kernel(name, "opening an AF_XDP socket", errno),
+        (QueueStep::Memory, errno) => kernel(name, "registering memory for frames", errno),
+        (QueueStep::Rings, errno) => kernel(name, "making an AF_XDP socket's rings", errno),
+    };
+    let mut opened =
+        Queue::open(config.receive_cells, config.transmit_cells, slots_bytes).map_err(failed)?;
+    let fd = opened.fd();
+    packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
+        .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
     let interface = || name.as_str().to_owned();
     match bind(&mut opened, interface_index, queue, copying) {
         Ok(()) => Ok(Some(opened)),

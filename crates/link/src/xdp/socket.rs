@@ -121,17 +121,17 @@ pub(super) fn register_cells(
     sys::set_option(socket, SOL_XDP, libc::XDP_UMEM_REG, &registration)
 }
 
-/// Makes the rings, for so many cells of each kind.
+/// Makes the rings: for so many cells to receive, and with so many entries to send.
 pub(super) fn make_rings(
     socket: BorrowedFd<'_>,
     receive_cells: u32,
-    transmit_cells: u32,
+    transmit_entries: u32,
 ) -> Result<Rings, i32> {
     let sizes = [
         (libc::XDP_UMEM_FILL_RING, receive_cells),
-        (libc::XDP_UMEM_COMPLETION_RING, transmit_cells),
+        (libc::XDP_UMEM_COMPLETION_RING, transmit_entries),
         (libc::XDP_RX_RING, receive_cells),
-        (libc::XDP_TX_RING, transmit_cells),
+        (libc::XDP_TX_RING, transmit_entries),
     ];
     for (option, entries) in sizes {
         let entries = i32::try_from(entries).map_err(|_| libc::EINVAL)?;
@@ -142,9 +142,14 @@ pub(super) fn make_rings(
     unsafe { read_option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets) }?;
     Ok(Rings {
         receive: ring(socket, offsets.receive, PLACE_RECEIVE, receive_cells)?,
-        transmit: ring(socket, offsets.transmit, PLACE_TRANSMIT, transmit_cells)?,
+        transmit: ring(socket, offsets.transmit, PLACE_TRANSMIT, transmit_entries)?,
         fill: ring(socket, offsets.fill, PLACE_FILL, receive_cells)?,
-        completion: ring(socket, offsets.completion, PLACE_COMPLETION, transmit_cells)?,
+        completion: ring(
+            socket,
+            offsets.completion,
+            PLACE_COMPLETION,
+            transmit_entries,
+        )?,
     })
 }
 
@@ -159,13 +164,15 @@ fn ring<E: Entry>(
     Ok(Ring::new(mapping, offsets, entries))
 }
 
-/// Binds a socket to one queue of an interface.
+/// Binds a socket to one queue of an interface. `has_pieces`: a frame may have several descriptors.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     interface_index: i32,
     queue: u32,
     copying: Copying,
+    has_pieces: bool,
 ) -> Result<(), i32> {
+    let pieces = if has_pieces { libc::XDP_USE_SG } else { 0 };
     let copying = match copying {
         Copying::IfNeeded => 0,
         Copying::Always => libc::XDP_COPY,
@@ -173,7 +180,7 @@ pub(super) fn bind(
     };
     let address = Address {
         family: u16::try_from(AF_XDP).expect("invariant: address families are small"),
-        flags: copying | libc::XDP_USE_NEED_WAKEUP,
+        flags: copying | pieces | libc::XDP_USE_NEED_WAKEUP,
         interface_index: interface_index.cast_unsigned(),
         queue,
         shared_umem: 0,

@@ -277,8 +277,8 @@ pub static KEYS: [Key; 40] = [
             default: "`\"auto\"`",
             range: "`auto`, `on`, `off`",
         },
-        about: "Whether the network device reads frames where the disk put them, with `packet:` \
-                only: where device and driver allow it, always, or never. See below.",
+        about: "Whether the network device reads frames where the disk put them, with `packet:` and \
+                `xdp:`: where device and driver allow it, always, or never. See below.",
     },
     Key {
         name: "address",
@@ -670,6 +670,12 @@ log's `zero_copy` says `yes`, or `no` and why. `on` does so on any interface, an
 the kernel refuses; a device that says so too early sends other bytes than it should, which a client
 finds out over TLS only. With `off`, every frame is copied. It takes a descriptor and 128 KiB for each
 of `slots`, not in huge pages; `link_lent_frames` counts the frames that were not copied.
+
+With `xdp:`, `auto` has the device access the sockets' memory itself where its driver can, and reads
+frames where the disk put them if the driver also takes frames of several buffers. `on` sends from
+there on any interface, although the kernel copies on most, and does not start where the kernel knows no
+such frames (before Linux 6.6); before 6.18 a driver that does not copy may then send wrong bytes. With
+`off` the kernel copies every frame. The log says at start whether the device accesses the memory.
 
 ## What replies say
 

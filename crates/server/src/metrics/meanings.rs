@@ -42,7 +42,7 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 53] = [
+const COUNTERS: [(&str, &str); 55] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -126,6 +126,14 @@ const COUNTERS: [(&str, &str); 53] = [
     (
         "link_receive_errors",
         "Times receiving failed for another reason and went on.",
+    ),
+    (
+        "link_queued_descriptors",
+        "Descriptors put into the transmit ring of an AF_XDP socket: one for each packet, or for each piece of one.",
+    ),
+    (
+        "link_completed_descriptors",
+        "Those of them that came back: their memory is free again.",
     ),
     ("disk_read_commands", "Reads accepted."),
     ("disk_read_bytes", "Bytes read."),

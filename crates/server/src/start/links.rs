@@ -8,7 +8,9 @@
 
 use link::{
     AddressUse, MacChoice, Packet, PacketConfig, Tap, TapConfig, Xdp, XdpConfig, XdpPacket,
+    ZeroCopy,
 };
+use memory::ArenaConfig;
 use tracing::info;
 
 use super::{host_ends, refuse_link, shared_ports};
@@ -99,7 +101,8 @@ fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
 }
 
 fn open_xdp(settings: &Settings, interface: &str) -> Result<Links, Failure> {
-    let queues = Xdp::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
+    let config = xdp_config_with_loans(settings, interface);
+    let queues = Xdp::open_queues(&config).map_err(refuse_link)?;
     check_queue_count(settings, interface, queues.len())?;
     Ok(Links::Xdp(queues))
 }
@@ -145,6 +148,21 @@ fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
     XdpConfig {
         zero_copy: settings.zero_copy,
         ..config
+    }
+}
+
+/// The same for links that send through AF_XDP, too: from the slots, if they are lent.
+fn xdp_config_with_loans(settings: &Settings, interface: &str) -> XdpConfig {
+    let slots = settings.limits.share(settings.workers).slots;
+    XdpConfig {
+        // With `on`, slots are lent: by a kernel that copies, if the device does not access them itself.
+        zero_copy: match settings.zero_copy {
+            ZeroCopy::On => ZeroCopy::Auto,
+            choice => choice,
+        },
+        loans: settings.zero_copy,
+        slots_bytes: ArenaConfig::new(slots).slots_bytes(),
+        ..xdp_config(settings, interface)
     }
 }
 

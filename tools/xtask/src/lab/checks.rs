@@ -7,11 +7,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::guest::{Guest, TAP};
+use super::guest::{Guest, GuestLink, TAP};
 use super::images::LARGEST;
 use testbed::process::{Process, output};
 use testbed::undo::Undo;
@@ -24,6 +24,9 @@ const FETCH_SECONDS_MAX: u64 = 180;
 
 /// How long the server may take to answer the console.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long frames that were sent may be on their way: clients that went away are sent to again for a while.
+const COMPLETION_LIMIT: Duration = Duration::from_secs(20);
 
 /// What curl exits with when its time is over.
 const CURL_TIMEOUT: i32 = 28;
@@ -46,16 +49,26 @@ pub(super) struct Way {
     pub(super) is_v6: bool,
     pub(super) is_tls: bool,
     pub(super) has_loss: bool,
+    /// Whether the address is the guest's as well.
+    pub(super) is_shared: bool,
 }
 
 impl Way {
-    /// All of them.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        (0..8).map(|bits| Self {
+    /// All of them, at an address of the server's own or at one that it shares.
+    pub(super) fn all(is_shared: bool) -> impl Iterator<Item = Self> {
+        (0..8).map(move |bits| Self {
             is_v6: bits & 1 != 0,
             is_tls: bits & 2 != 0,
             has_loss: bits & 4 != 0,
+            is_shared,
         })
+    }
+
+    /// What distinguishes it, for the name of a check.
+    pub(super) fn name(self) -> String {
+        let address = if self.is_shared { "the guest's " } else { "" };
+        let (ip, protocol, loss) = (self.ip(), self.protocol(), self.loss());
+        format!("{address}{ip}, {protocol}, loss {loss}")
     }
 
     pub(super) fn ip(self) -> &'static str {
@@ -72,7 +85,12 @@ impl Way {
 
     fn url(self, name: &str) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
-        let host = if self.is_v6 { "[fd77::2]" } else { "10.77.0.2" };
+        let host = match (self.is_v6, self.is_shared) {
+            (false, false) => "10.77.0.2",
+            (false, true) => "10.77.0.1",
+            (true, false) => "[fd77::2]",
+            (true, true) => "[fd77::1]",
+        };
         format!("{scheme}://{host}/{name}")
     }
 }
@@ -88,6 +106,12 @@ pub(super) struct Counts {
     /// Times the link stopped lending for good.
     pub(super) bypass_ends: u64,
     pub(super) retransmitted_segments: u64,
+    /// Descriptors of AF_XDP sockets that were sent, and those that came back.
+    pub(super) queued_descriptors: u64,
+    pub(super) completed_descriptors: u64,
+    /// Frames that were not sent, and cells that the kernel refused, gave back or lost against the rules.
+    pub(super) lost_frames: u64,
+    pub(super) receive_errors: u64,
 }
 
 impl Counts {
@@ -107,6 +131,10 @@ impl Counts {
             full_frames: count("link_full_frames")?,
             bypass_ends: count("link_bypass_end_events")?,
             retransmitted_segments: count("tcp_retransmit_segments")?,
+            queued_descriptors: count("link_queued_descriptors")?,
+            completed_descriptors: count("link_completed_descriptors")?,
+            lost_frames: count("link_lost_frames")?,
+            receive_errors: count("link_receive_errors")?,
         })
     }
 
@@ -135,19 +163,51 @@ impl Counts {
             full_frames: self.full_frames - before.full_frames,
             bypass_ends: self.bypass_ends - before.bypass_ends,
             retransmitted_segments: self.retransmitted_segments - before.retransmitted_segments,
+            queued_descriptors: self.queued_descriptors - before.queued_descriptors,
+            completed_descriptors: self.completed_descriptors - before.completed_descriptors,
+            lost_frames: self.lost_frames - before.lost_frames,
+            receive_errors: self.receive_errors - before.receive_errors,
         }
     }
 }
 
-/// Starts the server with this choice of `zero_copy`, and returns what its log says of it.
-pub(super) fn start_server(guest: &mut Guest, choice: &str) -> Result<String> {
-    guest.tell(&format!("start {choice}"))?;
+/// How the server is started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) link: GuestLink,
+    /// Of `zero_copy`.
+    pub(super) choice: &'static str,
+    /// Whether it serves at the guest's addresses.
+    pub(super) is_shared: bool,
+}
+
+/// What the server's log says of its zero copy.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    /// Whether frames are sent from their slots: `yes`, or `no (why)`.
+    pub(super) lends: String,
+    /// How AF_XDP sockets pass frames; empty with another link.
+    pub(super) sockets: String,
+}
+
+/// Starts the server, and returns what its log says.
+pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
+    let addresses = if start.is_shared { "shared" } else { "own" };
+    let (link, choice) = (start.link.name(), start.choice);
+    guest.tell(&format!("start {link} {choice} {addresses}"))?;
+    let sockets = match start.link {
+        GuestLink::Packet => String::new(),
+        GuestLink::Xdp => guest.await_line("AF_XDP sockets", ANSWER_LIMIT)?,
+    };
     let line = guest.await_line("zero_copy=", ANSWER_LIMIT)?;
     guest.await_line("ready ", ANSWER_LIMIT)?;
     let value = line.trim_start_matches("zero_copy=");
     // The next field follows.
     let end = value.find(" objects_max=").unwrap_or(value.len());
-    Ok(value[..end].to_owned())
+    Ok(Said {
+        lends: value[..end].to_owned(),
+        sockets,
+    })
 }
 
 /// Ends the server, which must end well; what it counted.
@@ -163,6 +223,30 @@ pub(super) fn stop_server(guest: &mut Guest) -> Result<Counts> {
 pub(super) fn counts(guest: &mut Guest) -> Result<Counts> {
     guest.tell("counters")?;
     Counts::parse(&guest.await_line("counters {", ANSWER_LIMIT)?)
+}
+
+/// Waits until every descriptor of AF_XDP sockets has come back, since no client is there any more; fails
+/// if one does not, or the kernel refused something.
+pub(super) fn await_descriptors(guest: &mut Guest) -> Result<Counts> {
+    let deadline = Instant::now() + COMPLETION_LIMIT;
+    loop {
+        let counts = counts(guest)?;
+        ensure!(
+            counts.lost_frames == 0 && counts.receive_errors == 0,
+            "{} frames were lost, and {} times receiving failed",
+            counts.lost_frames,
+            counts.receive_errors
+        );
+        let missing = counts.queued_descriptors - counts.completed_descriptors;
+        if missing == 0 {
+            return Ok(counts);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{missing} of {} descriptors have not come back",
+            counts.queued_descriptors
+        );
+    }
 }
 
 /// Fetches all files one way and compares them; the bytes that were compared.
@@ -245,7 +329,8 @@ mod tests {
     #[test]
     fn counters_are_read_from_a_line_of_the_log() {
         let line = "counters {\"link_lent_frames\":7,\"link_transmitted_frames\": 9,\"link_full_frames\":1,\"link_bypass_end_events\":0,\
-                    \"link_transmitted_bytes\":10,\"tcp_retransmit_segments\":2}";
+                    \"link_transmitted_bytes\":10,\"tcp_retransmit_segments\":2,\"link_queued_descriptors\":5,\
+                    \"link_completed_descriptors\":4,\"link_lost_frames\":0,\"link_receive_errors\":0}";
         let counts = Counts::parse(line).expect("it has them all");
         assert_eq!((counts.lent_frames, counts.sent_frames), (7, 9));
         assert_eq!(counts.retransmitted_segments, 2);
@@ -258,6 +343,7 @@ mod tests {
             is_v6: false,
             is_tls: false,
             has_loss,
+            is_shared: false,
         };
         let counts = Counts {
             lent_frames: 70,
@@ -275,9 +361,10 @@ mod tests {
 
     #[test]
     fn every_way_is_tried_once() {
-        let mut urls: Vec<_> = Way::all().map(|way| (way.url("1"), way.loss())).collect();
+        let all = Way::all(false).chain(Way::all(true));
+        let mut urls: Vec<_> = all.map(|way| (way.url("1"), way.loss())).collect();
         urls.sort();
         urls.dedup();
-        assert_eq!(urls.len(), 8);
+        assert_eq!(urls.len(), 16);
     }
 }

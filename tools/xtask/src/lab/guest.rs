@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use super::parts::Parts;
+use super::parts::{KernelAge, Parts};
 use testbed::interrupt;
 use testbed::namespace::Namespace;
 use testbed::process::{Process, for_each_line};
@@ -23,6 +23,33 @@ pub(super) const TAP: &str = "lab0";
 
 /// Addresses of the clients' end; the guest's kernel has 1 of each subnet, Atlas 2.
 const CLIENT_ADDRESSES: [&str; 2] = ["10.77.0.3/24", "fd77::3/64"];
+
+/// The link that Atlas has in the guest.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GuestLink {
+    /// A packet socket: slots on loan
+    Packet,
+    /// AF_XDP sockets, whose memory the device accesses itself
+    Xdp,
+}
+
+impl GuestLink {
+    /// The kernel it is tried with.
+    pub(super) fn kernel(self) -> KernelAge {
+        match self {
+            Self::Packet => KernelAge::Old,
+            Self::Xdp => KernelAge::New,
+        }
+    }
+
+    /// What `--link` says before the interface's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Packet => "packet",
+            Self::Xdp => "xdp",
+        }
+    }
+}
 
 /// A NIC that QEMU emulates, and how its driver is used.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,12 +97,24 @@ impl Nic {
         &[]
     }
 
-    fn device(self) -> &'static str {
-        match self {
-            Self::E1000e => "e1000e",
-            Self::Igb => "igb",
+    /// Whether its driver has zero copy for AF_XDP.
+    pub(super) fn has_xdp_zero_copy(self) -> bool {
+        matches!(self, Self::Igb | Self::VirtioNet)
+    }
+
+    /// What QEMU is told. A virtio driver has zero copy for AF_XDP only if its device takes addresses
+    /// of the bus and not those of the machine's memory (`iommu_platform`; `virtqueue_dma_dev`).
+    fn device(self, link: GuestLink) -> &'static str {
+        match (self, link) {
+            (Self::E1000e, _) => "e1000e",
+            (Self::Igb, _) => "igb",
             // Reads frames 2 ms after they were queued.
-            Self::VirtioNet | Self::VirtioNetEarly => "virtio-net-pci,tx=timer,x-txtimer=2000000",
+            (Self::VirtioNet | Self::VirtioNetEarly, GuestLink::Packet) => {
+                "virtio-net-pci,tx=timer,x-txtimer=2000000"
+            }
+            (Self::VirtioNet | Self::VirtioNetEarly, GuestLink::Xdp) => {
+                "virtio-net-pci,tx=timer,x-txtimer=2000000,iommu_platform=on,disable-legacy=on"
+            }
         }
     }
 
@@ -102,7 +141,7 @@ impl Guest {
     /// `log`.
     pub(super) fn start(
         parts: &Parts,
-        nic: Nic,
+        (nic, link): (Nic, GuestLink),
         (initramfs, disk): (&Path, &Path),
         log: &Path,
     ) -> Result<Self> {
@@ -118,7 +157,9 @@ impl Guest {
         command.args(["-smp", "1", "-m", "1024", "-nodefaults", "-no-reboot"]);
         command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
         command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
-        command.arg("-kernel").arg(parts.kernel());
+        command
+            .arg("-kernel")
+            .arg(&parts.kernel(link.kernel()).image);
         command.arg("-initrd").arg(initramfs);
         let drive = format!(
             "id=disk,if=none,format=raw,readonly=on,file={}",
@@ -128,7 +169,7 @@ impl Guest {
         let header = if nic.has_large_frames() { "on" } else { "off" };
         let backend = format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off");
         command.args(["-netdev", &format!("{backend},vnet_hdr={header}")]);
-        let device = format!("{},netdev=net,romfile=", nic.device());
+        let device = format!("{},netdev=net,romfile=", nic.device(link));
         command.args(["-device", &device]);
 
         let log = File::create(log).with_context(|| format!("creating {}", log.display()))?;

@@ -15,28 +15,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::parts::Parts;
+use super::parts::{Kernel, Parts};
 use testbed::certificate::IdentityFiles;
 use testbed::content::{self, Content};
 use testbed::process::{output, run};
 
-/// The modules the guest loads, with what they depend on. ext4 asks for its checksums by a program
-/// that the guest does not have, so they come first.
-const MODULES: [&str; 6] = [
-    "crc32c_generic",
-    "ext4",
-    "nvme",
-    "e1000e",
-    "igb",
-    "virtio_net",
-];
+/// The modules the guest loads, with what they depend on.
+const MODULES: [&str; 5] = ["ext4", "nvme", "e1000e", "igb", "virtio_net"];
+
+/// Before Linux 6.15, ext4 asks for its checksums by a program that the guest does not have.
+const CHECKSUMS: &str = "crc32c_generic";
 
 /// The guest's first process.
 const INIT: &str = include_str!("init.sh");
 
-/// How Atlas is configured. Few slots, so that each is used again soon.
-const CONFIG: &str = r#"address = ["10.77.0.2/24", "fd77::2/64"]
-http = 80
+/// How Atlas is configured, at addresses of its own and at the guest's. Few slots, so that each is used
+/// again soon.
+const OWN: &str = r#"address = ["10.77.0.2/24", "fd77::2/64"]
+"#;
+const CONFIG: &str = r#"http = 80
 https = 443
 slots = 64
 
@@ -83,7 +80,7 @@ pub(super) fn make_disk(directory: &Path, image: &Path) -> Result<()> {
 
 /// Makes the guest's initial file system. `module_arguments` are for modules of that name.
 pub(super) fn make_initramfs(
-    parts: &Parts,
+    (parts, kernel): (&Parts, &Kernel),
     atlas: &Path,
     identity: &IdentityFiles,
     module_arguments: &[(&str, &str)],
@@ -107,11 +104,16 @@ pub(super) fn make_initramfs(
         b"root:x:0:0::/:\nnobody:x:65534:65534::/:\n",
     )?;
     archive.add("etc/group", 0o100_644, b"root:x:0:\nnogroup:x:65534:\n")?;
-    archive.add("etc/atlas.toml", 0o100_644, CONFIG.as_bytes())?;
+    archive.add(
+        "etc/own.toml",
+        0o100_644,
+        format!("{OWN}{CONFIG}").as_bytes(),
+    )?;
+    archive.add("etc/shared.toml", 0o100_644, CONFIG.as_bytes())?;
     archive.add("etc/lab.pem", 0o100_644, &read(&identity.certificate)?)?;
     archive.add("etc/lab.key", 0o100_600, &read(&identity.key)?)?;
     let mut order = String::new();
-    for (name, bytes) in modules(&parts.modules())? {
+    for (name, bytes) in modules(&kernel.modules)? {
         let of_it = module_arguments
             .iter()
             .filter(|(module, _)| *module == name);
@@ -172,7 +174,8 @@ fn modules(directory: &Path) -> Result<Vec<(String, Vec<u8>)>> {
         .filter_map(|line| module_name(Path::new(line)))
         .collect();
     let mut loaded = Vec::new();
-    for name in MODULES {
+    let checksums = files.contains_key(CHECKSUMS).then_some(CHECKSUMS);
+    for name in checksums.into_iter().chain(MODULES) {
         load(name, &files, &builtin, &mut loaded)?;
     }
     Ok(loaded)

@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The first process of the lab's guest: sets it up, and does what the console's other end says.
-# Its commands: start CHOICE (of zero_copy), pauses, counters, stop, complaints, off.
+# Its commands: start LINK CHOICE (of zero_copy) ADDRESSES (own or shared), pauses, counters, stop,
+# complaints, off.
 
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -51,10 +52,10 @@ mkfifo /log
 while :; do cat /log; done &
 echo "lab: up, $(uname -r), $driver"
 
-while read -r command choice; do
+while read -r command link choice addresses; do
     case "$command" in
     start)
-        atlas serve /srv --config /etc/atlas.toml --link "packet:$interface" \
+        atlas serve /srv --config "/etc/$addresses.toml" --link "$link:$interface" \
             --zero-copy "$choice" > /log 2>&1 &
         server=$!
         ;;

@@ -11,6 +11,8 @@
 //!         (emulated)             (emulated)      (a namespace of its own)
 //! ```
 //!
+//! Through AF_XDP sockets, in zero copy, the device reads and writes the sockets' memory itself (`xdp`).
+//!
 //! It refuses to pass if nothing was lent, if bytes differ, or if the guest's kernel complains. It says
 //! nothing about speed, nor about what a real device does with its DMA. Bounded by: a limit on every
 //! wait; about a gigabyte of files that are kept for the next run.
@@ -19,6 +21,7 @@ mod checks;
 mod guest;
 mod images;
 mod parts;
+mod xdp;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +31,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
-use self::checks::{Counts, Way};
-use self::guest::{Guest, Nic};
+use self::checks::{Counts, Start, Way};
+use self::guest::{Guest, GuestLink, Nic};
 use self::parts::Parts;
 use testbed::certificate::{Authority, KeyKind};
 use testbed::namespace::Namespace;
@@ -44,15 +47,16 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What the server is built for, to be told apart from what runs while it is built.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The server's addresses, which its certificate names.
-const ADDRESSES: [&str; 2] = ["10.77.0.2", "fd77::2"];
+/// The server's addresses, its own and the guest's, which its certificate names.
+const ADDRESSES: [&str; 4] = ["10.77.0.2", "fd77::2", "10.77.0.1", "fd77::1"];
 
 const LONG_HELP: &str = "\
-Needs root, a TAP, and 1 GB in the target directory. The first run fetches a Debian kernel, busybox and
+Needs root, a TAP, and 1 GB in the target directory. The first run fetches two Debian kernels, busybox and
 QEMU with apt-get, without installing them, and builds the server once more, static and with
 assertions. A NIC then takes one to four minutes. What cannot be had is reported as SKIPPED, and the
 exit code is 0; it is 1 if a byte was wrong, a frame was copied that need not be, or the server or the
-guest's kernel failed. Logs of the guests: target/lab/NIC.log.
+guest's kernel failed. Logs of the guests: target/lab/NIC.log,
+with AF_XDP target/lab/xdp-NIC.log.
 
 virtio-net-early shows that the lab finds what it looks for: its driver gives frames back before the
 device has read them, so clients must get wrong bytes.";
@@ -69,6 +73,10 @@ pub(crate) struct LabOptions {
         default_value = "e1000e,igb,virtio-net,virtio-net-early"
     )]
     nic: Vec<Nic>,
+    /// The server's links to try, separated by commas; xdp with the NICs whose drivers have zero copy
+    /// for it (igb, virtio-net)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "packet,xdp")]
+    link: Vec<GuestLink>,
     /// The server to test; static, as the guest has no libraries (default: builds it)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
@@ -113,13 +121,13 @@ fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Re
     };
     images::make_disk(&fixture.content, &fixture.disk())?;
     let mut rows = Vec::new();
-    for &nic in &options.nic {
-        let name = format!("{}: the guest", nic.name());
+    for (nic, link) in cases(options) {
+        let name = format!("{}: the guest", case_name(nic, link));
         // Its ways are checks of their own; this one is what they have in common.
         let mut ways = Suite::default();
         let mut outcome = Err(anyhow::anyhow!("not tried"));
         if !interrupt::is_set() {
-            outcome = fixture.try_nic(&mut ways, nic, &mut rows);
+            outcome = fixture.try_nic(&mut ways, (nic, link), &mut rows);
         }
         suite.passed += ways.passed;
         suite.failed.append(&mut ways.failed);
@@ -128,6 +136,16 @@ fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Re
     }
     print_table(&rows);
     Ok(())
+}
+
+/// What is to be tried: with AF_XDP, only NICs whose drivers have zero copy for it.
+fn cases(options: &LabOptions) -> Vec<(Nic, GuestLink)> {
+    let of_link = |&link: &GuestLink| {
+        let nics = options.nic.iter().copied();
+        let nics = nics.filter(move |nic| link == GuestLink::Packet || nic.has_xdp_zero_copy());
+        nics.map(move |nic| (nic, link))
+    };
+    options.link.iter().flat_map(of_link).collect()
 }
 
 /// Builds the server so that it runs where there are no libraries, with assertions.
@@ -176,7 +194,12 @@ impl Fixture<'_> {
     }
 
     /// Starts a guest with this NIC and tries everything with it.
-    fn try_nic(&self, suite: &mut Suite, nic: Nic, rows: &mut Vec<Row>) -> Result<()> {
+    fn try_nic(
+        &self,
+        suite: &mut Suite,
+        (nic, link): (Nic, GuestLink),
+        rows: &mut Vec<Row>,
+    ) -> Result<()> {
         let authority = Authority::new()?;
         let authority_file = self.scratch.join("authority.pem");
         fs::write(&authority_file, authority.pem())?;
@@ -184,15 +207,57 @@ impl Fixture<'_> {
         let identity = identity.write(self.scratch, "lab")?;
         let initramfs = self.scratch.join("initramfs");
         let arguments = nic.module_arguments();
-        images::make_initramfs(self.parts, self.atlas, &identity, arguments, &initramfs)?;
-        let log = self.lab.join(format!("{}.log", nic.name()));
-        let disk = self.disk();
-        let mut guest = Guest::start(self.parts, nic, (&initramfs, &disk), &log)?;
+        let parts = (self.parts, self.parts.kernel(link.kernel()));
+        images::make_initramfs(parts, self.atlas, &identity, arguments, &initramfs)?;
+        let name = case_name(nic, link);
+        let log = self.lab.join(format!("{name}.log"));
+        let files = (&*initramfs, &*self.disk());
+        let guest = Guest::start(self.parts, (nic, link), files, &log)?;
+        let mut trial = Trial {
+            fixture: self,
+            nic,
+            name,
+            authority: authority_file,
+            guest,
+        };
+        match link {
+            GuestLink::Packet => trial.try_packet(suite, rows)?,
+            GuestLink::Xdp => trial.try_xdp(suite, rows)?,
+        }
+        trial.guest.end()
+    }
+}
 
-        let name = nic.name();
-        suite.run(&format!("{name}: zero_copy = \"auto\""), || {
-            let said = checks::start_server(&mut guest, "auto")?;
-            checks::stop_server(&mut guest)?;
+/// The NIC's name, with the link's if it is not the usual one.
+fn case_name(nic: Nic, link: GuestLink) -> String {
+    match link {
+        GuestLink::Packet => nic.name(),
+        GuestLink::Xdp => format!("xdp-{}", nic.name()),
+    }
+}
+
+/// One guest, and what is tried with it.
+struct Trial<'a> {
+    fixture: &'a Fixture<'a>,
+    nic: Nic,
+    /// Of the case, for the names of checks.
+    name: String,
+    authority: PathBuf,
+    guest: Guest,
+}
+
+impl Trial<'_> {
+    /// Slots on loan to a packet socket.
+    fn try_packet(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+        let start = |choice| Start {
+            link: GuestLink::Packet,
+            choice,
+            is_shared: false,
+        };
+        let nic = self.nic;
+        suite.run(&format!("{}: zero_copy = \"auto\"", self.name), || {
+            let said = checks::start_server(&mut self.guest, start("auto"))?.lends;
+            checks::stop_server(&mut self.guest)?;
             println!("        atlas says zero_copy={said}");
             ensure!(
                 (said == "yes") == nic.is_known_to_complete(),
@@ -200,72 +265,93 @@ impl Fixture<'_> {
             );
             Ok(Outcome::Passed)
         });
-        let said = checks::start_server(&mut guest, "on")?;
+        let said = checks::start_server(&mut self.guest, start("on"))?.lends;
         ensure!(said == "yes", "zero_copy = \"on\": it says {said}");
         if nic.can_pause() {
-            guest.tell("pauses")?;
+            self.guest.tell("pauses")?;
             println!(
                 "        {}",
-                guest.await_line("pauses", Duration::from_secs(20))?
+                self.guest.await_line("pauses", Duration::from_secs(20))?
             );
         }
-        let ways = Way::all().filter(|way| !nic.releases_early() || !(way.is_v6 || way.has_loss));
-        for way in ways {
-            let (ip, protocol, loss) = (way.ip(), way.protocol(), way.loss());
-            let mut row = Row {
-                nic: name.clone(),
-                driver: guest.driver.clone(),
-                way,
-                bytes: 0,
-                counts: Counts::default(),
-                verdict: String::new(),
-            };
-            suite.run(&format!("{name}: {ip}, {protocol}, loss {loss}"), || {
-                let outcome = self.try_way(&mut guest, way, &authority_file, &mut row);
-                row.verdict = match &outcome {
-                    Ok(()) => "same".to_owned(),
-                    Err(error) => format!("{error:#}"),
-                };
-                match outcome {
-                    Err(error) if nic.releases_early() && checks::is_wrong_byte(&error, way) => {
-                        row.verdict = format!("wrong, as expected: {error:#}");
-                        Ok(Outcome::Passed)
-                    }
-                    Ok(()) if nic.releases_early() => {
-                        bail!("frames were given back too early, and no byte was wrong")
-                    }
-                    outcome => outcome.map(|()| Outcome::Passed),
-                }
-            });
-            rows.push(row);
+        let is_tried = |way: &Way| !nic.releases_early() || !(way.is_v6 || way.has_loss);
+        for way in Way::all(false).filter(is_tried) {
+            self.try_way(suite, rows, way, |counts, _| counts.check_lent(way));
         }
-        checks::stop_server(&mut guest)?;
-        guest.end()
+        checks::stop_server(&mut self.guest).map(drop)
     }
 
-    fn try_way(&self, guest: &mut Guest, way: Way, authority: &Path, row: &mut Row) -> Result<()> {
+    /// Fetches all files one way, in a check of its own; `judge` looks at what the server counted.
+    fn try_way(
+        &mut self,
+        suite: &mut Suite,
+        rows: &mut Vec<Row>,
+        way: Way,
+        judge: impl FnOnce(Counts, &mut Guest) -> Result<()>,
+    ) {
+        let mut row = Row {
+            nic: self.name.clone(),
+            driver: self.guest.driver.clone(),
+            way,
+            bytes: 0,
+            counts: Counts::default(),
+            verdict: String::new(),
+        };
+        let releases_early = self.nic.releases_early();
+        suite.run(&format!("{}: {}", self.name, way.name()), || {
+            let outcome = self.fetch(way, &mut row, judge);
+            row.verdict = match &outcome {
+                Ok(()) => "same".to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            match outcome {
+                Err(error) if releases_early && checks::is_wrong_byte(&error, way) => {
+                    row.verdict = format!("wrong, as expected: {error:#}");
+                    Ok(Outcome::Passed)
+                }
+                Ok(()) if releases_early => {
+                    bail!("frames were given back too early, and no byte was wrong")
+                }
+                outcome => outcome.map(|()| Outcome::Passed),
+            }
+        });
+        rows.push(row);
+    }
+
+    fn fetch(
+        &mut self,
+        way: Way,
+        row: &mut Row,
+        judge: impl FnOnce(Counts, &mut Guest) -> Result<()>,
+    ) -> Result<()> {
+        let (fixture, guest) = (self.fixture, &mut self.guest);
         let before = checks::counts(guest)?;
-        let files = (&*self.content, &*self.names);
-        let fetched = checks::fetch(guest, way, files, authority, self.scratch);
+        let files = (&*fixture.content, &*fixture.names);
+        let fetched = checks::fetch(guest, way, files, &self.authority, fixture.scratch);
         row.counts = checks::counts(guest)?.since(before);
         row.bytes = fetched?;
-        row.counts.check_lent(way)
+        judge(row.counts, guest)
     }
 }
 
 fn print_table(rows: &[Row]) {
     println!();
     println!(
-        "| NIC | Kernel, driver | IP | Protocol | Loss | Bytes compared | Bytes sent | Frames lent \
+        "| NIC | Kernel, driver | Address | IP | Protocol | Loss | Bytes compared | Bytes sent | Frames lent \
          | Frames copied | Link full | Segments sent again | Bytes received |"
     );
-    println!("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|");
+    println!("|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|");
     for row in rows {
         let counts = row.counts;
         println!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             row.nic,
             row.driver,
+            if row.way.is_shared {
+                "the guest's"
+            } else {
+                "own"
+            },
             row.way.ip(),
             row.way.protocol(),
             row.way.loss(),
