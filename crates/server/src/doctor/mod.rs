@@ -3,7 +3,7 @@
 //!
 //! It reads `/proc`, `/sys` and the limits of this process, asks interfaces by ethtool, and opens NVMe
 //! namespaces for a moment to see whether another program has them. It refuses to change anything.
-//! Bounded by [`DEVICES_MAX`].
+//! Bounded by `DEVICES_MAX`.
 
 mod findings;
 mod host;
