@@ -48,8 +48,10 @@ use wire::{ChecksumState, MacAddress, Outgoing};
 
 mod counters;
 mod error;
+mod features;
 mod interface;
 mod netlink;
+mod offers;
 pub mod packet;
 pub mod pcap;
 mod refusal;
@@ -67,10 +69,8 @@ pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
-pub use packet::{
-    InterfaceOffers, MacChoice, Packet, PacketConfig, SendConfig, ZeroCopy, interface_offers,
-    segments_tcp,
-};
+pub use offers::{InterfaceOffers, interface_offers};
+pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};

@@ -406,7 +406,7 @@ struct EthtoolRequest {
 /// Runs an ethtool command in place.
 ///
 /// The command's own length fields say how much the kernel writes; the callers in
-/// `packet/features.rs` size their arrays by the counts they pass.
+/// `features.rs` size their arrays by the counts they pass.
 ///
 /// # Safety
 /// `command` must be an ethtool command whose answer fits its `N` words.

@@ -2,8 +2,8 @@
 //!
 //! It is for devices that segment TCP. A received frame reaches us before the kernel has made a socket
 //! buffer of it, or asked the host's firewall; and a large frame is sent in one piece, from its slot where
-//! that pays, which AF_XDP can't do (`docs/decisions/0027-receive-by-xdp-send-by-packet.md`). Addresses may be shared with
-//! the host, as with [`Xdp`].
+//! that pays, which AF_XDP can't do (`docs/decisions/0027-receive-by-xdp-send-by-packet.md`). Addresses may
+//! be shared with the host, as with [`Xdp`].
 //!
 //! It refuses what either of its halves refuses: [`Xdp`] says what is received, and at which MTU;
 //! [`packet`](crate::packet) how frames are sent. Bounds, for each queue: a page for each cell to
@@ -33,8 +33,9 @@ pub struct XdpPacket {
 
 impl XdpPacket {
     /// Opens a link for each receive queue of the interface, as [`Xdp::open_queues`] does.
-    /// `zero_copy` of the configuration is for frames sent, as in [`SendConfig`]; frames received are copied by the kernel only
-    /// where the driver can't do without.
+    /// `zero_copy` of the configuration is for frames sent, as in
+    /// [`PacketConfig`](crate::PacketConfig); frames received are copied by the kernel only where
+    /// the driver can't do without.
     ///
     /// # Errors
     /// [`SetupError`], which says what to do. Nothing is left on the interface.

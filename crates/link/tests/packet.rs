@@ -377,17 +377,17 @@ fn frames_are_copied_where_it_is_not_known_when_they_were_read() {
 }
 
 #[test]
-fn whether_a_device_segments_is_told() {
+fn what_an_interface_offers_is_told() {
     in_namespace(|| {
         let _peer = connect();
-        assert_eq!(link::segments_tcp("v0"), Ok(true));
+        assert!(link::interface_offers("v0").unwrap().segments_tcp);
         set_segmentation("v0", false);
-        assert_eq!(link::segments_tcp("v0"), Ok(false));
         let offers = link::interface_offers("v0").unwrap();
         assert_eq!(offers.driver.as_deref(), Some("veth"));
         assert_eq!((offers.mtu_bytes, offers.receive_queues), (1500, Some(1)));
         assert!(!offers.segments_tcp && !offers.tells_when_read);
-        let refusals = ["lo", "no-such-link", ""].map(|name| link::segments_tcp(name).unwrap_err());
+        let refusals = ["lo", "no-such-link", ""];
+        let refusals = refusals.map(|name| link::interface_offers(name).unwrap_err());
         assert!(matches!(
             refusals,
             [

@@ -42,7 +42,6 @@ use crate::{Capabilities, CopyReason, InterfaceState, Link, Received, STATE_CHEC
 
 mod bpf;
 mod fanout;
-mod features;
 mod filter;
 mod ring;
 mod sender;
@@ -50,8 +49,8 @@ mod slot_rings;
 
 pub use filter::ADDRESSES_MAX;
 use ring::{ReceiveRing, RingFrame};
-pub(crate) use sender::Sender;
-pub use sender::{InterfaceOffers, SendConfig, ZeroCopy, interface_offers, segments_tcp};
+pub use sender::ZeroCopy;
+pub(crate) use sender::{SendConfig, Sender};
 
 /// Bytes that may wait in the kernel of received frames too large for the ring: about a hundred
 /// frames of 64 KB. `[guess]`

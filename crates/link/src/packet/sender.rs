@@ -22,12 +22,12 @@ use clock::Instant;
 use memory::SlotMemory;
 use wire::Outgoing;
 
-use super::features::{self, SegmentationFeatures};
 use super::slot_rings::{Offered, SlotRings};
 use super::{is_gone, set_buffer};
 use crate::counters::LinkCounters;
-use crate::error::{SetupError, TransmitError};
-use crate::interface::{InterfaceName, describe};
+use crate::error::TransmitError;
+use crate::features::{self, SegmentationFeatures};
+use crate::interface::InterfaceName;
 use crate::netlink::InterfaceDescription;
 use crate::refusal::RefusalPeriod;
 use crate::sys;
@@ -40,29 +40,16 @@ use crate::{
 /// Bypassing it, frames wait only in the device's own ring. `[guess]`
 const SEND_BUFFER_BYTES: i32 = 16 << 20;
 
-/// Drivers that hold a frame until its device has read it: what they send may be overwritten when they
-/// release it. Others release it when they queue it, or copy it, and cannot tell.
-const COMPLETING_DRIVERS: [&str; 8] = [
-    "bnxt_en",
-    "e1000e",
-    "i40e",
-    "ice",
-    "igb",
-    "igc",
-    "ixgbe",
-    "mlx5_core",
-];
-
 /// How frames are sent through a packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendConfig {
+pub(crate) struct SendConfig {
     /// Bytes that may wait to be sent before `Full`; `None`: 16 MiB. The kernel doubles it; its
     /// minimum is 4,608.
-    pub buffer_bytes: Option<u32>,
+    pub(crate) buffer_bytes: Option<u32>,
     /// Whether to bypass the queueing discipline where that is possible (see `packet`).
-    pub qdisc_bypass: bool,
+    pub(crate) qdisc_bypass: bool,
     /// Whether frames are sent from their slots.
-    pub zero_copy: ZeroCopy,
+    pub(crate) zero_copy: ZeroCopy,
 }
 
 impl Default for SendConfig {
@@ -85,56 +72,6 @@ pub enum ZeroCopy {
     On,
     /// Never.
     Off,
-}
-
-/// Whether the device cuts large TCP segments itself, over both IP versions.
-///
-/// # Errors
-/// [`SetupError`]: there is no such interface, or it is not Ethernet.
-pub fn segments_tcp(interface: &str) -> Result<bool, SetupError> {
-    let name = InterfaceName::parse(interface)?;
-    describe(name)?.ethernet_mac(name)?;
-    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
-        .map_err(|errno| name.error("asking for the device's features", "", errno))?;
-    let fd = socket.as_fd();
-    let features = SegmentationFeatures::look_up(fd, name);
-    Ok(features.is_some_and(|features| features.are_active(fd, name)))
-}
-
-/// What an Ethernet interface can do for a link, as far as it is told without opening one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceOffers {
-    /// The driver's name, as ethtool tells it.
-    pub driver: Option<String>,
-    /// Its MTU, bytes.
-    pub mtu_bytes: u32,
-    /// Whether the device cuts large TCP segments itself, over both IP versions.
-    pub segments_tcp: bool,
-    /// Whether the driver is known to release a frame only when the device has read it, so that slots can
-    /// be lent.
-    pub tells_when_read: bool,
-    /// How many receive queues the device has; `None` if it does not tell.
-    pub receive_queues: Option<u32>,
-}
-
-/// What an interface offers.
-///
-/// # Errors
-/// [`SetupError`]: there is no such interface, or it is not Ethernet.
-pub fn interface_offers(interface: &str) -> Result<InterfaceOffers, SetupError> {
-    let segments_tcp = segments_tcp(interface)?;
-    let name = InterfaceName::parse(interface)?;
-    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
-        .map_err(|errno| name.error("asking for the device's driver", "", errno))?;
-    let driver = features::driver(socket.as_fd(), name).filter(|driver| !driver.is_empty());
-    let is_known = |driver: &String| COMPLETING_DRIVERS.contains(&driver.as_str());
-    Ok(InterfaceOffers {
-        mtu_bytes: describe(name)?.mtu_bytes,
-        segments_tcp,
-        tells_when_read: driver.as_ref().is_some_and(is_known),
-        driver,
-        receive_queues: crate::xdp::receive_queues(name),
-    })
 }
 
 /// Sends on one interface and receives nothing.
@@ -226,7 +163,7 @@ impl Sender {
             ZeroCopy::Auto => {
                 let driver = features::driver(self.socket.as_fd(), self.name);
                 let driver = driver.unwrap_or_default();
-                if COMPLETING_DRIVERS.contains(&driver.as_str()) {
+                if features::is_completing_driver(&driver) {
                     Ok(())
                 } else {
                     Err(CopyReason::UnknownDriver { driver })

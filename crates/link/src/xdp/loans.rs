@@ -120,6 +120,11 @@ impl Loans {
         true
     }
 
+    /// Whether a slot is on loan, as far as was named.
+    pub(super) const fn is_lending(&self) -> bool {
+        self.lent_count > 0
+    }
+
     /// Names the slots that have come back.
     pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
         for slot in self.returned.drain(..) {

@@ -354,8 +354,10 @@ impl Link for Xdp {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
-        // Here too, so that the cells come back when nothing more is sent.
-        self.queue.reap();
+        // So that the cells come back when nothing more is sent, nor lent.
+        if !self.queue.is_lending() {
+            self.queue.reap();
+        }
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
@@ -438,11 +440,12 @@ impl Link for Xdp {
         self.make_room(now, frames)?;
         let lent = self.queue.find_lent(frame);
         let queue = &mut self.queue;
+        let mut lent_descriptors = 0;
         wire::cut(frame, &mut |headers, parts| {
-            queue.push(headers, parts, lent.as_ref());
+            lent_descriptors += queue.push(headers, parts, lent.as_ref());
         });
         if let Some(part) = &lent {
-            self.queue.lend(part);
+            self.queue.lend(part, lent_descriptors);
         }
         self.queue.publish();
         match (self.kick(), lent) {

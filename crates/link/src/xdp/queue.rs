@@ -71,8 +71,6 @@ pub(super) struct Queue {
     /// What the cells and the slots are, if there are slots.
     file: Option<OwnedFd>,
     loans: Option<Loans>,
-    /// Descriptors that were pushed for the frame's slot.
-    lent_descriptors: u32,
     receive_cells: u32,
     /// Transmit cells that are free, the one that was freed last at the end.
     free: Vec<u32>,
@@ -119,7 +117,6 @@ impl Queue {
             memory,
             file,
             loans: None,
-            lent_descriptors: 0,
             receive_cells,
             free: (receive_cells..receive_cells + transmit_cells)
                 .rev()
@@ -195,6 +192,11 @@ impl Queue {
         let _ = unsafe { sys::map_ordinary_pages(slots.address().addr(), bytes) };
     }
 
+    /// Whether a slot is on loan, so that [`Queue::give_back`] will be called.
+    pub(super) fn is_lending(&self) -> bool {
+        self.loans.as_ref().is_some_and(Loans::is_lending)
+    }
+
     /// Names the slots that the device has read.
     pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
         self.reap();
@@ -208,9 +210,8 @@ impl Queue {
         self.loans.as_ref()?.find(frame)
     }
 
-    /// The frames of `part` were pushed: its slot is on loan.
-    pub(super) fn lend(&mut self, part: &LentPart) {
-        let descriptors = std::mem::take(&mut self.lent_descriptors);
+    /// The frames of `part` were pushed, with so many descriptors of its slot: it is on loan.
+    pub(super) fn lend(&mut self, part: &LentPart, descriptors: u32) {
         if let Some(loans) = &mut self.loans {
             loans.begin(part.slot, descriptors);
         }
@@ -330,11 +331,16 @@ impl Queue {
     }
 
     /// Writes a frame into a cell, but for what is lent, and puts it into the transmit ring. The kernel
-    /// sees it after [`Queue::publish`].
+    /// sees it after [`Queue::publish`]. Returns how many descriptors of the slot it has.
     ///
     /// # Panics
     /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell.
-    pub(super) fn push(&mut self, headers: &[u8], payload: &[&[u8]], lent: Option<&LentPart>) {
+    pub(super) fn push(
+        &mut self,
+        headers: &[u8],
+        payload: &[&[u8]],
+        lent: Option<&LentPart>,
+    ) -> u32 {
         // What is lent is the last of a frame's parts, so it is the last of a cut frame's as well.
         let (copied, from_slot) = match (payload.split_last(), lent) {
             (Some((last, before)), Some(lent)) if lent.has(last) => (before, Some(*last)),
@@ -363,6 +369,7 @@ impl Queue {
             bytes,
             options: 0,
         };
+        let mut lent_descriptors = 0;
         if let (Some(part), Some(loans)) = (from_slot, &self.loans) {
             for (address, bytes) in loans.pieces(part) {
                 self.queued_descriptors += 1;
@@ -370,7 +377,7 @@ impl Queue {
                     options: libc::XDP_PKT_CONTD,
                     ..descriptor
                 });
-                self.lent_descriptors += 1;
+                lent_descriptors += 1;
                 descriptor = Descriptor {
                     address,
                     bytes,
@@ -380,6 +387,7 @@ impl Queue {
         }
         self.queued_descriptors += 1;
         self.rings.transmit.push(descriptor);
+        lent_descriptors
     }
 
     /// Lets the kernel see the frames that were pushed.

@@ -51,7 +51,8 @@ pub(super) fn open(settings: &Settings) -> Result<(Links, LinkChoice), Failure> 
 /// What a driver can do is known for sure only once the program is attached and a socket bound, so it is
 /// tried.
 fn open_best(settings: &Settings, interface: &str) -> Result<(Links, LinkChoice), Failure> {
-    let segments = link::segments_tcp(interface).map_err(refuse_link)?;
+    let offers = link::interface_offers(interface).map_err(refuse_link)?;
+    let segments = offers.segments_tcp;
     let (opened, choice) = if segments {
         let choice = LinkChoice::XdpPacket(interface.to_owned());
         (open_xdp_packet(settings, interface), choice)

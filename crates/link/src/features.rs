@@ -1,4 +1,4 @@
-//! Whether a device offers TCP segmentation offload and has carrier, asked by ethtool ioctls.
+//! What a device and its driver can do, and whether it has carrier, asked by ethtool ioctls.
 //!
 //! The kernel has one bit for each feature of a device; a table of strings maps a feature's name to
 //! its bit. The bit numbers are looked up once; each later query is one ioctl.
@@ -32,12 +32,30 @@ const BLOCK_WORDS: usize = 4;
 const BLOCK_ACTIVE: usize = 2;
 const BLOCKS_MAX: usize = FEATURES_MAX / 32;
 
+/// Drivers that hold a frame until its device has read it: what they send may be overwritten when they
+/// release it. Others release it when they queue it, or copy it, and cannot tell.
+const COMPLETING_DRIVERS: [&str; 8] = [
+    "bnxt_en",
+    "e1000e",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "mlx5_core",
+];
+
+/// Whether the driver is known to release a frame only when its device has read it.
+pub(crate) fn is_completing_driver(driver: &str) -> bool {
+    COMPLETING_DRIVERS.contains(&driver)
+}
+
 /// Both IP versions, or large segments of one of them would be refused for ever.
 const NAMES: [&[u8]; 2] = [b"tx-tcp-segmentation", b"tx-tcp6-segmentation"];
 
 /// Whether the device is up and has carrier now; `None` if it does not tell. The interface's flags
 /// say so, too, but up to a second later.
-pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<bool> {
+pub(crate) fn has_carrier(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<bool> {
     // struct ethtool_value: cmd, data
     let mut value = [ETHTOOL_GLINK, 0];
     // SAFETY: the kernel writes one word of data.
@@ -46,7 +64,7 @@ pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<boo
 }
 
 /// The name of the device's driver; `None` if the kernel does not tell.
-pub(super) fn driver(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<String> {
+pub(crate) fn driver(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<String> {
     // struct ethtool_drvinfo: cmd, driver[32], four more texts of 32 bytes, reserved[12], five
     // counts.
     let mut info = [0_u32; 1 + 5 * NAME_WORDS + 3 + 5];
@@ -61,13 +79,13 @@ pub(super) fn driver(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<String> 
 
 /// The bit numbers of the two segmentation features.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SegmentationFeatures {
+pub(crate) struct SegmentationFeatures {
     bits: [usize; 2],
 }
 
 impl SegmentationFeatures {
     /// Looks the bit numbers up. `None` if the kernel does not report them.
-    pub(super) fn look_up(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<Self> {
+    pub(crate) fn look_up(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<Self> {
         // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), data[1]
         let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
         // SAFETY: one bit of the mask is set, so the kernel writes one word of data.
@@ -96,7 +114,7 @@ impl SegmentationFeatures {
     }
 
     /// Whether both are switched on now.
-    pub(super) fn are_active(self, fd: BorrowedFd<'_>, name: InterfaceName) -> bool {
+    pub(crate) fn are_active(self, fd: BorrowedFd<'_>, name: InterfaceName) -> bool {
         // struct ethtool_gfeatures: cmd, size in blocks, blocks[size]
         let mut features = [0_u32; 2 + BLOCKS_MAX * BLOCK_WORDS];
         features[0] = ETHTOOL_GFEATURES;
