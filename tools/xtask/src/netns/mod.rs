@@ -167,7 +167,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
         } else {
             Program::Atlas.find(options.atlas.as_deref())?
         },
-        library: &library,
+        files: &library,
         identities: &identities,
         quick: options.quick,
     };
@@ -224,7 +224,7 @@ struct Pass {
 /// What all passes share.
 struct Run<'a> {
     atlas: PathBuf,
-    library: &'a Library,
+    files: &'a Library,
     identities: &'a Identities,
     quick: bool,
 }
@@ -241,7 +241,7 @@ impl Run<'_> {
             suite.skip("tap", "no /dev/net/tun");
             return Ok(());
         }
-        let (atlas, library) = (&self.atlas, self.library);
+        let (atlas, library) = (&self.atlas, self.files);
         let subject = Subject::Atlas {
             program: atlas.clone(),
             workers,
@@ -274,7 +274,7 @@ impl Run<'_> {
         let scratch = scratch_directory("config")?;
         let fixture = Fixture {
             setup,
-            library: self.library,
+            library: self.files,
             identities: self.identities,
         };
         LinkChecks {

@@ -40,7 +40,7 @@ pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
         let subject = Subject {
             atlas,
             link,
-            library,
+            files: library,
         };
         let what = format!("{link} shared address: the host keeps its services");
         suite.run(&what, || beside_the_kernel(&subject));
@@ -83,16 +83,13 @@ fn chooses(atlas: &Path, library: &Library) -> Result<Outcome> {
 struct Subject<'a> {
     atlas: &'a Path,
     link: &'a str,
-    library: &'a Library,
+    files: &'a Library,
 }
 
 impl Subject<'_> {
     fn start(&self, pair: &VethPair) -> Result<Server> {
         let mut command: Command = pair.server.command("env");
-        command
-            .arg(self.atlas)
-            .arg("serve")
-            .arg(self.library.root());
+        command.arg(self.atlas).arg("serve").arg(self.files.root());
         let link = format!("{}:{}", self.link, VethPair::SERVER_INTERFACE);
         Server::atlas(command.args(["--link", &link, "--http", &PORT.to_string()]))
     }
