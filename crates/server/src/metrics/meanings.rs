@@ -28,12 +28,16 @@ pub struct Meaning {
     pub help: &'static str,
 }
 
-const GAUGES: [(&str, &str); 5] = [
+const GAUGES: [(&str, &str); 6] = [
     (
         "server_open_connections",
         "Open connections, half-open ones included.",
     ),
     ("memory_free_slots", "Read buffers that are free."),
+    (
+        "memory_lent_slots",
+        "Read buffers that the network device has not read yet, of frames sent without a copy.",
+    ),
     ("memory_all_slots", "Read buffers in all."),
     ("tls_handshakes_in_progress", "TLS handshakes in progress."),
     (
@@ -42,12 +46,16 @@ const GAUGES: [(&str, &str); 5] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 55] = [
+const COUNTERS: [(&str, &str); 56] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
         "server_blocked_rounds",
         "Rounds that ended with the link full.",
+    ),
+    (
+        "server_lent_slots_us",
+        "Microseconds that read buffers were lent to the network device, added up: divided by `link_lent_frames`, how long one is.",
     ),
     (
         "server_pause_events",

@@ -108,6 +108,8 @@ pub struct Worker<L: Link, D: Disk> {
     /// Failures that affect clients, for the log.
     warnings: Warnings,
     counters: Counters,
+    /// Up to when the time of slots on loan is counted.
+    lent_until: Instant,
 }
 
 impl<L: Link, D: Disk> Drop for Worker<L, D> {
@@ -126,6 +128,8 @@ struct Counters {
     empty_rounds: u64,
     /// Rounds that ended with the link full.
     blocked_rounds: u64,
+    /// How long slots were on loan, added up, as the rounds saw it.
+    lent_time_ns: u128,
 }
 
 impl<L: Link, D: Disk> Worker<L, D> {
@@ -153,6 +157,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             credit: Credit::new(),
             warnings: Warnings::default(),
             counters: Counters::default(),
+            lent_until: Instant::ZERO,
         }
     }
 
@@ -291,11 +296,14 @@ impl<L: Link, D: Disk> Worker<L, D> {
 
     /// Slots on loan that the link's device has read.
     fn take_back_slots(&mut self, now: Instant) -> bool {
+        let since = std::mem::replace(&mut self.lent_until, now);
         let Self { link, arena, .. } = self;
         let lent = arena.lent_count();
         if lent == 0 {
             return false;
         }
+        let elapsed = now.since(since);
+        self.counters.lent_time_ns += elapsed.as_nanos() * lent as u128;
         link.give_back(now, &mut |slot| arena.give_back(slot));
         arena.lent_count() < lent
     }
@@ -599,15 +607,21 @@ impl<L: Link, D: Disk> Worker<L, D> {
             rounds,
             empty_rounds,
             blocked_rounds,
+            lent_time_ns,
         } = self.counters;
         let mut pairs = vec![
             ("server_step_rounds", rounds),
             ("server_empty_rounds", empty_rounds),
             ("server_blocked_rounds", blocked_rounds),
+            (
+                "server_lent_slots_us",
+                u64::try_from(lent_time_ns / 1_000).unwrap_or(u64::MAX),
+            ),
             ("server_waiting_lookups", self.objects.counters().waits),
             ("server_overdue_lookups", self.objects.counters().overdue),
             ("server_open_connections", as_count(self.connection_count())),
             ("memory_free_slots", as_count(self.arena.free_count())),
+            ("memory_lent_slots", as_count(self.arena.lent_count())),
             ("memory_all_slots", as_count(self.arena.slot_count())),
         ];
         pairs.extend(self.link.counters().as_pairs());

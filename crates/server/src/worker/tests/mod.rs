@@ -187,7 +187,11 @@ fn arena() -> Arena {
 
 impl World {
     fn new(setup: Setup) -> Self {
-        let (link, port) = link::sim::pair(setup.link.clone(), 1);
+        let (mut link, port) = link::sim::pair(setup.link.clone(), 1);
+        let arena = arena();
+        if link.zero_copy().is_ok() {
+            link.borrow_slots(arena.slot_memory()).unwrap();
+        }
         let reads_max = setup.disk.queue_depth.min(SLOTS) as usize;
         let mut disk = SimDisk::new(setup.disk);
         for file in 0..setup.files {
@@ -198,7 +202,7 @@ impl World {
             store(&setup),
             conductor(link.capabilities(), CONNECTIONS_MAX, reads_max),
         );
-        let worker = Worker::new(link, disk, store, conductor, arena(), setup.tls);
+        let worker = Worker::new(link, disk, store, conductor, arena, setup.tls);
         let client = Client {
             port,
             source_port: CLIENT_PORT,
@@ -518,6 +522,25 @@ fn a_full_link_is_tried_again_in_time() {
     world.assert_quiet();
     assert!(world.counter("server_blocked_rounds") > 0);
     assert!(world.counter("link_full_frames") > 0);
+}
+
+#[test]
+fn the_time_of_loans_is_counted() {
+    let link = LinkConfig {
+        borrows_slots: true,
+        device_delay: Duration::from_millis(2),
+        ..LinkConfig::default()
+    };
+    let mut world = World::connected(Setup {
+        link,
+        ..Setup::default()
+    });
+    world.fetch(0);
+    let frames = world.counter("link_lent_frames");
+    assert!(frames > 0);
+    assert_eq!(world.counter("server_lent_slots_us"), 2_000 * frames);
+    assert_eq!(world.counter("memory_lent_slots"), 0);
+    world.assert_quiet();
 }
 
 #[test]
