@@ -277,8 +277,8 @@ pub static KEYS: [Key; 40] = [
             default: "`\"auto\"`",
             range: "`auto`, `on`, `off`",
         },
-        about: "Whether the network device reads frames where the disk put them, with `packet:` and \
-                `xdp:`: where device and driver allow it, always, or never. See below.",
+        about: "Whether the network device reads frames where the disk put them, with `packet:`, `xdp:` and \
+                `xdp+packet:`: where device and driver allow it, always, or never. See below.",
     },
     Key {
         name: "address",
@@ -669,7 +669,8 @@ does so on an interface whose device segments TCP and whose driver is known to s
 log's `zero_copy` says `yes`, or `no` and why. `on` does so on any interface, and does not start where
 the kernel refuses; a device that says so too early sends other bytes than it should, which a client
 finds out over TLS only. With `off`, every frame is copied. It takes a descriptor and 128 KiB for each
-of `slots`, not in huge pages; `link_lent_frames` counts the frames that were not copied.
+of `slots`, not in huge pages; `link_lent_frames` counts the frames that were not copied, and
+`server_lent_slots_us` divided by it is how long a device keeps a buffer.
 
 With `xdp:`, `auto` has the device access the sockets' memory itself where its driver can, and reads
 frames where the disk put them if the driver also takes frames of several buffers. `on` sends from

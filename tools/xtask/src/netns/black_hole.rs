@@ -40,6 +40,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
     let subject = Subject::Atlas {
         program: atlas.to_owned(),
         workers: 1,
+        lends: false,
     };
     let setup = Setup::new(LinkKind::Packet, &subject)?;
     let router = setup.client();

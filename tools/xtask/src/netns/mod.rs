@@ -58,11 +58,23 @@ pub(crate) struct NetnsOptions {
     /// Only over these links, comma-separated
     #[arg(long, value_enum, value_delimiter = ',')]
     links: Vec<LinkKind>,
+    /// Frames are sent from their slots, which a link over a veth does not by itself; TAPs are left out
+    #[arg(long)]
+    lend: bool,
 }
 
-/// Numbers of workers, and the links that are tried with each number unless all are asked for. What
-/// depends on neither is tried with the first.
-const PLAN: [(u32, &[LinkKind]); 3] = [
+/// Links that are tried with a number of workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    workers: u32,
+    links: Vec<LinkKind>,
+    /// Whether slots are lent to the links that can borrow them.
+    lends: bool,
+}
+
+/// Numbers of workers, the links that are tried with each number unless all are asked for, and whether
+/// they borrow slots. What depends on none of it is tried with the first.
+const PLAN: [(u32, &[LinkKind], bool); 3] = [
     (
         1,
         &[
@@ -71,28 +83,42 @@ const PLAN: [(u32, &[LinkKind]); 3] = [
             LinkKind::XdpPacket,
             LinkKind::Tap,
         ],
+        false,
     ),
-    (2, &[LinkKind::Packet, LinkKind::Tap]),
-    (5, &[LinkKind::XdpPacket]),
+    (2, &[LinkKind::Packet, LinkKind::Tap], true),
+    (5, &[LinkKind::XdpPacket], true),
 ];
 
 impl NetnsOptions {
-    /// What is tried in turn: each number of workers with its links.
-    fn plan(&self) -> Vec<(u32, Vec<LinkKind>)> {
-        let is_chosen = |link: &LinkKind| self.links.is_empty() || self.links.contains(link);
-        let of = |workers: u32, links: &[LinkKind]| {
-            let links = if self.all || !self.links.is_empty() || !self.workers.is_empty() {
-                LinkKind::value_variants()
-            } else {
-                links
-            };
-            (workers, links.iter().copied().filter(is_chosen).collect())
+    /// What is tried in turn.
+    fn plan(&self) -> Vec<Part> {
+        let is_narrowed = self.lend || !self.links.is_empty() || !self.workers.is_empty();
+        let is_chosen = |link: &LinkKind| {
+            (self.links.is_empty() || self.links.contains(link))
+                && !(self.lend && *link == LinkKind::Tap)
         };
-        if self.workers.is_empty() {
-            return PLAN.map(|(workers, links)| of(workers, links)).to_vec();
+        let part = |workers: u32, links: &[LinkKind], lends: bool| Part {
+            workers,
+            links: links.iter().copied().filter(is_chosen).collect(),
+            lends,
+        };
+        let every = LinkKind::value_variants();
+        if !self.workers.is_empty() {
+            let numbers = self.workers.iter();
+            return numbers
+                .map(|&workers| part(workers, every, self.lend))
+                .collect();
         }
-        let numbers = self.workers.iter();
-        numbers.map(|&workers| of(workers, &[])).collect()
+        let usual = PLAN.into_iter().map(|(workers, links, lends)| {
+            if is_narrowed {
+                part(workers, every, self.lend)
+            } else if self.all {
+                part(workers, every, lends)
+            } else {
+                part(workers, links, lends)
+            }
+        });
+        usual.collect()
     }
 }
 
@@ -176,10 +202,11 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
         return run.try_link(suite, &setup, &Subject::Nginx, true);
     }
     let mut passes = VecDeque::new();
-    for (place, (workers, links)) in options.plan().into_iter().enumerate() {
-        passes.extend(links.into_iter().map(|link| Pass {
-            workers,
+    for (place, part) in options.plan().into_iter().enumerate() {
+        passes.extend(part.links.into_iter().map(|link| Pass {
+            workers: part.workers,
             link,
+            lends: part.lends && link != LinkKind::Tap,
             is_first: place == 0,
         }));
     }
@@ -217,6 +244,8 @@ const AT_ONCE: usize = 2;
 struct Pass {
     workers: u32,
     link: LinkKind,
+    /// Whether it borrows slots.
+    lends: bool,
     /// Whether it is of the first number of workers.
     is_first: bool,
 }
@@ -235,6 +264,7 @@ impl Run<'_> {
         let Pass {
             workers,
             link,
+            lends,
             is_first,
         } = pass;
         if link == LinkKind::Tap && !Path::new("/dev/net/tun").exists() {
@@ -245,6 +275,7 @@ impl Run<'_> {
         let subject = Subject::Atlas {
             program: atlas.clone(),
             workers,
+            lends,
         };
         let setup = Setup::new(link, &subject)?;
         self.try_link(suite, &setup, &subject, is_first)?;
@@ -503,8 +534,14 @@ fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Resul
     if !setup.is_atlas() {
         return Ok(Outcome::Passed);
     }
+    let lent: &[&str] = if setup.lends() {
+        &["link_lent_frames"]
+    } else {
+        &[]
+    };
     for counter in ["http_reply_count", "session_read_count"]
         .iter()
+        .chain(lent)
         .chain(nonzero_counters)
     {
         // Without iptables nothing was lost, and its check says so.
@@ -525,18 +562,18 @@ fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkKind, NetnsOptions};
+    use super::{LinkKind, NetnsOptions, Part};
 
     #[test]
     fn what_is_named_is_tried_and_by_default_some_of_all() {
         let count = |options: &NetnsOptions| {
             let plan = options.plan();
-            plan.into_iter()
-                .map(|(_, links)| links.len())
-                .sum::<usize>()
+            plan.into_iter().map(|part| part.links.len()).sum::<usize>()
         };
         let usual = NetnsOptions::default();
         assert_eq!(count(&usual), 7);
+        let lends: Vec<bool> = usual.plan().iter().map(|part| part.lends).collect();
+        assert_eq!(lends, [false, true, true]);
         let all = NetnsOptions {
             all: true,
             ..NetnsOptions::default()
@@ -547,7 +584,17 @@ mod tests {
             links: vec![LinkKind::Tap],
             ..NetnsOptions::default()
         };
-        let tap = vec![LinkKind::Tap];
-        assert_eq!(some.plan(), [(2, tap.clone()), (3, tap)]);
+        let tap = |workers| Part {
+            workers,
+            links: vec![LinkKind::Tap],
+            lends: false,
+        };
+        assert_eq!(some.plan(), [tap(2), tap(3)]);
+        let lending = NetnsOptions {
+            lend: true,
+            ..NetnsOptions::default()
+        };
+        assert_eq!(count(&lending), 9);
+        assert!(lending.plan().iter().all(|part| part.lends));
     }
 }

@@ -99,7 +99,12 @@ impl Family {
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
     /// The binary at this path, with so many workers.
-    Atlas { program: PathBuf, workers: u32 },
+    Atlas {
+        program: PathBuf,
+        workers: u32,
+        /// Whether slots are lent to the link, although on a veth the kernel copies them.
+        lends: bool,
+    },
     /// nginx behind the kernel's TCP: shows that a check passes where the answer is known.
     Nginx,
 }
@@ -131,10 +136,16 @@ impl Setup {
 
     /// The link's name in check names, with the number of workers if there are several.
     pub(crate) fn name(&self) -> String {
+        let lent = if self.lends() { " with slots lent" } else { "" };
         match (self.kind.name(), self.workers()) {
-            (kind, 1) => kind.to_owned(),
-            (kind, workers) => format!("{kind}, {workers} workers,"),
+            (kind, 1) => format!("{kind}{lent}"),
+            (kind, workers) => format!("{kind}{lent}, {workers} workers,"),
         }
+    }
+
+    /// Whether slots are lent to the link.
+    pub(crate) fn lends(&self) -> bool {
+        matches!(self.subject, Subject::Atlas { lends: true, .. })
     }
 
     /// Whether it is a TAP.
@@ -224,6 +235,9 @@ impl Setup {
         command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
         command.args(["--address", &format!("{}/64", VethPair::ATLAS_V6)]);
         command.args(["--http", &PORT.to_string()]);
+        if self.lends() {
+            command.args(["--zero-copy", "on"]);
+        }
         if let Some(identities) = identities {
             command.args(["--https", &HTTPS_PORT.to_string()]);
             command.args(identities.atlas_options());
