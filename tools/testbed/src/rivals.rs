@@ -124,6 +124,10 @@ impl NginxConfig {
             listen += " ssl";
         }
         listen += " backlog=4096";
+        if workers > 1 {
+            // A socket for each: of one socket's connections the worker that sleeps last would take most.
+            listen += " reuseport";
+        }
         if address.is_ipv6() {
             listen += " ipv6only=off";
         }
@@ -351,6 +355,7 @@ mod tests {
                 assert_eq!(text.contains("directio 512"), mode.is_direct());
                 let workers = format!("worker_processes {};", mode.workers());
                 assert!(text.contains(&workers), "{text}");
+                assert_eq!(text.contains(" reuseport"), mode.workers() > 1);
             }
         }
         let config = NginxConfig::reference(root, address).unwrap();
