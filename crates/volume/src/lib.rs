@@ -58,6 +58,8 @@ pub const NAME_BYTES_MAX: usize = 4094;
 pub const TYPE_BYTES_MAX: usize = 128;
 /// Largest catalogue area, bytes.
 pub const CATALOGUE_BYTES_MAX: u64 = 16 << 30;
+/// Largest sequence number: a lock on a byte of its own can stand for each.
+pub const SEQUENCE_MAX: u64 = 1 << 60;
 /// Where the two superblocks are, in blocks: 64 KiB apart, so that no device writes both at once.
 pub const SUPERBLOCKS: [u64; 2] = [0, 16];
 /// Where the first catalogue area begins, in blocks. What lies before, but for the superblocks, is

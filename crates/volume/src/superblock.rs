@@ -5,7 +5,7 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::digest::{DIGEST_BYTES, sha256};
-use crate::{BLOCK_BYTES, DEVICES_MAX, Geometry, RUN_BYTES, StoreId};
+use crate::{BLOCK_BYTES, DEVICES_MAX, Geometry, RUN_BYTES, SEQUENCE_MAX, StoreId};
 
 /// First bytes of each superblock, in every version.
 pub(crate) const MAGIC: [u8; 8] = *b"ATLASTOR";
@@ -135,7 +135,7 @@ impl Superblock {
         if superblock.catalogue_bytes > geometry.area_bytes() {
             return refuse("the catalogue's size");
         }
-        if superblock.sequence == 0 {
+        if !(1..=SEQUENCE_MAX).contains(&superblock.sequence) {
             return refuse("the sequence number");
         }
         if !rest_is_zero {

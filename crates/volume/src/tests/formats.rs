@@ -6,7 +6,7 @@ use super::{BLOCK, Change, Devices, change, entry, init};
 use crate::digest::sha256;
 use crate::{
     Catalogue, CatalogueError, DeviceSlots, Editor, Extent, Geometry, GeometryError, MountError,
-    StoreId, Superblock, SuperblockError, blocks_of, is_name, mount, runs_of,
+    SEQUENCE_MAX, StoreId, Superblock, SuperblockError, blocks_of, is_name, mount, runs_of,
 };
 
 const BLOCKS: [u64; 2] = [256 + 8 + 300, 256 + 8 + 300];
@@ -169,6 +169,45 @@ fn fields_out_of_range_are_refused_by_name() {
     let longer = [&bytes[..], &[0]].concat();
     let verdict = Catalogue::decode(&meaning(&superblock, &longer), &longer);
     assert_eq!(verdict, Err(field("length")));
+}
+
+#[test]
+fn fields_of_a_superblock_have_limits() {
+    let (_, _, right) = sample();
+    let field = |superblock: Superblock| match Superblock::decode(&superblock.encode()) {
+        Err(SuperblockError::Field(name)) => Some(name),
+        verdict => verdict.map(|_| None).unwrap(),
+    };
+    let sequence = |sequence| field(Superblock { sequence, ..right });
+    assert_eq!([sequence(1), sequence(SEQUENCE_MAX)], [None; 2]);
+    let wrong = Some("the sequence number");
+    assert_eq!([sequence(0), sequence(SEQUENCE_MAX + 1)], [wrong; 2]);
+    let catalogue = |catalogue_bytes| {
+        field(Superblock {
+            catalogue_bytes,
+            ..right
+        })
+    };
+    assert_eq!(catalogue(4 * 4096), None);
+    assert_eq!(catalogue(4 * 4096 + 1), Some("the catalogue's size"));
+    let device = |device, device_count| {
+        field(Superblock {
+            device,
+            device_count,
+            ..right
+        })
+    };
+    assert_eq!([device(0, 1), device(63, 64)], [None; 2]);
+    let wrong = Some("the device's number");
+    assert_eq!([device(0, 0), device(1, 1), device(0, 65)], [wrong; 3]);
+    let blocks = |device_blocks| {
+        field(Superblock {
+            device_blocks,
+            ..right
+        })
+    };
+    assert_eq!(blocks(256 + 8 + 1), None);
+    assert_eq!(blocks(256 + 8), Some("the device's size"));
 }
 
 #[test]
