@@ -48,6 +48,8 @@ use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
 use crate::worker::Worker;
 
+pub(crate) use content::refuse_raw;
+
 use content::Content;
 use links::Links;
 use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};

@@ -248,6 +248,19 @@ impl RawStore {
         })
     }
 
+    /// The devices of a store that is being made, in the order of their numbers.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[must_use]
+    pub fn unmounted(devices: Vec<Device>) -> Self {
+        assert!(!devices.is_empty(), "a store has a device");
+        Self {
+            devices,
+            locks: Arc::default(),
+        }
+    }
+
     /// The devices, by number.
     #[must_use]
     pub fn devices(&self) -> &[Device] {
