@@ -3,7 +3,7 @@
 //! Who changes a store holds its writer's lock, and writes through `diskmap`. Until the last step of a
 //! change is durable the old catalogue counts: whoever stops this process, or the power, changes nothing.
 //! It refuses names that no request can have, and files that change while they are read. Bounded by the
-//! slots of [`transfer::Transfer`], and by the catalogue in memory.
+//! slots of `transfer::Transfer`, and by the catalogue in memory.
 
 mod import;
 mod init;
