@@ -485,7 +485,13 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            ["serve", "doctor", "nvme", crate::tls::reader::COMMAND]
+            [
+                "serve",
+                "doctor",
+                "store",
+                "nvme",
+                crate::tls::reader::COMMAND
+            ]
         );
         let error = Cli::try_parse_from(["atlas", "emulate", "/srv"]).unwrap_err();
         assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);

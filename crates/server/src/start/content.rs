@@ -46,9 +46,21 @@ impl Content {
             return Ok(Self::Directory(path.clone()));
         }
         let direct = !settings.buffered;
-        let raw = RawStore::open(&names, Access::Read { direct }).map_err(refuse_raw)?;
+        let refuse = |error| match refuse_raw(error) {
+            Failure::Refused(text) => Failure::Refused(format!("PATH {text}")),
+            failure => failure,
+        };
+        let raw = match RawStore::open(&names, Access::Read { direct }) {
+            // Which files have no O_DIRECT matters only if they are a store.
+            Err(error @ RawError::NotDirect(_)) => {
+                RawStore::open(&names, Access::Read { direct: false }).map_err(refuse)?;
+                Err(error)
+            }
+            opened => opened,
+        };
+        let raw = raw.map_err(refuse)?;
         // So that it is known before anything else is opened.
-        raw.load().map_err(refuse_raw)?;
+        raw.load().map_err(refuse)?;
         Ok(Self::Raw(raw))
     }
 
