@@ -240,10 +240,7 @@ fn the_directory_must_be_one() {
         &["PATH /no/such/directory: there is no such directory"],
     );
     let file = atlas(&["serve", "/etc/passwd"]);
-    let parts = [
-        "PATH /etc/passwd: no store",
-        "name a directory, or a store",
-    ];
+    let parts = ["PATH /etc/passwd: no store", "name a directory, or a store"];
     assert_refused(&file, &parts);
 }
 

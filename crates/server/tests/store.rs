@@ -122,6 +122,24 @@ fn files_become_objects_and_come_out_again() {
     }
 }
 
+/// Tags are those that the command of docs/store-format.md computes.
+#[test]
+fn tags_are_hashes_that_anybody_can_compute() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "16M"]);
+    for length in [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20] {
+        site.write("file", &content(length, length));
+        site.ok(&["add", "image", "file"]);
+        let command = "split -b 1M --filter='sha256sum | cut -c1-32' file \
+            | tr -d '\\n' | sed 's/../\\\\x&/g' | xargs -0 printf | sha256sum | cut -c1-32";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir(site.0.path());
+        let tag = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+        let listed = site.ok(&["ls", "-l", "image"]);
+        assert!(listed.contains(tag.trim_end()), "{length}: {tag} {listed}");
+    }
+}
+
 #[test]
 fn nothing_is_overwritten_unless_that_is_said_twice() {
     let site = Site::new();
