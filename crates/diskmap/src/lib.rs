@@ -23,6 +23,7 @@ pub mod uring;
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
@@ -68,10 +69,25 @@ pub enum FileSource {
         /// The known status.
         status: FileStatus,
     },
+    /// A range of a block device or image that is open already ([`uring`]). Its content is not checked for
+    /// changes.
+    Range(DeviceRange),
     /// A range of a namespace of an NVMe controller ([`nvme::Nvme`]).
     Namespace(nvme::NamespaceRange),
     /// A file of the simulation's catalogue ([`sim::SimDisk::add_file`]).
     Simulated(u32),
+}
+
+/// A part of a block device or of a regular file, opened as a file of its own. Many may share one
+/// descriptor.
+#[derive(Clone, Debug)]
+pub struct DeviceRange {
+    /// The device. Closing the range does not close it.
+    pub device: Arc<OwnedFd>,
+    /// Where it begins, bytes; a multiple of the device's block.
+    pub start_bytes: u64,
+    /// Its size, bytes. Its last block belongs to it as a whole.
+    pub length_bytes: u64,
 }
 
 /// The status of a regular file at some moment: from then on its content must not change.

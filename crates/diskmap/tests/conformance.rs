@@ -1,4 +1,4 @@
-//! What every [`Disk`] promises, checked with each of them: `uring` on a file, `sim`, and `nvme` on an
+//! What every [`Disk`] promises, checked with each of them: `uring` on a file and on a range of one, `sim`, and `nvme` on an
 //! emulated controller with both block sizes.
 //!
 //! Each promise is one function over [`Subject`]; each disk is one constructor. Bounded by the size of the
@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use clock::{Duration, Instant};
 use diskmap::nvme::emulated::{Emulated, EmulatedConfig};
@@ -15,7 +16,9 @@ use diskmap::nvme::{
 };
 use diskmap::sim::{SimConfig, SimContent, SimDisk, pattern_byte};
 use diskmap::uring::{Uring, UringConfig};
-use diskmap::{Completion, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write};
+use diskmap::{
+    Completion, DeviceRange, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
+};
 use memory::{Arena, ArenaConfig, FreeSlot};
 
 /// Size of the file: some blocks, and a part of one.
@@ -87,6 +90,28 @@ fn uring() -> Subject {
     }
 }
 
+/// A range in the middle of an image, with other bytes before and behind it.
+fn uring_range() -> Subject {
+    let mut subject = uring();
+    let start_bytes = 3 * 4096;
+    let mut image = tempfile::tempfile().expect("a temporary file");
+    let before = vec![0xa5; 3 * 4096];
+    let behind = vec![0x5a; 3 * 4096];
+    for part in [&before, &pattern(0, SIZE_BYTES), &behind] {
+        image.write_all(part).expect("room");
+    }
+    let device = Arc::new(OwnedFd::from(image));
+    subject.name = "uring, range";
+    subject.source = Box::new(move || {
+        FileSource::Range(DeviceRange {
+            device: Arc::clone(&device),
+            start_bytes,
+            length_bytes: SIZE_BYTES,
+        })
+    });
+    subject
+}
+
 fn sim() -> Subject {
     let mut disk = SimDisk::new(SimConfig {
         queue_depth: DEPTH.into(),
@@ -151,7 +176,13 @@ fn nvme(name: &'static str, block_shift: u8) -> Subject {
 
 /// Checks a promise of all disks.
 fn check(promise: fn(&mut Subject)) {
-    for mut subject in [uring(), sim(), nvme("nvme, 512", 9), nvme("nvme, 4096", 12)] {
+    for mut subject in [
+        uring(),
+        uring_range(),
+        sim(),
+        nvme("nvme, 512", 9),
+        nvme("nvme, 4096", 12),
+    ] {
         // Its panic names the disk.
         let name = subject.name;
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

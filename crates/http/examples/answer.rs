@@ -36,6 +36,7 @@ fn main() -> std::io::Result<()> {
                 size_bytes: 1000,
                 modified_unix_seconds: 1_600_000_000,
                 entity_tag: "\"1\"".to_owned(),
+                content_type: None,
             };
             http::reply(&request, &object, &options, &mut text, &mut parts)
         }

@@ -74,6 +74,11 @@ pub(crate) struct ContentType<'a> {
 }
 
 impl<'a> ContentType<'a> {
+    /// One that was given by name; `None` if it is none.
+    pub(crate) fn given(name: &'a str) -> Option<Self> {
+        is_media_type(name).then_some(Self { name })
+    }
+
     /// The two parts that `Content-Type` is made of; the second may be empty.
     pub(crate) fn parts(self) -> [&'a str; 2] {
         let is_bare_text = self.name.starts_with("text/") && !self.name.contains(';');

@@ -55,6 +55,9 @@ pub struct ObjectMeta {
     /// Strong entity tag with its quotes (RFC 9110 s8.8.3), ASCII, at most
     /// [`ENTITY_TAG_BYTES_MAX`] bytes.
     pub entity_tag: String,
+    /// Its content type, if it was stored with one; otherwise its name says it. One that is no
+    /// `type/subtype` is ignored.
+    pub content_type: Option<Box<str>>,
 }
 
 /// The object that stands for a directory.

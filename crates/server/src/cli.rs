@@ -26,6 +26,11 @@ Examples:
   Over TLS, besides plain HTTP or (--http off) instead of it:
     sudo atlas serve /srv/video --https 443 --cert chain.pem --key key.pem
 
+  From a block device without a file system:
+    sudo atlas store init /dev/nvme0n1
+    sudo atlas store add /dev/nvme0n1 /srv/video
+    sudo atlas serve /dev/nvme0n1
+
   With everything in a file, after a look whether it could be served:
     sudo atlas serve /srv/video --config /etc/atlas.toml --check
     sudo atlas serve /srv/video --config /etc/atlas.toml
@@ -74,6 +79,24 @@ Examples:
     --cert a-chain.pem --key a-key.pem --cert b-chain.pem --key b-key.pem
   sudo atlas serve /srv/video --config /etc/atlas.toml --pcap /tmp/atlas.pcap -v";
 
+/// What follows `atlas store --help`.
+const STORE_NOTES: &str = "\
+STORE is a block device or an image file; a store of several devices is named by all of them, joined by
+commas. atlas serve takes it in place of a directory, and finds what is added or replaced while it serves.
+An add or rm that is interrupted, by a signal or a power cut, leaves the store as it was.
+
+Examples:
+  sudo atlas store init /dev/nvme0n1,/dev/nvme1n1
+  sudo atlas store add /dev/nvme0n1,/dev/nvme1n1 /srv/video
+  sudo atlas serve /dev/nvme0n1,/dev/nvme1n1
+  atlas store init films.img --size 64G
+
+Exit codes:
+  0  done
+  1  a failure on the way, no room, or damage that was found
+  2  not begun: the one line on stderr names the remedy
+  130, 143  SIGINT or SIGTERM ended it";
+
 /// What follows `atlas doctor --help`.
 const DOCTOR_NOTES: &str = "\
 Each line is a finding: ok; less (it works, but not everything or not at full speed); MISSING (no
@@ -100,11 +123,18 @@ pub struct Cli {
 )]
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Serve the files of a directory
+    /// Serve the files of a directory, or of a raw store
     Serve(ServeArgs),
     /// Tell what this machine offers, and the command that mends what is missing
     #[command(after_help = DOCTOR_NOTES)]
     Doctor,
+    /// Make and change a raw store: objects on block devices or images, without a file system
+    #[command(after_help = STORE_NOTES)]
+    Store {
+        /// What to do.
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
     /// Give an NVMe controller to a driver in user space, or back to the kernel
     Nvme {
         /// What to do.
@@ -114,6 +144,106 @@ pub enum Command {
     /// Internal: the process that reads certificates for a server without the right to
     #[command(name = crate::tls::reader::COMMAND, hide = true)]
     ReadCertificates(ReaderArgs),
+}
+
+/// The commands of `atlas store`. `STORE` is a device or image; several are joined by commas.
+#[derive(Subcommand, Debug)]
+pub enum StoreCommand {
+    /// Make a store on devices that hold nothing else
+    Init(StoreInitArgs),
+    /// Add files, all or none; a directory's files have names relative to it
+    Add(StoreAddArgs),
+    /// List the names of all objects
+    Ls {
+        /// Device or image of the store
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+        /// With size, time of the last change, and tag
+        #[arg(short, long)]
+        long: bool,
+    },
+    /// Remove objects, all or none
+    Rm {
+        /// Device or image of the store
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+        /// Names of objects
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// What is beneath a name, too
+        #[arg(short = 'r', long = "recursive")]
+        tree: bool,
+    },
+    /// Write an object to stdout, and compare it with its checksums
+    Get {
+        /// Device or image of the store
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+        /// Name of the object
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Read objects and compare them with their checksums; exit code 1 if one is damaged
+    Verify {
+        /// Device or image of the store
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+        /// Names of objects [default: all]
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Tell what the store has and what room there is
+    Stat {
+        /// Device or image of the store
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+    },
+}
+
+/// `atlas store init`, as typed.
+#[derive(Args, Clone, Debug)]
+pub struct StoreInitArgs {
+    /// Block device or image file; several, joined by commas, become one store
+    #[arg(value_name = "STORE")]
+    pub store: PathBuf,
+
+    /// Make image files of this size (bytes, or with K, M, G, T) where there are none
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+
+    /// Room for the catalogue, twice on each device [default: 1/1024 of the store, 256K to 1G]
+    ///
+    /// An object takes 64 bytes, its name, and 16 bytes for each MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub catalogue_size: Option<String>,
+
+    /// Destroy what the devices hold; asks once more, and goes on only if YES is typed
+    #[arg(long)]
+    pub overwrite_existing: bool,
+}
+
+/// `atlas store add`, as typed.
+#[derive(Args, Clone, Debug)]
+pub struct StoreAddArgs {
+    /// Device or image of the store
+    #[arg(value_name = "STORE")]
+    pub store: PathBuf,
+
+    /// Files and directories
+    ///
+    /// A directory's files have names relative to it; a file has its own. A name that is there already
+    /// gets the new content, unless size and time of the file are those of the object. Symbolic links in
+    /// directories are left out.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+
+    /// Directory in the store for what is added
+    #[arg(long, value_name = "NAME")]
+    pub under: Option<String>,
+
+    /// Content type of what is added [default: by the names' extensions]
+    #[arg(long = "type", value_name = "TYPE")]
+    pub content_type: Option<String>,
 }
 
 /// The commands of `atlas nvme`.
@@ -186,7 +316,7 @@ pub struct TlsArgs {
 /// The flags that are not about TLS, and the directory.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CommonArgs {
-    /// Directory whose regular files are served.
+    /// Directory whose regular files are served, or a raw store (see atlas store)
     ///
     /// Files are taken to be immutable: to replace one, rename the new file over it. A file that
     /// changes while it is being sent is never sent mixed: its connections are reset.
@@ -355,7 +485,13 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            ["serve", "doctor", "nvme", crate::tls::reader::COMMAND]
+            [
+                "serve",
+                "doctor",
+                "store",
+                "nvme",
+                crate::tls::reader::COMMAND
+            ]
         );
         let error = Cli::try_parse_from(["atlas", "emulate", "/srv"]).unwrap_err();
         assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);

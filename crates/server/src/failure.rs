@@ -22,6 +22,13 @@ pub enum Failure {
     Refused(String),
     /// Serving broke off.
     Broken(String),
+    /// A signal ended a command that changes nothing then.
+    Stopped {
+        /// The signal's number.
+        signal: i32,
+        /// What is so.
+        text: String,
+    },
     /// A second SIGINT or SIGTERM broke off what was being finished.
     Interrupted {
         /// The signal's number.
@@ -48,10 +55,11 @@ impl Failure {
         match self {
             Self::Refused(_) => EXIT_REFUSED,
             Self::Broken(_) => EXIT_BROKEN,
-            Self::Interrupted { signal, .. } => u8::try_from(*signal)
-                .map_or(EXIT_BROKEN, |signal| {
+            Self::Stopped { signal, .. } | Self::Interrupted { signal, .. } => {
+                u8::try_from(*signal).map_or(EXIT_BROKEN, |signal| {
                     EXIT_INTERRUPTED.saturating_add(signal)
-                }),
+                })
+            }
         }
     }
 }
@@ -59,7 +67,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(text) | Self::Broken(text) => f.write_str(&one_line(text)),
+            Self::Refused(text) | Self::Broken(text) | Self::Stopped { text, .. } => {
+                f.write_str(&one_line(text))
+            }
             Self::Interrupted { connections, .. } => write!(
                 f,
                 "a second signal ended the server at once: {connections} connections were reset"

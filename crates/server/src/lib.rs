@@ -31,6 +31,7 @@ pub mod notify;
 pub mod output;
 pub mod privileges;
 pub mod process;
+pub mod raw;
 pub mod report;
 mod routes;
 pub mod run;

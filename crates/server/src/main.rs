@@ -15,6 +15,7 @@ fn main() -> ExitCode {
             Settings::resolve(args).and_then(|settings| action(&settings))
         }
         Command::Doctor => doctor::run(),
+        Command::Store { command } => server::raw::run(&command),
         Command::Nvme { command } => match command {
             NvmeCommand::Bind { device } => doctor::nvme::bind(&device),
             NvmeCommand::Unbind { device } => doctor::nvme::unbind(&device),

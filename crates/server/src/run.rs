@@ -10,6 +10,7 @@ use std::time;
 use clock::{Duration, Instant};
 use diskmap::Disk;
 use link::Link;
+use store::raw::Notice;
 use tracing::{error, info, warn};
 
 use crate::coalescing::{Coalescing, Sleep};
@@ -154,6 +155,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 return Ok(());
             }
             self.log_reopened();
+            self.log_notice();
             if let Some(watch) = &mut self.link_watch {
                 watch.look(now, &mut self.worker);
             }
@@ -228,6 +230,22 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
         if is_any {
             next_worker.announce();
+        }
+    }
+
+    /// What happened to a raw store. The worker that hears of it first says so.
+    fn log_notice(&mut self) {
+        match self.worker.store_mut().poll_notice() {
+            None => {}
+            Some(Notice::Catalogue { sequence, objects }) => {
+                info!(objects, "catalogue {sequence} of the raw store is served");
+            }
+            Some(Notice::Damaged(error)) => error!(
+                "the newest catalogue of the raw store is damaged, so the one before is served: {error}"
+            ),
+            Some(Notice::Failed(error)) => {
+                error!("no new catalogue can be read, so the last is served on: {error}");
+            }
         }
     }
 

@@ -239,8 +239,9 @@ fn the_directory_must_be_one() {
         &missing,
         &["PATH /no/such/directory: there is no such directory"],
     );
-    let file = atlas(&["serve", "/proc/version"]);
-    assert_refused(&file, &["PATH /proc/version: that is not a directory"]);
+    let file = atlas(&["serve", "/etc/passwd"]);
+    let parts = ["PATH /etc/passwd: no store", "name a directory, or a store"];
+    assert_refused(&file, &parts);
 }
 
 #[test]

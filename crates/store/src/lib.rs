@@ -1,4 +1,5 @@
-//! A directory served as objects whose content does not change while they are sent.
+//! A directory, or a raw store ([`raw`]), served as objects whose content does not change while they are
+//! sent.
 //!
 //! [`Store::look_up`] resolves a path to an open file and never waits for the disk. A path that the
 //! kernel can resolve from its caches is answered at once; the look-up threads resolve the others,
@@ -46,6 +47,7 @@ mod fixed;
 mod lookups;
 mod mounts;
 mod path;
+pub mod raw;
 mod root;
 mod system;
 mod table;
@@ -56,6 +58,7 @@ mod tests;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Instant;
@@ -65,6 +68,7 @@ pub use path::PATH_BYTES_MAX;
 
 use directory::Directory;
 use lookups::Lookups;
+use raw::{Notice, Served, Volume};
 use root::{OpenError, Resolve};
 use table::Table;
 use threads::Reply;
@@ -163,6 +167,13 @@ pub enum Source {
         /// Nobody can change its content while it is open: nothing to check after reads.
         is_fixed: bool,
     },
+    /// A part of a device of a raw store, as long as the object. Its content cannot change.
+    Range {
+        /// The device, which stays open.
+        device: Arc<OwnedFd>,
+        /// Where it begins, bytes.
+        start_bytes: u64,
+    },
     /// A file of a simulated disk: [`CatalogueEntry::source`].
     Simulated(u32),
 }
@@ -235,6 +246,8 @@ pub struct Metadata {
     pub direct_memory_align_bytes: u32,
     /// Whether it is read without the page cache.
     pub direct: bool,
+    /// Stands for its content, if that was hashed: objects of a raw store.
+    pub content: Option<[u8; 16]>,
 }
 
 impl Metadata {
@@ -251,8 +264,14 @@ impl Metadata {
     /// a download begun there can be resumed here; nginx builds the same tag. Content of the same
     /// size written within the same second has the same tag, too: whether a file has changed since
     /// open is decided by all of [`Metadata`], never by the tag.
+    ///
+    /// If the content was hashed, the tag is the hash in hex: the same content has the same tag wherever
+    /// it is stored.
     #[must_use]
     pub fn entity_tag(&self) -> String {
+        if let Some(content) = self.content {
+            return format!("\"{:032x}\"", u128::from_be_bytes(content));
+        }
         format!("\"{:x}-{:x}\"", self.modified.seconds, self.size_bytes)
     }
 }
@@ -371,6 +390,7 @@ pub struct Store {
 enum Backend {
     Directory(Directory),
     Catalogue(Catalogue),
+    Volume(Box<Served>),
 }
 
 /// A file just opened, and its metadata.
@@ -476,6 +496,20 @@ impl Store {
         Self::new(Backend::Catalogue(catalogue), &config)
     }
 
+    /// Serves the objects of a raw store. Look-ups are answered at once, and a new catalogue of the store
+    /// is found within [`raw::LOOK_INTERVAL`].
+    ///
+    /// # Errors
+    /// There is no eventfd to be had.
+    ///
+    /// # Panics
+    /// If a number in `config` is out of its range.
+    pub fn open_volume(volume: &Volume, config: StoreConfig) -> Result<Self, StoreError> {
+        let handles_max = config.objects_max + CLOSED_HANDLES_MAX;
+        let served = Served::new(volume.clone(), handles_max).map_err(StoreError::Threads)?;
+        Ok(Self::new(Backend::Volume(Box::new(served)), &config))
+    }
+
     fn new(backend: Backend, config: &StoreConfig) -> Self {
         let objects = 1..=StoreConfig::OBJECTS_MAX;
         assert!(
@@ -504,6 +538,9 @@ impl Store {
         let Some(name) = path::name_of(path) else {
             return self.refuse(StoreRefusal::NotFound);
         };
+        if matches!(self.backend, Backend::Volume(_)) {
+            return self.look_up_in_volume(now, name);
+        }
         let known = self.table.find(name);
         match known {
             Some(handle) if now.since(self.table.checked_at(handle)) < self.revalidate_after => {
@@ -539,10 +576,82 @@ impl Store {
         }
     }
 
+    /// Looks a name up in the newest catalogue of a raw store.
+    fn look_up_in_volume(&mut self, now: Instant, name: &str) -> LookUp {
+        let Backend::Volume(served) = &mut self.backend else {
+            unreachable!("asked for a raw store only");
+        };
+        served.refresh();
+        if let Some(handle) = self.table.find(name) {
+            if served.keep(handle, name, self.table.metadata(handle)) {
+                self.counters.store_shared_lookups += 1;
+                return LookUp::Ready(self.share(handle));
+            }
+            self.replace(handle);
+        }
+        if !self.table.has_room() {
+            return self.refuse(StoreRefusal::Full(self.backend.device_of_name(name)));
+        }
+        let Backend::Volume(served) = &mut self.backend else {
+            unreachable!("asked for a raw store only");
+        };
+        let opened = served.open_object(name);
+        self.counters.store_inline_lookups += 1;
+        match opened.and_then(|opened| self.admit(now, name, Ok(opened), false)) {
+            Ok(found) => {
+                if let Backend::Volume(served) = &mut self.backend {
+                    served.pin(found.handle);
+                }
+                LookUp::Ready(found)
+            }
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    /// Takes a new catalogue of a raw store over, and moves some of the open objects to it: those that it
+    /// does not have are found no more, and closed when they are unused.
+    fn follow_volume(&mut self) {
+        let Backend::Volume(served) = &mut self.backend else {
+            return;
+        };
+        served.refresh();
+        for _ in 0..raw::MOVED_MAX {
+            let Some(handle) = served.next_to_move() else {
+                return;
+            };
+            let name = self.table.name(handle);
+            if self.table.find(name) == Some(handle)
+                && !served.keep(handle, name, self.table.metadata(handle))
+            {
+                self.counters.store_replaced_objects += 1;
+                self.table.retire(handle);
+            }
+        }
+    }
+
+    /// What a raw store has to say for the log.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        match &mut self.backend {
+            Backend::Volume(served) => served.poll_notice(),
+            Backend::Directory(_) | Backend::Catalogue(_) => None,
+        }
+    }
+
+    /// The content type that was given to an object when it was stored; `None`: its name says it.
+    #[must_use]
+    pub fn content_type(&self, handle: u32) -> Option<&str> {
+        let Backend::Volume(served) = &self.backend else {
+            return None;
+        };
+        let name = served.content_type(handle, self.table.name(handle));
+        (!name.is_empty()).then_some(name)
+    }
+
     /// The next answer to a pending look-up, with its token; each pending look-up is answered once.
     /// After `None`, [`Store::poll_fd`] is readable again only when there is another answer.
     pub fn poll_answer(&mut self, now: Instant) -> Option<(u64, Result<Found, StoreRefusal>)> {
         self.now = now;
+        self.follow_volume();
         while let Some(reply) = self.backend.poll_reply() {
             match reply {
                 Reply::LookUp { id, name, result } => {
@@ -609,7 +718,11 @@ impl Store {
     /// `now`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.lookups.poll_timeout(), self.next_expiry()]
+        let moving = match &self.backend {
+            Backend::Volume(served) if served.is_moving() => Some(self.now),
+            _ => None,
+        };
+        [self.lookups.poll_timeout(), self.next_expiry(), moving]
             .into_iter()
             .flatten()
             .min()
@@ -705,11 +818,16 @@ impl Store {
 
     /// Has a thread open the directory again by its path, which may name another directory by now;
     /// if that fails, the old directory stays. Objects of the old one are served while they are in
-    /// use; within [`StoreConfig::revalidate_after`] paths are looked up in the new one.
+    /// use; within [`StoreConfig::revalidate_after`] paths are looked up in the new one. A raw store looks
+    /// for a new catalogue at once.
     pub fn reopen(&mut self) {
         match &mut self.backend {
             Backend::Directory(directory) => directory.open_root(),
             Backend::Catalogue(_) => self.reopened = Some(Ok(())),
+            Backend::Volume(served) => {
+                served.look_now();
+                self.reopened = Some(Ok(()));
+            }
         }
     }
 
@@ -745,15 +863,19 @@ impl Store {
     /// each round of look-ups and releases.
     pub fn poll_closed(&mut self) -> Option<u32> {
         let handle = self.table.poll_closed()?;
+        if let Backend::Volume(served) = &mut self.backend {
+            served.unpin(handle);
+        }
         self.counters.store_closed_objects += 1;
         Some(handle)
     }
 
-    /// Readable when [`Store::poll_answer`] has something; `None` for a catalogue.
+    /// Readable when [`Store::poll_answer`] has something to do; `None` for a catalogue.
     #[must_use]
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backend {
             Backend::Directory(directory) => Some(directory.poll_fd()),
+            Backend::Volume(served) => Some(served.poll_fd()),
             Backend::Catalogue(_) => None,
         }
     }
@@ -769,14 +891,14 @@ impl Store {
     pub fn direct_support(&self) -> DirectSupport {
         match &self.backend {
             Backend::Directory(directory) => directory.direct_support(),
-            Backend::Catalogue(_) => DirectSupport::Direct,
+            Backend::Catalogue(_) | Backend::Volume(_) => DirectSupport::Direct,
         }
     }
 
     /// The catalogue, to change its entries; `None` for a directory.
     pub fn catalogue_mut(&mut self) -> Option<&mut Catalogue> {
         match &mut self.backend {
-            Backend::Directory(_) => None,
+            Backend::Directory(_) | Backend::Volume(_) => None,
             Backend::Catalogue(catalogue) => Some(catalogue),
         }
     }
@@ -905,13 +1027,14 @@ impl Backend {
         match self {
             Self::Directory(directory) => directory.open_object(name, is_open),
             Self::Catalogue(catalogue) => catalogue.open_object(name),
+            Self::Volume(served) => Opening::Done(served.open_object(name)),
         }
     }
 
     fn poll_unneeded(&mut self) -> Option<(DeviceId, OwnedFd)> {
         match self {
             Self::Directory(directory) => directory.poll_unneeded(),
-            Self::Catalogue(_) => None,
+            Self::Catalogue(_) | Self::Volume(_) => None,
         }
     }
 
@@ -919,6 +1042,7 @@ impl Backend {
         match self {
             Self::Directory(directory) => directory.device_of_name(name),
             Self::Catalogue(catalogue) => catalogue.device_of_name(name),
+            Self::Volume(served) => served.device_of_name(name),
         }
     }
 
@@ -927,6 +1051,7 @@ impl Backend {
         match self {
             Self::Directory(directory) => directory.submit(id, name, device, resolve),
             Self::Catalogue(catalogue) => catalogue.submit(id, name),
+            Self::Volume(_) => unreachable!("a raw store answers at once"),
         }
     }
 
@@ -935,7 +1060,7 @@ impl Backend {
         match self {
             Self::Directory(directory) => directory.withdraw(id, device),
             // As if a thread had taken each of them.
-            Self::Catalogue(_) => false,
+            Self::Catalogue(_) | Self::Volume(_) => false,
         }
     }
 
@@ -946,7 +1071,7 @@ impl Backend {
                 directory.close(device, descriptor);
                 true
             }
-            Self::Catalogue(_) => false,
+            Self::Catalogue(_) | Self::Volume(_) => false,
         }
     }
 
@@ -954,6 +1079,7 @@ impl Backend {
         match self {
             Self::Directory(directory) => directory.poll_reply(),
             Self::Catalogue(catalogue) => catalogue.poll_reply(),
+            Self::Volume(_) => None,
         }
     }
 }

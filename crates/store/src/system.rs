@@ -1,11 +1,11 @@
 //! The system calls that the standard library does not have: `openat2`, `statx`, `fstatfs`, `eventfd`,
-//! `poll`, `sched_setscheduler`.
+//! `poll`, `sched_setscheduler`, and locks of open file descriptions.
 //!
 //! Each is wrapped so that callers cannot misuse it: they pass C strings and descriptors, and get
 //! owned descriptors and plain numbers. It refuses numbers from the kernel that are out of range.
 //! Bounds: no memory of its own.
 
-#![allow(unsafe_code, reason = "UNSAFETY: six system calls")]
+#![allow(unsafe_code, reason = "UNSAFETY: seven system calls")]
 
 use std::ffi::CStr;
 use std::io;
@@ -120,6 +120,7 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
             0
         },
         direct,
+        content: None,
     };
     let attributes = Attributes {
         links: status.stx_nlink,
@@ -182,6 +183,72 @@ pub(crate) fn wait_for_mount(table: BorrowedFd<'_>, end: BorrowedFd<'_>) -> (boo
     let _ = unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
     let [table, end] = polled.map(|polled| polled.revents != 0);
     (table, end)
+}
+
+/// A lock of an open file description (fcntl(2), `F_OFD_SETLK`) on a part of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lock {
+    /// Others may have it, too.
+    Shared,
+    /// Nobody else has any.
+    Exclusive,
+    /// None.
+    Unlocked,
+}
+
+fn flock_of(lock: Lock, start: u64, length: u64) -> io::Result<libc::flock> {
+    let offset = |number: u64| i64::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
+    let kind = match lock {
+        Lock::Shared => libc::F_RDLCK,
+        Lock::Exclusive => libc::F_WRLCK,
+        Lock::Unlocked => libc::F_UNLCK,
+    };
+    // SAFETY: a structure of numbers, for which zeros are right; it may have fields for padding.
+    let mut flock: libc::flock = unsafe { core::mem::zeroed() };
+    let narrow = |number: libc::c_int| libc::c_short::try_from(number);
+    flock.l_type = narrow(kind).map_err(|_| io::ErrorKind::InvalidInput)?;
+    flock.l_whence = narrow(libc::SEEK_SET).map_err(|_| io::ErrorKind::InvalidInput)?;
+    flock.l_start = offset(start)?;
+    flock.l_len = offset(length)?;
+    Ok(flock)
+}
+
+/// Takes or gives up a lock, without waiting; `false` if another open file description has one there.
+pub(crate) fn set_lock(
+    file: BorrowedFd<'_>,
+    lock: Lock,
+    start: u64,
+    length: u64,
+) -> io::Result<bool> {
+    let flock = flock_of(lock, start, length)?;
+    // SAFETY: the kernel reads the structure, which outlives the call.
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) };
+    if outcome == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// Where another open file description has a lock in a part of a file, if one has: its first byte.
+/// Of several it is any.
+pub(crate) fn lock_of_another(
+    file: BorrowedFd<'_>,
+    start: u64,
+    length: u64,
+) -> io::Result<Option<u64>> {
+    let mut flock = flock_of(Lock::Exclusive, start, length)?;
+    // SAFETY: the kernel reads the structure and writes to it; it is ours alone.
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_free = libc::c_int::from(flock.l_type) == libc::F_UNLCK;
+    let at = u64::try_from(flock.l_start).unwrap_or(start);
+    Ok((!is_free).then_some(at.max(start)))
 }
 
 #[cfg(test)]

@@ -114,6 +114,7 @@ pub(crate) fn object(setup: &Setup) -> Object {
             size_bytes: setup.object_bytes,
             modified_unix_seconds: UNIX_SECONDS - 1000,
             entity_tag: "\"tag\"".into(),
+            content_type: None,
         },
         block_bytes: setup.block_bytes,
         read_bytes_max: READ_BYTES_MAX,

@@ -91,6 +91,15 @@ impl Command {
         }
     }
 
+    /// Leaves out what a read of a range brought from behind its end, at `size_bytes`.
+    pub(super) fn clip_read(&mut self, size_bytes: u64) {
+        if matches!(self.slot, CommandSlot::Reading(_)) {
+            let left = size_bytes.saturating_sub(self.offset_bytes);
+            let left = u32::try_from(left).unwrap_or(u32::MAX);
+            self.done_bytes = self.done_bytes.min(left);
+        }
+    }
+
     fn may_reissue(&mut self) -> bool {
         self.reissues += 1;
         self.reissues <= REISSUES_MAX

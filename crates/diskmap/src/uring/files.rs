@@ -13,8 +13,8 @@
 //! | only `ctime` | changed: overwritten, and its `mtime` restored (`touch -r`, `cp -p`) |
 //!
 //! What this cannot detect, and why: `docs/decisions/0004-file-change-detection.md`. It refuses to
-//! check block devices, which have no timestamps, files written through this disk, and files whose
-//! content cannot change ([`FileStatus::is_fixed`]).
+//! check block devices, which have no timestamps, ranges of devices and images ([`DeviceRange`]), files
+//! written through this disk, and files whose content cannot change ([`FileStatus::is_fixed`]).
 //!
 //! One `fstat` serves all completions of a file that were reaped together. It costs 170 ns of CPU
 //! time here (`examples/read_speed.rs --check`); a read costs 1,700 to 4,000 ns and takes 75,000.
@@ -22,9 +22,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
+use std::sync::Arc;
 
 use super::limits::{Devices, status};
-use crate::{ClosedFile, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd};
+use crate::{
+    ClosedFile, DeviceRange, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
+};
 
 /// The parts of a status that tell whether the content was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,10 +126,28 @@ enum ChangeState {
     Changed,
 }
 
+/// A file's descriptor, or that of the device that it is a range of.
+#[derive(Debug)]
+enum Descriptor {
+    Own(OwnedFd),
+    Shared(Arc<OwnedFd>),
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(descriptor) => descriptor.as_fd(),
+            Self::Shared(descriptor) => descriptor.as_fd(),
+        }
+    }
+}
+
 /// An open file.
 #[derive(Debug)]
 pub(super) struct OpenFile {
-    descriptor: OwnedFd,
+    descriptor: Descriptor,
+    /// Where it begins in its descriptor, bytes.
+    start_bytes: u64,
     /// The limits at open; the size grows with writes through this disk.
     pub(super) limits: FileLimits,
     /// Registered with the ring under its table index.
@@ -144,7 +165,17 @@ pub(super) struct OpenFile {
 impl OpenFile {
     /// Its descriptor's number.
     pub(super) fn raw_fd(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
+        self.descriptor.as_fd().as_raw_fd()
+    }
+
+    /// Whether it is a part of its descriptor's file.
+    pub(super) const fn is_range(&self) -> bool {
+        matches!(self.descriptor, Descriptor::Shared(_))
+    }
+
+    /// Where a byte of it is in its descriptor.
+    pub(super) const fn place(&self, offset_bytes: u64) -> u64 {
+        self.start_bytes.saturating_add(offset_bytes)
     }
 
     /// Counts a read; true for the one after `register_after` others, once.
@@ -156,11 +187,14 @@ impl OpenFile {
         is_due
     }
 
-    /// The closed file, once no command uses it any more.
-    pub(super) fn into_closed(self) -> ClosedFile {
-        ClosedFile {
-            descriptor: self.descriptor,
-            device: self.device,
+    /// The closed file, once no command uses it any more; `None` for a range, whose device stays open.
+    pub(super) fn into_closed(self) -> Option<ClosedFile> {
+        match self.descriptor {
+            Descriptor::Own(descriptor) => Some(ClosedFile {
+                descriptor,
+                device: self.device,
+            }),
+            Descriptor::Shared(_) => None,
         }
     }
 
@@ -215,6 +249,10 @@ impl Files {
         let (descriptor, known) = match file {
             FileSource::Descriptor(descriptor) => (descriptor, None),
             FileSource::File { descriptor, status } => (descriptor, Some(status)),
+            FileSource::Range(range) => {
+                let opened = self.open_range(&range, slot_bytes);
+                return opened.map_err(|error| (None, error));
+            }
             FileSource::Namespace(_) | FileSource::Simulated(_) => {
                 return Err((None, DiskError::Io(libc::ENOTSUP)));
             }
@@ -235,9 +273,22 @@ impl Files {
                 return Err((Some(closed), error));
             }
         };
+        let descriptor = Descriptor::Own(descriptor);
+        Ok(self.insert(index, descriptor, 0, (limits, change_state, device)))
+    }
+
+    /// Enters a file at a free index.
+    fn insert(
+        &mut self,
+        index: u16,
+        descriptor: Descriptor,
+        start_bytes: u64,
+        (limits, change_state, device): (FileLimits, ChangeState, (u32, u32)),
+    ) -> (FileIndex, FileLimits) {
         let entry = &mut self.entries[usize::from(index)];
         entry.file = Some(OpenFile {
             descriptor,
+            start_bytes,
             limits,
             is_registered: false,
             reads: 0,
@@ -246,7 +297,34 @@ impl Files {
             commands: 0,
             is_closing: false,
         });
-        Ok((FileIndex::new(index, entry.generation), limits))
+        (FileIndex::new(index, entry.generation), limits)
+    }
+
+    /// Opens a range. Its blocks are all within the device.
+    fn open_range(
+        &mut self,
+        range: &DeviceRange,
+        slot_bytes: u32,
+    ) -> Result<(FileIndex, FileLimits), DiskError> {
+        let file = range.device.as_fd();
+        let status = status(file)?;
+        let limits = self.devices.ask(file, &status, slot_bytes)?;
+        let block_bytes = u64::from(limits.block_bytes);
+        let whole_bytes = range.length_bytes.checked_next_multiple_of(block_bytes);
+        let end_bytes = whole_bytes.and_then(|whole| whole.checked_add(range.start_bytes));
+        let is_within = end_bytes.is_some_and(|end| end <= limits.size_bytes);
+        if !range.start_bytes.is_multiple_of(block_bytes) || !is_within {
+            return Err(DiskError::Io(libc::EINVAL));
+        }
+        let limits = FileLimits {
+            size_bytes: range.length_bytes,
+            ..limits
+        };
+        let index = self.free.pop().ok_or(DiskError::TableFull)?;
+        let device = (libc::major(status.st_dev), libc::minor(status.st_dev));
+        let descriptor = Descriptor::Shared(Arc::clone(&range.device));
+        let described = (limits, ChangeState::Unchecked, device);
+        Ok(self.insert(index, descriptor, range.start_bytes, described))
     }
 
     fn describe_known(

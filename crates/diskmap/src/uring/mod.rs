@@ -49,7 +49,7 @@ use crate::{
     Write, check_alignment,
 };
 use commands::{Command, CommandSlot, Commands, Verdict};
-use files::Files;
+use files::{Files, OpenFile};
 
 /// Most commands enqueued or in flight.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
@@ -263,21 +263,22 @@ impl Uring {
 
     /// The submission queue entry for the rest of a command.
     fn entry(&mut self, arena: &Arena, command: &Command) -> squeue::Entry {
-        let (number, flags) = match command.file {
+        let (number, flags, place) = match command.file {
             // The kernel completes it with EBADF, like any other command.
-            None => (-1, squeue::Flags::empty()),
+            None => (-1, squeue::Flags::empty(), command.offset_bytes),
             Some(index) => {
                 let file = self.files.at(index);
+                let place = file.place(command.offset_bytes);
                 if file.is_registered {
-                    (i32::from(index), squeue::Flags::FIXED_FILE)
+                    (i32::from(index), squeue::Flags::FIXED_FILE, place)
                 } else {
-                    (file.raw_fd(), squeue::Flags::empty())
+                    (file.raw_fd(), squeue::Flags::empty(), place)
                 }
             }
         };
         let fd = types::Fd(number);
         let done_bytes = command.done_bytes;
-        let offset_bytes = command.offset_bytes + u64::from(done_bytes);
+        let offset_bytes = place.saturating_add(done_bytes.into());
         let length_bytes = command.length_bytes - done_bytes;
         let entry = match &command.slot {
             CommandSlot::Reading(slot) => {
@@ -378,14 +379,19 @@ impl Uring {
             self.counters.disk_stale_completions += 1;
             return None;
         };
-        let (size_bytes, block) = match command.file {
+        let (size_bytes, block, is_range) = match command.file {
             Some(file) => {
-                let limits = self.files.at(file).limits;
-                (limits.size_bytes, limits.block_bytes)
+                let file = self.files.at(file);
+                let limits = file.limits;
+                (limits.size_bytes, limits.block_bytes, file.is_range())
             }
-            None => (0, crate::BLOCK_BYTES_MIN),
+            None => (0, crate::BLOCK_BYTES_MIN, false),
         };
-        let outcome = match command.handle_result(result, size_bytes, block) {
+        let verdict = command.handle_result(result, size_bytes, block);
+        if is_range {
+            command.clip_read(size_bytes);
+        }
+        let outcome = match verdict {
             Verdict::Reissue => {
                 self.counters.disk_reissued_commands += 1;
                 let entry = self.entry(arena, &command);
@@ -454,8 +460,9 @@ impl Uring {
             self.still_registered.push(index);
             return;
         }
-        if let Some(file) = self.files.remove(index) {
-            self.return_closed(file.into_closed());
+        let removed = self.files.remove(index);
+        if let Some(closed) = removed.and_then(OpenFile::into_closed) {
+            self.return_closed(closed);
         }
     }
 

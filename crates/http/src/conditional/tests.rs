@@ -17,6 +17,7 @@ fn object() -> ObjectMeta {
         size_bytes: 1,
         modified_unix_seconds: MODIFIED,
         entity_tag: "\"x,y\"".to_owned(),
+        content_type: None,
     }
 }
 

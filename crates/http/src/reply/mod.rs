@@ -125,7 +125,11 @@ pub fn reply(
     let close = !(request.keep_alive && options.keep_alive);
     let object = &Described {
         meta: object,
-        content_type: content_type_of(request, options.config),
+        content_type: object
+            .content_type
+            .as_deref()
+            .and_then(ContentType::given)
+            .unwrap_or_else(|| content_type_of(request, options.config)),
     };
     let mut writer = Writer::new(text, parts);
     let status = match request.conditions.evaluate(object.meta) {

@@ -39,6 +39,7 @@ fn object(size_bytes: u64) -> ObjectMeta {
         size_bytes,
         modified_unix_seconds: NOW - 3600,
         entity_tag: "\"5f-a\"".to_owned(),
+        content_type: None,
     }
 }
 
@@ -479,6 +480,29 @@ fn redirect(head: &str, options: &ReplyOptions<'_>) -> Wire {
 }
 
 #[test]
+fn a_content_type_that_was_stored_comes_before_that_of_the_name() {
+    for (stored, sent) in [
+        (None, "video/mp4"),
+        (Some("application/dash+xml"), "application/dash+xml"),
+        (Some("text/vtt"), "text/vtt; charset=utf-8"),
+        (Some("no type"), "video/mp4"),
+        (Some(""), "video/mp4"),
+        (Some("a/b\r\nX: y"), "video/mp4"),
+    ] {
+        let object = ObjectMeta {
+            content_type: stored.map(Into::into),
+            ..object(1)
+        };
+        let wire = ask_about(
+            "GET /film.mp4 HTTP/1.1\r\nHost: h\r\n\r\n",
+            &object,
+            &OPTIONS,
+        );
+        assert_eq!(wire.field("content-type"), Some(sent), "{stored:?}");
+    }
+}
+
+#[test]
 fn cache_control_is_sent_by_content_type_unless_it_is_off() {
     let said = |path: &str, config: &ReplyConfig| {
         let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -629,6 +653,7 @@ fn the_longest_replies_stay_within_their_bound() {
         size_bytes: i64::MAX.unsigned_abs(),
         modified_unix_seconds: NOW,
         entity_tag: format!("\"{}\"", "e".repeat(ENTITY_TAG_BYTES_MAX - 2)),
+        content_type: None,
     };
     let ranges: Vec<String> = (0..u64::try_from(RANGES_MAX).unwrap())
         .map(|at| {

@@ -10,12 +10,12 @@
 //! threads of stores and workers. So all threads have the same rights.
 //!
 //! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
-//! the server starts. Bounds: `storage::DESCRIPTORS_RESERVED`, `FILES_TRIED_MAX`.
+//! the server starts. Bounds: `storage::DESCRIPTORS_RESERVED`, `content::FILES_TRIED_MAX`.
 
+mod content;
 mod links;
 mod storage;
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,11 +48,11 @@ use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
 use crate::worker::Worker;
 
+pub(crate) use content::refuse_raw;
+
+use content::Content;
 use links::Links;
 use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};
-
-/// Files of the directory that are tried at start.
-const FILES_TRIED_MAX: usize = 64;
 
 /// The worker's start on the monotonic and on the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +81,7 @@ impl Epoch {
 #[derive(Debug)]
 struct StartupContext {
     epoch: Epoch,
+    content: Content,
     signals: Signals,
     /// The user that serves.
     identity: Identity,
@@ -105,7 +106,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
             "raise the limit of open files",
         )
     })?;
-    check_directory(&settings.path)?;
+    let content = Content::open(settings)?;
     let identity = Identity::resolve(settings)?;
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
@@ -113,6 +114,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     let locks = claim::lock(settings)?;
     let context = StartupContext {
         epoch,
+        content,
         signals,
         identity,
         tls,
@@ -138,14 +140,14 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
 /// The check that failed.
 pub fn check(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
-    check_directory(&settings.path)?;
+    let content = Content::open(settings)?;
     let identity = Identity::resolve(settings)?;
     load_tls(settings, &identity)?;
     check_addresses(settings)?;
     let descriptors = raise_descriptor_limit()?;
     storage::objects_max(settings.limits.objects_max, descriptors, settings.workers)?;
     identity.assume()?;
-    check_directory_as(&settings.path, &identity)?;
+    content.check_as(&identity)?;
     let urls = settings.urls();
     // If stdout is closed, the exit code still tells.
     let _ = writeln!(io::stdout(), "ok: could serve {urls} as {identity}");
@@ -235,7 +237,7 @@ fn serve_on<L: Link + Send + 'static>(
     let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
     context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
-    check_directory_as(&settings.path, &context.identity)?;
+    context.content.check_as(&context.identity)?;
     let Some(path) = &settings.pcap else {
         return assemble(opened, settings, context, objects_max);
     };
@@ -313,6 +315,7 @@ fn assemble<L: Link + Send + 'static>(
 ) -> Result<(), Failure> {
     let StartupContext {
         epoch,
+        content,
         signals,
         identity,
         tls,
@@ -360,6 +363,7 @@ fn assemble<L: Link + Send + 'static>(
         }
         None => (None, None),
     };
+    let content = content.start()?;
     let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
     let limits = settings.limits.share(settings.workers);
     let mut workers = Workers::new(opened.len()).map_err(refuse_threads)?;
@@ -370,7 +374,7 @@ fn assemble<L: Link + Send + 'static>(
         watches.push(InterfaceWatch::open(settings.link.interface()).map_err(refuse_link)?);
     }
     for (number, (worker, watch)) in opened.into_iter().zip(watches).enumerate() {
-        let store = open_store(settings, objects_max, number == 0)?;
+        let store = open_store(&content, settings, objects_max, number == 0)?;
         assert_eq!(
             store.handles_max(),
             handles_max(objects_max),
@@ -527,68 +531,6 @@ fn choose_aead_library(settings: &Settings) -> Option<(AeadLibrary, String)> {
             (measurement.choice(), measurement.to_string())
         }
     })
-}
-
-fn check_directory(path: &Path) -> Result<(), Failure> {
-    let shown = path.display();
-    let refuse = |problem: &str, remedy: &str| {
-        Err(Failure::refused(format!("PATH {shown}: {problem}"), remedy))
-    };
-    match fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            refuse("there is no such directory", "name an existing one")
-        }
-        Err(error) => refuse(
-            &error.to_string(),
-            "name a directory that this user can reach",
-        ),
-        Ok(metadata) if !metadata.is_dir() => refuse(
-            "that is not a directory",
-            "name the directory the files are in",
-        ),
-        // Serving lists no directory, but one that cannot be listed is seldom the one intended.
-        Ok(_) => match fs::read_dir(path) {
-            Ok(_) => Ok(()),
-            Err(error) => refuse(
-                &error.to_string(),
-                "let this user read it, or run as another",
-            ),
-        },
-    }
-}
-
-/// Checks the directory again as the user that serves: the first check ran as root.
-fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
-    let Err(error) = fs::read_dir(path) else {
-        warn_of_unreadable_files(path, identity);
-        return Ok(());
-    };
-    let path = path.display();
-    Err(Failure::refused(
-        format!("PATH {path}: {identity} cannot read it: {error}"),
-        format!(
-            "let everybody (chmod -R o+rX {path}, and o+x on the directories above), or name \
-             another user with --user"
-        ),
-    ))
-}
-
-/// Warns at start if the serving user can read none of the first files.
-fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let is_closed = |entry: fs::DirEntry| {
-        fs::File::open(entry.path())
-            .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-    };
-    let mut closed = files.take(FILES_TRIED_MAX).map(is_closed).peekable();
-    if closed.peek().is_some() && closed.all(|is_closed| is_closed) {
-        let path = path.display();
-        warn!(
-            "{path}: {identity} cannot read the files in it: requests for them get 403; \
-             chmod -R o+rX {path}, or name another user with --user"
-        );
-    }
 }
 
 /// The settings, with the addresses of the host in them if the server shares those.

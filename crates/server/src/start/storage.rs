@@ -11,6 +11,8 @@ use crate::failure::Failure;
 use crate::host;
 use crate::settings::{Limits, Settings};
 
+use super::content::StartedContent;
+
 /// Descriptors reserved for everything that is not an open object, for each worker: ring, link, store,
 /// log, capture, and objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`],
 /// [`store::CLOSES_MAX`]).
@@ -142,8 +144,9 @@ pub(super) fn handles_max(objects_max: u32) -> usize {
     widen(objects_max) + store::CLOSED_HANDLES_MAX
 }
 
-/// Opens the served directory. `is_first`: what is found out about it is logged.
+/// Opens a worker's store of what is served. `is_first`: what is found out about it is logged.
 pub(super) fn open_store(
+    content: &StartedContent,
     settings: &Settings,
     objects_max: u32,
     is_first: bool,
@@ -158,6 +161,10 @@ pub(super) fn open_store(
         },
         ..StoreConfig::default()
     };
+    if let StartedContent::Volume(volume) = content {
+        return Store::open_volume(volume, config)
+            .map_err(|error| Failure::refused(error.to_string(), "raise the limit of open files"));
+    }
     let store = Store::open_directory(&settings.path, config).map_err(|error| match error {
         StoreError::NotDirect { path: file } => Failure::refused(
             format!(

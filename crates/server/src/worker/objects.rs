@@ -20,7 +20,9 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use diskmap::{Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd};
+use diskmap::{
+    DeviceRange, Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
+};
 use session::{
     DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupToken, Object, ObjectHandle,
 };
@@ -397,6 +399,7 @@ impl Objects {
                 size_bytes: metadata.size_bytes,
                 modified_unix_seconds: metadata.modified_unix_seconds(),
                 entity_tag: metadata.entity_tag(),
+                content_type: self.store.content_type(handle).map(Into::into),
             },
             block_bytes: limits.block_bytes,
             read_bytes_max: limits.read_bytes_max,
@@ -497,6 +500,14 @@ fn open<D: Disk>(
                 ..status_of(metadata, attributes)
             },
         },
+        Source::Range {
+            device,
+            start_bytes,
+        } => FileSource::Range(DeviceRange {
+            device,
+            start_bytes,
+            length_bytes: metadata.size_bytes,
+        }),
         Source::Simulated(number) => FileSource::Simulated(number),
     };
     let (file, limits) = disk.open(source)?;

@@ -15,6 +15,7 @@ mod emulation;
 mod lab;
 mod monitoring;
 mod privileges;
+mod raw;
 mod tls;
 
 use std::fs::Permissions;

@@ -105,7 +105,7 @@ impl Site {
 }
 
 #[allow(unsafe_code, reason = "UNSAFETY: poll(2), to wait as the worker does")]
-fn wait_readable(descriptor: BorrowedFd<'_>) {
+pub(crate) fn wait_readable(descriptor: BorrowedFd<'_>) {
     let mut wanted = libc::pollfd {
         fd: descriptor.as_raw_fd(),
         events: libc::POLLIN,
@@ -592,7 +592,7 @@ fn poll_fd_is_not_readable_once_all_answers_are_taken() {
 fn signals_due(store: &Store) -> i64 {
     match &store.backend {
         Backend::Directory(directory) => directory.signals_due(),
-        Backend::Catalogue(_) => 0,
+        Backend::Catalogue(_) | Backend::Volume(_) => 0,
     }
 }
 

@@ -250,6 +250,7 @@ impl Server {
                     size_bytes: args.object_bytes,
                     modified_unix_seconds: 0,
                     entity_tag: "\"tag\"".into(),
+                    content_type: None,
                 },
                 block_bytes: 4096,
                 read_bytes_max: ArenaConfig::SLOT_BYTES,

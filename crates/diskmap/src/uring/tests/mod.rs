@@ -4,14 +4,17 @@ mod closing;
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
+use std::sync::Arc;
 
 use memory::ArenaConfig;
 use tempfile::TempDir;
 
 use super::*;
+
+use crate::DeviceRange;
 use crate::sim::pattern_byte;
 
 const SLOTS: u32 = 64;
@@ -472,6 +475,46 @@ fn reads_in_flight_survive_the_closing_of_their_file() {
     assert_eq!(bench.run(), [(0, Ok(pattern(0, 4096)))]);
     let (next, _) = bench.open(&path);
     assert_eq!(bench.read(next, 0), Ok(pattern(0, 4096)));
+}
+
+#[test]
+fn ranges_share_a_device_and_stay_within_it() {
+    let mut bench = Bench::new();
+    let path = bench.create("image", 10 * 4096);
+    let device = Arc::new(descriptor(&path, Mode::Direct));
+    let open = |bench: &mut Bench, start_bytes, length_bytes| {
+        bench.disk.open(FileSource::Range(DeviceRange {
+            device: Arc::clone(&device),
+            start_bytes,
+            length_bytes,
+        }))
+    };
+    let invalid = Err(DiskError::Io(libc::EINVAL));
+    for (start, length) in [
+        (1, 4096),
+        (9 * 4096, 4097),
+        (10 * 4096, 1),
+        (0, u64::MAX),
+        (u64::MAX - 4095, 4096),
+    ] {
+        let opened = open(&mut bench, start, length);
+        assert_eq!(opened.map(|_| ()), invalid, "{start} {length}");
+    }
+    let (first, limits) = open(&mut bench, 4096, 5000).unwrap();
+    assert_eq!(limits.size_bytes, 5000);
+    let (last, _) = open(&mut bench, 9 * 4096, 4096).unwrap();
+    assert_eq!(bench.read(first, 0), Ok(pattern(4096, 4096)));
+    assert_eq!(bench.read(first, 4096), Ok(pattern(2 * 4096, 5000 - 4096)));
+    assert_eq!(bench.read(last, 0), Ok(pattern(9 * 4096, 4096)));
+    // Another range is written to, or the image by others: no concern of this one's.
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[7], 0).unwrap();
+    assert_eq!(bench.read(last, 0), Ok(pattern(9 * 4096, 4096)));
+    assert_eq!(Arc::strong_count(&device), 3);
+    bench.disk.close(first);
+    bench.disk.close(last);
+    assert!(bench.disk.poll_closed().is_none());
+    assert_eq!(Arc::strong_count(&device), 1);
 }
 
 #[test]

@@ -260,6 +260,7 @@ fn object(size_bytes: u64) -> Object {
             size_bytes,
             modified_unix_seconds: 1_600_000_000,
             entity_tag: "\"tag\"".into(),
+            content_type: None,
         },
         block_bytes: 4096,
         read_bytes_max: 65_536,

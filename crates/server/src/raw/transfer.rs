@@ -1,0 +1,282 @@
+//! Blocks to and from the devices of a raw store, through `diskmap`: many commands at once, in slots.
+//!
+//! It refuses to hide an error: the first one ends the transfer. Bounded by [`SLOTS`] slots of
+//! [`SLOT_BYTES`].
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
+
+use clock::Instant;
+use diskmap::uring::{Uring, UringConfig};
+use diskmap::{Completion, DeviceRange, Disk as _, DiskError, FileIndex, FileSource, Read, Write};
+use memory::{Arena, ArenaConfig, FilledSlot, FreeSlot, PageKind};
+use rustix::event::{PollFd, PollFlags};
+use store::raw::Device;
+use volume::BLOCK_BYTES;
+
+use crate::failure::Failure;
+
+/// Commands in progress, each with a slot: enough for the queues of several devices.
+const SLOTS: u32 = 32;
+/// Bytes of a slot: a command of usual length for a device, a whole number of blocks.
+pub(super) const SLOT_BYTES: u32 = 256 << 10;
+/// No time is measured here.
+const NOW: Instant = Instant::ZERO;
+
+/// The devices of a store, open in a ring.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    arena: Arena,
+    disk: Uring,
+    devices: Vec<OpenDevice>,
+    /// Completed reads by their place in order, from `taken` on.
+    reads: VecDeque<Option<FilledSlot>>,
+    /// Reads taken so far of those that were enqueued.
+    taken: u64,
+    failed: Option<DiskError>,
+}
+
+#[derive(Debug)]
+struct OpenDevice {
+    name: String,
+    file: FileIndex,
+    /// To make writes durable.
+    descriptor: File,
+}
+
+impl Transfer {
+    pub(super) fn new(devices: &[Device]) -> Result<Self, Failure> {
+        let arena = Arena::new(ArenaConfig {
+            slot_bytes: SLOT_BYTES,
+            headroom_bytes: 0,
+            tailroom_bytes: 0,
+            pages: PageKind::Ordinary,
+            ..ArenaConfig::new(SLOTS)
+        });
+        let arena = arena.map_err(|error| Failure::Refused(error.to_string()))?;
+        let config = UringConfig {
+            queue_depth: SLOTS,
+            files_max: u32::try_from(devices.len()).unwrap_or(u32::MAX),
+            fixed_buffers: false,
+            ..UringConfig::default()
+        };
+        let mut disk =
+            Uring::new(config, &arena).map_err(|error| Failure::Refused(error.to_string()))?;
+        let mut open = Vec::new();
+        for device in devices {
+            let name = device.path.display().to_string();
+            let failed =
+                |error: &dyn std::fmt::Display| Failure::Refused(format!("{name}: {error}"));
+            let block_bytes = u64::from(BLOCK_BYTES);
+            let range = DeviceRange {
+                device: Arc::clone(&device.file),
+                start_bytes: 0,
+                length_bytes: device.size_bytes / block_bytes * block_bytes,
+            };
+            let opened = disk.open(FileSource::Range(range));
+            let (file, limits) = opened.map_err(|error| failed(&error))?;
+            if limits.block_bytes > BLOCK_BYTES {
+                return Err(Failure::refused(
+                    format!("{name}: its blocks have {} bytes", limits.block_bytes),
+                    format!("use a device with blocks of at most {BLOCK_BYTES} bytes"),
+                ));
+            }
+            let descriptor = device.file.try_clone().map_err(|error| failed(&error))?;
+            open.push(OpenDevice {
+                descriptor: descriptor.into(),
+                name,
+                file,
+            });
+        }
+        Ok(Self {
+            arena,
+            disk,
+            devices: open,
+            reads: VecDeque::new(),
+            taken: 0,
+            failed: None,
+        })
+    }
+
+    /// Writes whole blocks, which may be in progress when it returns.
+    pub(super) fn write_blocks(
+        &mut self,
+        device: u16,
+        block: u64,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        let mut offset_bytes = block * u64::from(BLOCK_BYTES);
+        for piece in bytes.chunks(SLOT_BYTES as usize) {
+            offset_bytes += self.write(device, offset_bytes, |target| {
+                target[..piece.len()].copy_from_slice(piece);
+                Ok(piece.len())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes what `fill` puts into a slot and returns the length of, with zeros up to a whole block.
+    /// Returns the bytes written, 0 if there were none.
+    pub(super) fn write(
+        &mut self,
+        device: u16,
+        offset_bytes: u64,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, Failure>,
+    ) -> Result<u64, Failure> {
+        let slot = self.free_slot()?;
+        let mut slot = slot.into_reading().into_filled(SLOT_BYTES);
+        let target = self.arena.payload_mut(&mut slot);
+        let filled = fill(target)?;
+        if filled == 0 {
+            self.arena.release(slot.into_free());
+            return Ok(0);
+        }
+        let whole = filled.next_multiple_of(BLOCK_BYTES as usize);
+        target[filled..whole].fill(0);
+        let length_bytes = u32::try_from(whole).expect("invariant: at most a slot");
+        let write = Write {
+            file: self.devices[usize::from(device)].file,
+            offset_bytes,
+            length_bytes,
+            slot,
+            token: u64::MAX,
+        };
+        let accepted = self.disk.write(&mut self.arena, write);
+        assert!(accepted.is_ok(), "the queue has an entry for each slot");
+        self.submit()?;
+        Ok(u64::from(length_bytes))
+    }
+
+    /// Waits for all writes, and makes them durable.
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        while self.disk.in_flight() > 0 {
+            self.wait()?;
+        }
+        self.check()?;
+        for device in &self.devices {
+            let flushed = device.descriptor.sync_data();
+            flushed.map_err(|error| {
+                Failure::Broken(format!("{}: cannot be flushed: {error}", device.name))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a device that begins with a block, and passes its pieces in order.
+    pub(super) fn read(
+        &mut self,
+        device: u16,
+        start_bytes: u64,
+        length_bytes: u64,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.taken = 0;
+        let (mut asked_bytes, mut passed_bytes) = (0, 0);
+        while passed_bytes < length_bytes {
+            while asked_bytes < length_bytes
+                && let Some(slot) = self.arena.reserve()
+            {
+                let left = (length_bytes - asked_bytes).min(SLOT_BYTES.into());
+                let whole = left.next_multiple_of(BLOCK_BYTES.into());
+                let read = Read {
+                    file: self.devices[usize::from(device)].file,
+                    offset_bytes: start_bytes + asked_bytes,
+                    length_bytes: u32::try_from(whole).expect("invariant: at most a slot"),
+                    slot,
+                    token: self.taken + u64::try_from(self.reads.len()).unwrap_or(u64::MAX),
+                };
+                self.reads.push_back(None);
+                let accepted = self.disk.read(&mut self.arena, read);
+                assert!(accepted.is_ok(), "the queue has an entry for each slot");
+                asked_bytes += left;
+            }
+            self.submit()?;
+            let Some(slot) = self.next_read()? else {
+                self.wait()?;
+                continue;
+            };
+            let wanted = (length_bytes - passed_bytes).min(SLOT_BYTES.into());
+            let bytes = self.arena.payload(&slot);
+            let wanted = usize::try_from(wanted).expect("invariant: at most a slot");
+            let Some(bytes) = bytes.get(..wanted) else {
+                let name = &self.devices[usize::from(device)].name;
+                return Err(Failure::Broken(format!("{name}: it ends too early")));
+            };
+            passed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            let outcome = sink(bytes);
+            self.arena.release(slot.into_free());
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// The next read in order, if it is complete.
+    fn next_read(&mut self) -> Result<Option<FilledSlot>, Failure> {
+        self.check()?;
+        if !matches!(self.reads.front(), Some(Some(_))) {
+            return Ok(None);
+        }
+        self.taken += 1;
+        Ok(self.reads.pop_front().flatten())
+    }
+
+    fn free_slot(&mut self) -> Result<FreeSlot, Failure> {
+        loop {
+            if let Some(slot) = self.arena.reserve() {
+                return Ok(slot);
+            }
+            self.wait()?;
+        }
+    }
+
+    fn submit(&mut self) -> Result<(), Failure> {
+        let submitted = self.disk.sqsync(NOW);
+        submitted.map_err(|error| Failure::Broken(error.to_string()))
+    }
+
+    /// Waits for at least one completion, and takes all there are.
+    fn wait(&mut self) -> Result<(), Failure> {
+        while self.take_completions() == 0 {
+            let ring = self.disk.poll_fd().expect("invariant: a real disk");
+            let mut polled = [PollFd::new(&ring, PollFlags::IN)];
+            match rustix::event::poll(&mut polled, None) {
+                // After EINTR something may be complete, too.
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Failure::Broken(format!("poll: {error}"))),
+            }
+            self.disk.clear_wake();
+        }
+        self.check()
+    }
+
+    fn take_completions(&mut self) -> usize {
+        let (taken, reads, failed) = (self.taken, &mut self.reads, &mut self.failed);
+        let sink = &mut |arena: &mut Arena, completion: Completion| {
+            let place = completion.token.checked_sub(taken);
+            let place = place.and_then(|place| reads.get_mut(usize::try_from(place).ok()?));
+            match (completion.result, place) {
+                (Ok(slot), Some(place)) => *place = Some(slot),
+                (Ok(slot), None) => arena.release(slot.into_free()),
+                (Err((slot, error)), _) => {
+                    arena.release(slot);
+                    failed.get_or_insert(error);
+                }
+            }
+        };
+        let arena = &mut self.arena;
+        self.disk.consume_completions(NOW, arena, usize::MAX, sink)
+    }
+
+    /// # Errors
+    /// A command failed.
+    fn check(&self) -> Result<(), Failure> {
+        match self.failed {
+            None => Ok(()),
+            Some(error) => {
+                let names: Vec<_> = self.devices.iter().map(|it| it.name.as_str()).collect();
+                Err(Failure::Broken(format!("{}: {error}", names.join(","))))
+            }
+        }
+    }
+}

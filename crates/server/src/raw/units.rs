@@ -1,0 +1,93 @@
+//! Sizes as people write them, with binary units.
+
+/// Suffixes, each 1024 times the one before.
+const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/// A size with three digits and its unit, such as `1.50 GiB`.
+pub(super) fn size(bytes: u64) -> String {
+    let mut unit = 0;
+    let mut divisor = 1_u64;
+    while unit + 1 < UNITS.len() && bytes / divisor >= 1024 {
+        divisor *= 1024;
+        unit += 1;
+    }
+    if divisor == 1 {
+        return format!("{bytes} B");
+    }
+    let whole = bytes / divisor;
+    let digits = match whole {
+        0..10 => 2,
+        10..100 => 1,
+        _ => 0,
+    };
+    let factor = 10_u128.pow(digits);
+    // Rounded down: what is free is not said to be more than it is.
+    let scaled = u128::from(bytes) * factor / u128::from(divisor);
+    let (whole, rest) = (scaled / factor, scaled % factor);
+    match usize::try_from(digits).unwrap_or(0) {
+        0 => format!("{whole} {}", UNITS[unit]),
+        digits => format!("{whole}.{rest:0digits$} {}", UNITS[unit]),
+    }
+}
+
+/// A size as typed: a number of bytes, or with K, M, G, T or P behind it, and perhaps iB.
+pub(super) fn parse_size(text: &str) -> Option<u64> {
+    let upper = text.to_ascii_uppercase();
+    let digits = upper.trim_end_matches(|it: char| it.is_ascii_alphabetic());
+    let suffix = &upper[digits.len()..];
+    let suffix = suffix.strip_suffix("IB").unwrap_or(suffix);
+    let power = match suffix {
+        "" | "B" => 0,
+        "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        "P" => 5,
+        _ => return None,
+    };
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1024_u64.pow(power))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{parse_size, size};
+
+    #[test]
+    fn sizes_have_three_digits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (10 * 1024 - 1, "9.99 KiB"),
+            (10 * 1024, "10.0 KiB"),
+            (100 << 20, "100 MiB"),
+            (1023 << 30, "1023 GiB"),
+            (3 << 39, "1.50 TiB"),
+            (u64::MAX, "16383 PiB"),
+        ] {
+            assert_eq!(size(bytes), text, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_typed_with_or_without_a_unit() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("4k", Some(4096)),
+            ("64M", Some(64 << 20)),
+            ("64MiB", Some(64 << 20)),
+            ("2T", Some(2 << 40)),
+            ("512B", Some(512)),
+            ("", None),
+            ("M", None),
+            ("-1", None),
+            ("1.5G", None),
+            ("1X", None),
+            ("99999999999P", None),
+        ] {
+            assert_eq!(parse_size(text), bytes, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What is served: a directory, or a raw store on block devices or images.
+//!
+//! The devices of a raw store are opened with the rights that the server was started with, since its user
+//! may have none to them; a directory is read as that user. It refuses what is neither. Bound:
+//! [`FILES_TRIED_MAX`].
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use store::raw::{Access, RawError, RawStore, Volume, names_in};
+use tracing::warn;
+
+use crate::failure::Failure;
+use crate::privileges::Identity;
+use crate::settings::Settings;
+
+/// Files of the directory that are tried at start.
+const FILES_TRIED_MAX: usize = 64;
+
+/// What is served, opened as far as it needs a privilege.
+#[derive(Debug)]
+pub(super) enum Content {
+    Directory(std::path::PathBuf),
+    Raw(RawStore),
+}
+
+/// What the stores of the workers are opened from.
+#[derive(Debug)]
+pub(super) enum StartedContent {
+    Directory,
+    Volume(Volume),
+}
+
+impl Content {
+    /// Looks what the path names, and opens devices.
+    ///
+    /// # Errors
+    /// It cannot be served, and what to do.
+    pub(super) fn open(settings: &Settings) -> Result<Self, Failure> {
+        let path = &settings.path;
+        let names = names_in(path);
+        let is_other = |path: &Path| fs::metadata(path).is_ok_and(|it| !it.is_dir());
+        if names.len() == 1 && !is_other(path) {
+            check_directory(path)?;
+            return Ok(Self::Directory(path.clone()));
+        }
+        let direct = !settings.buffered;
+        let refuse = |error| match refuse_raw(error) {
+            Failure::Refused(text) => Failure::Refused(format!("PATH {text}")),
+            failure => failure,
+        };
+        let raw = match RawStore::open(&names, Access::Read { direct }) {
+            // Which files have no O_DIRECT matters only if they are a store.
+            Err(error @ RawError::NotDirect(_)) => {
+                RawStore::open(&names, Access::Read { direct: false }).map_err(refuse)?;
+                Err(error)
+            }
+            opened => opened,
+        };
+        let raw = raw.map_err(refuse)?;
+        // So that it is known before anything else is opened.
+        raw.load().map_err(refuse)?;
+        Ok(Self::Raw(raw))
+    }
+
+    /// Checks the directory again as the user that serves: the first check ran as root.
+    pub(super) fn check_as(&self, identity: &Identity) -> Result<(), Failure> {
+        match self {
+            Self::Directory(path) => check_directory_as(path, identity),
+            Self::Raw(_) => Ok(()),
+        }
+    }
+
+    /// Starts what the stores share.
+    pub(super) fn start(self) -> Result<StartedContent, Failure> {
+        match self {
+            Self::Directory(_) => Ok(StartedContent::Directory),
+            Self::Raw(raw) => {
+                let volume = Volume::start(raw).map_err(refuse_raw)?;
+                Ok(StartedContent::Volume(volume))
+            }
+        }
+    }
+}
+
+/// Why a raw store cannot be used, and what to do.
+pub(crate) fn refuse_raw(error: RawError) -> Failure {
+    let remedy = match &error {
+        RawError::Io { .. } => "name a device or image that this user may open",
+        RawError::Kind(_) => "name a directory, a block device or an image file",
+        RawError::InUse(_) => "unmount it, or name another device",
+        RawError::NotDirect(_) => {
+            "keep the image on ext4, xfs or btrfs, or set buffered = true in the configuration file"
+        }
+        RawError::Devices(_) => "name fewer",
+        RawError::Mount { error, .. } => match error {
+            volume::MountError::NoStore { .. } => {
+                "name a directory, or a store that atlas store init has made"
+            }
+            _ => "name all devices of one store, each once, joined by commas",
+        },
+        RawError::Catalogue { .. } => {
+            "the device is damaged: make the store anew, and add the files"
+        }
+        RawError::Locked(_) => "wait until it has ended",
+        _ => "try again",
+    };
+    Failure::refused(error.to_string(), remedy)
+}
+
+fn check_directory(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let refuse = |problem: &str, remedy: &str| {
+        Err(Failure::refused(format!("PATH {shown}: {problem}"), remedy))
+    };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => refuse(
+            "there is no such directory or device",
+            "name an existing one",
+        ),
+        Err(error) => refuse(
+            &error.to_string(),
+            "name a directory that this user can reach",
+        ),
+        Ok(metadata) if !metadata.is_dir() => refuse(
+            "that is not a directory",
+            "name the directory the files are in",
+        ),
+        // Serving lists no directory, but one that cannot be listed is seldom the one intended.
+        Ok(_) => match fs::read_dir(path) {
+            Ok(_) => Ok(()),
+            Err(error) => refuse(
+                &error.to_string(),
+                "let this user read it, or run as another",
+            ),
+        },
+    }
+}
+
+/// Checks the directory again as the user that serves: the first check ran as root.
+fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
+    let Err(error) = fs::read_dir(path) else {
+        warn_of_unreadable_files(path, identity);
+        return Ok(());
+    };
+    let path = path.display();
+    Err(Failure::refused(
+        format!("PATH {path}: {identity} cannot read it: {error}"),
+        format!(
+            "let everybody (chmod -R o+rX {path}, and o+x on the directories above), or name \
+             another user with --user"
+        ),
+    ))
+}
+
+/// Warns at start if the serving user can read none of the first files.
+fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let is_closed = |entry: fs::DirEntry| {
+        fs::File::open(entry.path())
+            .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    let mut closed = files.take(FILES_TRIED_MAX).map(is_closed).peekable();
+    if closed.peek().is_some() && closed.all(|is_closed| is_closed) {
+        let path = path.display();
+        warn!(
+            "{path}: {identity} cannot read the files in it: requests for them get 403; \
+             chmod -R o+rX {path}, or name another user with --user"
+        );
+    }
+}

@@ -1,0 +1,19 @@
+//! A raw store: objects on block devices or images, without a file system (`docs/store-format.md`).
+//!
+//! [`RawStore`] is the devices: it finds the catalogue that counts, and holds the locks by which a
+//! writer leaves alone what readers read. [`Volume`] is a raw store that is being served: a thread looks
+//! every [`LOOK_INTERVAL`] whether there is a new catalogue, and all stores of a process share what it
+//! read ([`crate::Store::open_volume`]).
+//!
+//! It refuses to write: who changes a store writes through `diskmap`. Bounded by
+//! [`volume::DEVICES_MAX`] devices, and by the catalogue's size, in memory.
+
+mod devices;
+mod served;
+#[cfg(test)]
+mod tests;
+
+pub use devices::{Access, Device, Loaded, RawError, RawStore, names_in};
+pub use served::{LOOK_INTERVAL, Notice, Volume};
+
+pub(crate) use served::{MOVED_MAX, Served};

@@ -1,0 +1,417 @@
+//! A raw store that is served: the newest catalogue, found by a thread, and the catalogues whose objects
+//! are still being sent.
+//!
+//! **An object's space stays as long as the object is open**: each handle has the [`Snapshot`] that it
+//! was found in, and the snapshot has the reader's lock on its catalogue. When there is a new one, the
+//! handles of objects that are in both are moved to it, a few in each round ([`MOVED_MAX`]), and the
+//! others are retired. So an old catalogue is unlocked when the last of its objects is closed that the
+//! new one does not have.
+//!
+//! It refuses to wait: a look-up searches memory. The worker takes a lock only to get a new snapshot,
+//! and only if the thread does not hold it. Bounded by the catalogue's size for each snapshot in use.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use volume::{BLOCK_BYTES, Catalogue, Entry};
+
+use super::{Loaded, RawError, RawStore};
+use crate::{DeviceId, FileTime, Metadata, Opened, Source, StoreRefusal, system};
+
+/// How often the devices are asked for a new catalogue.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Most handles that are moved to a new catalogue in one round.
+pub(crate) const MOVED_MAX: usize = 64;
+
+/// A catalogue, and the lock on it.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    catalogue: Catalogue,
+    raw: Arc<RawStore>,
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.raw.unlock(self.catalogue.sequence());
+    }
+}
+
+/// Something for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// There is a new catalogue.
+    Catalogue {
+        /// Its sequence number.
+        sequence: u64,
+        /// Objects in it.
+        objects: usize,
+    },
+    /// The newest catalogue is damaged; the one before is served.
+    Damaged(String),
+    /// The devices cannot be read; the last catalogue is served on.
+    Failed(String),
+}
+
+/// What the thread has found.
+#[derive(Debug)]
+struct Published {
+    snapshot: Arc<Snapshot>,
+    notice: Option<Notice>,
+    /// Earlier ones. The thread drops them when no store uses them: that takes long for many objects.
+    earlier: Vec<Arc<Snapshot>>,
+    /// Of the stores.
+    wakers: Vec<Arc<File>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    raw: Arc<RawStore>,
+    /// Changes with `published`.
+    version: AtomicU64,
+    published: Mutex<Published>,
+}
+
+impl Shared {
+    fn with<R>(&self, act: impl FnOnce(&mut Published) -> R) -> R {
+        let published = self.published.lock();
+        act(&mut published.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn publish(&self, snapshot: Option<Arc<Snapshot>>, notice: Notice) {
+        self.with(|published| {
+            published.notice = Some(notice);
+            if let Some(snapshot) = snapshot {
+                let earlier = core::mem::replace(&mut published.snapshot, snapshot);
+                published.earlier.push(earlier);
+            }
+            self.version.fetch_add(1, Ordering::Release);
+            for waker in &published.wakers {
+                // It is full only if nobody has read it for 2^64 - 2 times.
+                let _ = waker.as_ref().write(&1_u64.to_ne_bytes());
+            }
+        });
+    }
+
+    /// Looks for a new catalogue, and drops old ones.
+    fn look(&self, last: &mut Look) {
+        self.drop_unused();
+        match self.raw.newest_sequence() {
+            Ok(newest) if newest == last.sequence => {}
+            Ok(newest) => {
+                last.sequence = newest;
+                match self.raw.load_locked() {
+                    Ok(loaded) => self.take(loaded),
+                    Err(error) => self.publish(None, Notice::Failed(error.to_string())),
+                }
+                last.failed = None;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if last.failed.as_ref() != Some(&text) {
+                    self.publish(None, Notice::Failed(text.clone()));
+                    last.failed = Some(text);
+                }
+            }
+        }
+    }
+
+    /// Publishes a catalogue, unless it is the one that is served.
+    fn take(&self, loaded: Loaded) {
+        let known = self.with(|published| published.snapshot.catalogue.sequence());
+        let notice = notice_of(&loaded);
+        let snapshot = snapshot(&self.raw, loaded.catalogue);
+        let is_new = snapshot.catalogue.sequence() != known;
+        self.publish(is_new.then_some(snapshot), notice);
+    }
+
+    /// Drops catalogues that no store uses any more.
+    fn drop_unused(&self) {
+        let unused: Vec<_> = self.with(|published| {
+            let is_unused = |it: &mut Arc<Snapshot>| Arc::strong_count(it) == 1;
+            published.earlier.extract_if(.., is_unused).collect()
+        });
+        drop(unused);
+    }
+}
+
+/// What the thread found last.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// The newest superblock's sequence number.
+    sequence: u64,
+    /// Why the devices could not be read, once it was reported.
+    failed: Option<String>,
+}
+
+fn notice_of(loaded: &Loaded) -> Notice {
+    match loaded.damage {
+        Some(error) => Notice::Damaged(error.to_string()),
+        None => Notice::Catalogue {
+            sequence: loaded.catalogue.sequence(),
+            objects: loaded.catalogue.entries().len(),
+        },
+    }
+}
+
+fn snapshot(raw: &Arc<RawStore>, mut catalogue: Catalogue) -> Arc<Snapshot> {
+    catalogue.forget_runs();
+    Arc::new(Snapshot {
+        catalogue,
+        raw: Arc::clone(raw),
+    })
+}
+
+/// A raw store for the stores of a process. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    shared: Arc<Shared>,
+    thread: SyncSender<()>,
+}
+
+impl Volume {
+    /// Reads the catalogue, and starts the thread that looks for new ones. The thread has the rights of
+    /// its caller, and ends with the last clone.
+    ///
+    /// # Errors
+    /// The catalogue cannot be read, or there is no thread to be had.
+    pub fn start(raw: RawStore) -> Result<Self, RawError> {
+        let (volume, asked, mut last) = Self::load(raw)?;
+        let looked_at = Arc::downgrade(&volume.shared);
+        let look = move || {
+            // Ends when nobody is left who could ask.
+            while asked.recv_timeout(LOOK_INTERVAL) != Err(RecvTimeoutError::Disconnected) {
+                let Some(shared) = looked_at.upgrade() else {
+                    return;
+                };
+                shared.look(&mut last);
+            }
+        };
+        let started = thread::Builder::new().name("catalogue".into()).spawn(look);
+        started.map_err(|error| RawError::Io {
+            path: volume.name().into(),
+            error,
+        })?;
+        Ok(volume)
+    }
+
+    /// Reads the catalogue. The thread, if there is to be one, waits for the second.
+    pub(super) fn load(raw: RawStore) -> Result<(Self, Receiver<()>, Look), RawError> {
+        let raw = Arc::new(raw);
+        let loaded = raw.load_locked()?;
+        let notice = notice_of(&loaded);
+        let last = Look {
+            sequence: loaded.catalogue.sequence(),
+            failed: None,
+        };
+        let shared = Arc::new(Shared {
+            version: AtomicU64::new(0),
+            published: Mutex::new(Published {
+                snapshot: snapshot(&raw, loaded.catalogue),
+                notice: Some(notice),
+                earlier: Vec::new(),
+                wakers: Vec::new(),
+            }),
+            raw: Arc::clone(&raw),
+        });
+        let (thread, asked) = sync_channel(1);
+        Ok((Self { shared, thread }, asked, last))
+    }
+
+    /// What the thread does, for tests.
+    #[cfg(test)]
+    pub(super) fn look(&self, last: &mut Look) {
+        self.shared.look(last);
+    }
+
+    /// The devices, joined by commas.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.shared.raw.name()
+    }
+}
+
+/// The objects of a [`Volume`] for one store.
+#[derive(Debug)]
+pub(crate) struct Served {
+    volume: Volume,
+    version: u64,
+    snapshot: Arc<Snapshot>,
+    /// For each handle of the store the snapshot that its object was found in, until it is closed.
+    pins: Vec<Option<Arc<Snapshot>>>,
+    /// Handles from here on may have an older snapshot; `None`: none has.
+    moving: Option<usize>,
+    notice: Option<Notice>,
+    waker: Arc<File>,
+}
+
+impl Served {
+    pub(crate) fn new(volume: Volume, handles_max: usize) -> std::io::Result<Self> {
+        let waker = Arc::new(File::from(system::event_counter()?));
+        let shared = &volume.shared;
+        let (version, snapshot) = shared.with(|published| {
+            published.wakers.push(Arc::clone(&waker));
+            let version = shared.version.load(Ordering::Acquire);
+            (version, Arc::clone(&published.snapshot))
+        });
+        Ok(Self {
+            // So that a notice that is there already is taken.
+            version: version.wrapping_sub(1),
+            volume,
+            snapshot,
+            pins: vec![None; handles_max],
+            moving: None,
+            notice: None,
+            waker,
+        })
+    }
+
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+
+    /// Has the thread look at once.
+    pub(crate) fn look_now(&self) {
+        // If it is full the thread will look.
+        let _ = self.volume.thread.try_send(());
+    }
+
+    /// Takes a new catalogue over, if there is one.
+    pub(crate) fn refresh(&mut self) {
+        let shared = &self.volume.shared;
+        let version = shared.version.load(Ordering::Acquire);
+        if version == self.version {
+            return;
+        }
+        let published = match shared.published.try_lock() {
+            Ok(published) => Some(published),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            // In the next round.
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let Some(mut published) = published else {
+            return;
+        };
+        self.version = version;
+        self.notice = published.notice.take().or(self.notice.take());
+        let newest = Arc::clone(&published.snapshot);
+        drop(published);
+        if !Arc::ptr_eq(&newest, &self.snapshot) {
+            self.snapshot = newest;
+            self.moving = Some(0);
+        }
+        let mut count = [0; 8];
+        // Nothing to read is no error.
+        let _ = self.waker.as_ref().read(&mut count);
+    }
+
+    pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
+        self.notice.take()
+    }
+
+    /// The object of this name, in the newest catalogue.
+    pub(crate) fn open_object(&self, name: &str) -> Result<Opened, StoreRefusal> {
+        let catalogue = &self.snapshot.catalogue;
+        match catalogue.find(name) {
+            Some(entry) => Ok(self.opened(entry)),
+            None if catalogue.is_directory(name) => Err(StoreRefusal::Directory),
+            None => Err(StoreRefusal::NotFound),
+        }
+    }
+
+    fn opened(&self, entry: &Entry) -> Opened {
+        let device = &self.volume.shared.raw.devices()[usize::from(entry.extent.device)];
+        let modified = FileTime {
+            seconds: entry.modified.seconds,
+            nanos: entry.modified.nanos,
+        };
+        Opened {
+            source: Source::Range {
+                device: Arc::clone(&device.file),
+                start_bytes: entry.extent.start * u64::from(BLOCK_BYTES),
+            },
+            metadata: Metadata {
+                size_bytes: entry.size_bytes,
+                modified,
+                changed: modified,
+                // Tells versions of a name apart.
+                inode: entry.added,
+                device: device.device,
+                direct_offset_align_bytes: 0,
+                direct_memory_align_bytes: 0,
+                direct: true,
+                content: Some(entry.tag.0),
+            },
+        }
+    }
+
+    /// The device of a name's object; of a name without one any: it needs none to be answered.
+    pub(crate) fn device_of_name(&self, name: &str) -> DeviceId {
+        let entry = self.snapshot.catalogue.find(name);
+        let number = entry.map_or(0, |entry| usize::from(entry.extent.device));
+        DeviceId::new(self.volume.shared.raw.devices()[number].device)
+    }
+
+    /// The content type that was given to an object; empty: none was.
+    pub(crate) fn content_type(&self, handle: u32, name: &str) -> &str {
+        let snapshot = self.pins.get(index(handle)).and_then(Option::as_ref);
+        let entry = snapshot.and_then(|snapshot| snapshot.catalogue.find(name));
+        entry.map_or("", |entry| &entry.content_type)
+    }
+
+    /// The object of this handle was found in the newest catalogue.
+    pub(crate) fn pin(&mut self, handle: u32) {
+        self.pins[index(handle)] = Some(Arc::clone(&self.snapshot));
+    }
+
+    /// Nobody reads the object of this handle any more.
+    pub(crate) fn unpin(&mut self, handle: u32) {
+        self.pins[index(handle)] = None;
+    }
+
+    /// Whether the newest catalogue has the object of this handle; then the handle is one of that
+    /// catalogue from now on.
+    pub(crate) fn keep(&mut self, handle: u32, name: &str, metadata: &Metadata) -> bool {
+        let pin = &mut self.pins[index(handle)];
+        if pin
+            .as_ref()
+            .is_some_and(|pin| Arc::ptr_eq(pin, &self.snapshot))
+        {
+            return true;
+        }
+        let entry = self.snapshot.catalogue.find(name);
+        let is_same = entry.is_some_and(|entry| {
+            entry.added == metadata.inode && Some(entry.tag.0) == metadata.content
+        });
+        if is_same {
+            *pin = Some(Arc::clone(&self.snapshot));
+        }
+        is_same
+    }
+
+    /// Whether handles wait for [`Served::next_to_move`].
+    pub(crate) const fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// The next handle whose object was found in an older catalogue.
+    pub(crate) fn next_to_move(&mut self) -> Option<u32> {
+        let start = self.moving?;
+        let newest = &self.snapshot;
+        let is_old =
+            |pin: &Option<Arc<Snapshot>>| pin.as_ref().is_some_and(|pin| !Arc::ptr_eq(pin, newest));
+        let next = self.pins[start..].iter().position(is_old);
+        let next = next.map(|offset| start + offset);
+        self.moving = next.map(|next| next + 1);
+        next.and_then(|next| u32::try_from(next).ok())
+    }
+}
+
+fn index(handle: u32) -> usize {
+    usize::try_from(handle).expect("invariant: a usize has at least 32 bits")
+}

@@ -1,0 +1,403 @@
+//! A raw store on images: what is looked up, what a new catalogue changes, and locks.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
+
+use tempfile::TempDir;
+use volume::{BLOCK_BYTES, Commit, ContentDigest, Editor, Entry, Geometry, Step, StoreId, Time};
+
+use super::served::Look;
+use super::*;
+use crate::{Found, LookUp, Source, Store, StoreConfig, StoreRefusal};
+use clock::Instant;
+
+const NOW: Instant = Instant::ZERO;
+const IMAGE_BYTES: u64 = 4 << 20;
+
+/// A store on images in a directory.
+struct Site {
+    directory: TempDir,
+    paths: Vec<std::path::PathBuf>,
+}
+
+impl Site {
+    fn new(devices: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..devices)
+            .map(|number| directory.path().join(format!("image{number}")))
+            .collect();
+        for path in &paths {
+            let file = std::fs::File::create(path).unwrap();
+            file.set_len(IMAGE_BYTES).unwrap();
+        }
+        let site = Self { directory, paths };
+        let blocks = vec![IMAGE_BYTES / u64::from(BLOCK_BYTES); devices];
+        let geometry = Geometry::new(StoreId([1; 16]), blocks, 8).unwrap();
+        site.run(Commit::first(volume::Catalogue::empty(geometry)));
+        site
+    }
+
+    fn write(&self, device: u16, block: u64, bytes: &[u8]) {
+        let path = &self.paths[usize::from(device)];
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(bytes, block * u64::from(BLOCK_BYTES))
+            .unwrap();
+    }
+
+    fn run(&self, mut commit: Commit) {
+        loop {
+            match commit.next_step() {
+                Step::Write {
+                    device,
+                    block,
+                    bytes,
+                } => self.write(device, block, bytes),
+                Step::Flush => {}
+                Step::Done => return,
+            }
+        }
+    }
+
+    fn open(&self) -> RawStore {
+        RawStore::open(&self.paths, Access::Read { direct: false }).unwrap()
+    }
+
+    /// Changes the store as another process would. Objects of no content are removed.
+    fn change(&self, objects: &[(&str, &str)]) {
+        let raw = self.open();
+        let mut editor = Editor::new(raw.load().unwrap().catalogue, raw.oldest_reader().unwrap());
+        for (name, content) in objects {
+            if content.is_empty() {
+                assert!(editor.remove(name), "{name}");
+                continue;
+            }
+            let mut digest = ContentDigest::new();
+            digest.update(content.as_bytes());
+            let (runs, tag) = digest.finish();
+            let size_bytes = content.len() as u64;
+            let extent = editor.allocate(size_bytes).unwrap();
+            self.write(extent.device, extent.start, content.as_bytes());
+            editor.insert(Entry {
+                name: (*name).into(),
+                content_type: if *name == "typed" {
+                    "a/b".into()
+                } else {
+                    "".into()
+                },
+                extent,
+                size_bytes,
+                modified: Time {
+                    seconds: 1_700_000_000,
+                    nanos: 1,
+                },
+                added: 0,
+                tag,
+                runs: runs.into(),
+            });
+        }
+        self.run(editor.commit().unwrap());
+    }
+
+    /// What the store is served from, without its thread.
+    fn serve(&self) -> (Volume, Look, Store) {
+        let (volume, _asked, look) = Volume::load(self.open()).unwrap();
+        let store = Store::open_volume(&volume, config()).unwrap();
+        (volume, look, store)
+    }
+
+    fn readers(&self) -> Option<u64> {
+        self.open().oldest_reader().unwrap()
+    }
+}
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        objects_max: 4,
+        ..StoreConfig::default()
+    }
+}
+
+fn find(store: &mut Store, path: &str) -> Found {
+    match store.look_up(NOW, 0, path) {
+        LookUp::Ready(found) => found,
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+fn refusal(store: &mut Store, path: &str) -> StoreRefusal {
+    match store.look_up(NOW, 0, path) {
+        LookUp::Refused(refusal) => refusal,
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+/// A round of a worker: takes a new catalogue over and closes what is to be closed.
+fn round(store: &mut Store) -> usize {
+    assert!(store.poll_answer(NOW).is_none());
+    std::iter::from_fn(|| store.poll_closed()).count()
+}
+
+#[test]
+fn objects_are_found_by_their_names() {
+    let site = Site::new(2);
+    site.change(&[("a/b", "content"), ("typed", "x")]);
+    let (_volume, _, mut store) = site.serve();
+    let found = find(&mut store, "/a/b");
+    let Some(Source::Range {
+        device,
+        start_bytes,
+    }) = found.opened
+    else {
+        panic!("a range");
+    };
+    let mut bytes = [0; 7];
+    let file = std::fs::File::from(device.try_clone().unwrap());
+    file.read_exact_at(&mut bytes, start_bytes).unwrap();
+    assert_eq!(&bytes, b"content");
+    assert_eq!(found.metadata.size_bytes, 7);
+    assert_eq!(found.metadata.modified_unix_seconds(), 1_700_000_000);
+    // By the command of docs/store-format.md.
+    let tag = "\"a97b4ce4293c9402eae78d01724886b9\"";
+    assert_eq!(found.metadata.entity_tag(), tag);
+    assert_eq!(store.content_type(found.handle), None);
+    let again = find(&mut store, "/a/b");
+    assert!(again.handle == found.handle && again.opened.is_none());
+    let typed = find(&mut store, "/typed");
+    assert_eq!(store.content_type(typed.handle), Some("a/b"));
+    for (path, why) in [
+        ("/a", StoreRefusal::Directory),
+        ("/a/", StoreRefusal::NotFound),
+        ("/a/b/c", StoreRefusal::NotFound),
+        ("/missing", StoreRefusal::NotFound),
+        ("relative", StoreRefusal::NotFound),
+    ] {
+        assert_eq!(refusal(&mut store, path), why, "{path}");
+    }
+}
+
+#[test]
+fn a_full_table_has_room_again_when_an_object_is_unused() {
+    let site = Site::new(1);
+    let names = ["a", "b", "c", "d", "e"];
+    site.change(&names.map(|name| (name, "x")));
+    let (_volume, _, mut store) = site.serve();
+    let used: Vec<_> = names[..4]
+        .iter()
+        .map(|name| find(&mut store, &format!("/{name}")))
+        .collect();
+    assert!(matches!(refusal(&mut store, "/e"), StoreRefusal::Full(_)));
+    store.release(used[0].handle);
+    let found = find(&mut store, "/e");
+    assert_eq!(round(&mut store), 1);
+    store.release(found.handle);
+}
+
+#[test]
+fn a_new_catalogue_is_found_and_the_old_one_stays_as_long_as_it_is_read() {
+    let site = Site::new(1);
+    site.change(&[
+        ("kept", "1"),
+        ("replaced", "2"),
+        ("removed", "3"),
+        ("idle", "4"),
+    ]);
+    let (volume, mut look, mut store) = site.serve();
+    assert_eq!(site.readers(), Some(2));
+    let kept = find(&mut store, "/kept");
+    let replaced = find(&mut store, "/replaced");
+    let removed = find(&mut store, "/removed");
+    let idle = find(&mut store, "/idle");
+    store.release(idle.handle);
+    site.change(&[
+        ("replaced", "22"),
+        ("removed", ""),
+        ("idle", ""),
+        ("new", "5"),
+    ]);
+    volume.look(&mut look);
+    // The one that nobody uses is closed at once.
+    assert_eq!(round(&mut store), 1);
+    let notice = Notice::Catalogue {
+        sequence: 3,
+        objects: 3,
+    };
+    assert_eq!(store.poll_notice(), Some(notice));
+    assert_eq!(refusal(&mut store, "/removed"), StoreRefusal::NotFound);
+    let again = find(&mut store, "/replaced");
+    assert!(again.handle != replaced.handle && again.metadata.size_bytes == 2);
+    assert_eq!(find(&mut store, "/kept").handle, kept.handle);
+    for handle in [replaced.handle, removed.handle] {
+        volume.look(&mut look);
+        assert_eq!(
+            site.readers(),
+            Some(2),
+            "an object of the old one is in use"
+        );
+        store.release(handle);
+        assert_eq!(round(&mut store), 1);
+    }
+    volume.look(&mut look);
+    assert_eq!(site.readers(), Some(3));
+    drop((store, volume));
+    assert_eq!(site.readers(), None);
+}
+
+#[test]
+fn a_catalogue_that_comes_while_handles_are_moved_is_taken_over() {
+    let site = Site::new(1);
+    site.change(&[("a", "1")]);
+    let (volume, mut look, mut store) = site.serve();
+    let first = find(&mut store, "/a");
+    for content in ["2", "3"] {
+        site.change(&[("a", content)]);
+        volume.look(&mut look);
+    }
+    // Even before a round.
+    let last = find(&mut store, "/a");
+    assert_ne!(last.handle, first.handle);
+    assert_eq!(round(&mut store), 0);
+    store.release(first.handle);
+    assert_eq!(round(&mut store), 1);
+    volume.look(&mut look);
+    assert_eq!(site.readers(), Some(4));
+    assert_eq!(store.poll_timeout(), None);
+}
+
+#[test]
+fn a_damaged_catalogue_is_told_of_and_the_one_before_is_served() {
+    let site = Site::new(1);
+    site.change(&[("a", "1")]);
+    let (volume, mut look, mut store) = site.serve();
+    assert!(store.poll_answer(NOW).is_none() && store.poll_notice().is_some());
+    site.change(&[("b", "2")]);
+    // Catalogue 3 is in the second area, of 8 blocks.
+    site.write(0, 256 + 8, &[0xff; 8]);
+    volume.look(&mut look);
+    assert_eq!(round(&mut store), 0);
+    assert!(matches!(store.poll_notice(), Some(Notice::Damaged(_))));
+    let found = find(&mut store, "/a");
+    store.release(found.handle);
+    assert_eq!(refusal(&mut store, "/b"), StoreRefusal::NotFound);
+    // Said once.
+    volume.look(&mut look);
+    assert_eq!((round(&mut store), store.poll_notice()), (0, None));
+    let loaded = site.open().load().unwrap();
+    assert_eq!(loaded.catalogue.sequence(), 2);
+    assert!(loaded.damage.is_some() && loaded.lagging.is_empty());
+}
+
+#[test]
+fn a_device_that_is_cut_off_is_told_of_and_served_on() {
+    let site = Site::new(1);
+    site.change(&[("a", "1")]);
+    let (volume, mut look, mut store) = site.serve();
+    let file = OpenOptions::new().write(true).open(&site.paths[0]).unwrap();
+    file.set_len(0).unwrap();
+    volume.look(&mut look);
+    assert_eq!(round(&mut store), 0);
+    assert!(matches!(store.poll_notice(), Some(Notice::Failed(_))));
+    let found = find(&mut store, "/a");
+    store.release(found.handle);
+}
+
+#[test]
+fn the_thread_finds_a_new_catalogue_when_it_is_asked() {
+    let site = Site::new(1);
+    let volume = Volume::start(site.open()).unwrap();
+    let mut store = Store::open_volume(&volume, config()).unwrap();
+    assert_eq!(round(&mut store), 0);
+    site.change(&[("a", "1")]);
+    store.reopen();
+    assert!(store.poll_reopened().is_some_and(|outcome| outcome.is_ok()));
+    let found = Notice::Catalogue {
+        sequence: 2,
+        objects: 1,
+    };
+    // The thread may still hold the lock; then the descriptor stays readable.
+    while store.poll_notice().as_ref() != Some(&found) {
+        crate::tests::wait_readable(store.poll_fd().unwrap());
+        assert_eq!(round(&mut store), 0);
+    }
+    let found = find(&mut store, "/a");
+    store.release(found.handle);
+}
+
+#[test]
+fn one_writer_at_a_time_and_any_readers() {
+    let site = Site::new(1);
+    let (first, second) = (site.open(), site.open());
+    let open = || RawStore::open(&site.paths, Access::Write).unwrap();
+    let (writer, other) = (open(), open());
+    writer.lock_for_writing().unwrap();
+    assert!(matches!(other.lock_for_writing(), Err(RawError::Locked(_))));
+    drop(writer);
+    other.lock_for_writing().unwrap();
+    let loaded = first.load_locked().unwrap();
+    assert_eq!(second.load_locked().unwrap().catalogue, loaded.catalogue);
+    // Its own lock is no other's.
+    assert_eq!(site.readers(), Some(1));
+    first.unlock(1);
+    assert_eq!(first.oldest_reader().unwrap(), Some(1));
+    second.unlock(1);
+    assert_eq!(first.oldest_reader().unwrap(), None);
+    second.unlock(1);
+}
+
+#[test]
+fn the_oldest_of_several_readers_is_found() {
+    let site = Site::new(1);
+    let mut readers = Vec::new();
+    for count in 1..=5 {
+        let raw = site.open();
+        raw.load_locked().unwrap();
+        readers.push(raw);
+        site.change(&[("a", &"x".repeat(count))]);
+    }
+    for oldest in 1..=5 {
+        assert_eq!(site.readers(), Some(oldest));
+        readers.remove(0);
+    }
+    assert_eq!(site.readers(), None);
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    let site = Site::new(2);
+    let path = |name: &str| site.directory.path().join(name);
+    let refusal = |paths: &[std::path::PathBuf]| {
+        let opened = RawStore::open(paths, Access::Read { direct: false });
+        opened.unwrap_err().to_string()
+    };
+    let [first, second] = &site.paths[..] else {
+        unreachable!("two")
+    };
+    assert!(
+        refusal(std::slice::from_ref(first)).contains("the store has 2 devices, and 1 were named")
+    );
+    let twice = refusal(&[second.clone(), second.clone()]);
+    assert!(
+        twice.contains("image1: it is device 1 of the store"),
+        "{twice}"
+    );
+    assert!(refusal(&[]).contains("0 devices"));
+    assert!(refusal(&[path("missing")]).contains("No such file"));
+    assert!(refusal(&[site.directory.path().to_owned()]).contains("neither a block device"));
+    assert!(refusal(&["/dev/null".into()]).contains("neither a block device"));
+    std::fs::write(path("text"), "hello").unwrap();
+    assert!(refusal(&[path("text")]).contains("no store"));
+    let order = [second.clone(), first.clone()];
+    let opened = RawStore::open(&order, Access::Read { direct: false }).unwrap();
+    assert_eq!(opened.devices()[0].path, *first);
+}
+
+#[test]
+fn a_name_may_mean_several_devices() {
+    let site = Site::new(1);
+    let text = |path: &std::path::Path| names_in(path).len();
+    assert_eq!(text("/dev/a".as_ref()), 1);
+    assert_eq!(text("/dev/a,/dev/b".as_ref()), 2);
+    let odd = site.directory.path().join("a,b");
+    assert_eq!(text(&odd), 2);
+    std::fs::write(&odd, "").unwrap();
+    assert_eq!(text(&odd), 1);
+}

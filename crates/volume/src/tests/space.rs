@@ -1,0 +1,116 @@
+//! Which space is free when.
+
+use super::{BLOCK, Change, change, entry, init};
+use crate::{CatalogueFull, Editor, Extent};
+
+const BLOCKS: [u64; 1] = [256 + 2 + 10];
+
+/// The content is never written: only the catalogue matters here.
+fn put(editor: &mut Editor, name: &str, blocks: usize) -> Extent {
+    let content = vec![1; blocks * BLOCK];
+    let extent = editor.allocate(content.len() as u64).unwrap();
+    editor.insert(entry(name, extent, &content));
+    extent
+}
+
+#[test]
+fn space_is_used_again_two_catalogues_later() {
+    let (mut devices, catalogue) = init(&BLOCKS, 1);
+    let changes = [Change::Put("a", 1, 8 * BLOCK)];
+    let catalogue = change(&mut devices, catalogue, &changes, None, &mut |_| {});
+    let catalogue = change(
+        &mut devices,
+        catalogue,
+        &[Change::Remove("a")],
+        None,
+        &mut |_| {},
+    );
+    let mut editor = Editor::new(catalogue, None);
+    let refusal = editor.allocate(3 * BLOCK as u64).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "no room for 12288 bytes in one piece: the largest free run has 8192, 8192 are free in all, \
+         and 32768 of removed objects are not free yet"
+    );
+    assert!(editor.would_free(None) && !editor.has_changed());
+    let catalogue = super::run(editor.commit().unwrap(), &mut devices, &mut |_| {});
+    let mut editor = Editor::new(catalogue, None);
+    assert_eq!(editor.free_bytes(), 10 * BLOCK as u64);
+    assert_eq!(put(&mut editor, "b", 10).blocks, 10);
+    assert!(editor.allocate(1).is_err());
+}
+
+#[test]
+fn space_that_a_reader_may_send_is_not_used() {
+    let (mut devices, catalogue) = init(&BLOCKS, 1);
+    let changes = [Change::Put("a", 1, 8 * BLOCK)];
+    let catalogue = change(&mut devices, catalogue, &changes, None, &mut |_| {});
+    let read = catalogue.sequence();
+    let mut catalogue = change(
+        &mut devices,
+        catalogue,
+        &[Change::Remove("a")],
+        None,
+        &mut |_| {},
+    );
+    for _ in 0..3 {
+        let editor = Editor::new(catalogue, Some(read));
+        assert_eq!(editor.free_bytes(), 2 * BLOCK as u64);
+        assert!(!editor.would_free(Some(read)) && editor.would_free(Some(read + 1)));
+        catalogue = super::run(editor.commit().unwrap(), &mut devices, &mut |_| {});
+    }
+    // A reader of the first catalogue without the object does not read it.
+    let editor = Editor::new(catalogue, Some(read + 1));
+    assert_eq!(editor.free_bytes(), 10 * BLOCK as u64);
+    assert!(editor.has_changed(), "the list of what waits is shorter");
+}
+
+#[test]
+fn what_no_catalogue_had_is_free_at_once() {
+    let (_, catalogue) = init(&BLOCKS, 1);
+    let mut editor = Editor::new(catalogue, None);
+    put(&mut editor, "a", 8);
+    put(&mut editor, "a", 2);
+    assert_eq!(editor.free_bytes(), 8 * BLOCK as u64);
+    assert!(editor.remove("a") && !editor.remove("a"));
+    assert_eq!(editor.free_bytes(), 10 * BLOCK as u64);
+    let extent = editor.allocate(1).unwrap();
+    editor.release(extent);
+    assert_eq!(editor.largest_free_bytes(), 10 * BLOCK as u64);
+}
+
+#[test]
+fn objects_go_to_the_device_with_the_most_room() {
+    let (_, catalogue) = init(&[256 + 2 + 10, 256 + 2 + 14], 1);
+    let mut editor = Editor::new(catalogue, None);
+    let devices: Vec<_> = (0..4)
+        .map(|index| put(&mut editor, &index.to_string(), 5).device)
+        .collect();
+    assert_eq!(devices, [1, 0, 1, 0]);
+    // Each object is whole on one device.
+    let refusal = editor.allocate(5 * BLOCK as u64).unwrap_err();
+    assert_eq!(refusal.largest_bytes, 4 * BLOCK as u64);
+    assert_eq!(refusal.free_bytes, 4 * BLOCK as u64);
+}
+
+#[test]
+fn a_catalogue_that_does_not_fit_its_area_is_refused() {
+    let (_, catalogue) = init(&BLOCKS, 1);
+    let size = |names: usize| {
+        let mut editor = Editor::new(catalogue.clone(), None);
+        for index in 0..names {
+            // 64 bytes and the name.
+            editor.insert(entry(&format!("{index:064}"), Extent::default(), &[]));
+        }
+        editor.commit().map(|_| ())
+    };
+    // 72 bytes of header, and 128 for each object.
+    assert_eq!(size(31), Ok(()));
+    assert_eq!(
+        size(32),
+        Err(CatalogueFull {
+            needed_bytes: 72 + 32 * 128,
+            area_bytes: 4096
+        })
+    );
+}
