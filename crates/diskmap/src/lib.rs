@@ -5,8 +5,8 @@
 //! in any order, each with its token and its slot.
 //!
 //! Three implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
-//! descriptor says so), [`nvme`] (a driver of our own for NVMe controllers) and [`sim`] (seeded,
-//! virtual time). They keep the same promises (`tests/conformance.rs`):
+//! descriptor says so), [`nvme`] (a driver of our own for NVMe controllers, which reaches them by
+//! [`vfio`]) and [`sim`] (seeded, virtual time). They keep the same promises (`tests/conformance.rs`):
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
 //! - Bytes of a regular file that changed since it was opened are not handed out: such a read
@@ -20,6 +20,7 @@
 pub mod nvme;
 pub mod sim;
 pub mod uring;
+pub mod vfio;
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::os::fd::{BorrowedFd, OwnedFd};

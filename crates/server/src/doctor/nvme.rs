@@ -72,14 +72,16 @@ impl Controller {
         })
     }
 
-    /// Its block devices, such as `nvme0n1`.
+    /// The block devices of its namespaces, such as `nvme0n1`. One that several controllers reach is
+    /// below each of them as a path, such as `nvme0c1n1`; what is mounted is `nvme0n1`.
     fn namespaces(&self, tree: &Tree) -> Vec<String> {
         let Some(name) = &self.name else {
             return Vec::new();
         };
-        let prefix = format!("{name}n");
-        let names = tree.names("sys/block").into_iter();
-        names.filter(|it| it.starts_with(&prefix)).collect()
+        let below = tree.names(format!("{PCI}/{}/nvme/{name}", self.address));
+        let mut namespaces: Vec<String> = below.iter().filter_map(|it| namespace(it)).collect();
+        namespaces.dedup();
+        namespaces
     }
 
     /// Why the host needs it; `None` if it does not.
@@ -102,6 +104,15 @@ impl Controller {
         };
         members.into_iter().filter(is_other).collect()
     }
+}
+
+/// The block device of a namespace (`nvme0n1`) or of a path to one (`nvme0c1n1`); `None` for all else that a
+/// controller has below it, such as `ng0n1` and `hwmon0`.
+fn namespace(name: &str) -> Option<String> {
+    let (subsystem, id) = name.strip_prefix("nvme")?.split_once('n')?;
+    let subsystem = subsystem.split('c').next()?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    (is_number(subsystem) && is_number(id)).then(|| format!("nvme{subsystem}n{id}"))
 }
 
 /// Why the host needs a disk or one of its partitions.
@@ -259,7 +270,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::{Tree, bind_in, findings, unbind_in};
+    use super::{Tree, bind_in, findings, namespace, unbind_in};
 
     const ADDRESS: &str = "0000:01:00.0";
     const DEVICE: &str = "sys/bus/pci/devices/0000:01:00.0";
@@ -276,6 +287,9 @@ mod tests {
         let at = root.path();
         write(at, &format!("{DEVICE}/class"), "0x010802\n");
         write(at, &format!("{DEVICE}/nvme/nvme0/state"), "live");
+        for below in ["nvme0n1", "ng0n1", "hwmon0"] {
+            fs::create_dir_all(at.join(DEVICE).join("nvme/nvme0").join(below)).unwrap();
+        }
         write(at, "sys/bus/pci/devices/0000:00:01.0/class", "0x060400\n");
         write(at, "sys/bus/pci/drivers/nvme/unbind", "");
         fs::create_dir_all(at.join("sys/bus/pci/drivers/vfio-pci")).unwrap();
@@ -363,6 +377,37 @@ mod tests {
         assert!(refusal(&root).contains("nvme0n1 is a part of dm-0"));
         assert_eq!(read(&root, "sys/bus/pci/drivers/nvme/unbind"), "");
         assert!(!root.path().join(DEVICE).join("driver_override").exists());
+    }
+
+    #[test]
+    fn a_controller_that_is_one_of_several_ways_to_a_disk_in_use_is_refused() {
+        let root = machine();
+        let below = root.path().join(DEVICE).join("nvme/nvme0");
+        fs::rename(below.join("nvme0n1"), below.join("nvme3c0n1")).unwrap();
+        write(root.path(), "sys/block/nvme3n1/dev", "259:3\n");
+        bind_in(&Tree::under(root.path()), ADDRESS).unwrap();
+        let mount = "2 1 259:3 / /srv/video rw - xfs /dev/nvme3n1 rw\n";
+        write(root.path(), "proc/self/mountinfo", mount);
+        let text = refusal(&root);
+        assert!(text.contains("nvme3n1 is mounted at /srv/video"), "{text}");
+    }
+
+    #[test]
+    fn namespaces_are_known_by_their_names() {
+        let found = |name| namespace(name);
+        assert_eq!(found("nvme0n1").as_deref(), Some("nvme0n1"));
+        assert_eq!(found("nvme10c2n31").as_deref(), Some("nvme10n31"));
+        for name in [
+            "ng0n1",
+            "nvme0",
+            "nvme0n",
+            "nvmen1",
+            "nvme0n1p1",
+            "hwmon0",
+            "power",
+        ] {
+            assert_eq!(found(name), None, "{name}");
+        }
     }
 
     #[test]

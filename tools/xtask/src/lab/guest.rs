@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{ChildStdin, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -125,53 +125,17 @@ impl Nic {
     }
 }
 
-/// A guest that runs. Fields are dropped in this order: QEMU, then the namespace it is in.
+/// QEMU, and the console of its guest.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct Console {
     qemu: Process,
     console: ChildStdin,
     lines: Receiver<String>,
-    /// The kernel's version and the NIC's driver.
-    pub(super) driver: String,
-    pub(super) namespace: Namespace,
 }
 
-impl Guest {
-    /// Starts the guest and waits until it can be told what to do; what its console says is kept in
-    /// `log`.
-    pub(super) fn start(
-        parts: &Parts,
-        (nic, link): (Nic, GuestLink),
-        (initramfs, disk): (&Path, &Path),
-        log: &Path,
-    ) -> Result<Self> {
-        let namespace = Namespace::new("lab")?;
-        namespace.ip(&format!("tuntap add dev {TAP} mode tap vnet_hdr"))?;
-        for address in CLIENT_ADDRESSES {
-            namespace.ip(&format!("address add {address} dev {TAP}"))?;
-        }
-        namespace.ip(&format!("link set {TAP} up"))?;
-
-        let mut command = parts.qemu(namespace.command("env"));
-        command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max,-la57"]);
-        command.args(["-smp", "1", "-m", "1024", "-nodefaults", "-no-reboot"]);
-        command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
-        command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
-        command
-            .arg("-kernel")
-            .arg(&parts.kernel(link.kernel()).image);
-        command.arg("-initrd").arg(initramfs);
-        let drive = format!(
-            "id=disk,if=none,format=raw,readonly=on,file={}",
-            disk.display()
-        );
-        command.args(["-drive", &drive, "-device", "nvme,drive=disk,serial=atlas"]);
-        let header = if nic.has_large_frames() { "on" } else { "off" };
-        let backend = format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off");
-        command.args(["-netdev", &format!("{backend},vnet_hdr={header}")]);
-        let device = format!("{},netdev=net,romfile=", nic.device(link));
-        command.args(["-device", &device]);
-
+impl Console {
+    /// Runs QEMU; what the console says is kept in `log`.
+    pub(super) fn start(mut command: Command, log: &Path) -> Result<Self> {
         let log = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         command
             .stdin(Stdio::piped())
@@ -180,17 +144,11 @@ impl Guest {
         let mut qemu = Process::spawn("QEMU", &mut command)?;
         let console = qemu.child().stdin.take().context("stdin is piped")?;
         let stdout = qemu.child().stdout.take().context("stdout is piped")?;
-        let mut guest = Self {
+        Ok(Self {
             qemu,
             console,
             lines: lines(stdout, log),
-            driver: String::new(),
-            namespace,
-        };
-        let up = guest.await_line("lab: up, ", Duration::from_secs(120))?;
-        up.trim_start_matches("lab: up, ")
-            .clone_into(&mut guest.driver);
-        Ok(guest)
+        })
     }
 
     /// Says a line to the guest's first process.
@@ -220,25 +178,112 @@ impl Guest {
         }
     }
 
+    /// Waits for the guest that was told to switch itself off.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.tell("off")?;
+        self.qemu.wait(Duration::from_secs(20)).map(drop)
+    }
+}
+
+/// What QEMU is told whatever the guest is for: a machine, a kernel, and a first file system in memory.
+pub(super) fn common_arguments(command: &mut Command, image: &Path, initramfs: &Path) {
+    command.args(["-accel", "tcg", "-cpu", "max,-la57"]);
+    command.args(["-m", "1024", "-nodefaults", "-no-reboot"]);
+    command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
+    command.arg("-kernel").arg(image);
+    command.arg("-initrd").arg(initramfs);
+}
+
+/// A guest with a NIC that runs. Fields are dropped in this order: QEMU, then the namespace it is in.
+#[derive(Debug)]
+pub(super) struct Guest {
+    console: Console,
+    /// The kernel's version and the NIC's driver.
+    pub(super) driver: String,
+    pub(super) namespace: Namespace,
+}
+
+impl Guest {
+    /// Starts the guest and waits until it can be told what to do; what its console says is kept in
+    /// `log`.
+    pub(super) fn start(
+        parts: &Parts,
+        (nic, link): (Nic, GuestLink),
+        (initramfs, disk): (&Path, &Path),
+        log: &Path,
+    ) -> Result<Self> {
+        let namespace = Namespace::new("lab")?;
+        namespace.ip(&format!("tuntap add dev {TAP} mode tap vnet_hdr"))?;
+        for address in CLIENT_ADDRESSES {
+            namespace.ip(&format!("address add {address} dev {TAP}"))?;
+        }
+        namespace.ip(&format!("link set {TAP} up"))?;
+
+        let mut command = parts.qemu(namespace.command("env"));
+        let image = &parts.kernel(link.kernel()).image;
+        common_arguments(&mut command, image, initramfs);
+        command.args(["-machine", "q35", "-smp", "1"]);
+        command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
+        let drive = format!(
+            "id=disk,if=none,format=raw,readonly=on,file={}",
+            disk.display()
+        );
+        command.args(["-drive", &drive, "-device", "nvme,drive=disk,serial=atlas"]);
+        let header = if nic.has_large_frames() { "on" } else { "off" };
+        let backend = format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off");
+        command.args(["-netdev", &format!("{backend},vnet_hdr={header}")]);
+        let device = format!("{},netdev=net,romfile=", nic.device(link));
+        command.args(["-device", &device]);
+
+        let mut guest = Self {
+            console: Console::start(command, log)?,
+            driver: String::new(),
+            namespace,
+        };
+        let up = guest.await_line("lab: up, ", Duration::from_secs(120))?;
+        up.trim_start_matches("lab: up, ")
+            .clone_into(&mut guest.driver);
+        Ok(guest)
+    }
+
+    /// As [`Console::tell`].
+    pub(super) fn tell(&mut self, command: &str) -> Result<()> {
+        self.console.tell(command)
+    }
+
+    /// As [`Console::await_line`].
+    pub(super) fn await_line(&mut self, words: &str, limit: Duration) -> Result<String> {
+        self.console.await_line(words, limit)
+    }
+
     /// Ends the guest; an error says what its kernel complained of.
     pub(super) fn end(mut self) -> Result<()> {
-        self.tell("complaints")?;
-        let mut complaints = Vec::new();
-        loop {
-            let line = self.await_line("lab: ", Duration::from_secs(20))?;
-            match line.strip_prefix("lab: says ") {
-                Some(complaint) => complaints.push(complaint.to_owned()),
-                None => break,
-            }
-        }
-        self.tell("off")?;
-        self.qemu.wait(Duration::from_secs(20))?;
-        if complaints.is_empty() {
-            return Ok(());
-        }
-        let (count, first) = (complaints.len(), &complaints[0]);
-        bail!("the guest's kernel complains {count} times, first: {first}")
+        let complaints = said(&mut self.console, "complaints")?;
+        self.console.end()?;
+        refuse(&complaints)
     }
+}
+
+/// What the guest answers to a command of its first process: lines that begin with `lab: says`.
+pub(super) fn said(console: &mut Console, command: &str) -> Result<Vec<String>> {
+    console.tell(command)?;
+    let mut all = Vec::new();
+    loop {
+        let line = console.await_line("lab: ", Duration::from_secs(20))?;
+        match line.strip_prefix("lab: says ") {
+            Some(text) => all.push(text.to_owned()),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Fails if the guest's kernel complained.
+pub(super) fn refuse(complaints: &[String]) -> Result<()> {
+    let Some(first) = complaints.first() else {
+        return Ok(());
+    };
+    let count = complaints.len();
+    bail!("the guest's kernel complains {count} times, first: {first}")
 }
 
 /// Reads the console on a thread of its own, so that the guest never waits for us.

@@ -20,8 +20,8 @@ use testbed::certificate::IdentityFiles;
 use testbed::content::{self, Content};
 use testbed::process::{output, run};
 
-/// The modules the guest loads, with what they depend on.
-const MODULES: [&str; 5] = ["ext4", "nvme", "e1000e", "igb", "virtio_net"];
+/// The modules that a guest with a NIC loads, with what they depend on.
+pub(super) const MODULES: [&str; 5] = ["ext4", "nvme", "e1000e", "igb", "virtio_net"];
 
 /// Before Linux 6.15, ext4 asks for its checksums by a program that the guest does not have.
 const CHECKSUMS: &str = "crc32c_generic";
@@ -78,12 +78,45 @@ pub(super) fn make_disk(directory: &Path, image: &Path) -> Result<()> {
     run(command.arg(image).arg("64M")).map(drop)
 }
 
-/// Makes the guest's initial file system. `module_arguments` are for modules of that name.
+/// A file of the guest: its path without the leading slash, its mode, its content.
+pub(super) type GuestFile = (String, u32, Vec<u8>);
+
+/// An executable of the guest.
+pub(super) fn program(name: &str, path: &Path) -> Result<GuestFile> {
+    Ok((format!("bin/{name}"), 0o100_755, read(path)?))
+}
+
+/// The guest's users.
+fn users() -> [GuestFile; 2] {
+    let users = "root:x:0:0::/:\nnobody:x:65534:65534::/:\n";
+    let groups = "root:x:0:\nnogroup:x:65534:\n";
+    [("passwd", users), ("group", groups)]
+        .map(|(name, text)| (format!("etc/{name}"), 0o100_644, text.into()))
+}
+
+/// What a guest with a NIC has: the server, how it is configured, and its first process.
+pub(super) fn server_files(atlas: &Path, identity: &IdentityFiles) -> Result<Vec<GuestFile>> {
+    let text = |name: &str, text: &str| (format!("etc/{name}"), 0o100_644, text.into());
+    Ok(vec![
+        ("init".to_owned(), 0o100_755, INIT.into()),
+        program("atlas", atlas)?,
+        text("own.toml", &format!("{OWN}{CONFIG}")),
+        text("shared.toml", CONFIG),
+        (
+            "etc/lab.pem".to_owned(),
+            0o100_644,
+            read(&identity.certificate)?,
+        ),
+        ("etc/lab.key".to_owned(), 0o100_600, read(&identity.key)?),
+    ])
+}
+
+/// Makes the guest's initial file system, with `files` and with modules and what they depend on.
+/// `module_arguments` are for modules of that name.
 pub(super) fn make_initramfs(
     (parts, kernel): (&Parts, &Kernel),
-    atlas: &Path,
-    identity: &IdentityFiles,
-    module_arguments: &[(&str, &str)],
+    files: &[GuestFile],
+    (names, module_arguments): (&[&str], &[(&str, &str)]),
     image: &Path,
 ) -> Result<()> {
     let file = fs::File::create(image).with_context(|| format!("creating {}", image.display()))?;
@@ -95,25 +128,12 @@ pub(super) fn make_initramfs(
     for directory in ["bin", "etc", "modules", "proc", "sys", "dev", "srv", "tmp"] {
         archive.add(directory, 0o040_755, &[])?;
     }
-    archive.add("init", 0o100_755, INIT.as_bytes())?;
     archive.add("bin/busybox", 0o100_755, &read(&parts.busybox())?)?;
-    archive.add("bin/atlas", 0o100_755, &read(atlas)?)?;
-    archive.add(
-        "etc/passwd",
-        0o100_644,
-        b"root:x:0:0::/:\nnobody:x:65534:65534::/:\n",
-    )?;
-    archive.add("etc/group", 0o100_644, b"root:x:0:\nnogroup:x:65534:\n")?;
-    archive.add(
-        "etc/own.toml",
-        0o100_644,
-        format!("{OWN}{CONFIG}").as_bytes(),
-    )?;
-    archive.add("etc/shared.toml", 0o100_644, CONFIG.as_bytes())?;
-    archive.add("etc/lab.pem", 0o100_644, &read(&identity.certificate)?)?;
-    archive.add("etc/lab.key", 0o100_600, &read(&identity.key)?)?;
+    for (name, mode, bytes) in files.iter().chain(&users()) {
+        archive.add(name, *mode, bytes)?;
+    }
     let mut order = String::new();
-    for (name, bytes) in modules(&kernel.modules)? {
+    for (name, bytes) in modules(&kernel.modules, names)? {
         let of_it = module_arguments
             .iter()
             .filter(|(module, _)| *module == name);
@@ -164,7 +184,7 @@ impl Archive {
 }
 
 /// The modules and what they depend on, by name, in the order in which they can be loaded.
-fn modules(directory: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+fn modules(directory: &Path, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     find_modules(directory, &mut files)?;
     let builtin = fs::read_to_string(directory.join("modules.builtin"))
@@ -174,8 +194,9 @@ fn modules(directory: &Path) -> Result<Vec<(String, Vec<u8>)>> {
         .filter_map(|line| module_name(Path::new(line)))
         .collect();
     let mut loaded = Vec::new();
-    let checksums = files.contains_key(CHECKSUMS).then_some(CHECKSUMS);
-    for name in checksums.into_iter().chain(MODULES) {
+    let has_checksums = names.contains(&"ext4") && files.contains_key(CHECKSUMS);
+    let checksums = has_checksums.then_some(CHECKSUMS);
+    for name in checksums.into_iter().chain(names.iter().copied()) {
         load(name, &files, &builtin, &mut loaded)?;
     }
     Ok(loaded)

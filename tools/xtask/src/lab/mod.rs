@@ -18,6 +18,7 @@
 //! wait; about a gigabyte of files that are kept for the next run.
 
 mod checks;
+mod disks;
 mod guest;
 mod images;
 mod parts;
@@ -29,7 +30,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use self::checks::{Counts, Start, Way};
 use self::guest::{Guest, GuestLink, Nic};
@@ -46,6 +47,9 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
 /// What the server is built for, to be told apart from what runs while it is built.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What cargo is told to build of the server.
+const SERVER: [&str; 4] = ["--package", "atlas-server", "--bin", "atlas"];
 
 /// The server's addresses, its own and the guest's, which its certificate names.
 const ADDRESSES: [&str; 4] = ["10.77.0.2", "fd77::2", "10.77.0.1", "fd77::1"];
@@ -77,9 +81,20 @@ pub(crate) struct LabOptions {
     /// for it (igb, virtio-net)
     #[arg(long, value_enum, value_delimiter = ',', default_value = "packet,xdp")]
     link: Vec<GuestLink>,
+    /// Tries disks instead of NICs, with a driver of our own: NVMe over VFIO, behind an IOMMU, in one to
+    /// two minutes
+    #[arg(long, value_enum, conflicts_with_all = ["nic", "link"])]
+    disk: Option<DiskKind>,
     /// The server to test; static, as the guest has no libraries (default: builds it)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
+}
+
+/// Disks that QEMU emulates.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DiskKind {
+    /// NVMe controllers with blocks of 512 and of 4,096 bytes
+    Nvme,
 }
 
 /// Runs all checks; fails if one does.
@@ -87,27 +102,48 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
     let mut suite = Suite::default();
     let lab = target_directory().join("lab");
     fs::create_dir_all(&lab).with_context(|| format!("making {}", lab.display()))?;
-    match prepare(&lab) {
+    match prepare(&lab, options.disk.is_some()) {
         Err(_) if interrupt::is_set() => suite.skip("lab", "interrupted"),
         Err(error) => suite.skip("lab", &format!("{error:#}")),
+        Ok(parts) if options.disk.is_some() => run_disks(&mut suite, options, &lab, &parts)?,
         Ok(parts) => run(&mut suite, options, &lab, &parts)?,
     }
     suite.close()
 }
 
-/// What must be there for any of it; an error says what is not.
-fn prepare(lab: &Path) -> Result<Parts> {
-    ensure!(is_root(), "making network namespaces needs root");
-    ensure!(Path::new("/dev/net/tun").exists(), "no /dev/net/tun");
+/// What must be there for any of it; an error says what is not. A guest without a NIC needs no rights.
+fn prepare(lab: &Path, is_without_nic: bool) -> Result<Parts> {
+    if !is_without_nic {
+        ensure!(is_root(), "making network namespaces needs root");
+        ensure!(Path::new("/dev/net/tun").exists(), "no /dev/net/tun");
+    }
     packages::ensure_installed(&packages::FOR_LAB)?;
-    Namespace::new("try").context("no network namespaces")?;
+    if !is_without_nic {
+        Namespace::new("try").context("no network namespaces")?;
+    }
     Parts::find_or_fetch(lab)
+}
+
+/// What is tried with disks.
+fn run_disks(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Result<()> {
+    let atlas = match &options.atlas {
+        Some(path) => path.clone(),
+        None => build(lab, &SERVER, "atlas")?,
+    };
+    let check = ["--package", "atlas-diskmap", "--example", "nvme_check"];
+    let check = build(lab, &check, "examples/nvme_check")?;
+    let scratch = scratch_directory("lab")?;
+    let mut checks = Suite::default();
+    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), (&atlas, &check));
+    suite.add(checks);
+    suite.run("NVMe: the guest", || outcome.map(|()| Outcome::Passed));
+    Ok(())
 }
 
 fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Result<()> {
     let atlas = match &options.atlas {
         Some(path) => path.clone(),
-        None => build(lab)?,
+        None => build(lab, &SERVER, "atlas")?,
     };
     let scratch = scratch_directory("lab")?;
     let content = scratch.path().join("content");
@@ -148,24 +184,23 @@ fn cases(options: &LabOptions) -> Vec<(Nic, GuestLink)> {
     options.link.iter().flat_map(of_link).collect()
 }
 
-/// Builds the server so that it runs where there are no libraries, with assertions.
+/// Builds a program so that it runs where there are no libraries, with assertions; where it is.
 ///
-/// Static: glibc's static libraries are part of its development package, and nothing the server calls
+/// Static: glibc's static libraries are part of its development package, and nothing that is called
 /// needs a shared one.
-fn build(lab: &Path) -> Result<PathBuf> {
-    println!("building the server, static and with assertions");
+fn build(lab: &Path, what: &[&str], file: &str) -> Result<PathBuf> {
+    println!("building {file}, static and with assertions");
     let directory = lab.join("build");
     let mut command = Command::new("cargo");
     command.args(["build", "--quiet", "--profile", "lab", "--target", TARGET]);
-    command.args(["--package", "atlas-server", "--bin", "atlas"]);
-    command.arg("--target-dir").arg(&directory);
+    command.args(what).arg("--target-dir").arg(&directory);
     command
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .current_dir(workspace_root())
         .stdin(Stdio::null());
     let status = Process::spawn_tree("cargo build", &mut command)?.wait(BUILD_LIMIT)?;
-    ensure!(status.success(), "the server does not build ({status})");
-    Ok(directory.join(TARGET).join("lab/atlas"))
+    ensure!(status.success(), "{file} does not build ({status})");
+    Ok(directory.join(TARGET).join("lab").join(file))
 }
 
 /// What all guests have in common.
@@ -206,9 +241,10 @@ impl Fixture<'_> {
         let identity = authority.issue(KeyKind::Ecdsa, &ADDRESSES)?;
         let identity = identity.write(self.scratch, "lab")?;
         let initramfs = self.scratch.join("initramfs");
-        let arguments = nic.module_arguments();
         let parts = (self.parts, self.parts.kernel(link.kernel()));
-        images::make_initramfs(parts, self.atlas, &identity, arguments, &initramfs)?;
+        let files = images::server_files(self.atlas, &identity)?;
+        let modules = (&images::MODULES[..], nic.module_arguments());
+        images::make_initramfs(parts, &files, modules, &initramfs)?;
         let name = case_name(nic, link);
         let log = self.lab.join(format!("{name}.log"));
         let files = (&*initramfs, &*self.disk());

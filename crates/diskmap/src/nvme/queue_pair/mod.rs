@@ -45,8 +45,13 @@ enum Link {
 }
 
 /// A queue pair of an NVMe controller.
+///
+/// If it is dropped while the controller has commands of it, the function is reset first, so that nothing
+/// is on its way when its memory goes; other queue pairs are made anew. The slots of those
+/// commands are lost to the arena. For an orderly end consume until nothing is in flight, and
+/// [`Nvme::detach`].
 #[derive(Debug)]
-pub struct Nvme<R, D, S> {
+pub struct Nvme<R: Registers, D: DmaMemory, S> {
     controller: Controller<R, D>,
     registers: R,
     memory: D,
@@ -437,6 +442,16 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     /// Where an address in the arena is on the bus.
     fn bus_address_of(&self, address: usize) -> u64 {
         self.slots.bus_address() + (address - self.arena_start) as u64
+    }
+}
+
+impl<R: Registers, D: DmaMemory, S> Drop for Nvme<R, D, S> {
+    fn drop(&mut self) {
+        let snapshot = self.controller.snapshot();
+        let is_live = self.link == Link::Live(snapshot.epoch) && snapshot.phase == Phase::Ready;
+        if is_live && self.commands.issued().next().is_some() {
+            self.registers.reset_function();
+        }
     }
 }
 

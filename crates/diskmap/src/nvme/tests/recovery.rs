@@ -230,6 +230,56 @@ fn a_reset_by_one_worker_loses_nothing_of_another() {
     }
 }
 
+#[test]
+fn a_queue_pair_dropped_with_commands_resets_the_function_and_others_go_on() {
+    let mut host = Host::new(Emulated::new(EmulatedConfig::new(5, 12)), 2).unwrap();
+    assert_eq!(host.settle(), ControllerState::Ready);
+    let mut workers: Vec<Bench> = (1..=2).map(|id| worker(&host, id)).collect();
+    for worker in &mut workers {
+        assert!(worker.read(0, 65_536));
+        worker.finish().unwrap();
+    }
+    let now = workers.iter().map(|worker| worker.now).max().unwrap();
+    host.emulated.set_faults(stuck(AbortBehaviour::NotAborted));
+    for worker in &mut workers {
+        worker.now = now;
+        assert!(worker.read(4096, 65_536));
+        worker.submit();
+    }
+    host.emulated.set_faults(Faults::default());
+    let mut last = workers.pop().unwrap();
+    let first = workers.pop().unwrap();
+    let Bench { disk, arena, .. } = first;
+    drop(disk);
+    assert_eq!(
+        arena.slot_count() - arena.free_count(),
+        1,
+        "its slot is lost"
+    );
+    assert_eq!(host.emulated.violations(), [""; 0]);
+    last.finish().unwrap();
+    assert_eq!(last.errors, []);
+    assert_eq!(last.disk.nvme_counters().taken_back_commands, 1);
+    let error = ControllerError::ResetByOthers;
+    assert_eq!(host.controller.last_error(), Some(error));
+}
+
+#[test]
+fn a_queue_pair_dropped_without_commands_resets_nothing() {
+    let mut bench = bench();
+    assert!(bench.read(0, 4096));
+    bench.finish().unwrap();
+    let Bench {
+        disk,
+        controller,
+        now,
+        ..
+    } = bench;
+    drop(disk);
+    assert_eq!(controller.poll(now), ControllerState::Ready);
+    assert_eq!(controller.last_error(), None);
+}
+
 fn worker(host: &Host, queue_id: u16) -> Bench {
     let mut config = ArenaConfig::new(32);
     config.pages = memory::PageKind::Ordinary;

@@ -1,0 +1,74 @@
+//! Reads and writes a namespace of an NVMe controller by each way there is, and compares every byte.
+//!
+//! ```text
+//! nvme_check fill FILE SEED              writes a block device through the kernel
+//! nvme_check compare FILE LOW HIGH       reads it through the kernel: two halves, a seed each
+//! nvme_check vfio ADDRESS LOW HIGH       the driver over VFIO: all of it has seed LOW, and
+//!                                        the upper half then gets seed HIGH
+//! nvme_check astray ADDRESS LOW HIGH     the same controller is told addresses that are not
+//!                                        mapped, which the IOMMU must stop
+//! ```
+//!
+//! **All that is stored is overwritten.** `cargo xtask lab --disk nvme` runs it in a guest.
+
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
+mod astray;
+mod content;
+mod kernel;
+mod over_vfio;
+mod worker;
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+
+use content::Content;
+
+/// What goes wrong ends the program.
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Outcome {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["fill", file, seed] => {
+            let seed = seed.parse()?;
+            kernel::fill(Path::new(file), seed)
+        }
+        ["compare", file, low, high] => {
+            let seeds = (low.parse()?, high.parse()?);
+            kernel::compare(Path::new(file), seeds)
+        }
+        ["vfio", address, low, high] => {
+            over_vfio::check(address.parse()?, (low.parse()?, high.parse()?))
+        }
+        ["astray", address, low, high] => {
+            astray::check(address.parse()?, (low.parse()?, high.parse()?))
+        }
+        _ => Err(
+            "usage: nvme_check fill FILE SEED | compare FILE LOW HIGH | vfio ADDRESS LOW HIGH | \
+                  astray ADDRESS LOW HIGH"
+                .into(),
+        ),
+    }
+}
+
+/// The content of a disk of `size_bytes`: a seed for each half.
+fn content((low, high): (u64, u64), size_bytes: u64) -> Content {
+    Content {
+        low,
+        high,
+        middle: size_bytes / 2,
+    }
+}
