@@ -358,6 +358,12 @@ pub trait Disk {
     /// counts as readable: the kernel may have interrupted it to complete a command.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// When to look for completions at the latest, if nothing else is to be done before; `None` while
+    /// [`Disk::poll_fd`] tells of them, and while nothing is in flight.
+    fn next_poll(&self, _now: Instant) -> Option<Instant> {
+        None
+    }
+
     /// Call whenever [`Disk::poll_fd`] was readable, before consuming completions until fewer come than
     /// asked for: it is readable again only for others.
     fn clear_wake(&mut self) {}

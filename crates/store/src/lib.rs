@@ -174,6 +174,13 @@ pub enum Source {
         /// Where it begins, bytes.
         start_bytes: u64,
     },
+    /// The same of a namespace of the NVMe controller that the disk is.
+    Namespace {
+        /// Its identifier (NSID).
+        id: u32,
+        /// Where the object begins, bytes.
+        start_bytes: u64,
+    },
     /// A file of a simulated disk: [`CatalogueEntry::source`].
     Simulated(u32),
 }

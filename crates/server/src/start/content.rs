@@ -1,4 +1,5 @@
-//! What is served: a directory, or a raw store on block devices or images.
+//! What is served: a directory, or a raw store on block devices, images, or namespaces of a controller
+//! that the server drives itself.
 //!
 //! The devices of a raw store are opened with the rights that the server was started with, since its user
 //! may have none to them; a directory is read as that user. It refuses what is neither. Bound:
@@ -7,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Instant as RealInstant;
 
 use store::raw::{Access, RawError, RawStore, Volume, names_in};
 use tracing::warn;
@@ -14,6 +16,8 @@ use tracing::warn;
 use crate::failure::Failure;
 use crate::privileges::Identity;
 use crate::settings::Settings;
+
+use super::nvme::{Controller, NvmeContent, NvmeNames};
 
 /// Files of the directory that are tried at start.
 const FILES_TRIED_MAX: usize = 64;
@@ -23,22 +27,35 @@ const FILES_TRIED_MAX: usize = 64;
 pub(super) enum Content {
     Directory(std::path::PathBuf),
     Raw(RawStore),
+    Nvme(NvmeContent),
 }
 
 /// What the stores of the workers are opened from.
 #[derive(Debug)]
 pub(super) enum StartedContent {
     Directory,
-    Volume(Volume),
+    Volume(Volume, Option<Controller>),
+}
+
+impl StartedContent {
+    /// Once all workers have ended.
+    pub(super) fn end(self) {
+        if let Self::Volume(_, Some(controller)) = self {
+            controller.shut_down();
+        }
+    }
 }
 
 impl Content {
-    /// Looks what the path names, and opens devices.
+    /// Looks what the path names, and opens devices. `epoch`: of the worker's clock.
     ///
     /// # Errors
     /// It cannot be served, and what to do.
-    pub(super) fn open(settings: &Settings) -> Result<Self, Failure> {
+    pub(super) fn open(settings: &Settings, epoch: RealInstant) -> Result<Self, Failure> {
         let path = &settings.path;
+        if let Some(names) = NvmeNames::parse(path) {
+            return NvmeContent::open(&names?, settings.workers, epoch).map(Self::Nvme);
+        }
         let names = names_in(path);
         let is_other = |path: &Path| fs::metadata(path).is_ok_and(|it| !it.is_dir());
         if names.len() == 1 && !is_other(path) {
@@ -68,7 +85,15 @@ impl Content {
     pub(super) fn check_as(&self, identity: &Identity) -> Result<(), Failure> {
         match self {
             Self::Directory(path) => check_directory_as(path, identity),
-            Self::Raw(_) => Ok(()),
+            Self::Raw(_) | Self::Nvme(_) => Ok(()),
+        }
+    }
+
+    /// The controller that the workers' disks are queue pairs of, if they are.
+    pub(super) const fn controller(&self) -> Option<&Controller> {
+        match self {
+            Self::Nvme(content) => Some(&content.controller),
+            Self::Directory(_) | Self::Raw(_) => None,
         }
     }
 
@@ -78,7 +103,10 @@ impl Content {
             Self::Directory(_) => Ok(StartedContent::Directory),
             Self::Raw(raw) => {
                 let volume = Volume::start(raw).map_err(refuse_raw)?;
-                Ok(StartedContent::Volume(volume))
+                Ok(StartedContent::Volume(volume, None))
+            }
+            Self::Nvme(NvmeContent { volume, controller }) => {
+                Ok(StartedContent::Volume(volume, Some(controller)))
             }
         }
     }

@@ -14,7 +14,9 @@
 
 mod content;
 mod links;
+mod nvme;
 mod storage;
+mod worker_disk;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -53,6 +55,7 @@ pub(crate) use content::refuse_raw;
 use content::Content;
 use links::Links;
 use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};
+use worker_disk::WorkerDisk;
 
 /// The worker's start on the monotonic and on the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +109,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
             "raise the limit of open files",
         )
     })?;
-    let content = Content::open(settings)?;
+    let content = Content::open(settings, epoch.real)?;
     let identity = Identity::resolve(settings)?;
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
@@ -140,7 +143,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
 /// The check that failed.
 pub fn check(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
-    let content = Content::open(settings)?;
+    let content = Content::open(settings, RealInstant::now())?;
     let identity = Identity::resolve(settings)?;
     load_tls(settings, &identity)?;
     check_addresses(settings)?;
@@ -224,8 +227,9 @@ fn serve_on<L: Link + Send + 'static>(
     let share = limits.share(settings.workers);
     let allowed = cores::allowed().unwrap_or_default();
     let processors = cores::assign(links.len(), &allowed);
-    let open = |(mut link, processor): (L, Option<usize>)| {
-        let make = || Storage::make(&mut link, settings, &share, objects_max);
+    let open = |(number, (mut link, processor)): (usize, (L, Option<usize>))| {
+        let nvme = context.content.controller().map(|it| (it, number));
+        let make = || Storage::make(&mut link, settings, &share, objects_max, nvme);
         let storage = cores::on(processor, make)?;
         Ok(Opened {
             link,
@@ -233,7 +237,7 @@ fn serve_on<L: Link + Send + 'static>(
             processor,
         })
     };
-    let opened = links.into_iter().zip(processors).map(open);
+    let opened = links.into_iter().zip(processors).enumerate().map(open);
     let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
     context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
@@ -409,14 +413,13 @@ fn assemble<L: Link + Send + 'static>(
         warn!("no thread for the log, so writing to stderr may block a worker: {error}");
     }
     let supervisor = Supervisor::new(workers, signals, limits.shutdown_grace, loader, monitoring);
-    supervisor.run(&settings.urls(), epoch.unix().as_secs())
+    let outcome = supervisor.run(&settings.urls(), epoch.unix().as_secs());
+    content.end();
+    outcome
 }
 
 impl<L: Link> Parts<L> {
-    fn put_together(
-        self,
-        channels: WorkerChannels,
-    ) -> Result<Serving<L, diskmap::uring::Uring>, Failure> {
+    fn put_together(self, channels: WorkerChannels) -> Result<Serving<L, WorkerDisk>, Failure> {
         let Storage {
             arena, mut disk, ..
         } = self.storage;

@@ -12,6 +12,8 @@ use crate::host;
 use crate::settings::{Limits, Settings};
 
 use super::content::StartedContent;
+use super::nvme::Controller;
+use super::worker_disk::WorkerDisk;
 
 /// Descriptors reserved for everything that is not an open object, for each worker: ring, link, store,
 /// log, capture, and objects that wait to be closed ([`store::CLOSED_HANDLES_MAX`],
@@ -23,14 +25,14 @@ const DESCRIPTORS_RESERVED: u64 = 384;
 pub(super) struct Storage {
     pub(super) arena: Arena,
     /// To be enabled by the worker's thread.
-    pub(super) disk: Uring,
+    pub(super) disk: WorkerDisk,
     /// Whether frames are sent from the slots, for the log: `yes`, or `no (why)`.
     pub(super) zero_copy: String,
 }
 
 impl Storage {
     /// Makes slots and disk of a worker with these limits, and lends the slots to the link if it sends
-    /// from them.
+    /// from them. `nvme`: the controller that the disk is a queue pair of, and the worker's number.
     ///
     /// # Errors
     /// What cannot be had, with the remedy.
@@ -39,9 +41,17 @@ impl Storage {
         settings: &Settings,
         limits: &Limits,
         objects_max: u32,
+        nvme: Option<(&Controller, usize)>,
     ) -> Result<Self, Failure> {
         let (arena, zero_copy) = make_slots(link, settings, limits.slots)?;
-        let disk = make_disk(limits.disk_queue_depth, handles_max(objects_max), &arena)?;
+        let (depth, files_max) = (limits.disk_queue_depth, handles_max(objects_max));
+        let disk = match nvme {
+            Some((controller, worker)) => {
+                let disk = controller.queue_pair(worker, depth, files_max, &arena)?;
+                WorkerDisk::Nvme(Box::new(disk))
+            }
+            None => WorkerDisk::Uring(Box::new(make_disk(depth, files_max, &arena)?)),
+        };
         Ok(Self {
             arena,
             disk,
@@ -161,7 +171,7 @@ pub(super) fn open_store(
         },
         ..StoreConfig::default()
     };
-    if let StartedContent::Volume(volume) = content {
+    if let StartedContent::Volume(volume, _) = content {
         return Store::open_volume(volume, config)
             .map_err(|error| Failure::refused(error.to_string(), "raise the limit of open files"));
     }

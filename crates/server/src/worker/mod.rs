@@ -540,7 +540,8 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let is_starved = self.arena.free_count() == 0 && self.arena.lent_count() > 0;
         let retry = (blocked_on_link || is_starved).then(|| now + link::FULL_RETRY_AFTER);
         let overdue = self.objects.poll_timeout();
-        [self.conductor.poll_timeout(), overdue, retry]
+        let completions = self.disk.next_poll(now);
+        [self.conductor.poll_timeout(), overdue, retry, completions]
             .into_iter()
             .flatten()
             .min()

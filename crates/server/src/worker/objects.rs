@@ -20,6 +20,7 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
+use diskmap::nvme::NamespaceRange;
 use diskmap::{
     DeviceRange, Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
 };
@@ -505,6 +506,11 @@ fn open<D: Disk>(
             start_bytes,
         } => FileSource::Range(DeviceRange {
             device,
+            start_bytes,
+            length_bytes: metadata.size_bytes,
+        }),
+        Source::Namespace { id, start_bytes } => FileSource::Namespace(NamespaceRange {
+            namespace_id: id,
             start_bytes,
             length_bytes: metadata.size_bytes,
         }),

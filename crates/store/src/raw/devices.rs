@@ -122,6 +122,35 @@ pub fn names_in(store: &Path) -> Vec<PathBuf> {
     }
 }
 
+/// A device of a store, to find the catalogue on.
+pub trait Blocks {
+    /// Its name, for messages.
+    fn path(&self) -> &Path;
+
+    /// Size, bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Reads whole blocks; fewer bytes only at the end of the device.
+    ///
+    /// # Errors
+    /// [`RawError::Io`].
+    fn read(&self, offset_bytes: u64, length: usize) -> Result<Vec<u8>, RawError>;
+}
+
+impl Blocks for Device {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&self, offset_bytes: u64, length: usize) -> Result<Vec<u8>, RawError> {
+        Self::read(self, offset_bytes, length)
+    }
+}
+
 impl Device {
     /// Opens a block device or an image.
     ///
@@ -218,6 +247,74 @@ pub struct Loaded {
     pub damage: Option<CatalogueError>,
 }
 
+/// Finds the catalogue on devices that nobody else changes, named in any order. Returns their indexes by
+/// the number that each device has in the store, too.
+///
+/// # Errors
+/// A device cannot be read, they are not the devices of a store, or no catalogue checks.
+pub fn find_catalogue<B: Blocks>(devices: &[B]) -> Result<(Vec<usize>, Loaded), RawError> {
+    if !(1..=DEVICES_MAX).contains(&devices.len()) {
+        return Err(RawError::Devices(devices.len()));
+    }
+    let mounting = superblocks(devices)?;
+    let loaded = load_from(devices, &mounting)?;
+    Ok((mounting.order, loaded))
+}
+
+/// What the superblocks of devices say; there is a device.
+fn superblocks<B: Blocks>(devices: &[B]) -> Result<Mounting, RawError> {
+    let mut slots = Vec::new();
+    for device in devices {
+        let block = |number: u64| {
+            let bytes = device.read(number * u64::from(BLOCK_BYTES), BLOCK_BYTES as usize)?;
+            Ok(Superblock::decode(&bytes))
+        };
+        slots.push(DeviceSlots {
+            slots: [block(SUPERBLOCKS[0])?, block(SUPERBLOCKS[1])?],
+            size_bytes: device.size_bytes(),
+        });
+    }
+    volume::mount(&slots).map_err(|error| RawError::Mount {
+        path: devices[error.index().unwrap_or(0)].path().to_owned(),
+        error,
+    })
+}
+
+/// The best of the catalogues that the superblocks name.
+fn load_from<B: Blocks>(devices: &[B], mounting: &Mounting) -> Result<Loaded, RawError> {
+    let mut damage = None;
+    for candidate in &mounting.candidates {
+        match try_candidate(&devices[candidate.index], candidate)? {
+            Ok(catalogue) => {
+                let sequence = catalogue.sequence();
+                let newest = mounting.candidates.first();
+                let is_newest = newest.is_some_and(|it| it.superblock.sequence == sequence);
+                return Ok(Loaded {
+                    lagging: mounting.lagging(sequence),
+                    damage: damage.filter(|_| !is_newest),
+                    catalogue,
+                });
+            }
+            Err(error) => damage = damage.or(Some(error)),
+        }
+    }
+    Err(RawError::Catalogue {
+        path: devices[0].path().to_owned(),
+        error: damage.unwrap_or(CatalogueError::Short),
+    })
+}
+
+fn try_candidate<B: Blocks>(
+    device: &B,
+    candidate: &Candidate,
+) -> Result<Result<Catalogue, CatalogueError>, RawError> {
+    let block_bytes = u64::from(BLOCK_BYTES);
+    let length = candidate.blocks().saturating_mul(block_bytes);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let bytes = device.read(candidate.block.saturating_mul(block_bytes), length)?;
+    Ok(candidate.check(&bytes))
+}
+
 /// The devices of a store, by their numbers.
 #[derive(Clone, Debug)]
 pub struct RawStore {
@@ -279,24 +376,7 @@ impl RawStore {
     }
 
     fn superblocks(&self) -> Result<Mounting, RawError> {
-        let mut slots = Vec::new();
-        for device in &self.devices {
-            let block = |number: u64| {
-                let bytes = device.read(number * u64::from(BLOCK_BYTES), BLOCK_BYTES as usize)?;
-                Ok(Superblock::decode(&bytes))
-            };
-            slots.push(DeviceSlots {
-                slots: [block(SUPERBLOCKS[0])?, block(SUPERBLOCKS[1])?],
-                size_bytes: device.size_bytes,
-            });
-        }
-        volume::mount(&slots).map_err(|error| RawError::Mount {
-            path: match error.index() {
-                Some(index) => self.devices[index].path.clone(),
-                None => self.first_path(),
-            },
-            error,
-        })
+        superblocks(&self.devices)
     }
 
     /// The highest sequence number of a superblock.
@@ -314,42 +394,7 @@ impl RawStore {
     /// # Errors
     /// A device cannot be read, or no catalogue checks.
     pub fn load(&self) -> Result<Loaded, RawError> {
-        self.load_from(&self.superblocks()?)
-    }
-
-    fn load_from(&self, mounting: &Mounting) -> Result<Loaded, RawError> {
-        let mut damage = None;
-        for candidate in &mounting.candidates {
-            match self.try_candidate(candidate)? {
-                Ok(catalogue) => {
-                    let sequence = catalogue.sequence();
-                    let newest = mounting.candidates.first();
-                    let is_newest = newest.is_some_and(|it| it.superblock.sequence == sequence);
-                    return Ok(Loaded {
-                        lagging: mounting.lagging(sequence),
-                        damage: damage.filter(|_| !is_newest),
-                        catalogue,
-                    });
-                }
-                Err(error) => damage = damage.or(Some(error)),
-            }
-        }
-        Err(RawError::Catalogue {
-            path: self.first_path(),
-            error: damage.unwrap_or(CatalogueError::Short),
-        })
-    }
-
-    fn try_candidate(
-        &self,
-        candidate: &Candidate,
-    ) -> Result<Result<Catalogue, CatalogueError>, RawError> {
-        let block_bytes = u64::from(BLOCK_BYTES);
-        let length = candidate.blocks().saturating_mul(block_bytes);
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let device = &self.devices[candidate.index];
-        let bytes = device.read(candidate.block.saturating_mul(block_bytes), length)?;
-        Ok(candidate.check(&bytes))
+        load_from(&self.devices, &self.superblocks()?)
     }
 
     /// Reads the catalogue that counts, and has a reader's lock on it: what it names stays until
@@ -361,7 +406,7 @@ impl RawStore {
         let newest = |mounting: &Mounting| mounting.candidates.first().map(|it| it.superblock);
         let mut mounting = self.superblocks()?;
         for _ in 0..ATTEMPTS_MAX {
-            let loaded = self.load_from(&mounting);
+            let loaded = load_from(&self.devices, &mounting);
             if let Ok(loaded) = &loaded {
                 self.lock(loaded.catalogue.sequence())?;
             }

@@ -7,12 +7,15 @@
 //! others are retired. So an old catalogue is unlocked when the last of its objects is closed that the
 //! new one does not have.
 //!
+//! A store on namespaces that this process has to itself ([`Volume::of_namespaces`]) does not change, and
+//! has neither locks nor a thread.
+//!
 //! It refuses to wait: a look-up searches memory. The worker takes a lock only to get a new snapshot,
 //! and only if the thread does not hold it. Bounded by the catalogue's size for each snapshot in use.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -33,12 +36,34 @@ pub(crate) const MOVED_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     catalogue: Catalogue,
-    raw: Arc<RawStore>,
+    /// Where the lock is, if there is one.
+    raw: Option<Arc<RawStore>>,
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.raw.unlock(self.catalogue.sequence());
+        if let Some(raw) = &self.raw {
+            raw.unlock(self.catalogue.sequence());
+        }
+    }
+}
+
+/// What the objects of a device are read from.
+#[derive(Clone, Debug)]
+enum Place {
+    /// A block device or image, and its device number.
+    File(Arc<OwnedFd>, u64),
+    /// A namespace of the NVMe controller that the disk is, by its identifier (NSID).
+    Namespace(u32),
+}
+
+impl Place {
+    /// See [`Metadata::device`].
+    fn device(&self) -> u64 {
+        match self {
+            Self::File(_, device) => *device,
+            Self::Namespace(id) => (*id).into(),
+        }
     }
 }
 
@@ -71,13 +96,30 @@ struct Published {
 
 #[derive(Debug)]
 struct Shared {
-    raw: Arc<RawStore>,
+    name: String,
+    /// By the number of the device.
+    places: Vec<Place>,
     /// Changes with `published`.
     version: AtomicU64,
     published: Mutex<Published>,
 }
 
 impl Shared {
+    fn new(name: String, places: Vec<Place>, raw: Option<&Arc<RawStore>>, loaded: Loaded) -> Self {
+        let notice = Some(notice_of(&loaded));
+        Self {
+            name,
+            places,
+            version: AtomicU64::new(0),
+            published: Mutex::new(Published {
+                snapshot: snapshot(raw, loaded.catalogue),
+                notice,
+                earlier: Vec::new(),
+                wakers: Vec::new(),
+            }),
+        }
+    }
+
     fn with<R>(&self, act: impl FnOnce(&mut Published) -> R) -> R {
         let published = self.published.lock();
         act(&mut published.unwrap_or_else(PoisonError::into_inner))
@@ -99,14 +141,14 @@ impl Shared {
     }
 
     /// Looks for a new catalogue, and drops old ones.
-    fn look(&self, last: &mut Look) {
+    fn look(&self, raw: &Arc<RawStore>, last: &mut Look) {
         self.drop_unused();
-        match self.raw.newest_sequence() {
+        match raw.newest_sequence() {
             Ok(newest) if newest == last.sequence => {}
             Ok(newest) => {
                 last.sequence = newest;
-                match self.raw.load_locked() {
-                    Ok(loaded) => self.take(loaded),
+                match raw.load_locked() {
+                    Ok(loaded) => self.take(raw, loaded),
                     Err(error) => self.publish(None, Notice::Failed(error.to_string())),
                 }
                 last.failed = None;
@@ -122,10 +164,10 @@ impl Shared {
     }
 
     /// Publishes a catalogue, unless it is the one that is served.
-    fn take(&self, loaded: Loaded) {
+    fn take(&self, raw: &Arc<RawStore>, loaded: Loaded) {
         let known = self.with(|published| published.snapshot.catalogue.sequence());
         let notice = notice_of(&loaded);
-        let snapshot = snapshot(&self.raw, loaded.catalogue);
+        let snapshot = snapshot(Some(raw), loaded.catalogue);
         let is_new = snapshot.catalogue.sequence() != known;
         self.publish(is_new.then_some(snapshot), notice);
     }
@@ -142,7 +184,7 @@ impl Shared {
 
 /// What the thread found last.
 #[derive(Debug)]
-pub(super) struct Look {
+struct Look {
     /// The newest superblock's sequence number.
     sequence: u64,
     /// Why the devices could not be read, once it was reported.
@@ -159,11 +201,11 @@ fn notice_of(loaded: &Loaded) -> Notice {
     }
 }
 
-fn snapshot(raw: &Arc<RawStore>, mut catalogue: Catalogue) -> Arc<Snapshot> {
+fn snapshot(raw: Option<&Arc<RawStore>>, mut catalogue: Catalogue) -> Arc<Snapshot> {
     catalogue.forget_runs();
     Arc::new(Snapshot {
         catalogue,
-        raw: Arc::clone(raw),
+        raw: raw.cloned(),
     })
 }
 
@@ -171,7 +213,16 @@ fn snapshot(raw: &Arc<RawStore>, mut catalogue: Catalogue) -> Arc<Snapshot> {
 #[derive(Clone, Debug)]
 pub struct Volume {
     shared: Arc<Shared>,
-    thread: SyncSender<()>,
+    /// `None`: nothing changes the store.
+    thread: Option<SyncSender<()>>,
+}
+
+/// What the thread has beside what is shared.
+#[derive(Debug)]
+pub(super) struct Looker {
+    raw: Arc<RawStore>,
+    asked: Receiver<()>,
+    last: Look,
 }
 
 impl Volume {
@@ -181,15 +232,15 @@ impl Volume {
     /// # Errors
     /// The catalogue cannot be read, or there is no thread to be had.
     pub fn start(raw: RawStore) -> Result<Self, RawError> {
-        let (volume, asked, mut last) = Self::load(raw)?;
+        let (volume, mut looker) = Self::load(raw)?;
         let looked_at = Arc::downgrade(&volume.shared);
         let look = move || {
             // Ends when nobody is left who could ask.
-            while asked.recv_timeout(LOOK_INTERVAL) != Err(RecvTimeoutError::Disconnected) {
+            while looker.asked.recv_timeout(LOOK_INTERVAL) != Err(RecvTimeoutError::Disconnected) {
                 let Some(shared) = looked_at.upgrade() else {
                     return;
                 };
-                shared.look(&mut last);
+                shared.look(&looker.raw, &mut looker.last);
             }
         };
         let started = thread::Builder::new().name("catalogue".into()).spawn(look);
@@ -200,39 +251,55 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Reads the catalogue. The thread, if there is to be one, waits for the second.
-    pub(super) fn load(raw: RawStore) -> Result<(Self, Receiver<()>, Look), RawError> {
+    /// Reads the catalogue. The thread, if there is to be one, has the second.
+    pub(super) fn load(raw: RawStore) -> Result<(Self, Looker), RawError> {
         let raw = Arc::new(raw);
         let loaded = raw.load_locked()?;
-        let notice = notice_of(&loaded);
-        let last = Look {
-            sequence: loaded.catalogue.sequence(),
-            failed: None,
-        };
-        let shared = Arc::new(Shared {
-            version: AtomicU64::new(0),
-            published: Mutex::new(Published {
-                snapshot: snapshot(&raw, loaded.catalogue),
-                notice: Some(notice),
-                earlier: Vec::new(),
-                wakers: Vec::new(),
-            }),
-            raw: Arc::clone(&raw),
-        });
+        let devices = raw.devices().iter();
+        let places = devices.map(|it| Place::File(Arc::clone(&it.file), it.device));
         let (thread, asked) = sync_channel(1);
-        Ok((Self { shared, thread }, asked, last))
+        let looker = Looker {
+            last: Look {
+                sequence: loaded.catalogue.sequence(),
+                failed: None,
+            },
+            raw: Arc::clone(&raw),
+            asked,
+        };
+        let shared = Shared::new(raw.name(), places.collect(), Some(&raw), loaded);
+        let volume = Self {
+            shared: Arc::new(shared),
+            thread: Some(thread),
+        };
+        Ok((volume, looker))
+    }
+
+    /// A store on namespaces that this process has to itself, so that nothing changes it: the namespace
+    /// identifiers (NSID) by the number of the device, and what [`super::find_catalogue`] found.
+    ///
+    /// # Panics
+    /// If there are not as many as the store has devices.
+    #[must_use]
+    pub fn of_namespaces(name: String, namespace_ids: &[u32], loaded: Loaded) -> Self {
+        let devices = loaded.catalogue.geometry().device_blocks.len();
+        assert_eq!(namespace_ids.len(), devices, "each device is a namespace");
+        let places = namespace_ids.iter().copied().map(Place::Namespace);
+        Self {
+            shared: Arc::new(Shared::new(name, places.collect(), None, loaded)),
+            thread: None,
+        }
     }
 
     /// What the thread does, for tests.
     #[cfg(test)]
-    pub(super) fn look(&self, last: &mut Look) {
-        self.shared.look(last);
+    pub(super) fn look(&self, looker: &mut Looker) {
+        self.shared.look(&looker.raw, &mut looker.last);
     }
 
     /// The devices, joined by commas.
     #[must_use]
     pub fn name(&self) -> String {
-        self.shared.raw.name()
+        self.shared.name.clone()
     }
 }
 
@@ -277,8 +344,10 @@ impl Served {
 
     /// Has the thread look at once.
     pub(crate) fn look_now(&self) {
-        // If it is full the thread will look.
-        let _ = self.volume.thread.try_send(());
+        if let Some(thread) = &self.volume.thread {
+            // If it is full the thread will look.
+            let _ = thread.try_send(());
+        }
     }
 
     /// Takes a new catalogue over, if there is one.
@@ -325,15 +394,22 @@ impl Served {
     }
 
     fn opened(&self, entry: &Entry) -> Opened {
-        let device = &self.volume.shared.raw.devices()[usize::from(entry.extent.device)];
+        let place = &self.volume.shared.places[usize::from(entry.extent.device)];
+        let start_bytes = entry.extent.start * u64::from(BLOCK_BYTES);
         let modified = FileTime {
             seconds: entry.modified.seconds,
             nanos: entry.modified.nanos,
         };
         Opened {
-            source: Source::Range {
-                device: Arc::clone(&device.file),
-                start_bytes: entry.extent.start * u64::from(BLOCK_BYTES),
+            source: match place {
+                Place::File(device, _) => Source::Range {
+                    device: Arc::clone(device),
+                    start_bytes,
+                },
+                Place::Namespace(id) => Source::Namespace {
+                    id: *id,
+                    start_bytes,
+                },
             },
             metadata: Metadata {
                 size_bytes: entry.size_bytes,
@@ -341,7 +417,7 @@ impl Served {
                 changed: modified,
                 // Tells versions of a name apart.
                 inode: entry.added,
-                device: device.device,
+                device: place.device(),
                 direct_offset_align_bytes: 0,
                 direct_memory_align_bytes: 0,
                 direct: true,
@@ -354,7 +430,7 @@ impl Served {
     pub(crate) fn device_of_name(&self, name: &str) -> DeviceId {
         let entry = self.snapshot.catalogue.find(name);
         let number = entry.map_or(0, |entry| usize::from(entry.extent.device));
-        DeviceId::new(self.volume.shared.raw.devices()[number].device)
+        DeviceId::new(self.volume.shared.places[number].device())
     }
 
     /// The content type that was given to an object; empty: none was.

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use tempfile::TempDir;
 use volume::{BLOCK_BYTES, Commit, ContentDigest, Editor, Entry, Geometry, Step, StoreId, Time};
 
-use super::served::Look;
+use super::served::Looker;
 use super::*;
 use crate::{Found, LookUp, Source, Store, StoreConfig, StoreRefusal};
 use clock::Instant;
@@ -99,8 +99,8 @@ impl Site {
     }
 
     /// What the store is served from, without its thread.
-    fn serve(&self) -> (Volume, Look, Store) {
-        let (volume, _asked, look) = Volume::load(self.open()).unwrap();
+    fn serve(&self) -> (Volume, Looker, Store) {
+        let (volume, look) = Volume::load(self.open()).unwrap();
         let store = Store::open_volume(&volume, config()).unwrap();
         (volume, look, store)
     }

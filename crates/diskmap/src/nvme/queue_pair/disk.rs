@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use clock::Instant;
 use memory::Arena;
 
-use super::Nvme;
+use super::{COMPLETION_POLL_INTERVAL, Nvme};
 use crate::nvme::access::{DmaMemory, DmaSlots, Registers};
 use crate::nvme::commands::{Command, CommandSlot, Kind, Progress};
 use crate::nvme::ranges::OpenRange;
@@ -164,6 +164,11 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Disk for Nvme<R, D, S> {
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn next_poll(&self, now: Instant) -> Option<Instant> {
+        let in_time = now + COMPLETION_POLL_INTERVAL;
+        self.next_deadline().map(|deadline| deadline.min(in_time))
     }
 
     fn counters(&self) -> &Counters {
