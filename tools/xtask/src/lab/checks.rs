@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::guest::{Guest, GuestLink, TAP};
+use super::guest::{Guest, GuestDisk, GuestLink, TAP};
 use super::images::LARGEST;
 use testbed::process::{Process, output};
 use testbed::undo::Undo;
@@ -112,6 +112,9 @@ pub(super) struct Counts {
     /// Frames that were not sent, and cells that the kernel refused, gave back or lost against the rules.
     pub(super) lost_frames: u64,
     pub(super) receive_errors: u64,
+    /// Reads of the disk, and system calls made for them.
+    pub(super) disk_reads: u64,
+    pub(super) disk_calls: u64,
 }
 
 impl Counts {
@@ -135,6 +138,8 @@ impl Counts {
             completed_descriptors: count("link_completed_descriptors")?,
             lost_frames: count("link_lost_frames")?,
             receive_errors: count("link_receive_errors")?,
+            disk_reads: count("disk_read_commands")?,
+            disk_calls: count("disk_enter_calls")? + count("disk_check_calls")?,
         })
     }
 
@@ -167,6 +172,8 @@ impl Counts {
             completed_descriptors: self.completed_descriptors - before.completed_descriptors,
             lost_frames: self.lost_frames - before.lost_frames,
             receive_errors: self.receive_errors - before.receive_errors,
+            disk_reads: self.disk_reads - before.disk_reads,
+            disk_calls: self.disk_calls - before.disk_calls,
         }
     }
 }
@@ -179,6 +186,8 @@ pub(super) struct Start {
     pub(super) choice: &'static str,
     /// Whether it serves at the guest's addresses.
     pub(super) is_shared: bool,
+    /// What it serves.
+    pub(super) disk: GuestDisk,
 }
 
 /// What the server's log says of its zero copy.
@@ -194,7 +203,8 @@ pub(super) struct Said {
 pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
     let addresses = if start.is_shared { "shared" } else { "own" };
     let (link, choice) = (start.link.name(), start.choice);
-    guest.tell(&format!("start {link} {choice} {addresses}"))?;
+    let path = start.disk.path();
+    guest.tell(&format!("start {link} {choice} {addresses} {path}"))?;
     let sockets = match start.link {
         GuestLink::Packet => String::new(),
         GuestLink::Xdp => guest.await_line("AF_XDP sockets", ANSWER_LIMIT)?,

@@ -110,9 +110,7 @@ pub(super) fn run(
     images::make_initramfs((parts, kernel), &files, (&MODULES, &[]), &initramfs)?;
     let mut command = parts.qemu(Command::new("env"));
     guest::common_arguments(&mut command, &kernel.image, &initramfs);
-    // The IOMMU remaps interrupts, too, which QEMU then must not leave to KVM.
-    command.args(["-machine", "q35,kernel-irqchip=split", "-smp", "2"]);
-    command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+    command.args(guest::IOMMU).args(["-smp", "2"]);
     command.args(["-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]);
     for disk in DISKS {
         attach(&mut command, disk, &image(scratch, disk))?;

@@ -51,6 +51,42 @@ impl GuestLink {
     }
 }
 
+/// How files come to the guest, always from an NVMe controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum GuestDisk {
+    /// ext4, by the kernel's driver.
+    Kernel,
+    /// A raw store, by Atlas's own driver, behind an IOMMU.
+    Vfio,
+}
+
+impl GuestDisk {
+    /// What is served.
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::Kernel => "/srv",
+            Self::Vfio => "nvme:0000:00:04.0",
+        }
+    }
+
+    /// What the guest loads for it beside the kernel's driver.
+    pub(super) fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernel => &[],
+            Self::Vfio => &["vfio_pci", "vfio_iommu_type1"],
+        }
+    }
+}
+
+/// What the machine of a guest that gives a controller away has: an IOMMU that remaps interrupts, too, which
+/// QEMU then must not leave to KVM.
+pub(super) const IOMMU: [&str; 4] = [
+    "-machine",
+    "q35,kernel-irqchip=split",
+    "-device",
+    "intel-iommu,intremap=on,caching-mode=on",
+];
+
 /// A NIC that QEMU emulates, and how its driver is used.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nic {
@@ -208,8 +244,8 @@ impl Guest {
     /// `log`.
     pub(super) fn start(
         parts: &Parts,
-        (nic, link): (Nic, GuestLink),
-        (initramfs, disk): (&Path, &Path),
+        (nic, link, disk): (Nic, GuestLink, GuestDisk),
+        (initramfs, image): (&Path, &Path),
         log: &Path,
     ) -> Result<Self> {
         let namespace = Namespace::new("lab")?;
@@ -220,15 +256,23 @@ impl Guest {
         namespace.ip(&format!("link set {TAP} up"))?;
 
         let mut command = parts.qemu(namespace.command("env"));
-        let image = &parts.kernel(link.kernel()).image;
-        common_arguments(&mut command, image, initramfs);
-        command.args(["-machine", "q35", "-smp", "1"]);
-        command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
+        let kernel = &parts.kernel(link.kernel()).image;
+        common_arguments(&mut command, kernel, initramfs);
+        let mut kernel_arguments = "console=ttyS0 quiet panic=-1 iomem=relaxed".to_owned();
+        match disk {
+            GuestDisk::Kernel => command.args(["-machine", "q35"]),
+            GuestDisk::Vfio => {
+                kernel_arguments += " intel_iommu=on";
+                command.args(IOMMU)
+            }
+        };
+        command.args(["-smp", "1", "-append", &kernel_arguments]);
         let drive = format!(
             "id=disk,if=none,format=raw,readonly=on,file={}",
-            disk.display()
+            image.display()
         );
-        command.args(["-drive", &drive, "-device", "nvme,drive=disk,serial=atlas"]);
+        let controller = "nvme,drive=disk,serial=atlas,addr=4";
+        command.args(["-drive", &drive, "-device", controller]);
         let header = if nic.has_large_frames() { "on" } else { "off" };
         let backend = format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off");
         command.args(["-netdev", &format!("{backend},vnet_hdr={header}")]);

@@ -78,6 +78,17 @@ pub(super) fn make_disk(directory: &Path, image: &Path) -> Result<()> {
     run(command.arg(image).arg("64M")).map(drop)
 }
 
+/// Makes an image that holds a raw store of a directory's files.
+pub(super) fn make_store(atlas: &Path, directory: &Path, image: &Path) -> Result<()> {
+    let store = |verb: &str| {
+        let mut command = Command::new(atlas);
+        command.args(["store", verb]).arg(image);
+        command
+    };
+    run(store("init").args(["--size", "64M"]))?;
+    run(store("add").arg(directory)).map(drop)
+}
+
 /// A file of the guest: its path without the leading slash, its mode, its content.
 pub(super) type GuestFile = (String, u32, Vec<u8>);
 

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first process of the lab's guest: sets it up, and does what the console's other end says.
-# Its commands: start LINK CHOICE (of zero_copy) ADDRESSES (own or shared), pauses, counters, stop,
-# complaints, off.
+# Its commands: start LINK CHOICE (of zero_copy) ADDRESSES (own or shared) PATH, bind, pauses, counters,
+# stop, complaints, off.
 
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -52,10 +52,15 @@ mkfifo /log
 while :; do cat /log; done &
 echo "lab: up, $(uname -r), $driver"
 
-while read -r command link choice addresses; do
+while read -r command link choice addresses path; do
     case "$command" in
+    # Gives the disk to vfio-pci.
+    bind)
+        atlas nvme bind nvme0 2>&1 | sed 's/^/lab: says /'
+        echo "lab: bound"
+        ;;
     start)
-        atlas serve /srv --config "/etc/$addresses.toml" --link "$link:$interface" \
+        atlas serve "$path" --config "/etc/$addresses.toml" --link "$link:$interface" \
             --zero-copy "$choice" > /log 2>&1 &
         server=$!
         ;;
@@ -70,7 +75,7 @@ while read -r command link choice addresses; do
         echo "lab: ended with $code"
         ;;
     complaints)
-        dmesg | grep -E 'WARNING|BUG|Oops|NETDEV WATCHDOG|Unit Hang|I/O error' | sed 's/^/lab: says /'
+        dmesg | grep -E 'WARNING|BUG|Oops|NETDEV WATCHDOG|Unit Hang|I/O error|DMAR:.*(fault|Request)' | sed 's/^/lab: says /'
         echo "lab: no more complaints"
         ;;
     off) poweroff -f ;;

@@ -22,6 +22,7 @@ mod disks;
 mod guest;
 mod images;
 mod parts;
+mod store;
 mod xdp;
 
 use std::fs;
@@ -33,7 +34,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use self::checks::{Counts, Start, Way};
-use self::guest::{Guest, GuestLink, Nic};
+use self::guest::{Guest, GuestDisk, GuestLink, Nic};
 use self::parts::Parts;
 use testbed::certificate::{Authority, KeyKind};
 use testbed::namespace::Namespace;
@@ -60,7 +61,7 @@ QEMU with apt-get, without installing them, and builds the server once more, sta
 assertions. A NIC then takes one to four minutes. What cannot be had is reported as SKIPPED, and the
 exit code is 0; it is 1 if a byte was wrong, a frame was copied that need not be, or the server or the
 guest's kernel failed. Logs of the guests: target/lab/NIC.log,
-with AF_XDP target/lab/xdp-NIC.log.
+with AF_XDP target/lab/xdp-NIC.log, of a raw store target/lab/store-NIC.log.
 
 virtio-net-early shows that the lab finds what it looks for: its driver gives frames back before the
 device has read them, so clients must get wrong bytes.";
@@ -81,8 +82,7 @@ pub(crate) struct LabOptions {
     /// for it (igb, virtio-net)
     #[arg(long, value_enum, value_delimiter = ',', default_value = "packet,xdp")]
     link: Vec<GuestLink>,
-    /// Tries disks instead of NICs, with a driver of our own: NVMe over VFIO, behind an IOMMU, in one to
-    /// two minutes
+    /// Tries disks with a driver of our own, behind an IOMMU
     #[arg(long, value_enum, conflicts_with_all = ["nic", "link"])]
     disk: Option<DiskKind>,
     /// The server to test; static, as the guest has no libraries (default: builds it)
@@ -93,8 +93,10 @@ pub(crate) struct LabOptions {
 /// Disks that QEMU emulates.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DiskKind {
-    /// NVMe controllers with blocks of 512 and of 4,096 bytes
+    /// NVMe controllers with blocks of 512 and of 4,096 bytes, without a NIC: in one to two minutes
     Nvme,
+    /// A raw store on an NVMe controller, served through an e1000e
+    Store,
 }
 
 /// Runs all checks; fails if one does.
@@ -102,10 +104,12 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
     let mut suite = Suite::default();
     let lab = target_directory().join("lab");
     fs::create_dir_all(&lab).with_context(|| format!("making {}", lab.display()))?;
-    match prepare(&lab, options.disk.is_some()) {
+    match prepare(&lab, options.disk == Some(DiskKind::Nvme)) {
         Err(_) if interrupt::is_set() => suite.skip("lab", "interrupted"),
         Err(error) => suite.skip("lab", &format!("{error:#}")),
-        Ok(parts) if options.disk.is_some() => run_disks(&mut suite, options, &lab, &parts)?,
+        Ok(parts) if options.disk == Some(DiskKind::Nvme) => {
+            run_disks(&mut suite, options, &lab, &parts)?;
+        }
         Ok(parts) => run(&mut suite, options, &lab, &parts)?,
     }
     suite.close()
@@ -155,27 +159,38 @@ fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Re
         content,
         scratch: scratch.path(),
     };
-    images::make_disk(&fixture.content, &fixture.disk())?;
+    let disk = match options.disk {
+        Some(DiskKind::Store) => {
+            images::make_store(&atlas, &fixture.content, &fixture.disk())?;
+            GuestDisk::Vfio
+        }
+        _ => {
+            images::make_disk(&fixture.content, &fixture.disk())?;
+            GuestDisk::Kernel
+        }
+    };
     let mut rows = Vec::new();
     for (nic, link) in cases(options) {
-        let name = format!("{}: the guest", case_name(nic, link));
+        let name = format!("{}: the guest", case_name(nic, link, disk));
         // Its ways are checks of their own; this one is what they have in common.
         let mut ways = Suite::default();
         let mut outcome = Err(anyhow::anyhow!("not tried"));
         if !interrupt::is_set() {
-            outcome = fixture.try_nic(&mut ways, (nic, link), &mut rows);
+            outcome = fixture.try_nic(&mut ways, (nic, link, disk), &mut rows);
         }
-        suite.passed += ways.passed;
-        suite.failed.append(&mut ways.failed);
-        suite.skipped.append(&mut ways.skipped);
+        suite.add(ways);
         suite.run(&name, || outcome.map(|()| Outcome::Passed));
     }
     print_table(&rows);
     Ok(())
 }
 
-/// What is to be tried: with AF_XDP, only NICs whose drivers have zero copy for it.
+/// What is to be tried: with AF_XDP, only NICs whose drivers have zero copy for it; with a disk of our own,
+/// one NIC.
 fn cases(options: &LabOptions) -> Vec<(Nic, GuestLink)> {
+    if options.disk.is_some() {
+        return vec![(Nic::E1000e, GuestLink::Packet)];
+    }
     let of_link = |&link: &GuestLink| {
         let nics = options.nic.iter().copied();
         let nics = nics.filter(move |nic| link == GuestLink::Packet || nic.has_xdp_zero_copy());
@@ -232,7 +247,7 @@ impl Fixture<'_> {
     fn try_nic(
         &self,
         suite: &mut Suite,
-        (nic, link): (Nic, GuestLink),
+        (nic, link, disk): (Nic, GuestLink, GuestDisk),
         rows: &mut Vec<Row>,
     ) -> Result<()> {
         let authority = Authority::new()?;
@@ -243,32 +258,36 @@ impl Fixture<'_> {
         let initramfs = self.scratch.join("initramfs");
         let parts = (self.parts, self.parts.kernel(link.kernel()));
         let files = images::server_files(self.atlas, &identity)?;
-        let modules = (&images::MODULES[..], nic.module_arguments());
+        let modules = [&images::MODULES, disk.modules()].concat();
+        let modules = (&modules[..], nic.module_arguments());
         images::make_initramfs(parts, &files, modules, &initramfs)?;
-        let name = case_name(nic, link);
+        let name = case_name(nic, link, disk);
         let log = self.lab.join(format!("{name}.log"));
         let files = (&*initramfs, &*self.disk());
-        let guest = Guest::start(self.parts, (nic, link), files, &log)?;
+        let guest = Guest::start(self.parts, (nic, link, disk), files, &log)?;
         let mut trial = Trial {
             fixture: self,
             nic,
+            disk,
             name,
             authority: authority_file,
             guest,
         };
-        match link {
-            GuestLink::Packet => trial.try_packet(suite, rows)?,
-            GuestLink::Xdp => trial.try_xdp(suite, rows)?,
+        match (link, disk) {
+            (_, GuestDisk::Vfio) => trial.try_store(suite, rows)?,
+            (GuestLink::Packet, _) => trial.try_packet(suite, rows)?,
+            (GuestLink::Xdp, _) => trial.try_xdp(suite, rows)?,
         }
         trial.guest.end()
     }
 }
 
-/// The NIC's name, with the link's if it is not the usual one.
-fn case_name(nic: Nic, link: GuestLink) -> String {
-    match link {
-        GuestLink::Packet => nic.name(),
-        GuestLink::Xdp => format!("xdp-{}", nic.name()),
+/// The NIC's name, with the link's and the disk's if they are not the usual ones.
+fn case_name(nic: Nic, link: GuestLink, disk: GuestDisk) -> String {
+    match (link, disk) {
+        (_, GuestDisk::Vfio) => format!("store-{}", nic.name()),
+        (GuestLink::Packet, _) => nic.name(),
+        (GuestLink::Xdp, _) => format!("xdp-{}", nic.name()),
     }
 }
 
@@ -276,6 +295,7 @@ fn case_name(nic: Nic, link: GuestLink) -> String {
 struct Trial<'a> {
     fixture: &'a Fixture<'a>,
     nic: Nic,
+    disk: GuestDisk,
     /// Of the case, for the names of checks.
     name: String,
     authority: PathBuf,
@@ -289,6 +309,7 @@ impl Trial<'_> {
             link: GuestLink::Packet,
             choice,
             is_shared: false,
+            disk: self.disk,
         };
         let nic = self.nic;
         suite.run(&format!("{}: zero_copy = \"auto\"", self.name), || {

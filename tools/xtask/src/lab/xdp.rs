@@ -56,6 +56,7 @@ impl Trial<'_> {
             link: GuestLink::Xdp,
             choice,
             is_shared,
+            disk: self.disk,
         };
         checks::start_server(&mut self.guest, start)
     }
