@@ -1,10 +1,14 @@
 //! `atlas store` as an operator meets it, on images: what it prints, refuses and finds.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may panic, and says on stderr what it skips"
+)]
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -203,6 +207,66 @@ fn only_the_last_block_of_a_device_may_hold_something() {
     disk[last] = 0;
     site.write("disk", &disk);
     site.ok(&["init", "disk"]);
+}
+
+/// A block device over a file, removed in the end.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, said aloud, where there is none to be had.
+    fn over(file: &Path) -> Option<Self> {
+        let made = Command::new("losetup")
+            .args(["--show", "-f"])
+            .arg(file)
+            .output();
+        match made {
+            Ok(output) if output.status.success() => {
+                let name = String::from_utf8(output.stdout).unwrap();
+                Some(Self(name.trim_end().to_owned()))
+            }
+            Ok(output) => {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                eprintln!("SKIPPED: losetup: {}", reason.trim_end());
+                None
+            }
+            Err(error) => {
+                eprintln!("SKIPPED: losetup: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_a_store_unless_somebody_has_it_to_himself() {
+    let site = Site::new();
+    site.write("disk", &vec![0; 16 << 20]);
+    site.write("film", &content(1, 3_000_001));
+    let Some(device) = Loop::over(&site.path("disk")) else {
+        return;
+    };
+    let exclusive = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&device.0)
+        .unwrap();
+    let (code, reason) = site.refused(&["init", &device.0]);
+    assert!(code == 2 && reason.contains("in use: mounted"), "{reason}");
+    drop(exclusive);
+    site.ok(&["init", &device.0]);
+    site.ok(&["add", &device.0, "film"]);
+    let got = site.run(&["get", &device.0, "film"]);
+    assert!(got.status.success() && got.stdout == content(1, 3_000_001));
+    site.ok(&["verify", &device.0]);
+    drop(device);
+    // What it wrote is in the file below.
+    site.ok(&["verify", "disk", "film"]);
 }
 
 #[test]
