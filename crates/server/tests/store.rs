@@ -264,7 +264,16 @@ fn a_block_device_is_a_store_unless_somebody_has_it_to_himself() {
     let got = site.run(&["get", &device.0, "film"]);
     assert!(got.status.success() && got.stdout == content(1, 3_000_001));
     site.ok(&["verify", &device.0]);
-    drop(device);
+    // A lock on the device's node is seen by whoever opens it by that.
+    let names = names_in(device.0.as_ref());
+    let reader = RawStore::open(&names, Access::Read { direct: true }).unwrap();
+    reader.load_locked().unwrap();
+    let (code, reason) = site.refused(&["init", &device.0, "--overwrite-existing"]);
+    assert!(
+        code == 2 && reason.contains("a server reads this store"),
+        "{reason}"
+    );
+    drop((reader, device));
     // What it wrote is in the file below.
     site.ok(&["verify", "disk", "film"]);
 }
@@ -387,6 +396,55 @@ fn without_room_nothing_is_added_and_removed_objects_make_room() {
     site.ok(&["add", "image", "b"]);
     assert_eq!(site.ok(&["ls", "image"]), "large2\nsmall\n");
     site.ok(&["verify", "image"]);
+
+    // Removed one after the other: only the last one waits.
+    site.write("c/3", &content(3, 14 << 20));
+    site.ok(&["rm", "image", "large2"]);
+    site.ok(&["rm", "image", "small"]);
+    site.ok(&["add", "image", "c"]);
+    assert_eq!(site.ok(&["ls", "image"]), "3\n");
+}
+
+#[test]
+fn what_is_added_again_unchanged_is_not_written_again() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "16M"]);
+    site.write("a", b"a");
+    site.ok(&["add", "image", "a"]);
+    site.ok(&["rm", "image", "a"]);
+    site.ok(&["add", "image", "a"]);
+    let before = std::fs::read(site.path("image")).unwrap();
+    assert_eq!(
+        site.ok(&["add", "image", "a"]),
+        "0 added, 0 replaced (0 B), 1 unchanged\n"
+    );
+    assert!(std::fs::read(site.path("image")).unwrap() == before);
+    // But with another content type it is another object.
+    let typed = ["add", "image", "a", "--type", "text/plain"];
+    assert_eq!(site.ok(&typed), "0 added, 1 replaced (1 B)\n");
+}
+
+#[test]
+fn a_store_is_checked_before_it_is_served() {
+    let site = Site::new();
+    site.ok(&["init", "one,two", "--size", "16M"]);
+    let check = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_atlas"));
+        command.args(["serve", path, "--check"]);
+        command.current_dir(site.0.path()).output().unwrap()
+    };
+    let checked = check("one,two");
+    let text = String::from_utf8(checked.stdout.clone()).unwrap();
+    assert!(
+        text.starts_with("ok: could serve"),
+        "{text} {}",
+        refusal(&checked).1
+    );
+    let (code, reason) = refusal(&check("two"));
+    assert!(
+        code == 2 && reason.contains("the store has 2 devices"),
+        "{reason}"
+    );
 }
 
 #[test]

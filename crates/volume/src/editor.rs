@@ -104,7 +104,7 @@ impl Editor {
         Self {
             entries,
             spaces,
-            has_changed: retired.len() != catalogue.retired().len(),
+            has_changed: false,
             retired,
             base: catalogue,
             #[cfg(test)]
@@ -253,7 +253,7 @@ impl Editor {
         }
     }
 
-    /// Whether there is anything to commit.
+    /// Whether an object was inserted or removed.
     #[must_use]
     pub const fn has_changed(&self) -> bool {
         self.has_changed
