@@ -480,7 +480,7 @@ fn reads_in_flight_survive_the_closing_of_their_file() {
 #[test]
 fn ranges_share_a_device_and_stay_within_it() {
     let mut bench = Bench::new();
-    let path = bench.create("image", 10 * 4096);
+    let path = bench.create("image", 10 * 4096 + 100);
     let device = Arc::new(descriptor(&path, Mode::Direct));
     let open = |bench: &mut Bench, start_bytes, length_bytes| {
         bench.disk.open(FileSource::Range(DeviceRange {
@@ -494,6 +494,8 @@ fn ranges_share_a_device_and_stay_within_it() {
         (1, 4096),
         (9 * 4096, 4097),
         (10 * 4096, 1),
+        (10 * 4096, 100),
+        (11 * 4096, 1),
         (0, u64::MAX),
         (u64::MAX - 4095, 4096),
     ] {
