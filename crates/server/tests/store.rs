@@ -448,6 +448,22 @@ fn a_store_is_checked_before_it_is_served() {
 }
 
 #[test]
+fn a_full_catalogue_is_told_of_before_anything_is_written() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "16M", "--catalogue-size", "4096"]);
+    for number in 0..60 {
+        site.write(&format!("files/{number:02}"), b"content");
+    }
+    let before = std::fs::read(site.path("image")).unwrap();
+    let (code, reason) = site.refused(&["add", "image", "files"]);
+    assert_eq!(code, 1);
+    // 72 bytes, and for each object 64, its name and a checksum.
+    let part = "the catalogue would have 4992 bytes, and its area has 4096";
+    assert!(reason.contains(part), "{reason}");
+    assert!(std::fs::read(site.path("image")).unwrap() == before);
+}
+
+#[test]
 fn a_reader_keeps_the_space_of_what_it_reads() {
     let site = Site::new();
     site.ok(&["init", "image", "--size", "16M"]);

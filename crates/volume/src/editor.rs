@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::catalogue::is_sound;
+use crate::catalogue::{RETIRED_BYTES, catalogue_bytes, entry_bytes, is_sound};
 #[cfg(test)]
 use crate::commit::Fault;
 use crate::space::Space;
@@ -213,6 +213,36 @@ impl Editor {
         if extent.blocks > 0 {
             self.spaces[usize::from(extent.device)].release(extent.start, extent.blocks);
         }
+    }
+
+    /// Whether the catalogue would have room if objects of these names, content types and sizes were
+    /// inserted; to be asked before their data is written.
+    ///
+    /// # Errors
+    /// It would not.
+    pub fn check_catalogue<'a>(
+        &self,
+        added: impl Iterator<Item = (&'a str, &'a str, u64)>,
+    ) -> Result<(), CatalogueFull> {
+        let entries = self.entries.values().map(Entry::encoded_bytes);
+        let mut needed_bytes: u64 = entries.sum();
+        for (name, content_type, size_bytes) in added {
+            if let Some(old) = self.entries.get(name) {
+                needed_bytes = needed_bytes.saturating_sub(old.encoded_bytes());
+                needed_bytes += RETIRED_BYTES * u64::from(old.extent.blocks > 0);
+            }
+            needed_bytes = needed_bytes.saturating_add(entry_bytes(name, content_type, size_bytes));
+        }
+        let geometry = self.base.geometry();
+        let needed_bytes = catalogue_bytes(geometry, needed_bytes, self.retired.len());
+        let area_bytes = geometry.area_bytes();
+        if needed_bytes > area_bytes {
+            return Err(CatalogueFull {
+                needed_bytes,
+                area_bytes,
+            });
+        }
+        Ok(())
     }
 
     /// Adds an object, or a new version of the one of that name. Its `added` is set here.
