@@ -44,7 +44,10 @@ fn raw_stores() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let first = volume::Commit::first(volume::Catalogue::empty(geometry));
     let mut catalogue = written(first, &mut seeds);
-    for (names, size_bytes) in [(&["a", "b/c", "empty"][..], 5000), (&["a", "long"], 1_100_000)] {
+    for (names, size_bytes) in [
+        (&["a", "b/c", "empty"][..], 5000),
+        (&["a", "long"], 1_100_000),
+    ] {
         let mut editor = volume::Editor::new(catalogue, None);
         for name in names {
             let content = vec![1; if *name == "empty" { 0 } else { size_bytes }];
@@ -52,10 +55,11 @@ fn raw_stores() -> Vec<Vec<u8>> {
             digest.update(&content);
             let (runs, tag) = digest.finish();
             let size_bytes = content.len() as u64;
+            let extent = editor.allocate(size_bytes).expect("room");
             editor.insert(volume::Entry {
                 name: (*name).into(),
                 content_type: "video/mp4".into(),
-                extent: editor.allocate(size_bytes).expect("room"),
+                extent,
                 size_bytes,
                 modified: volume::Time::default(),
                 added: 0,
@@ -74,8 +78,14 @@ fn written(mut commit: volume::Commit, seeds: &mut Vec<Vec<u8>>) -> volume::Cata
     let mut encoded = Vec::new();
     loop {
         match commit.next_step() {
-            volume::Step::Write { device: 0, block: 256.., bytes } => encoded = bytes.to_vec(),
-            volume::Step::Write { device: 0, bytes, .. } => {
+            volume::Step::Write {
+                device: 0,
+                block: 256..,
+                bytes,
+            } => encoded = bytes.to_vec(),
+            volume::Step::Write {
+                device: 0, bytes, ..
+            } => {
                 let superblock = volume::Superblock::decode(bytes).expect("one of ours");
                 encoded.truncate(superblock.catalogue_bytes as usize);
                 seeds.push(core::mem::take(&mut encoded));

@@ -5,9 +5,7 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 use libfuzzer_sys::fuzz_target;
-use volume::{
-    Catalogue, DeviceSlots, Editor, Step, StoreId, Superblock, SuperblockError, mount,
-};
+use volume::{Catalogue, DeviceSlots, Editor, Step, StoreId, Superblock, SuperblockError, mount};
 
 const BLOCK: usize = 4096;
 
@@ -49,8 +47,14 @@ fn catalogue(bytes: &[u8]) {
     let (mut written, mut named) = (Vec::new(), None);
     loop {
         match commit.next_step() {
-            Step::Write { device: 0, block, bytes } if block >= 256 => written = bytes.to_vec(),
-            Step::Write { device: 0, bytes, .. } => named = Superblock::decode(bytes).ok(),
+            Step::Write {
+                device: 0,
+                block,
+                bytes,
+            } if block >= 256 => written = bytes.to_vec(),
+            Step::Write {
+                device: 0, bytes, ..
+            } => named = Superblock::decode(bytes).ok(),
             Step::Write { .. } | Step::Flush => {}
             Step::Done => break,
         }
