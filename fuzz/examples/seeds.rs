@@ -21,7 +21,8 @@ fn main() -> io::Result<()> {
     write("http_request", &http_requests())?;
     write("record_inbound", &record_inbounds())?;
     write("stack_frames", &sim::fuzz_seeds())?;
-    write("nvme_controller", &sim::controller_seeds())
+    write("nvme_controller", &sim::controller_seeds())?;
+    write("raw_store", &raw_stores())
 }
 
 /// Puts the seeds of `target` where cargo-fuzz looks for them.
@@ -34,6 +35,66 @@ fn write(target: &str, seeds: &[Vec<u8>]) -> io::Result<()> {
         fs::write(folder.join(format!("seed-{index:02}")), seed)?;
     }
     Ok(())
+}
+
+/// Superblocks and catalogues of a store of two devices, empty and with objects, of which one was replaced.
+fn raw_stores() -> Vec<Vec<u8>> {
+    let geometry = volume::Geometry::new(volume::StoreId([7; 16]), vec![600, 700], 4);
+    let geometry = geometry.expect("sizes that fit");
+    let mut seeds = Vec::new();
+    let first = volume::Commit::first(volume::Catalogue::empty(geometry));
+    let mut catalogue = written(first, &mut seeds);
+    for (names, size_bytes) in [
+        (&["a", "b/c", "empty"][..], 5000),
+        (&["a", "long"], 1_100_000),
+    ] {
+        let mut editor = volume::Editor::new(catalogue, None);
+        for name in names {
+            let content = vec![1; if *name == "empty" { 0 } else { size_bytes }];
+            let mut digest = volume::ContentDigest::new();
+            digest.update(&content);
+            let (runs, tag) = digest.finish();
+            let size_bytes = content.len() as u64;
+            let extent = editor.allocate(size_bytes).expect("room");
+            editor.insert(volume::Entry {
+                name: (*name).into(),
+                content_type: "video/mp4".into(),
+                extent,
+                size_bytes,
+                modified: volume::Time::default(),
+                added: 0,
+                tag,
+                runs: runs.into(),
+            });
+        }
+        catalogue = written(editor.commit().expect("it fits"), &mut seeds);
+    }
+    seeds
+}
+
+/// What a commit writes to the first device, without the zeros behind it and without the superblock's
+/// checksum, which the target computes.
+fn written(mut commit: volume::Commit, seeds: &mut Vec<Vec<u8>>) -> volume::Catalogue {
+    let mut encoded = Vec::new();
+    loop {
+        match commit.next_step() {
+            volume::Step::Write {
+                device: 0,
+                block: 256..,
+                bytes,
+            } => encoded = bytes.to_vec(),
+            volume::Step::Write {
+                device: 0, bytes, ..
+            } => {
+                let superblock = volume::Superblock::decode(bytes).expect("one of ours");
+                encoded.truncate(superblock.catalogue_bytes as usize);
+                seeds.push(core::mem::take(&mut encoded));
+                seeds.push(bytes[..104].to_vec());
+            }
+            volume::Step::Write { .. } | volume::Step::Flush => {}
+            volume::Step::Done => return commit.into_catalogue(),
+        }
+    }
 }
 
 const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);

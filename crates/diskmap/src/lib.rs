@@ -87,7 +87,7 @@ pub struct DeviceRange {
     pub device: Arc<OwnedFd>,
     /// Where it begins, bytes; a multiple of the device's block.
     pub start_bytes: u64,
-    /// Its size, bytes. Its last block belongs to it as a whole.
+    /// Its size, bytes. Its last block belongs to it as a whole; a write beyond that panics.
     pub length_bytes: u64,
 }
 

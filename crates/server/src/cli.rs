@@ -211,7 +211,7 @@ pub struct StoreInitArgs {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
 
-    /// Room for the catalogue, twice on each device [default: 1/1024 of the store, 256K to 1G]
+    /// Room for the catalogue, twice on each device [default: 1/256 of the store, 256K to 1G]
     ///
     /// An object takes 64 bytes, its name, and 16 bytes for each MiB.
     #[arg(long, value_name = "SIZE")]

@@ -1,10 +1,14 @@
 //! `atlas store` as an operator meets it, on images: what it prints, refuses and finds.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may panic, and says on stderr what it skips"
+)]
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -205,6 +209,75 @@ fn only_the_last_block_of_a_device_may_hold_something() {
     site.ok(&["init", "disk"]);
 }
 
+/// A block device over a file, removed in the end.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, said aloud, where there is none to be had.
+    fn over(file: &Path) -> Option<Self> {
+        let made = Command::new("losetup")
+            .args(["--show", "-f"])
+            .arg(file)
+            .output();
+        match made {
+            Ok(output) if output.status.success() => {
+                let name = String::from_utf8(output.stdout).unwrap();
+                Some(Self(name.trim_end().to_owned()))
+            }
+            Ok(output) => {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                eprintln!("SKIPPED: losetup: {}", reason.trim_end());
+                None
+            }
+            Err(error) => {
+                eprintln!("SKIPPED: losetup: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_a_store_unless_somebody_has_it_to_himself() {
+    let site = Site::new();
+    site.write("disk", &vec![0; 16 << 20]);
+    site.write("film", &content(1, 3_000_001));
+    let Some(device) = Loop::over(&site.path("disk")) else {
+        return;
+    };
+    let exclusive = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&device.0)
+        .unwrap();
+    let (code, reason) = site.refused(&["init", &device.0]);
+    assert!(code == 2 && reason.contains("in use: mounted"), "{reason}");
+    drop(exclusive);
+    site.ok(&["init", &device.0]);
+    site.ok(&["add", &device.0, "film"]);
+    let got = site.run(&["get", &device.0, "film"]);
+    assert!(got.status.success() && got.stdout == content(1, 3_000_001));
+    site.ok(&["verify", &device.0]);
+    // A lock on the device's node is seen by whoever opens it by that.
+    let names = names_in(device.0.as_ref());
+    let reader = RawStore::open(&names, Access::Read { direct: true }).unwrap();
+    reader.load_locked().unwrap();
+    let (code, reason) = site.refused(&["init", &device.0, "--overwrite-existing"]);
+    assert!(
+        code == 2 && reason.contains("a server reads this store"),
+        "{reason}"
+    );
+    drop((reader, device));
+    // What it wrote is in the file below.
+    site.ok(&["verify", "disk", "film"]);
+}
+
 #[test]
 fn sizes_and_names_that_make_no_sense_are_refused() {
     let site = Site::new();
@@ -323,6 +396,71 @@ fn without_room_nothing_is_added_and_removed_objects_make_room() {
     site.ok(&["add", "image", "b"]);
     assert_eq!(site.ok(&["ls", "image"]), "large2\nsmall\n");
     site.ok(&["verify", "image"]);
+
+    // Removed one after the other: only the last one waits.
+    site.write("c/3", &content(3, 14 << 20));
+    site.ok(&["rm", "image", "large2"]);
+    site.ok(&["rm", "image", "small"]);
+    site.ok(&["add", "image", "c"]);
+    assert_eq!(site.ok(&["ls", "image"]), "3\n");
+}
+
+#[test]
+fn what_is_added_again_unchanged_is_not_written_again() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "16M"]);
+    site.write("a", b"a");
+    site.ok(&["add", "image", "a"]);
+    site.ok(&["rm", "image", "a"]);
+    site.ok(&["add", "image", "a"]);
+    let before = std::fs::read(site.path("image")).unwrap();
+    assert_eq!(
+        site.ok(&["add", "image", "a"]),
+        "0 added, 0 replaced (0 B), 1 unchanged\n"
+    );
+    assert!(std::fs::read(site.path("image")).unwrap() == before);
+    // But with another content type it is another object.
+    let typed = ["add", "image", "a", "--type", "text/plain"];
+    assert_eq!(site.ok(&typed), "0 added, 1 replaced (1 B)\n");
+}
+
+#[test]
+fn a_store_is_checked_before_it_is_served() {
+    let site = Site::new();
+    site.ok(&["init", "one,two", "--size", "16M"]);
+    let check = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_atlas"));
+        command.args(["serve", path, "--check"]);
+        command.current_dir(site.0.path()).output().unwrap()
+    };
+    let checked = check("one,two");
+    let text = String::from_utf8(checked.stdout.clone()).unwrap();
+    assert!(
+        text.starts_with("ok: could serve"),
+        "{text} {}",
+        refusal(&checked).1
+    );
+    let (code, reason) = refusal(&check("two"));
+    assert!(
+        code == 2 && reason.contains("the store has 2 devices"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_full_catalogue_is_told_of_before_anything_is_written() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "16M", "--catalogue-size", "4096"]);
+    for number in 0..60 {
+        site.write(&format!("files/{number:02}"), b"content");
+    }
+    let before = std::fs::read(site.path("image")).unwrap();
+    let (code, reason) = site.refused(&["add", "image", "files"]);
+    assert_eq!(code, 1);
+    // 72 bytes, and for each object 64, its name and a checksum.
+    let part = "the catalogue would have 4992 bytes, and its area has 4096";
+    assert!(reason.contains(part), "{reason}");
+    assert!(std::fs::read(site.path("image")).unwrap() == before);
 }
 
 #[test]

@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"ATLASCAT";
 /// Bytes of a catalogue before its devices, of an entry before its name, and of a retired extent.
 const HEADER_BYTES: u64 = 64;
 const ENTRY_BYTES: u64 = 64;
-const RETIRED_BYTES: u64 = 32;
+pub(crate) const RETIRED_BYTES: u64 = 32;
 
 /// An object.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,10 +42,15 @@ pub struct Entry {
 
 impl Entry {
     /// Bytes that it takes in a catalogue.
-    fn encoded_bytes(&self) -> u64 {
-        let text = self.name.len() + self.content_type.len() + self.runs.len() * DIGEST_BYTES;
-        ENTRY_BYTES + as_u64(text)
+    pub(crate) fn encoded_bytes(&self) -> u64 {
+        entry_bytes(&self.name, &self.content_type, self.size_bytes)
     }
+}
+
+/// Bytes that an object with these fields takes in a catalogue.
+pub(crate) fn entry_bytes(name: &str, content_type: &str, size_bytes: u64) -> u64 {
+    let runs = runs_of(size_bytes).saturating_mul(as_u64(DIGEST_BYTES));
+    (ENTRY_BYTES + as_u64(name.len() + content_type.len())).saturating_add(runs)
 }
 
 /// An extent that belonged to an object until it was removed or replaced.
@@ -181,9 +186,8 @@ impl Catalogue {
     /// Size on the devices, bytes.
     #[must_use]
     pub fn encoded_bytes(&self) -> u64 {
-        let entries: u64 = self.entries.iter().map(Entry::encoded_bytes).sum();
-        let devices = 8 * as_u64(self.geometry.device_blocks.len());
-        HEADER_BYTES + devices + entries + RETIRED_BYTES * as_u64(self.retired.len())
+        let entries = self.entries.iter().map(Entry::encoded_bytes).sum();
+        catalogue_bytes(&self.geometry, entries, self.retired.len())
     }
 
     /// Forgets the checksums of runs, which only those need who verify.
@@ -435,6 +439,12 @@ fn decode_retired(rest: &mut Reader<'_>, sequence: u64) -> Result<Retired, Catal
         return Err(CatalogueError::Field("retired extent"));
     }
     Ok(Retired { extent, since })
+}
+
+/// Size of a catalogue whose objects take `entries` bytes.
+pub(crate) fn catalogue_bytes(geometry: &Geometry, entries: u64, retired: usize) -> u64 {
+    let devices = 8 * as_u64(geometry.device_blocks.len());
+    (HEADER_BYTES + devices + RETIRED_BYTES * as_u64(retired)).saturating_add(entries)
 }
 
 /// Whether an entry may be in a catalogue with this sequence number.

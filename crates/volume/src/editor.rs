@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::catalogue::is_sound;
+use crate::catalogue::{RETIRED_BYTES, catalogue_bytes, entry_bytes, is_sound};
 #[cfg(test)]
 use crate::commit::Fault;
 use crate::space::Space;
@@ -104,7 +104,7 @@ impl Editor {
         Self {
             entries,
             spaces,
-            has_changed: retired.len() != catalogue.retired().len(),
+            has_changed: false,
             retired,
             base: catalogue,
             #[cfg(test)]
@@ -215,6 +215,36 @@ impl Editor {
         }
     }
 
+    /// Whether the catalogue would have room if objects of these names, content types and sizes were
+    /// inserted; to be asked before their data is written.
+    ///
+    /// # Errors
+    /// It would not.
+    pub fn check_catalogue<'a>(
+        &self,
+        added: impl Iterator<Item = (&'a str, &'a str, u64)>,
+    ) -> Result<(), CatalogueFull> {
+        let entries = self.entries.values().map(Entry::encoded_bytes);
+        let mut needed_bytes: u64 = entries.sum();
+        for (name, content_type, size_bytes) in added {
+            if let Some(old) = self.entries.get(name) {
+                needed_bytes = needed_bytes.saturating_sub(old.encoded_bytes());
+                needed_bytes += RETIRED_BYTES * u64::from(old.extent.blocks > 0);
+            }
+            needed_bytes = needed_bytes.saturating_add(entry_bytes(name, content_type, size_bytes));
+        }
+        let geometry = self.base.geometry();
+        let needed_bytes = catalogue_bytes(geometry, needed_bytes, self.retired.len());
+        let area_bytes = geometry.area_bytes();
+        if needed_bytes > area_bytes {
+            return Err(CatalogueFull {
+                needed_bytes,
+                area_bytes,
+            });
+        }
+        Ok(())
+    }
+
     /// Adds an object, or a new version of the one of that name. Its `added` is set here.
     ///
     /// # Panics
@@ -253,7 +283,7 @@ impl Editor {
         }
     }
 
-    /// Whether there is anything to commit.
+    /// Whether an object was inserted or removed.
     #[must_use]
     pub const fn has_changed(&self) -> bool {
         self.has_changed

@@ -140,10 +140,9 @@ impl Geometry {
     /// Largest and smallest area that [`Geometry::usual_area_blocks`] chooses: 256 KiB, which a small
     /// image can spare, to 1 GiB.
     const USUAL_AREA_BLOCKS: core::ops::RangeInclusive<u64> = 64..=1 << 18;
-    /// Of all blocks of the store, one of this many is for each area. An object of 1 MiB with a name of
-    /// 64 bytes takes 144 bytes of catalogue, a seven-thousandth; so there is room for objects of a
-    /// seventh of that.
-    const USUAL_AREA_SHARE: u64 = 1024;
+    /// Of all blocks of the store, one of this many is for each area. An object of up to 1 MiB with a name
+    /// of 48 bytes takes 128 bytes of catalogue; so there is room for objects of 32 KiB each.
+    const USUAL_AREA_SHARE: u64 = 256;
 
     /// Checks the sizes.
     ///

@@ -173,6 +173,16 @@ impl OpenFile {
         matches!(self.descriptor, Descriptor::Shared(_))
     }
 
+    /// Bytes from its start to the end of its last block.
+    pub(super) fn whole_bytes(&self) -> u64 {
+        let FileLimits {
+            size_bytes,
+            block_bytes,
+            ..
+        } = self.limits;
+        size_bytes.div_ceil(block_bytes.into()) * u64::from(block_bytes)
+    }
+
     /// Where a byte of it is in its descriptor.
     pub(super) const fn place(&self, offset_bytes: u64) -> u64 {
         self.start_bytes.saturating_add(offset_bytes)
@@ -201,7 +211,9 @@ impl OpenFile {
     /// A write through us has reached `end_bytes`.
     pub(super) fn note_write(&mut self, end_bytes: u64) {
         self.change_state = ChangeState::Unchecked;
-        self.limits.size_bytes = self.limits.size_bytes.max(end_bytes);
+        if !self.is_range() {
+            self.limits.size_bytes = self.limits.size_bytes.max(end_bytes);
+        }
     }
 }
 

@@ -570,6 +570,11 @@ impl Disk for Uring {
         if let Some(index) = file {
             let open = self.files.at(index);
             check_alignment(write.offset_bytes, write.length_bytes, &open.limits);
+            let end_bytes = write.offset_bytes.saturating_add(write.length_bytes.into());
+            assert!(
+                !open.is_range() || end_bytes <= open.whole_bytes(),
+                "a write within its range: what lies behind belongs to others"
+            );
             // From here on this disk changes the file.
             open.note_write(0);
         }

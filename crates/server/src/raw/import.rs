@@ -72,6 +72,10 @@ pub(super) fn add(args: &StoreAddArgs, stop: &Stop) -> Result<(), Failure> {
         .filter(|it| editor.find(&it.name).is_some());
     let replaced = replaced.count();
     let all_bytes = found.items.iter().map(|it| it.status.size_bytes).sum();
+    let added = found.items.iter();
+    let added = added.map(|it| (it.name.as_str(), content_type, it.status.size_bytes));
+    let checked = editor.check_catalogue(added);
+    checked.map_err(|error| Failure::Broken(format!("{error}; the store is as it was")))?;
     let (mut editor, extents) = allocate(&mut writing, editor, &found.items)?;
     let mut progress = Progress::new(all_bytes);
     for (item, extent) in found.items.iter().zip(extents) {

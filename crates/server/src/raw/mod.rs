@@ -132,7 +132,7 @@ impl Writing {
         }
     }
 
-    /// Makes space free that waits for nothing but another catalogue.
+    /// Makes space free that waits for nothing but another catalogue, if nothing is changed yet.
     fn free_space(&mut self, editor: Editor) -> Result<Editor, Failure> {
         if !editor.has_changed() && editor.would_free(self.oldest_reader()?) {
             return self.commit(editor);

@@ -280,3 +280,108 @@ impl Transfer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use store::raw::Access;
+    use tempfile::NamedTempFile;
+
+    use super::*;
+
+    const BLOCK: usize = BLOCK_BYTES as usize;
+    const SLOT: usize = SLOT_BYTES as usize;
+
+    fn image(blocks: usize) -> NamedTempFile {
+        let file = NamedTempFile::new().unwrap();
+        file.as_file().set_len((blocks * BLOCK) as u64).unwrap();
+        file
+    }
+
+    fn open(image: &NamedTempFile, access: Access) -> Transfer {
+        let device = Device::open(image.path(), access).unwrap();
+        Transfer::new(&[device]).unwrap()
+    }
+
+    fn content(length: usize) -> Vec<u8> {
+        (0..length)
+            .map(|place| u8::try_from((place / 5 + place / 4096) % 251).unwrap())
+            .collect()
+    }
+
+    /// What was read of the only device.
+    fn read(transfer: &mut Transfer, start: usize, length: usize) -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        let sink = &mut |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        };
+        transfer.read(0, start as u64, length as u64, sink)?;
+        Ok(bytes)
+    }
+
+    #[test]
+    fn what_is_written_is_there_after_a_flush_and_read_in_order() {
+        // More than there are slots.
+        let blocks = (SLOTS as usize + 9) * SLOT / BLOCK + 3;
+        let image = image(blocks + 2);
+        let mut transfer = open(&image, Access::Write);
+        let bytes = content(blocks * BLOCK);
+        transfer.write_blocks(0, 1, &bytes).unwrap();
+        transfer.flush().unwrap();
+        assert_eq!(transfer.disk.in_flight(), 0);
+        let written = std::fs::read(image.path()).unwrap();
+        assert!(written[BLOCK..BLOCK + bytes.len()] == bytes);
+        for length in [
+            0,
+            1,
+            BLOCK,
+            SLOT - 1,
+            SLOT,
+            SLOT + 1,
+            bytes.len() - 1,
+            bytes.len(),
+        ] {
+            let found = read(&mut transfer, BLOCK, length).unwrap();
+            assert!(found == bytes[..length], "{length} bytes");
+        }
+        assert_eq!(transfer.arena.free_count(), transfer.arena.slot_count());
+    }
+
+    #[test]
+    fn the_last_block_is_filled_with_zeros() {
+        let image = image(2);
+        std::fs::write(image.path(), vec![7; 2 * BLOCK]).unwrap();
+        let mut transfer = open(&image, Access::Write);
+        let fill = |target: &mut [u8]| {
+            target[..5].copy_from_slice(b"hello");
+            Ok(5)
+        };
+        assert_eq!(transfer.write(0, 0, fill), Ok(BLOCK_BYTES.into()));
+        assert_eq!(transfer.write(0, 0, |_| Ok(0)), Ok(0));
+        transfer.flush().unwrap();
+        let written = std::fs::read(image.path()).unwrap();
+        assert_eq!(&written[..5], b"hello");
+        assert!(written[5..BLOCK].iter().all(|byte| *byte == 0));
+        assert!(written[BLOCK..].iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn a_write_that_failed_fails_the_flush() {
+        let image = image(2);
+        let mut transfer = open(&image, Access::Read { direct: false });
+        // It may be known only later that it failed.
+        let written = transfer.write_blocks(0, 0, &[1; BLOCK]);
+        assert!(written.is_ok(), "{written:?}");
+        let error = transfer.flush().unwrap_err();
+        assert!(error.to_string().contains("errno 9"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_became_shorter_is_an_error() {
+        let image = image(4);
+        let mut transfer = open(&image, Access::Read { direct: false });
+        image.as_file().set_len(BLOCK as u64 + 1).unwrap();
+        assert!(read(&mut transfer, 0, BLOCK).is_ok());
+        assert!(read(&mut transfer, 0, 3 * BLOCK).is_err());
+    }
+}

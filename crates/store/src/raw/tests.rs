@@ -358,6 +358,36 @@ fn the_oldest_of_several_readers_is_found() {
         readers.remove(0);
     }
     assert_eq!(site.readers(), None);
+    // The kernel names the locks of the first one first, which are later ones by now.
+    let (first, second) = (site.open(), site.open());
+    first.load_locked().unwrap();
+    second.load_locked().unwrap();
+    site.change(&[("a", "another")]);
+    first.load_locked().unwrap();
+    first.unlock(6);
+    assert_eq!(site.readers(), Some(6));
+    second.unlock(6);
+    assert_eq!(site.readers(), Some(7));
+}
+
+#[test]
+fn the_same_content_in_another_place_is_another_version() {
+    let site = Site::new(1);
+    site.change(&[("a", "same")]);
+    let (volume, mut look, mut store) = site.serve();
+    let old = find(&mut store, "/a");
+    site.change(&[("a", "same")]);
+    volume.look(&mut look);
+    assert_eq!(round(&mut store), 0);
+    let new = find(&mut store, "/a");
+    assert_eq!(new.metadata.entity_tag(), old.metadata.entity_tag());
+    assert_ne!(new.handle, old.handle);
+    volume.look(&mut look);
+    assert_eq!(site.readers(), Some(2), "the old place is in use");
+    store.release(old.handle);
+    assert_eq!(round(&mut store), 1);
+    volume.look(&mut look);
+    assert_eq!(site.readers(), Some(3));
 }
 
 #[test]

@@ -271,7 +271,7 @@ fn sizes_of_a_store_have_limits() {
     assert_eq!(make(&[300, 258], 1), Err(small(258)));
     assert_eq!(make(&[300, 259], 1), Ok(()));
     assert_eq!(Geometry::usual_area_blocks(0), 64);
-    assert_eq!(Geometry::usual_area_blocks(100 << 10), 100);
+    assert_eq!(Geometry::usual_area_blocks(100 << 8), 100);
     assert_eq!(Geometry::usual_area_blocks(u64::MAX), 1 << 18);
     assert_eq!(
         (blocks_of(0), blocks_of(1), blocks_of(4096), blocks_of(4097)),

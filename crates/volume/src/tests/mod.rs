@@ -2,6 +2,7 @@
 
 mod crash;
 mod formats;
+mod readers;
 mod space;
 
 use std::collections::BTreeMap;

@@ -62,7 +62,7 @@ fn space_that_a_reader_may_send_is_not_used() {
     // A reader of the first catalogue without the object does not read it.
     let editor = Editor::new(catalogue, Some(read + 1));
     assert_eq!(editor.free_bytes(), 10 * BLOCK as u64);
-    assert!(editor.has_changed(), "the list of what waits is shorter");
+    assert!(!editor.has_changed());
 }
 
 #[test]
@@ -93,6 +93,40 @@ fn objects_go_to_the_device_with_the_most_room() {
     assert_eq!(refusal.free_bytes, 4 * BLOCK as u64);
 }
 
+/// What is told before anything is written is what comes of it.
+#[test]
+fn the_catalogues_size_is_known_before() {
+    let (mut devices, mut catalogue) = init(&[256 + 16 + 2000], 8);
+    for sizes in [[5000, 0, 0], [1, 3 << 20, 0], [0, 9, 1 << 20]] {
+        let names = ["a", "longer", "empty"];
+        let mut editor = Editor::new(catalogue, None);
+        // The smallest area in which it is said to fit is the size of what is written.
+        let full = |editor: &Editor, extra: u64| {
+            let padding = "p".repeat(usize::try_from(extra).unwrap());
+            let objects = names
+                .iter()
+                .zip(sizes)
+                .map(|(name, size)| (*name, "", size));
+            editor
+                .check_catalogue(objects.chain([(&*padding, "", 0)]))
+                .is_err()
+        };
+        let left = (0..8 * 4096).find(|extra| full(&editor, *extra)).unwrap();
+        for (name, size) in names.iter().zip(sizes) {
+            let extent = editor.allocate(size).unwrap();
+            let content = vec![1; usize::try_from(size).unwrap()];
+            editor.insert(entry(name, extent, &content));
+        }
+        catalogue = super::run(editor.commit().unwrap(), &mut devices, &mut |_| {});
+        // The padding is an object of 64 bytes and its name.
+        assert_eq!(
+            catalogue.encoded_bytes() + 64 + left - 1,
+            8 * 4096,
+            "{sizes:?}"
+        );
+    }
+}
+
 #[test]
 fn a_catalogue_that_does_not_fit_its_area_is_refused() {
     let (_, catalogue) = init(&BLOCKS, 1);
@@ -104,6 +138,14 @@ fn a_catalogue_that_does_not_fit_its_area_is_refused() {
         }
         editor.commit().map(|_| ())
     };
+    let check = |names: usize| {
+        let names: Vec<_> = (0..names).map(|index| format!("{index:064}")).collect();
+        let added = names.iter().map(|name| (&**name, "", 0));
+        Editor::new(catalogue.clone(), None).check_catalogue(added)
+    };
+    for names in [0, 1, 31, 32, 33] {
+        assert_eq!(check(names), size(names), "{names}");
+    }
     // 72 bytes of header, and 128 for each object.
     assert_eq!(size(31), Ok(()));
     assert_eq!(

@@ -480,7 +480,7 @@ fn reads_in_flight_survive_the_closing_of_their_file() {
 #[test]
 fn ranges_share_a_device_and_stay_within_it() {
     let mut bench = Bench::new();
-    let path = bench.create("image", 10 * 4096);
+    let path = bench.create("image", 10 * 4096 + 100);
     let device = Arc::new(descriptor(&path, Mode::Direct));
     let open = |bench: &mut Bench, start_bytes, length_bytes| {
         bench.disk.open(FileSource::Range(DeviceRange {
@@ -494,6 +494,8 @@ fn ranges_share_a_device_and_stay_within_it() {
         (1, 4096),
         (9 * 4096, 4097),
         (10 * 4096, 1),
+        (10 * 4096, 100),
+        (11 * 4096, 1),
         (0, u64::MAX),
         (u64::MAX - 4095, 4096),
     ] {
@@ -515,6 +517,50 @@ fn ranges_share_a_device_and_stay_within_it() {
     bench.disk.close(last);
     assert!(bench.disk.poll_closed().is_none());
     assert_eq!(Arc::strong_count(&device), 1);
+}
+
+/// A range in the middle of a new image, and what a write of two blocks to it is made of.
+fn write_to_range(offset_bytes: u64) -> (Bench, PathBuf) {
+    let mut bench = Bench::new();
+    let path = bench.create("image", 10 * 4096);
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let range = DeviceRange {
+        device: Arc::new(file.unwrap().into()),
+        start_bytes: 4096,
+        length_bytes: 2 * 4096 + 1,
+    };
+    let (file, _) = bench.disk.open(FileSource::Range(range)).unwrap();
+    let slot = bench.arena.reserve().unwrap();
+    let mut slot = slot.into_reading().into_filled(2 * 4096);
+    bench.arena.payload_mut(&mut slot).fill(9);
+    let write = Write {
+        file,
+        offset_bytes,
+        length_bytes: 2 * 4096,
+        slot,
+        token: 1,
+    };
+    assert!(bench.disk.write(&mut bench.arena, write).is_ok());
+    (bench, path)
+}
+
+#[test]
+fn a_write_to_a_range_changes_nothing_else() {
+    // The image is read through the page cache, in blocks of 512 bytes: so the range ends 512 bytes
+    // behind its second page.
+    let (mut bench, path) = write_to_range(512);
+    assert!(bench.run().iter().all(|(_, result)| result.is_ok()));
+    let image = fs::read(path).unwrap();
+    let (start, end) = (4096 + 512, 3 * 4096 + 512);
+    assert!(image[start..end].iter().all(|byte| *byte == 9));
+    assert_eq!(image[..start], pattern(0, start as u64));
+    assert_eq!(image[end..], pattern(end as u64, (10 * 4096 - end) as u64));
+}
+
+#[test]
+#[should_panic(expected = "a write within its range")]
+fn a_write_beyond_a_range_is_refused() {
+    write_to_range(1024);
 }
 
 #[test]
