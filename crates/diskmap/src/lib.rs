@@ -6,7 +6,7 @@
 //!
 //! Three implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
 //! descriptor says so), [`nvme`] (a driver of our own for NVMe controllers, which reaches them by
-//! [`vfio`]) and [`sim`] (seeded, virtual time). They keep the same promises (`tests/conformance.rs`):
+//! [`vfio`]) and [`sim`] (seeded, virtual time). They keep the same promises (`tests/conformance`):
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
 //! - Bytes of a regular file that changed since it was opened are not handed out: such a read
@@ -18,6 +18,7 @@
 //! the chosen disk; a full queue returns the read to the caller.
 
 pub mod nvme;
+mod ring;
 pub mod sim;
 pub mod uring;
 pub mod vfio;
