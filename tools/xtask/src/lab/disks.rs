@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  guest: nvme_check -> diskmap::nvme -> diskmap::vfio | QEMU: IOMMU, NVMe controller | image
-//!                       the kernel's driver, before and after
+//!                       diskmap::passthru -> the kernel's driver
 //! ```
 //!
-//! The kernel writes a disk; the driver reads all of it over VFIO with several queue pairs, and writes the
+//! A disk is read and written through the kernel's driver, by `io_uring` passthrough, with a second program
+//! beside it. Then the kernel writes it; our driver reads all of it over VFIO with several queue pairs, and writes the
 //! upper half; after a restart of the controller it reads all again; and then the kernel compares all, and so
 //! does the machine outside. `atlas nvme bind` and `unbind` give the controller away and back.
 //! The IOMMU must have stopped nothing, until the driver is told addresses at which nothing is mapped.
@@ -75,9 +76,11 @@ const DISKS: [Disk; 2] = [
 ];
 
 impl Disk {
-    /// Its namespace, as the guest's shell finds it while the kernel's driver has it.
-    fn file(self) -> String {
-        format!("/dev/$(ls /sys/bus/pci/devices/{}/nvme)n1", self.address)
+    /// Its namespace's block device (`nvme`) or generic device (`ng`), as the guest's shell finds it while the
+    /// kernel's driver has it.
+    fn file(self, kind: &str) -> String {
+        let controllers = format!("/sys/bus/pci/devices/{}/nvme", self.address);
+        format!("/dev/{kind}$(ls {controllers} | tr -d a-z)n1")
     }
 
     /// The file of its IOMMU group.
@@ -251,7 +254,8 @@ impl Trial {
 
     fn try_disk(&mut self, suite: &mut Suite, disk: Disk) {
         let Disk { address, .. } = disk;
-        let (file, group, name) = (disk.file(), disk.group(), disk.name());
+        let (file, generic) = (disk.file("nvme"), disk.file("ng"));
+        let (group, name) = (disk.group(), disk.name());
         let mut check = |what: &str, check: &mut dyn FnMut(&mut Self) -> Result<()>| {
             suite.run(&format!("{name}: {what}"), || {
                 check(self).map(|()| Outcome::Passed)
@@ -265,6 +269,30 @@ impl Trial {
         check("not given away, it is not opened", &mut |it| {
             let why = format!("atlas nvme bind {address}");
             it.fail(&format!("nvme_check vfio {address} {SEEDS}"), &why)
+        });
+        check(
+            "promises through io_uring, by a user without rights",
+            &mut |it| {
+                it.succeed(&format!("chown nobody {generic}"))?;
+                let promises = format!("nvme_check promises passthru {generic}");
+                it.succeed(&format!("su -s /bin/sh nobody -c \"{promises}\""))
+                    .map(drop)
+            },
+        );
+        check(
+            "read and written through io_uring, by two programs",
+            &mut |it| {
+                it.succeed(&format!("nvme_check fill {file} 1"))?;
+                it.succeed(&format!("nvme_check passthru {generic} {SEEDS}"))?;
+                it.succeed(&format!("nvme_check compare {file} {SEEDS}"))?;
+                it.refuse_faults()
+            },
+        );
+        check("promises over VFIO", &mut |it| {
+            it.succeed(&format!("atlas nvme bind {address}"))?;
+            it.succeed(&format!("nvme_check promises vfio {address}"))?;
+            it.succeed(&format!("atlas nvme unbind {address}"))?;
+            it.refuse_faults()
         });
         check("the kernel writes it, and gives it away", &mut |it| {
             it.succeed(&format!("nvme_check fill {file} 1"))?;
