@@ -289,10 +289,18 @@ pub(crate) fn work_together<D: Checked>(
             })
             .collect();
         let mut bytes = 0;
+        let mut errors = Vec::new();
         for thread in threads {
-            bytes += thread.join().map_err(|_| "a worker panicked")??;
+            match thread.join().map_err(|_| "a worker panicked")? {
+                Ok(compared_bytes) => bytes += compared_bytes,
+                Err(error) => errors.push(error.to_string()),
+            }
         }
-        Ok(bytes)
+        if errors.is_empty() {
+            Ok(bytes)
+        } else {
+            Err(errors.join("; ").into())
+        }
     })
 }
 

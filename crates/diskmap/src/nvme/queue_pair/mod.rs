@@ -116,11 +116,12 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
                 files_max,
             });
         }
-        let known = controller.with(|inner| {
+        // Another worker may use the controller right now; here it may be waited for.
+        let known = controller.with_wait(|inner| {
             let known = inner.known.clone()?;
             Some((known, inner.capabilities, inner.registers().clone()))
         });
-        let Some((known, capabilities, registers)) = known.flatten() else {
+        let Some((known, capabilities, registers)) = known else {
             return Err(NvmeError::NotReady);
         };
         if queue_id == 0 || queue_id > known.queue_pairs {
