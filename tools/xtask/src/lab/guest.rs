@@ -187,8 +187,8 @@ impl Console {
 
 /// What QEMU is told whatever the guest is for: a machine, a kernel, and a first file system in memory.
 pub(super) fn common_arguments(command: &mut Command, image: &Path, initramfs: &Path) {
-    command.args(["-accel", "tcg", "-cpu", "max,-la57"]);
-    command.args(["-m", "1024", "-nodefaults", "-no-reboot"]);
+    command.args(["-cpu", "max,-la57", "-m", "1024"]);
+    command.args(["-nodefaults", "-no-reboot"]);
     command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
     command.arg("-kernel").arg(image);
     command.arg("-initrd").arg(initramfs);
@@ -222,7 +222,7 @@ impl Guest {
         let mut command = parts.qemu(namespace.command("env"));
         let image = &parts.kernel(link.kernel()).image;
         common_arguments(&mut command, image, initramfs);
-        command.args(["-machine", "q35", "-smp", "1"]);
+        command.args(["-machine", "q35", "-accel", "tcg", "-smp", "1"]);
         command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
         let drive = format!(
             "id=disk,if=none,format=raw,readonly=on,file={}",
