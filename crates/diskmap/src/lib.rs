@@ -4,9 +4,10 @@
 //! [`FreeSlot`] and a token; one [`Disk::sqsync`] submits all enqueued reads; completions come back
 //! in any order, each with its token and its slot.
 //!
-//! Three implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
+//! Four implementations: [`uring`] (`io_uring` on files and block devices, `O_DIRECT` if the
 //! descriptor says so), [`nvme`] (a driver of our own for NVMe controllers, which reaches them by
-//! [`vfio`]) and [`sim`] (seeded, virtual time). They keep the same promises (`tests/conformance.rs`):
+//! [`vfio`]), [`passthru`] (NVMe commands through the kernel's driver) and [`sim`] (seeded, virtual time).
+//! They keep the same promises (`tests/conformance`):
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
 //! - Bytes of a regular file that changed since it was opened are not handed out: such a read
@@ -18,6 +19,8 @@
 //! the chosen disk; a full queue returns the read to the caller.
 
 pub mod nvme;
+pub mod passthru;
+mod ring;
 pub mod sim;
 pub mod uring;
 pub mod vfio;
@@ -73,7 +76,7 @@ pub enum FileSource {
     /// A range of a block device or image that is open already ([`uring`]). Its content is not checked for
     /// changes.
     Range(DeviceRange),
-    /// A range of a namespace of an NVMe controller ([`nvme::Nvme`]).
+    /// A range of a namespace of an NVMe controller ([`nvme::Nvme`], [`passthru::Passthru`]).
     Namespace(nvme::NamespaceRange),
     /// A file of the simulation's catalogue ([`sim::SimDisk::add_file`]).
     Simulated(u32),

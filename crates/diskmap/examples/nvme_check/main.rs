@@ -7,16 +7,28 @@
 //!                                        the upper half then gets seed HIGH
 //! nvme_check astray ADDRESS LOW HIGH     the same controller is told addresses that are not
 //!                                        mapped, which the IOMMU must stop
+//! nvme_check passthru FILE LOW HIGH      as vfio, by io_uring passthrough on a generic device
+//!                                        such as /dev/ng0n1, with a second process beside it
+//! nvme_check hold ADDRESS                has it open over VFIO until its input ends
+//! nvme_check promises vfio ADDRESS       what every disk promises (tests/conformance)
+//! nvme_check promises passthru FILE
 //! ```
 //!
 //! **All that is stored is overwritten.** `cargo xtask lab --disk nvme` runs it in a guest.
 
-#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "an example tells what it does"
+)]
 
 mod astray;
 mod content;
 mod kernel;
+mod over_passthru;
 mod over_vfio;
+#[path = "../../tests/conformance/promises.rs"]
+mod promises;
 mod worker;
 
 use std::error::Error;
@@ -56,12 +68,30 @@ fn run(arguments: &[String]) -> Outcome {
         ["astray", address, low, high] => {
             astray::check(address.parse()?, (low.parse()?, high.parse()?))
         }
-        _ => Err(
-            "usage: nvme_check fill FILE SEED | compare FILE LOW HIGH | vfio ADDRESS LOW HIGH | \
-                  astray ADDRESS LOW HIGH"
-                .into(),
-        ),
+        ["passthru", file, low, high] => over_passthru::check(file, (low.parse()?, high.parse()?)),
+        ["hold", address] => over_vfio::hold(address.parse()?),
+        ["beside", file, low] => over_passthru::beside(file, low.parse()?),
+        ["promises", "vfio", address] => {
+            let address = address.parse()?;
+            check_promises(&|| over_vfio::subject(address))
+        }
+        ["promises", "passthru", file] => check_promises(&|| over_passthru::subject(file)),
+        _ => Err("give a mode and its arguments: see the example's source".into()),
     }
+}
+
+/// Checks every promise, each with a disk of its own; one that is broken panics.
+fn check_promises(subject: &dyn Fn() -> Outcome<promises::Subject>) -> Outcome {
+    let mut name = "";
+    for (what, promise) in promises::PROMISES {
+        let mut subject = subject()?;
+        // A panic is told with what came before it.
+        eprintln!("{}: {what}", subject.name);
+        subject.check(promise);
+        name = subject.name;
+    }
+    println!("check: {name} keeps {} promises", promises::PROMISES.len());
+    Ok(())
 }
 
 /// The content of a disk of `size_bytes`: a seed for each half.

@@ -1,9 +1,10 @@
 //! The driver over VFIO: several queue pairs, each with a thread and slots of its own.
 
-use std::sync::Barrier;
+use std::io::Read as _;
 use std::thread;
 use std::time::{Duration, Instant as WallClock};
 
+use clock::Instant;
 use diskmap::FileSource;
 use diskmap::nvme::{
     Controller, ControllerState, DmaMemory, Flush, Namespace, NamespaceFormat, NamespaceRange,
@@ -11,7 +12,8 @@ use diskmap::nvme::{
 };
 use diskmap::vfio::{PciAddress, Vfio, VfioController, VfioQueuePair};
 
-use crate::worker::{DEPTH, Work, Worker, arena, now, pieces};
+use crate::promises::{self, Subject};
+use crate::worker::{Checked, DEPTH, Work, Worker, arena, now, pieces, subject_on, work_together};
 use crate::{Outcome, content};
 
 /// Workers.
@@ -103,23 +105,9 @@ pub(crate) fn check(address: PciAddress, seeds: (u64, u64)) -> Outcome {
     if granted != QUEUE_PAIRS {
         return Err(format!("{granted} queue pairs of {QUEUE_PAIRS}").into());
     }
-    let workers = (1..=QUEUE_PAIRS).map(|id| opened.worker(id));
-    let workers = workers.collect::<Outcome<Vec<_>>>()?;
-    let barrier = Barrier::new(workers.len());
-    let compared_bytes = thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .enumerate()
-            .map(|(index, worker)| {
-                let barrier = &barrier;
-                scope.spawn(move || work(worker, index, barrier, seeds))
-            })
-            .collect();
-        let mut bytes = 0;
-        for thread in threads {
-            bytes += thread.join().map_err(|_| "a worker panicked")??;
-        }
-        Outcome::Ok(bytes)
+    let compared_bytes = work_together(QUEUE_PAIRS.into(), seeds, &|index| {
+        let queue_id = u16::try_from(index)? + 1;
+        opened.worker(queue_id)
     })?;
     let counters = opened.controller.counters();
     if counters.reset_count + counters.abort_count > 0 {
@@ -133,62 +121,55 @@ pub(crate) fn check(address: PciAddress, seeds: (u64, u64)) -> Outcome {
     let all = pieces(worker.limits, (0, size_bytes), (0, 1));
     worker.run_well(Work::Compare(content(seeds, size_bytes)), &all)?;
     let compared_bytes = compared_bytes + worker.compared_bytes;
-    detach(worker)?;
+    worker.disk.finish(worker.now())?;
     opened.shut_down()?;
     println!("check: {compared_bytes} bytes read over VFIO are right");
     Ok(())
 }
 
-/// What each worker does: the bytes it compared.
-fn work(
-    mut worker: Worker<VfioQueuePair>,
-    index: usize,
-    barrier: &Barrier,
-    (low, high): (u64, u64),
-) -> Outcome<u64> {
-    let size_bytes = worker.limits.size_bytes;
-    let mine = (index, usize::from(QUEUE_PAIRS));
-    let all = pieces(worker.limits, (0, size_bytes), mine);
-    let upper = pieces(worker.limits, (size_bytes / 2, size_bytes), mine);
-    // A worker that fails keeps the others waiting no longer than the rest of the program takes.
-    let mut outcomes = vec![worker.run_well(Work::Compare(content((low, low), size_bytes)), &all)];
-    barrier.wait();
-    let after = content((low, high), size_bytes);
-    outcomes.push(worker.run_well(Work::Store(after), &upper));
-    outcomes.push(flush(&mut worker));
-    barrier.wait();
-    // What another has written.
-    let others = pieces(worker.limits, (0, size_bytes), ((index + 1) % 3, mine.1));
-    outcomes.push(worker.run_well(Work::Compare(after), &others));
-    outcomes.into_iter().collect::<Outcome<()>>()?;
-    let counters = *worker.disk.nvme_counters();
-    if counters.doorbell_count == 0 || counters.taken_back_commands > 0 {
-        return Err(format!("unexpected: {counters:?}").into());
+impl Checked for VfioQueuePair {
+    fn enqueue_flush(&mut self, flush: Flush) -> Result<(), Flush> {
+        self.flush(flush)
     }
-    let compared_bytes = worker.compared_bytes;
-    detach(worker)?;
-    Ok(compared_bytes)
-}
 
-fn flush(worker: &mut Worker<VfioQueuePair>) -> Outcome {
-    let slot = worker.arena.reserve().ok_or("no free slot")?;
-    let flush = Flush {
-        file: worker.file,
-        slot,
-        token: 0,
-    };
-    worker.disk.flush(flush).map_err(|_| "the queue is full")?;
-    // Its completion has no bytes to be compared.
-    worker.run_well(Work::Compare(content((0, 0), 0)), &[])
-}
-
-fn detach(mut worker: Worker<VfioQueuePair>) -> Outcome {
-    let end = WallClock::now() + PATIENCE;
-    while !worker.disk.detach(worker.now()) {
-        if WallClock::now() > end {
-            return Err("its queues are not deleted".into());
+    fn finish(&mut self, mut now: Instant) -> Outcome {
+        let counters = *self.nvme_counters();
+        if counters.doorbell_count == 0 || counters.taken_back_commands > 0 {
+            return Err(format!("unexpected: {counters:?}").into());
         }
-        thread::sleep(PAUSE);
+        let end = now + clock::Duration::from_secs(20);
+        while !self.detach(now) {
+            if now > end {
+                return Err("its queues are not deleted".into());
+            }
+            thread::sleep(PAUSE);
+            now += clock::Duration::from_millis(1);
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+/// Has a started controller until our input ends.
+pub(crate) fn hold(address: PciAddress) -> Outcome {
+    let opened = Opened::new(address)?;
+    println!("check: {address} is open");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    opened.shut_down()
+}
+
+/// For the promises: a queue pair with the file's bytes, of a controller that nothing else uses.
+pub(crate) fn subject(address: PciAddress) -> Outcome<Subject> {
+    let opened = Opened::new(address)?;
+    let arena = promises::arena();
+    let config = NvmeConfig {
+        queue_depth: promises::DEPTH,
+        files_max: 2,
+        ..NvmeConfig::default()
+    };
+    let disk = opened
+        .vfio
+        .queue_pair(&opened.controller, 1, &arena, config)?;
+    let namespaces = opened.controller.namespaces();
+    let id = namespaces.first().ok_or("no namespace")?.id;
+    subject_on("nvme over VFIO", arena, Box::new(disk), id, opened.since)
 }

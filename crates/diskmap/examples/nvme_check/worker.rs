@@ -1,13 +1,17 @@
 //! One disk, its slots, and as many commands in flight as it takes.
 
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant as WallClock};
 
 use clock::Instant;
+use diskmap::nvme::{Flush, NamespaceRange};
 use diskmap::{Completion, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write};
 use memory::{Arena, ArenaConfig};
 
-use crate::Outcome;
 use crate::content::Content;
+use crate::promises::{self, Subject};
+use crate::{Outcome, content};
 
 /// Slots of a worker, so that its queue is full before they are used up.
 pub(crate) const SLOTS: u32 = 48;
@@ -86,7 +90,7 @@ impl<D: Disk> Worker<D> {
             }
             self.disk.sqsync(self.now())?;
             if self.consume(work)? == 0 {
-                std::thread::sleep(PAUSE);
+                thread::sleep(PAUSE);
             }
             if WallClock::now() > end {
                 return Err(format!("{} commands never complete", self.disk.in_flight()).into());
@@ -207,7 +211,7 @@ impl<D: Disk> Worker<D> {
             if WallClock::now() > end {
                 return Err("the read never completes".into());
             }
-            std::thread::sleep(PAUSE);
+            thread::sleep(PAUSE);
         }
         found.ok_or_else(|| "invariant: the loop ended".into())
     }
@@ -259,4 +263,155 @@ pub(crate) fn pieces(
     // Some order that is not the disk's, the same each time.
     own.sort_by_key(|(offset, _)| (offset / 4096).wrapping_mul(0x9e37_79b1) & 0xffff_ffff);
     own
+}
+
+/// A disk with more verbs than [`Disk`] has.
+pub(crate) trait Checked: Disk {
+    fn enqueue_flush(&mut self, flush: Flush) -> Result<(), Flush>;
+
+    /// The orderly end of an idle disk.
+    fn finish(&mut self, now: Instant) -> Outcome;
+}
+
+/// Workers in threads of their own compare all of a disk, which has the lower seed, write its upper half, and
+/// compare what another has written; the bytes that were compared. `make` runs in the worker's thread.
+pub(crate) fn work_together<D: Checked>(
+    count: usize,
+    seeds: (u64, u64),
+    make: &(dyn Fn(usize) -> Outcome<Worker<D>> + Sync),
+) -> Outcome<u64> {
+    let barrier = Barrier::new(count);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|index| {
+                let barrier = &barrier;
+                scope.spawn(move || work(make(index), (index, count), barrier, seeds))
+            })
+            .collect();
+        let mut bytes = 0;
+        let mut errors = Vec::new();
+        for thread in threads {
+            match thread.join().map_err(|_| "a worker panicked")? {
+                Ok(compared_bytes) => bytes += compared_bytes,
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        if errors.is_empty() {
+            Ok(bytes)
+        } else {
+            Err(errors.join("; ").into())
+        }
+    })
+}
+
+/// What one of them does. One that fails does not keep the others waiting.
+fn work<D: Checked>(
+    mut made: Outcome<Worker<D>>,
+    (index, count): (usize, usize),
+    barrier: &Barrier,
+    (low, high): (u64, u64),
+) -> Outcome<u64> {
+    let mut outcome = Ok(());
+    for step in 0..3 {
+        if let (Ok(worker), Ok(())) = (&mut made, &outcome) {
+            let size_bytes = worker.limits.size_bytes;
+            let after = content((low, high), size_bytes);
+            let some = |start, index| pieces(worker.limits, (start, size_bytes), (index, count));
+            outcome = match step {
+                0 => {
+                    let before = content((low, low), size_bytes);
+                    let all = some(0, index);
+                    worker.run_well(Work::Compare(before), &all)
+                }
+                1 => {
+                    let upper = some(size_bytes / 2, index);
+                    worker
+                        .run_well(Work::Store(after), &upper)
+                        .and_then(|()| flush(worker))
+                }
+                _ => {
+                    let others = some(0, (index + 1) % count);
+                    worker.run_well(Work::Compare(after), &others)
+                }
+            };
+        }
+        barrier.wait();
+    }
+    let mut worker = made?;
+    outcome?;
+    let now = worker.now();
+    worker.disk.finish(now)?;
+    Ok(worker.compared_bytes)
+}
+
+fn flush<D: Checked>(worker: &mut Worker<D>) -> Outcome {
+    let slot = worker.arena.reserve().ok_or("no free slot")?;
+    let flush = Flush {
+        file: worker.file,
+        slot,
+        token: 0,
+    };
+    let refused = worker.disk.enqueue_flush(flush);
+    refused.map_err(|_| "the queue is full")?;
+    // Its completion has no bytes to be compared.
+    worker.run_well(Work::Compare(content((0, 0), 0)), &[])
+}
+
+/// A disk for the promises, whose file is at the start of a namespace; it is written here.
+pub(crate) fn subject_on(
+    name: &'static str,
+    arena: Arena,
+    disk: Box<dyn Disk>,
+    namespace_id: u32,
+    since: WallClock,
+) -> Outcome<Subject> {
+    let range = move |length_bytes| {
+        FileSource::Namespace(NamespaceRange {
+            namespace_id,
+            start_bytes: 0,
+            length_bytes,
+        })
+    };
+    let mut subject = Subject {
+        name,
+        arena,
+        disk,
+        source: Box::new(move || range(promises::SIZE_BYTES)),
+        foreign: || FileSource::Simulated(0),
+        wait: Box::new(move |_| {
+            thread::sleep(PAUSE);
+            now(since)
+        }),
+        now: now(since),
+        results: Vec::new(),
+    };
+    subject.store_file(range(promises::SIZE_BYTES.next_multiple_of(65_536)))?;
+    Ok(subject)
+}
+
+impl Subject {
+    /// Writes the file.
+    fn store_file(&mut self, source: FileSource) -> Outcome {
+        let (file, limits) = self.disk.open(source)?;
+        for offset_bytes in (0..limits.size_bytes).step_by(65_536) {
+            let slot = self.arena.reserve().ok_or("no free slot")?;
+            let mut slot = slot.into_reading().into_filled(65_536);
+            let bytes = promises::pattern(offset_bytes, offset_bytes + 65_536);
+            self.arena.payload_mut(&mut slot)[..bytes.len()].copy_from_slice(&bytes);
+            let write = Write {
+                file,
+                offset_bytes,
+                length_bytes: 65_536,
+                slot,
+                token: 0,
+            };
+            let refused = self.disk.write(&mut self.arena, write);
+            refused.map_err(|_| "the queue is full")?;
+        }
+        for (_, result) in self.run() {
+            result?;
+        }
+        self.disk.close(file);
+        Ok(())
+    }
 }

@@ -21,7 +21,7 @@ pub(super) enum Fault {
 
 /// The fault that a driver has, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Canary {
+pub(crate) struct Canary {
     #[cfg(test)]
     pub(super) fault: Option<Fault>,
 }

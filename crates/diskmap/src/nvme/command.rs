@@ -22,7 +22,7 @@ pub(super) mod io {
 }
 
 /// Opcodes of admin commands (section 5).
-pub(super) mod admin {
+pub(crate) mod admin {
     /// Delete I/O Submission Queue.
     pub(in crate::nvme) const DELETE_SUBMISSION_QUEUE: u8 = 0x00;
     /// Create I/O Submission Queue.
@@ -32,7 +32,7 @@ pub(super) mod admin {
     /// Create I/O Completion Queue.
     pub(in crate::nvme) const CREATE_COMPLETION_QUEUE: u8 = 0x05;
     /// Identify.
-    pub(in crate::nvme) const IDENTIFY: u8 = 0x06;
+    pub(crate) const IDENTIFY: u8 = 0x06;
     /// Abort.
     pub(in crate::nvme) const ABORT: u8 = 0x08;
     /// Set Features.
@@ -40,7 +40,7 @@ pub(super) mod admin {
 }
 
 /// CNS of Identify: a namespace.
-pub(super) const CNS_NAMESPACE: u32 = 0;
+pub(crate) const CNS_NAMESPACE: u32 = 0;
 /// CNS of Identify: the controller.
 pub(super) const CNS_CONTROLLER: u32 = 1;
 /// CNS of Identify: the list of active namespaces.

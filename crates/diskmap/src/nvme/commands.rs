@@ -12,6 +12,7 @@ use clock::Instant;
 use memory::{FilledSlot, FreeSlot, ReadingSlot};
 
 use super::canary::{Canary, Fault};
+use super::command::io;
 use super::ranges::OpenRange;
 use crate::DiskError;
 
@@ -24,7 +25,7 @@ const GENERATIONS: u8 = 1 << (16 - INDEX_BITS);
 
 /// The slot of a command. The controller may access it while the command is issued.
 #[derive(Debug)]
-pub(super) enum CommandSlot {
+pub(crate) enum CommandSlot {
     /// Filled by the controller; for Flush, left alone.
     Reading(ReadingSlot),
     /// Read by the controller.
@@ -39,7 +40,7 @@ impl CommandSlot {
         }
     }
 
-    pub(super) fn index(&self) -> u32 {
+    pub(crate) fn index(&self) -> u32 {
         match self {
             Self::Reading(slot) => slot.index(),
             Self::Writing(slot) => slot.index(),
@@ -49,15 +50,26 @@ impl CommandSlot {
 
 /// What a command does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Read,
     Write,
     Flush,
 }
 
+impl Kind {
+    /// Its opcode in the NVM command set.
+    pub(crate) const fn opcode(self) -> u8 {
+        match self {
+            Self::Read => io::READ,
+            Self::Write => io::WRITE,
+            Self::Flush => io::FLUSH,
+        }
+    }
+}
+
 /// Where a command is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// With us, to be issued.
     Waiting,
     /// With the controller since then.
@@ -73,10 +85,10 @@ pub(super) enum Progress {
 
 /// A read, write or flush.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(crate) struct Command {
     /// The caller's token.
     pub(super) token: u64,
-    pub(super) kind: Kind,
+    pub(crate) kind: Kind,
     /// As it was when the command came; `None` if it was not open.
     pub(super) range: Option<OpenRange>,
     /// Where it starts in the range.
@@ -86,15 +98,35 @@ pub(super) struct Command {
     /// Bytes to hand out: fewer at the end of the range.
     pub(super) wanted_bytes: u32,
     /// Bytes done by earlier parts of it.
-    pub(super) done_bytes: u32,
+    pub(crate) done_bytes: u32,
     /// Bytes of the part that is issued, or that will be next.
-    pub(super) part_bytes: u32,
-    /// Bus address of the slot's payload.
-    pub(super) payload: u64,
+    pub(crate) part_bytes: u32,
+    /// Where the slot's payload is for the controller: its bus address, or for the kernel's driver its own.
+    pub(crate) payload: u64,
     /// Issues after the first of the part, caused by failures.
     pub(super) reissues: u8,
-    pub(super) slot: CommandSlot,
-    pub(super) progress: Progress,
+    pub(crate) slot: CommandSlot,
+    pub(crate) progress: Progress,
+}
+
+impl Command {
+    /// One without a range, which transfers nothing.
+    pub(super) const fn new(token: u64, kind: Kind, slot: CommandSlot) -> Self {
+        Self {
+            token,
+            kind,
+            range: None,
+            offset_bytes: 0,
+            length_bytes: 0,
+            wanted_bytes: 0,
+            done_bytes: 0,
+            part_bytes: 0,
+            payload: 0,
+            reissues: 0,
+            slot,
+            progress: Progress::Waiting,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -105,7 +137,7 @@ struct Entry {
 
 /// All commands that are waiting, issued, or ended and not handed out.
 #[derive(Debug)]
-pub(super) struct Commands {
+pub(crate) struct Commands {
     entries: Vec<Entry>,
     free: Vec<u16>,
     canary: Canary,
@@ -121,11 +153,11 @@ impl Commands {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
@@ -138,20 +170,20 @@ impl Commands {
     }
 
     /// The command at an index in use.
-    pub(super) fn at(&mut self, index: u16) -> &mut Command {
+    pub(crate) fn at(&mut self, index: u16) -> &mut Command {
         let command = self.entries[usize::from(index)].command.as_mut();
         command.expect("invariant: the index is in use")
     }
 
     /// A new identifier for the command at an index, which is about to be issued.
-    pub(super) fn next_id(&mut self, index: u16) -> u16 {
+    pub(crate) fn next_id(&mut self, index: u16) -> u16 {
         let entry = &mut self.entries[usize::from(index)];
         entry.generation = (entry.generation + 1) % GENERATIONS;
         command_id(index, entry.generation)
     }
 
     /// The index of the issued command with this identifier; `None` if there is none.
-    pub(super) fn find_issued(&self, id: u16) -> Option<u16> {
+    pub(crate) fn find_issued(&self, id: u16) -> Option<u16> {
         let index = id & INDEX_MASK;
         let entry = self.entries.get(usize::from(index))?;
         let command = entry.command.as_ref()?;
@@ -162,7 +194,7 @@ impl Commands {
     }
 
     /// Indexes, identifiers and issue times of the commands that the controller has.
-    pub(super) fn issued(&self) -> impl Iterator<Item = (u16, u16, Instant, bool)> + '_ {
+    pub(crate) fn issued(&self) -> impl Iterator<Item = (u16, u16, Instant, bool)> + '_ {
         self.entries.iter().zip(0..).filter_map(|(entry, index)| {
             let Progress::Issued { at, is_aborted } = entry.command.as_ref()?.progress else {
                 return None;
@@ -194,20 +226,7 @@ mod tests {
     }
 
     fn read_into(slot: FreeSlot) -> Command {
-        Command {
-            token: 7,
-            kind: Kind::Read,
-            range: None,
-            offset_bytes: 0,
-            length_bytes: 4096,
-            wanted_bytes: 4096,
-            done_bytes: 0,
-            part_bytes: 4096,
-            payload: 0,
-            reissues: 0,
-            slot: CommandSlot::Reading(slot.into_reading()),
-            progress: Progress::Waiting,
-        }
+        Command::new(7, Kind::Read, CommandSlot::Reading(slot.into_reading()))
     }
 
     const ISSUED: Progress = Progress::Issued {

@@ -10,7 +10,7 @@ use super::PAGE_BYTES;
 pub const NAMESPACES_MAX: usize = 32;
 
 /// The data of one Identify command.
-pub(super) type IdentifyData = [u8; PAGE_BYTES as usize];
+pub(crate) type IdentifyData = [u8; PAGE_BYTES as usize];
 
 /// Why the data of an Identify command is of no use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -138,7 +138,7 @@ pub struct NamespaceFormat {
 
 impl NamespaceFormat {
     /// Figure 97 of the NVM Command Set Specification: Identify Namespace Data Structure.
-    pub(super) fn parse(data: &IdentifyData) -> Result<Self, IdentifyError> {
+    pub(crate) fn parse(data: &IdentifyData) -> Result<Self, IdentifyError> {
         let [a, b, c, d, e, f, g, h, ..] = *data;
         let block_count = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         if block_count == 0 {

@@ -34,9 +34,9 @@
 //! [`Disk::sqsync`]: crate::Disk::sqsync
 
 mod access;
-mod canary;
-mod command;
-mod commands;
+pub(crate) mod canary;
+pub(crate) mod command;
+pub(crate) mod commands;
 mod controller;
 pub mod emulated;
 mod identify;
@@ -45,6 +45,7 @@ mod queue;
 mod queue_pair;
 mod ranges;
 mod registers;
+pub(crate) mod requests;
 mod status;
 
 use clock::Duration;

@@ -37,13 +37,13 @@ mod files;
 mod limits;
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use clock::Instant;
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{opcode, squeue, types};
 use memory::Arena;
 
+use crate::ring::Ring;
 use crate::{
     ClosedFile, Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read,
     Write, check_alignment,
@@ -63,10 +63,6 @@ pub const DRAIN_SECONDS_MAX: u64 = 40;
 pub const REGISTER_AFTER_READS: u32 = 32;
 /// Most completions reaped at a time. Completions of one batch share the check of their file.
 const BATCH_MAX: usize = 64;
-/// How often a submission is tried that returns `EINTR`, `EAGAIN` or `EBUSY`.
-const SUBMIT_ATTEMPTS_MAX: u32 = 8;
-/// `IORING_ENTER_GETEVENTS`.
-const ENTER_GETEVENTS: u32 = 1;
 
 /// Sizes and options of a disk; every size is a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,10 +121,6 @@ pub enum UringError {
 #[derive(Debug)]
 pub struct Uring {
     ring: Ring,
-    /// Takes no commands yet.
-    is_disabled: bool,
-    /// The eventfd of a ring with deferred task work. Other rings are polled themselves.
-    wake: Option<OwnedFd>,
     commands: Commands,
     files: Files,
     slot_bytes: u32,
@@ -144,15 +136,6 @@ pub struct Uring {
     /// Reissued commands wait for a submission, which no caller will ask for.
     has_unsubmitted_reissues: bool,
     counters: Counters,
-}
-
-/// `IoUring` does not implement `Debug`.
-struct Ring(IoUring);
-
-impl core::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Ring").field(&self.0.as_raw_fd()).finish()
-    }
 }
 
 impl Uring {
@@ -184,16 +167,11 @@ impl Uring {
                 files_max,
             });
         }
-        let set_up = set_up(queue_depth).map_err(|errno| UringError::Setup { errno })?;
-        Ok(Self::on_ring(set_up, config, arena))
+        let ring = Ring::new(queue_depth).map_err(|errno| UringError::Setup { errno })?;
+        Ok(Self::on_ring(ring, config, arena))
     }
 
-    fn on_ring(set_up: SetUp, config: UringConfig, arena: &Arena) -> Self {
-        let SetUp {
-            ring,
-            wake,
-            is_disabled,
-        } = set_up;
+    fn on_ring(ring: Ring, config: UringConfig, arena: &Arena) -> Self {
         let UringConfig {
             queue_depth,
             files_max,
@@ -202,7 +180,7 @@ impl Uring {
             return_closed_files,
         } = config;
         let buffers = if fixed_buffers {
-            register_buffers(&ring, arena)
+            ring.register_buffers(arena)
         } else {
             Ok(())
         };
@@ -213,9 +191,7 @@ impl Uring {
         });
         let has_fixed_files = files.is_ok();
         Self {
-            ring: Ring(ring),
-            is_disabled,
-            wake,
+            ring,
             commands: Commands::new(queue_depth),
             files: Files::new(files_max),
             slot_bytes: arena.slot_bytes(),
@@ -236,13 +212,8 @@ impl Uring {
     /// # Errors
     /// What the kernel said.
     pub fn enable(&mut self) -> Result<(), UringError> {
-        if !core::mem::take(&mut self.is_disabled) {
-            return Ok(());
-        }
-        let enabled = self.ring.0.submitter().register_enable_rings();
-        enabled.map_err(|error| UringError::Setup {
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
-        })
+        let enabled = self.ring.enable();
+        enabled.map_err(|errno| UringError::Setup { errno })
     }
 
     /// Why reads cost more than necessary, and what to do; `None` if buffers and files are registered.
@@ -258,7 +229,7 @@ impl Uring {
         }
         let entry = self.entry(arena, &command);
         let user_data = self.commands.insert(command);
-        self.push(entry.user_data(user_data));
+        self.push(&entry.user_data(user_data));
     }
 
     /// The submission queue entry for the rest of a command.
@@ -309,68 +280,21 @@ impl Uring {
         entry.flags(flags)
     }
 
-    fn push(&mut self, entry: squeue::Entry) {
+    fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: the entry's address and length lie within a slot (`read` and `write` check the
         // length) whose token sits in the table of commands until the completion, and an arena
         // that misses a token never unmaps. A Reading slot yields no references; of a Writing one
         // no mutable reference exists, because that needs the token. The descriptor is kept open
         // by the file table until no command names it.
-        let pushed = unsafe { self.ring.0.submission().push(&entry) };
-        pushed
-            .expect("invariant: the submission queue has an entry for every command of the table");
+        unsafe { self.ring.push(entry) };
     }
 
-    /// Submits what is enqueued, by as few calls as the kernel lets us.
     fn submit(&mut self) -> Result<(), DiskError> {
-        let mut errno = libc::EAGAIN;
-        for _ in 0..SUBMIT_ATTEMPTS_MAX {
-            self.counters.disk_enter_calls += 1;
-            match self.ring.0.submitter().submit() {
-                Ok(_) if self.ring.0.submission().is_empty() => {
-                    self.has_unsubmitted_reissues = false;
-                    return Ok(());
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    if ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&errno) {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(DiskError::Io(errno))
-    }
-
-    /// Fills `batch` with user data and results of completions. Enters the kernel only if it has
-    /// task work for this thread, which must run before its completions appear.
-    fn reap(&mut self, batch: &mut [(u64, i32)]) -> usize {
-        let mut calls = TaskWorkCalls::default();
-        loop {
-            let ready = self.ring.0.completion().len();
-            if !calls.is_due(self.ring.0.submission().taskrun(), ready) {
-                break;
-            }
-            self.counters.disk_enter_calls += 1;
-            // SAFETY: submits nothing, waits for nothing, passes no pointer.
-            let entered = unsafe {
-                self.ring
-                    .0
-                    .submitter()
-                    .enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None)
-            };
-            self.clear_wake();
-            // An error (EINTR) leaves the flag set, and the next call of ours tries again.
-            if entered.is_err() {
-                break;
-            }
-        }
-        let mut count = 0;
-        for (slot, cqe) in batch.iter_mut().zip(self.ring.0.completion()) {
-            *slot = (cqe.user_data(), cqe.result());
-            count += 1;
-        }
-        count
+        self.ring
+            .submit(&mut self.counters.disk_enter_calls)
+            .map_err(DiskError::Io)?;
+        self.has_unsubmitted_reissues = false;
+        Ok(())
     }
 
     /// Handles a reaped completion; `None` if it is stale or its command is reissued.
@@ -396,7 +320,7 @@ impl Uring {
                 self.counters.disk_reissued_commands += 1;
                 let entry = self.entry(arena, &command);
                 let user_data = self.commands.issue(index, command);
-                self.push(entry.user_data(user_data));
+                self.push(&entry.user_data(user_data));
                 self.has_unsubmitted_reissues = true;
                 return None;
             }
@@ -473,7 +397,7 @@ impl Uring {
             return;
         }
         let number = self.files.at(index).raw_fd();
-        let submitter = self.ring.0.submitter();
+        let submitter = self.ring.submitter();
         let updated = submitter.register_files_update(index.into(), &[number]);
         let is_registered = updated.is_ok_and(|count| count == 1);
         self.files.at(index).is_registered = is_registered;
@@ -482,7 +406,7 @@ impl Uring {
     }
 
     fn unregister(&self, index: u16) -> bool {
-        let submitter = self.ring.0.submitter();
+        let submitter = self.ring.submitter();
         let updated = submitter.register_files_update(index.into(), &[-1]);
         updated.is_ok()
     }
@@ -593,7 +517,7 @@ impl Disk for Uring {
     }
 
     fn sqsync(&mut self, _now: Instant) -> Result<(), DiskError> {
-        if self.ring.0.submission().is_empty() {
+        if !self.ring.has_unsubmitted() {
             return Ok(());
         }
         self.submit()
@@ -613,7 +537,8 @@ impl Disk for Uring {
         let mut batch = [(0, 0); BATCH_MAX];
         while consumed < completions_max {
             let wanted = BATCH_MAX.min(completions_max - consumed);
-            let reaped = self.reap(&mut batch[..wanted]);
+            let calls = &mut self.counters.disk_enter_calls;
+            let reaped = self.ring.reap(&mut batch[..wanted], calls);
             self.files.start_round();
             for &(user_data, result) in &batch[..reaped] {
                 if let Some(completion) = self.finish(arena, user_data, result) {
@@ -639,27 +564,11 @@ impl Disk for Uring {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        if let Some(wake) = &self.wake {
-            return Some(wake.as_fd());
-        }
-        // SAFETY: the ring keeps its descriptor open at least as long as `self` is borrowed.
-        Some(unsafe { BorrowedFd::borrow_raw(self.ring.0.as_raw_fd()) })
+        Some(self.ring.poll_fd())
     }
 
     fn clear_wake(&mut self) {
-        let Some(wake) = &self.wake else {
-            return;
-        };
-        let mut count = 0_u64;
-        // SAFETY: reads eight bytes, which is what an eventfd gives, into a number of ours. It does not
-        // block; that it was clear already is no error.
-        let _ = unsafe {
-            libc::read(
-                wake.as_raw_fd(),
-                std::ptr::from_mut(&mut count).cast(),
-                size_of::<u64>(),
-            )
-        };
+        self.ring.clear_wake();
     }
 
     fn counters(&self) -> &Counters {
@@ -674,160 +583,21 @@ impl Drop for Uring {
         for _ in 0..DRAIN_SECONDS_MAX {
             // Each pass ends after a second without completions.
             while self.commands.len() > 0 {
-                let second = types::Timespec::new().sec(1);
-                let arguments = types::SubmitArgs::new().timespec(&second);
-                let waited = self.ring.0.submitter().submit_with_args(1, &arguments);
-                let reaped = self.reap(&mut batch);
+                let waited = self.ring.wait_a_second();
+                let reaped = self
+                    .ring
+                    .reap(&mut batch, &mut self.counters.disk_enter_calls);
                 for &(user_data, _) in &batch[..reaped] {
                     if let Some((index, _command)) = self.commands.take(user_data) {
                         self.commands.release(index);
                     }
                 }
-                if waited.is_err() && reaped == 0 {
+                if !waited && reaped == 0 {
                     break;
                 }
             }
         }
     }
-}
-
-/// How often one [`Uring::reap`] enters the kernel for task work.
-///
-/// The kernel does some of the work in a call, and sets the flag again if there is more. But the flag may
-/// also be set when there is none: an interrupt on another processor adds work, this thread's call does it
-/// and clears the flag, and only then the interrupt sets it (`io_req_local_work_add`). Such a flag stays
-/// until the next completion, so who waits for it to be cleared may wait for ever.
-#[derive(Clone, Copy, Debug, Default)]
-struct TaskWorkCalls {
-    /// Completions in the ring before the last call.
-    ready: usize,
-    /// Calls in a row that brought none. The first call counts, too.
-    fruitless: u32,
-}
-
-impl TaskWorkCalls {
-    /// Calls in a row without a completion before the flag is taken for a stale one. A call does up to 20
-    /// pieces of work, nearly all of which are completions.
-    const FRUITLESS_MAX: u32 = 2;
-
-    /// Whether to enter the kernel, with `ready` completions in the ring.
-    const fn is_due(&mut self, is_flag_set: bool, ready: usize) -> bool {
-        if ready > self.ready {
-            self.fruitless = 0;
-        }
-        self.ready = ready;
-        let is_due = is_flag_set && self.fruitless < Self::FRUITLESS_MAX;
-        self.fruitless += 1;
-        is_due
-    }
-}
-
-/// Set-up flags of a ring, best first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Level {
-    /// Linux 6.1: task work waits until this thread asks for completions.
-    Deferred,
-    /// Linux 5.19: task work waits for the thread's next system call instead of interrupting it,
-    /// and a flag in the ring says that it waits.
-    Cooperative,
-    Plain,
-}
-
-/// A ring, and the eventfd that wakes whoever waits for it.
-struct SetUp {
-    ring: IoUring,
-    wake: Option<OwnedFd>,
-    is_disabled: bool,
-}
-
-/// The best ring this kernel has.
-fn set_up(queue_depth: u32) -> Result<SetUp, i32> {
-    let mut outcome = Err(libc::EINVAL);
-    for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
-        outcome = set_up_at(level, queue_depth);
-        // `EINVAL` means unknown flags; other errors would come without flags, too.
-        if !matches!(outcome, Err(libc::EINVAL)) {
-            break;
-        }
-    }
-    outcome
-}
-
-fn set_up_at(level: Level, queue_depth: u32) -> Result<SetUp, i32> {
-    let mut builder = IoUring::builder();
-    match level {
-        Level::Deferred => {
-            // The thread that enables it is its single issuer.
-            builder
-                .setup_r_disabled()
-                .setup_single_issuer()
-                .setup_defer_taskrun()
-                .setup_taskrun_flag()
-                .setup_submit_all();
-        }
-        Level::Cooperative => {
-            builder
-                .setup_coop_taskrun()
-                .setup_taskrun_flag()
-                .setup_submit_all();
-        }
-        Level::Plain => {}
-    }
-    let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-    let ring = builder.build(queue_depth.next_power_of_two());
-    let ring = ring.map_err(errno)?;
-    let wake = match level {
-        Level::Deferred => Some(event_fd().map_err(errno)?),
-        Level::Cooperative | Level::Plain => None,
-    };
-    if let Some(wake) = &wake {
-        let submitter = ring.submitter();
-        submitter
-            .register_eventfd(wake.as_raw_fd())
-            .map_err(errno)?;
-    }
-    Ok(SetUp {
-        ring,
-        wake,
-        is_disabled: level == Level::Deferred,
-    })
-}
-
-/// `eventfd(2)`: readable while its count is not zero.
-fn event_fd() -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointers.
-    let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made it, and nobody else has its number.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// Registers the regions of the arena as buffers of the same numbers.
-fn register_buffers(ring: &IoUring, arena: &Arena) -> Result<(), String> {
-    let buffers: Vec<_> = arena
-        .regions()
-        .map(|region| libc::iovec {
-            iov_base: region.address.cast(),
-            iov_len: region.length_bytes,
-        })
-        .collect();
-    // SAFETY: the regions are mapped. The kernel pins their pages, so it writes to no other memory
-    // even if the arena is gone by then.
-    let registered = unsafe { ring.submitter().register_buffers(&buffers) };
-    registered.map_err(|error| explain_registration(&error, arena.bytes()))
-}
-
-fn explain_registration(error: &io::Error, bytes: usize) -> String {
-    let errno = error.raw_os_error().unwrap_or(0);
-    if errno == libc::ENOMEM {
-        return format!(
-            "the slots cannot be registered with io_uring (errno {errno}): raise RLIMIT_MEMLOCK \
-             (ulimit -l, LimitMEMLOCK=) to {bytes} bytes or more, or grant CAP_IPC_LOCK"
-        );
-    }
-    format!("the slots cannot be registered with io_uring (errno {errno})")
 }
 
 #[cfg(test)]

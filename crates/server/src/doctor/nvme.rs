@@ -2,7 +2,8 @@
 //!
 //! `bind` refuses a controller whose namespaces the host uses (mounted, swap, part of another block
 //! device, opened exclusively), one that no IOMMU protects the host from, and one whose IOMMU group has other
-//! devices. The kernel's driver is never asked to force anything. Bounded by the controllers there are.
+//! devices. `unbind` refuses one that a program uses. The kernel's driver is never asked to force anything.
+//! Bounded by the controllers there are.
 //!
 //! Reading first: Documentation/ABI/testing/sysfs-bus-pci (`driver_override`), Documentation/driver-api/vfio.rst.
 
@@ -88,6 +89,16 @@ impl Controller {
     fn use_of(&self, tree: &Tree) -> Option<String> {
         let namespaces = self.namespaces(tree);
         namespaces.iter().find_map(|name| use_of_disk(tree, name))
+    }
+
+    /// Whether a program has it open through VFIO: a group is opened once only.
+    fn is_open(&self, tree: &Tree) -> bool {
+        let Some(group) = &self.iommu_group else {
+            return false;
+        };
+        let file = tree.path(format!("dev/vfio/{group}"));
+        let opened = OpenOptions::new().read(true).write(true).open(file);
+        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
     }
 
     /// Other devices of its IOMMU group, but for bridges.
@@ -187,7 +198,10 @@ fn finding(tree: &Tree, controller: &Controller) -> Finding {
 /// # Errors
 /// The host uses it, nothing protects the host from it, or the kernel refused.
 pub fn bind(device: &str) -> Result<(), Failure> {
-    bind_in(&Tree::of_this_machine(), device)
+    let tree = Tree::of_this_machine();
+    let address = Controller::find(&tree, device)?.address;
+    bind_in(&tree, device)?;
+    confirm(&tree, &address, VFIO)
 }
 
 /// Gives a controller back to the kernel.
@@ -195,7 +209,23 @@ pub fn bind(device: &str) -> Result<(), Failure> {
 /// # Errors
 /// There is no such controller, or the kernel refused.
 pub fn unbind(device: &str) -> Result<(), Failure> {
-    unbind_in(&Tree::of_this_machine(), device)
+    let tree = Tree::of_this_machine();
+    let address = Controller::find(&tree, device)?.address;
+    unbind_in(&tree, device)?;
+    confirm(&tree, &address, NVME)
+}
+
+/// The kernel says nothing if no driver takes the device that it was offered.
+fn confirm(tree: &Tree, address: &str, driver: &str) -> Result<(), Failure> {
+    let now = Controller::at(tree, address).and_then(|it| it.driver);
+    if now.as_deref() == Some(driver) {
+        return Ok(());
+    }
+    let now = now.unwrap_or_else(|| "none".to_owned());
+    Err(Failure::refused(
+        format!("{address}: the driver {driver} has not taken it; its driver is {now}"),
+        "see dmesg",
+    ))
 }
 
 fn bind_in(tree: &Tree, device: &str) -> Result<(), Failure> {
@@ -238,6 +268,14 @@ fn unbind_in(tree: &Tree, device: &str) -> Result<(), Failure> {
     if controller.driver.as_deref() == Some(NVME) {
         return Ok(());
     }
+    // The kernel would wait for that program's end.
+    if controller.is_open(tree) {
+        let address = &controller.address;
+        return Err(Failure::refused(
+            format!("{address}: a program uses it"),
+            "end that program first",
+        ));
+    }
     give_to(tree, &controller, NVME)
 }
 
@@ -270,7 +308,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::{Tree, bind_in, findings, namespace, unbind_in};
+    use super::{Tree, bind_in, confirm, findings, namespace, unbind_in};
 
     const ADDRESS: &str = "0000:01:00.0";
     const DEVICE: &str = "sys/bus/pci/devices/0000:01:00.0";
@@ -425,6 +463,18 @@ mod tests {
         assert!(refusal(&root).contains("modprobe vfio-pci"));
         fs::remove_file(root.path().join(DEVICE).join("iommu_group")).unwrap();
         assert!(refusal(&root).contains("no IOMMU"));
+    }
+
+    #[test]
+    fn a_controller_that_no_driver_has_taken_is_told_of() {
+        let root = machine();
+        let tree = Tree::under(root.path());
+        confirm(&tree, ADDRESS, "nvme").unwrap();
+        let text = confirm(&tree, ADDRESS, "vfio-pci").unwrap_err().to_string();
+        assert!(text.contains("its driver is nvme"), "{text}");
+        fs::remove_file(root.path().join(DEVICE).join("driver")).unwrap();
+        let text = confirm(&tree, ADDRESS, "vfio-pci").unwrap_err().to_string();
+        assert!(text.contains("its driver is none"), "{text}");
     }
 
     #[test]

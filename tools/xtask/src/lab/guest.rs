@@ -223,8 +223,8 @@ impl Console {
 
 /// What QEMU is told whatever the guest is for: a machine, a kernel, and a first file system in memory.
 pub(super) fn common_arguments(command: &mut Command, image: &Path, initramfs: &Path) {
-    command.args(["-accel", "tcg", "-cpu", "max,-la57"]);
-    command.args(["-m", "1024", "-nodefaults", "-no-reboot"]);
+    command.args(["-cpu", "max,-la57", "-m", "1024"]);
+    command.args(["-nodefaults", "-no-reboot"]);
     command.args(["-display", "none", "-vga", "none", "-serial", "stdio"]);
     command.arg("-kernel").arg(image);
     command.arg("-initrd").arg(initramfs);
@@ -266,7 +266,8 @@ impl Guest {
                 command.args(IOMMU)
             }
         };
-        command.args(["-smp", "1", "-append", &kernel_arguments]);
+        command.args(["-accel", "tcg", "-smp", "1"]);
+        command.args(["-append", &kernel_arguments]);
         let drive = format!(
             "id=disk,if=none,format=raw,readonly=on,file={}",
             image.display()

@@ -120,6 +120,11 @@ impl<R: Registers, D: DmaMemory> Controller<R, D> {
         }
     }
 
+    /// Does something with the controller, once no other worker does. Not for the data path.
+    pub(in crate::nvme) fn with_wait<T>(&self, f: impl FnOnce(&mut Inner<R, D>) -> T) -> T {
+        f(&mut self.lock())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner<R, D>> {
         let locked = self.inner.lock();
         locked.unwrap_or_else(std::sync::PoisonError::into_inner)

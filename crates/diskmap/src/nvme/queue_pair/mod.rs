@@ -1,32 +1,28 @@
 //! A queue pair: its commands, from their slots to the submission queue and from the completion queue
 //! back.
 //!
-//! What comes is *enqueued*; `sqsync` makes it *pending*; it is *issued* once the controller takes it, and
-//! *ended* when it is to be handed out. Bounded by the depth: the table of commands has an entry for
-//! each, and each list has room for all.
+//! Commands are pending ([`Requests`]) until the controller takes them, and *issued* from the doorbell on.
+//! Bounded by the depth.
 
 mod disk;
 mod recovery;
-
-use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
 use memory::Arena;
 
 use super::access::{DmaMemory, DmaSlots, Registers};
 use super::canary::{Canary, Fault};
-use super::command::{CompletionEntry, SubmissionEntry, block_dwords, io};
-use super::commands::{Command, CommandSlot, Commands, Kind, Progress};
+use super::command::{CompletionEntry, SubmissionEntry};
+use super::commands::{Command, Kind, Progress};
 use super::controller::{Known, Phase, QueueAddresses};
 use super::prp::Lists;
 use super::queue::{CompletionRing, SubmissionRing};
-use super::ranges::{OpenRange, Ranges};
 use super::registers::Capabilities;
+use super::requests::Requests;
 use super::{
-    Controller, ControllerState, FILES_MAX, Flush, Layout, Namespace, NvmeConfig, NvmeCounters,
-    NvmeError, PAGE_BYTES, QUEUE_DEPTH_MAX, lists_of,
+    Controller, ControllerState, FILES_MAX, Flush, Layout, NvmeConfig, NvmeCounters, NvmeError,
+    PAGE_BYTES, QUEUE_DEPTH_MAX, lists_of,
 };
-use crate::{Completion, Counters, DiskError};
 
 /// How soon to poll while the controller is on its way.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -62,31 +58,19 @@ pub struct Nvme<R: Registers, D: DmaMemory, S> {
     pub(super) slots: S,
     pub(super) queue_id: u16,
     config: NvmeConfig,
-    namespaces: Vec<Namespace>,
     submission: SubmissionRing,
     completion: CompletionRing,
     queues: QueueAddresses,
     depth: u16,
     lists: Lists,
-    slot_bytes: u32,
     /// Address of the arena's first byte.
     arena_start: usize,
-    /// Most bytes of one part of a command (MDTS).
-    part_bytes_max: u32,
-    commands: Commands,
-    ranges: Ranges,
-    /// Indexes of commands that came since the last `sqsync`.
-    enqueued: Vec<u16>,
-    /// Those to be issued as soon as the controller takes them.
-    pending: VecDeque<u16>,
-    /// Those to be handed out.
-    ended: VecDeque<u16>,
+    requests: Requests,
     link: Link,
     /// When to look for late commands.
     next_scan: Instant,
     last_now: Instant,
     canary: Canary,
-    counters: Counters,
     nvme_counters: NvmeCounters,
 }
 
@@ -136,11 +120,12 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
                 files_max,
             });
         }
-        let known = controller.with(|inner| {
+        // Another worker may use the controller right now; here it may be waited for.
+        let known = controller.with_wait(|inner| {
             let known = inner.known.clone()?;
             Some((known, inner.capabilities, inner.registers().clone()))
         });
-        let Some((known, capabilities, registers)) = known.flatten() else {
+        let Some((known, capabilities, registers)) = known else {
             return Err(NvmeError::NotReady);
         };
         if queue_id == 0 || queue_id > known.queue_pairs {
@@ -170,6 +155,12 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         });
         let part_bytes_max = known.identity.transfer_bytes_max.unwrap_or(u64::MAX);
         let part_bytes_max = u32::try_from(part_bytes_max).unwrap_or(u32::MAX);
+        let requests = Requests::new(
+            (depth, files_max),
+            known.namespaces,
+            (arena.slot_bytes(), part_bytes_max),
+            canary,
+        );
         Ok(Self {
             controller: controller.clone(),
             submission: SubmissionRing::new(
@@ -193,22 +184,14 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             slots,
             queue_id,
             config,
-            namespaces: known.namespaces,
             depth,
             lists,
-            slot_bytes: arena.slot_bytes(),
             arena_start: slot_memory.address().addr(),
-            part_bytes_max: part_bytes_max.min(arena.slot_bytes()),
-            commands: Commands::new(depth, canary),
-            ranges: Ranges::new(files_max),
-            enqueued: Vec::with_capacity(depth.into()),
-            pending: VecDeque::with_capacity(depth.into()),
-            ended: VecDeque::with_capacity(depth.into()),
+            requests,
             link: Link::Detached,
             next_scan: Instant::ZERO,
             last_now: Instant::ZERO,
             canary,
-            counters: Counters::default(),
             nvme_counters: NvmeCounters::default(),
         })
     }
@@ -230,26 +213,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     /// # Errors
     /// The queue is full; the flush is given back.
     pub fn flush(&mut self, flush: Flush) -> Result<(), Flush> {
-        if self.commands.is_full() {
-            self.counters.disk_queue_full_commands += 1;
-            return Err(flush);
-        }
-        let range = self.ranges.find(flush.file);
-        self.enqueue(Command {
-            token: flush.token,
-            kind: Kind::Flush,
-            range,
-            offset_bytes: 0,
-            length_bytes: 0,
-            wanted_bytes: 0,
-            done_bytes: 0,
-            part_bytes: 0,
-            payload: 0,
-            reissues: 0,
-            slot: CommandSlot::Reading(flush.slot.into_reading()),
-            progress: Progress::Waiting,
-        });
-        Ok(())
+        self.requests.flush(flush)
     }
 
     /// When to poll or consume at the latest, if nothing else happens before; `None` if nothing is in
@@ -257,8 +221,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.link {
-            _ if self.commands.len() == 0 => None,
-            _ if !self.ended.is_empty() => Some(self.last_now),
+            _ if self.requests.commands.len() == 0 => None,
+            _ if !self.requests.ended.is_empty() => Some(self.last_now),
             Link::Runaway => None,
             Link::Live(_) if self.is_current() => Some(self.next_scan),
             _ => Some(self.last_now + POLL_INTERVAL),
@@ -279,7 +243,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     /// # Panics
     /// If commands are in flight.
     pub fn detach(&mut self, now: Instant) -> bool {
-        assert!(self.commands.len() == 0, "commands are in flight");
+        assert!(self.requests.commands.len() == 0, "commands are in flight");
         let queue_id = self.queue_id;
         self.link = Link::Detached;
         let detached = self.controller.with(|inner| {
@@ -292,50 +256,14 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         detached.unwrap_or(false)
     }
 
-    fn enqueue(&mut self, command: Command) {
-        let index = self.commands.insert(command);
-        self.enqueued.push(index);
-    }
-
-    /// What a command that just came is, before the controller hears of it: whether it needs to.
-    fn admit(&mut self, index: u16) {
-        let part_bytes_max = self.part_bytes_max;
-        let command = self.commands.at(index);
-        let outcome = match &command.range {
-            None => Some(Err(DiskError::Io(libc::EBADF))),
-            Some(range) => clip(
-                command.kind,
-                range,
-                command.offset_bytes,
-                &mut command.length_bytes,
-            )
-            .map(|result| result.map_err(DiskError::Io)),
-        };
-        if let Some(range) = &command.range {
-            let left = range.length_bytes.saturating_sub(command.offset_bytes);
-            let left = u32::try_from(left).unwrap_or(u32::MAX);
-            command.wanted_bytes = command.length_bytes.min(left);
-        }
-        command.part_bytes = command.length_bytes.min(part_bytes_max);
-        match outcome {
-            None => self.pending.push_back(index),
-            Some(result) => self.end(index, result),
-        }
-    }
-
-    fn end(&mut self, index: u16, result: Result<(), DiskError>) {
-        self.commands.at(index).progress = Progress::Ended(result);
-        self.ended.push_back(index);
-    }
-
     /// Gives the controller what waits for it, if it takes commands: one doorbell for all.
     fn issue_pending(&mut self, now: Instant) {
-        if self.pending.is_empty() || !self.is_current() {
+        if self.requests.pending.is_empty() || !self.is_current() {
             return;
         }
-        while let Some(index) = self.pending.pop_front() {
-            let command_id = self.commands.next_id(index);
-            let command = self.commands.at(index);
+        while let Some(index) = self.requests.pending.pop_front() {
+            let command_id = self.requests.commands.next_id(index);
+            let command = self.requests.commands.at(index);
             command.progress = Progress::Issued {
                 at: now,
                 is_aborted: false,
@@ -361,7 +289,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         }
         // A controller that writes as fast as we read is left after one pass.
         for _ in 0..self.completion.entry_count() {
-            if self.ended.len() >= most {
+            if self.requests.ended.len() >= most {
                 break;
             }
             let Some(entry) = self.completion.pop(&self.memory) else {
@@ -385,67 +313,34 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             && self
                 .submission
                 .is_plausible_head(entry.submission_head, self.depth);
-        let index = is_sound.then(|| self.commands.find_issued(entry.command_id));
-        let Some(index) = index.flatten() else {
-            self.counters.disk_stale_completions += 1;
-            return;
-        };
-        let part_bytes_max = self.part_bytes_max;
-        let command = self.commands.at(index);
-        if entry.status.is_success() {
-            command.done_bytes += command.part_bytes;
-            if command.done_bytes == command.length_bytes {
-                self.end(index, Ok(()));
-                return;
-            }
-            // The next part.
-            command.part_bytes = (command.length_bytes - command.done_bytes).min(part_bytes_max);
-            command.reissues = 0;
-        } else if command.reissues < entry.status.reissues_max() {
-            command.reissues += 1;
-            self.counters.disk_reissued_commands += 1;
-        } else {
-            self.end(index, Err(DiskError::Nvme(entry.status)));
-            return;
-        }
-        self.commands.at(index).progress = Progress::Waiting;
-        self.pending.push_back(index);
-    }
-
-    /// Makes the completion of a command that has ended.
-    fn complete(&mut self, arena: &mut Arena, index: u16) -> Completion {
-        let command = self.commands.remove(index);
-        let Progress::Ended(outcome) = command.progress else {
-            unreachable!("only commands that have ended are in the list of those");
-        };
-        let wanted_bytes = command.wanted_bytes;
-        let result = match (outcome, command.slot) {
-            (Err(error), slot) => {
-                self.counters.count_failure(error);
-                Err((slot.into_free(), error))
-            }
-            (Ok(()), CommandSlot::Reading(slot)) => {
-                let mut slot = slot.into_filled(wanted_bytes);
-                if wanted_bytes > 0 {
-                    self.slots.sync_for_cpu(arena, &mut slot);
-                }
-                self.counters.disk_read_bytes += u64::from(wanted_bytes);
-                Ok(slot)
-            }
-            (Ok(()), CommandSlot::Writing(slot)) => {
-                self.counters.disk_write_bytes += u64::from(command.length_bytes);
-                Ok(slot)
-            }
-        };
-        Completion {
-            token: command.token,
-            result,
+        let commands = &self.requests.commands;
+        let index = is_sound.then(|| commands.find_issued(entry.command_id));
+        match index.flatten() {
+            Some(index) => self.requests.handle_status(index, entry.status),
+            None => self.requests.counters.disk_stale_completions += 1,
         }
     }
 
+    /// Where the slots are.
+    fn bus(&self) -> Bus {
+        Bus {
+            bus_address: self.slots.bus_address(),
+            arena_start: self.arena_start,
+        }
+    }
+}
+
+/// Where the arena begins, on the bus and for the processor.
+#[derive(Clone, Copy, Debug)]
+struct Bus {
+    bus_address: u64,
+    arena_start: usize,
+}
+
+impl Bus {
     /// Where an address in the arena is on the bus.
-    fn bus_address_of(&self, address: usize) -> u64 {
-        self.slots.bus_address() + (address - self.arena_start) as u64
+    const fn address_of(self, address: usize) -> u64 {
+        self.bus_address + (address - self.arena_start) as u64
     }
 }
 
@@ -453,7 +348,7 @@ impl<R: Registers, D: DmaMemory, S> Drop for Nvme<R, D, S> {
     fn drop(&mut self) {
         let snapshot = self.controller.snapshot();
         let is_live = self.link == Link::Live(snapshot.epoch) && snapshot.phase == Phase::Ready;
-        if is_live && self.commands.issued().next().is_some() {
+        if is_live && self.requests.commands.issued().next().is_some() {
             self.registers.reset_function();
         }
     }
@@ -474,47 +369,17 @@ const fn is_page_aligned(address: u64) -> bool {
     address.is_multiple_of(PAGE_BYTES as u64)
 }
 
-/// Limits a command to its range. `Some` if the controller need not hear of it.
-fn clip(
-    kind: Kind,
-    range: &OpenRange,
-    offset_bytes: u64,
-    length_bytes: &mut u32,
-) -> Option<Result<(), i32>> {
-    if kind == Kind::Flush {
-        return None;
-    }
-    let block_bytes = range.format.block_bytes();
-    if !offset_bytes.is_multiple_of(block_bytes.into()) || !length_bytes.is_multiple_of(block_bytes)
-    {
-        return Some(Err(libc::EINVAL));
-    }
-    let left = range.whole_bytes().saturating_sub(offset_bytes);
-    let left = u32::try_from(left).unwrap_or(u32::MAX);
-    match kind {
-        Kind::Read => {
-            *length_bytes = (*length_bytes).min(left);
-            (*length_bytes == 0).then_some(Ok(()))
-        }
-        _ => (*length_bytes > left).then_some(Err(libc::ENOSPC)),
-    }
-}
-
 /// The submission queue entry of a command's next part.
 fn entry_of<D: DmaMemory>(command: &Command, lists: &Lists, memory: &D) -> SubmissionEntry {
-    let range = command.range;
-    let range = range.expect("invariant: a command without a range never waits to be issued");
-    let namespace_id = range.namespace_id;
+    let (namespace_id, dwords) = command.target();
+    let opcode = command.kind.opcode();
     if command.kind == Kind::Flush {
         return SubmissionEntry {
-            opcode: io::FLUSH,
+            opcode,
             namespace_id,
             ..SubmissionEntry::default()
         };
     }
-    let shift = range.format.block_shift;
-    let first_block =
-        range.first_block + ((command.offset_bytes + u64::from(command.done_bytes)) >> shift);
     let (prp1, prp2) = lists.entries(
         memory,
         command.slot.index(),
@@ -523,15 +388,11 @@ fn entry_of<D: DmaMemory>(command: &Command, lists: &Lists, memory: &D) -> Submi
         command.part_bytes,
     );
     SubmissionEntry {
-        opcode: if command.kind == Kind::Read {
-            io::READ
-        } else {
-            io::WRITE
-        },
+        opcode,
         namespace_id,
         prp1,
         prp2,
-        dwords: block_dwords(first_block, command.part_bytes >> shift),
+        dwords,
         ..SubmissionEntry::default()
     }
 }

@@ -9,7 +9,6 @@ use crate::nvme::access::{DmaMemory, DmaSlots, Registers};
 use crate::nvme::canary::Fault;
 use crate::nvme::commands::Progress;
 use crate::nvme::controller::{PairState, Phase};
-use crate::nvme::status::REISSUES_MAX;
 
 /// Commands are looked through for late ones this often during one timeout.
 const SCANS_PER_TIMEOUT: u32 = 8;
@@ -72,35 +71,34 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
 
     /// The controller was stopped: what it had is ours again.
     fn take_back(&mut self) {
-        let issued: Vec<u16> = self.commands.issued().map(|(index, ..)| index).collect();
+        let issued: Vec<u16> = self
+            .requests
+            .commands
+            .issued()
+            .map(|(index, ..)| index)
+            .collect();
         for index in issued {
             self.nvme_counters.taken_back_commands += 1;
-            let command = self.commands.at(index);
-            command.progress = Progress::Waiting;
-            command.reissues += 1;
-            let is_given_up = command.reissues > REISSUES_MAX
-                || self.canary.is(Fault::NotReissued)
-                || self.canary.is(Fault::TakenBackEarly);
-            if is_given_up {
-                self.end(index, Err(DiskError::Io(libc::ETIMEDOUT)));
+            let timeout = DiskError::Io(libc::ETIMEDOUT);
+            if self.canary.is(Fault::NotReissued) || self.canary.is(Fault::TakenBackEarly) {
+                self.requests.end(index, Err(timeout));
             } else {
-                self.counters.disk_reissued_commands += 1;
-                self.pending.push_back(index);
+                self.requests.reissue_or_end(index, timeout);
             }
         }
     }
 
     /// There is no controller to issue commands to.
     fn fail_pending(&mut self) {
-        while let Some(index) = self.pending.pop_front() {
-            self.end(index, Err(DiskError::Io(libc::ENODEV)));
+        while let Some(index) = self.requests.pending.pop_front() {
+            self.requests.end(index, Err(DiskError::Io(libc::ENODEV)));
         }
     }
 
     /// Looks for commands that take too long, and whether the controller is well.
     fn scan(&mut self, now: Instant, epoch: u64) {
         self.next_scan = now + self.scan_interval();
-        let mut issued = self.commands.issued().peekable();
+        let mut issued = self.requests.commands.issued().peekable();
         if issued.peek().is_none() {
             return;
         }
@@ -139,7 +137,9 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         }
         for (index, _) in aborted {
             self.nvme_counters.aborted_commands += 1;
-            if let Progress::Issued { is_aborted, .. } = &mut self.commands.at(index).progress {
+            if let Progress::Issued { is_aborted, .. } =
+                &mut self.requests.commands.at(index).progress
+            {
                 *is_aborted = true;
             }
         }

@@ -203,6 +203,36 @@ fn namespaces_that_cannot_be_opened_say_why() {
 }
 
 #[test]
+fn a_queue_pair_is_made_while_another_thread_uses_the_controller() {
+    let mut host = Host::new(emulated(), 1).unwrap();
+    assert_eq!(host.settle(), ControllerState::Ready);
+    let mut arena_config = ArenaConfig::new(1);
+    arena_config.pages = memory::PageKind::Ordinary;
+    let arena = Arena::new(arena_config).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(host.controller.poll(host.now), ControllerState::Ready);
+            }
+        });
+        let config = NvmeConfig {
+            queue_depth: 1,
+            files_max: 1,
+            ..NvmeConfig::default()
+        };
+        let made = (0..500).map(|_| {
+            let memory = host.emulated.map_memory(memory_bytes(1, &arena));
+            let slots = host.emulated.map_slots(&arena);
+            Nvme::new(&host.controller, 1, memory, slots, &arena, config).map(drop)
+        });
+        let outcome: Result<Vec<()>, NvmeError> = made.collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        outcome.expect("it may be waited for");
+    });
+}
+
+#[test]
 fn a_shutdown_deletes_queues_notifies_and_stops() {
     let mut bench = Bench::new(EmulatedConfig::new(1, 12), NvmeConfig::default());
     assert!(bench.read(0, 4096));

@@ -113,12 +113,12 @@ fn a_file_that_cannot_be_unregistered_stays_open_until_it_can() {
     let mut bench = bench();
     let (_, file) = open_locked(&mut bench);
     assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
-    let submitter = bench.disk.ring.0.submitter();
+    let submitter = bench.disk.ring.submitter();
     submitter.unregister_files().expect("they are registered");
     bench.disk.close(file);
     assert_eq!(bench.disk.counters().disk_kept_registrations, 1);
     assert!(bench.disk.poll_closed().is_none());
-    let submitter = bench.disk.ring.0.submitter();
+    let submitter = bench.disk.ring.submitter();
     submitter.register_files_sparse(1).expect("as at start");
     bench.disk.close(file);
     assert!(bench.disk.poll_closed().is_some());
@@ -128,7 +128,7 @@ fn a_file_that_cannot_be_unregistered_stays_open_until_it_can() {
 #[test]
 fn a_file_that_cannot_be_registered_is_counted_and_served() {
     let mut bench = bench();
-    let submitter = bench.disk.ring.0.submitter();
+    let submitter = bench.disk.ring.submitter();
     submitter.unregister_files().expect("they are registered");
     let (_, file) = open_locked(&mut bench);
     for _ in 0..3 {

@@ -2,8 +2,8 @@ mod changes;
 mod closing;
 
 use std::fs::{self, File, FileTimes, OpenOptions};
-use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::*;
 
 use crate::DeviceRange;
+use crate::ring::Level;
 use crate::sim::pattern_byte;
 
 const SLOTS: u32 = 64;
@@ -42,7 +43,7 @@ impl Bench {
     /// With a disk that nobody has enabled yet.
     fn disabled(config: UringConfig, level: Level) -> Self {
         let arena = Arena::new(ArenaConfig::new(SLOTS)).expect("a few MiB");
-        let ring = set_up_at(level, config.queue_depth).expect("a ring of this kind");
+        let ring = Ring::at(level, config.queue_depth).expect("a ring of this kind");
         let disk = Uring::on_ring(ring, config, &arena);
         let directory = tempfile::tempdir().expect("a temporary directory");
         Self {
@@ -620,7 +621,7 @@ fn unknown_completions_are_counted_and_ignored() {
     let (file, _) = bench.open(&path);
     bench.enqueue(file, 0, 4096, 7);
     for name in [0, 1 << 32, u64::MAX] {
-        bench.disk.push(opcode::Nop::new().build().user_data(name));
+        bench.disk.push(&opcode::Nop::new().build().user_data(name));
     }
     bench.disk.sqsync(NOW).expect("a working ring");
     // The read's user data is generation 1, index 0: the NOP has the same, and completes first.
@@ -907,35 +908,4 @@ fn limits_come_from_the_device_and_the_slot() {
     // A slot smaller than a block can hold no read.
     let refused = devices.ask(file.as_fd(), &status, 256);
     assert_eq!(refused, Err(DiskError::Io(libc::EINVAL)));
-}
-
-#[test]
-fn refused_registration_says_what_to_do() {
-    let short = explain_registration(&io::Error::from_raw_os_error(libc::ENOMEM), 1 << 21);
-    assert!(
-        short.contains("RLIMIT_MEMLOCK") && short.contains("2097152"),
-        "{short}"
-    );
-    let other = explain_registration(&io::Error::from_raw_os_error(libc::EFAULT), 1 << 21);
-    assert!(!other.contains("RLIMIT_MEMLOCK"), "{other}");
-}
-
-#[test]
-fn a_flag_that_stays_set_without_work_is_asked_about_twice() {
-    let mut calls = TaskWorkCalls::default();
-    assert!(calls.is_due(true, 3));
-    assert!(calls.is_due(true, 3));
-    assert!(!calls.is_due(true, 3));
-    assert!(!calls.is_due(true, 3));
-}
-
-#[test]
-fn the_kernel_is_entered_while_its_flag_is_set_and_calls_bring_completions() {
-    let mut calls = TaskWorkCalls::default();
-    for ready in 0..100 {
-        assert!(calls.is_due(true, ready));
-    }
-    assert!(!calls.is_due(false, 100));
-    let mut calls = TaskWorkCalls::default();
-    assert!(!calls.is_due(false, 0));
 }
