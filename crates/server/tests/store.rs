@@ -480,7 +480,10 @@ fn a_reader_keeps_the_space_of_what_it_reads() {
         "{reason}"
     );
     let stat = site.ok(&["stat", "image"]);
-    assert!(stat.contains("by a server, from catalogue 2 on"), "{stat}");
+    assert!(
+        stat.contains("by another process, from catalogue 2 on"),
+        "{stat}"
+    );
     reader.unlock(loaded.catalogue.sequence());
     site.ok(&["add", "image", "b"]);
 

@@ -607,7 +607,7 @@ impl Store {
         match opened.and_then(|opened| self.admit(now, name, Ok(opened), false)) {
             Ok(found) => {
                 if let Backend::Volume(served) = &mut self.backend {
-                    served.pin(found.handle);
+                    served.pin(found.handle, name);
                 }
                 LookUp::Ready(found)
             }
@@ -650,7 +650,7 @@ impl Store {
         let Backend::Volume(served) = &self.backend else {
             return None;
         };
-        let name = served.content_type(handle, self.table.name(handle));
+        let name = served.content_type(handle);
         (!name.is_empty()).then_some(name)
     }
 

@@ -164,8 +164,14 @@ impl Catalogue {
     /// The object of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Entry> {
-        let index = self.entries.binary_search_by(|it| (*it.name).cmp(name));
-        index.ok().map(|index| &self.entries[index])
+        self.index_of(name).map(|index| &self.entries[index])
+    }
+
+    /// The place of the object of this name among [`Catalogue::entries`].
+    #[must_use]
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        let found = self.entries.binary_search_by(|it| (*it.name).cmp(name));
+        found.ok()
     }
 
     /// Whether there are objects whose names begin with `name` and a slash.

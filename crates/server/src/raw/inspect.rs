@@ -218,7 +218,10 @@ pub(super) fn stat(store: &Path) -> Result<(), Failure> {
         line("waiting", format!("{waiting} {why}"));
     }
     if let Some(oldest) = oldest {
-        line("read", format!("by a server, from catalogue {oldest} on"));
+        line(
+            "read",
+            format!("by another process, from catalogue {oldest} on"),
+        );
     }
     if !reading.loaded.lagging.is_empty() {
         line(

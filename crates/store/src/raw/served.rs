@@ -303,14 +303,28 @@ impl Volume {
     }
 }
 
+/// Where an open object was found.
+#[derive(Clone, Debug)]
+struct Pin {
+    snapshot: Arc<Snapshot>,
+    /// Its place in the catalogue.
+    index: usize,
+}
+
+impl Pin {
+    fn is_of(&self, snapshot: &Arc<Snapshot>) -> bool {
+        Arc::ptr_eq(&self.snapshot, snapshot)
+    }
+}
+
 /// The objects of a [`Volume`] for one store.
 #[derive(Debug)]
 pub(crate) struct Served {
     volume: Volume,
     version: u64,
     snapshot: Arc<Snapshot>,
-    /// For each handle of the store the snapshot that its object was found in, until it is closed.
-    pins: Vec<Option<Arc<Snapshot>>>,
+    /// For each handle of the store where its object was found, until it is closed.
+    pins: Vec<Option<Pin>>,
     /// Handles from here on may have an older snapshot; `None`: none has.
     moving: Option<usize>,
     notice: Option<Notice>,
@@ -434,40 +448,44 @@ impl Served {
     }
 
     /// The content type that was given to an object; empty: none was.
-    pub(crate) fn content_type(&self, handle: u32, name: &str) -> &str {
-        let snapshot = self.pins.get(index(handle)).and_then(Option::as_ref);
-        let entry = snapshot.and_then(|snapshot| snapshot.catalogue.find(name));
-        entry.map_or("", |entry| &entry.content_type)
+    pub(crate) fn content_type(&self, handle: u32) -> &str {
+        let pin = self.pins.get(place(handle)).and_then(Option::as_ref);
+        pin.map_or("", |pin| {
+            &pin.snapshot.catalogue.entries()[pin.index].content_type
+        })
     }
 
     /// The object of this handle was found in the newest catalogue.
-    pub(crate) fn pin(&mut self, handle: u32) {
-        self.pins[index(handle)] = Some(Arc::clone(&self.snapshot));
+    pub(crate) fn pin(&mut self, handle: u32, name: &str) {
+        let index = self.snapshot.catalogue.index_of(name);
+        let index = index.expect("invariant: it was found there");
+        let snapshot = Arc::clone(&self.snapshot);
+        self.pins[place(handle)] = Some(Pin { snapshot, index });
     }
 
     /// Nobody reads the object of this handle any more.
     pub(crate) fn unpin(&mut self, handle: u32) {
-        self.pins[index(handle)] = None;
+        self.pins[place(handle)] = None;
     }
 
     /// Whether the newest catalogue has the object of this handle; then the handle is one of that
     /// catalogue from now on.
     pub(crate) fn keep(&mut self, handle: u32, name: &str, metadata: &Metadata) -> bool {
-        let pin = &mut self.pins[index(handle)];
-        if pin
-            .as_ref()
-            .is_some_and(|pin| Arc::ptr_eq(pin, &self.snapshot))
-        {
+        let pin = &mut self.pins[place(handle)];
+        if pin.as_ref().is_some_and(|pin| pin.is_of(&self.snapshot)) {
             return true;
         }
-        let entry = self.snapshot.catalogue.find(name);
-        let is_same = entry.is_some_and(|entry| {
+        let catalogue = &self.snapshot.catalogue;
+        let index = catalogue.index_of(name).filter(|index| {
+            let entry = &catalogue.entries()[*index];
             entry.added == metadata.inode && Some(entry.tag.0) == metadata.content
         });
-        if is_same {
-            *pin = Some(Arc::clone(&self.snapshot));
-        }
-        is_same
+        let Some(index) = index else {
+            return false;
+        };
+        let snapshot = Arc::clone(&self.snapshot);
+        *pin = Some(Pin { snapshot, index });
+        true
     }
 
     /// Whether handles wait for [`Served::next_to_move`].
@@ -479,8 +497,7 @@ impl Served {
     pub(crate) fn next_to_move(&mut self) -> Option<u32> {
         let start = self.moving?;
         let newest = &self.snapshot;
-        let is_old =
-            |pin: &Option<Arc<Snapshot>>| pin.as_ref().is_some_and(|pin| !Arc::ptr_eq(pin, newest));
+        let is_old = |pin: &Option<Pin>| pin.as_ref().is_some_and(|pin| !pin.is_of(newest));
         let next = self.pins[start..].iter().position(is_old);
         let next = next.map(|offset| start + offset);
         self.moving = next.map(|next| next + 1);
@@ -488,6 +505,6 @@ impl Served {
     }
 }
 
-fn index(handle: u32) -> usize {
+fn place(handle: u32) -> usize {
     usize::try_from(handle).expect("invariant: a usize has at least 32 bits")
 }
