@@ -220,7 +220,7 @@ impl Guest {
         namespace.ip(&format!("link set {TAP} up"))?;
 
         let mut command = parts.qemu(namespace.command("env"));
-        let image = &parts.kernel(link.kernel()).image;
+        let image = &parts.kernel(link.kernel())?.image;
         common_arguments(&mut command, image, initramfs);
         command.args(["-machine", "q35", "-accel", "tcg", "-smp", "1"]);
         command.args(["-append", "console=ttyS0 quiet panic=-1 iomem=relaxed"]);
