@@ -9,6 +9,8 @@
 //!                                        mapped, which the IOMMU must stop
 //! nvme_check passthru FILE LOW HIGH      as vfio, by io_uring passthrough on a generic device
 //!                                        such as /dev/ng0n1, with a second process beside it
+//! nvme_check abandon ADDRESS LOW HIGH    drops a queue pair with commands in flight; another goes on
+//! nvme_check load ADDRESS                reads until it is killed
 //! nvme_check hold ADDRESS                has it open over VFIO until its input ends
 //! nvme_check promises vfio ADDRESS       what every disk promises (tests/conformance)
 //! nvme_check promises passthru FILE
@@ -69,6 +71,10 @@ fn run(arguments: &[String]) -> Outcome {
             astray::check(address.parse()?, (low.parse()?, high.parse()?))
         }
         ["passthru", file, low, high] => over_passthru::check(file, (low.parse()?, high.parse()?)),
+        ["abandon", address, low, high] => {
+            over_vfio::abandon(address.parse()?, (low.parse()?, high.parse()?))
+        }
+        ["load", address] => over_vfio::load(address.parse()?),
         ["hold", address] => over_vfio::hold(address.parse()?),
         ["beside", file, low] => over_passthru::beside(file, low.parse()?),
         ["promises", "vfio", address] => {

@@ -132,21 +132,26 @@ impl Checked for VfioQueuePair {
         self.flush(flush)
     }
 
-    fn finish(&mut self, mut now: Instant) -> Outcome {
+    fn finish(&mut self, now: Instant) -> Outcome {
         let counters = *self.nvme_counters();
         if counters.doorbell_count == 0 || counters.taken_back_commands > 0 {
             return Err(format!("unexpected: {counters:?}").into());
         }
-        let end = now + clock::Duration::from_secs(20);
-        while !self.detach(now) {
-            if now > end {
-                return Err("its queues are not deleted".into());
-            }
-            thread::sleep(PAUSE);
-            now += clock::Duration::from_millis(1);
-        }
-        Ok(())
+        delete_queues(self, now)
     }
+}
+
+/// Has the controller delete a queue pair's queues.
+fn delete_queues(disk: &mut VfioQueuePair, mut now: Instant) -> Outcome {
+    let end = now + clock::Duration::from_secs(20);
+    while !disk.detach(now) {
+        if now > end {
+            return Err("its queues are not deleted".into());
+        }
+        thread::sleep(PAUSE);
+        now += clock::Duration::from_millis(1);
+    }
+    Ok(())
 }
 
 /// Has a started controller until our input ends.
@@ -155,6 +160,45 @@ pub(crate) fn hold(address: PciAddress) -> Outcome {
     println!("check: {address} is open");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     opened.shut_down()
+}
+
+/// Drops a queue pair with commands in flight; another one must go on.
+pub(crate) fn abandon(address: PciAddress, seeds: (u64, u64)) -> Outcome {
+    let opened = Opened::new(address)?;
+    let (mut first, mut second) = (opened.worker(1)?, opened.worker(2)?);
+    let size_bytes = first.limits.size_bytes;
+    let all = pieces(first.limits, (0, size_bytes), (0, 1));
+    for worker in [&mut first, &mut second] {
+        worker.run_well(
+            Work::Compare(content(seeds, size_bytes)),
+            &all[..DEPTH.into()],
+        )?;
+    }
+    let in_flight = first.begin(&all)?;
+    let Worker { disk, arena, .. } = first;
+    drop(disk);
+    let lost = arena.slot_count() - arena.free_count();
+    second.run_well(Work::Compare(content(seeds, size_bytes)), &all)?;
+    let resets = opened.controller.counters().reset_count;
+    if in_flight != usize::from(DEPTH) || lost != in_flight || resets != 1 {
+        return Err(format!("{in_flight} in flight, {lost} slots lost, {resets} resets").into());
+    }
+    println!("check: {in_flight} commands abandoned, their slots lost, {resets} reset");
+    delete_queues(&mut second.disk, now(opened.since))?;
+    opened.shut_down()
+}
+
+/// Reads until it is killed.
+pub(crate) fn load(address: PciAddress) -> Outcome {
+    let opened = Opened::new(address)?;
+    let mut worker = opened.worker(1)?;
+    let size_bytes = worker.limits.size_bytes;
+    let all = pieces(worker.limits, (0, size_bytes), (0, 1));
+    worker.run_well(Work::Discard, &all)?;
+    println!("check: {address} is being read");
+    loop {
+        worker.run_well(Work::Discard, &all)?;
+    }
 }
 
 /// For the promises: a queue pair with the file's bytes, of a controller that nothing else uses.

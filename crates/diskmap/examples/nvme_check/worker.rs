@@ -32,6 +32,8 @@ pub(crate) enum Work {
     Compare(Content),
     /// They get it.
     Store(Content),
+    /// They may have any.
+    Discard,
 }
 
 /// See the module.
@@ -102,6 +104,17 @@ impl<D: Disk> Worker<D> {
         Ok(())
     }
 
+    /// Submits reads and does not wait for them; how many fit.
+    pub(crate) fn begin(&mut self, pieces: &[Piece]) -> Outcome<usize> {
+        let mut pieces = pieces.iter();
+        while pieces
+            .next()
+            .is_some_and(|piece| self.enqueue(Work::Discard, *piece))
+        {}
+        self.disk.sqsync(self.now())?;
+        Ok(self.disk.in_flight())
+    }
+
     /// False if the queue is full, or no slot is free.
     fn enqueue(&mut self, work: Work, (offset_bytes, length_bytes): Piece) -> bool {
         let Some(slot) = self.arena.reserve() else {
@@ -109,7 +122,7 @@ impl<D: Disk> Worker<D> {
         };
         let (file, token) = (self.file, offset_bytes);
         let refused = match work {
-            Work::Compare(_) => {
+            Work::Compare(_) | Work::Discard => {
                 let read = Read {
                     file,
                     offset_bytes,

@@ -103,7 +103,7 @@ pub(super) fn run(
     (lab, scratch): (&Path, &Path),
     (atlas, check): (&Path, &Path),
 ) -> Result<()> {
-    let kernel = parts.kernel(KernelAge::Old);
+    let kernel = parts.kernel(KernelAge::Old)?;
     let initramfs = scratch.join("initramfs");
     let files = [
         ("init".to_owned(), 0o100_755, INIT.into()),
@@ -128,7 +128,8 @@ pub(super) fn run(
     let mut trial = Trial { console };
     suite.run("NVMe: atlas doctor", || trial.try_doctor());
     for disk in DISKS {
-        trial.try_disk(suite, disk);
+        trial.try_passthru(suite, disk);
+        trial.try_vfio(suite, disk);
     }
     suite.run("NVMe: the guest's kernel", || {
         let complaints = guest::said(&mut trial.console, "complaints")?;
@@ -253,63 +254,109 @@ impl Trial {
         Ok(Outcome::Passed)
     }
 
-    fn try_disk(&mut self, suite: &mut Suite, disk: Disk) {
+    /// A check of its own for a disk.
+    fn check(
+        &mut self,
+        suite: &mut Suite,
+        disk: Disk,
+        what: &str,
+        check: impl FnOnce(&mut Self) -> Result<()>,
+    ) {
+        suite.run(&format!("{}: {what}", disk.name()), || {
+            check(self).map(|()| Outcome::Passed)
+        });
+    }
+
+    /// While the kernel's driver has it: what is refused, and passthrough.
+    fn try_passthru(&mut self, suite: &mut Suite, disk: Disk) {
         let Disk { address, .. } = disk;
         let (file, generic) = (disk.file("nvme"), disk.file("ng"));
-        let (group, name) = (disk.group(), disk.name());
-        let mut check = |what: &str, check: &mut dyn FnMut(&mut Self) -> Result<()>| {
-            suite.run(&format!("{name}: {what}"), || {
-                check(self).map(|()| Outcome::Passed)
-            });
-        };
-        check("in use, it is not given away", &mut |it| {
+        self.check(suite, disk, "in use, it is not given away", |it| {
             it.succeed(&format!("mkswap {file} && swapon {file}"))?;
             it.fail(&format!("atlas nvme bind {address}"), "is swap")?;
             it.succeed(&format!("swapoff {file}")).map(drop)
         });
-        check("not given away, it is not opened", &mut |it| {
+        self.check(suite, disk, "not given away, it is not opened", |it| {
             let why = format!("atlas nvme bind {address}");
             it.fail(&format!("nvme_check vfio {address} {SEEDS}"), &why)
         });
-        check(
+        self.check(
+            suite,
+            disk,
             "promises through io_uring, by a user without rights",
-            &mut |it| {
+            |it| {
                 it.succeed(&format!("chown nobody {generic}"))?;
                 let promises = format!("nvme_check promises passthru {generic}");
                 it.succeed(&format!("su -s /bin/sh nobody -c \"{promises}\""))
                     .map(drop)
             },
         );
-        check(
+        self.check(
+            suite,
+            disk,
             "read and written through io_uring, by two programs",
-            &mut |it| {
+            |it| {
                 it.succeed(&format!("nvme_check fill {file} 1"))?;
                 it.succeed(&format!("nvme_check passthru {generic} {SEEDS}"))?;
                 it.succeed(&format!("nvme_check compare {file} {SEEDS}"))?;
                 it.refuse_faults()
             },
         );
-        check("promises over VFIO", &mut |it| {
+    }
+
+    /// Given away and back, over VFIO.
+    fn try_vfio(&mut self, suite: &mut Suite, disk: Disk) {
+        let Disk { address, .. } = disk;
+        let (file, group) = (disk.file("nvme"), disk.group());
+        self.check(suite, disk, "promises over VFIO", |it| {
             it.succeed(&format!("atlas nvme bind {address}"))?;
             it.succeed(&format!("nvme_check promises vfio {address}"))?;
             it.succeed(&format!("atlas nvme unbind {address}"))?;
             it.refuse_faults()
         });
-        check("the kernel writes it, and gives it away", &mut |it| {
-            it.succeed(&format!("nvme_check fill {file} 1"))?;
-            let controller = format!("$(ls /sys/bus/pci/devices/{address}/nvme)");
-            it.succeed(&format!("atlas nvme bind {controller}"))?;
-            let said = it.succeed("atlas doctor")?;
-            let mut lines = said.lines().filter(|line| line.contains(address));
-            let line = lines.next().context("the doctor says nothing of it")?;
-            ensure!(line.contains("driver vfio-pci"), "it says {line}");
-            Ok(())
-        });
-        check("read and written over VFIO", &mut |it| {
+        self.check(
+            suite,
+            disk,
+            "the kernel writes it, and gives it away",
+            |it| {
+                it.succeed(&format!("nvme_check fill {file} 1"))?;
+                let controller = format!("$(ls /sys/bus/pci/devices/{address}/nvme)");
+                it.succeed(&format!("atlas nvme bind {controller}"))?;
+                let said = it.succeed("atlas doctor")?;
+                let mut lines = said.lines().filter(|line| line.contains(address));
+                let line = lines.next().context("the doctor says nothing of it")?;
+                ensure!(line.contains("driver vfio-pci"), "it says {line}");
+                Ok(())
+            },
+        );
+        self.check(suite, disk, "read and written over VFIO", |it| {
             it.succeed(&format!("nvme_check vfio {address} {SEEDS}"))?;
             it.refuse_faults()
         });
-        check("while a program uses it, nobody else gets it", &mut |it| {
+        self.check(
+            suite,
+            disk,
+            "a queue pair dropped with commands in flight",
+            |it| {
+                it.succeed(&format!("nvme_check abandon {address} {SEEDS}"))?;
+                it.refuse_faults()
+            },
+        );
+        self.check(
+            suite,
+            disk,
+            "after a program that was killed at work",
+            |it| {
+                let load =
+                    format!("rm -f /tmp/load; nvme_check load {address} > /tmp/load & pid=$!");
+                let begun = "until grep -q 'being read' /tmp/load; do sleep 0.1; done";
+                let killed = "kill -9 $pid; wait $pid; [ $? = 137 ]";
+                it.succeed(&format!("{load}; {begun}; {killed}"))?;
+                it.succeed(&format!("nvme_check abandon {address} {SEEDS}"))?;
+                it.refuse_faults()
+            },
+        );
+        self.check(suite, disk, "while a program uses it, nobody else gets it", |it| {
             it.succeed("rm -f /tmp/hold /tmp/held; mkfifo /tmp/hold")?;
             let hold = format!("nvme_check hold {address} < /tmp/hold > /tmp/held &");
             let begun = "exec 3> /tmp/hold; until grep -q open /tmp/held; do sleep 0.1; done";
@@ -322,13 +369,18 @@ impl Trial {
             ensure!(said.contains("another process uses"), "it says {said}");
             Ok(())
         });
-        check("with little locked memory, an error says so", &mut |it| {
-            it.succeed(&format!("chown nobody {group}"))?;
-            let vfio = format!("nvme_check vfio {address} 1 2");
-            let as_nobody = format!("su -s /bin/sh nobody -c '{vfio}'");
-            it.fail(&format!("ulimit -l 64; {as_nobody}"), "RLIMIT_MEMLOCK")
-        });
-        check("addresses that are not mapped", &mut |it| {
+        self.check(
+            suite,
+            disk,
+            "with little locked memory, an error says so",
+            |it| {
+                it.succeed(&format!("chown nobody {group}"))?;
+                let vfio = format!("nvme_check vfio {address} 1 2");
+                let as_nobody = format!("su -s /bin/sh nobody -c '{vfio}'");
+                it.fail(&format!("ulimit -l 64; {as_nobody}"), "RLIMIT_MEMLOCK")
+            },
+        );
+        self.check(suite, disk, "addresses that are not mapped", |it| {
             for _ in 0..ASTRAY_ATTEMPTS_MAX {
                 it.succeed(&format!("nvme_check astray {address} {SEEDS}"))?;
                 let faults = it.faults()?;
@@ -340,10 +392,15 @@ impl Trial {
             }
             bail!("the IOMMU has stopped nothing")
         });
-        check("given back, the kernel reads what was written", &mut |it| {
-            it.succeed(&format!("atlas nvme unbind {address}"))?;
-            it.succeed(&format!("nvme_check compare {file} {SEEDS}"))?;
-            it.refuse_faults()
-        });
+        self.check(
+            suite,
+            disk,
+            "given back, the kernel reads what was written",
+            |it| {
+                it.succeed(&format!("atlas nvme unbind {address}"))?;
+                it.succeed(&format!("nvme_check compare {file} {SEEDS}"))?;
+                it.refuse_faults()
+            },
+        );
     }
 }

@@ -256,7 +256,7 @@ impl Guest {
         namespace.ip(&format!("link set {TAP} up"))?;
 
         let mut command = parts.qemu(namespace.command("env"));
-        let kernel = &parts.kernel(link.kernel()).image;
+        let kernel = &parts.kernel(link.kernel())?.image;
         common_arguments(&mut command, kernel, initramfs);
         let mut kernel_arguments = "console=ttyS0 quiet panic=-1 iomem=relaxed".to_owned();
         match disk {

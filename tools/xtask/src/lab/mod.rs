@@ -35,7 +35,7 @@ use clap::{Args, ValueEnum};
 
 use self::checks::{Counts, Start, Way};
 use self::guest::{Guest, GuestDisk, GuestLink, Nic};
-use self::parts::Parts;
+use self::parts::{KernelAge, Parts};
 use testbed::certificate::{Authority, KeyKind};
 use testbed::namespace::Namespace;
 use testbed::packages;
@@ -104,7 +104,7 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
     let mut suite = Suite::default();
     let lab = target_directory().join("lab");
     fs::create_dir_all(&lab).with_context(|| format!("making {}", lab.display()))?;
-    match prepare(&lab, options.disk == Some(DiskKind::Nvme)) {
+    match prepare(&lab, options) {
         Err(_) if interrupt::is_set() => suite.skip("lab", "interrupted"),
         Err(error) => suite.skip("lab", &format!("{error:#}")),
         Ok(parts) if options.disk == Some(DiskKind::Nvme) => {
@@ -116,7 +116,12 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
 }
 
 /// What must be there for any of it; an error says what is not. A guest without a NIC needs no rights.
-fn prepare(lab: &Path, is_without_nic: bool) -> Result<Parts> {
+fn prepare(lab: &Path, options: &LabOptions) -> Result<Parts> {
+    let is_without_nic = options.disk == Some(DiskKind::Nvme);
+    let ages: Vec<KernelAge> = match options.disk {
+        Some(_) => vec![KernelAge::Old],
+        None => options.link.iter().map(|link| link.kernel()).collect(),
+    };
     if !is_without_nic {
         ensure!(is_root(), "making network namespaces needs root");
         ensure!(Path::new("/dev/net/tun").exists(), "no /dev/net/tun");
@@ -125,7 +130,7 @@ fn prepare(lab: &Path, is_without_nic: bool) -> Result<Parts> {
     if !is_without_nic {
         Namespace::new("try").context("no network namespaces")?;
     }
-    Parts::find_or_fetch(lab)
+    Parts::find_or_fetch(lab, &ages)
 }
 
 /// What is tried with disks.
@@ -256,7 +261,7 @@ impl Fixture<'_> {
         let identity = authority.issue(KeyKind::Ecdsa, &ADDRESSES)?;
         let identity = identity.write(self.scratch, "lab")?;
         let initramfs = self.scratch.join("initramfs");
-        let parts = (self.parts, self.parts.kernel(link.kernel()));
+        let parts = (self.parts, self.parts.kernel(link.kernel())?);
         let files = images::server_files(self.atlas, &identity)?;
         let modules = [&images::MODULES, disk.modules()].concat();
         let modules = (&modules[..], nic.module_arguments());

@@ -84,13 +84,13 @@ impl Kernel {
 #[derive(Debug)]
 pub(super) struct Parts {
     root: PathBuf,
-    old_kernel: Kernel,
-    new_kernel: Kernel,
+    /// Those that were asked for.
+    kernels: Vec<(KernelAge, Kernel)>,
 }
 
 impl Parts {
-    /// Those in the lab's directory; fetches them if they are not there.
-    pub(super) fn find_or_fetch(lab: &Path) -> Result<Self> {
+    /// Those in the lab's directory, with kernels of these ages; fetches them if they are not there.
+    pub(super) fn find_or_fetch(lab: &Path, ages: &[KernelAge]) -> Result<Self> {
         let root = lab.join("root");
         if !root.exists() {
             println!("fetching QEMU and busybox, about 30 MB");
@@ -104,18 +104,17 @@ impl Parts {
             }
             Kernel::find(&directory)
         };
-        Ok(Self {
-            root,
-            old_kernel: kernel(KernelAge::Old)?,
-            new_kernel: kernel(KernelAge::New)?,
-        })
+        let kernels = ages.iter().map(|age| Ok((*age, kernel(*age)?)));
+        let kernels = kernels.collect::<Result<_>>()?;
+        Ok(Self { root, kernels })
     }
 
-    pub(super) fn kernel(&self, age: KernelAge) -> &Kernel {
-        match age {
-            KernelAge::Old => &self.old_kernel,
-            KernelAge::New => &self.new_kernel,
-        }
+    /// One of those that were asked for.
+    pub(super) fn kernel(&self, age: KernelAge) -> Result<&Kernel> {
+        let mut kernels = self.kernels.iter();
+        let found = kernels.find(|(of_it, _)| *of_it == age);
+        let (_, kernel) = found.with_context(|| format!("no kernel of {}", age.suite()))?;
+        Ok(kernel)
     }
 
     pub(super) fn busybox(&self) -> PathBuf {
