@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::{interop, netns, simulate, tidy};
+use crate::{interop, lab, netns, simulate, tidy};
 use testbed::process::{Process, for_each_line};
 use testbed::suite::{Outcome, Suite};
 use testbed::workspace_root;
@@ -77,6 +77,9 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     simulate::run(&mut suite, options.quick);
     netns::run_with_rights(&mut suite, options.quick);
     interop::run_with_rights(&mut suite);
+    if !options.quick {
+        lab::run_disk_checks(&mut suite);
+    }
     tidy::run(&mut suite);
     println!();
     if let (Some(file), Some(expected)) = (&options.skips_expected, &expected)

@@ -242,7 +242,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 40] = [
+pub static KEYS: [Key; 41] = [
     Key {
         name: "link",
         flag: "--link",
@@ -514,6 +514,13 @@ pub static KEYS: [Key; 40] = [
         "Whether to read through the page cache where the filesystem refuses `O_DIRECT`. Slow: \
          for trying things out.",
     ),
+    Key::flag(
+        "nvme_passthrough",
+        "",
+        "Whether a raw store is read by NVMe commands (io_uring passthrough), past the block layer. \
+         PATH must then be whole namespaces of one NVMe controller, such as `/dev/nvme0n1`, which \
+         other programs may use as well.",
+    ),
     Key::number(
         &CONNECTIONS_MAX,
         "",
@@ -766,6 +773,7 @@ pub struct FileConfig {
     pub types: Option<BTreeMap<String, String>>,
     pub log: Option<String>,
     pub buffered: Option<bool>,
+    pub nvme_passthrough: Option<bool>,
     pub connections_max: Option<i64>,
     pub connections_per_source_max: Option<i64>,
     pub slots: Option<i64>,

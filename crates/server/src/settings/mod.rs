@@ -94,6 +94,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Whether the page cache may be used where `O_DIRECT` is refused.
     pub buffered: bool,
+    /// Whether a raw store on NVMe namespaces is read by NVMe commands, past the block layer.
+    pub nvme_passthrough: bool,
     /// Least severe level logged.
     pub log: LevelFilter,
     /// Worker threads.
@@ -289,6 +291,7 @@ impl Settings {
                 .map(AccessLogTarget::parse),
             metrics: resolve_metrics(&keys, args.metrics, file.metrics.take())?,
             buffered: file.buffered.unwrap_or(false),
+            nvme_passthrough: file.nvme_passthrough.unwrap_or(false),
             log: resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?,
             limits: resolve_limits(&keys, &file, workers)?,
             workers,

@@ -18,6 +18,7 @@ use crate::privileges::Identity;
 use crate::settings::Settings;
 
 use super::nvme::{Controller, NvmeContent, NvmeNames};
+use super::passthrough::Namespaces;
 
 /// Files of the directory that are tried at start.
 const FILES_TRIED_MAX: usize = 64;
@@ -26,8 +27,20 @@ const FILES_TRIED_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) enum Content {
     Directory(std::path::PathBuf),
-    Raw(RawStore),
+    /// Read as files, or by NVMe commands.
+    Raw(RawStore, Option<Namespaces>),
     Nvme(NvmeContent),
+}
+
+/// What the workers' disks read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Medium<'a> {
+    /// Files and block devices.
+    Files,
+    /// Namespaces, by commands through the kernel's driver.
+    Namespaces(&'a Namespaces),
+    /// A controller of the server's own.
+    Controller(&'a Controller),
 }
 
 /// What the stores of the workers are opened from.
@@ -78,22 +91,33 @@ impl Content {
         let raw = raw.map_err(refuse)?;
         // So that it is known before anything else is opened.
         raw.load().map_err(refuse)?;
-        Ok(Self::Raw(raw))
+        let namespaces = if settings.nvme_passthrough {
+            Some(Namespaces::open(raw.devices())?)
+        } else {
+            None
+        };
+        Ok(Self::Raw(raw, namespaces))
     }
 
     /// Checks the directory again as the user that serves: the first check ran as root.
     pub(super) fn check_as(&self, identity: &Identity) -> Result<(), Failure> {
         match self {
             Self::Directory(path) => check_directory_as(path, identity),
-            Self::Raw(_) | Self::Nvme(_) => Ok(()),
+            Self::Raw(..) | Self::Nvme(_) => Ok(()),
         }
     }
 
-    /// The controller that the workers' disks are queue pairs of, if they are.
-    pub(super) const fn controller(&self) -> Option<&Controller> {
+    /// Whether each open object is a descriptor.
+    pub(super) const fn has_descriptors(&self) -> bool {
+        matches!(self, Self::Directory(_))
+    }
+
+    /// What the workers' disks are made for.
+    pub(super) const fn medium(&self) -> Medium<'_> {
         match self {
-            Self::Nvme(content) => Some(&content.controller),
-            Self::Directory(_) | Self::Raw(_) => None,
+            Self::Nvme(content) => Medium::Controller(&content.controller),
+            Self::Raw(_, Some(namespaces)) => Medium::Namespaces(namespaces),
+            Self::Directory(_) | Self::Raw(_, None) => Medium::Files,
         }
     }
 
@@ -101,8 +125,9 @@ impl Content {
     pub(super) fn start(self) -> Result<StartedContent, Failure> {
         match self {
             Self::Directory(_) => Ok(StartedContent::Directory),
-            Self::Raw(raw) => {
-                let volume = Volume::start(raw).map_err(refuse_raw)?;
+            Self::Raw(raw, namespaces) => {
+                let ids = namespaces.as_ref().map(Namespaces::ids);
+                let volume = Volume::start(raw, ids.as_deref()).map_err(refuse_raw)?;
                 Ok(StartedContent::Volume(volume, None))
             }
             Self::Nvme(NvmeContent { volume, controller }) => {

@@ -15,6 +15,7 @@
 mod content;
 mod links;
 mod nvme;
+mod passthrough;
 mod storage;
 mod worker_disk;
 
@@ -217,6 +218,10 @@ fn serve_on<L: Link + Send + 'static>(
     if links.iter().any(|link| link.zero_copy().is_ok()) {
         descriptors = descriptors.saturating_sub(limits.slots.into());
     }
+    if !context.content.has_descriptors() {
+        // The objects of a raw store share those of its devices.
+        descriptors = u64::MAX;
+    }
     let objects_max = storage::objects_max(limits.objects_max, descriptors, settings.workers)?;
     let is_chosen = limits.objects_max.is_some();
     let warning = storage::few_objects_warning(objects_max, is_chosen, limits.connections_max);
@@ -228,8 +233,8 @@ fn serve_on<L: Link + Send + 'static>(
     let allowed = cores::allowed().unwrap_or_default();
     let processors = cores::assign(links.len(), &allowed);
     let open = |(number, (mut link, processor)): (usize, (L, Option<usize>))| {
-        let nvme = context.content.controller().map(|it| (it, number));
-        let make = || Storage::make(&mut link, settings, &share, objects_max, nvme);
+        let medium = (context.content.medium(), number);
+        let make = || Storage::make(&mut link, settings, &share, objects_max, medium);
         let storage = cores::on(processor, make)?;
         Ok(Opened {
             link,
@@ -423,8 +428,7 @@ impl<L: Link> Parts<L> {
         let Storage {
             arena, mut disk, ..
         } = self.storage;
-        disk.enable()
-            .map_err(|error| Failure::Refused(error.to_string()))?;
+        disk.enable()?;
         let connections_max = self.conductor.connections_max;
         let handshaker = self.tls.map(|loaded| {
             let mut handshaker = Handshaker::new(loaded.config, connections_max);

@@ -11,8 +11,7 @@ use crate::failure::Failure;
 use crate::host;
 use crate::settings::{Limits, Settings};
 
-use super::content::StartedContent;
-use super::nvme::Controller;
+use super::content::{Medium, StartedContent};
 use super::worker_disk::WorkerDisk;
 
 /// Descriptors reserved for everything that is not an open object, for each worker: ring, link, store,
@@ -32,7 +31,7 @@ pub(super) struct Storage {
 
 impl Storage {
     /// Makes slots and disk of a worker with these limits, and lends the slots to the link if it sends
-    /// from them. `nvme`: the controller that the disk is a queue pair of, and the worker's number.
+    /// from them. `worker`: its number.
     ///
     /// # Errors
     /// What cannot be had, with the remedy.
@@ -41,16 +40,20 @@ impl Storage {
         settings: &Settings,
         limits: &Limits,
         objects_max: u32,
-        nvme: Option<(&Controller, usize)>,
+        (medium, worker): (Medium<'_>, usize),
     ) -> Result<Self, Failure> {
         let (arena, zero_copy) = make_slots(link, settings, limits.slots)?;
         let (depth, files_max) = (limits.disk_queue_depth, handles_max(objects_max));
-        let disk = match nvme {
-            Some((controller, worker)) => {
+        let disk = match medium {
+            Medium::Controller(controller) => {
                 let disk = controller.queue_pair(worker, depth, files_max, &arena)?;
                 WorkerDisk::Nvme(Box::new(disk))
             }
-            None => WorkerDisk::Uring(Box::new(make_disk(depth, files_max, &arena)?)),
+            Medium::Namespaces(namespaces) => {
+                let disk = namespaces.disk(depth, files_max, &arena)?;
+                WorkerDisk::Passthru(Box::new(disk))
+            }
+            Medium::Files => WorkerDisk::Uring(Box::new(make_disk(depth, files_max, &arena)?)),
         };
         Ok(Self {
             arena,

@@ -5,7 +5,8 @@
 use std::os::fd::BorrowedFd;
 
 use clock::Instant;
-use diskmap::uring::{Uring, UringError};
+use diskmap::passthru::Passthru;
+use diskmap::uring::Uring;
 use diskmap::vfio::VfioQueuePair;
 use diskmap::{
     ClosedFile, Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read,
@@ -13,11 +14,15 @@ use diskmap::{
 };
 use memory::Arena;
 
+use crate::failure::Failure;
+
 /// One of the disks that a server has.
 #[derive(Debug)]
 pub(super) enum WorkerDisk {
     /// Files and block devices, through the kernel.
     Uring(Box<Uring>),
+    /// Namespaces of an NVMe controller, by commands through the kernel's driver.
+    Passthru(Box<Passthru>),
     /// Namespaces of an NVMe controller, through a queue pair of it.
     Nvme(Box<VfioQueuePair>),
 }
@@ -27,11 +32,13 @@ impl WorkerDisk {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn enable(&mut self) -> Result<(), UringError> {
-        match self {
-            Self::Uring(disk) => disk.enable(),
+    pub(super) fn enable(&mut self) -> Result<(), Failure> {
+        let enabled = match self {
+            Self::Uring(disk) => disk.enable().map_err(|error| error.to_string()),
+            Self::Passthru(disk) => disk.enable().map_err(|error| error.to_string()),
             Self::Nvme(_) => Ok(()),
-        }
+        };
+        enabled.map_err(Failure::Refused)
     }
 }
 
@@ -40,6 +47,7 @@ macro_rules! each {
     ($disk:expr, $it:ident => $call:expr) => {
         match $disk {
             WorkerDisk::Uring($it) => $call,
+            WorkerDisk::Passthru($it) => $call,
             WorkerDisk::Nvme($it) => $call,
         }
     };

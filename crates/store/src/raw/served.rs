@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use volume::{BLOCK_BYTES, Catalogue, Entry};
 
-use super::{Loaded, RawError, RawStore};
+use super::{Device, Loaded, RawError, RawStore};
 use crate::{DeviceId, FileTime, Metadata, Opened, Source, StoreRefusal, system};
 
 /// How often the devices are asked for a new catalogue.
@@ -227,12 +227,13 @@ pub(super) struct Looker {
 
 impl Volume {
     /// Reads the catalogue, and starts the thread that looks for new ones. The thread has the rights of
-    /// its caller, and ends with the last clone.
+    /// its caller, and ends with the last clone. With `namespace_ids` (NSID, by the number of the device)
+    /// the objects' [`Source`] is the namespace.
     ///
     /// # Errors
     /// The catalogue cannot be read, or there is no thread to be had.
-    pub fn start(raw: RawStore) -> Result<Self, RawError> {
-        let (volume, mut looker) = Self::load(raw)?;
+    pub fn start(raw: RawStore, namespace_ids: Option<&[u32]>) -> Result<Self, RawError> {
+        let (volume, mut looker) = Self::load(raw, namespace_ids)?;
         let looked_at = Arc::downgrade(&volume.shared);
         let look = move || {
             // Ends when nobody is left who could ask.
@@ -252,11 +253,17 @@ impl Volume {
     }
 
     /// Reads the catalogue. The thread, if there is to be one, has the second.
-    pub(super) fn load(raw: RawStore) -> Result<(Self, Looker), RawError> {
+    pub(super) fn load(
+        raw: RawStore,
+        namespace_ids: Option<&[u32]>,
+    ) -> Result<(Self, Looker), RawError> {
         let raw = Arc::new(raw);
         let loaded = raw.load_locked()?;
-        let devices = raw.devices().iter();
-        let places = devices.map(|it| Place::File(Arc::clone(&it.file), it.device));
+        let place = |(number, device): (usize, &Device)| match namespace_ids {
+            Some(ids) => Place::Namespace(ids[number]),
+            None => Place::File(Arc::clone(&device.file), device.device),
+        };
+        let places = raw.devices().iter().enumerate().map(place);
         let (thread, asked) = sync_channel(1);
         let looker = Looker {
             last: Look {

@@ -100,7 +100,7 @@ impl Site {
 
     /// What the store is served from, without its thread.
     fn serve(&self) -> (Volume, Looker, Store) {
-        let (volume, look) = Volume::load(self.open()).unwrap();
+        let (volume, look) = Volume::load(self.open(), None).unwrap();
         let store = Store::open_volume(&volume, config()).unwrap();
         (volume, look, store)
     }
@@ -303,7 +303,7 @@ fn a_device_that_is_cut_off_is_told_of_and_served_on() {
 #[test]
 fn the_thread_finds_a_new_catalogue_when_it_is_asked() {
     let site = Site::new(1);
-    let volume = Volume::start(site.open()).unwrap();
+    let volume = Volume::start(site.open(), None).unwrap();
     let mut store = Store::open_volume(&volume, config()).unwrap();
     assert_eq!(round(&mut store), 0);
     site.change(&[("a", "1")]);

@@ -201,10 +201,14 @@ pub(super) struct Said {
 
 /// Starts the server, and returns what its log says.
 pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
-    let addresses = if start.is_shared { "shared" } else { "own" };
+    let config = match (start.disk, start.is_shared) {
+        (GuestDisk::Passthrough, _) => "passthrough",
+        (_, true) => "shared",
+        (_, false) => "own",
+    };
     let (link, choice) = (start.link.name(), start.choice);
     let path = start.disk.path();
-    guest.tell(&format!("start {link} {choice} {addresses} {path}"))?;
+    guest.tell(&format!("start {link} {choice} {config} {path}"))?;
     let sockets = match start.link {
         GuestLink::Packet => String::new(),
         GuestLink::Xdp => guest.await_line("AF_XDP sockets", ANSWER_LIMIT)?,

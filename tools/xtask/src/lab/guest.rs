@@ -56,6 +56,8 @@ impl GuestLink {
 pub(super) enum GuestDisk {
     /// ext4, by the kernel's driver.
     Kernel,
+    /// A raw store, by NVMe commands through the kernel's driver.
+    Passthrough,
     /// A raw store, by Atlas's own driver, behind an IOMMU.
     Vfio,
 }
@@ -65,6 +67,7 @@ impl GuestDisk {
     pub(super) fn path(self) -> &'static str {
         match self {
             Self::Kernel => "/srv",
+            Self::Passthrough => "/dev/nvme0n1",
             Self::Vfio => "nvme:0000:00:04.0",
         }
     }
@@ -72,7 +75,7 @@ impl GuestDisk {
     /// What the guest loads for it beside the kernel's driver.
     pub(super) fn modules(self) -> &'static [&'static str] {
         match self {
-            Self::Kernel => &[],
+            Self::Kernel | Self::Passthrough => &[],
             Self::Vfio => &["vfio_pci", "vfio_iommu_type1"],
         }
     }
@@ -260,7 +263,7 @@ impl Guest {
         common_arguments(&mut command, kernel, initramfs);
         let mut kernel_arguments = "console=ttyS0 quiet panic=-1 iomem=relaxed".to_owned();
         match disk {
-            GuestDisk::Kernel => command.args(["-machine", "q35"]),
+            GuestDisk::Kernel | GuestDisk::Passthrough => command.args(["-machine", "q35"]),
             GuestDisk::Vfio => {
                 kernel_arguments += " intel_iommu=on";
                 command.args(IOMMU)

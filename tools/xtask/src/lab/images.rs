@@ -112,6 +112,10 @@ pub(super) fn server_files(atlas: &Path, identity: &IdentityFiles) -> Result<Vec
         ("init".to_owned(), 0o100_755, INIT.into()),
         program("atlas", atlas)?,
         text("own.toml", &format!("{OWN}{CONFIG}")),
+        text(
+            "passthrough.toml",
+            &format!("nvme_passthrough = true\n{OWN}{CONFIG}"),
+        ),
         text("shared.toml", CONFIG),
         (
             "etc/lab.pem".to_owned(),

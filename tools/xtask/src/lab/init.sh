@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the lab's guest: sets it up, and does what the console's other end says.
-# Its commands: start LINK CHOICE (of zero_copy) ADDRESSES (own or shared) PATH, bind, pauses, counters,
+# Its commands: start LINK CHOICE (of zero_copy) CONFIG (own, shared or passthrough) PATH, bind, pauses, counters,
 # stop, complaints, off.
 
 /bin/busybox --install -s /bin
@@ -52,7 +52,7 @@ mkfifo /log
 while :; do cat /log; done &
 echo "lab: up, $(uname -r), $driver"
 
-while read -r command link choice addresses path; do
+while read -r command link choice config path; do
     case "$command" in
     # Gives the disk to vfio-pci.
     bind)
@@ -60,7 +60,7 @@ while read -r command link choice addresses path; do
         echo "lab: bound"
         ;;
     start)
-        atlas serve "$path" --config "/etc/$addresses.toml" --link "$link:$interface" \
+        atlas serve "$path" --config "/etc/$config.toml" --link "$link:$interface" \
             --zero-copy "$choice" > /log 2>&1 &
         server=$!
         ;;

@@ -102,17 +102,37 @@ pub(crate) enum DiskKind {
 /// Runs all checks; fails if one does.
 pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
     let mut suite = Suite::default();
+    run_into(&mut suite, options)?;
+    suite.close()
+}
+
+/// Tries the disks, which takes some minutes, and a build of the server for the guest.
+pub(crate) fn run_disk_checks(suite: &mut Suite) {
+    for disk in [DiskKind::Nvme, DiskKind::Store] {
+        let options = LabOptions {
+            nic: Vec::new(),
+            link: Vec::new(),
+            disk: Some(disk),
+            atlas: None,
+        };
+        if let Err(error) = run_into(suite, &options) {
+            suite.fail("lab", &format!("{error:#}"));
+        }
+    }
+}
+
+fn run_into(suite: &mut Suite, options: &LabOptions) -> Result<()> {
     let lab = target_directory().join("lab");
     fs::create_dir_all(&lab).with_context(|| format!("making {}", lab.display()))?;
     match prepare(&lab, options) {
         Err(_) if interrupt::is_set() => suite.skip("lab", "interrupted"),
         Err(error) => suite.skip("lab", &format!("{error:#}")),
         Ok(parts) if options.disk == Some(DiskKind::Nvme) => {
-            run_disks(&mut suite, options, &lab, &parts)?;
+            run_disks(suite, options, &lab, &parts)?;
         }
-        Ok(parts) => run(&mut suite, options, &lab, &parts)?,
+        Ok(parts) => run(suite, options, &lab, &parts)?,
     }
-    suite.close()
+    Ok(())
 }
 
 /// What must be there for any of it; an error says what is not. A guest without a NIC needs no rights.

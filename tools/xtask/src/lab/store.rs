@@ -1,7 +1,7 @@
-//! What is tried with a raw store on an NVMe controller that Atlas drives itself: clients fetch all files
-//! from it.
+//! What is tried with a raw store on an NVMe controller: clients fetch all files from it, through the kernel's
+//! driver by passthrough, and then by Atlas's own driver.
 //!
-//! No byte of a file is touched by the guest's processor in plaintext: the controller writes it into a slot,
+//! With its own, no byte of a file is touched by the guest's processor in plaintext: the controller writes it into a slot,
 //! and the NIC reads it there. So the counters must tell of no system call for a read, and of frames on loan;
 //! and the IOMMU must have stopped nothing, which the guest is asked at the end. Bounded by what bounds the
 //! checks.
@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::checks::{self, Start, Way};
-use super::guest::GuestLink;
+use super::guest::{GuestDisk, GuestLink};
 use super::{Row, Trial};
 use testbed::suite::{Outcome, Suite};
 
@@ -19,22 +19,22 @@ use testbed::suite::{Outcome, Suite};
 const BIND_LIMIT: Duration = Duration::from_secs(60);
 
 impl Trial<'_> {
-    /// Gives the controller to VFIO, and fetches all files every way.
+    /// Fetches some ways through the kernel's driver, then gives the controller to VFIO, and fetches all ways.
     pub(super) fn try_store(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+        let name = std::mem::take(&mut self.name);
+        self.name = format!("{name}, passthrough");
+        self.start_lending(GuestDisk::Passthrough)?;
+        for way in Way::all(false).filter(|way| way.has_loss && way.is_v6 == way.is_tls) {
+            self.try_way(suite, rows, way, |counts, _| {
+                ensure!(counts.disk_reads > 0, "nothing was read");
+                counts.check_lent(way)
+            });
+        }
+        checks::stop_server(&mut self.guest)?;
         self.guest.tell("bind")?;
         self.guest.await_line("lab: bound", BIND_LIMIT)?;
-        let start = Start {
-            link: GuestLink::Packet,
-            choice: "on",
-            is_shared: false,
-            disk: self.disk,
-        };
-        let said = checks::start_server(&mut self.guest, start)?;
-        ensure!(
-            said.lends == "yes",
-            "zero_copy = \"on\": it says {}",
-            said.lends
-        );
+        self.name = format!("{name}, VFIO");
+        self.start_lending(GuestDisk::Vfio)?;
         for way in Way::all(false) {
             self.try_way(suite, rows, way, |counts, _| {
                 ensure!(counts.disk_reads > 0, "nothing was read");
@@ -49,6 +49,23 @@ impl Trial<'_> {
         suite.run(&format!("{}: the end", self.name), || {
             checks::stop_server(&mut self.guest).map(|_| Outcome::Passed)
         });
+        Ok(())
+    }
+
+    /// Starts the server, whose slots must be lent to the NIC.
+    fn start_lending(&mut self, disk: GuestDisk) -> Result<()> {
+        let start = Start {
+            link: GuestLink::Packet,
+            choice: "on",
+            is_shared: false,
+            disk,
+        };
+        let said = checks::start_server(&mut self.guest, start)?;
+        ensure!(
+            said.lends == "yes",
+            "zero_copy = \"on\": it says {}",
+            said.lends
+        );
         Ok(())
     }
 }
