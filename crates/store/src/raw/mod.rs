@@ -13,7 +13,7 @@ mod served;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{Access, Device, Loaded, RawError, RawStore, names_in};
+pub use devices::{Access, Device, Loaded, RawError, RawStore, WriterLock, names_in};
 pub use served::{LOOK_INTERVAL, Notice, Volume};
 
 pub(crate) use served::{MOVED_MAX, Served};
