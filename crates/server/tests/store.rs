@@ -251,14 +251,6 @@ fn a_block_device_is_a_store_unless_somebody_has_it_to_himself() {
     let Some(device) = Loop::over(&site.path("disk")) else {
         return;
     };
-    let exclusive = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_EXCL)
-        .open(&device.0)
-        .unwrap();
-    let (code, reason) = site.refused(&["init", &device.0]);
-    assert!(code == 2 && reason.contains("in use: mounted"), "{reason}");
-    drop(exclusive);
     site.ok(&["init", &device.0]);
     site.ok(&["add", &device.0, "film"]);
     let got = site.run(&["get", &device.0, "film"]);
@@ -273,7 +265,15 @@ fn a_block_device_is_a_store_unless_somebody_has_it_to_himself() {
         code == 2 && reason.contains("a server reads this store"),
         "{reason}"
     );
-    drop((reader, device));
+    drop(reader);
+    let exclusive = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&device.0)
+        .unwrap();
+    let (code, reason) = site.refused(&["add", &device.0, "film"]);
+    assert!(code == 2 && reason.contains("in use: mounted"), "{reason}");
+    drop((exclusive, device));
     // What it wrote is in the file below.
     site.ok(&["verify", "disk", "film"]);
 }
@@ -488,13 +488,13 @@ fn a_reader_keeps_the_space_of_what_it_reads() {
     site.ok(&["add", "image", "b"]);
 
     let writer = open(Access::Write);
-    writer.lock_for_writing().unwrap();
+    let lock = writer.lock_for_writing().unwrap();
     let (code, reason) = site.refused(&["rm", "image", "b"]);
     assert!(
         code == 2 && reason.contains("another process changes this store"),
         "{reason}"
     );
-    drop(writer);
+    drop(lock);
     site.ok(&["rm", "image", "b"]);
 }
 

@@ -68,7 +68,7 @@ fn make(names: &[PathBuf], area: Option<u64>, may_overwrite: bool) -> Result<(),
     confirm(&devices, may_overwrite)?;
     let mut transfer = Transfer::new(&devices)?;
     let raw = RawStore::unmounted(devices.clone());
-    raw.lock_for_writing().map_err(refuse_raw)?;
+    let lock = raw.lock_for_writing().map_err(refuse_raw)?;
     let zeros = vec![0; LOOKED_AT_BYTES];
     for (number, device) in (0..).zip(&devices) {
         let blocks = device.size_bytes / block;
@@ -82,7 +82,11 @@ fn make(names: &[PathBuf], area: Option<u64>, may_overwrite: bool) -> Result<(),
     transfer.flush()?;
     let data_bytes = geometry.data_blocks() * block;
     let area_bytes = geometry.area_bytes();
-    let mut writing = Writing { raw, transfer };
+    let mut writing = Writing {
+        raw,
+        transfer,
+        _lock: lock,
+    };
     writing.carry_out(Commit::first(Catalogue::empty(geometry)))?;
     let _ = writeln!(
         io::stdout(),

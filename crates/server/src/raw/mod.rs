@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use store::raw::{Access, RawError, RawStore, names_in};
+use store::raw::{Access, RawError, RawStore, WriterLock, names_in};
 use volume::{Commit, Editor, Step};
 
 use crate::cli::StoreCommand;
@@ -77,16 +77,19 @@ impl Stop {
 struct Writing {
     raw: RawStore,
     transfer: Transfer,
+    /// Held until all is written.
+    _lock: WriterLock,
 }
 
 impl Writing {
     /// Opens it, and brings devices up to date that a power cut left behind.
     fn open(store: &Path) -> Result<(Self, Editor), Failure> {
         let raw = RawStore::open(&names_in(store), Access::Write).map_err(refuse_raw)?;
-        raw.lock_for_writing().map_err(refuse_raw)?;
+        let lock = raw.lock_for_writing().map_err(refuse_raw)?;
         let mut writing = Self {
             transfer: Transfer::new(raw.devices())?,
             raw,
+            _lock: lock,
         };
         let loaded = writing.raw.load().map_err(refuse_raw)?;
         if let Some(error) = loaded.damage {

@@ -59,6 +59,7 @@ impl Transfer {
             queue_depth: SLOTS,
             files_max: u32::try_from(devices.len()).unwrap_or(u32::MAX),
             fixed_buffers: false,
+            register_after_reads: u32::MAX,
             ..UringConfig::default()
         };
         let mut disk =

@@ -30,7 +30,8 @@ impl Namespaces {
     /// What is no whole namespace, or cannot be opened, with the remedy.
     pub(super) fn open(devices: &[Device]) -> Result<Self, Failure> {
         let open = |device: &Device| {
-            let path = generic_device(Path::new("/"), device)?;
+            let number = device.is_block_device.then_some(device.device);
+            let path = generic_device(Path::new("/"), &device.path, number)?;
             info!("read by NVMe passthrough: {}", path.display());
             let opened = NamespaceDevice::open(&path);
             opened
@@ -73,19 +74,17 @@ impl Namespaces {
 }
 
 /// The generic device of a whole namespace, by the kernel's names: ng0n1 for nvme0n1. `root`: of the file
-/// system, which tests choose.
-fn generic_device(root: &Path, device: &Device) -> Result<PathBuf, Failure> {
+/// system, which tests choose. `number`: of the block device, as [`Device::device`]; `None`: it is none.
+fn generic_device(root: &Path, path: &Path, number: Option<u64>) -> Result<PathBuf, Failure> {
     let refuse = || {
-        let path = device.path.display();
+        let path = path.display();
         Failure::refused(
             format!("PATH {path}: no whole namespace of an NVMe controller"),
             "name block devices such as /dev/nvme0n1, or leave nvme_passthrough out",
         )
     };
-    if !device.is_block_device {
-        return Err(refuse());
-    }
-    let (major, minor) = (device.device >> 32, device.device & u64::from(u32::MAX));
+    let number = number.ok_or_else(refuse)?;
+    let (major, minor) = (number >> 32, number & u64::from(u32::MAX));
     let link = root.join(format!("sys/dev/block/{major}:{minor}"));
     let directory = fs::canonicalize(link).map_err(|_| refuse())?;
     let name = directory.file_name().and_then(|name| name.to_str());
@@ -106,21 +105,15 @@ fn is_whole(rest: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::fd::OwnedFd;
-    use std::path::Path;
-    use std::sync::Arc;
+    use std::path::{Path, PathBuf};
 
-    use super::{Device, generic_device, is_whole};
+    use super::is_whole;
 
-    fn device(is_block_device: bool) -> Device {
-        let file: OwnedFd = fs::File::open("/dev/null").unwrap().into();
-        Device {
-            path: "/dev/some".into(),
-            file: Arc::new(file),
-            size_bytes: 0,
-            device: 259 << 32 | 3,
-            is_block_device,
-        }
+    const NUMBER: u64 = 259 << 32 | 3;
+
+    fn generic_device(root: &Path, number: Option<u64>) -> Result<PathBuf, String> {
+        let found = super::generic_device(root, Path::new("/dev/some"), number);
+        found.map_err(|error| error.to_string())
     }
 
     /// A file system in which block device 259:3 has this name.
@@ -137,7 +130,7 @@ mod tests {
     #[test]
     fn a_namespace_has_a_generic_device_of_its_numbers() {
         let root = named("nvme12n3");
-        let found = generic_device(root.path(), &device(true)).unwrap();
+        let found = generic_device(root.path(), Some(NUMBER)).unwrap();
         assert_eq!(found, root.path().join("dev/ng12n3"));
     }
 
@@ -145,12 +138,12 @@ mod tests {
     fn what_is_no_whole_namespace_is_refused() {
         for name in ["nvme0n1p1", "sda", "loop0", "nvme0", "nvmen1", "nvme0n"] {
             let root = named(name);
-            let error = generic_device(root.path(), &device(true)).unwrap_err();
-            assert!(error.to_string().contains("no whole namespace"), "{error}");
+            let error = generic_device(root.path(), Some(NUMBER)).unwrap_err();
+            assert!(error.contains("no whole namespace"), "{error}");
         }
         let root = named("nvme0n1");
-        assert!(generic_device(root.path(), &device(false)).is_err());
-        assert!(generic_device(Path::new("/nowhere"), &device(true)).is_err());
+        assert!(generic_device(root.path(), None).is_err());
+        assert!(generic_device(Path::new("/nowhere"), Some(NUMBER)).is_err());
         assert!(is_whole("0n1") && !is_whole("0c0n1"));
     }
 }

@@ -54,6 +54,9 @@ pub struct Device {
     pub path: PathBuf,
     /// Its descriptor.
     pub file: Arc<OwnedFd>,
+    /// Another descriptor, for locks. What is given to an io_uring may stay open for some time after the
+    /// process has ended, since the kernel takes rings apart later; locks must not.
+    locks: Arc<OwnedFd>,
     /// Size, bytes.
     pub size_bytes: u64,
     /// The device it is or lies on: major and minor number in one, as in [`crate::Metadata::device`].
@@ -190,6 +193,8 @@ impl Device {
             opened => opened,
         }
         .map_err(failed)?;
+        // Not exclusively: the device is this process's already.
+        let locks = options.custom_flags(0).open(path).map_err(failed)?;
         let size_bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
         let status = file.metadata().map_err(failed)?;
         let number = if is_block_device {
@@ -201,6 +206,7 @@ impl Device {
         Ok(Self {
             path: path.to_owned(),
             file: Arc::new(file.into()),
+            locks: Arc::new(locks.into()),
             size_bytes,
             device,
             is_block_device,
@@ -313,6 +319,18 @@ fn try_candidate<B: Blocks>(
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let bytes = device.read(candidate.block.saturating_mul(block_bytes), length)?;
     Ok(candidate.check(&bytes))
+}
+
+/// The writer's lock, until it is dropped.
+#[derive(Debug)]
+#[must_use = "without it another process may change the store"]
+pub struct WriterLock(Arc<OwnedFd>);
+
+impl Drop for WriterLock {
+    fn drop(&mut self) {
+        // The end of the process gives it up in any case.
+        let _ = set_lock(self.0.as_fd(), Lock::Unlocked, WRITER_LOCK, 1);
+    }
 }
 
 /// The devices of a store, by their numbers.
@@ -446,13 +464,13 @@ impl RawStore {
         }
     }
 
-    /// Takes the writer's lock, to the end of this process.
+    /// Takes the writer's lock.
     ///
     /// # Errors
     /// Another process has it.
-    pub fn lock_for_writing(&self) -> Result<(), RawError> {
+    pub fn lock_for_writing(&self) -> Result<WriterLock, RawError> {
         if self.set_lock(Lock::Exclusive, WRITER_LOCK)? {
-            Ok(())
+            Ok(WriterLock(Arc::clone(&self.devices[0].locks)))
         } else {
             Err(RawError::Locked(self.first_path()))
         }
@@ -460,7 +478,7 @@ impl RawStore {
 
     fn set_lock(&self, lock: Lock, byte: u64) -> Result<bool, RawError> {
         let device = &self.devices[0];
-        set_lock(device.file.as_fd(), lock, byte, 1).map_err(|error| RawError::Io {
+        set_lock(device.locks.as_fd(), lock, byte, 1).map_err(|error| RawError::Io {
             path: device.path.clone(),
             error,
         })
@@ -476,7 +494,7 @@ impl RawStore {
         let mut oldest = None;
         // Terminates: `end` decreases.
         while end > LOCKS_START {
-            let found = lock_of_another(device.file.as_fd(), LOCKS_START, end - LOCKS_START);
+            let found = lock_of_another(device.locks.as_fd(), LOCKS_START, end - LOCKS_START);
             let found = found.map_err(|error| RawError::Io {
                 path: device.path.clone(),
                 error,

@@ -14,7 +14,9 @@ mod served;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{Access, Blocks, Device, Loaded, RawError, RawStore, find_catalogue, names_in};
+pub use devices::{
+    Access, Blocks, Device, Loaded, RawError, RawStore, WriterLock, find_catalogue, names_in,
+};
 pub use served::{LOOK_INTERVAL, Notice, Volume};
 
 pub(crate) use served::{MOVED_MAX, Served};

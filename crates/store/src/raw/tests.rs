@@ -328,10 +328,10 @@ fn one_writer_at_a_time_and_any_readers() {
     let (first, second) = (site.open(), site.open());
     let open = || RawStore::open(&site.paths, Access::Write).unwrap();
     let (writer, other) = (open(), open());
-    writer.lock_for_writing().unwrap();
+    let lock = writer.lock_for_writing().unwrap();
     assert!(matches!(other.lock_for_writing(), Err(RawError::Locked(_))));
-    drop(writer);
-    other.lock_for_writing().unwrap();
+    drop(lock);
+    drop(other.lock_for_writing().unwrap());
     let loaded = first.load_locked().unwrap();
     assert_eq!(second.load_locked().unwrap().catalogue, loaded.catalogue);
     // Its own lock is no other's.
