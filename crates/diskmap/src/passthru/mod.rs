@@ -431,6 +431,174 @@ mod tests {
     use memory::ArenaConfig;
 
     use super::*;
+    use crate::nvme::{NamespaceFormat, NamespaceRange, REISSUES_MAX};
+
+    const NOW: Instant = Instant::ZERO;
+
+    /// A disk on a file that takes no NVMe commands, with 1,024 blocks of 4 KiB.
+    fn disk() -> (Passthru, Arena) {
+        let format = NamespaceFormat {
+            block_count: 1024,
+            block_shift: 12,
+        };
+        let device = NamespaceDevice {
+            file: tempfile::tempfile().expect("a temporary file"),
+            namespace: crate::nvme::Namespace {
+                id: 1,
+                format: Ok(format),
+            },
+            command_bytes_max: 16_384,
+        };
+        let arena = Arena::new(ArenaConfig::new(4)).expect("some memory");
+        let config = PassthruConfig {
+            queue_depth: 2,
+            ..PassthruConfig::default()
+        };
+        let disk = Passthru::new(vec![Arc::new(device)], config, &arena).expect("a ring");
+        (disk, arena)
+    }
+
+    /// Opens all of it, and enqueues a read of 64 KiB.
+    fn read(disk: &mut Passthru, arena: &mut Arena) {
+        let range = NamespaceRange {
+            namespace_id: 1,
+            start_bytes: 0,
+            length_bytes: 4 << 20,
+        };
+        let (file, limits) = disk.open(FileSource::Namespace(range)).expect("room");
+        assert_eq!(limits.read_bytes_max, 16_384);
+        let read = Read {
+            file,
+            offset_bytes: 8192,
+            length_bytes: 65_536,
+            slot: arena.reserve().expect("a free slot"),
+            token: 7,
+        };
+        disk.read(arena, read).expect("room for a command");
+    }
+
+    /// As if the kernel had been given what is pending; the identifier of the one command.
+    fn issue(disk: &mut Passthru) -> u64 {
+        let index = disk.requests.pending.pop_front().expect("a command");
+        let id = disk.requests.commands.next_id(index);
+        disk.requests.commands.at(index).progress = Progress::Issued {
+            at: NOW,
+            is_aborted: false,
+        };
+        id.into()
+    }
+
+    /// What completes, without asking the kernel.
+    fn outcome(disk: &mut Passthru, arena: &mut Arena) -> Option<Result<u32, DiskError>> {
+        let mut outcome = None;
+        let sink = &mut |arena: &mut Arena, completion: Completion| {
+            assert_eq!(completion.token, 7);
+            let (slot, result) = match completion.result {
+                Ok(slot) => {
+                    let bytes = slot.filled_bytes();
+                    (slot.into_free(), Ok(bytes))
+                }
+                Err((slot, error)) => (slot, Err(error)),
+            };
+            arena.release(slot);
+            outcome = Some(result);
+        };
+        disk.requests.hand_out(arena, 8, &mut |_, _| {}, sink);
+        outcome
+    }
+
+    #[test]
+    fn a_file_that_takes_no_commands_fails_them_and_slots_come_back() {
+        let (mut disk, mut arena) = disk();
+        read(&mut disk, &mut arena);
+        disk.sqsync(NOW).expect("a working ring");
+        let mut failed = None;
+        while disk.in_flight() > 0 {
+            let sink = &mut |arena: &mut Arena, completion: Completion| {
+                let (slot, error) = completion.result.expect_err("no such command");
+                failed = Some(error);
+                arena.release(slot);
+            };
+            disk.consume_completions(NOW, &mut arena, 8, sink);
+            std::thread::yield_now();
+        }
+        assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
+        assert_eq!(arena.free_count(), arena.slot_count());
+        assert_eq!(disk.counters().disk_failed_commands, 1);
+    }
+
+    #[test]
+    fn parts_follow_each_other_and_an_entry_names_them() {
+        let (mut disk, mut arena) = disk();
+        read(&mut disk, &mut arena);
+        assert!(disk.requests.admit_all());
+        for part in 0..4_u32 {
+            assert_eq!(outcome(&mut disk, &mut arena), None);
+            let index = *disk.requests.pending.front().expect("a part");
+            let command = disk.requests.commands.at(index);
+            assert_eq!(
+                (command.done_bytes, command.part_bytes),
+                (part * 16_384, 16_384)
+            );
+            assert_eq!(command.target(), (1, [2 + part * 4, 0, 3]));
+            let id = issue(&mut disk);
+            disk.handle_result(id, 0);
+            // It cannot complete twice.
+            disk.handle_result(id, 0);
+        }
+        assert_eq!(outcome(&mut disk, &mut arena), Some(Ok(65_536)));
+        assert_eq!(disk.counters().disk_stale_completions, 4);
+        assert_eq!(disk.counters().disk_reissued_commands, 0);
+    }
+
+    #[test]
+    fn what_the_kernel_cancelled_is_issued_again_a_few_times() {
+        for errno in [libc::EINTR, libc::EAGAIN] {
+            let (mut disk, mut arena) = disk();
+            read(&mut disk, &mut arena);
+            disk.requests.admit_all();
+            for _ in 0..REISSUES_MAX {
+                let id = issue(&mut disk);
+                disk.handle_result(id, -errno);
+                assert_eq!(outcome(&mut disk, &mut arena), None);
+            }
+            let id = issue(&mut disk);
+            disk.handle_result(id, -errno);
+            let failed = Some(Err(DiskError::Io(errno)));
+            assert_eq!(outcome(&mut disk, &mut arena), failed);
+            let reissued = u64::from(REISSUES_MAX);
+            assert_eq!(disk.counters().disk_reissued_commands, reissued);
+        }
+    }
+
+    #[test]
+    fn other_errors_and_statuses_that_forbid_it_are_not_tried_again() {
+        // Invalid Field in Command with Do Not Retry, as the kernel hands it out.
+        let status = DiskError::Nvme(Status::from_entry(0x4002 << 1));
+        for (result, error) in [(-libc::EIO, DiskError::Io(libc::EIO)), (0x4002, status)] {
+            let (mut disk, mut arena) = disk();
+            read(&mut disk, &mut arena);
+            disk.requests.admit_all();
+            let id = issue(&mut disk);
+            disk.handle_result(id, result);
+            assert_eq!(outcome(&mut disk, &mut arena), Some(Err(error)));
+        }
+    }
+
+    #[test]
+    fn completions_for_no_command_are_counted_and_ignored() {
+        let (mut disk, mut arena) = disk();
+        read(&mut disk, &mut arena);
+        disk.requests.admit_all();
+        let id = issue(&mut disk);
+        for stale in [u64::MAX, id ^ 1, id + (1 << 16), id ^ 1 << 10] {
+            disk.handle_result(stale, 0);
+        }
+        assert_eq!(disk.counters().disk_stale_completions, 4);
+        assert_eq!(outcome(&mut disk, &mut arena), None);
+        disk.handle_result(id, -libc::EIO);
+        assert!(outcome(&mut disk, &mut arena).is_some());
+    }
 
     #[test]
     fn sizes_and_devices_have_their_limits() {

@@ -15,6 +15,9 @@
 //! 3. With the last handle the function is reset, and its files are closed. The kernel does the same
 //!    for a process that dies.
 //!
+//! Whoever may write to the function's configuration space (root) could disable its memory space: then an
+//! access to a register ends the process (SIGBUS).
+//!
 //! It refuses to work without an IOMMU (`noiommu`) or without remapping of interrupts, and groups of
 //! which other devices are in use; interrupts (the driver polls); other processors than x86-64, whose
 //! order of memory accesses towards devices is another. Bounded by the memory that is asked for.
