@@ -176,7 +176,9 @@ pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
 }
 
 fn finding(tree: &Tree, controller: &Controller) -> Finding {
-    let name = controller.name.as_deref().unwrap_or("no name");
+    // A driver in user space gives it none.
+    let name = controller.name.as_ref();
+    let name = name.map_or_else(String::new, |name| format!("{name}, "));
     let group = controller.iommu_group.as_deref();
     let group = group.map_or_else(
         || "no IOMMU group".to_owned(),
@@ -189,7 +191,7 @@ fn finding(tree: &Tree, controller: &Controller) -> Finding {
             .use_of(tree)
             .unwrap_or_else(|| "not in use".to_owned()),
     };
-    let found = format!("{name}, driver {driver}, {group}; {what}");
+    let found = format!("{name}driver {driver}, {group}; {what}");
     Finding::good(controller.address.as_str(), found)
 }
 
