@@ -121,6 +121,10 @@ pub(crate) fn check(address: PciAddress, seeds: (u64, u64)) -> Outcome {
     let all = pieces(worker.limits, (0, size_bytes), (0, 1));
     worker.run_well(Work::Compare(content(seeds, size_bytes)), &all)?;
     let compared_bytes = compared_bytes + worker.compared_bytes;
+    println!(
+        "check: the slots are in pages of kind {:?}",
+        worker.arena.pages()
+    );
     worker.disk.finish(worker.now())?;
     opened.shut_down()?;
     println!("check: {compared_bytes} bytes read over VFIO are right");

@@ -10,6 +10,9 @@ mount -t devtmpfs dev /dev
 dmesg -n 1
 stty -echo
 
+# For the slots of a few workers.
+echo 16 > /proc/sys/vm/nr_hugepages
+
 while read -r file arguments; do
     insmod "/modules/$file" $arguments || echo "lab: no module $file"
 done < /modules/order
