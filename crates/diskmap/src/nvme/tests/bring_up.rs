@@ -213,7 +213,8 @@ fn a_queue_pair_is_made_while_another_thread_uses_the_controller() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                assert_eq!(host.controller.poll(host.now), ControllerState::Ready);
+                // Pending, if the lock is not to be had.
+                host.controller.poll(host.now);
             }
         });
         let config = NvmeConfig {
