@@ -596,7 +596,8 @@ const DOCUMENTATION_HEAD: &str = "\
 file, the file over the default. A key the file should not have is refused, and so is a value out
 of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
 remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, PATH is
-opened again, and nothing else is. `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
+opened again, and nothing else is. PATH is a directory, or a raw store (`atlas store --help`): its
+devices, joined by commas. `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
 file, and ends with exit code 0 or 2.
 
 Seconds are whole numbers, or texts with a unit: `20`, `\"20s\"`, `\"2m\"`, `\"1h\"`.
@@ -691,13 +692,15 @@ A directory, a path that ends with `/`, is answered with its `index.html`, or 40
 name without the slash with a 301 to the name with it. Directories are never listed.
 
 `Content-Type` goes by the file name's extension: first `types`, then those of HLS, DASH and CMAF, then
-the registered ones; else it is `application/octet-stream`. Text is said to be UTF-8 unless its entry in
+the registered ones; else it is `application/octet-stream`. An object of a raw store that was added with `--type` has that.
+Text is said to be UTF-8 unless its entry in
 `types` has parameters of its own.
 
 `ETag` is made of the modification time in seconds and the size, so a copy with the same times (`cp -p`,
 `rsync -t`) on another server has the same one, and a download that was broken off there goes on here. A
 file changed twice within a second, to the same size, keeps its tag: replace files by renaming. A
-file dated in the future has no `Last-Modified`.
+file dated in the future has no `Last-Modified`. Of an object of a raw store, `ETag` is a hash of the
+content ([how](store-format.md#catalogue)), and `Last-Modified` the time of the file that it was made from.
 
 `Cache-Control`, by content type, unless `header` has one or `cache_control = false`:
 
