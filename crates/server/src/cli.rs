@@ -320,6 +320,9 @@ pub struct CommonArgs {
     ///
     /// Files are taken to be immutable: to replace one, rename the new file over it. A file that
     /// changes while it is being sent is never sent mixed: its connections are reset.
+    ///
+    /// A raw store is its devices or images, joined by commas; or nvme:ADDRESS, such as
+    /// nvme:0000:01:00.0, if Atlas is to drive the NVMe controller itself (see atlas nvme).
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 

@@ -597,7 +597,8 @@ file, the file over the default. A key the file should not have is refused, and 
 of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
 remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, PATH is
 opened again, and nothing else is. PATH is a directory, or a raw store (`atlas store --help`): its
-devices, joined by commas. `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
+devices, joined by commas, or `nvme:ADDRESS` for the namespace of an NVMe controller that the server is
+to drive itself (`nvme:ADDRESS/2` for the second; `atlas nvme bind` gives it away). `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
 file, and ends with exit code 0 or 2.
 
 Seconds are whole numbers, or texts with a unit: `20`, `\"20s\"`, `\"2m\"`, `\"1h\"`.
