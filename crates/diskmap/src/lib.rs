@@ -373,6 +373,11 @@ pub trait Disk {
 
     /// What happened since start.
     fn counters(&self) -> &Counters;
+
+    /// Names and values of what only this kind of disk counts, in a fixed order.
+    fn own_counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// A misaligned command is a programming error, which a real device answers with `EINVAL`.

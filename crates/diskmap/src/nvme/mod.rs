@@ -179,6 +179,18 @@ pub struct NvmeCounters {
     pub taken_back_commands: u64,
 }
 
+impl NvmeCounters {
+    /// Name and value of every counter, in a fixed order.
+    #[must_use]
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 3] {
+        [
+            ("nvme_doorbell_count", self.doorbell_count),
+            ("nvme_aborted_commands", self.aborted_commands),
+            ("nvme_taken_back_commands", self.taken_back_commands),
+        ]
+    }
+}
+
 /// Memory that a queue pair of `queue_depth` commands for the slots of `arena` needs, bytes.
 #[must_use]
 pub fn memory_bytes(queue_depth: u16, arena: &Arena) -> usize {

@@ -249,6 +249,22 @@ const TLS_COUNTERS: [(&str, &str); 3] = [
     ("tls_reload_count", "Times new certificates came into use."),
 ];
 
+/// Of queue pairs of an NVMe controller: only with `nvme:ADDRESS`.
+const NVME_COUNTERS: [(&str, &str); 3] = [
+    (
+        "nvme_doorbell_count",
+        "Times the doorbell of a submission queue was rung (with `nvme:`).",
+    ),
+    (
+        "nvme_aborted_commands",
+        "Commands that took too long, which the NVMe controller was asked to abort (with `nvme:`).",
+    ),
+    (
+        "nvme_taken_back_commands",
+        "Commands taken back when the NVMe controller was stopped, and issued again (with `nvme:`).",
+    ),
+];
+
 /// What a counter means; `None` if it is not in the tables.
 #[must_use]
 pub fn meaning_of(counter: &str) -> Option<Meaning> {
@@ -273,6 +289,7 @@ fn all() -> impl Iterator<Item = (&'static str, Meaning)> {
         .map(of(Kind::Gauge))
         .chain(COUNTERS.iter().map(of(Kind::Counter)))
         .chain(TLS_COUNTERS.iter().map(of(Kind::Counter)))
+        .chain(NVME_COUNTERS.iter().map(of(Kind::Counter)))
         .chain(Counters::MEANINGS.iter().map(of(Kind::Counter)))
 }
 

@@ -107,4 +107,8 @@ impl Disk for WorkerDisk {
     fn counters(&self) -> &Counters {
         each!(self, it => it.counters())
     }
+
+    fn own_counters(&self) -> Vec<(&'static str, u64)> {
+        each!(self, it => it.own_counters())
+    }
 }

@@ -627,6 +627,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         ];
         pairs.extend(self.link.counters().as_pairs());
         pairs.extend(self.disk.counters().as_pairs());
+        pairs.extend(self.disk.own_counters());
         pairs.extend(self.objects.store().counters().as_pairs());
         pairs.extend(self.tls.iter().flat_map(Handshaker::counters));
         let mut planned = self.conductor.counters().as_pairs();

@@ -115,6 +115,8 @@ pub(super) struct Counts {
     /// Reads of the disk, and system calls made for them.
     pub(super) disk_reads: u64,
     pub(super) disk_calls: u64,
+    /// Doorbells that Atlas rang itself.
+    pub(super) doorbells: u64,
 }
 
 impl Counts {
@@ -140,6 +142,8 @@ impl Counts {
             receive_errors: count("link_receive_errors")?,
             disk_reads: count("disk_read_commands")?,
             disk_calls: count("disk_enter_calls")? + count("disk_check_calls")?,
+            // Only its own driver has them.
+            doorbells: count("nvme_doorbell_count").unwrap_or(0),
         })
     }
 
@@ -174,6 +178,7 @@ impl Counts {
             receive_errors: self.receive_errors - before.receive_errors,
             disk_reads: self.disk_reads - before.disk_reads,
             disk_calls: self.disk_calls - before.disk_calls,
+            doorbells: self.doorbells - before.doorbells,
         }
     }
 }

@@ -79,4 +79,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Disk for Nvme<R, D, S> {
     fn counters(&self) -> &Counters {
         &self.requests.counters
     }
+
+    fn own_counters(&self) -> Vec<(&'static str, u64)> {
+        self.nvme_counters.as_pairs().to_vec()
+    }
 }

@@ -260,6 +260,8 @@ fn a_queue_pair_dropped_with_commands_resets_the_function_and_others_go_on() {
     last.finish().unwrap();
     assert_eq!(last.errors, []);
     assert_eq!(last.disk.nvme_counters().taken_back_commands, 1);
+    let told = crate::Disk::own_counters(&last.disk);
+    assert!(told.contains(&("nvme_taken_back_commands", 1)), "{told:?}");
     let error = ControllerError::ResetByOthers;
     assert_eq!(host.controller.last_error(), Some(error));
 }
