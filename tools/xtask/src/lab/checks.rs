@@ -349,8 +349,13 @@ mod tests {
     fn counters_are_read_from_a_line_of_the_log() {
         let line = "counters {\"link_lent_frames\":7,\"link_transmitted_frames\": 9,\"link_full_frames\":1,\"link_bypass_end_events\":0,\
                     \"link_transmitted_bytes\":10,\"tcp_retransmit_segments\":2,\"link_queued_descriptors\":5,\
-                    \"link_completed_descriptors\":4,\"link_lost_frames\":0,\"link_receive_errors\":0}";
+                    \"link_completed_descriptors\":4,\"link_lost_frames\":0,\"link_receive_errors\":0,\
+                    \"disk_read_commands\":8,\"disk_enter_calls\":3,\"disk_check_calls\":1}";
         let counts = Counts::parse(line).expect("it has them all");
+        assert_eq!(
+            (counts.disk_reads, counts.disk_calls, counts.doorbells),
+            (8, 4, 0)
+        );
         assert_eq!((counts.lent_frames, counts.sent_frames), (7, 9));
         assert_eq!(counts.retransmitted_segments, 2);
         assert!(Counts::parse("summary {}").is_err());
