@@ -312,9 +312,10 @@ impl Reader {
                     Ok(slot) => {
                         let start = usize::try_from(completion.token - offset_bytes);
                         let target = bytes.get_mut(start.unwrap_or(usize::MAX)..);
-                        for (to, from) in target.into_iter().flatten().zip(arena.payload(&slot)) {
-                            *to = *from;
-                        }
+                        let target = target.unwrap_or_default();
+                        // The last block may reach beyond what is wanted.
+                        let count = target.len().min(arena.payload(&slot).len());
+                        target[..count].copy_from_slice(&arena.payload(&slot)[..count]);
                         slot.into_free()
                     }
                     Err((slot, error)) => {

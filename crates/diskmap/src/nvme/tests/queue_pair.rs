@@ -286,6 +286,22 @@ fn what_needs_no_command_is_due_at_once() {
 }
 
 #[test]
+fn completions_are_looked_for_soon_while_something_is_in_flight() {
+    let mut bench = bench();
+    bench.file = bench.open(0, 4096).unwrap().0;
+    assert_eq!(bench.disk.next_poll(bench.now), None);
+    assert!(bench.read(0, 512));
+    bench.submit();
+    let soon = bench.now + Duration::from_micros(50);
+    assert_eq!(bench.disk.next_poll(bench.now), Some(soon));
+    // Never later than the driver itself has something to do.
+    let due = bench.disk.next_deadline().unwrap();
+    assert_eq!(bench.disk.next_poll(due), Some(due));
+    assert_eq!(bench.finish(), Ok(()));
+    assert_eq!(bench.disk.next_poll(bench.now), None);
+}
+
+#[test]
 #[should_panic(expected = "a read fits its slot")]
 fn a_read_larger_than_its_slot_is_refused() {
     bench().read(0, 66_048);
