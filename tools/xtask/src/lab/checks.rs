@@ -208,6 +208,7 @@ pub(super) struct Said {
 pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
     let config = match (start.disk, start.is_shared) {
         (GuestDisk::Passthrough, _) => "passthrough",
+        (GuestDisk::Vfio, _) => "vfio",
         (_, true) => "shared",
         (_, false) => "own",
     };

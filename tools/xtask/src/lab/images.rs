@@ -112,6 +112,8 @@ pub(super) fn server_files(atlas: &Path, identity: &IdentityFiles) -> Result<Vec
         ("init".to_owned(), 0o100_755, INIT.into()),
         program("atlas", atlas)?,
         text("own.toml", &format!("{OWN}{CONFIG}")),
+        // A queue pair for each of several workers.
+        text("vfio.toml", &format!("workers = 2\n{OWN}{CONFIG}")),
         text(
             "passthrough.toml",
             &format!("nvme_passthrough = true\n{OWN}{CONFIG}"),

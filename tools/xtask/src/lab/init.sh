@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the lab's guest: sets it up, and does what the console's other end says.
-# Its commands: start LINK CHOICE (of zero_copy) CONFIG (own, shared or passthrough) PATH, bind, pauses, counters,
+# Its commands: start LINK CHOICE (of zero_copy) CONFIG (a file of /etc) PATH, bind, pauses, counters,
 # stop, complaints, off.
 
 /bin/busybox --install -s /bin
