@@ -390,7 +390,8 @@ impl User {
         self.emulated.set_faults(Faults::default());
         self.disk.sqsync(self.now).expect("never fails");
         let mut steps = 0;
-        while self.disk.in_flight() > 0 && self.step() {
+        // Without a deadline the driver waits for nothing: nothing stops the controller, which keeps what it has.
+        while self.disk.in_flight() > 0 && self.disk.next_deadline().is_some() && self.step() {
             steps += 1;
             assert!(steps < STEPS_MAX, "commands never complete");
             if steps > FINE_STEPS {
