@@ -73,6 +73,15 @@ impl Content {
         let is_other = |path: &Path| fs::metadata(path).is_ok_and(|it| !it.is_dir());
         if names.len() == 1 && !is_other(path) {
             check_directory(path)?;
+            if settings.nvme_passthrough {
+                return Err(Failure::refused(
+                    format!(
+                        "PATH {}: nvme_passthrough, and that is a directory",
+                        path.display()
+                    ),
+                    "name the block devices of a raw store, or leave nvme_passthrough out",
+                ));
+            }
             return Ok(Self::Directory(path.clone()));
         }
         let direct = !settings.buffered;
