@@ -262,6 +262,15 @@ fn the_directory_must_be_readable() {
 }
 
 #[test]
+fn a_directory_is_not_read_by_nvme_commands() {
+    let refused = serve_with("nvme_passthrough = true\n");
+    assert_refused(
+        &refused,
+        &["PATH", "nvme_passthrough", "name the block devices"],
+    );
+}
+
+#[test]
 fn a_check_tells_whether_it_could_serve() {
     let directory = directory();
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
