@@ -4,9 +4,11 @@
 //! The rules for its size (docs/decisions/0003-read-size.md):
 //!
 //! * It is as large as credit, one slot, one read and one frame allow.
-//! * It ends on a block boundary if that shortens it by less than an eighth. The next read then
+//! * It ends on a block boundary if that shortens it by an eighth at most. The next read then
 //!   starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small window
-//!   is used to the byte instead, because a block read twice costs less than idle credit.
+//!   is used to the byte instead, because a block read twice costs less than idle credit. A burst of
+//!   pacing may be shortened to any number of blocks but one: no credit is idle then, since the next burst
+//!   comes sooner.
 //! * Over TLS whole records are read, even if only a part of one is sent, because only a whole
 //!   record can be sealed. New data ends with a record if at least one fits, and waits for credit
 //!   for its first record if the window can hold two.
@@ -26,6 +28,9 @@ use crate::stream_map::{
 pub(crate) const FETCHES_MAX: usize = 16;
 /// A fetch may be shortened by one part in this many to end on a block boundary.
 const ALIGNMENT_SHARE: u64 = 8;
+/// One that pacing limits ends on a block boundary if so many blocks are left. The end is a short packet,
+/// and on a path that loses one packet in a hundred goodput depends on the size of packets.
+const PACED_BLOCKS_MIN: u64 = 2;
 /// New data waits while the credit is below one part in this many of the window.
 const WINDOW_SHARE: u64 = 3;
 
@@ -155,7 +160,7 @@ fn shape_read(
     let (content_start, content_bytes, run) = match records {
         None => {
             let offset = start + range.start.since(span.start);
-            let bytes = plain_bytes(span, range, offset, block, read_bytes_max);
+            let bytes = plain_bytes(demand, span, range, offset, (block, read_bytes_max));
             (offset, bytes, None)
         }
         Some(records) => {
@@ -187,18 +192,25 @@ fn shape_read(
 
 /// How much of `range`, which starts at `offset` of its object, one read serves.
 fn plain_bytes(
+    demand: &Demand,
     span: &Span,
     range: StreamRange,
     offset: u64,
-    block: u64,
-    read_bytes_max: u64,
+    (block, read_bytes_max): (u64, u64),
 ) -> u64 {
     let aligned = offset - offset % block;
     let bytes = range.bytes().min(aligned + read_bytes_max - offset);
     let beyond_block = (offset + bytes) % block;
+    let Some(left) = bytes.checked_sub(beyond_block) else {
+        return bytes;
+    };
+    let is_paced = demand.range.bytes() >= demand.quantum_bytes;
+    let is_worthwhile =
+        beyond_block <= bytes / ALIGNMENT_SHARE || is_paced && left >= PACED_BLOCKS_MIN * block;
     // If the run ends here, there is no next read to align.
-    if range.start + bytes < span.end() && beyond_block <= bytes / ALIGNMENT_SHARE {
-        bytes - beyond_block
+    let has_next = range.start + bytes < span.end();
+    if has_next && is_worthwhile {
+        left
     } else {
         bytes
     }

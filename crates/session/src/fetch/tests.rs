@@ -102,6 +102,28 @@ fn small_credit_is_used_to_the_byte() {
 }
 
 #[test]
+fn a_burst_of_pacing_ends_aligned_if_that_leaves_two_blocks() {
+    let planned = |start, bytes, quantum_bytes| {
+        let stream = stream(start, 200_000, 4096);
+        let wanted = Demand {
+            quantum_bytes,
+            ..demand(HEAD, HEAD + bytes)
+        };
+        planned(&stream, &wanted).range.bytes()
+    };
+    // Eight segments, of which two blocks remain.
+    assert_eq!(planned(0, 11_584, 11_584), 8192);
+    // Credit and not pacing limits it.
+    assert_eq!(planned(0, 11_584, 11_585), 11_584);
+    // One block would be left.
+    assert_eq!(planned(0, 8191, 8191), 8191);
+    // A burst that starts in the middle of a block: from 96 bytes before the end of the first block, and
+    // from one byte later.
+    assert_eq!(planned(4000, 96 + 8192 + 2000, 96 + 8192 + 2000), 96 + 8192);
+    assert_eq!(planned(4000, 8191, 8191), 8191);
+}
+
+#[test]
 fn small_credit_waits_only_while_something_is_outstanding() {
     let stream = stream(0, 400_000, 4096);
     let mut wanted = demand(HEAD, HEAD + 20_000);

@@ -1,5 +1,5 @@
-//! The loss matrix: goodput, retransmissions and timeouts of one transfer over paths of a fixed rate,
-//! for each RTT, loss rate, buffer and congestion control. A committed file has it, so that whoever
+//! The loss matrix: goodput, retransmissions, timeouts and what the disk read, of one transfer over paths
+//! of a fixed rate, for each RTT, loss rate, buffer and congestion control. A committed file has it, so that whoever
 //! changes TCP sees in review what the change does.
 //!
 //! It judges nothing: the bounds are those of [`super::oracle`]. Every cell is the median of
@@ -49,17 +49,19 @@ struct Measured {
     /// Bytes sent again, per mille of all bytes sent.
     resent_permille: u64,
     timeouts: u64,
+    /// Bytes read from the disk, per mille of the bytes of the stream received in order.
+    read_permille: u64,
 }
 
 /// The whole matrix, as it is committed.
 pub(crate) fn text() -> String {
     let mut text = format!(
         "# The loss matrix of tools/sim (src/paths/matrix.rs): one transfer of {} MB at {} Mb/s.\n\
-         # Goodput: % of the rate. Resent: % of the bytes sent. Timeouts: count. Medians of {SEEDS} \
-         seeds.\n\
+         # Goodput: % of the rate. Resent: % of the bytes sent. Timeouts: count. Read: from the disk, % \
+         of the bytes received. Medians of {SEEDS} seeds.\n\
          # Written by: UPDATE_SNAPSHOTS=1 cargo test -p atlas-sim loss_matrix\n\
          \n\
-         control  rtt ms  loss %  buffer BDP  goodput  resent  timeouts\n",
+         control  rtt ms  loss %  buffer BDP  goodput  resent  timeouts   read\n",
         TRANSFER_BYTES / 1_000_000,
         RATE_BITS / 1_000_000,
     );
@@ -68,7 +70,7 @@ pub(crate) fn text() -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:7}  {:6}  {:>6}  {:>10}  {:>7}  {:>6}  {:8}",
+            "{:7}  {:6}  {:>6}  {:>10}  {:>7}  {:>6}  {:8}  {:>5}",
             cell.congestion.name(),
             cell.rtt_millis,
             tenths(cell.loss_ppm / 1000),
@@ -76,6 +78,7 @@ pub(crate) fn text() -> String {
             tenths(measured.goodput_permille),
             tenths(measured.resent_permille),
             measured.timeouts,
+            tenths(measured.read_permille),
         );
     }
     text
@@ -154,6 +157,7 @@ impl Cell {
             goodput_permille: permille(received, possible),
             resent_permille: permille(resent, received + resent),
             timeouts: run.meter.timeouts(),
+            read_permille: permille(run.read_bytes().into(), received),
         }
     }
 

@@ -177,6 +177,11 @@ impl Run {
         moved
     }
 
+    /// Bytes that the server has read from its disk.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.server.reading().read_bytes
+    }
+
     fn next_moment(&self) -> Option<Instant> {
         let abusive = self.abusive.iter().filter_map(AbusivePeer::poll_at).min();
         [
@@ -226,6 +231,7 @@ impl Run {
                 "network_lost_frames",
                 self.forth.dropped_frames() + self.back.dropped_frames(),
             ),
+            ("paths_read_bytes", self.read_bytes()),
             ("paths_duplicate_bytes", self.receiver.duplicate_bytes()),
             ("paths_timeouts", self.meter.timeouts()),
             ("paths_marked_frames", self.forth.marked_frames()),
