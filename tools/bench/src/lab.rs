@@ -13,9 +13,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 
 use super::tls::{Credentials, is_kernel_tls_available};
-use testbed::bench_disk::{BenchDisk, ObjectDirectory};
+use testbed::bench_disk::{BenchDisk, ObjectDirectory, Objects};
 use testbed::namespace::{Namespace, VethPair};
 use testbed::process::{output, run};
+use testbed::raw_store::RawStore;
 use testbed::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
 use testbed::server::{Server, Stopped};
 use testbed::traffic_server::TrafficServer;
@@ -151,6 +152,8 @@ pub(crate) struct Lab {
     pub(crate) wire: Namespace,
     /// Apache Traffic Server's cache, if it was asked for.
     traffic_server: Option<TrafficServer>,
+    /// What Atlas serves instead of the directory, if it was asked for.
+    raw_store: Option<RawStore>,
     bench_disk: BenchDisk,
     /// The servers' certificate and key, and the authority that clients trust.
     credentials: Credentials,
@@ -184,6 +187,7 @@ impl Lab {
             veth,
             wire,
             traffic_server: None,
+            raw_store: None,
             bench_disk,
             credentials,
             load_before,
@@ -212,9 +216,39 @@ impl Lab {
         Ok(())
     }
 
-    /// The cache of Apache Traffic Server, if it has one.
-    pub(crate) fn traffic_server(&self) -> Option<&TrafficServer> {
-        self.traffic_server.as_ref()
+    /// Has Atlas serve a raw store of so many bytes of the first objects, made by the program `atlas`.
+    pub(crate) fn make_raw_store(&mut self, bytes: u64, atlas: &Path) -> Result<()> {
+        eprintln!("making the raw store");
+        self.raw_store = Some(RawStore::new(&mut self.bench_disk, bytes, atlas)?);
+        Ok(())
+    }
+
+    /// What a server can serve, and the name of the block device it serves from.
+    pub(crate) fn storage(&self, contender: &Contender) -> Result<(Objects, &str)> {
+        if let (true, Some(store)) = (contender.is_ours(), &self.raw_store) {
+            return Ok((store.objects, &store.device));
+        }
+        if *contender == Contender::TrafficServer {
+            let made = self.traffic_server.as_ref();
+            let made = made.context("it has no device for its cache")?;
+            return Ok((made.objects, &made.device));
+        }
+        let disk = self.disk();
+        Ok((disk.objects, &disk.device))
+    }
+
+    /// Whether the kernel has no cache of what a server reads: it may be asked for an object twice, and
+    /// reads it twice.
+    pub(crate) fn has_raw_device(&self, contender: &Contender) -> bool {
+        *contender == Contender::TrafficServer || contender.is_ours() && self.raw_store.is_some()
+    }
+
+    /// What Atlas is told to serve.
+    fn content(&self, contender: &Contender) -> PathBuf {
+        match &self.raw_store {
+            Some(store) if contender.is_ours() => Path::new("/dev").join(&store.device),
+            _ => self.disk().root.clone(),
+        }
     }
 
     /// Starts a server on its core; with `arguments`, separated by spaces, if it is the Atlas
@@ -230,14 +264,13 @@ impl Lab {
         let (namespace, root) = (place.namespace, &self.disk().root);
         let core = Some(SERVER_CORE);
         let server = match contender {
-            Contender::Atlas(binary) => {
-                self.start_atlas(place, at, (binary, &["serve"]), arguments)?
-            }
-            Contender::AtlasBaseline(binary) => {
-                self.start_atlas(place, at, (binary, &["serve"]), arguments)?
+            Contender::Atlas(binary) | Contender::AtlasBaseline(binary) => {
+                let content = self.content(contender);
+                self.start_atlas(place, at, (binary, &["serve"]), (&content, arguments))?
             }
             Contender::AtlasEmulated(binary) => {
-                self.start_atlas(place, at, (binary, &[]), arguments)?
+                let content = self.content(contender);
+                self.start_atlas(place, at, (binary, &[]), (&content, arguments))?
             }
             Contender::Nginx(mode) => {
                 let tls = identity.map(|identity| NginxTls {
@@ -266,12 +299,12 @@ impl Lab {
         place: Place<'_>,
         address: SocketAddr,
         (binary, command_words): (&Path, &[&str]),
-        arguments: &str,
+        (content, arguments): (&Path, &str),
     ) -> Result<Server> {
         let mut command = place.namespace.command("taskset");
         command.args(["-c", &SERVER_CORE.to_string()]);
         command.arg(binary).args(command_words);
-        command.arg(&self.disk().root);
+        command.arg(content);
         if !arguments.contains("--link ") {
             command.args(["--link", &format!("packet:{}", VethPair::SERVER_INTERFACE)]);
         }
@@ -324,6 +357,13 @@ impl Lab {
             _ => None,
         });
         environment.extend(peers.map(|peer| (peer.name(), peer.version())));
+        if let Some(store) = &self.raw_store {
+            let count = store.objects.count;
+            environment.push((
+                "atlas serves",
+                format!("{count} of the objects from a raw store, without a file system"),
+            ));
+        }
         if self.traffic_server.is_some() {
             environment.push((TrafficServer::NAME, TrafficServer::version()));
         }

@@ -36,8 +36,11 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// Largest raw device beside the objects, bytes.
 pub const RAW_BYTES_MAX: u64 = 2 << 30;
 
+/// Most raw devices: a rival's and a store of ours.
+const RAW_DEVICES_MAX: u64 = 2;
+
 /// Objects in one directory: no server is measured on its directory look-ups.
-const DIRECTORY_OBJECTS: u64 = 512;
+pub(crate) const DIRECTORY_OBJECTS: u64 = 512;
 
 /// Where the kernel is told to forget what it has cached.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
@@ -78,10 +81,13 @@ impl Objects {
     #[must_use]
     pub fn path(self, index: u64) -> String {
         let (copy, number) = (index / self.count, index % self.count);
-        format!(
-            "/c{copy:03}/d{:03}/o{number:06}.bin",
-            number / DIRECTORY_OBJECTS
-        )
+        let directory = Self::directory(copy, number / DIRECTORY_OBJECTS);
+        format!("/{directory}/o{number:06}.bin")
+    }
+
+    /// The name of a directory of objects.
+    pub(crate) fn directory(copy: u64, number: u64) -> String {
+        format!("c{copy:03}/d{number:03}")
     }
 
     /// What an object holds.
@@ -139,6 +145,8 @@ pub struct BenchDisk {
     pub directory: ObjectDirectory,
     /// The file system in memory that its images are in.
     memory: PathBuf,
+    /// Devices beside it.
+    raw_devices: u64,
     undo: Undo,
 }
 
@@ -184,6 +192,7 @@ impl BenchDisk {
         Ok(Self {
             directory: ObjectDirectory::fill(root, objects, device)?,
             memory,
+            raw_devices: 0,
             undo,
         })
     }
@@ -191,13 +200,14 @@ impl BenchDisk {
     /// One more device beside it, with nothing on it; its name without `/dev/`.
     ///
     /// # Errors
-    /// More than [`RAW_BYTES_MAX`]; what the kernel refuses.
+    /// More than [`RAW_BYTES_MAX`]; a third one; what the kernel refuses.
     pub fn raw_device(&mut self, bytes: u64) -> Result<String> {
         ensure!(
-            bytes <= RAW_BYTES_MAX,
-            "a raw device has at most {RAW_BYTES_MAX} bytes"
+            bytes <= RAW_BYTES_MAX && self.raw_devices < RAW_DEVICES_MAX,
+            "there are at most {RAW_DEVICES_MAX} raw devices of at most {RAW_BYTES_MAX} bytes"
         );
-        let image = self.memory.join("raw");
+        self.raw_devices += 1;
+        let image = self.memory.join(format!("raw{}", self.raw_devices));
         fs::File::create(&image)?.set_len(bytes.next_multiple_of(2 << 20))?;
         let device = attach_loop(&mut self.undo, &image)?;
         Ok(device.trim_start_matches("/dev/").to_owned())
@@ -239,7 +249,7 @@ fn share_mounts(undo: &mut Undo, at: &Path) -> Result<()> {
 fn mount_memory(undo: &mut Undo, at: &Path, bytes: u64) -> Result<PathBuf> {
     let size = format!(
         "size={},huge=always,mode=700",
-        bytes + RAW_BYTES_MAX + (16 << 20)
+        bytes + RAW_DEVICES_MAX * RAW_BYTES_MAX + (16 << 20)
     );
     run(Command::new("mount")
         .args(["-t", "tmpfs", "-o", &size, "atlas-bench"])

@@ -27,6 +27,7 @@ pub mod openssl;
 pub mod packages;
 pub mod process;
 pub mod program;
+pub mod raw_store;
 pub mod rivals;
 pub mod server;
 pub mod suite;

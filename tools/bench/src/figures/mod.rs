@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testbed::{interrupt, packages, scratch_directory};
@@ -43,6 +43,9 @@ const COPIES: u64 = 18;
 
 /// Bytes that Apache Traffic Server's cache holds.
 const TRAFFIC_SERVER_BYTES: u64 = 1_200_000_000;
+
+/// Bytes that a raw store of ours holds.
+const RAW_STORE_BYTES: u64 = 1_300_000_000;
 
 /// Descriptors servers may have: a rival needs two for each connection, socket and file.
 const DESCRIPTORS: u64 = 131_072;
@@ -97,6 +100,10 @@ pub struct FiguresOptions {
     /// the ratios compare the two builds
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
+    /// Atlas serves a raw store on a device of its own instead of the directory, as Traffic Server does;
+    /// the baseline serves the directory. Only on the wire
+    #[arg(long, requires = "medium")]
+    raw_store: bool,
     /// MTU of the wire, bytes, 1280 to 9000; the veth pair has 1500
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(1280..=9000))]
@@ -192,6 +199,14 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
     let is_planned = |name: &str| plan.points.iter().any(|it| it.servers.contains(&name));
     if is_planned(TRAFFIC_SERVER) {
         lab.make_traffic_server(TRAFFIC_SERVER_BYTES)?;
+    }
+    if options.raw_store {
+        let mut points = plan.points.iter();
+        ensure!(
+            points.all(|point| point.cell.medium == Medium::Wire),
+            "--raw-store needs --medium wire"
+        );
+        lab.make_raw_store(RAW_STORE_BYTES, &binaries.server)?;
     }
     let seed = match options.seed {
         Some(seed) => seed,

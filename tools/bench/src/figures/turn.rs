@@ -94,7 +94,7 @@ impl Turns<'_> {
     }
 
     fn wire(&self, contender: &Contender, cell: &Cell, seed: u64) -> Result<Outcome> {
-        let (objects, device) = self.storage(contender)?;
+        let (objects, device) = self.lab.storage(contender)?;
         let place = Place {
             namespace: &self.lab.wire,
             is_tls: cell.is_tls,
@@ -171,7 +171,7 @@ impl Turns<'_> {
                     .then(|| format!("the window held {held:.1} median replies"))
             })
             .or_else(|| {
-                let is_repeated = report.passes_begun > 1 && *contender != Contender::TrafficServer;
+                let is_repeated = report.passes_begun > 1 && !self.lab.has_raw_device(contender);
                 (cell.cached_percent < 100 && is_repeated)
                     .then(|| "objects were asked for twice".to_owned())
             })
@@ -184,7 +184,7 @@ impl Turns<'_> {
 
     /// The second medium: clients with the kernel's TCP.
     fn veth(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
-        let (objects, _) = self.storage(contender)?;
+        let (objects, _) = self.lab.storage(contender)?;
         let place = self.lab.veth(cell.is_tls);
         let (server, address) =
             self.lab
@@ -244,7 +244,7 @@ impl Turns<'_> {
 
     /// The same, asked by a client that is not ours.
     fn veth_by_wrk(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
-        let (objects, device) = self.storage(contender)?;
+        let (objects, device) = self.lab.storage(contender)?;
         let paths = self.paths(cell, objects)?;
         let place = self.lab.veth(cell.is_tls);
         let (server, address) =
@@ -282,17 +282,6 @@ impl Turns<'_> {
             Some(why) => Outcome::Void(why, Some(measured)),
             None => Outcome::Measured(measured),
         })
-    }
-
-    /// What a server can serve, and the disk it serves from.
-    fn storage(&self, contender: &Contender) -> Result<(Objects, &str)> {
-        if *contender == Contender::TrafficServer {
-            let made = self.lab.traffic_server();
-            let made = made.context("it has no device for its cache")?;
-            return Ok((made.objects, &made.device));
-        }
-        let disk = self.lab.disk();
-        Ok((disk.objects, &disk.device))
     }
 
     /// Writes the list of what is asked.
