@@ -51,6 +51,15 @@ impl AnswerLimit {
         }
     }
 
+    /// From now on `per_second` answers are permitted in a second on average, and none counts of those that
+    /// this second has had.
+    ///
+    /// # Panics
+    /// If half of `per_second` is nothing.
+    pub const fn set_per_second(&mut self, per_second: u32) {
+        *self = Self::new(self.key, self.answers, per_second);
+    }
+
     /// Whether another answer may be sent now, which is counted. `now` never decreases.
     pub fn take(&mut self, now: Instant) -> bool {
         let second = now.as_millis() / 1000;

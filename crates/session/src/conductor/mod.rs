@@ -68,6 +68,12 @@ const CHALLENGES_PER_SECOND: u32 = 1000;
 /// clients, else scans and forged segments, whose answers go to somebody else. A client that gets none
 /// repeats its segment. FreeBSD sends 200.
 const RESETS_PER_SECOND: u32 = 1000;
+/// Most workers of a process, which share both.
+const WORKERS_MAX: u32 = u8::MAX as u32 + 1;
+const _: () = assert!(
+    CHALLENGES_PER_SECOND / WORKERS_MAX > 1 && RESETS_PER_SECOND / WORKERS_MAX > 1,
+    "half of a worker's share permits something"
+);
 /// IP and TCP headers with timestamps, at most: what a frame loses of the segmentation limit.
 const PACKET_HEADER_BYTES_MAX: u64 = 40 + 32;
 

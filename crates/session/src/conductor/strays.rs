@@ -38,7 +38,7 @@ use memory::Arena;
 use tcp::FourTuple;
 use wire::{Ecn, OriginalTcp, Path, TcpRepr};
 
-use super::{Conductor, Received};
+use super::{CHALLENGES_PER_SECOND, Conductor, RESETS_PER_SECOND, Received};
 
 /// Most strays that wait to be taken: those of a round, since they are taken after each batch of frames.
 /// In a flood of forged segments, each costs every worker a look-up, so no more than a few of each batch
@@ -92,7 +92,8 @@ impl Stray {
 
 impl Conductor {
     /// There are so many workers besides this one, in a ring. Without a call there is none: then there
-    /// are no strays, and segments of no connection are refused. To be called before the first frame.
+    /// are no strays, and segments of no connection are refused. The workers share the limits of challenge
+    /// ACKs and resets. To be called before the first frame.
     pub fn set_other_workers(&mut self, other_workers: u8) {
         self.strays = Strays {
             waiting: VecDeque::with_capacity(if other_workers == 0 { 0 } else { STRAYS_MAX }),
@@ -100,6 +101,10 @@ impl Conductor {
             workers_left: other_workers,
             is_from_worker: false,
         };
+        let workers = u32::from(other_workers) + 1;
+        self.challenges
+            .set_per_second(CHALLENGES_PER_SECOND / workers);
+        self.resets.set_per_second(RESETS_PER_SECOND / workers);
     }
 
     /// The next stray, for [`Conductor::handle_stray`] of the next worker. To be polled after each batch

@@ -15,7 +15,7 @@ fn too_many(per_second: u32) -> u16 {
 }
 
 /// Whether a second may permit so many.
-fn is_allowance(permitted: u64, per_second: u32) -> bool {
+pub(super) fn is_allowance(permitted: u64, per_second: u32) -> bool {
     let half = u64::from(per_second / 2);
     (half..3 * half).contains(&permitted)
 }
