@@ -30,20 +30,13 @@ impl RawStore {
     /// # Errors
     /// No device; what `atlas store` refuses.
     pub fn new(disk: &mut BenchDisk, bytes: u64, atlas: &Path) -> Result<Self> {
-        let all = disk.directory.objects;
-        let fitting = (bytes / all.bytes).min(all.count) / DIRECTORY_OBJECTS;
-        let directories = fitting.max(1);
-        let objects = Objects {
-            count: (directories * DIRECTORY_OBJECTS).min(all.count),
-            copies: 1,
-            ..all
-        };
+        let objects = first_objects(disk.directory.objects, bytes);
         let bytes = objects.count * objects.bytes.next_multiple_of(4096) + SPARE_BYTES;
         let device = disk.raw_device(bytes)?;
         let path = format!("/dev/{device}");
         let root = &disk.directory.root;
         run(Command::new(atlas).args(["store", "init", &path]))?;
-        for number in 0..directories {
+        for number in 0..objects.count.div_ceil(DIRECTORY_OBJECTS) {
             interrupt::check()?;
             let directory = Objects::directory(0, number);
             run(Command::new(atlas)
@@ -51,5 +44,39 @@ impl RawStore {
                 .arg(root.join(&directory)))?;
         }
         Ok(Self { device, objects })
+    }
+}
+
+/// The objects of as many whole directories as `bytes` hold, of one at least.
+fn first_objects(all: Objects, bytes: u64) -> Objects {
+    let fitting = bytes / all.bytes;
+    let whole = (fitting - fitting % DIRECTORY_OBJECTS).max(DIRECTORY_OBJECTS);
+    Objects {
+        count: whole.min(all.count),
+        copies: 1,
+        ..all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_holds_whole_directories_of_the_first_objects() {
+        let all = Objects {
+            count: 1200,
+            bytes: 1000,
+            copies: 18,
+        };
+        let count = |bytes| first_objects(all, bytes).total();
+        assert_eq!(count(0), 512);
+        assert_eq!(count(1_023_999), 512);
+        assert_eq!(count(1_024_000), 1024);
+        // The last directory is not full.
+        assert_eq!(count(1_535_999), 1024);
+        assert_eq!(count(1_536_000), 1200);
+        let few = Objects { count: 7, ..all };
+        assert_eq!(first_objects(few, 1_024_000).total(), 7);
     }
 }
