@@ -85,6 +85,7 @@ fn check_reply(request: &Request<'_>, object: u8, options: &ReplyOptions<'_>) {
         size_bytes,
         modified_unix_seconds: 784_111_777,
         entity_tag: "\"a\"".to_owned(),
+        content_type: (object % 8 > 3).then(|| "video/mp4".into()),
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let made = reply(request, &meta, options, &mut text, &mut parts);

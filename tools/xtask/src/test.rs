@@ -67,6 +67,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     ]
     .concat();
     suite.run("cargo clippy, emulation", || cargo(&clippy));
+    suite.run("cargo clippy, fuzz targets", clippy_fuzz_targets);
     cargo_test(&mut suite, "cargo test", &["--workspace"]);
     // All that has the feature's name; the rest is the same without it.
     let emulation = [&EMULATION[..], &["emulat"]].concat();
@@ -121,10 +122,27 @@ fn cargo_command(arguments: &[&str]) -> Command {
 }
 
 fn cargo(arguments: &[&str]) -> Result<Outcome> {
-    let mut process = Process::spawn_tree("cargo", &mut cargo_command(arguments))?;
+    run(cargo_command(arguments))
+}
+
+fn run(mut command: Command) -> Result<Outcome> {
+    let mut process = Process::spawn_tree("cargo", &mut command)?;
     let status = process.wait(CARGO_LIMIT)?;
     ensure!(status.success(), "{status}");
     Ok(Outcome::Passed)
+}
+
+/// The fuzz targets are a workspace of their own, which nothing else compiles. What they share with this
+/// one is compiled once, and libFuzzer, which only a target that runs needs, not at all.
+fn clippy_fuzz_targets() -> Result<Outcome> {
+    let mut command = cargo_command(&["clippy", "--manifest-path", "fuzz/Cargo.toml"]);
+    command.args(["--bins", "--examples", "--quiet"]);
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    command.arg("--target-dir").arg(target);
+    command.args(["--", "-D", "warnings"]);
+    // The library that the build would link instead of making one.
+    command.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a");
+    run(command)
 }
 
 /// The tests that `cargo test` selects by these arguments, each counted, each skip with its reason.
