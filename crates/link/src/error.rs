@@ -307,6 +307,25 @@ pub enum SetupError {
         /// How many are possible.
         max: u32,
     },
+    /// A VLAN's frames cannot be taken where the interface below it receives them.
+    #[error("{name:?} is a VLAN device that XDP cannot serve: {reason}; use a packet link")]
+    VlanDevice {
+        /// The VLAN device.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The device below a VLAN takes the tags off frames, so that XDP cannot tell the VLAN.
+    #[error(
+        "{device:?} removes the tags of VLANs before XDP can see them: let it leave them in the frames \
+         (`ethtool -K {device} {feature} off`) or use a packet link"
+    )]
+    VlanTagsRemoved {
+        /// The interface below the VLAN device.
+        device: String,
+        /// The feature as `ethtool -K` takes it.
+        feature: &'static str,
+    },
     /// The process may not lock the memory that the device is to access.
     #[error(
         "{bytes} bytes of memory cannot be locked: raise the limit (`ulimit -l`, LimitMEMLOCK=), or \

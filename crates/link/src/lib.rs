@@ -69,6 +69,7 @@ pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
+pub use netlink::VlanTag;
 pub use offers::{InterfaceOffers, interface_offers};
 pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};

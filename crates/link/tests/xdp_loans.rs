@@ -9,7 +9,9 @@
 mod common;
 
 use clock::Instant;
-use common::{RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, run};
+use common::{
+    RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, run, set_tag_removal,
+};
 use link::{AttachMode, CopyReason, Link, Sent, SetupError, Xdp, XdpConfig, ZeroCopy};
 use memory::{Arena, ArenaConfig, FilledSlot, PageKind};
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
@@ -285,5 +287,40 @@ fn a_kernel_that_copies_is_lent_slots_only_if_that_is_chosen() {
         });
         let refused = link.borrow_slots(arena.unwrap().slot_memory());
         assert_eq!(refused, Err(CopyReason::NoRing(libc::EINVAL)));
+    });
+}
+
+#[test]
+fn a_frame_of_a_vlan_is_sent_from_its_slot() {
+    in_namespace(|| {
+        let peer = connect();
+        set_tag_removal("v0", false);
+        let config = XdpConfig {
+            vlan: Some(link::VlanTag {
+                protocol: 0x8100,
+                id: 100,
+            }),
+            ..config("v0", AttachMode::Auto)
+        };
+        let Some((mut arena, mut link)) = lending(&config) else {
+            return;
+        };
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        for round in 0..10_usize {
+            let head = vec![b'h'; 200 * round];
+            let body = pattern(BODY_BYTES - 200 * round, round);
+            let mut slot = filled(&mut arena, &body);
+            let sent = send(&mut link, &head, arena.payload(&slot));
+            assert_eq!(sent, Sent::Lent(slot.index()));
+            arena.lend(&slot);
+            assert_eq!(given_back(&mut link, 1), [slot.index()]);
+            arena.give_back(slot.index());
+            arena.payload_mut(&mut slot).fill(0xee);
+            arena.release(slot.into_free());
+            receive(&mut socket, &[head, body].concat());
+        }
+        let counters = link.counters();
+        assert_eq!((counters.lent_frames, counters.receive_errors), (10, 0));
+        assert_eq!(counters.queued_descriptors, counters.completed_descriptors);
     });
 }

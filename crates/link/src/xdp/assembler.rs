@@ -63,6 +63,7 @@ pub(super) enum Register {
     R5 = 5,
     R6 = 6,
     R7 = 7,
+    R8 = 8,
 }
 
 /// How many bytes a load reads; the rest of the register becomes zero.

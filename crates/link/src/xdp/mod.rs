@@ -14,7 +14,10 @@
 //! each frame's checksum is computed while its bytes are in the cache. All frames of a large segment are
 //! queued together or none is.
 //!
-//! It refuses interfaces that are not Ethernet, tagged frames, MTUs of more than [`MTU_BYTES_MAX`] bytes
+//! On a VLAN device the program is attached to the interface below and takes frames with that VLAN's tag
+//! (`vlan`); the link removes the tag and adds it. All of it is at the VLAN device's addresses and MTU.
+//!
+//! It refuses interfaces that are not Ethernet, other tagged frames, MTUs of more than [`MTU_BYTES_MAX`] bytes
 //! and frames larger than the MTU. It does not receive frames of several buffers: what receive offload
 //! (GRO, LRO) has merged beyond a cell is dropped and counted.
 //!
@@ -27,7 +30,10 @@
 //!
 //! **Known limits.**
 //! - A device that removes VLAN tags hides them from XDP: a tagged frame to our MAC and address is taken
-//!   as if it had no tag. Switch that off (`ethtool -K IFACE rxvlan off`) where VLANs use our addresses.
+//!   as if it had no tag. Switch that off (`ethtool -K IFACE rxvlan off`) where VLANs use our addresses. A
+//!   link in a VLAN is not opened on such a device; if it removes them later, its frames pass to the kernel.
+//! - A local sender's tag may be kept beside the frame, as an offload, where XDP cannot see it: behind a
+//!   veth, switch that off at the sender's end (`ethtool -K IFACE txvlan off`).
 //! - Attached behind the driver ([`AttachMode::Generic`]), the program sees what GRO has merged: a large
 //!   upload may be dropped. `ethtool -K IFACE gro off` helps.
 //! - A local sender leaves checksums unfinished, and XDP cannot see which. On virtual interfaces a frame
@@ -53,7 +59,7 @@ use crate::packet::{MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
 use crate::{
     Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, InterfaceState, Link, Received,
-    STATE_CHECK_INTERVAL, Sent,
+    STATE_CHECK_INTERVAL, Sent, VlanTag,
 };
 
 mod assembler;
@@ -66,6 +72,7 @@ mod ring;
 mod setup;
 mod socket;
 mod unfinished;
+mod vlan;
 
 use bpf::Place;
 pub use program::PORTS_MAX;
@@ -82,6 +89,7 @@ const _: () = assert!(
     MTU_BYTES_MAX as usize + ETHERNET_BYTES == (CELL_BYTES - HEADROOM_BYTES) as usize,
     "the largest frame fills a cell"
 );
+const _: () = assert!(vlan::TAG_BYTES == 4, "as `mtu_bytes_max` has it");
 
 /// Most receive queues of an interface.
 pub const QUEUES_MAX: u32 = 64;
@@ -109,6 +117,9 @@ const SEGMENT_BYTES_MIN: u32 = 512;
 pub struct XdpConfig {
     /// Name of an existing Ethernet interface.
     pub interface: String,
+    /// The tag that our frames have on an interface that is no VLAN device; of a VLAN device, its own is
+    /// taken.
+    pub vlan: Option<VlanTag>,
     /// Our addresses, 1 to [`ADDRESSES_MAX`](crate::packet::ADDRESSES_MAX).
     pub addresses: Vec<IpAddr>,
     /// Whether they are ours alone.
@@ -164,6 +175,7 @@ impl XdpConfig {
     pub fn new(interface: &str, addresses: &[IpAddr]) -> Self {
         Self {
             interface: interface.to_owned(),
+            vlan: None,
             addresses: addresses.to_vec(),
             address_use: AddressUse::Own {
                 mac: MacChoice::Own,
@@ -229,6 +241,12 @@ impl Xdp {
         self.name.as_str()
     }
 
+    /// The name of the interface that the program is attached to: below a VLAN device, another one.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        self.attachment.device.name.as_str()
+    }
+
     /// The receive queue, from 0.
     #[must_use]
     pub const fn queue_index(&self) -> u32 {
@@ -266,10 +284,23 @@ impl Xdp {
             return;
         }
         self.check_at = now + STATE_CHECK_INTERVAL;
-        match self.queue.check_interface() {
+        match self.check_interface() {
             Ok(()) => self.is_down = false,
             Err(errno) => self.note_error(errno),
         }
+    }
+
+    /// `ENETDOWN` if the interface is down, another errno if it was removed.
+    fn check_interface(&self) -> Result<(), i32> {
+        if let Some(vlan) = &self.attachment.vlan_device {
+            vlan.check()?;
+        }
+        self.queue.check_interface()
+    }
+
+    /// Whether frames that arrive are for a VLAN device that is down, or was removed.
+    fn has_dead_vlan(&self) -> bool {
+        self.attachment.vlan_device.is_some() && (self.is_down || self.gone.is_some())
     }
 
     /// Notes what the errno of a call says of the interface.
@@ -344,7 +375,8 @@ impl Link for Xdp {
     /// An MTU beyond [`MTU_BYTES_MAX`] is taken for that; the kernel drops larger received frames. The
     /// device's GSO limit does not matter: the link cuts.
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
-        self.capabilities.mtu_bytes = state.mtu_bytes.min(MTU_BYTES_MAX);
+        let most = mtu_bytes_max(self.attachment.device.tag.is_some());
+        self.capabilities.mtu_bytes = state.mtu_bytes.min(most);
         self.capabilities
     }
 
@@ -358,6 +390,11 @@ impl Link for Xdp {
         if !self.queue.is_lending() {
             self.queue.reap();
         }
+        // The interface below a VLAN device receives also if that is down or gone.
+        if self.attachment.vlan_device.is_some() {
+            self.poll_interface_state(now);
+        }
+        let is_dead = self.has_dead_vlan();
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
@@ -368,6 +405,9 @@ impl Link for Xdp {
                 self.counters.receive_errors += 1;
                 continue;
             };
+            if is_dead {
+                continue;
+            }
             self.counters.count_received(frame.len());
             handed += 1;
             let is_trusted = self.has_local_senders && has_unfinished_checksum(frame);
@@ -383,7 +423,7 @@ impl Link for Xdp {
             // What a frame's own call could not send.
             let _ = self.kick();
         }
-        if taken > 0 {
+        if handed > 0 {
             return Ok(handed);
         }
         self.poll_interface_state(now);
@@ -431,7 +471,7 @@ impl Link for Xdp {
         }
         // Not queued while it is known to be down: a frame would wait there until it is up.
         if self.is_down {
-            if let Err(errno) = self.queue.check_interface() {
+            if let Err(errno) = self.check_interface() {
                 self.note_error(errno);
                 return Err(self.lose(errno));
             }
@@ -482,6 +522,15 @@ impl Link for Xdp {
             completed_descriptors,
             ..self.counters
         }
+    }
+}
+
+/// The largest MTU, of an interface without a tag or of a VLAN's, whose frames have one.
+const fn mtu_bytes_max(has_tag: bool) -> u16 {
+    if has_tag {
+        MTU_BYTES_MAX - 4
+    } else {
+        MTU_BYTES_MAX
     }
 }
 

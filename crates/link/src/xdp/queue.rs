@@ -21,6 +21,8 @@ use super::loans::{LentPart, Loans};
 use super::mapping::{Mapping, map_over};
 use super::ring::Descriptor;
 use super::socket::{self, Copying, Rings, XdpStatistics};
+use super::vlan::TAG_BYTES;
+use crate::ETHERNET_BYTES;
 use crate::sys;
 use memory::SlotMemory;
 
@@ -29,6 +31,9 @@ pub(super) const CELL_BYTES: u32 = 4_096;
 
 /// Bytes at a receive cell's start that the kernel keeps for XDP programs (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM_BYTES: u32 = 256;
+
+/// Bytes of the MAC addresses that a frame begins with.
+const ADDRESSES_BYTES: usize = 12;
 
 /// Frames taken between two hand-backs of their cells.
 const RELEASE_EVERY: u32 = 32;
@@ -85,11 +90,14 @@ pub(super) struct Queue {
     is_continued: bool,
     /// Frames taken whose cells are not handed back yet.
     unreleased: u32,
+    /// The tag that frames have in cells, and nowhere else.
+    tag: Option<[u8; TAG_BYTES]>,
     buffer: Box<[u8]>,
 }
 
 impl Queue {
     /// Opens a socket with cells and rings, not bound; with memory for slots, if `slots_bytes` is not 0.
+    /// Frames have `tag` on the wire.
     ///
     /// # Errors
     /// What failed, and its errno.
@@ -97,6 +105,7 @@ impl Queue {
         receive_cells: u32,
         transmit_cells: u32,
         slots_bytes: usize,
+        tag: Option<[u8; TAG_BYTES]>,
     ) -> Result<Self, (QueueStep, i32)> {
         let socket = socket::open().map_err(|errno| (QueueStep::Socket, errno))?;
         let bytes = (receive_cells + transmit_cells) as usize * CELL_BYTES as usize;
@@ -128,6 +137,7 @@ impl Queue {
             completed_descriptors: 0,
             is_continued: false,
             unreleased: 0,
+            tag,
             buffer: vec![0; CELL_BYTES as usize].into_boxed_slice(),
         };
         for cell in 0..receive_cells {
@@ -239,8 +249,25 @@ impl Queue {
         }
         let frame = taken
             .filter(|_| is_whole)
-            .and_then(|bytes| self.buffer.get(..bytes));
+            .and_then(|bytes| self.without_tag(bytes));
         Some(frame.map_or(Taken::Invalid, Taken::Frame))
+    }
+
+    /// The frame in the buffer's first bytes, less its tag; `None` if it should have one and has not.
+    fn without_tag(&mut self, bytes: usize) -> Option<&[u8]> {
+        let frame = self.buffer.get_mut(..bytes)?;
+        let Some(tag) = self.tag else {
+            return Some(frame);
+        };
+        // The program has looked at the VLAN's number.
+        if frame.get(ADDRESSES_BYTES..ADDRESSES_BYTES + 2)? != tag.first_chunk::<2>()? {
+            return None;
+        }
+        if frame.len() < ETHERNET_BYTES + TAG_BYTES {
+            return None;
+        }
+        frame.copy_within(..ADDRESSES_BYTES, TAG_BYTES);
+        frame.get(TAG_BYTES..)
     }
 
     /// Puts the cell of a frame that was copied out back into the fill ring.
@@ -334,7 +361,7 @@ impl Queue {
     /// sees it after [`Queue::publish`]. Returns how many descriptors of the slot it has.
     ///
     /// # Panics
-    /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell.
+    /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell, or without MAC addresses.
     pub(super) fn push(
         &mut self,
         headers: &[u8],
@@ -352,7 +379,13 @@ impl Queue {
             .expect("invariant: the caller asked for room");
         let start = place_of(cell);
         let mut bytes = 0_u32;
-        for part in std::iter::once(headers).chain(copied.iter().copied()) {
+        let tag = self.tag;
+        let (addresses, rest) = match tag {
+            Some(_) => headers.split_at(ADDRESSES_BYTES),
+            None => (headers, [].as_slice()),
+        };
+        let headers = [addresses, tag.as_ref().map_or(&[], |tag| tag), rest];
+        for part in headers.into_iter().chain(copied.iter().copied()) {
             let length = u32::try_from(part.len()).expect("invariant: a part fits a cell");
             let at =
                 usize::try_from(start).expect("invariant: cells are in memory") + bytes as usize;

@@ -17,9 +17,10 @@ use super::bpf::{self, Place};
 use super::program::{self, Rules, Take};
 use super::queue::{CELL_BYTES, Queue, QueueStep};
 use super::socket::{self, Copying};
+use super::vlan::{Device, VlanDevice};
 use super::{
     AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, MTU_BYTES_MAX, PORTS_MAX, QUEUES_MAX,
-    SEND_BUFFER_BYTES, Xdp, XdpConfig, segmentation_bytes_max,
+    SEND_BUFFER_BYTES, Xdp, XdpConfig, mtu_bytes_max, segmentation_bytes_max,
 };
 use crate::Capabilities;
 use crate::counters::LinkCounters;
@@ -50,6 +51,10 @@ pub(super) struct Attachment {
     /// The sockets, by queue.
     map: OwnedFd,
     pub(super) place: Place,
+    /// What the program is attached to.
+    pub(super) device: Device,
+    /// The VLAN device above it, if that was named.
+    pub(super) vlan_device: Option<VlanDevice>,
 }
 
 /// Opens one link for each receive queue.
@@ -59,26 +64,30 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let found = describe(name)?;
     let interface_mac = found.ethernet_mac(name)?;
     let mac = choose_mac(config, name, interface_mac);
-    if found.mtu_bytes > MTU_BYTES_MAX.into() {
+    let device = Device::find(name, &found, config.vlan)?;
+    let max_bytes = mtu_bytes_max(device.tag.is_some());
+    if found.mtu_bytes > max_bytes.into() {
         return Err(SetupError::MtuTooLarge {
             name: config.interface.clone(),
             mtu_bytes: found.mtu_bytes,
-            max_bytes: MTU_BYTES_MAX,
+            max_bytes,
         });
     }
-    let told_queues = socket::receive_queues(name);
+    let told_queues = socket::receive_queues(device.name);
     let queues = told_queues.unwrap_or(QUEUES_MAX);
     if queues > QUEUES_MAX {
         return Err(SetupError::ReceiveQueueCount {
-            name: config.interface.clone(),
+            name: device.name.as_str().to_owned(),
             queues,
             max: QUEUES_MAX,
         });
     }
-    let attachment = Arc::new(attach(config, name, &found, mac, interface_mac)?);
+    let attachment = attach(config, (name, &found), device, (mac, interface_mac))?;
+    let attachment = Arc::new(attachment);
+    let device = &attachment.device;
     let mut links = Vec::new();
     for queue in 0..queues {
-        let opened = open_queue(config, name, found.index, queue)?;
+        let opened = open_queue(config, device, queue)?;
         // A driver that does not tell how many queues it has refuses the first that it has not. Other
         // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
         // no addresses of the bus.
@@ -88,15 +97,15 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             }
             return Err(match config.zero_copy {
                 ZeroCopy::On => SetupError::NoZeroCopy {
-                    name: config.interface.clone(),
+                    name: device.name.as_str().to_owned(),
                     queue,
                     errno: libc::EINVAL,
                 },
-                _ => kernel(name, "binding an AF_XDP socket", libc::EINVAL),
+                _ => kernel(device.name, "binding an AF_XDP socket", libc::EINVAL),
             });
         };
         bpf::set_socket(&attachment.map, queue, opened.socket())
-            .map_err(|errno| kernel(name, "steering frames to an AF_XDP socket", errno))?;
+            .map_err(|errno| kernel(device.name, "steering frames to an AF_XDP socket", errno))?;
         let copy_reason = match (opened.has_slots(), config.loans) {
             (true, _) => None,
             (false, ZeroCopy::Off) => Some(CopyReason::Off),
@@ -119,7 +128,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             check_at: Instant::ZERO,
             is_down: false,
             gone: None,
-            has_local_senders: found.kind.is_some(),
+            has_local_senders: device.is_virtual,
             copy_reason,
         });
     }
@@ -166,13 +175,12 @@ fn choose_mac(config: &XdpConfig, name: InterfaceName, interface_mac: MacAddress
     }
 }
 
-/// Loads the program and attaches it.
+/// Loads the program and attaches it to the device. `name` is the interface that was named.
 fn attach(
     config: &XdpConfig,
-    name: InterfaceName,
-    found: &InterfaceDescription,
-    mac: MacAddress,
-    interface_mac: MacAddress,
+    (name, found): (InterfaceName, &InterfaceDescription),
+    device: Device,
+    (mac, interface_mac): (MacAddress, MacAddress),
 ) -> Result<Attachment, SetupError> {
     let shared_ports = match &config.address_use {
         AddressUse::Own { .. } => None,
@@ -188,6 +196,7 @@ fn attach(
         mac,
         addresses: &config.addresses,
         shared_ports,
+        vlan: device.tag,
     };
     let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
     let loaded =
@@ -201,12 +210,18 @@ fn attach(
     let membership = shared_ports.is_none().then(join).transpose();
     let membership =
         membership.map_err(|errno| kernel(name, "letting frames to us through", errno))?;
-    let (link, place) = attach_program(config.attach, name, found.index, &loaded)?;
+    let watch = || VlanDevice::open(name, found.index);
+    let vlan_device = found.vlan.is_some().then(watch).transpose();
+    let vlan_device =
+        vlan_device.map_err(|errno| kernel(name, "watching the VLAN device", errno))?;
+    let (link, place) = attach_program(config.attach, device.name, device.index, &loaded)?;
     Ok(Attachment {
         _link: link,
         _membership: membership,
         map,
         place,
+        device,
+        vlan_device,
     })
 }
 
@@ -247,8 +262,7 @@ fn attach_program(
 /// queue.
 fn open_queue(
     config: &XdpConfig,
-    name: InterfaceName,
-    interface_index: i32,
+    device: &Device,
     queue: u32,
 ) -> Result<Option<Queue>, SetupError> {
     let copying = match config.zero_copy {
@@ -256,9 +270,7 @@ fn open_queue(
         ZeroCopy::On => Copying::Never,
         ZeroCopy::Off => Copying::Always,
     };
-    let try_one = |slots_bytes, copying| {
-        open_socket(config, slots_bytes, name, (interface_index, queue), copying)
-    };
+    let try_one = |slots_bytes, copying| open_socket(config, slots_bytes, device, queue, copying);
     let is_lending = config.slots_bytes > 0 && config.loans != ZeroCopy::Off;
     if is_lending && copying != Copying::Always {
         match try_one(config.slots_bytes, Copying::Never) {
@@ -272,7 +284,7 @@ fn open_queue(
         // The first queue is there: before Linux 6.6, frames of several buffers are not.
         return match opened {
             None if queue == 0 => Err(SetupError::NoLoans {
-                name: config.interface.clone(),
+                name: device.name.as_str().to_owned(),
                 queue,
                 errno: libc::EINVAL,
             }),
@@ -286,10 +298,11 @@ fn open_queue(
 fn open_socket(
     config: &XdpConfig,
     slots_bytes: usize,
-    name: InterfaceName,
-    (interface_index, queue): (i32, u32),
+    device: &Device,
+    queue: u32,
     copying: Copying,
 ) -> Result<Option<Queue>, SetupError> {
+    let name = device.name;
     let cells = config.receive_cells + config.transmit_cells;
     let failed = |(step, errno)| match (step, errno) {
         (QueueStep::Socket, libc::EAFNOSUPPORT) => SetupError::NoXdp,
@@ -301,13 +314,19 @@ fn open_socket(
         (QueueStep::Memory, errno) => kernel(name, "registering memory for frames", errno),
         (QueueStep::Rings, errno) => kernel(name, "making an AF_XDP socket's rings", errno),
     };
-    let mut opened =
-        Queue::open(config.receive_cells, config.transmit_cells, slots_bytes).map_err(failed)?;
+    let tag = device.tag_bytes();
+    let mut opened = Queue::open(
+        config.receive_cells,
+        config.transmit_cells,
+        slots_bytes,
+        tag,
+    )
+    .map_err(failed)?;
     let fd = opened.fd();
     packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
         .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
     let interface = || name.as_str().to_owned();
-    match bind(&mut opened, interface_index, queue, copying) {
+    match bind(&mut opened, device.index, queue, copying) {
         Ok(()) => Ok(Some(opened)),
         Err(libc::EINVAL) => Ok(None),
         Err(libc::EBUSY) => Err(SetupError::QueueBusy {

@@ -104,18 +104,21 @@ fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
 fn open_xdp(settings: &Settings, interface: &str) -> Result<Links, Failure> {
     let config = xdp_config_with_loans(settings, interface);
     let queues = Xdp::open_queues(&config).map_err(refuse_link)?;
-    check_queue_count(settings, interface, queues.len())?;
+    let device = queues.first().map_or(interface, Xdp::device);
+    check_queue_count(settings, device, queues.len())?;
     Ok(Links::Xdp(queues))
 }
 
 fn open_xdp_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
     let queues = XdpPacket::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
-    check_queue_count(settings, interface, queues.len())?;
+    let device = queues.first().map(XdpPacket::receiver);
+    let device = device.map_or(interface, Xdp::device);
+    check_queue_count(settings, device, queues.len())?;
     Ok(Links::XdpPacket(queues))
 }
 
 /// Each receive queue needs a worker of its own, since the device chooses the queue.
-fn check_queue_count(settings: &Settings, interface: &str, queues: usize) -> Result<(), Failure> {
+fn check_queue_count(settings: &Settings, device: &str, queues: usize) -> Result<(), Failure> {
     let workers = settings.workers_count();
     if queues == workers {
         return Ok(());
@@ -131,7 +134,7 @@ fn check_queue_count(settings: &Settings, interface: &str, queues: usize) -> Res
             counted(queues, "receive queue"),
             counted(workers, "worker")
         ),
-        format!("use --workers {queues}, or ethtool -L {interface} combined {workers}"),
+        format!("use --workers {queues}, or ethtool -L {device} combined {workers}"),
     ))
 }
 
