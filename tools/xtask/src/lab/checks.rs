@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::guest::{Guest, GuestDisk, GuestLink, TAP};
+use super::guest::{Guest, GuestDisk, TAP};
 use super::images::LARGEST;
 use testbed::process::{Process, output};
 use testbed::undo::Undo;
@@ -186,7 +186,8 @@ impl Counts {
 /// How the server is started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start {
-    pub(super) link: GuestLink,
+    /// What `--link` says before the interface's name.
+    pub(super) link: &'static str,
     /// Of `zero_copy`.
     pub(super) choice: &'static str,
     /// Whether it serves at the guest's addresses.
@@ -212,12 +213,12 @@ pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
         (_, true) => "shared",
         (_, false) => "own",
     };
-    let (link, choice) = (start.link.name(), start.choice);
+    let (link, choice) = (start.link, start.choice);
     let path = start.disk.path();
     guest.tell(&format!("start {link} {choice} {config} {path}"))?;
-    let sockets = match start.link {
-        GuestLink::Packet => String::new(),
-        GuestLink::Xdp => guest.await_line("AF_XDP sockets", ANSWER_LIMIT)?,
+    let sockets = match link {
+        "packet" => String::new(),
+        _ => guest.await_line("AF_XDP sockets", ANSWER_LIMIT)?,
     };
     let line = guest.await_line("zero_copy=", ANSWER_LIMIT)?;
     guest.await_line("ready ", ANSWER_LIMIT)?;
@@ -228,6 +229,17 @@ pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
         lends: value[..end].to_owned(),
         sockets,
     })
+}
+
+/// Starts a server that must refuse to serve, and say these words of the reason.
+pub(super) fn start_in_vain(guest: &mut Guest, start: Start, words: &str) -> Result<String> {
+    let (link, choice, path) = (start.link, start.choice, start.disk.path());
+    guest.tell(&format!("start {link} {choice} own {path}"))?;
+    let said = guest.await_line(words, ANSWER_LIMIT)?;
+    guest.tell("stop")?;
+    let end = guest.await_line("lab: ended with ", ANSWER_LIMIT)?;
+    ensure!(end == "lab: ended with 2", "atlas: {end}");
+    Ok(said)
 }
 
 /// Ends the server, which must end well; what it counted.
