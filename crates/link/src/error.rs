@@ -215,19 +215,6 @@ pub enum SetupError {
         /// The most that are possible.
         max: u32,
     },
-    /// A frame of the interface does not fit a cell of an AF_XDP socket.
-    #[error(
-        "{name:?} has an MTU of {mtu_bytes} bytes, and AF_XDP carries {max_bytes} at most; lower it \
-         (`ip link set dev {name} mtu {max_bytes}`) or use a packet link"
-    )]
-    MtuTooLarge {
-        /// The interface.
-        name: String,
-        /// Its MTU.
-        mtu_bytes: u32,
-        /// The largest possible.
-        max_bytes: u16,
-    },
     /// The kernel has no AF_XDP sockets.
     #[error(
         "this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS) or none that this needs (Linux 5.11); \

@@ -17,15 +17,18 @@
 //! On a VLAN device the program is attached to the interface below and takes frames with that VLAN's tag
 //! (`vlan`); the link removes the tag and adds it. All of it is at the VLAN device's addresses and MTU.
 //!
-//! It refuses interfaces that are not Ethernet, other tagged frames, MTUs of more than [`MTU_BYTES_MAX`] bytes
-//! and frames larger than the MTU. It does not receive frames of several buffers: what receive offload
-//! (GRO, LRO) has merged beyond a cell is dropped and counted.
+//! It refuses interfaces that are not Ethernet, other tagged frames, and to send frames larger than the MTU.
+//!
+//! **Frames larger than a cell** are in several, sent and received, where the MTU is above
+//! [`MTU_BYTES_MAX`] or the program runs behind the driver, so that GRO merges frames: then the socket is
+//! bound with `XDP_USE_SG` (Linux 6.6). Where it can't be, the MTU counts as [`MTU_BYTES_MAX`], which is what
+//! peers are told (MSS); larger frames are dropped and counted.
 //!
 //! Frames are copied into cells, or sent from slots on loan (`loans`), whose pages are then part of the
 //! sockets' memory.
 //!
 //! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
-//! for each cell; one receive buffer of a cell. Two system calls for each large frame sent by copying (the
+//! for each cell; one receive buffer, of a cell or of 64 KiB. Two system calls for each large frame sent by copying (the
 //! kernel takes 32 frames a call), none for a frame received.
 //!
 //! **Known limits.**
@@ -34,11 +37,11 @@
 //!   link in a VLAN is not opened on such a device; if it removes them later, its frames pass to the kernel.
 //! - A local sender's tag may be kept beside the frame, as an offload, where XDP cannot see it: behind a
 //!   veth, switch that off at the sender's end (`ethtool -K IFACE txvlan off`).
-//! - Attached behind the driver ([`AttachMode::Generic`]), the program sees what GRO has merged: a large
-//!   upload may be dropped. `ethtool -K IFACE gro off` helps.
-//! - A local sender leaves checksums unfinished, and XDP cannot see which. On virtual interfaces a frame
-//!   whose checksum field holds the pseudo-header's sum, as an unfinished one does, is trusted; one damaged
-//!   frame in 65,536 may be, too. Devices are not trusted so.
+//! - Attached behind the driver ([`AttachMode::Generic`]), the program sees what GRO has merged: before
+//!   Linux 6.6 a large upload may be dropped. `ethtool -K IFACE gro off` helps.
+//! - A local sender and GRO leave checksums unfinished, and XDP cannot see which. On virtual interfaces, and
+//!   behind the driver, a frame whose checksum field holds the pseudo-header's sum, as an unfinished one
+//!   does, is trusted; one damaged frame in 65,536 may be, too. Other devices are not trusted so.
 //! - When the interface goes down, frames already queued, one large segment at most, may be sent when it
 //!   is up again, though they were reported as lost. To TCP they are old duplicates.
 //! - A queue added later (`ethtool -L`) has no socket: frames that arrive there pass to the kernel.
@@ -76,15 +79,24 @@ mod vlan;
 
 use bpf::Place;
 pub use program::PORTS_MAX;
-use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Taken};
+use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Room, Taken};
 use setup::Attachment;
 pub use socket::XdpStatistics;
 pub(crate) use socket::receive_queues;
 use unfinished::has_unfinished_checksum;
 
-/// Largest MTU: a received frame and its Ethernet header fit a cell behind the kernel's headroom.
+/// Largest MTU of frames in one cell: a received frame and its Ethernet header fit it behind the kernel's
+/// headroom.
 pub const MTU_BYTES_MAX: u16 = 3_826;
 
+/// Largest MTU of frames that may be in several cells (Linux 6.6): what is sent fits three. Interfaces may
+/// have a larger one.
+pub const MTU_BYTES_MAX_IN_CELLS: u16 = 12_274;
+
+const _: () = assert!(
+    MTU_BYTES_MAX_IN_CELLS as usize + ETHERNET_BYTES == queue::SENT_BYTES_MAX as usize,
+    "the largest frame fills its cells"
+);
 const _: () = assert!(
     MTU_BYTES_MAX as usize + ETHERNET_BYTES == (CELL_BYTES - HEADROOM_BYTES) as usize,
     "the largest frame fills a cell"
@@ -219,8 +231,8 @@ pub struct Xdp {
     is_down: bool,
     /// The errno that reported the removal of the interface.
     gone: Option<i32>,
-    /// Whether frames may come from this host, with unfinished checksums.
-    has_local_senders: bool,
+    /// Whether frames may have unfinished checksums: they come from this host, or were merged by GRO.
+    has_unfinished_checksums: bool,
     /// Why frames are not sent from slots, if they are not.
     copy_reason: Option<CopyReason>,
 }
@@ -265,9 +277,9 @@ impl Xdp {
         self.queue.is_zero_copy()
     }
 
-    /// Frames that were sent and whose cells have not come back yet; a large frame counts as many.
+    /// Cells of frames that were sent which have not come back yet.
     #[must_use]
-    pub const fn in_flight_frames(&self) -> usize {
+    pub const fn in_flight_cells(&self) -> usize {
         self.queue.in_flight_count()
     }
 
@@ -336,10 +348,10 @@ impl Xdp {
         !self.queue.is_zero_copy() && self.queue.waiting_frames() > 0
     }
 
-    /// Makes room for `frames` frames.
-    fn make_room(&mut self, now: Instant, frames: usize) -> Result<(), TransmitError> {
+    /// Makes room for frames.
+    fn make_room(&mut self, now: Instant, room: Room) -> Result<(), TransmitError> {
         self.queue.reap();
-        if self.queue.has_room(frames) && !self.is_stuck() {
+        if self.queue.has_room(room) && !self.is_stuck() {
             return Ok(());
         }
         // A frame dropped here was reported as sent: the network may drop it as well.
@@ -349,7 +361,7 @@ impl Xdp {
             return Err(self.lose(errno));
         }
         self.queue.reap();
-        if self.queue.has_room(frames) && !self.is_stuck() {
+        if self.queue.has_room(room) && !self.is_stuck() {
             return Ok(());
         }
         if self.refusals.record(now) {
@@ -372,11 +384,10 @@ impl Link for Xdp {
         self.capabilities
     }
 
-    /// An MTU beyond [`MTU_BYTES_MAX`] is taken for that; the kernel drops larger received frames. The
-    /// device's GSO limit does not matter: the link cuts.
+    /// An MTU beyond what the socket was opened for is taken for that; the kernel drops larger received
+    /// frames. The device's GSO limit does not matter: the link cuts.
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
-        let most = mtu_bytes_max(self.attachment.device.tag.is_some());
-        self.capabilities.mtu_bytes = state.mtu_bytes.min(most);
+        self.capabilities.mtu_bytes = state.mtu_bytes.min(self.queue.mtu_bytes_max());
         self.capabilities
     }
 
@@ -401,16 +412,23 @@ impl Link for Xdp {
                 break;
             };
             taken += 1;
-            let Taken::Frame(frame) = frame else {
-                self.counters.receive_errors += 1;
-                continue;
+            let frame = match frame {
+                Taken::Frame(frame) => frame,
+                Taken::TooLarge => {
+                    self.counters.truncated_frames += 1;
+                    continue;
+                }
+                Taken::Invalid => {
+                    self.counters.receive_errors += 1;
+                    continue;
+                }
             };
             if is_dead {
                 continue;
             }
             self.counters.count_received(frame.len());
             handed += 1;
-            let is_trusted = self.has_local_senders && has_unfinished_checksum(frame);
+            let is_trusted = self.has_unfinished_checksums && has_unfinished_checksum(frame);
             let checksum = if is_trusted {
                 ChecksumState::Trusted
             } else {
@@ -459,10 +477,11 @@ impl Link for Xdp {
         });
         let first_bytes = segment_bytes.map_or(payload_bytes, |bytes| bytes.min(payload_bytes));
         let frames = segment_bytes.map_or(1, |bytes| payload_bytes.div_ceil(bytes.max(1)).max(1));
-        let is_too_large = frame.headers.len() + first_bytes
-            > ETHERNET_BYTES + usize::from(self.capabilities.mtu_bytes)
+        let frame_bytes = frame.headers.len() + first_bytes;
+        let room = self.queue.room_of(frames, frame_bytes);
+        let is_too_large = frame_bytes > ETHERNET_BYTES + usize::from(self.capabilities.mtu_bytes)
             || bytes > ETHERNET_BYTES + IP_PACKET_BYTES_MAX as usize
-            || frames > self.queue.cell_count();
+            || room.cells > self.queue.cell_count();
         if is_too_large {
             return Err(self.lose(libc::EMSGSIZE));
         }
@@ -477,7 +496,7 @@ impl Link for Xdp {
             }
             self.is_down = false;
         }
-        self.make_room(now, frames)?;
+        self.make_room(now, room)?;
         let lent = self.queue.find_lent(frame);
         let queue = &mut self.queue;
         let mut lent_descriptors = 0;
@@ -525,7 +544,8 @@ impl Link for Xdp {
     }
 }
 
-/// The largest MTU, of an interface without a tag or of a VLAN's, whose frames have one.
+/// The largest MTU of frames in one cell, of an interface without a tag or of a VLAN's, whose frames have
+/// one.
 const fn mtu_bytes_max(has_tag: bool) -> u16 {
     if has_tag {
         MTU_BYTES_MAX - 4

@@ -15,17 +15,17 @@ use wire::MacAddress;
 
 use super::bpf::{self, Place};
 use super::program::{self, Rules, Take};
-use super::queue::{CELL_BYTES, Queue, QueueStep};
+use super::queue::{CELL_BYTES, Queue, QueueStep, Shape};
 use super::socket::{self, Copying};
 use super::vlan::{Device, VlanDevice};
 use super::{
-    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, MTU_BYTES_MAX, PORTS_MAX, QUEUES_MAX,
-    SEND_BUFFER_BYTES, Xdp, XdpConfig, mtu_bytes_max, segmentation_bytes_max,
+    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, PORTS_MAX, QUEUES_MAX, SEND_BUFFER_BYTES, Xdp,
+    XdpConfig, mtu_bytes_max, segmentation_bytes_max,
 };
 use crate::Capabilities;
 use crate::counters::LinkCounters;
 use crate::error::{CopyReason, SetupError};
-use crate::interface::{InterfaceName, describe};
+use crate::interface::{InterfaceName, clamp_mtu, describe};
 use crate::netlink::InterfaceDescription;
 use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
@@ -38,6 +38,9 @@ const CAPABILITY: &str = "cap_net_raw,cap_net_admin,cap_bpf";
 const BIND_TRIES: u32 = 50;
 /// See [`BIND_TRIES`].
 const BIND_TRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Frames of this MTU are in one buffer with all drivers.
+const USUAL_MTU_BYTES: u32 = 1_500;
 
 /// What all links of an interface hold together: dropped with the last of them, the program is off the
 /// interface.
@@ -65,14 +68,6 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let interface_mac = found.ethernet_mac(name)?;
     let mac = choose_mac(config, name, interface_mac);
     let device = Device::find(name, &found, config.vlan)?;
-    let max_bytes = mtu_bytes_max(device.tag.is_some());
-    if found.mtu_bytes > max_bytes.into() {
-        return Err(SetupError::MtuTooLarge {
-            name: config.interface.clone(),
-            mtu_bytes: found.mtu_bytes,
-            max_bytes,
-        });
-    }
     let told_queues = socket::receive_queues(device.name);
     let queues = told_queues.unwrap_or(QUEUES_MAX);
     if queues > QUEUES_MAX {
@@ -87,7 +82,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let device = &attachment.device;
     let mut links = Vec::new();
     for queue in 0..queues {
-        let opened = open_queue(config, device, queue)?;
+        let opened = open_queue(config, &attachment, found.mtu_bytes, queue)?;
         // A driver that does not tell how many queues it has refuses the first that it has not. Other
         // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
         // no addresses of the bus.
@@ -112,6 +107,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             (false, _) if config.slots_bytes == 0 => Some(CopyReason::Unsupported),
             (false, _) => Some(CopyReason::OneBuffer),
         };
+        let mtu_bytes = clamp_mtu(found.mtu_bytes).min(opened.mtu_bytes_max());
         links.push(Xdp {
             queue: opened,
             queue_index: queue,
@@ -119,7 +115,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             name,
             capabilities: Capabilities {
                 mac,
-                mtu_bytes: u16::try_from(found.mtu_bytes).unwrap_or(MTU_BYTES_MAX),
+                mtu_bytes,
                 segmentation_bytes_max: segmentation_bytes_max(config.transmit_cells),
                 checksum_offload: true,
             },
@@ -128,7 +124,8 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             check_at: Instant::ZERO,
             is_down: false,
             gone: None,
-            has_local_senders: device.is_virtual,
+            // Behind the driver, what GRO has merged has such checksums, too.
+            has_unfinished_checksums: device.is_virtual || attachment.place == Place::Generic,
             copy_reason,
         });
     }
@@ -199,8 +196,14 @@ fn attach(
         vlan: device.tag,
     };
     let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
-    let loaded =
-        bpf::load_program(&code).map_err(|errno| kernel(name, "loading the XDP program", errno))?;
+    // A driver that puts large frames into several buffers takes only such a program. Linux has them since
+    // 5.18; before, behind the driver frames are in one buffer.
+    let has_frags = device.mtu_bytes > USUAL_MTU_BYTES;
+    let loaded = match bpf::load_program(&code, has_frags) {
+        Err(libc::EINVAL) if has_frags => bpf::load_program(&code, false),
+        result => result,
+    };
+    let loaded = loaded.map_err(|errno| kernel(name, "loading the XDP program", errno))?;
     let join = || {
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         let fd = socket.as_fd();
@@ -258,50 +261,95 @@ fn attach_program(
     }
 }
 
-/// Opens and binds the socket of one queue, with slots if it can be; `None` if the device has no such
-/// queue.
+/// How a socket may be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    slots_bytes: usize,
+    has_pieces: bool,
+    copying: Copying,
+    /// Whether its refusal is the answer, and nothing less is tried.
+    is_last: bool,
+}
+
+/// Opens and binds the socket of one queue: with slots, and with frames of several cells, if it can be and
+/// is of use; `None` if the device has no such queue.
 fn open_queue(
     config: &XdpConfig,
-    device: &Device,
+    attachment: &Attachment,
+    mtu_bytes: u32,
     queue: u32,
 ) -> Result<Option<Queue>, SetupError> {
+    let device = &attachment.device;
+    let is_large = mtu_bytes > mtu_bytes_max(device.tag.is_some()).into();
+    // Behind the driver, GRO has merged frames.
+    let wants_pieces = is_large || attachment.place == Place::Generic;
+    for attempt in attempts(config, wants_pieces) {
+        let opened = open_socket(config, device, queue, attempt);
+        match opened {
+            // No zero copy, or none with several buffers; or a kernel before 6.6.
+            Ok(None) | Err(SetupError::NoZeroCopy { .. }) if !attempt.is_last => {}
+            // The first queue is there: before Linux 6.6, frames of several buffers are not.
+            Ok(None) if attempt.slots_bytes > 0 && queue == 0 => {
+                return Err(SetupError::NoLoans {
+                    name: device.name.as_str().to_owned(),
+                    queue,
+                    errno: libc::EINVAL,
+                });
+            }
+            result => return result,
+        }
+    }
+    unreachable!("one of the attempts is the last")
+}
+
+/// What is tried in turn.
+fn attempts(config: &XdpConfig, wants_pieces: bool) -> Vec<Attempt> {
     let copying = match config.zero_copy {
         ZeroCopy::Auto => Copying::IfNeeded,
         ZeroCopy::On => Copying::Never,
         ZeroCopy::Off => Copying::Always,
     };
-    let try_one = |slots_bytes, copying| open_socket(config, slots_bytes, device, queue, copying);
-    let is_lending = config.slots_bytes > 0 && config.loans != ZeroCopy::Off;
-    if is_lending && copying != Copying::Always {
-        match try_one(config.slots_bytes, Copying::Never) {
-            // No zero copy, or none with several buffers; or a kernel before 6.6.
-            Ok(None) | Err(SetupError::NoZeroCopy { .. }) => {}
-            result => return result,
+    let lending = |copying, is_last| Attempt {
+        slots_bytes: config.slots_bytes,
+        has_pieces: true,
+        copying,
+        is_last,
+    };
+    let copied = |has_pieces, is_last| Attempt {
+        slots_bytes: 0,
+        has_pieces,
+        copying,
+        is_last,
+    };
+    let mut attempts = Vec::new();
+    if config.slots_bytes > 0 && config.loans != ZeroCopy::Off {
+        if copying != Copying::Always {
+            attempts.push(lending(Copying::Never, false));
+        }
+        if config.loans == ZeroCopy::On {
+            attempts.push(lending(Copying::Always, true));
+            return attempts;
         }
     }
-    if is_lending && config.loans == ZeroCopy::On {
-        let opened = try_one(config.slots_bytes, Copying::Always)?;
-        // The first queue is there: before Linux 6.6, frames of several buffers are not.
-        return match opened {
-            None if queue == 0 => Err(SetupError::NoLoans {
-                name: device.name.as_str().to_owned(),
-                queue,
-                errno: libc::EINVAL,
-            }),
-            opened => Ok(opened),
-        };
+    if wants_pieces {
+        attempts.push(copied(true, false));
     }
-    try_one(0, copying)
+    attempts.push(copied(false, true));
+    attempts
 }
 
 /// Opens and binds one socket; `None` if the kernel says `EINVAL`.
 fn open_socket(
     config: &XdpConfig,
-    slots_bytes: usize,
     device: &Device,
     queue: u32,
-    copying: Copying,
+    attempt: Attempt,
 ) -> Result<Option<Queue>, SetupError> {
+    let Attempt {
+        slots_bytes,
+        copying,
+        ..
+    } = attempt;
     let name = device.name;
     let cells = config.receive_cells + config.transmit_cells;
     let failed = |(step, errno)| match (step, errno) {
@@ -314,14 +362,14 @@ fn open_socket(
         (QueueStep::Memory, errno) => kernel(name, "registering memory for frames", errno),
         (QueueStep::Rings, errno) => kernel(name, "making an AF_XDP socket's rings", errno),
     };
-    let tag = device.tag_bytes();
-    let mut opened = Queue::open(
-        config.receive_cells,
-        config.transmit_cells,
+    let shape = Shape {
+        receive_cells: config.receive_cells,
+        transmit_cells: config.transmit_cells,
         slots_bytes,
-        tag,
-    )
-    .map_err(failed)?;
+        has_pieces: attempt.has_pieces,
+        tag: device.tag_bytes(),
+    };
+    let mut opened = Queue::open(shape).map_err(failed)?;
     let fd = opened.fd();
     packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
         .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;

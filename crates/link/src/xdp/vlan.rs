@@ -22,6 +22,8 @@ pub(super) struct Device {
     /// What the program is attached to, and the sockets are bound to.
     pub(super) name: InterfaceName,
     pub(super) index: i32,
+    /// Largest IP packet of one frame, whatever its tag, bytes.
+    pub(super) mtu_bytes: u32,
     /// Whether other interfaces of this host, or its own stack, are at the other end, so that frames may
     /// have unfinished checksums.
     pub(super) is_virtual: bool,
@@ -48,6 +50,7 @@ impl Device {
         Self {
             name,
             index: found.index,
+            mtu_bytes: found.mtu_bytes,
             is_virtual: found.kind.is_some(),
             tag,
         }

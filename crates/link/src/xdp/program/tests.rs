@@ -615,7 +615,7 @@ fn the_kernel_agrees() {
                 vlan,
             };
             let code = assemble(&rules, Take::Verdict(TAKEN));
-            let program = match bpf::load_program(&code) {
+            let program = match bpf::load_program(&code, vlan.is_some()) {
                 Err(libc::EPERM) => {
                     eprintln!("SKIPPED: no XDP program without CAP_BPF; run as root");
                     return;
