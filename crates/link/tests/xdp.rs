@@ -248,6 +248,9 @@ fn pass_frames(attach: AttachMode, count: u32) {
         statistics.fill_ring_empty_events, 0,
         "the fill ring is kept full"
     );
+    assert_eq!(counters.received_cells, frames);
+    assert_eq!(counters.accepted_cells, frames, "the kernel keeps none");
+    assert_eq!(counters.offered_cells, frames + u64::from(CELLS_MIN));
 }
 
 #[test]
@@ -365,7 +368,12 @@ fn frames_that_were_not_taken_in_time_are_counted_and_later_ones_arrive() {
                     Some(())
                 });
             }
-            assert_eq!(link.counters().overflow_frames, dropped);
+            let counters = link.counters();
+            assert_eq!(counters.overflow_frames, dropped);
+            // The kernel keeps the cell of the frame that it dropped last.
+            let all = counters.offered_cells - counters.received_cells;
+            assert_eq!(all, u64::from(CELLS_MIN));
+            assert!(counters.accepted_cells - counters.received_cells <= 1);
         }
     });
 }

@@ -99,6 +99,12 @@ fn pass_frames(link: &mut impl Link, peer: &Peer) {
     assert_eq!(counters.received_frames, 40 * FRAME_BYTES.len() as u64);
     assert_eq!((counters.receive_errors, counters.truncated_frames), (0, 0));
     assert_eq!((counters.overflow_frames, counters.lost_frames), (0, 1));
+    // One, two or three cells each.
+    let cells: usize = FRAME_BYTES.iter().map(|it| it.div_ceil(3_840)).sum();
+    assert_eq!(counters.received_cells, 40 * cells as u64);
+    assert_eq!(counters.accepted_cells, counters.received_cells);
+    let all = counters.offered_cells - counters.received_cells;
+    assert_eq!(all, u64::from(CELLS_MIN));
 }
 
 #[test]

@@ -531,6 +531,7 @@ impl Link for Xdp {
     fn counters(&self) -> LinkCounters {
         let kernel = self.queue.statistics();
         let (queued_descriptors, completed_descriptors) = self.queue.descriptor_counts();
+        let [offered_cells, accepted_cells, received_cells] = self.queue.receive_counts();
         LinkCounters {
             overflow_frames: kernel.receive_dropped_frames + kernel.receive_ring_full_frames,
             receive_errors: self.counters.receive_errors
@@ -539,6 +540,9 @@ impl Link for Xdp {
             lost_frames: self.counters.lost_frames + kernel.transmit_invalid_descriptors,
             queued_descriptors,
             completed_descriptors,
+            offered_cells,
+            accepted_cells,
+            received_cells,
             ..self.counters
         }
     }

@@ -131,6 +131,9 @@ pub(super) struct Queue {
     stray_cells: u64,
     queued_descriptors: u64,
     completed_descriptors: u64,
+    /// Cells put into the fill ring, and taken from the receive ring.
+    offered_cells: u64,
+    received_cells: u64,
     /// Of the frame whose last descriptor has not come yet.
     filled: Filled,
     /// Cells taken that are not handed back yet.
@@ -192,6 +195,8 @@ impl Queue {
             stray_cells: 0,
             queued_descriptors: 0,
             completed_descriptors: 0,
+            offered_cells: receive_cells.into(),
+            received_cells: 0,
             filled: Filled::Bytes(0),
             unreleased: 0,
             tag,
@@ -372,13 +377,18 @@ impl Queue {
 
     /// Puts the cell of a frame that was copied out back into the fill ring.
     fn refill(&mut self, cell: Option<u32>) {
-        match cell {
-            Some(cell) if self.rings.fill.free() > 0 => self.rings.fill.push(place_of(cell)),
-            // One more than there are: the ring has an entry for each.
-            Some(_) => self.stray_cells += 1,
-            // The caller hears of an invalid descriptor.
-            None => {}
+        // The caller hears of an invalid descriptor.
+        let Some(cell) = cell else {
+            return;
+        };
+        // Else one more than there are: the ring has an entry for each.
+        if self.rings.fill.free() == 0 {
+            self.stray_cells += 1;
+            return;
         }
+        self.received_cells += 1;
+        self.offered_cells += 1;
+        self.rings.fill.push(place_of(cell));
     }
 
     /// Hands the kernel back the cells of all frames that were taken, and wakes it if it waits for
@@ -596,6 +606,12 @@ impl Queue {
     /// Addresses that came back and are of no cell that was handed out: to send, or to receive.
     pub(super) const fn stray_cells(&self) -> u64 {
         self.stray_cells
+    }
+
+    /// Cells offered to the kernel, those that it took, and those that came back.
+    pub(super) fn receive_counts(&self) -> [u64; 3] {
+        let accepted = self.offered_cells - u64::from(self.rings.fill.unread_now());
+        [self.offered_cells, accepted, self.received_cells]
     }
 
     /// Descriptors put into the transmit ring, and those that have come back.

@@ -267,8 +267,6 @@ struct Attempt {
     slots_bytes: usize,
     has_pieces: bool,
     copying: Copying,
-    /// Whether its refusal is the answer, and nothing less is tried.
-    is_last: bool,
 }
 
 /// Opens and binds the socket of one queue: with slots, and with frames of several cells, if it can be and
@@ -283,23 +281,36 @@ fn open_queue(
     let is_large = mtu_bytes > mtu_bytes_max(device.tag.is_some()).into();
     // Behind the driver, GRO has merged frames.
     let wants_pieces = is_large || attachment.place == Place::Generic;
-    for attempt in attempts(config, wants_pieces) {
-        let opened = open_socket(config, device, queue, attempt);
-        match opened {
+    let attempts = attempts(config, wants_pieces);
+    let open = |attempt| open_socket(config, device, queue, attempt);
+    open_first(&attempts, (device.name, queue), open)
+}
+
+/// Opens in the first way that the kernel takes; the last one's refusal is the answer.
+fn open_first<T>(
+    attempts: &[Attempt],
+    (name, queue): (InterfaceName, u32),
+    mut open: impl FnMut(Attempt) -> Result<Option<T>, SetupError>,
+) -> Result<Option<T>, SetupError> {
+    let (last, others) = attempts
+        .split_last()
+        .expect("invariant: something is tried");
+    for attempt in others {
+        match open(*attempt) {
             // No zero copy, or none with several buffers; or a kernel before 6.6.
-            Ok(None) | Err(SetupError::NoZeroCopy { .. }) if !attempt.is_last => {}
-            // The first queue is there: before Linux 6.6, frames of several buffers are not.
-            Ok(None) if attempt.slots_bytes > 0 && queue == 0 => {
-                return Err(SetupError::NoLoans {
-                    name: device.name.as_str().to_owned(),
-                    queue,
-                    errno: libc::EINVAL,
-                });
-            }
+            Ok(None) | Err(SetupError::NoZeroCopy { .. }) => {}
             result => return result,
         }
     }
-    unreachable!("one of the attempts is the last")
+    match open(*last)? {
+        // The first queue is there: before Linux 6.6, frames of several buffers are not.
+        None if last.slots_bytes > 0 && queue == 0 => Err(SetupError::NoLoans {
+            name: name.as_str().to_owned(),
+            queue,
+            errno: libc::EINVAL,
+        }),
+        opened => Ok(opened),
+    }
 }
 
 /// What is tried in turn.
@@ -309,32 +320,30 @@ fn attempts(config: &XdpConfig, wants_pieces: bool) -> Vec<Attempt> {
         ZeroCopy::On => Copying::Never,
         ZeroCopy::Off => Copying::Always,
     };
-    let lending = |copying, is_last| Attempt {
+    let lending = |copying| Attempt {
         slots_bytes: config.slots_bytes,
         has_pieces: true,
         copying,
-        is_last,
     };
-    let copied = |has_pieces, is_last| Attempt {
+    let copied = |has_pieces| Attempt {
         slots_bytes: 0,
         has_pieces,
         copying,
-        is_last,
     };
     let mut attempts = Vec::new();
     if config.slots_bytes > 0 && config.loans != ZeroCopy::Off {
         if copying != Copying::Always {
-            attempts.push(lending(Copying::Never, false));
+            attempts.push(lending(Copying::Never));
         }
         if config.loans == ZeroCopy::On {
-            attempts.push(lending(Copying::Always, true));
+            attempts.push(lending(Copying::Always));
             return attempts;
         }
     }
     if wants_pieces {
-        attempts.push(copied(true, false));
+        attempts.push(copied(true));
     }
-    attempts.push(copied(false, true));
+    attempts.push(copied(false));
     attempts
 }
 
@@ -414,5 +423,165 @@ fn kernel(name: InterfaceName, operation: &'static str, errno: i32) -> SetupErro
             errno,
         },
         errno => name.error(operation, CAPABILITY, errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attempt, Copying, attempts, open_first};
+    use crate::error::SetupError;
+    use crate::interface::InterfaceName;
+    use crate::packet::ZeroCopy;
+    use crate::xdp::XdpConfig;
+
+    const SLOTS_BYTES: usize = 1 << 20;
+
+    /// What a kernel and a driver can do.
+    #[derive(Clone, Copy, Default)]
+    struct Host {
+        has_pieces: bool,
+        has_zero_copy: bool,
+        has_zero_copy_pieces: bool,
+    }
+
+    impl Host {
+        /// What the kernel answers to a bind; whether the device accesses the memory.
+        fn open(self, attempt: Attempt) -> Result<Option<(Attempt, bool)>, SetupError> {
+            if attempt.has_pieces && !self.has_pieces {
+                return Ok(None);
+            }
+            let is_possible = if attempt.has_pieces {
+                self.has_zero_copy_pieces
+            } else {
+                self.has_zero_copy
+            };
+            match attempt.copying {
+                Copying::Always => Ok(Some((attempt, false))),
+                Copying::IfNeeded => Ok(Some((attempt, is_possible))),
+                Copying::Never if is_possible => Ok(Some((attempt, true))),
+                Copying::Never => Err(SetupError::NoZeroCopy {
+                    name: "eth0".to_owned(),
+                    queue: 0,
+                    errno: libc::EOPNOTSUPP,
+                }),
+            }
+        }
+    }
+
+    /// What is opened: slots on loan, frames in several cells, and access by the device.
+    fn opened(
+        host: Host,
+        (zero_copy, loans): (ZeroCopy, ZeroCopy),
+        wants_pieces: bool,
+    ) -> Result<Option<(bool, bool, bool)>, SetupError> {
+        let config = XdpConfig {
+            zero_copy,
+            loans,
+            slots_bytes: SLOTS_BYTES,
+            ..XdpConfig::new("eth0", &["10.0.0.1".parse().unwrap()])
+        };
+        let name = InterfaceName::parse("eth0").unwrap();
+        let attempts = attempts(&config, wants_pieces);
+        let opened = open_first(&attempts, (name, 0), |attempt| host.open(attempt))?;
+        Ok(opened.map(|(attempt, is_zero_copy)| {
+            (attempt.slots_bytes > 0, attempt.has_pieces, is_zero_copy)
+        }))
+    }
+
+    const OLD: Host = Host {
+        has_pieces: false,
+        has_zero_copy: false,
+        has_zero_copy_pieces: false,
+    };
+    const COPYING: Host = Host {
+        has_pieces: true,
+        ..OLD
+    };
+    const ONE_BUFFER: Host = Host {
+        has_zero_copy: true,
+        ..COPYING
+    };
+    const FULL: Host = Host {
+        has_zero_copy_pieces: true,
+        ..ONE_BUFFER
+    };
+
+    #[test]
+    fn loans_that_were_insisted_on_and_cannot_be_are_refused() {
+        for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
+            let refused = opened(OLD, (zero_copy, ZeroCopy::On), false).unwrap_err();
+            let expected = SetupError::NoLoans {
+                name: "eth0".to_owned(),
+                queue: 0,
+                errno: libc::EINVAL,
+            };
+            assert_eq!(refused, expected);
+            assert!(refused.to_string().contains("zero copy auto or off"));
+        }
+        let choice = (ZeroCopy::Auto, ZeroCopy::On);
+        for (host, is_zero_copy) in [(COPYING, false), (ONE_BUFFER, false), (FULL, true)] {
+            let lent = Ok(Some((true, true, is_zero_copy)));
+            assert_eq!(opened(host, choice, false), lent);
+        }
+        // A queue that the device has not, behind the first.
+        let name = InterfaceName::parse("eth0").unwrap();
+        let config = XdpConfig {
+            loans: ZeroCopy::On,
+            slots_bytes: SLOTS_BYTES,
+            ..XdpConfig::new("eth0", &[])
+        };
+        let none = open_first(&attempts(&config, false), (name, 1), |_| Ok(None::<()>));
+        assert_eq!(none, Ok(None));
+    }
+
+    #[test]
+    fn by_default_slots_are_lent_where_the_device_reads_pieces_itself() {
+        let choice = (ZeroCopy::Auto, ZeroCopy::Auto);
+        for (host, expected) in [
+            (OLD, (false, false, false)),
+            (COPYING, (false, false, false)),
+            (ONE_BUFFER, (false, false, true)),
+            (FULL, (true, true, true)),
+        ] {
+            assert_eq!(opened(host, choice, false), Ok(Some(expected)));
+        }
+    }
+
+    #[test]
+    fn switched_off_the_kernel_copies_everything() {
+        for host in [OLD, COPYING, ONE_BUFFER, FULL] {
+            let choice = (ZeroCopy::Off, ZeroCopy::Off);
+            let copied = Ok(Some((false, false, false)));
+            assert_eq!(opened(host, choice, false), copied);
+        }
+    }
+
+    #[test]
+    fn access_by_the_device_that_was_insisted_on_and_cannot_be_is_refused() {
+        let choice = (ZeroCopy::On, ZeroCopy::Off);
+        for host in [OLD, COPYING] {
+            let refused = opened(host, choice, false).unwrap_err();
+            assert!(matches!(refused, SetupError::NoZeroCopy { .. }));
+        }
+        for host in [ONE_BUFFER, FULL] {
+            assert_eq!(opened(host, choice, false), Ok(Some((false, false, true))));
+        }
+    }
+
+    #[test]
+    fn large_frames_are_in_pieces_where_the_kernel_has_them() {
+        for (choice, host, expected) in [
+            (ZeroCopy::Auto, OLD, (false, false, false)),
+            (ZeroCopy::Auto, COPYING, (false, true, false)),
+            (ZeroCopy::Auto, ONE_BUFFER, (false, true, false)),
+            (ZeroCopy::Auto, FULL, (false, true, true)),
+            (ZeroCopy::Off, FULL, (false, true, false)),
+            // Insisted on: rather smaller frames than a copy.
+            (ZeroCopy::On, ONE_BUFFER, (false, false, true)),
+            (ZeroCopy::On, FULL, (false, true, true)),
+        ] {
+            let loans = ZeroCopy::Off;
+            assert_eq!(opened(host, (choice, loans), true), Ok(Some(expected)));
+        }
     }
 }

@@ -46,7 +46,7 @@ const GAUGES: [(&str, &str); 6] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 56] = [
+const COUNTERS: [(&str, &str); 59] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -138,6 +138,18 @@ const COUNTERS: [(&str, &str); 56] = [
     (
         "link_queued_descriptors",
         "Descriptors put into the transmit ring of an AF_XDP socket: one for each packet, or for each piece of one.",
+    ),
+    (
+        "link_offered_cells",
+        "Pages offered to the kernel to receive into, by AF_XDP sockets: `link_received_cells`, and as many as there are.",
+    ),
+    (
+        "link_accepted_cells",
+        "Those of them that the kernel took, for the device to fill.",
+    ),
+    (
+        "link_received_cells",
+        "Those of them that came back with a packet, or a part of one.",
     ),
     (
         "link_completed_descriptors",

@@ -212,3 +212,59 @@ impl Links {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use link::ZeroCopy;
+
+    use super::{xdp_config, xdp_config_with_loans};
+    use crate::cli::{CommonArgs, ServeArgs};
+    use crate::config::FileConfig;
+    use crate::settings::Settings;
+
+    fn settings(zero_copy: &str) -> Settings {
+        let common = CommonArgs {
+            path: "/srv".into(),
+            link: Some("xdp:eth0".into()),
+            addresses: vec!["10.0.0.2/24".into()],
+            zero_copy: Some(zero_copy.into()),
+            ..CommonArgs::default()
+        };
+        let args = ServeArgs {
+            common,
+            ..ServeArgs::default()
+        };
+        Settings::merge(args, FileConfig::default()).unwrap()
+    }
+
+    #[test]
+    fn zero_copy_of_xdp_is_about_frames_sent_from_slots_and_off_about_all() {
+        // Whether the device accesses the memory; whether slots are lent, or opening fails.
+        for (choice, device, loans) in [
+            ("auto", ZeroCopy::Auto, ZeroCopy::Auto),
+            ("on", ZeroCopy::Auto, ZeroCopy::On),
+            ("off", ZeroCopy::Off, ZeroCopy::Off),
+        ] {
+            let config = xdp_config_with_loans(&settings(choice), "eth0");
+            assert_eq!(
+                (config.zero_copy, config.loans),
+                (device, loans),
+                "{choice}"
+            );
+            assert!(config.slots_bytes > 0);
+        }
+    }
+
+    #[test]
+    fn beside_a_packet_socket_zero_copy_is_about_what_that_sends() {
+        for (choice, expected) in [
+            ("auto", ZeroCopy::Auto),
+            ("on", ZeroCopy::On),
+            ("off", ZeroCopy::Off),
+        ] {
+            let config = xdp_config(&settings(choice), "eth0");
+            assert_eq!(config.zero_copy, expected);
+            assert_eq!(config.slots_bytes, 0, "they are lent to the packet socket");
+        }
+    }
+}
