@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 use clock::{Duration, Instant};
 use common::{
     Peer, QueueHolder, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace,
-    ip, is_large, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
-    talk,
+    ip, is_large, keep_capabilities, kernels_talk, receive_until, receive_until_gone, run, send,
+    send_at, send_large, talk,
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
 use link::{
@@ -832,5 +832,45 @@ fn without_capabilities_the_error_names_them() {
             text.contains("setcap cap_net_raw,cap_net_admin,cap_bpf+ep"),
             "{text}"
         );
+    });
+}
+
+#[test]
+fn three_capabilities_are_enough_and_none_of_them_is_too_much() {
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const BPF: u32 = 39;
+    with_xdp(|| {
+        let _peer = connect();
+        let own = small();
+        let of_host = XdpConfig {
+            receive_cells: CELLS_MIN,
+            transmit_cells: CELLS_MIN,
+            ..shared()
+        };
+        let with = |kept: &'static [u32], config: &XdpConfig| {
+            let config = config.clone();
+            let opening = std::thread::spawn(move || {
+                keep_capabilities(kept);
+                let mut result = Ok(());
+                // A process that another test forks holds a program until it execs.
+                eventually(|| {
+                    result = Xdp::open_queues(&config).map(drop);
+                    !matches!(result, Err(SetupError::ProgramAttached { .. }))
+                });
+                result
+            });
+            opening.join().unwrap()
+        };
+        for config in [own, of_host] {
+            assert_eq!(with(&[NET_ADMIN, NET_RAW, BPF], &config), Ok(()));
+            for kept in [&[NET_ADMIN, NET_RAW], &[NET_ADMIN, BPF], &[NET_RAW, BPF]] {
+                let refused = with(kept, &config).unwrap_err();
+                assert!(
+                    matches!(refused, SetupError::NotPermitted { .. }),
+                    "{refused}"
+                );
+            }
+        }
     });
 }

@@ -59,6 +59,31 @@ pub(crate) fn become_nobody() {
     assert_eq!(result, 0);
 }
 
+/// Leaves the calling thread, and only it, these capabilities (`CAP_` numbers).
+pub(crate) fn keep_capabilities(numbers: &[u32]) {
+    /// `_LINUX_CAPABILITY_VERSION_3`: two words of each set.
+    const VERSION: u32 = 0x2008_0522;
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        thread: i32,
+    }
+    let header = Header {
+        version: VERSION,
+        thread: 0,
+    };
+    // Effective, permitted and inheritable; the low 32 of all, then the high ones.
+    let mut sets = [[0_u32; 3]; 2];
+    for number in numbers {
+        let word = &mut sets[*number as usize / 32];
+        word[0] |= 1 << (number % 32);
+        word[1] |= 1 << (number % 32);
+    }
+    // SAFETY: reads both structures, which live through the call.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Runs `ip` with these words in the namespace of the calling thread.
 pub(crate) fn ip(words: &str) {
     run("ip", words);

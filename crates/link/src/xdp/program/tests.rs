@@ -60,10 +60,8 @@ impl Machine<'_> {
             let is_taken = match code {
                 0xbf => machine.set(to, right),
                 0xb7 => machine.set(to, wide),
-                0x0f => machine.set(to, left.wrapping_add(right)),
                 0x07 => machine.set(to, left.wrapping_add(wide)),
                 0x57 => machine.set(to, left & wide),
-                0x67 => machine.set(to, left << wide),
                 0x61 | 0x69 | 0x71 => {
                     let bytes = match code {
                         0x61 => 4,
