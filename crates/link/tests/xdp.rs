@@ -21,8 +21,9 @@ use common::{
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
 use link::{
-    AttachMode, CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX,
-    Received, SetupError, TransmitError, Xdp, XdpConfig, ZeroCopy, interface_mac,
+    AttachMode, CopyReason, FramePath, Link, LinkError, MacChoice, Packet, PacketConfig,
+    ProgramPlace, REFUSED_FOR_MAX, Received, SetupError, TransmitError, Xdp, XdpConfig, ZeroCopy,
+    interface_mac,
 };
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
 
@@ -132,6 +133,15 @@ fn a_neighbour_s_stack_talks_to_us_and_to_the_kernel_beside_us() {
             let mut link = open(&XdpConfig { attach, ..usual() });
             assert_eq!(link.is_in_driver(), attach == AttachMode::Driver);
             assert!(!link.is_zero_copy(), "not on a veth");
+            let program = match attach {
+                AttachMode::Generic => ProgramPlace::Generic,
+                _ => ProgramPlace::Driver,
+            };
+            let path = FramePath {
+                program: Some(program),
+                is_zero_copy: false,
+            };
+            assert_eq!(link.frame_path(), path);
             assert_eq!((link.interface(), link.queue_index()), ("v0", 0));
             kernels_talk(&peer);
             let nothing = link.receive(Instant::ZERO, 64, &mut |_| ());

@@ -61,8 +61,8 @@ use crate::interface::InterfaceName;
 use crate::packet::{MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
 use crate::{
-    Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, InterfaceState, Link, Received,
-    STATE_CHECK_INTERVAL, Sent, VlanTag,
+    Capabilities, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, InterfaceState, Link,
+    ProgramPlace, Received, STATE_CHECK_INTERVAL, Sent, VlanTag,
 };
 
 mod assembler;
@@ -382,6 +382,17 @@ impl Xdp {
 impl Link for Xdp {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn frame_path(&self) -> FramePath {
+        let place = match self.attachment.place {
+            Place::Driver => ProgramPlace::Driver,
+            Place::Generic => ProgramPlace::Generic,
+        };
+        FramePath {
+            program: Some(place),
+            is_zero_copy: self.queue.is_zero_copy(),
+        }
     }
 
     /// An MTU beyond what the socket was opened for is taken for that; the kernel drops larger received

@@ -38,6 +38,7 @@ use crate::failure::Failure;
 use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
+use crate::metrics::links::LinkInfo;
 use crate::metrics::overview::Outputs;
 use crate::monitoring::{self, MonitoringSetup};
 use crate::output::Output;
@@ -374,6 +375,7 @@ fn assemble<L: Link + Send + 'static>(
     };
     let content = content.start()?;
     let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
+    let monitoring = monitoring.with_links(link_infos(&opened, settings));
     let limits = settings.limits.share(settings.workers);
     let mut workers = Workers::new(opened.len()).map_err(refuse_threads)?;
     // One seed: a sequence number that one worker chooses, or a SYN cookie, is to be right for all.
@@ -421,6 +423,17 @@ fn assemble<L: Link + Send + 'static>(
     let outcome = supervisor.run(&settings.urls(), epoch.unix().as_secs());
     content.end();
     outcome
+}
+
+/// How the frames of each worker travel.
+fn link_infos<L: Link>(opened: &[Opened<L>], settings: &Settings) -> Vec<LinkInfo> {
+    let info = |worker: &Opened<L>| LinkInfo {
+        kind: settings.link.kind(),
+        interface: settings.link.interface().to_owned(),
+        path: worker.link.frame_path(),
+        lends: worker.storage.lends,
+    };
+    opened.iter().map(info).collect()
 }
 
 impl<L: Link> Parts<L> {
