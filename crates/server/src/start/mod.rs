@@ -126,7 +126,10 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         monitoring,
         locks,
     };
-    let (links, link) = links::open(settings)?;
+    // Rings and cells come from the node of the interface, too.
+    let first = processors(settings, settings.workers_count());
+    let first = first.first().copied().flatten();
+    let (links, link) = cores::on(first, || links::open(settings))?;
     let settings = &Settings {
         link,
         ..settings.clone()
@@ -231,8 +234,7 @@ fn serve_on<L: Link + Send + 'static>(
     }
     let objects_max = objects_max / settings.workers;
     let share = limits.share(settings.workers);
-    let allowed = cores::allowed().unwrap_or_default();
-    let processors = cores::assign(links.len(), &allowed);
+    let processors = processors(settings, links.len());
     let open = |(number, (mut link, processor)): (usize, (L, Option<usize>))| {
         let medium = (context.content.medium(), number);
         let make = || Storage::make(&mut link, settings, &share, objects_max, medium);
@@ -262,6 +264,13 @@ fn serve_on<L: Link + Send + 'static>(
     let captured = opened.into_iter().enumerate().map(capture);
     let captured = captured.collect::<Result<Vec<_>, Failure>>()?;
     assemble(captured, settings, context, objects_max)
+}
+
+/// The processor of each worker.
+fn processors(settings: &Settings, workers: usize) -> Vec<Option<usize>> {
+    let order = cores::near_first(settings.link.interface());
+    let (allowed, _) = order.unwrap_or_default();
+    cores::assign(workers, &allowed)
 }
 
 /// Where a worker's frames are written: the path that was named, with the worker's number behind it
