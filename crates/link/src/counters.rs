@@ -35,12 +35,21 @@ pub struct LinkCounters {
     pub queued_descriptors: u64,
     /// Those of them that came back in its completion ring.
     pub completed_descriptors: u64,
+    /// Cells offered to the kernel in the fill ring of an AF_XDP socket, to receive into. Less those that
+    /// were received, it is how many there are: each is in the fill ring, with the device, or in the
+    /// receive ring.
+    pub offered_cells: u64,
+    /// Those of them that the kernel took from there.
+    pub accepted_cells: u64,
+    /// Those of them that came back, with a frame or a part of one. Fewer than were accepted: the rest is
+    /// with the device, or waits.
+    pub received_cells: u64,
 }
 
 impl LinkCounters {
     /// Every counter with its public name, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 15] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 18] {
         // Taken apart by name, so that a new field without a line here does not compile.
         let Self {
             received_frames,
@@ -58,6 +67,9 @@ impl LinkCounters {
             receive_errors,
             queued_descriptors,
             completed_descriptors,
+            offered_cells,
+            accepted_cells,
+            received_cells,
         } = *self;
         [
             ("link_received_frames", received_frames),
@@ -75,6 +87,9 @@ impl LinkCounters {
             ("link_receive_errors", receive_errors),
             ("link_queued_descriptors", queued_descriptors),
             ("link_completed_descriptors", completed_descriptors),
+            ("link_offered_cells", offered_cells),
+            ("link_accepted_cells", accepted_cells),
+            ("link_received_cells", received_cells),
         ]
     }
 
@@ -96,6 +111,9 @@ impl LinkCounters {
             receive_errors: self.receive_errors + other.receive_errors,
             queued_descriptors: self.queued_descriptors + other.queued_descriptors,
             completed_descriptors: self.completed_descriptors + other.completed_descriptors,
+            offered_cells: self.offered_cells + other.offered_cells,
+            accepted_cells: self.accepted_cells + other.accepted_cells,
+            received_cells: self.received_cells + other.received_cells,
         }
     }
 

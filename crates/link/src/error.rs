@@ -215,19 +215,6 @@ pub enum SetupError {
         /// The most that are possible.
         max: u32,
     },
-    /// A frame of the interface does not fit a cell of an AF_XDP socket.
-    #[error(
-        "{name:?} has an MTU of {mtu_bytes} bytes, and AF_XDP carries {max_bytes} at most; lower it \
-         (`ip link set dev {name} mtu {max_bytes}`) or use a packet link"
-    )]
-    MtuTooLarge {
-        /// The interface.
-        name: String,
-        /// Its MTU.
-        mtu_bytes: u32,
-        /// The largest possible.
-        max_bytes: u16,
-    },
     /// The kernel has no AF_XDP sockets.
     #[error(
         "this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS) or none that this needs (Linux 5.11); \
@@ -306,6 +293,25 @@ pub enum SetupError {
         queues: u32,
         /// How many are possible.
         max: u32,
+    },
+    /// A VLAN's frames cannot be taken where the interface below it receives them.
+    #[error("{name:?} is a VLAN device that XDP cannot serve: {reason}; use a packet link")]
+    VlanDevice {
+        /// The VLAN device.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The device below a VLAN takes the tags off frames, so that XDP cannot tell the VLAN.
+    #[error(
+        "{device:?} removes the tags of VLANs before XDP can see them: let it leave them in the frames \
+         (`ethtool -K {device} {feature} off`) or use a packet link"
+    )]
+    VlanTagsRemoved {
+        /// The interface below the VLAN device.
+        device: String,
+        /// The feature as `ethtool -K` takes it.
+        feature: &'static str,
     },
     /// The process may not lock the memory that the device is to access.
     #[error(

@@ -77,6 +77,27 @@ pub(crate) fn driver(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<String> 
     String::from_utf8(bytes).ok()
 }
 
+/// Whether the device takes the tags off frames of VLANs before anything else sees them; `None` if the
+/// kernel does not tell. `protocol` is the tag's Ethernet type.
+pub(crate) fn removes_vlan_tags(
+    fd: BorrowedFd<'_>,
+    name: InterfaceName,
+    protocol: u16,
+) -> Option<bool> {
+    let (_, feature) = vlan_feature(protocol);
+    let [bit] = bits(fd, name, [feature])?;
+    Some(are_active(fd, name, &[bit]))
+}
+
+/// The feature that removes tags of this Ethernet type: as `ethtool -K` takes it, and as the kernel does.
+pub(crate) const fn vlan_feature(protocol: u16) -> (&'static str, &'static [u8]) {
+    const ETHERTYPE_VLAN: u16 = 0x8100;
+    match protocol {
+        ETHERTYPE_VLAN => ("rxvlan", b"rx-vlan-hw-parse"),
+        _ => ("rx-vlan-stag-hw-parse", b"rx-vlan-stag-hw-parse"),
+    }
+}
+
 /// The bit numbers of the two segmentation features.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentationFeatures {
@@ -86,56 +107,69 @@ pub(crate) struct SegmentationFeatures {
 impl SegmentationFeatures {
     /// Looks the bit numbers up. `None` if the kernel does not report them.
     pub(crate) fn look_up(fd: BorrowedFd<'_>, name: InterfaceName) -> Option<Self> {
-        // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), data[1]
-        let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
-        // SAFETY: one bit of the mask is set, so the kernel writes one word of data.
-        unsafe { sys::ethtool(fd, name, &mut info) }.ok()?;
-        let count = usize::try_from(info[4])
-            .ok()
-            .filter(|&count| count <= FEATURES_MAX)?;
-
-        // struct ethtool_gstrings: cmd, string_set, len, data[len * 32]
-        let mut strings = [0_u32; 3 + FEATURES_MAX * NAME_WORDS];
-        strings[..2].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES]);
-        // SAFETY: the kernel writes `count` names of 32 bytes, and FEATURES_MAX of them fit.
-        unsafe { sys::ethtool(fd, name, &mut strings) }.ok()?;
-        let names = strings.get(3..3 + count * NAME_WORDS)?;
-        let bit = |wanted: &[u8]| {
-            names.chunks_exact(NAME_WORDS).position(|words| {
-                let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
-                bytes
-                    .take_while(|&byte| byte != 0)
-                    .eq(wanted.iter().copied())
-            })
-        };
-        Some(Self {
-            bits: [bit(NAMES[0])?, bit(NAMES[1])?],
-        })
+        bits(fd, name, NAMES).map(|bits| Self { bits })
     }
 
     /// Whether both are switched on now.
     pub(crate) fn are_active(self, fd: BorrowedFd<'_>, name: InterfaceName) -> bool {
-        // struct ethtool_gfeatures: cmd, size in blocks, blocks[size]
-        let mut features = [0_u32; 2 + BLOCKS_MAX * BLOCK_WORDS];
-        features[0] = ETHTOOL_GFEATURES;
-        features[1] = u32::try_from(BLOCKS_MAX).expect("invariant: a small constant");
-        // SAFETY: the kernel writes at most as many blocks as the size says, and they fit.
-        if unsafe { sys::ethtool(fd, name, &mut features) }.is_err() {
-            return false;
-        }
-        let is_active = |bit: usize| {
-            let word = features.get(2 + bit / 32 * BLOCK_WORDS + BLOCK_ACTIVE);
-            word.is_some_and(|word| word >> (bit % 32) & 1 == 1)
-        };
-        self.bits.into_iter().all(is_active)
+        are_active(fd, name, &self.bits)
     }
+}
+
+/// The bit numbers of features. `None` if the kernel does not report them.
+fn bits<const N: usize>(
+    fd: BorrowedFd<'_>,
+    name: InterfaceName,
+    wanted: [&[u8]; N],
+) -> Option<[usize; N]> {
+    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), data[1]
+    let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
+    // SAFETY: one bit of the mask is set, so the kernel writes one word of data.
+    unsafe { sys::ethtool(fd, name, &mut info) }.ok()?;
+    let count = usize::try_from(info[4])
+        .ok()
+        .filter(|&count| count <= FEATURES_MAX)?;
+
+    // struct ethtool_gstrings: cmd, string_set, len, data[len * 32]
+    let mut strings = [0_u32; 3 + FEATURES_MAX * NAME_WORDS];
+    strings[..2].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES]);
+    // SAFETY: the kernel writes `count` names of 32 bytes, and FEATURES_MAX of them fit.
+    unsafe { sys::ethtool(fd, name, &mut strings) }.ok()?;
+    let names = strings.get(3..3 + count * NAME_WORDS)?;
+    let mut bits = [0; N];
+    for (bit, wanted) in bits.iter_mut().zip(wanted) {
+        *bit = names.chunks_exact(NAME_WORDS).position(|words| {
+            let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+            bytes
+                .take_while(|&byte| byte != 0)
+                .eq(wanted.iter().copied())
+        })?;
+    }
+    Some(bits)
+}
+
+/// Whether all of these features are switched on now.
+fn are_active(fd: BorrowedFd<'_>, name: InterfaceName, bits: &[usize]) -> bool {
+    // struct ethtool_gfeatures: cmd, size in blocks, blocks[size]
+    let mut features = [0_u32; 2 + BLOCKS_MAX * BLOCK_WORDS];
+    features[0] = ETHTOOL_GFEATURES;
+    features[1] = u32::try_from(BLOCKS_MAX).expect("invariant: a small constant");
+    // SAFETY: the kernel writes at most as many blocks as the size says, and they fit.
+    if unsafe { sys::ethtool(fd, name, &mut features) }.is_err() {
+        return false;
+    }
+    let is_active = |bit: &usize| {
+        let word = features.get(2 + bit / 32 * BLOCK_WORDS + BLOCK_ACTIVE);
+        word.is_some_and(|word| word >> (bit % 32) & 1 == 1)
+    };
+    bits.iter().all(is_active)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::{SegmentationFeatures, driver, has_carrier};
+    use super::{SegmentationFeatures, driver, has_carrier, removes_vlan_tags};
     use crate::interface::InterfaceName;
     use crate::sys;
 
@@ -151,5 +185,9 @@ mod tests {
         assert_eq!(has_carrier(socket.as_fd(), loopback), Some(true));
         assert_eq!(has_carrier(socket.as_fd(), missing), None);
         assert_eq!(driver(socket.as_fd(), missing), None);
+        for protocol in [0x8100, 0x88a8] {
+            let removes = |name| removes_vlan_tags(socket.as_fd(), name, protocol);
+            assert_eq!((removes(loopback), removes(missing)), (Some(false), None));
+        }
     }
 }

@@ -125,6 +125,19 @@ pub(crate) fn describe(name: InterfaceName) -> Result<InterfaceDescription, Setu
     Netlink::open().and_then(describe).map_err(failed)
 }
 
+/// The interface whose driver sends and receives the frames: below a VLAN device, another one. Itself, if
+/// that cannot be told.
+pub(crate) fn device_of(name: InterfaceName, found: &InterfaceDescription) -> InterfaceName {
+    let lower = found.lower.filter(|lower| !lower.is_elsewhere);
+    let (Some(_), Some(lower)) = (found.vlan, lower) else {
+        return name;
+    };
+    let describe = |mut netlink: Netlink| netlink.describe_index(lower.index);
+    let below = Netlink::open().and_then(describe).ok();
+    let below = below.and_then(|below| InterfaceName::parse(&below.name).ok());
+    below.unwrap_or(name)
+}
+
 /// An MTU as [`crate::Capabilities`] says it.
 pub(crate) fn clamp_mtu(mtu_bytes: u32) -> u16 {
     u16::try_from(mtu_bytes).unwrap_or(u16::MAX)

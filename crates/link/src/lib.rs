@@ -69,6 +69,7 @@ pub use error::{CopyReason, LinkError, SetupError, TransmitError};
 pub use interface::{
     InterfaceAddress, interface_exists, interface_mac, interface_mtu_bytes, is_macvtap,
 };
+pub use netlink::VlanTag;
 pub use offers::{InterfaceOffers, interface_offers};
 pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};
@@ -131,6 +132,24 @@ pub struct Capabilities {
     pub checksum_offload: bool,
 }
 
+/// Which way frames pass between a link and its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FramePath {
+    /// Where an XDP program takes the frames that are received; `None`: no program does.
+    pub program: Option<ProgramPlace>,
+    /// Whether the device itself accesses the memory of the AF_XDP sockets, and the kernel copies nothing.
+    pub is_zero_copy: bool,
+}
+
+/// Where an XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramPlace {
+    /// In the driver, before the kernel has made a socket buffer.
+    Driver,
+    /// Behind it.
+    Generic,
+}
+
 /// One received frame, borrowed from the link until the sink returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
@@ -155,6 +174,11 @@ pub enum Sent {
 pub trait Link {
     /// What this link can do. Only [`Link::apply_interface_state`] changes it.
     fn capabilities(&self) -> Capabilities;
+
+    /// Which way frames pass. It does not change.
+    fn frame_path(&self) -> FramePath {
+        FramePath::default()
+    }
 
     /// Applies the interface's new MTU and GSO limit, and returns what the link can do now. A link
     /// without an interface ignores them.

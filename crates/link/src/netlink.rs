@@ -25,12 +25,16 @@ const ALIGNMENT: usize = 4;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 const IFLA_TUN_NUM_QUEUES: u16 = 8;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const IFA_ADDRESS: u16 = 1;
@@ -41,6 +45,7 @@ const IFA_FLAGS: u16 = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InterfaceDescription {
     pub(crate) index: i32,
+    pub(crate) name: String,
     /// `ARPHRD_` number.
     pub(crate) hardware_type: u16,
     /// `IFF_` flags, `IFF_LOWER_UP` among them.
@@ -57,6 +62,27 @@ pub(crate) struct InterfaceDescription {
     pub(crate) gso_bytes_max: Option<u32>,
     /// Of a tap: what it says of its queues (since Linux 4.16).
     pub(crate) tap: Option<TapDescription>,
+    /// Of a VLAN device (8021q): the tag of its frames.
+    pub(crate) vlan: Option<VlanTag>,
+    /// The interface below it, if it has one.
+    pub(crate) lower: Option<Lower>,
+}
+
+/// The tag of a VLAN (IEEE 802.1Q).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTag {
+    /// The Ethernet type of the tag (TPID): 0x8100, or 0x88a8 of a service VLAN (802.1ad).
+    pub protocol: u16,
+    /// The VLAN's number (VID), below 4,096.
+    pub id: u16,
+}
+
+/// The interface below another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lower {
+    pub(crate) index: i32,
+    /// Whether it is in another network namespace, where the index means another interface.
+    pub(crate) is_elsewhere: bool,
 }
 
 /// What a tap says of its queues.
@@ -89,6 +115,13 @@ impl Netlink {
         let mut name_z = name.as_bytes().to_vec();
         name_z.push(0);
         push_attribute(&mut body, IFLA_IFNAME, &name_z);
+        let answer = self.request(libc::RTM_GETLINK, 0, &body)?;
+        parse_description(&answer).ok_or(libc::EPROTO)
+    }
+
+    /// Describes the interface of this index. `ENODEV` if there is none.
+    pub(crate) fn describe_index(&mut self, index: i32) -> Result<InterfaceDescription, i32> {
+        let body = interface_message(index, 0, 0);
         let answer = self.request(libc::RTM_GETLINK, 0, &body)?;
         parse_description(&answer).ok_or(libc::EPROTO)
     }
@@ -213,8 +246,17 @@ fn parse_description(body: &[u8]) -> Option<InterfaceDescription> {
         flags: read_u32(body, 8)?,
         ..InterfaceDescription::default()
     };
+    let mut is_lower_elsewhere = false;
     for (kind, value) in Attributes(body.get(INTERFACE_MESSAGE_BYTES..)?) {
         match kind {
+            IFLA_IFNAME => description.name = text(value),
+            IFLA_LINK => {
+                description.lower = Some(Lower {
+                    index: read_u32(value, 0)?.cast_signed(),
+                    is_elsewhere: false,
+                });
+            }
+            IFLA_LINK_NETNSID => is_lower_elsewhere = true,
             IFLA_ADDRESS => description.mac = value.try_into().ok(),
             IFLA_MTU => description.mtu_bytes = read_u32(value, 0)?,
             IFLA_MASTER => description.has_master = true,
@@ -229,18 +271,29 @@ fn parse_description(body: &[u8]) -> Option<InterfaceDescription> {
             _ => {}
         }
     }
+    if let Some(lower) = &mut description.lower {
+        lower.is_elsewhere = is_lower_elsewhere;
+    }
     Some(description)
 }
 
-/// What kind of interface it is, and of a tap its queues.
+/// What kind of interface it is, of a tap its queues, and of a VLAN device its tag.
 fn parse_link_info(info: &[u8], description: &mut InterfaceDescription) {
     let find = |wanted: u16| Attributes(info).find(|(kind, _)| *kind == wanted);
     description.kind = find(IFLA_INFO_KIND).map(|(_, value)| text(value));
     let Some((_, data)) = find(IFLA_INFO_DATA) else {
         return;
     };
+    let find = |wanted: u16| Attributes(data).find(|(kind, _)| *kind == wanted);
+    if description.kind.as_deref() == Some("vlan") {
+        let id = find(IFLA_VLAN_ID).and_then(|(_, value)| read_u16(value, 0));
+        let protocol = find(IFLA_VLAN_PROTOCOL).and_then(|(_, value)| read_u16(value, 0));
+        description.vlan = id.zip(protocol).map(|(id, protocol)| VlanTag {
+            protocol: u16::from_be(protocol),
+            id,
+        });
+    }
     if description.kind.as_deref() == Some("tun") {
-        let find = |wanted: u16| Attributes(data).find(|(kind, _)| *kind == wanted);
         let is_multi_queue = find(IFLA_TUN_MULTI_QUEUE).and_then(|(_, value)| value.first());
         description.tap = is_multi_queue.map(|&value| TapDescription {
             is_multi_queue: value != 0,
@@ -341,9 +394,10 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::{
-        HEADER_BYTES, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_INFO_DATA,
-        IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TUN_MULTI_QUEUE,
-        IFLA_TUN_NUM_QUEUES, InterfaceDescription, Netlink, TapDescription, address_message,
+        HEADER_BYTES, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_IFNAME,
+        IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
+        IFLA_MTU, IFLA_TUN_MULTI_QUEUE, IFLA_TUN_NUM_QUEUES, IFLA_VLAN_ID, IFLA_VLAN_PROTOCOL,
+        InterfaceDescription, Lower, Netlink, TapDescription, VlanTag, address_message,
         interface_message, parse_answer, parse_description, push_attribute,
     };
 
@@ -387,6 +441,7 @@ mod tests {
     fn a_description_is_read_with_the_smaller_gso_size() {
         let mut body = interface_message(7, 0x1_0043, 0);
         body[2] = 1;
+        push_attribute(&mut body, IFLA_IFNAME, b"eth0\0");
         push_attribute(&mut body, IFLA_MASTER, &9_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9]);
         push_attribute(&mut body, IFLA_MTU, &1_500_u32.to_ne_bytes());
@@ -397,6 +452,7 @@ mod tests {
         push_attribute(&mut body, IFLA_LINKINFO, &kind);
         let expected = InterfaceDescription {
             index: 7,
+            name: "eth0".to_owned(),
             hardware_type: 1,
             flags: 0x1_0043,
             mtu_bytes: 1_500,
@@ -405,6 +461,8 @@ mod tests {
             kind: Some("veth".to_owned()),
             gso_bytes_max: Some(65_536),
             tap: None,
+            vlan: None,
+            lower: None,
         };
         assert_eq!(parse_description(&body), Some(expected));
         for length in 0..body.len() {
@@ -435,6 +493,40 @@ mod tests {
     }
 
     #[test]
+    fn a_vlan_device_s_tag_and_lower_interface_are_read() {
+        let body = |kind: &[u8], is_elsewhere: bool| {
+            let (mut data, mut info) = (Vec::new(), Vec::new());
+            push_attribute(&mut data, IFLA_VLAN_ID, &100_u16.to_ne_bytes());
+            push_attribute(&mut data, IFLA_VLAN_PROTOCOL, &0x88a8_u16.to_be_bytes());
+            push_attribute(&mut info, IFLA_INFO_KIND, kind);
+            push_attribute(&mut info, IFLA_INFO_DATA, &data);
+            let mut body = interface_message(7, 0, 0);
+            push_attribute(&mut body, IFLA_LINKINFO, &info);
+            push_attribute(&mut body, IFLA_LINK, &2_u32.to_ne_bytes());
+            if is_elsewhere {
+                push_attribute(&mut body, IFLA_LINK_NETNSID, &0_u32.to_ne_bytes());
+            }
+            let found = parse_description(&body).unwrap();
+            (found.vlan, found.lower)
+        };
+        let tag = VlanTag {
+            protocol: 0x88a8,
+            id: 100,
+        };
+        for is_elsewhere in [false, true] {
+            let lower = Lower {
+                index: 2,
+                is_elsewhere,
+            };
+            let found = body(b"vlan\0", is_elsewhere);
+            assert_eq!(found, (Some(tag), Some(lower)));
+            // A macvlan has a lower interface, too, and no tag.
+            let found = body(b"macvlan\0", is_elsewhere);
+            assert_eq!(found, (None, Some(lower)));
+        }
+    }
+
+    #[test]
     fn an_ipv6_address_is_added_without_duplicate_detection() {
         let v4 = address_message(3, "10.0.0.1".parse().unwrap(), 24);
         let v6 = address_message(3, "fd00::1".parse().unwrap(), 64);
@@ -451,6 +543,9 @@ mod tests {
             (loopback.index, loopback.hardware_type),
             (1, libc::ARPHRD_LOOPBACK)
         );
+        assert_eq!(loopback.name, "lo");
+        assert_eq!(netlink.describe_index(1), Ok(loopback));
+        assert_eq!(netlink.describe_index(i32::MAX), Err(libc::ENODEV));
         assert_eq!(netlink.describe("no-such-link"), Err(libc::ENODEV));
     }
 }

@@ -7,13 +7,13 @@ use std::os::fd::AsFd as _;
 
 use crate::error::SetupError;
 use crate::features::{self, SegmentationFeatures};
-use crate::interface::{InterfaceName, describe};
+use crate::interface::{InterfaceName, describe, device_of};
 use crate::sys;
 
 /// What an Ethernet interface can do for a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceOffers {
-    /// The driver's name, as ethtool tells it.
+    /// The driver's name, as ethtool tells it; of a VLAN device, that of the interface below.
     pub driver: Option<String>,
     /// Its MTU, bytes.
     pub mtu_bytes: u32,
@@ -42,7 +42,8 @@ pub fn interface_offers(interface: &str) -> Result<InterfaceOffers, SetupError> 
             errno,
         })?;
     let fd = socket.as_fd();
-    let driver = features::driver(fd, name).filter(|driver| !driver.is_empty());
+    let device = device_of(name, &found);
+    let driver = features::driver(fd, device).filter(|driver| !driver.is_empty());
     let segmentation = SegmentationFeatures::look_up(fd, name);
     Ok(InterfaceOffers {
         mtu_bytes: found.mtu_bytes,
@@ -51,6 +52,6 @@ pub fn interface_offers(interface: &str) -> Result<InterfaceOffers, SetupError> 
             .as_deref()
             .is_some_and(features::is_completing_driver),
         driver,
-        receive_queues: crate::xdp::receive_queues(name),
+        receive_queues: crate::xdp::receive_queues(device),
     })
 }

@@ -21,7 +21,9 @@ use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::{InterfaceName, describe};
 use crate::packet::{SendConfig, Sender, ZeroCopy};
 use crate::xdp::CELLS_MIN;
-use crate::{Capabilities, CopyReason, InterfaceState, Link, Received, Sent, Xdp, XdpConfig};
+use crate::{
+    Capabilities, CopyReason, FramePath, InterfaceState, Link, Received, Sent, Xdp, XdpConfig,
+};
 
 /// One receive queue's AF_XDP socket and a packet socket that sends on the same interface. Usually moved
 /// to a thread of its own.
@@ -82,6 +84,10 @@ impl Link for XdpPacket {
             segmentation_bytes_max: self.sender.segmentation_bytes_max(),
             ..self.receiver.capabilities()
         }
+    }
+
+    fn frame_path(&self) -> FramePath {
+        self.receiver.frame_path()
     }
 
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {

@@ -16,13 +16,14 @@ use std::process::{Command, Stdio};
 use clock::{Duration, Instant};
 use common::{
     Peer, QueueHolder, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace,
-    ip, is_large, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
-    talk,
+    ip, is_large, keep_capabilities, kernels_talk, receive_until, receive_until_gone, run, send,
+    send_at, send_large, talk,
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
 use link::{
-    AttachMode, CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX,
-    Received, SetupError, TransmitError, Xdp, XdpConfig, ZeroCopy, interface_mac,
+    AttachMode, CopyReason, FramePath, Link, LinkError, MacChoice, Packet, PacketConfig,
+    ProgramPlace, REFUSED_FOR_MAX, Received, SetupError, TransmitError, Xdp, XdpConfig, ZeroCopy,
+    interface_mac,
 };
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
 
@@ -132,6 +133,15 @@ fn a_neighbour_s_stack_talks_to_us_and_to_the_kernel_beside_us() {
             let mut link = open(&XdpConfig { attach, ..usual() });
             assert_eq!(link.is_in_driver(), attach == AttachMode::Driver);
             assert!(!link.is_zero_copy(), "not on a veth");
+            let program = match attach {
+                AttachMode::Generic => ProgramPlace::Generic,
+                _ => ProgramPlace::Driver,
+            };
+            let path = FramePath {
+                program: Some(program),
+                is_zero_copy: false,
+            };
+            assert_eq!(link.frame_path(), path);
             assert_eq!((link.interface(), link.queue_index()), ("v0", 0));
             kernels_talk(&peer);
             let nothing = link.receive(Instant::ZERO, 64, &mut |_| ());
@@ -248,6 +258,9 @@ fn pass_frames(attach: AttachMode, count: u32) {
         statistics.fill_ring_empty_events, 0,
         "the fill ring is kept full"
     );
+    assert_eq!(counters.received_cells, frames);
+    assert_eq!(counters.accepted_cells, frames, "the kernel keeps none");
+    assert_eq!(counters.offered_cells, frames + u64::from(CELLS_MIN));
 }
 
 #[test]
@@ -270,7 +283,7 @@ fn cells_come_back_early_and_the_one_freed_last_is_used_first() {
             let frame = numbered(MacAddress([4; 6]), number, 60);
             send(&mut link, &frame).unwrap();
             socket.receive(is_numbered);
-            assert!(link.in_flight_frames() <= 2, "those before are back");
+            assert!(link.in_flight_cells() <= 2, "those before are back");
         }
     });
 }
@@ -365,7 +378,12 @@ fn frames_that_were_not_taken_in_time_are_counted_and_later_ones_arrive() {
                     Some(())
                 });
             }
-            assert_eq!(link.counters().overflow_frames, dropped);
+            let counters = link.counters();
+            assert_eq!(counters.overflow_frames, dropped);
+            // The kernel keeps the cell of the frame that it dropped last.
+            let all = counters.offered_cells - counters.received_cells;
+            assert_eq!(all, u64::from(CELLS_MIN));
+            assert!(counters.accepted_cells - counters.received_cells <= 1);
         }
     });
 }
@@ -394,7 +412,7 @@ fn without_free_cells_a_frame_waits_and_is_lost_after_the_limit() {
             assert!(taken <= 2 * CELLS_MIN, "frames wait");
         }
         // One or two have left.
-        assert!(taken >= CELLS_MIN && link.in_flight_frames() == CELLS_MIN as usize);
+        assert!(taken >= CELLS_MIN && link.in_flight_cells() == CELLS_MIN as usize);
         let full = Err(TransmitError::Full);
         assert_eq!(send_at(&mut link, start, &frame(taken)), full);
         assert_eq!(link.counters().full_frames, 2);
@@ -691,7 +709,7 @@ fn an_interface_that_was_down_carries_frames_again() {
         assert_eq!(link.counters().down_events, 1);
         let down = Err(TransmitError::Lost(libc::ENETDOWN));
         assert_eq!(send(&mut link, &[0; 60]), down);
-        assert_eq!(link.in_flight_frames(), 0, "nothing waits until it is up");
+        assert_eq!(link.in_flight_cells(), 0, "nothing waits until it is up");
         let later = Instant::from_millis(1_000);
         assert_eq!(link.receive(later, 64, &mut nothing), Ok(0));
         assert_eq!(
@@ -706,7 +724,7 @@ fn an_interface_that_was_down_carries_frames_again() {
         let frame = numbered(MacAddress([4; 6]), 1, 60);
         assert_eq!(send(&mut link, &frame), down);
         assert_eq!(send(&mut link, &frame), down);
-        assert_eq!(link.in_flight_frames(), 1);
+        assert_eq!(link.in_flight_cells(), 1);
         assert_eq!(link.counters().down_events, 2);
         ip("link set v0 up");
         let mut socket = peer.run(|| RawSocket::open("v1"));
@@ -799,17 +817,6 @@ fn what_an_interface_cannot_do_is_refused_with_its_remedy() {
         let refused = refusal(&on_bridge(AttachMode::Driver));
         assert!(matches!(refused, SetupError::NoDriverMode { .. }));
         assert!(!open(&on_bridge(AttachMode::Auto)).is_in_driver());
-        for (mtu_bytes, is_possible) in [(MTU_BYTES_MAX, true), (MTU_BYTES_MAX + 1, false)] {
-            ip(&format!("link set b0 mtu {mtu_bytes}"));
-            eventually(|| !has_program("b0"));
-            match Xdp::open_queues(&on_bridge(AttachMode::Auto)) {
-                Ok(links) => assert!(is_possible && links.len() == 1),
-                Err(error) => {
-                    assert!(!is_possible);
-                    assert!(matches!(error, SetupError::MtuTooLarge { .. }), "{error}");
-                }
-            }
-        }
     });
 }
 
@@ -835,5 +842,45 @@ fn without_capabilities_the_error_names_them() {
             text.contains("setcap cap_net_raw,cap_net_admin,cap_bpf+ep"),
             "{text}"
         );
+    });
+}
+
+#[test]
+fn three_capabilities_are_enough_and_none_of_them_is_too_much() {
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const BPF: u32 = 39;
+    with_xdp(|| {
+        let _peer = connect();
+        let own = small();
+        let of_host = XdpConfig {
+            receive_cells: CELLS_MIN,
+            transmit_cells: CELLS_MIN,
+            ..shared()
+        };
+        let with = |kept: &'static [u32], config: &XdpConfig| {
+            let config = config.clone();
+            let opening = std::thread::spawn(move || {
+                keep_capabilities(kept);
+                let mut result = Ok(());
+                // A process that another test forks holds a program until it execs.
+                eventually(|| {
+                    result = Xdp::open_queues(&config).map(drop);
+                    !matches!(result, Err(SetupError::ProgramAttached { .. }))
+                });
+                result
+            });
+            opening.join().unwrap()
+        };
+        for config in [own, of_host] {
+            assert_eq!(with(&[NET_ADMIN, NET_RAW, BPF], &config), Ok(()));
+            for kept in [&[NET_ADMIN, NET_RAW], &[NET_ADMIN, BPF], &[NET_RAW, BPF]] {
+                let refused = with(kept, &config).unwrap_err();
+                assert!(
+                    matches!(refused, SetupError::NotPermitted { .. }),
+                    "{refused}"
+                );
+            }
+        }
     });
 }

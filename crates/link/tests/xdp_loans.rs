@@ -9,8 +9,14 @@
 mod common;
 
 use clock::Instant;
-use common::{RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, run};
-use link::{AttachMode, CopyReason, Link, Sent, SetupError, Xdp, XdpConfig, ZeroCopy};
+use common::{
+    RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, receive_until_gone, run,
+    set_tag_removal,
+};
+use link::{
+    AttachMode, CopyReason, Link, LinkError, Sent, SetupError, TransmitError, Xdp, XdpConfig,
+    ZeroCopy,
+};
 use memory::{Arena, ArenaConfig, FilledSlot, PageKind};
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
 
@@ -261,6 +267,52 @@ fn slots_on_loan_when_the_interface_goes_down_or_away_are_not_named_too_early() 
 }
 
 #[test]
+fn slots_on_loan_when_the_interface_is_removed_come_back_with_its_frames() {
+    in_namespace(|| {
+        let _peer = connect();
+        // Frames of the one interface wait in a queue of the other that sends almost nothing.
+        ip("link add link v0 name m0 type macvlan");
+        ip("link set m0 up");
+        let slow = "qdisc add dev v0 root tbf rate 8kbit burst 1600 limit 10000000";
+        run("tc", slow);
+        let Some((mut arena, mut link)) = lending(&config("m0", AttachMode::Auto)) else {
+            return;
+        };
+        let body = pattern(20_000, 5);
+        for _ in 0..2 {
+            let slot = filled(&mut arena, &body);
+            let sent = send(&mut link, &[], arena.payload(&slot));
+            assert_eq!(sent, Sent::Lent(slot.index()));
+            arena.lend(&slot);
+            arena.release(slot.into_free());
+        }
+        ip("link delete m0");
+        assert!(matches!(receive_until_gone(&mut link), LinkError::Gone(_)));
+        let slot = filled(&mut arena, &body);
+        let segment = Segment::new(MacAddress([2; 6]), MacAddress([2; 6]), 40 + body.len());
+        let sent = segment.send_with(&mut link, &[arena.payload(&slot)]);
+        assert!(matches!(sent, Err(TransmitError::Lost(_))), "{sent:?}");
+        arena.release(slot.into_free());
+        link.give_back(Instant::ZERO, &mut |slot| {
+            panic!("slot {slot} was not read")
+        });
+        assert_eq!(arena.lent_count(), 2);
+        // With the queue that the frames wait in, they are gone, and their slots come back.
+        ip("link delete v0");
+        for slot in given_back(&mut link, 2) {
+            arena.give_back(slot);
+        }
+        assert_eq!(
+            (arena.lent_count(), arena.free_count()),
+            (0, SLOTS as usize)
+        );
+        let counters = link.counters();
+        assert_eq!(counters.queued_descriptors, counters.completed_descriptors);
+        link.return_slots();
+    });
+}
+
+#[test]
 fn a_kernel_that_copies_is_lent_slots_only_if_that_is_chosen() {
     in_namespace(|| {
         let _peer = connect();
@@ -285,5 +337,40 @@ fn a_kernel_that_copies_is_lent_slots_only_if_that_is_chosen() {
         });
         let refused = link.borrow_slots(arena.unwrap().slot_memory());
         assert_eq!(refused, Err(CopyReason::NoRing(libc::EINVAL)));
+    });
+}
+
+#[test]
+fn a_frame_of_a_vlan_is_sent_from_its_slot() {
+    in_namespace(|| {
+        let peer = connect();
+        set_tag_removal("v0", false);
+        let config = XdpConfig {
+            vlan: Some(link::VlanTag {
+                protocol: 0x8100,
+                id: 100,
+            }),
+            ..config("v0", AttachMode::Auto)
+        };
+        let Some((mut arena, mut link)) = lending(&config) else {
+            return;
+        };
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        for round in 0..10_usize {
+            let head = vec![b'h'; 200 * round];
+            let body = pattern(BODY_BYTES - 200 * round, round);
+            let mut slot = filled(&mut arena, &body);
+            let sent = send(&mut link, &head, arena.payload(&slot));
+            assert_eq!(sent, Sent::Lent(slot.index()));
+            arena.lend(&slot);
+            assert_eq!(given_back(&mut link, 1), [slot.index()]);
+            arena.give_back(slot.index());
+            arena.payload_mut(&mut slot).fill(0xee);
+            arena.release(slot.into_free());
+            receive(&mut socket, &[head, body].concat());
+        }
+        let counters = link.counters();
+        assert_eq!((counters.lent_frames, counters.receive_errors), (10, 0));
+        assert_eq!(counters.queued_descriptors, counters.completed_descriptors);
     });
 }

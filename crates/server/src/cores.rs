@@ -1,6 +1,7 @@
 //! Which processor each worker runs on.
 //!
-//! One worker to a processor, in the order of the processors that this process may use. Memory that a
+//! One worker to a processor, in the order of the processors that this process may use, but those at the NUMA
+//! node of the interface first. Memory that a
 //! thread touches first comes from the processor's own node, so whoever opens a worker's parts is bound
 //! to its processor meanwhile. It refuses to choose by caches or by the NIC's interrupts: an operator
 //! who knows better restricts the process (`taskset`, `CPUAffinity=`).
@@ -8,6 +9,9 @@
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::doctor::tree::Tree;
+use crate::nodes;
 
 /// The processors that this process may use, each by the kernel's number.
 ///
@@ -18,6 +22,31 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU)
         .filter(|cpu| set.is_set(*cpu))
         .collect())
+}
+
+/// The processors that this process may use, those at the node of an interface's device first; and how many
+/// those are, if the machine has several nodes and any of them may be used.
+///
+/// # Errors
+/// What the kernel said.
+pub fn near_first(interface: &str) -> io::Result<(Vec<usize>, Option<usize>)> {
+    Ok(near_first_of(
+        &Tree::of_this_machine(),
+        interface,
+        allowed()?,
+    ))
+}
+
+fn near_first_of(tree: &Tree, interface: &str, allowed: Vec<usize>) -> (Vec<usize>, Option<usize>) {
+    let Some(node) = nodes::of_interface(tree, interface) else {
+        return (allowed, None);
+    };
+    let processors = nodes::processors(tree, node);
+    let (mut all, far): (Vec<_>, Vec<_>) =
+        allowed.into_iter().partition(|it| processors.contains(it));
+    let near = Some(all.len()).filter(|count| *count > 0);
+    all.extend(far);
+    (all, near)
 }
 
 /// The processor of each of `workers` workers; `None`: wherever the kernel puts it. A single worker is
@@ -58,7 +87,25 @@ pub fn on<T>(processor: Option<usize>, action: impl FnOnce() -> T) -> T {
 
 #[cfg(test)]
 mod tests {
-    use super::{allowed, assign, on};
+    use super::{allowed, assign, near_first_of, on};
+    use crate::nodes::tests::machine;
+
+    #[test]
+    fn processors_at_the_interface_s_node_come_first() {
+        let root = tempfile::tempdir().unwrap();
+        let tree = machine(root.path(), 2);
+        let order =
+            |interface: &str, allowed: &[usize]| near_first_of(&tree, interface, allowed.to_vec());
+        let all: Vec<usize> = (0..8).collect();
+        assert_eq!(order("eth0", &all), (vec![4, 5, 6, 7, 0, 1, 2, 3], Some(4)));
+        assert_eq!(order("eth0.100", &[3, 6]), (vec![6, 3], Some(1)));
+        assert_eq!(order("eth0", &[0, 1]), (vec![0, 1], None), "none is near");
+        // It does not tell its node.
+        assert_eq!(order("eth1", &all), (all.clone(), None));
+        let root = tempfile::tempdir().unwrap();
+        let one = machine(root.path(), 1);
+        assert_eq!(near_first_of(&one, "eth0", all.clone()), (all, None));
+    }
 
     #[test]
     fn several_workers_have_a_processor_each_and_one_has_none() {

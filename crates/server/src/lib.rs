@@ -27,6 +27,7 @@ pub mod log;
 pub mod mailbox;
 pub mod metrics;
 pub mod monitoring;
+mod nodes;
 pub mod notify;
 pub mod output;
 pub mod privileges;

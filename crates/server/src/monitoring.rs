@@ -16,6 +16,7 @@ use crate::access_log::{AccessLog, OpenLog};
 use crate::connections::Asker;
 use crate::failure::Failure;
 use crate::log;
+use crate::metrics::links::LinkInfo;
 use crate::metrics::listener::Listener;
 use crate::metrics::overview::{Outputs, Overview};
 use crate::metrics::{PUBLISH_EVERY, Page};
@@ -61,6 +62,7 @@ impl MonitoringSetup {
         Ok(Monitoring {
             outputs: Arc::new(outputs),
             metrics: self.metrics,
+            links: Vec::new(),
         })
     }
 }
@@ -71,9 +73,17 @@ pub struct Monitoring {
     outputs: Arc<Outputs>,
     /// `None`: nobody asks, or the threads have it.
     metrics: Option<Listener>,
+    /// How frames travel, by worker.
+    links: Vec<LinkInfo>,
 }
 
 impl Monitoring {
+    /// The same, which tells how frames travel.
+    #[must_use]
+    pub fn with_links(self, links: Vec<LinkInfo>) -> Self {
+        Self { links, ..self }
+    }
+
     /// What is written, for the workers.
     #[must_use]
     pub const fn outputs(&self) -> &Arc<Outputs> {
@@ -100,7 +110,12 @@ impl Monitoring {
         let Some(listener) = self.metrics.take() else {
             return Ok(());
         };
-        let overview = Overview::new(pages, Arc::clone(&self.outputs), start_unix_seconds);
+        let overview = Overview::new(
+            pages,
+            Arc::clone(&self.outputs),
+            std::mem::take(&mut self.links),
+            start_unix_seconds,
+        );
         listener.start(&Arc::new(overview), asker)
     }
 

@@ -27,7 +27,7 @@ use super::{is_gone, set_buffer};
 use crate::counters::LinkCounters;
 use crate::error::TransmitError;
 use crate::features::{self, SegmentationFeatures};
-use crate::interface::InterfaceName;
+use crate::interface::{InterfaceName, device_of};
 use crate::netlink::InterfaceDescription;
 use crate::refusal::RefusalPeriod;
 use crate::sys;
@@ -80,6 +80,8 @@ pub(crate) struct Sender {
     /// Bound to no protocol.
     socket: OwnedFd,
     name: InterfaceName,
+    /// The one whose driver sends the frames.
+    device: InterfaceName,
     interface_index: i32,
     config: SendConfig,
     segmentation_bytes_max: u32,
@@ -114,6 +116,7 @@ impl Sender {
         Ok(Self {
             socket,
             name,
+            device: device_of(name, found),
             interface_index: found.index,
             config: *config,
             segmentation_bytes_max: segmentation_bytes_max(found.gso_bytes_max),
@@ -161,7 +164,7 @@ impl Sender {
             ZeroCopy::Off => Err(CopyReason::Off),
             ZeroCopy::Auto if self.bypass.is_none() => Err(CopyReason::NoSegmentation),
             ZeroCopy::Auto => {
-                let driver = features::driver(self.socket.as_fd(), self.name);
+                let driver = features::driver(self.socket.as_fd(), self.device);
                 let driver = driver.unwrap_or_default();
                 if features::is_completing_driver(&driver) {
                     Ok(())

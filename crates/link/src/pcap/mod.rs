@@ -24,7 +24,7 @@ use wire::Outgoing;
 
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, TransmitError};
-use crate::{Capabilities, CopyReason, InterfaceState, Link, Received, Sent};
+use crate::{Capabilities, CopyReason, FramePath, InterfaceState, Link, Received, Sent};
 
 /// draft-ietf-opsawg-pcap s4: "Magic Number" of files with nanoseconds.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -117,6 +117,10 @@ impl<L: Link, W: Write> Captured<L, W> {
 impl<L: Link, W: Write> Link for Captured<L, W> {
     fn capabilities(&self) -> Capabilities {
         self.link.capabilities()
+    }
+
+    fn frame_path(&self) -> FramePath {
+        self.link.frame_path()
     }
 
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {

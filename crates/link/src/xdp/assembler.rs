@@ -45,7 +45,6 @@ const PSEUDO_MAP_FD: u8 = 1;
 
 const ALU_ADD: u8 = 0x00;
 const ALU_AND: u8 = 0x50;
-const ALU_LEFT_SHIFT: u8 = 0x60;
 const ALU_MOVE: u8 = 0xb0;
 const JUMP_ALWAYS: u8 = 0x00;
 const CALL: u8 = 0x80;
@@ -63,6 +62,7 @@ pub(super) enum Register {
     R5 = 5,
     R6 = 6,
     R7 = 7,
+    R8 = 8,
 }
 
 /// How many bytes a load reads; the rest of the register becomes zero.
@@ -128,20 +128,12 @@ impl Assembler {
         self.push(CLASS_ALU64 | ALU_MOVE, to, Register::R0, 0, value);
     }
 
-    pub(super) fn add_register(&mut self, to: Register, value: Register) {
-        self.push(CLASS_ALU64 | ALU_ADD | SOURCE_REGISTER, to, value, 0, 0);
-    }
-
     pub(super) fn add_immediate(&mut self, to: Register, value: i32) {
         self.push(CLASS_ALU64 | ALU_ADD, to, Register::R0, 0, value);
     }
 
     pub(super) fn and_immediate(&mut self, to: Register, mask: i32) {
         self.push(CLASS_ALU64 | ALU_AND, to, Register::R0, 0, mask);
-    }
-
-    pub(super) fn shift_left(&mut self, to: Register, bits: i32) {
-        self.push(CLASS_ALU64 | ALU_LEFT_SHIFT, to, Register::R0, 0, bits);
     }
 
     /// Loads from the address in `from` plus `offset`, in this host's byte order.
@@ -272,10 +264,8 @@ mod tests {
         let mut code = Assembler::default();
         code.move_register(Register::R6, Register::R1);
         code.move_immediate(Register::R0, 2);
-        code.add_register(Register::R7, Register::R5);
         code.add_immediate(Register::R4, 14);
         code.and_immediate(Register::R5, 0x0f);
-        code.shift_left(Register::R5, 2);
         code.load(Size::Word, Register::R2, Register::R6, 4);
         code.load(Size::Half, Register::R4, Register::R2, 12);
         code.load(Size::Byte, Register::R4, Register::R7, -1);
@@ -285,10 +275,8 @@ mod tests {
         let expected = [
             raw(0xbf, 0x16, 0, 0),
             raw(0xb7, 0x00, 0, 2),
-            raw(0x0f, 0x57, 0, 0),
             raw(0x07, 0x04, 0, 14),
             raw(0x57, 0x05, 0, 15),
-            raw(0x67, 0x05, 0, 2),
             raw(0x61, 0x62, 4, 0),
             raw(0x69, 0x24, 12, 0),
             raw(0x71, 0x74, -1, 0),

@@ -24,6 +24,8 @@ const LINK_CREATE: i32 = 28;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
+/// `BPF_F_XDP_HAS_FRAGS`: frames may be in several buffers, of which the program sees the first.
+const PROG_HAS_FRAGS: u32 = 1 << 5;
 /// `BPF_XDP` of `enum bpf_attach_type`.
 const ATTACH_TYPE_XDP: u32 = 37;
 
@@ -140,8 +142,8 @@ pub(super) fn set_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> Result<
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
-/// Loads an XDP program.
-pub(super) fn load_program(program: &[Instruction]) -> Result<OwnedFd, i32> {
+/// Loads an XDP program; one for frames of several buffers (Linux 5.18), if `has_frags`.
+pub(super) fn load_program(program: &[Instruction], has_frags: bool) -> Result<OwnedFd, i32> {
     let license = c"Apache-2.0";
     let mut name = [0; 16];
     name[..5].copy_from_slice(b"atlas");
@@ -154,7 +156,7 @@ pub(super) fn load_program(program: &[Instruction]) -> Result<OwnedFd, i32> {
         log_bytes: 0,
         log: 0,
         kernel_version: 0,
-        flags: 0,
+        flags: if has_frags { PROG_HAS_FRAGS } else { 0 },
         name,
         interface_index: 0,
         expected_attach_type: ATTACH_TYPE_XDP,

@@ -14,25 +14,34 @@
 //! each frame's checksum is computed while its bytes are in the cache. All frames of a large segment are
 //! queued together or none is.
 //!
-//! It refuses interfaces that are not Ethernet, tagged frames, MTUs of more than [`MTU_BYTES_MAX`] bytes
-//! and frames larger than the MTU. It does not receive frames of several buffers: what receive offload
-//! (GRO, LRO) has merged beyond a cell is dropped and counted.
+//! On a VLAN device the program is attached to the interface below and takes frames with that VLAN's tag
+//! (`vlan`); the link removes the tag and adds it. All of it is at the VLAN device's addresses and MTU.
+//!
+//! It refuses interfaces that are not Ethernet, other tagged frames, and to send frames larger than the MTU.
+//!
+//! **Frames larger than a cell** are in several, sent and received, where the MTU is above
+//! [`MTU_BYTES_MAX`] or the program runs behind the driver, so that GRO merges frames: then the socket is
+//! bound with `XDP_USE_SG` (Linux 6.6). Where it can't be, the MTU counts as [`MTU_BYTES_MAX`], which is what
+//! peers are told (MSS); larger frames are dropped and counted.
 //!
 //! Frames are copied into cells, or sent from slots on loan (`loans`), whose pages are then part of the
 //! sockets' memory.
 //!
 //! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
-//! for each cell; one receive buffer of a cell. Two system calls for each large frame sent by copying (the
+//! for each cell; one receive buffer, of a cell or of 64 KiB. Two system calls for each large frame sent by copying (the
 //! kernel takes 32 frames a call), none for a frame received.
 //!
 //! **Known limits.**
 //! - A device that removes VLAN tags hides them from XDP: a tagged frame to our MAC and address is taken
-//!   as if it had no tag. Switch that off (`ethtool -K IFACE rxvlan off`) where VLANs use our addresses.
-//! - Attached behind the driver ([`AttachMode::Generic`]), the program sees what GRO has merged: a large
-//!   upload may be dropped. `ethtool -K IFACE gro off` helps.
-//! - A local sender leaves checksums unfinished, and XDP cannot see which. On virtual interfaces a frame
-//!   whose checksum field holds the pseudo-header's sum, as an unfinished one does, is trusted; one damaged
-//!   frame in 65,536 may be, too. Devices are not trusted so.
+//!   as if it had no tag. Switch that off (`ethtool -K IFACE rxvlan off`) where VLANs use our addresses. A
+//!   link in a VLAN is not opened on such a device; if it removes them later, its frames pass to the kernel.
+//! - A local sender's tag may be kept beside the frame, as an offload, where XDP cannot see it: behind a
+//!   veth, switch that off at the sender's end (`ethtool -K IFACE txvlan off`).
+//! - Attached behind the driver ([`AttachMode::Generic`]), the program sees what GRO has merged: before
+//!   Linux 6.6 a large upload may be dropped. `ethtool -K IFACE gro off` helps.
+//! - A local sender and GRO leave checksums unfinished, and XDP cannot see which. On virtual interfaces, and
+//!   behind the driver, a frame whose checksum field holds the pseudo-header's sum, as an unfinished one
+//!   does, is trusted; one damaged frame in 65,536 may be, too. Other devices are not trusted so.
 //! - When the interface goes down, frames already queued, one large segment at most, may be sent when it
 //!   is up again, though they were reported as lost. To TCP they are old duplicates.
 //! - A queue added later (`ethtool -L`) has no socket: frames that arrive there pass to the kernel.
@@ -52,8 +61,8 @@ use crate::interface::InterfaceName;
 use crate::packet::{MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
 use crate::{
-    Capabilities, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, InterfaceState, Link, Received,
-    STATE_CHECK_INTERVAL, Sent,
+    Capabilities, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, InterfaceState, Link,
+    ProgramPlace, Received, STATE_CHECK_INTERVAL, Sent, VlanTag,
 };
 
 mod assembler;
@@ -66,22 +75,33 @@ mod ring;
 mod setup;
 mod socket;
 mod unfinished;
+mod vlan;
 
 use bpf::Place;
 pub use program::PORTS_MAX;
-use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Taken};
+use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Room, Taken};
 use setup::Attachment;
 pub use socket::XdpStatistics;
 pub(crate) use socket::receive_queues;
 use unfinished::has_unfinished_checksum;
 
-/// Largest MTU: a received frame and its Ethernet header fit a cell behind the kernel's headroom.
+/// Largest MTU of frames in one cell: a received frame and its Ethernet header fit it behind the kernel's
+/// headroom.
 pub const MTU_BYTES_MAX: u16 = 3_826;
 
+/// Largest MTU of frames that may be in several cells (Linux 6.6): what is sent fits three. Interfaces may
+/// have a larger one.
+pub const MTU_BYTES_MAX_IN_CELLS: u16 = 12_274;
+
+const _: () = assert!(
+    MTU_BYTES_MAX_IN_CELLS as usize + ETHERNET_BYTES == queue::SENT_BYTES_MAX as usize,
+    "the largest frame fills its cells"
+);
 const _: () = assert!(
     MTU_BYTES_MAX as usize + ETHERNET_BYTES == (CELL_BYTES - HEADROOM_BYTES) as usize,
     "the largest frame fills a cell"
 );
+const _: () = assert!(vlan::TAG_BYTES == 4, "as `mtu_bytes_max` has it");
 
 /// Most receive queues of an interface.
 pub const QUEUES_MAX: u32 = 64;
@@ -109,6 +129,9 @@ const SEGMENT_BYTES_MIN: u32 = 512;
 pub struct XdpConfig {
     /// Name of an existing Ethernet interface.
     pub interface: String,
+    /// The tag that our frames have on an interface that is no VLAN device; of a VLAN device, its own is
+    /// taken.
+    pub vlan: Option<VlanTag>,
     /// Our addresses, 1 to [`ADDRESSES_MAX`](crate::packet::ADDRESSES_MAX).
     pub addresses: Vec<IpAddr>,
     /// Whether they are ours alone.
@@ -164,6 +187,7 @@ impl XdpConfig {
     pub fn new(interface: &str, addresses: &[IpAddr]) -> Self {
         Self {
             interface: interface.to_owned(),
+            vlan: None,
             addresses: addresses.to_vec(),
             address_use: AddressUse::Own {
                 mac: MacChoice::Own,
@@ -207,8 +231,8 @@ pub struct Xdp {
     is_down: bool,
     /// The errno that reported the removal of the interface.
     gone: Option<i32>,
-    /// Whether frames may come from this host, with unfinished checksums.
-    has_local_senders: bool,
+    /// Whether frames may have unfinished checksums: they come from this host, or were merged by GRO.
+    has_unfinished_checksums: bool,
     /// Why frames are not sent from slots, if they are not.
     copy_reason: Option<CopyReason>,
 }
@@ -229,6 +253,12 @@ impl Xdp {
         self.name.as_str()
     }
 
+    /// The name of the interface that the program is attached to: below a VLAN device, another one.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        self.attachment.device.name.as_str()
+    }
+
     /// The receive queue, from 0.
     #[must_use]
     pub const fn queue_index(&self) -> u32 {
@@ -247,9 +277,9 @@ impl Xdp {
         self.queue.is_zero_copy()
     }
 
-    /// Frames that were sent and whose cells have not come back yet; a large frame counts as many.
+    /// Cells of frames that were sent which have not come back yet.
     #[must_use]
-    pub const fn in_flight_frames(&self) -> usize {
+    pub const fn in_flight_cells(&self) -> usize {
         self.queue.in_flight_count()
     }
 
@@ -266,10 +296,23 @@ impl Xdp {
             return;
         }
         self.check_at = now + STATE_CHECK_INTERVAL;
-        match self.queue.check_interface() {
+        match self.check_interface() {
             Ok(()) => self.is_down = false,
             Err(errno) => self.note_error(errno),
         }
+    }
+
+    /// `ENETDOWN` if the interface is down, another errno if it was removed.
+    fn check_interface(&self) -> Result<(), i32> {
+        if let Some(vlan) = &self.attachment.vlan_device {
+            vlan.check()?;
+        }
+        self.queue.check_interface()
+    }
+
+    /// Whether frames that arrive are for a VLAN device that is down, or was removed.
+    fn has_dead_vlan(&self) -> bool {
+        self.attachment.vlan_device.is_some() && (self.is_down || self.gone.is_some())
     }
 
     /// Notes what the errno of a call says of the interface.
@@ -305,10 +348,10 @@ impl Xdp {
         !self.queue.is_zero_copy() && self.queue.waiting_frames() > 0
     }
 
-    /// Makes room for `frames` frames.
-    fn make_room(&mut self, now: Instant, frames: usize) -> Result<(), TransmitError> {
+    /// Makes room for frames.
+    fn make_room(&mut self, now: Instant, room: Room) -> Result<(), TransmitError> {
         self.queue.reap();
-        if self.queue.has_room(frames) && !self.is_stuck() {
+        if self.queue.has_room(room) && !self.is_stuck() {
             return Ok(());
         }
         // A frame dropped here was reported as sent: the network may drop it as well.
@@ -318,7 +361,7 @@ impl Xdp {
             return Err(self.lose(errno));
         }
         self.queue.reap();
-        if self.queue.has_room(frames) && !self.is_stuck() {
+        if self.queue.has_room(room) && !self.is_stuck() {
             return Ok(());
         }
         if self.refusals.record(now) {
@@ -341,10 +384,21 @@ impl Link for Xdp {
         self.capabilities
     }
 
-    /// An MTU beyond [`MTU_BYTES_MAX`] is taken for that; the kernel drops larger received frames. The
-    /// device's GSO limit does not matter: the link cuts.
+    fn frame_path(&self) -> FramePath {
+        let place = match self.attachment.place {
+            Place::Driver => ProgramPlace::Driver,
+            Place::Generic => ProgramPlace::Generic,
+        };
+        FramePath {
+            program: Some(place),
+            is_zero_copy: self.queue.is_zero_copy(),
+        }
+    }
+
+    /// An MTU beyond what the socket was opened for is taken for that; the kernel drops larger received
+    /// frames. The device's GSO limit does not matter: the link cuts.
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
-        self.capabilities.mtu_bytes = state.mtu_bytes.min(MTU_BYTES_MAX);
+        self.capabilities.mtu_bytes = state.mtu_bytes.min(self.queue.mtu_bytes_max());
         self.capabilities
     }
 
@@ -358,19 +412,34 @@ impl Link for Xdp {
         if !self.queue.is_lending() {
             self.queue.reap();
         }
+        // The interface below a VLAN device receives also if that is down or gone.
+        if self.attachment.vlan_device.is_some() {
+            self.poll_interface_state(now);
+        }
+        let is_dead = self.has_dead_vlan();
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
                 break;
             };
             taken += 1;
-            let Taken::Frame(frame) = frame else {
-                self.counters.receive_errors += 1;
-                continue;
+            let frame = match frame {
+                Taken::Frame(frame) => frame,
+                Taken::TooLarge => {
+                    self.counters.truncated_frames += 1;
+                    continue;
+                }
+                Taken::Invalid => {
+                    self.counters.receive_errors += 1;
+                    continue;
+                }
             };
+            if is_dead {
+                continue;
+            }
             self.counters.count_received(frame.len());
             handed += 1;
-            let is_trusted = self.has_local_senders && has_unfinished_checksum(frame);
+            let is_trusted = self.has_unfinished_checksums && has_unfinished_checksum(frame);
             let checksum = if is_trusted {
                 ChecksumState::Trusted
             } else {
@@ -383,7 +452,7 @@ impl Link for Xdp {
             // What a frame's own call could not send.
             let _ = self.kick();
         }
-        if taken > 0 {
+        if handed > 0 {
             return Ok(handed);
         }
         self.poll_interface_state(now);
@@ -419,10 +488,11 @@ impl Link for Xdp {
         });
         let first_bytes = segment_bytes.map_or(payload_bytes, |bytes| bytes.min(payload_bytes));
         let frames = segment_bytes.map_or(1, |bytes| payload_bytes.div_ceil(bytes.max(1)).max(1));
-        let is_too_large = frame.headers.len() + first_bytes
-            > ETHERNET_BYTES + usize::from(self.capabilities.mtu_bytes)
+        let frame_bytes = frame.headers.len() + first_bytes;
+        let room = self.queue.room_of(frames, frame_bytes);
+        let is_too_large = frame_bytes > ETHERNET_BYTES + usize::from(self.capabilities.mtu_bytes)
             || bytes > ETHERNET_BYTES + IP_PACKET_BYTES_MAX as usize
-            || frames > self.queue.cell_count();
+            || room.cells > self.queue.cell_count();
         if is_too_large {
             return Err(self.lose(libc::EMSGSIZE));
         }
@@ -431,13 +501,13 @@ impl Link for Xdp {
         }
         // Not queued while it is known to be down: a frame would wait there until it is up.
         if self.is_down {
-            if let Err(errno) = self.queue.check_interface() {
+            if let Err(errno) = self.check_interface() {
                 self.note_error(errno);
                 return Err(self.lose(errno));
             }
             self.is_down = false;
         }
-        self.make_room(now, frames)?;
+        self.make_room(now, room)?;
         let lent = self.queue.find_lent(frame);
         let queue = &mut self.queue;
         let mut lent_descriptors = 0;
@@ -472,6 +542,7 @@ impl Link for Xdp {
     fn counters(&self) -> LinkCounters {
         let kernel = self.queue.statistics();
         let (queued_descriptors, completed_descriptors) = self.queue.descriptor_counts();
+        let [offered_cells, accepted_cells, received_cells] = self.queue.receive_counts();
         LinkCounters {
             overflow_frames: kernel.receive_dropped_frames + kernel.receive_ring_full_frames,
             receive_errors: self.counters.receive_errors
@@ -480,8 +551,21 @@ impl Link for Xdp {
             lost_frames: self.counters.lost_frames + kernel.transmit_invalid_descriptors,
             queued_descriptors,
             completed_descriptors,
+            offered_cells,
+            accepted_cells,
+            received_cells,
             ..self.counters
         }
+    }
+}
+
+/// The largest MTU of frames in one cell, of an interface without a tag or of a VLAN's, whose frames have
+/// one.
+const fn mtu_bytes_max(has_tag: bool) -> u16 {
+    if has_tag {
+        MTU_BYTES_MAX - 4
+    } else {
+        MTU_BYTES_MAX
     }
 }
 

@@ -1,7 +1,8 @@
 //! One receive queue of an interface: its AF_XDP socket, the cells that frames are in, and who has each
 //! cell now.
 //!
-//! Cells are [`CELL_BYTES`] long. The first are for receiving: each is in the fill ring, in the kernel's
+//! Cells are [`CELL_BYTES`] long; a larger frame is in several, if the socket has pieces. The first are for
+//! receiving: each is in the fill ring, in the kernel's
 //! hands or in the receive ring. A received frame is copied out and its cell returned to the fill ring
 //! before the frame is handed on, so the fill ring is always full but for frames not yet taken. The other
 //! cells are for sending: each is free or in flight. The one that was freed last is used first, as its
@@ -9,7 +10,8 @@
 //!
 //! It refuses to trust addresses that the kernel returns: one that is of no cell, or of a cell that was
 //! not handed out, is counted and ignored. Bounds: the cells it was made with; one buffer of a cell's
-//! size; with slots, [`ENTRIES_PER_CELL`] entries of the transmit ring for each cell.
+//! size, or of the largest frame's with pieces; with slots, up to eight entries of the transmit ring for each
+//! cell.
 #![allow(
     unsafe_code,
     reason = "UNSAFETY: maps the pages of slots in place of an arena's"
@@ -21,7 +23,9 @@ use super::loans::{LentPart, Loans};
 use super::mapping::{Mapping, map_over};
 use super::ring::Descriptor;
 use super::socket::{self, Copying, Rings, XdpStatistics};
+use super::vlan::TAG_BYTES;
 use crate::sys;
+use crate::{ETHERNET_BYTES, IP_PACKET_BYTES_MAX};
 use memory::SlotMemory;
 
 /// Bytes of a cell: a page, the most that all drivers take.
@@ -30,24 +34,70 @@ pub(super) const CELL_BYTES: u32 = 4_096;
 /// Bytes at a receive cell's start that the kernel keeps for XDP programs (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM_BYTES: u32 = 256;
 
+/// Bytes of the MAC addresses that a frame begins with.
+const ADDRESSES_BYTES: usize = 12;
+
 /// Frames taken between two hand-backs of their cells.
 const RELEASE_EVERY: u32 = 32;
 
-/// Entries of the transmit ring for each cell, if frames have pieces of slots: a frame has at most
-/// [`DESCRIPTORS_MAX`], and the ring's size is a power of two.
-const ENTRIES_PER_CELL: u32 = 4;
+/// Most cells of a frame that is sent.
+const SENT_CELLS_MAX: u32 = 3;
 
-/// Most descriptors of a frame that is sent from a slot: headers, and two pieces, since it is smaller than
-/// a page. Drivers that take several take at least five (i40e and ice: eight).
-const DESCRIPTORS_MAX: usize = 3;
+/// Bytes of the largest frame that is sent, if it may be in several cells.
+pub(super) const SENT_BYTES_MAX: u32 = SENT_CELLS_MAX * CELL_BYTES;
 
-const _: () = assert!(DESCRIPTORS_MAX <= ENTRIES_PER_CELL as usize);
+/// Bytes of the largest frame that is received, if it may be in several cells: the largest IP packet, with
+/// a tag.
+const RECEIVED_BYTES_MAX: usize = ETHERNET_BYTES + TAG_BYTES + IP_PACKET_BYTES_MAX as usize;
+
+/// Most descriptors of a frame of so many bytes that is sent from a slot: those of cells, for what is
+/// copied, and a piece of the slot in each of the pages that the rest is in. Drivers that take several
+/// take at least five (i40e and ice: eight).
+const fn descriptors_max(frame_bytes: u32) -> u32 {
+    // Of c bytes copied and n lent, c / 4,096 and (n - 1) / 4,096 + 1, both rounded up.
+    (frame_bytes + 2 * CELL_BYTES - 3) / CELL_BYTES + 1
+}
+
+const _: () = assert!(descriptors_max(CELL_BYTES) == 3 && descriptors_max(SENT_BYTES_MAX) == 5);
+
+/// What a socket is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) receive_cells: u32,
+    pub(super) transmit_cells: u32,
+    /// Bytes of slots that are to be lent; 0: none.
+    pub(super) slots_bytes: usize,
+    /// Whether a frame may have several descriptors (`XDP_USE_SG`, Linux 6.6). Where there are slots it
+    /// must.
+    pub(super) has_pieces: bool,
+    /// The tag of frames on the wire.
+    pub(super) tag: Option<[u8; TAG_BYTES]>,
+}
+
+/// Room that frames take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) cells: usize,
+    entries: usize,
+}
+
+/// How many bytes of the buffer the parts of a frame have filled that have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filled {
+    Bytes(usize),
+    /// More than the buffer has.
+    TooLarge,
+    /// A descriptor was not as it must be.
+    Invalid,
+}
 
 /// One received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken<'a> {
     /// The frame.
     Frame(&'a [u8]),
+    /// It was larger than the buffer.
+    TooLarge,
     /// The descriptor names no cell, or more bytes than a cell has.
     Invalid,
 }
@@ -81,23 +131,33 @@ pub(super) struct Queue {
     stray_cells: u64,
     queued_descriptors: u64,
     completed_descriptors: u64,
-    /// Whether the next received descriptor belongs to a frame whose first did not hold it all.
-    is_continued: bool,
-    /// Frames taken whose cells are not handed back yet.
+    /// Cells put into the fill ring, and taken from the receive ring.
+    offered_cells: u64,
+    received_cells: u64,
+    /// Of the frame whose last descriptor has not come yet.
+    filled: Filled,
+    /// Cells taken that are not handed back yet.
     unreleased: u32,
+    /// The tag that frames have in cells, and nowhere else.
+    tag: Option<[u8; TAG_BYTES]>,
+    /// Whether a frame may have several descriptors.
+    has_pieces: bool,
     buffer: Box<[u8]>,
 }
 
 impl Queue {
-    /// Opens a socket with cells and rings, not bound; with memory for slots, if `slots_bytes` is not 0.
+    /// Opens a socket with cells and rings, not bound.
     ///
     /// # Errors
     /// What failed, and its errno.
-    pub(super) fn open(
-        receive_cells: u32,
-        transmit_cells: u32,
-        slots_bytes: usize,
-    ) -> Result<Self, (QueueStep, i32)> {
+    pub(super) fn open(shape: Shape) -> Result<Self, (QueueStep, i32)> {
+        let Shape {
+            receive_cells,
+            transmit_cells,
+            slots_bytes,
+            has_pieces,
+            tag,
+        } = shape;
         let socket = socket::open().map_err(|errno| (QueueStep::Socket, errno))?;
         let bytes = (receive_cells + transmit_cells) as usize * CELL_BYTES as usize;
         let (memory, file) = match slots_bytes {
@@ -105,12 +165,21 @@ impl Queue {
             _ => Mapping::of_file(bytes + slots_bytes).map(|(memory, file)| (memory, Some(file))),
         }
         .map_err(|errno| (QueueStep::Memory, errno))?;
-        let entries_per_cell = if slots_bytes > 0 { ENTRIES_PER_CELL } else { 1 };
+        // A frame has a cell at least.
+        let entries_per_cell = match slots_bytes {
+            0 => 1,
+            _ => descriptors_max(SENT_BYTES_MAX).next_power_of_two(),
+        };
         let transmit_entries = transmit_cells * entries_per_cell;
         socket::register_cells(socket.as_fd(), &memory, CELL_BYTES)
             .map_err(|errno| (QueueStep::Memory, errno))?;
         let rings = socket::make_rings(socket.as_fd(), receive_cells, transmit_entries)
             .map_err(|errno| (QueueStep::Rings, errno))?;
+        let buffer_bytes = if has_pieces {
+            RECEIVED_BYTES_MAX
+        } else {
+            CELL_BYTES as usize
+        };
         let mut queue = Self {
             rings,
             socket,
@@ -126,9 +195,13 @@ impl Queue {
             stray_cells: 0,
             queued_descriptors: 0,
             completed_descriptors: 0,
-            is_continued: false,
+            offered_cells: receive_cells.into(),
+            received_cells: 0,
+            filled: Filled::Bytes(0),
             unreleased: 0,
-            buffer: vec![0; CELL_BYTES as usize].into_boxed_slice(),
+            tag,
+            has_pieces,
+            buffer: vec![0; buffer_bytes].into_boxed_slice(),
         };
         for cell in 0..receive_cells {
             queue.rings.fill.push(place_of(cell));
@@ -145,7 +218,7 @@ impl Queue {
         copying: Copying,
     ) -> Result<(), i32> {
         let socket = self.socket.as_fd();
-        socket::bind(socket, interface_index, queue, copying, self.file.is_some())?;
+        socket::bind(socket, interface_index, queue, copying, self.has_pieces)?;
         self.is_zero_copy = socket::is_zero_copy(socket)?;
         Ok(())
     }
@@ -158,9 +231,26 @@ impl Queue {
         self.socket.as_fd()
     }
 
-    /// Whether there is memory for slots, and frames may have pieces.
+    /// Whether there is memory for slots.
     pub(super) const fn has_slots(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// The largest IP packet that can be sent, and is always received, bytes.
+    pub(super) const fn mtu_bytes_max(&self) -> u16 {
+        let ethernet = match self.tag {
+            Some(_) => ETHERNET_BYTES + TAG_BYTES,
+            None => ETHERNET_BYTES,
+        };
+        let frame_bytes = if self.has_pieces {
+            SENT_BYTES_MAX
+        } else {
+            CELL_BYTES - HEADROOM_BYTES
+        };
+        // Three cells are less than 65,536 bytes.
+        #[allow(clippy::cast_possible_truncation, reason = "less than 65,536")]
+        let bytes = (frame_bytes as usize - ethernet) as u16;
+        bytes
     }
 
     /// Puts the socket's memory in place of an arena's, which nothing uses yet.
@@ -222,36 +312,83 @@ impl Queue {
         self.is_zero_copy
     }
 
-    /// Copies the next received frame out and its cell back to the fill ring.
+    /// Copies the next received frame out, and its cells back to the fill ring. `None` if there is none, or
+    /// not all of it: then the next call goes on.
     pub(super) fn take(&mut self) -> Option<Taken<'_>> {
-        let descriptor = self.rings.receive.take()?;
-        let Descriptor { address, bytes, .. } = descriptor;
-        // A frame of several cells is larger than the MTU allows: each of its cells counts as invalid.
-        let has_more = descriptor.options & libc::XDP_PKT_CONTD != 0;
-        let is_whole = !has_more && !self.is_continued;
-        self.is_continued = has_more;
-        let cell = cell_of(address).filter(|cell| *cell < self.receive_cells);
-        let taken = self.copy_out(cell, address, bytes);
-        self.refill(cell);
-        self.unreleased += 1;
-        if self.unreleased == RELEASE_EVERY {
-            self.release();
+        loop {
+            let descriptor = self.rings.receive.take()?;
+            let cell = cell_of(descriptor.address).filter(|cell| *cell < self.receive_cells);
+            self.filled = self.append(cell, descriptor);
+            self.refill(cell);
+            self.unreleased += 1;
+            if self.unreleased == RELEASE_EVERY {
+                self.release();
+            }
+            if descriptor.options & libc::XDP_PKT_CONTD == 0 {
+                break;
+            }
         }
-        let frame = taken
-            .filter(|_| is_whole)
-            .and_then(|bytes| self.buffer.get(..bytes));
-        Some(frame.map_or(Taken::Invalid, Taken::Frame))
+        Some(
+            match std::mem::replace(&mut self.filled, Filled::Bytes(0)) {
+                Filled::Bytes(bytes) => {
+                    self.without_tag(bytes).map_or(Taken::Invalid, Taken::Frame)
+                }
+                Filled::TooLarge => Taken::TooLarge,
+                Filled::Invalid => Taken::Invalid,
+            },
+        )
+    }
+
+    /// Copies a part of a frame behind those before it.
+    fn append(&mut self, cell: Option<u32>, part: Descriptor) -> Filled {
+        let Filled::Bytes(at) = self.filled else {
+            return self.filled;
+        };
+        let bytes = part.bytes as usize;
+        let Some(from) = cell.and_then(|cell| offset_in(cell, part.address, part.bytes)) else {
+            return Filled::Invalid;
+        };
+        let Some(to) = self.buffer.get_mut(at..at + bytes) else {
+            return Filled::TooLarge;
+        };
+        if self.memory.copy_out(from, to) {
+            Filled::Bytes(at + bytes)
+        } else {
+            Filled::Invalid
+        }
+    }
+
+    /// The frame in the buffer's first bytes, less its tag; `None` if it should have one and has not.
+    fn without_tag(&mut self, bytes: usize) -> Option<&[u8]> {
+        let frame = self.buffer.get_mut(..bytes)?;
+        let Some(tag) = self.tag else {
+            return Some(frame);
+        };
+        // The program has looked at the VLAN's number.
+        if frame.get(ADDRESSES_BYTES..ADDRESSES_BYTES + 2)? != tag.first_chunk::<2>()? {
+            return None;
+        }
+        if frame.len() < ETHERNET_BYTES + TAG_BYTES {
+            return None;
+        }
+        frame.copy_within(..ADDRESSES_BYTES, TAG_BYTES);
+        frame.get(TAG_BYTES..)
     }
 
     /// Puts the cell of a frame that was copied out back into the fill ring.
     fn refill(&mut self, cell: Option<u32>) {
-        match cell {
-            Some(cell) if self.rings.fill.free() > 0 => self.rings.fill.push(place_of(cell)),
-            // One more than there are: the ring has an entry for each.
-            Some(_) => self.stray_cells += 1,
-            // The caller hears of an invalid descriptor.
-            None => {}
+        // The caller hears of an invalid descriptor.
+        let Some(cell) = cell else {
+            return;
+        };
+        // Else one more than there are: the ring has an entry for each.
+        if self.rings.fill.free() == 0 {
+            self.stray_cells += 1;
+            return;
         }
+        self.received_cells += 1;
+        self.offered_cells += 1;
+        self.rings.fill.push(place_of(cell));
     }
 
     /// Hands the kernel back the cells of all frames that were taken, and wakes it if it waits for
@@ -267,16 +404,6 @@ impl Queue {
             // How the interface is, is asked elsewhere.
             let _ = self.check_interface();
         }
-    }
-
-    /// How many bytes were copied to the buffer; `None` if they are not inside of one cell.
-    fn copy_out(&mut self, cell: Option<u32>, address: u64, bytes: u32) -> Option<usize> {
-        let (cell, bytes) = (cell?, bytes as usize);
-        let (start, end) = (place_of(cell), place_of(cell + 1));
-        let from = usize::try_from(address).ok()?;
-        let is_inside = address >= start && address.checked_add(bytes as u64)? <= end;
-        let to = self.buffer.get_mut(..bytes)?;
-        (is_inside && self.memory.copy_out(from, to)).then_some(bytes)
     }
 
     /// Takes back the cells that the device has read.
@@ -305,14 +432,24 @@ impl Queue {
         }
     }
 
-    /// Whether `frames` more frames have room, which may be sent from a slot. [`Queue::reap`] may make some.
-    pub(super) fn has_room(&mut self, frames: usize) -> bool {
-        let entries = if self.loans.is_some() {
-            frames * DESCRIPTORS_MAX
-        } else {
-            frames
+    /// The room that frames take at most, each of `frame_bytes` without a tag, which may be sent from a
+    /// slot.
+    pub(super) fn room_of(&self, frames: usize, frame_bytes: usize) -> Room {
+        let frame_bytes = frame_bytes + self.tag.map_or(0, |tag| tag.len());
+        let cells = frames * frame_bytes.div_ceil(CELL_BYTES as usize);
+        let entries = match self.loans {
+            Some(_) => {
+                let frame_bytes = u32::try_from(frame_bytes).unwrap_or(SENT_BYTES_MAX);
+                frames * descriptors_max(frame_bytes) as usize
+            }
+            None => cells,
         };
-        self.free.len() >= frames && self.rings.transmit.free() as usize >= entries
+        Room { cells, entries }
+    }
+
+    /// Whether there is so much room. [`Queue::reap`] may make some.
+    pub(super) fn has_room(&mut self, room: Room) -> bool {
+        self.free.len() >= room.cells && self.rings.transmit.free() as usize >= room.entries
     }
 
     /// Frames in the transmit ring that the kernel has not taken.
@@ -330,11 +467,12 @@ impl Queue {
         self.is_in_flight.len() - self.free.len()
     }
 
-    /// Writes a frame into a cell, but for what is lent, and puts it into the transmit ring. The kernel
+    /// Writes a frame into cells, but for what is lent, and puts it into the transmit ring. The kernel
     /// sees it after [`Queue::publish`]. Returns how many descriptors of the slot it has.
     ///
     /// # Panics
-    /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell.
+    /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell and the socket has no
+    /// pieces, or it is without MAC addresses.
     pub(super) fn push(
         &mut self,
         headers: &[u8],
@@ -346,37 +484,31 @@ impl Queue {
             (Some((last, before)), Some(lent)) if lent.has(last) => (before, Some(*last)),
             _ => (payload, None),
         };
-        let cell = self
-            .free
-            .pop()
-            .expect("invariant: the caller asked for room");
-        let start = place_of(cell);
-        let mut bytes = 0_u32;
-        for part in std::iter::once(headers).chain(copied.iter().copied()) {
-            let length = u32::try_from(part.len()).expect("invariant: a part fits a cell");
-            let at =
-                usize::try_from(start).expect("invariant: cells are in memory") + bytes as usize;
-            bytes += length;
-            assert!(bytes <= CELL_BYTES, "a frame of {bytes} bytes for a cell");
-            assert!(self.memory.copy_in(at, part), "a cell outside the memory");
-        }
-        let place = (cell - self.receive_cells) as usize;
-        if let Some(is_in_flight) = self.is_in_flight.get_mut(place) {
-            *is_in_flight = true;
-        }
-        let mut descriptor = Descriptor {
-            address: start,
-            bytes,
-            options: 0,
+        let tag = self.tag;
+        let (addresses, rest) = match tag {
+            Some(_) => headers.split_at(ADDRESSES_BYTES),
+            None => (headers, [].as_slice()),
         };
+        let tag = tag.as_ref().map_or([].as_slice(), |tag| tag);
+        let mut descriptor = self.take_cell();
+        for part in [addresses, tag, rest]
+            .into_iter()
+            .chain(copied.iter().copied())
+        {
+            let mut part = part;
+            while !part.is_empty() {
+                if descriptor.bytes == CELL_BYTES {
+                    let next = self.take_cell();
+                    self.queue(descriptor, true);
+                    descriptor = next;
+                }
+                part = self.write(&mut descriptor, part);
+            }
+        }
         let mut lent_descriptors = 0;
         if let (Some(part), Some(loans)) = (from_slot, &self.loans) {
             for (address, bytes) in loans.pieces(part) {
-                self.queued_descriptors += 1;
-                self.rings.transmit.push(Descriptor {
-                    options: libc::XDP_PKT_CONTD,
-                    ..descriptor
-                });
+                self.queue(descriptor, true);
                 lent_descriptors += 1;
                 descriptor = Descriptor {
                     address,
@@ -385,9 +517,47 @@ impl Queue {
                 };
             }
         }
-        self.queued_descriptors += 1;
-        self.rings.transmit.push(descriptor);
+        self.queue(descriptor, false);
         lent_descriptors
+    }
+
+    /// A free cell, with nothing in it.
+    fn take_cell(&mut self) -> Descriptor {
+        let cell = self.free.pop();
+        let cell = cell.expect("invariant: the caller asked for room");
+        let place = (cell - self.receive_cells) as usize;
+        if let Some(is_in_flight) = self.is_in_flight.get_mut(place) {
+            *is_in_flight = true;
+        }
+        Descriptor {
+            address: place_of(cell),
+            bytes: 0,
+            options: 0,
+        }
+    }
+
+    /// Writes as many bytes into the cell as it has room for; what is left of them.
+    fn write<'a>(&mut self, cell: &mut Descriptor, bytes: &'a [u8]) -> &'a [u8] {
+        let room = (CELL_BYTES - cell.bytes) as usize;
+        let (fits, left) = bytes.split_at(room.min(bytes.len()));
+        let start = usize::try_from(cell.address).expect("invariant: cells are in memory");
+        let at = start + cell.bytes as usize;
+        assert!(self.memory.copy_in(at, fits), "a cell outside the memory");
+        cell.bytes += u32::try_from(fits.len()).expect("invariant: it fits a cell");
+        left
+    }
+
+    /// Puts a descriptor into the transmit ring; `has_more`: of a frame of which another follows.
+    fn queue(&mut self, descriptor: Descriptor, has_more: bool) {
+        assert!(
+            self.has_pieces || !has_more,
+            "a frame of several cells on a socket without pieces"
+        );
+        self.queued_descriptors += 1;
+        self.rings.transmit.push(Descriptor {
+            options: if has_more { libc::XDP_PKT_CONTD } else { 0 },
+            ..descriptor
+        });
     }
 
     /// Lets the kernel see the frames that were pushed.
@@ -438,6 +608,12 @@ impl Queue {
         self.stray_cells
     }
 
+    /// Cells offered to the kernel, those that it took, and those that came back.
+    pub(super) fn receive_counts(&self) -> [u64; 3] {
+        let accepted = self.offered_cells - u64::from(self.rings.fill.unread_now());
+        [self.offered_cells, accepted, self.received_cells]
+    }
+
     /// Descriptors put into the transmit ring, and those that have come back.
     pub(super) const fn descriptor_counts(&self) -> (u64, u64) {
         (self.queued_descriptors, self.completed_descriptors)
@@ -460,7 +636,44 @@ const fn place_of(cell: u32) -> u64 {
     cell as u64 * CELL_BYTES as u64
 }
 
+/// Where a part of a frame begins in the memory, if all of it is inside of the cell.
+fn offset_in(cell: u32, address: u64, bytes: u32) -> Option<usize> {
+    let end = place_of(cell + 1);
+    let is_inside = address >= place_of(cell) && address.checked_add(bytes.into())? <= end;
+    is_inside.then(|| usize::try_from(address).ok())?
+}
+
 /// The cell that an address lies in.
 fn cell_of(address: u64) -> Option<u32> {
     u32::try_from(address / u64::from(CELL_BYTES)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CELL_BYTES, SENT_BYTES_MAX, descriptors_max, offset_in};
+
+    #[test]
+    fn no_frame_has_more_descriptors_than_room_is_made_for() {
+        // What is lent may begin at any byte of a page; the last gives the most pieces.
+        let pieces = |bytes: u32| bytes.saturating_sub(1).div_ceil(CELL_BYTES) + 1;
+        for frame_bytes in (60..=SENT_BYTES_MAX).step_by(7).chain([SENT_BYTES_MAX]) {
+            let splits = (1..frame_bytes).step_by(13);
+            let counts =
+                splits.map(|copied| copied.div_ceil(CELL_BYTES) + pieces(frame_bytes - copied));
+            let most = counts.max().unwrap();
+            let bound = descriptors_max(frame_bytes);
+            assert!(most <= bound, "{frame_bytes}: {most}");
+            assert!(frame_bytes.div_ceil(CELL_BYTES) <= bound);
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_frame_is_inside_of_its_cell() {
+        assert_eq!(offset_in(1, 4_096, 4_096), Some(4_096));
+        assert_eq!(offset_in(1, 4_096 + 256, 3_840), Some(4_352));
+        assert_eq!(offset_in(1, 4_096 + 256, 3_841), None);
+        assert_eq!(offset_in(1, 4_095, 1), None);
+        assert_eq!(offset_in(1, 8_192, 1), None);
+        assert_eq!(offset_in(1, u64::MAX, 1), None);
+    }
 }

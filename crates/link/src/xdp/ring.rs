@@ -137,6 +137,16 @@ impl<E: Entry> Ring<E> {
         self.indices.unread()
     }
 
+    /// As a producer: how many entries the kernel has not read at this moment.
+    pub(super) fn unread_now(&self) -> u32 {
+        let theirs = self.word(self.offsets.consumer).load(Ordering::Acquire);
+        let indices = Indices {
+            theirs,
+            ..self.indices
+        };
+        indices.unread().min(indices.entries)
+    }
+
     /// As a producer: writes an entry, which the kernel sees after [`Ring::publish`].
     ///
     /// # Panics
@@ -240,6 +250,7 @@ mod tests {
                     ring.push(round * 10 + number);
                 }
                 assert_eq!((ring.free(), ring.unread()), (0, 4), "from {start}");
+                assert_eq!(ring.unread_now(), 4);
                 ring.publish();
                 let producer = ring.word(OFFSETS.producer).load(Ordering::Relaxed);
                 assert_eq!(producer, ring.indices.own);

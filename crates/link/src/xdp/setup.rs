@@ -15,16 +15,17 @@ use wire::MacAddress;
 
 use super::bpf::{self, Place};
 use super::program::{self, Rules, Take};
-use super::queue::{CELL_BYTES, Queue, QueueStep};
+use super::queue::{CELL_BYTES, Queue, QueueStep, Shape};
 use super::socket::{self, Copying};
+use super::vlan::{Device, VlanDevice};
 use super::{
-    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, MTU_BYTES_MAX, PORTS_MAX, QUEUES_MAX,
-    SEND_BUFFER_BYTES, Xdp, XdpConfig, segmentation_bytes_max,
+    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, PORTS_MAX, QUEUES_MAX, SEND_BUFFER_BYTES, Xdp,
+    XdpConfig, mtu_bytes_max, segmentation_bytes_max,
 };
 use crate::Capabilities;
 use crate::counters::LinkCounters;
 use crate::error::{CopyReason, SetupError};
-use crate::interface::{InterfaceName, describe};
+use crate::interface::{InterfaceName, clamp_mtu, describe};
 use crate::netlink::InterfaceDescription;
 use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
@@ -38,6 +39,9 @@ const BIND_TRIES: u32 = 50;
 /// See [`BIND_TRIES`].
 const BIND_TRY_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Frames of this MTU are in one buffer with all drivers.
+const USUAL_MTU_BYTES: u32 = 1_500;
+
 /// What all links of an interface hold together: dropped with the last of them, the program is off the
 /// interface.
 #[derive(Debug)]
@@ -50,6 +54,10 @@ pub(super) struct Attachment {
     /// The sockets, by queue.
     map: OwnedFd,
     pub(super) place: Place,
+    /// What the program is attached to.
+    pub(super) device: Device,
+    /// The VLAN device above it, if that was named.
+    pub(super) vlan_device: Option<VlanDevice>,
 }
 
 /// Opens one link for each receive queue.
@@ -59,26 +67,22 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let found = describe(name)?;
     let interface_mac = found.ethernet_mac(name)?;
     let mac = choose_mac(config, name, interface_mac);
-    if found.mtu_bytes > MTU_BYTES_MAX.into() {
-        return Err(SetupError::MtuTooLarge {
-            name: config.interface.clone(),
-            mtu_bytes: found.mtu_bytes,
-            max_bytes: MTU_BYTES_MAX,
-        });
-    }
-    let told_queues = socket::receive_queues(name);
+    let device = Device::find(name, &found, config.vlan)?;
+    let told_queues = socket::receive_queues(device.name);
     let queues = told_queues.unwrap_or(QUEUES_MAX);
     if queues > QUEUES_MAX {
         return Err(SetupError::ReceiveQueueCount {
-            name: config.interface.clone(),
+            name: device.name.as_str().to_owned(),
             queues,
             max: QUEUES_MAX,
         });
     }
-    let attachment = Arc::new(attach(config, name, &found, mac, interface_mac)?);
+    let attachment = attach(config, (name, &found), device, (mac, interface_mac))?;
+    let attachment = Arc::new(attachment);
+    let device = &attachment.device;
     let mut links = Vec::new();
     for queue in 0..queues {
-        let opened = open_queue(config, name, found.index, queue)?;
+        let opened = open_queue(config, &attachment, found.mtu_bytes, queue)?;
         // A driver that does not tell how many queues it has refuses the first that it has not. Other
         // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
         // no addresses of the bus.
@@ -88,21 +92,22 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             }
             return Err(match config.zero_copy {
                 ZeroCopy::On => SetupError::NoZeroCopy {
-                    name: config.interface.clone(),
+                    name: device.name.as_str().to_owned(),
                     queue,
                     errno: libc::EINVAL,
                 },
-                _ => kernel(name, "binding an AF_XDP socket", libc::EINVAL),
+                _ => kernel(device.name, "binding an AF_XDP socket", libc::EINVAL),
             });
         };
         bpf::set_socket(&attachment.map, queue, opened.socket())
-            .map_err(|errno| kernel(name, "steering frames to an AF_XDP socket", errno))?;
+            .map_err(|errno| kernel(device.name, "steering frames to an AF_XDP socket", errno))?;
         let copy_reason = match (opened.has_slots(), config.loans) {
             (true, _) => None,
             (false, ZeroCopy::Off) => Some(CopyReason::Off),
             (false, _) if config.slots_bytes == 0 => Some(CopyReason::Unsupported),
             (false, _) => Some(CopyReason::OneBuffer),
         };
+        let mtu_bytes = clamp_mtu(found.mtu_bytes).min(opened.mtu_bytes_max());
         links.push(Xdp {
             queue: opened,
             queue_index: queue,
@@ -110,7 +115,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             name,
             capabilities: Capabilities {
                 mac,
-                mtu_bytes: u16::try_from(found.mtu_bytes).unwrap_or(MTU_BYTES_MAX),
+                mtu_bytes,
                 segmentation_bytes_max: segmentation_bytes_max(config.transmit_cells),
                 checksum_offload: true,
             },
@@ -119,7 +124,8 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             check_at: Instant::ZERO,
             is_down: false,
             gone: None,
-            has_local_senders: found.kind.is_some(),
+            // Behind the driver, what GRO has merged has such checksums, too.
+            has_unfinished_checksums: device.is_virtual || attachment.place == Place::Generic,
             copy_reason,
         });
     }
@@ -166,13 +172,12 @@ fn choose_mac(config: &XdpConfig, name: InterfaceName, interface_mac: MacAddress
     }
 }
 
-/// Loads the program and attaches it.
+/// Loads the program and attaches it to the device. `name` is the interface that was named.
 fn attach(
     config: &XdpConfig,
-    name: InterfaceName,
-    found: &InterfaceDescription,
-    mac: MacAddress,
-    interface_mac: MacAddress,
+    (name, found): (InterfaceName, &InterfaceDescription),
+    device: Device,
+    (mac, interface_mac): (MacAddress, MacAddress),
 ) -> Result<Attachment, SetupError> {
     let shared_ports = match &config.address_use {
         AddressUse::Own { .. } => None,
@@ -188,10 +193,17 @@ fn attach(
         mac,
         addresses: &config.addresses,
         shared_ports,
+        vlan: device.tag,
     };
     let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
-    let loaded =
-        bpf::load_program(&code).map_err(|errno| kernel(name, "loading the XDP program", errno))?;
+    // A driver that puts large frames into several buffers takes only such a program. Linux has them since
+    // 5.18; before, behind the driver frames are in one buffer.
+    let has_frags = device.mtu_bytes > USUAL_MTU_BYTES;
+    let loaded = match bpf::load_program(&code, has_frags) {
+        Err(libc::EINVAL) if has_frags => bpf::load_program(&code, false),
+        result => result,
+    };
+    let loaded = loaded.map_err(|errno| kernel(name, "loading the XDP program", errno))?;
     let join = || {
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         let fd = socket.as_fd();
@@ -201,12 +213,18 @@ fn attach(
     let membership = shared_ports.is_none().then(join).transpose();
     let membership =
         membership.map_err(|errno| kernel(name, "letting frames to us through", errno))?;
-    let (link, place) = attach_program(config.attach, name, found.index, &loaded)?;
+    let watch = || VlanDevice::open(name, found.index);
+    let vlan_device = found.vlan.is_some().then(watch).transpose();
+    let vlan_device =
+        vlan_device.map_err(|errno| kernel(name, "watching the VLAN device", errno))?;
+    let (link, place) = attach_program(config.attach, device.name, device.index, &loaded)?;
     Ok(Attachment {
         _link: link,
         _membership: membership,
         map,
         place,
+        device,
+        vlan_device,
     })
 }
 
@@ -243,53 +261,105 @@ fn attach_program(
     }
 }
 
-/// Opens and binds the socket of one queue, with slots if it can be; `None` if the device has no such
-/// queue.
+/// How a socket may be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    slots_bytes: usize,
+    has_pieces: bool,
+    copying: Copying,
+}
+
+/// Opens and binds the socket of one queue: with slots, and with frames of several cells, if it can be and
+/// is of use; `None` if the device has no such queue.
 fn open_queue(
     config: &XdpConfig,
-    name: InterfaceName,
-    interface_index: i32,
+    attachment: &Attachment,
+    mtu_bytes: u32,
     queue: u32,
 ) -> Result<Option<Queue>, SetupError> {
-    let copying = match config.zero_copy {
-        ZeroCopy::Auto => Copying::IfNeeded,
-        ZeroCopy::On => Copying::Never,
-        ZeroCopy::Off => Copying::Always,
-    };
-    let try_one = |slots_bytes, copying| {
-        open_socket(config, slots_bytes, name, (interface_index, queue), copying)
-    };
-    let is_lending = config.slots_bytes > 0 && config.loans != ZeroCopy::Off;
-    if is_lending && copying != Copying::Always {
-        match try_one(config.slots_bytes, Copying::Never) {
+    let device = &attachment.device;
+    let is_large = mtu_bytes > mtu_bytes_max(device.tag.is_some()).into();
+    // Behind the driver, GRO has merged frames.
+    let wants_pieces = is_large || attachment.place == Place::Generic;
+    let attempts = attempts(config, wants_pieces);
+    let open = |attempt| open_socket(config, device, queue, attempt);
+    open_first(&attempts, (device.name, queue), open)
+}
+
+/// Opens in the first way that the kernel takes; the last one's refusal is the answer.
+fn open_first<T>(
+    attempts: &[Attempt],
+    (name, queue): (InterfaceName, u32),
+    mut open: impl FnMut(Attempt) -> Result<Option<T>, SetupError>,
+) -> Result<Option<T>, SetupError> {
+    let (last, others) = attempts
+        .split_last()
+        .expect("invariant: something is tried");
+    for attempt in others {
+        match open(*attempt) {
             // No zero copy, or none with several buffers; or a kernel before 6.6.
             Ok(None) | Err(SetupError::NoZeroCopy { .. }) => {}
             result => return result,
         }
     }
-    if is_lending && config.loans == ZeroCopy::On {
-        let opened = try_one(config.slots_bytes, Copying::Always)?;
+    match open(*last)? {
         // The first queue is there: before Linux 6.6, frames of several buffers are not.
-        return match opened {
-            None if queue == 0 => Err(SetupError::NoLoans {
-                name: config.interface.clone(),
-                queue,
-                errno: libc::EINVAL,
-            }),
-            opened => Ok(opened),
-        };
+        None if last.slots_bytes > 0 && queue == 0 => Err(SetupError::NoLoans {
+            name: name.as_str().to_owned(),
+            queue,
+            errno: libc::EINVAL,
+        }),
+        opened => Ok(opened),
     }
-    try_one(0, copying)
+}
+
+/// What is tried in turn.
+fn attempts(config: &XdpConfig, wants_pieces: bool) -> Vec<Attempt> {
+    let copying = match config.zero_copy {
+        ZeroCopy::Auto => Copying::IfNeeded,
+        ZeroCopy::On => Copying::Never,
+        ZeroCopy::Off => Copying::Always,
+    };
+    let lending = |copying| Attempt {
+        slots_bytes: config.slots_bytes,
+        has_pieces: true,
+        copying,
+    };
+    let copied = |has_pieces| Attempt {
+        slots_bytes: 0,
+        has_pieces,
+        copying,
+    };
+    let mut attempts = Vec::new();
+    if config.slots_bytes > 0 && config.loans != ZeroCopy::Off {
+        if copying != Copying::Always {
+            attempts.push(lending(Copying::Never));
+        }
+        if config.loans == ZeroCopy::On {
+            attempts.push(lending(Copying::Always));
+            return attempts;
+        }
+    }
+    if wants_pieces {
+        attempts.push(copied(true));
+    }
+    attempts.push(copied(false));
+    attempts
 }
 
 /// Opens and binds one socket; `None` if the kernel says `EINVAL`.
 fn open_socket(
     config: &XdpConfig,
-    slots_bytes: usize,
-    name: InterfaceName,
-    (interface_index, queue): (i32, u32),
-    copying: Copying,
+    device: &Device,
+    queue: u32,
+    attempt: Attempt,
 ) -> Result<Option<Queue>, SetupError> {
+    let Attempt {
+        slots_bytes,
+        copying,
+        ..
+    } = attempt;
+    let name = device.name;
     let cells = config.receive_cells + config.transmit_cells;
     let failed = |(step, errno)| match (step, errno) {
         (QueueStep::Socket, libc::EAFNOSUPPORT) => SetupError::NoXdp,
@@ -301,13 +371,19 @@ fn open_socket(
         (QueueStep::Memory, errno) => kernel(name, "registering memory for frames", errno),
         (QueueStep::Rings, errno) => kernel(name, "making an AF_XDP socket's rings", errno),
     };
-    let mut opened =
-        Queue::open(config.receive_cells, config.transmit_cells, slots_bytes).map_err(failed)?;
+    let shape = Shape {
+        receive_cells: config.receive_cells,
+        transmit_cells: config.transmit_cells,
+        slots_bytes,
+        has_pieces: attempt.has_pieces,
+        tag: device.tag_bytes(),
+    };
+    let mut opened = Queue::open(shape).map_err(failed)?;
     let fd = opened.fd();
     packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
         .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
     let interface = || name.as_str().to_owned();
-    match bind(&mut opened, interface_index, queue, copying) {
+    match bind(&mut opened, device.index, queue, copying) {
         Ok(()) => Ok(Some(opened)),
         Err(libc::EINVAL) => Ok(None),
         Err(libc::EBUSY) => Err(SetupError::QueueBusy {
@@ -347,5 +423,165 @@ fn kernel(name: InterfaceName, operation: &'static str, errno: i32) -> SetupErro
             errno,
         },
         errno => name.error(operation, CAPABILITY, errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attempt, Copying, attempts, open_first};
+    use crate::error::SetupError;
+    use crate::interface::InterfaceName;
+    use crate::packet::ZeroCopy;
+    use crate::xdp::XdpConfig;
+
+    const SLOTS_BYTES: usize = 1 << 20;
+
+    /// What a kernel and a driver can do.
+    #[derive(Clone, Copy, Default)]
+    struct Host {
+        has_pieces: bool,
+        has_zero_copy: bool,
+        has_zero_copy_pieces: bool,
+    }
+
+    impl Host {
+        /// What the kernel answers to a bind; whether the device accesses the memory.
+        fn open(self, attempt: Attempt) -> Result<Option<(Attempt, bool)>, SetupError> {
+            if attempt.has_pieces && !self.has_pieces {
+                return Ok(None);
+            }
+            let is_possible = if attempt.has_pieces {
+                self.has_zero_copy_pieces
+            } else {
+                self.has_zero_copy
+            };
+            match attempt.copying {
+                Copying::Always => Ok(Some((attempt, false))),
+                Copying::IfNeeded => Ok(Some((attempt, is_possible))),
+                Copying::Never if is_possible => Ok(Some((attempt, true))),
+                Copying::Never => Err(SetupError::NoZeroCopy {
+                    name: "eth0".to_owned(),
+                    queue: 0,
+                    errno: libc::EOPNOTSUPP,
+                }),
+            }
+        }
+    }
+
+    /// What is opened: slots on loan, frames in several cells, and access by the device.
+    fn opened(
+        host: Host,
+        (zero_copy, loans): (ZeroCopy, ZeroCopy),
+        wants_pieces: bool,
+    ) -> Result<Option<(bool, bool, bool)>, SetupError> {
+        let config = XdpConfig {
+            zero_copy,
+            loans,
+            slots_bytes: SLOTS_BYTES,
+            ..XdpConfig::new("eth0", &["10.0.0.1".parse().unwrap()])
+        };
+        let name = InterfaceName::parse("eth0").unwrap();
+        let attempts = attempts(&config, wants_pieces);
+        let opened = open_first(&attempts, (name, 0), |attempt| host.open(attempt))?;
+        Ok(opened.map(|(attempt, is_zero_copy)| {
+            (attempt.slots_bytes > 0, attempt.has_pieces, is_zero_copy)
+        }))
+    }
+
+    const OLD: Host = Host {
+        has_pieces: false,
+        has_zero_copy: false,
+        has_zero_copy_pieces: false,
+    };
+    const COPYING: Host = Host {
+        has_pieces: true,
+        ..OLD
+    };
+    const ONE_BUFFER: Host = Host {
+        has_zero_copy: true,
+        ..COPYING
+    };
+    const FULL: Host = Host {
+        has_zero_copy_pieces: true,
+        ..ONE_BUFFER
+    };
+
+    #[test]
+    fn loans_that_were_insisted_on_and_cannot_be_are_refused() {
+        for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
+            let refused = opened(OLD, (zero_copy, ZeroCopy::On), false).unwrap_err();
+            let expected = SetupError::NoLoans {
+                name: "eth0".to_owned(),
+                queue: 0,
+                errno: libc::EINVAL,
+            };
+            assert_eq!(refused, expected);
+            assert!(refused.to_string().contains("zero copy auto or off"));
+        }
+        let choice = (ZeroCopy::Auto, ZeroCopy::On);
+        for (host, is_zero_copy) in [(COPYING, false), (ONE_BUFFER, false), (FULL, true)] {
+            let lent = Ok(Some((true, true, is_zero_copy)));
+            assert_eq!(opened(host, choice, false), lent);
+        }
+        // A queue that the device has not, behind the first.
+        let name = InterfaceName::parse("eth0").unwrap();
+        let config = XdpConfig {
+            loans: ZeroCopy::On,
+            slots_bytes: SLOTS_BYTES,
+            ..XdpConfig::new("eth0", &[])
+        };
+        let none = open_first(&attempts(&config, false), (name, 1), |_| Ok(None::<()>));
+        assert_eq!(none, Ok(None));
+    }
+
+    #[test]
+    fn by_default_slots_are_lent_where_the_device_reads_pieces_itself() {
+        let choice = (ZeroCopy::Auto, ZeroCopy::Auto);
+        for (host, expected) in [
+            (OLD, (false, false, false)),
+            (COPYING, (false, false, false)),
+            (ONE_BUFFER, (false, false, true)),
+            (FULL, (true, true, true)),
+        ] {
+            assert_eq!(opened(host, choice, false), Ok(Some(expected)));
+        }
+    }
+
+    #[test]
+    fn switched_off_the_kernel_copies_everything() {
+        for host in [OLD, COPYING, ONE_BUFFER, FULL] {
+            let choice = (ZeroCopy::Off, ZeroCopy::Off);
+            let copied = Ok(Some((false, false, false)));
+            assert_eq!(opened(host, choice, false), copied);
+        }
+    }
+
+    #[test]
+    fn access_by_the_device_that_was_insisted_on_and_cannot_be_is_refused() {
+        let choice = (ZeroCopy::On, ZeroCopy::Off);
+        for host in [OLD, COPYING] {
+            let refused = opened(host, choice, false).unwrap_err();
+            assert!(matches!(refused, SetupError::NoZeroCopy { .. }));
+        }
+        for host in [ONE_BUFFER, FULL] {
+            assert_eq!(opened(host, choice, false), Ok(Some((false, false, true))));
+        }
+    }
+
+    #[test]
+    fn large_frames_are_in_pieces_where_the_kernel_has_them() {
+        for (choice, host, expected) in [
+            (ZeroCopy::Auto, OLD, (false, false, false)),
+            (ZeroCopy::Auto, COPYING, (false, true, false)),
+            (ZeroCopy::Auto, ONE_BUFFER, (false, true, false)),
+            (ZeroCopy::Auto, FULL, (false, true, true)),
+            (ZeroCopy::Off, FULL, (false, true, false)),
+            // Insisted on: rather smaller frames than a copy.
+            (ZeroCopy::On, ONE_BUFFER, (false, false, true)),
+            (ZeroCopy::On, FULL, (false, true, true)),
+        ] {
+            let loans = ZeroCopy::Off;
+            assert_eq!(opened(host, (choice, loans), true), Ok(Some(expected)));
+        }
     }
 }

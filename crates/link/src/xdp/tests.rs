@@ -97,12 +97,6 @@ fn the_largest_segment_has_cells_for_all_its_frames() {
 fn errors_name_their_remedy() {
     let name = "eth0".to_owned();
     let text = |error: SetupError| error.to_string();
-    let mtu = SetupError::MtuTooLarge {
-        name: name.clone(),
-        mtu_bytes: 9_000,
-        max_bytes: 3_826,
-    };
-    assert!(text(mtu).contains("`ip link set dev eth0 mtu 3826`"));
     let attached = SetupError::ProgramAttached { name: name.clone() };
     assert!(text(attached).contains("`ip link set dev eth0 xdp off`"));
     let queues = SetupError::ReceiveQueueCount {

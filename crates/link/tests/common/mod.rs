@@ -59,6 +59,31 @@ pub(crate) fn become_nobody() {
     assert_eq!(result, 0);
 }
 
+/// Leaves the calling thread, and only it, these capabilities (`CAP_` numbers).
+pub(crate) fn keep_capabilities(numbers: &[u32]) {
+    /// `_LINUX_CAPABILITY_VERSION_3`: two words of each set.
+    const VERSION: u32 = 0x2008_0522;
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        thread: i32,
+    }
+    let header = Header {
+        version: VERSION,
+        thread: 0,
+    };
+    // Effective, permitted and inheritable; the low 32 of all, then the high ones.
+    let mut sets = [[0_u32; 3]; 2];
+    for number in numbers {
+        let word = &mut sets[*number as usize / 32];
+        word[0] |= 1 << (number % 32);
+        word[1] |= 1 << (number % 32);
+    }
+    // SAFETY: reads both structures, which live through the call.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Runs `ip` with these words in the namespace of the calling thread.
 pub(crate) fn ip(words: &str) {
     run("ip", words);
@@ -243,6 +268,19 @@ impl RawSocket {
         assert_eq!(self.file.write(&bytes).unwrap(), bytes.len());
     }
 
+    /// Sends a large segment as one frame, with an unfinished checksum.
+    pub(crate) fn send_segment(&mut self, segment: &Segment) {
+        // struct virtio_net_hdr: needs a checksum; TCP over IPv4; bytes of headers and of a segment; where
+        // the checksum is.
+        let mut bytes = vec![1, 1];
+        for field in [54, 1_448, 34, 16_u16] {
+            bytes.extend(field.to_ne_bytes());
+        }
+        bytes.extend(&segment.headers);
+        bytes.extend(&segment.payload);
+        assert_eq!(self.file.write(&bytes).unwrap(), bytes.len());
+    }
+
     /// The next frame for which `wanted` holds, with its virtio-net header.
     pub(crate) fn receive(&mut self, wanted: impl Fn(&[u8]) -> bool) -> ([u8; 10], Vec<u8>) {
         let deadline = WallInstant::now() + EVENT_LIMIT;
@@ -257,6 +295,86 @@ impl RawSocket {
                 }
                 Err(_) => wait(self.file.as_raw_fd(), libc::POLLIN, deadline),
             }
+        }
+    }
+}
+
+/// `struct tpacket_auxdata`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct AuxiliaryData {
+    status: u32,
+    bytes: u32,
+    captured_bytes: u32,
+    mac: u16,
+    net: u16,
+    tag_control: u16,
+    tag_protocol: u16,
+}
+
+impl RawSocket {
+    /// From now on the kernel tells the tag of a frame, which it has taken off.
+    pub(crate) fn tell_tags(&self) {
+        let one = 1_i32;
+        let fd = self.as_raw_fd();
+        // SAFETY: `one` is 4 bytes and lives through the call.
+        let result = unsafe {
+            libc::setsockopt(
+                fd,
+                libc::SOL_PACKET,
+                libc::PACKET_AUXDATA,
+                (&raw const one).cast(),
+                4,
+            )
+        };
+        assert_eq!(result, 0);
+    }
+
+    /// The next frame for which `wanted` holds, without its virtio-net header and its tag; the tag's
+    /// Ethernet type, and its priority with the VLAN's number.
+    pub(crate) fn receive_with_tag(
+        &mut self,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> (Option<(u16, u16)>, Vec<u8>) {
+        const TAG_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
+        let deadline = WallInstant::now() + EVENT_LIMIT;
+        let mut buffer = vec![0; 80_000];
+        loop {
+            let mut control = [0_u64; 16];
+            let mut piece = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            };
+            let mut message = libc::msghdr {
+                msg_name: std::ptr::null_mut(),
+                msg_namelen: 0,
+                msg_iov: &raw mut piece,
+                msg_iovlen: 1,
+                msg_control: control.as_mut_ptr().cast(),
+                msg_controllen: size_of_val(&control),
+                msg_flags: 0,
+            };
+            // SAFETY: everything that `message` names lives through the call, with the sizes it says.
+            let received =
+                unsafe { libc::recvmsg(self.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+            let Ok(length) = usize::try_from(received) else {
+                wait(self.file.as_raw_fd(), libc::POLLIN, deadline);
+                continue;
+            };
+            let frame = &buffer[10..length];
+            if !wanted(frame) {
+                continue;
+            }
+            // SAFETY: the kernel has filled `control` in.
+            let head = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+            assert!(!head.is_null(), "the kernel tells of each frame");
+            // SAFETY: there is a message.
+            let place = unsafe { libc::CMSG_DATA(head) }.cast::<AuxiliaryData>();
+            // SAFETY: its only kind is a `struct tpacket_auxdata`, at any alignment.
+            let data = unsafe { place.read_unaligned() };
+            let tag =
+                (data.status & TAG_VALID != 0).then_some((data.tag_protocol, data.tag_control));
+            return (tag, frame.to_vec());
         }
     }
 }
@@ -615,21 +733,60 @@ pub(crate) fn is_large(frame: &[u8]) -> bool {
 /// Switches TCP segmentation of a device on or off, both IP versions: `ethtool -K ... tso`.
 pub(crate) fn set_segmentation(interface: &str, on: bool) {
     const ETHTOOL_STSO: u32 = 0x1f;
+    ethtool(interface, &mut [ETHTOOL_STSO, u32::from(on)]);
+}
+
+/// Has a device say that it takes the tags of VLANs off frames, or not: `ethtool -K ... rxvlan`.
+pub(crate) fn set_tag_removal(interface: &str, on: bool) {
+    for feature in ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"] {
+        set_feature(interface, feature, on);
+    }
+}
+
+/// Switches a feature of a device on or off, by the kernel's name of it.
+fn set_feature(interface: &str, feature: &str, on: bool) {
+    const ETHTOOL_GSTRINGS: u32 = 0x1b;
+    const ETHTOOL_GSSET_INFO: u32 = 0x37;
+    const ETHTOOL_SFEATURES: u32 = 0x3b;
+    const SET_FEATURES: u32 = 4;
+    const NAME_WORDS: usize = 8;
+    let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << SET_FEATURES, 0, 0];
+    ethtool(interface, &mut info);
+    let count = info[4] as usize;
+    assert!(count <= 128, "{count} features");
+    let mut names = vec![0; 3 + 128 * NAME_WORDS];
+    names[..2].copy_from_slice(&[ETHTOOL_GSTRINGS, SET_FEATURES]);
+    ethtool(interface, &mut names);
+    let place = names[3..].chunks(NAME_WORDS).position(|words| {
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+        bytes.take_while(|byte| *byte != 0).eq(feature.bytes())
+    });
+    let place = place.unwrap_or_else(|| panic!("no feature {feature}"));
+    // Blocks of 32 features: which are to be set, and to what.
+    let blocks = count.div_ceil(32);
+    let mut request = vec![0; 2 + 2 * blocks];
+    request[..2].copy_from_slice(&[ETHTOOL_SFEATURES, blocks as u32]);
+    request[2 + 2 * (place / 32)] = 1 << (place % 32);
+    request[3 + 2 * (place / 32)] = u32::from(on) << (place % 32);
+    ethtool(interface, &mut request);
+}
+
+/// Runs an ethtool command, which has room for its answer.
+fn ethtool(interface: &str, command: &mut [u32]) {
     #[repr(C)]
     struct Request {
         name: [u8; 16],
         value: *mut u32,
         rest: [u8; 16],
     }
-    let mut value = [ETHTOOL_STSO, u32::from(on)];
     let mut request = Request {
         name: [0; 16],
-        value: value.as_mut_ptr(),
+        value: command.as_mut_ptr(),
         rest: [0; 16],
     };
     request.name[..interface.len()].copy_from_slice(interface.as_bytes());
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-    // SAFETY: the command has two words, and both structures live through the call.
+    // SAFETY: the commands of this file fit their words, and both structures live through the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    assert!(result >= 0, "{}", std::io::Error::last_os_error());
 }

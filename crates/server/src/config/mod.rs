@@ -404,8 +404,8 @@ pub static KEYS: [Key; 41] = [
             range: "1-64, `auto`",
         },
         about: "Threads that serve, each with a queue of the interface, a ring of the disk and \
-                buffers of its own. `auto`: one for each processor that the server may use. Of \
-                several, each is bound to its processor. `connections_max`, `slots` and \
+                buffers of its own. `auto`: one for each processor that the server may use, of \
+                several NUMA nodes at the interface's. Of several, each is bound to its processor. `connections_max`, `slots` and \
                 `disk_queue_depth` hold for all together, and each has its share; their defaults \
                 are for each.",
     },

@@ -8,8 +8,9 @@
 mod findings;
 mod host;
 mod interfaces;
+mod numa;
 pub mod nvme;
-mod tree;
+pub(crate) mod tree;
 
 use std::io::{self, Write as _};
 
@@ -31,6 +32,7 @@ pub fn run() -> Result<(), Failure> {
         ("Host", host::findings(&tree)),
         ("Interfaces", interfaces::findings(&tree)),
         ("NVMe", nvme::findings(&tree)),
+        ("NUMA", numa::findings(&tree)),
     ];
     let text = findings::render(&sections);
     // If stdout is closed, the exit code still tells.

@@ -8,45 +8,45 @@ use super::DEVICES_MAX;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     root: PathBuf,
 }
 
 impl Tree {
-    pub(super) fn of_this_machine() -> Self {
+    pub(crate) fn of_this_machine() -> Self {
         Self {
             root: PathBuf::from("/"),
         }
     }
 
     #[cfg(test)]
-    pub(super) fn under(root: &Path) -> Self {
+    pub(crate) fn under(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
         }
     }
 
     /// Where a file is; `path` has no slash in front.
-    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
 
     /// A file's text without the white space around it; `None` if it cannot be read.
-    pub(super) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())
     }
 
-    pub(super) fn write(&self, path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    pub(crate) fn write(&self, path: impl AsRef<Path>, text: &str) -> io::Result<()> {
         fs::write(self.path(path), text)
     }
 
-    pub(super) fn exists(&self, path: impl AsRef<Path>) -> bool {
+    pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 
     /// The names in a directory, sorted; none if it cannot be read. [`DEVICES_MAX`] at most.
-    pub(super) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
+    pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten();
         let names = entries
             .flatten()
@@ -58,13 +58,13 @@ impl Tree {
     }
 
     /// The last part of what a link points to: a device's driver, or its IOMMU group.
-    pub(super) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
     /// The number behind a name in a file of lines like `HugePages_Free:     128`.
-    pub(super) fn number(&self, path: impl AsRef<Path>, name: &str) -> Option<u64> {
+    pub(crate) fn number(&self, path: impl AsRef<Path>, name: &str) -> Option<u64> {
         let text = self.read(path)?;
         let mut lines = text.lines();
         lines.find_map(|line| {

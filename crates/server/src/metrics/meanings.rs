@@ -46,7 +46,7 @@ const GAUGES: [(&str, &str); 6] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 56] = [
+const COUNTERS: [(&str, &str); 59] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -138,6 +138,18 @@ const COUNTERS: [(&str, &str); 56] = [
     (
         "link_queued_descriptors",
         "Descriptors put into the transmit ring of an AF_XDP socket: one for each packet, or for each piece of one.",
+    ),
+    (
+        "link_offered_cells",
+        "Pages offered to the kernel to receive into, by AF_XDP sockets: `link_received_cells`, and as many as there are.",
+    ),
+    (
+        "link_accepted_cells",
+        "Those of them that the kernel took, for the device to fill.",
+    ),
+    (
+        "link_received_cells",
+        "Those of them that came back with a packet, or a part of one.",
     ),
     (
         "link_completed_descriptors",
@@ -317,7 +329,10 @@ text. Counters begin at 0 when the server starts. What `/metrics` says is two se
 
 Besides there are `atlas_build_info` (the version, as a label), `atlas_start_time_seconds` and
 `atlas_cpu_seconds_total` (processor time by `mode`, all threads; `cpu_user_us` and `cpu_system_us`
-on stderr). `/health` answers 200 while requests are taken, and 503 while the server ends, and when
+on stderr). `atlas_link_info` has a sample for each worker: `worker`, its number; `link`, as `--link` names
+its kind; `interface`; `xdp`, where a program takes the packets that arrive (`driver`, `generic`: behind it, or
+`none`); `zero_copy`, whether the device itself accesses the memory of AF_XDP sockets; `loans`, whether packets are
+sent from the read buffers, as it was at start. `/health` answers 200 while requests are taken, and 503 while the server ends, and when
 a worker made no round for five seconds, though it should wake once a second. Of several workers the sum is told.
 
 | On stderr | At `/metrics` | Kind | Meaning |

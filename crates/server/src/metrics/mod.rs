@@ -6,6 +6,7 @@
 //! they share only those atomics with it. It refuses to keep history. It has no access control: bind it to a loopback
 //! or management address. Bounds: see [`listener`].
 
+pub mod links;
 pub mod listener;
 pub mod meanings;
 pub mod overview;

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::links::LinkInfo;
 use super::{Health, Page};
 use crate::log;
 use crate::output::Output;
@@ -64,6 +65,8 @@ pub fn sum(workers: impl IntoIterator<Item = Vec<Pair>>) -> Vec<Pair> {
 pub struct Overview {
     workers: Vec<Arc<Page>>,
     outputs: Arc<Outputs>,
+    /// By worker.
+    links: Vec<LinkInfo>,
     /// Unix time of the start, seconds.
     start_unix_seconds: u64,
 }
@@ -74,11 +77,13 @@ impl Overview {
     pub const fn new(
         workers: Vec<Arc<Page>>,
         outputs: Arc<Outputs>,
+        links: Vec<LinkInfo>,
         start_unix_seconds: u64,
     ) -> Self {
         Self {
             workers,
             outputs,
+            links,
             start_unix_seconds,
         }
     }
@@ -97,6 +102,12 @@ impl Overview {
         each.max().unwrap_or(Health::Ending)
     }
 
+    /// How frames travel, by worker.
+    #[must_use]
+    pub fn links(&self) -> &[LinkInfo] {
+        &self.links
+    }
+
     /// Unix time of the start, seconds.
     #[must_use]
     pub const fn start_unix_seconds(&self) -> u64 {
@@ -111,13 +122,20 @@ pub(crate) mod tests {
 
     use clock::Instant;
 
-    use super::{Outputs, Overview, sum};
+    use super::{LinkInfo, Outputs, Overview, sum};
     use crate::metrics::{Health, Page};
 
     /// Of these workers.
     pub(crate) fn overview(pages: Vec<Page>) -> Overview {
         let pages = pages.into_iter().map(Arc::new).collect();
-        Overview::new(pages, Arc::default(), 1_795_340_403)
+        let link = LinkInfo {
+            kind: "packet",
+            interface: "eth0".to_owned(),
+            path: link::FramePath::default(),
+            lends: true,
+        };
+        let links = vec![link.clone(), link];
+        Overview::new(pages, Arc::default(), links, 1_795_340_403)
     }
 
     fn page(value: u64) -> Page {

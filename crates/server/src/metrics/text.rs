@@ -5,6 +5,7 @@
 
 use std::fmt::{Display, Write as _};
 
+use super::links;
 use super::meanings::{Kind, meaning_of};
 use super::overview::Overview;
 use crate::host::CpuTimes;
@@ -30,6 +31,13 @@ pub fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
     );
     let start = overview.start_unix_seconds();
     text.sample("atlas_start_time_seconds", "", start);
+    if !overview.links().is_empty() {
+        text.family(links::FAMILY, "info", links::HELP);
+    }
+    for (worker, link) in overview.links().iter().enumerate() {
+        let sample = format!("{}_info", links::FAMILY);
+        text.sample(&sample, &link.labels(worker), 1);
+    }
     if let Some(CpuTimes { user_us, system_us }) = cpu {
         text.family(
             "atlas_cpu_seconds",
@@ -134,6 +142,9 @@ mod tests {
             "# TYPE atlas_build info\n# HELP atlas_build Version of the server.\natlas_build_info{version=\"",
             "# UNIT atlas_start_time_seconds seconds\n",
             "\natlas_start_time_seconds 1795340403\n",
+            "# TYPE atlas_link info\n# HELP atlas_link How the frames",
+            "\natlas_link_info{worker=\"0\",link=\"packet\",interface=\"eth0\",xdp=\"none\",zero_copy=\"false\",loans=\"true\"} 1\n\
+             atlas_link_info{worker=\"1\",link=\"packet\",",
             "\natlas_cpu_seconds_total{mode=\"user\"} 1.000001\n",
             "\natlas_cpu_seconds_total{mode=\"system\"} 0.999999\n",
             "# TYPE atlas_tcp_open counter\n# HELP atlas_tcp_open SYNs",

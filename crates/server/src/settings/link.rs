@@ -37,6 +37,11 @@ impl LinkChoice {
         }
     }
 
+    /// The kind, as it is written before the colon.
+    pub(crate) const fn kind(&self) -> &'static str {
+        self.parts().0
+    }
+
     /// The interface's name.
     #[must_use]
     pub fn interface(&self) -> &str {

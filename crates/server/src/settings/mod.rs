@@ -26,6 +26,7 @@ use crate::cli::{CommonArgs, ServeArgs, TlsArgs};
 use crate::config::{
     self, CertificateTable, DefaultValue, FileConfig, Number, NumberOrAuto, PortOrOff, Seconds,
 };
+use crate::cores;
 use crate::failure::Failure;
 use crate::privileges::UserName;
 use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
@@ -247,7 +248,7 @@ impl Settings {
         let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
         let written = file.workers.take().map(|NumberOrAuto(text)| text);
         let (workers, origin) = keys.pick(args.workers, written, "--workers", "workers");
-        let workers = parse_workers(workers.as_deref(), &origin)?;
+        let workers = parse_workers(workers.as_deref(), &origin, &link)?;
         let (aead_library, origin) = keys.pick(None, file.aead_library.take(), "", "aead_library");
         let aead_library = parse_aead_library(aead_library.as_deref(), &origin)?;
         let congestion = file.congestion_control.take();
@@ -736,13 +737,17 @@ fn check_range(
     }
 }
 
-/// How many workers: a number, or one for each processor.
-fn parse_workers(text: Option<&str>, origin: &Origin) -> Result<u32, Failure> {
+/// How many workers: a number, or one for each processor; on a machine with several NUMA nodes, for each at
+/// the node of the interface.
+fn parse_workers(text: Option<&str>, origin: &Origin, link: &LinkChoice) -> Result<u32, Failure> {
     let range = &config::WORKERS.range;
     let Some(text) = text else { return Ok(1) };
     if text == config::AUTO {
         // Where the kernel does not say, one is right.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let near = cores::near_first(link.interface()).ok();
+        let near = near.and_then(|(_, near)| near);
+        let processors = near.map_or(processors, |near| near.min(processors));
         let processors = u64::try_from(processors).unwrap_or(u64::MAX);
         return Ok(narrow(processors.clamp(*range.start(), *range.end())));
     }

@@ -104,18 +104,21 @@ fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
 fn open_xdp(settings: &Settings, interface: &str) -> Result<Links, Failure> {
     let config = xdp_config_with_loans(settings, interface);
     let queues = Xdp::open_queues(&config).map_err(refuse_link)?;
-    check_queue_count(settings, interface, queues.len())?;
+    let device = queues.first().map_or(interface, Xdp::device);
+    check_queue_count(settings, device, queues.len())?;
     Ok(Links::Xdp(queues))
 }
 
 fn open_xdp_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
     let queues = XdpPacket::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
-    check_queue_count(settings, interface, queues.len())?;
+    let device = queues.first().map(XdpPacket::receiver);
+    let device = device.map_or(interface, Xdp::device);
+    check_queue_count(settings, device, queues.len())?;
     Ok(Links::XdpPacket(queues))
 }
 
 /// Each receive queue needs a worker of its own, since the device chooses the queue.
-fn check_queue_count(settings: &Settings, interface: &str, queues: usize) -> Result<(), Failure> {
+fn check_queue_count(settings: &Settings, device: &str, queues: usize) -> Result<(), Failure> {
     let workers = settings.workers_count();
     if queues == workers {
         return Ok(());
@@ -131,7 +134,7 @@ fn check_queue_count(settings: &Settings, interface: &str, queues: usize) -> Res
             counted(queues, "receive queue"),
             counted(workers, "worker")
         ),
-        format!("use --workers {queues}, or ethtool -L {interface} combined {workers}"),
+        format!("use --workers {queues}, or ethtool -L {device} combined {workers}"),
     ))
 }
 
@@ -206,6 +209,62 @@ impl Links {
                 zero_copy = self.is_zero_copy(),
                 "frames are received through AF_XDP sockets"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use link::ZeroCopy;
+
+    use super::{xdp_config, xdp_config_with_loans};
+    use crate::cli::{CommonArgs, ServeArgs};
+    use crate::config::FileConfig;
+    use crate::settings::Settings;
+
+    fn settings(zero_copy: &str) -> Settings {
+        let common = CommonArgs {
+            path: "/srv".into(),
+            link: Some("xdp:eth0".into()),
+            addresses: vec!["10.0.0.2/24".into()],
+            zero_copy: Some(zero_copy.into()),
+            ..CommonArgs::default()
+        };
+        let args = ServeArgs {
+            common,
+            ..ServeArgs::default()
+        };
+        Settings::merge(args, FileConfig::default()).unwrap()
+    }
+
+    #[test]
+    fn zero_copy_of_xdp_is_about_frames_sent_from_slots_and_off_about_all() {
+        // Whether the device accesses the memory; whether slots are lent, or opening fails.
+        for (choice, device, loans) in [
+            ("auto", ZeroCopy::Auto, ZeroCopy::Auto),
+            ("on", ZeroCopy::Auto, ZeroCopy::On),
+            ("off", ZeroCopy::Off, ZeroCopy::Off),
+        ] {
+            let config = xdp_config_with_loans(&settings(choice), "eth0");
+            assert_eq!(
+                (config.zero_copy, config.loans),
+                (device, loans),
+                "{choice}"
+            );
+            assert!(config.slots_bytes > 0);
+        }
+    }
+
+    #[test]
+    fn beside_a_packet_socket_zero_copy_is_about_what_that_sends() {
+        for (choice, expected) in [
+            ("auto", ZeroCopy::Auto),
+            ("on", ZeroCopy::On),
+            ("off", ZeroCopy::Off),
+        ] {
+            let config = xdp_config(&settings(choice), "eth0");
+            assert_eq!(config.zero_copy, expected);
+            assert_eq!(config.slots_bytes, 0, "they are lent to the packet socket");
         }
     }
 }

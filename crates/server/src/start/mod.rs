@@ -38,6 +38,7 @@ use crate::failure::Failure;
 use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
+use crate::metrics::links::LinkInfo;
 use crate::metrics::overview::Outputs;
 use crate::monitoring::{self, MonitoringSetup};
 use crate::output::Output;
@@ -125,7 +126,10 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
         monitoring,
         locks,
     };
-    let (links, link) = links::open(settings)?;
+    // Rings and cells come from the node of the interface, too.
+    let first = processors(settings, settings.workers_count());
+    let first = first.first().copied().flatten();
+    let (links, link) = cores::on(first, || links::open(settings))?;
     let settings = &Settings {
         link,
         ..settings.clone()
@@ -230,8 +234,7 @@ fn serve_on<L: Link + Send + 'static>(
     }
     let objects_max = objects_max / settings.workers;
     let share = limits.share(settings.workers);
-    let allowed = cores::allowed().unwrap_or_default();
-    let processors = cores::assign(links.len(), &allowed);
+    let processors = processors(settings, links.len());
     let open = |(number, (mut link, processor)): (usize, (L, Option<usize>))| {
         let medium = (context.content.medium(), number);
         let make = || Storage::make(&mut link, settings, &share, objects_max, medium);
@@ -261,6 +264,13 @@ fn serve_on<L: Link + Send + 'static>(
     let captured = opened.into_iter().enumerate().map(capture);
     let captured = captured.collect::<Result<Vec<_>, Failure>>()?;
     assemble(captured, settings, context, objects_max)
+}
+
+/// The processor of each worker.
+fn processors(settings: &Settings, workers: usize) -> Vec<Option<usize>> {
+    let order = cores::near_first(settings.link.interface());
+    let (allowed, _) = order.unwrap_or_default();
+    cores::assign(workers, &allowed)
 }
 
 /// Where a worker's frames are written: the path that was named, with the worker's number behind it
@@ -374,6 +384,7 @@ fn assemble<L: Link + Send + 'static>(
     };
     let content = content.start()?;
     let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
+    let monitoring = monitoring.with_links(link_infos(&opened, settings));
     let limits = settings.limits.share(settings.workers);
     let mut workers = Workers::new(opened.len()).map_err(refuse_threads)?;
     // One seed: a sequence number that one worker chooses, or a SYN cookie, is to be right for all.
@@ -421,6 +432,17 @@ fn assemble<L: Link + Send + 'static>(
     let outcome = supervisor.run(&settings.urls(), epoch.unix().as_secs());
     content.end();
     outcome
+}
+
+/// How the frames of each worker travel.
+fn link_infos<L: Link>(opened: &[Opened<L>], settings: &Settings) -> Vec<LinkInfo> {
+    let info = |worker: &Opened<L>| LinkInfo {
+        kind: settings.link.kind(),
+        interface: settings.link.interface().to_owned(),
+        path: worker.link.frame_path(),
+        lends: worker.storage.lends,
+    };
+    opened.iter().map(info).collect()
 }
 
 impl<L: Link> Parts<L> {

@@ -1,7 +1,7 @@
 //! What a worker stores in and reads from: slots, disk ring and store, within its share of the limits.
 
 use diskmap::uring::{Uring, UringConfig};
-use link::{Link, ZeroCopy};
+use link::{CopyReason, Link, ZeroCopy};
 use memory::{Arena, ArenaConfig, PageKind};
 use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{info, warn};
@@ -27,6 +27,8 @@ pub(super) struct Storage {
     pub(super) disk: WorkerDisk,
     /// Whether frames are sent from the slots, for the log: `yes`, or `no (why)`.
     pub(super) zero_copy: String,
+    /// The same.
+    pub(super) lends: bool,
 }
 
 impl Storage {
@@ -42,7 +44,7 @@ impl Storage {
         objects_max: u32,
         (medium, worker): (Medium<'_>, usize),
     ) -> Result<Self, Failure> {
-        let (arena, zero_copy) = make_slots(link, settings, limits.slots)?;
+        let (arena, not_lent) = make_slots(link, settings, limits.slots)?;
         let (depth, files_max) = (limits.disk_queue_depth, handles_max(objects_max));
         let disk = match medium {
             Medium::Controller(controller) => {
@@ -58,7 +60,8 @@ impl Storage {
         Ok(Self {
             arena,
             disk,
-            zero_copy,
+            lends: not_lent.is_none(),
+            zero_copy: not_lent.map_or_else(|| "yes".to_owned(), |why| format!("no ({why})")),
         })
     }
 }
@@ -203,12 +206,12 @@ pub(super) fn open_store(
     Ok(store)
 }
 
-/// Makes the slots, and lends them to the link if it sends from them; says whether it does.
+/// Makes the slots, and lends them to the link if it sends from them; says why not.
 fn make_slots<L: Link>(
     link: &mut L,
     settings: &Settings,
     slots: u32,
-) -> Result<(Arena, String), Failure> {
+) -> Result<(Arena, Option<CopyReason>), Failure> {
     let config = ArenaConfig::new(slots);
     let lent = match link.zero_copy() {
         Ok(()) => {
@@ -222,12 +225,12 @@ fn make_slots<L: Link>(
         Err(reason) => Err(reason),
     };
     match lent {
-        Ok(arena) => Ok((arena, "yes".to_owned())),
+        Ok(arena) => Ok((arena, None)),
         Err(reason) if settings.zero_copy == ZeroCopy::On => Err(Failure::refused(
             format!("{} on: {reason}", settings.zero_copy_origin),
             "use auto, or fewer slots",
         )),
-        Err(reason) => Ok((make_arena(config)?, format!("no ({reason})"))),
+        Err(reason) => Ok((make_arena(config)?, Some(reason))),
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use super::parts::{KernelAge, Parts};
+use super::trunk::{PLAIN_TAP, Trunk, VLAN};
 use testbed::interrupt;
 use testbed::namespace::Namespace;
 use testbed::process::{Process, for_each_line};
@@ -24,6 +25,9 @@ pub(super) const TAP: &str = "lab0";
 /// Addresses of the clients' end; the guest's kernel has 1 of each subnet, Atlas 2.
 const CLIENT_ADDRESSES: [&str; 2] = ["10.77.0.3/24", "fd77::3/64"];
 
+/// The clients' end of what has no tag, where the guest's kernel has 1, too.
+const PLAIN_CLIENT: &str = "10.78.0.3/24";
+
 /// The link that Atlas has in the guest.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GuestLink {
@@ -31,6 +35,8 @@ pub(crate) enum GuestLink {
     Packet,
     /// AF_XDP sockets, whose memory the device accesses itself
     Xdp,
+    /// A VLAN device, over each kind of link
+    Vlan,
 }
 
 impl GuestLink {
@@ -38,15 +44,7 @@ impl GuestLink {
     pub(super) fn kernel(self) -> KernelAge {
         match self {
             Self::Packet => KernelAge::Old,
-            Self::Xdp => KernelAge::New,
-        }
-    }
-
-    /// What `--link` says before the interface's name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Packet => "packet",
-            Self::Xdp => "xdp",
+            Self::Xdp | Self::Vlan => KernelAge::New,
         }
     }
 }
@@ -151,7 +149,7 @@ impl Nic {
             (Self::VirtioNet | Self::VirtioNetEarly, GuestLink::Packet) => {
                 "virtio-net-pci,tx=timer,x-txtimer=2000000"
             }
-            (Self::VirtioNet | Self::VirtioNetEarly, GuestLink::Xdp) => {
+            (Self::VirtioNet | Self::VirtioNetEarly, GuestLink::Xdp | GuestLink::Vlan) => {
                 "virtio-net-pci,tx=timer,x-txtimer=2000000,iommu_platform=on,disable-legacy=on"
             }
         }
@@ -233,10 +231,13 @@ pub(super) fn common_arguments(command: &mut Command, image: &Path, initramfs: &
     command.arg("-initrd").arg(initramfs);
 }
 
-/// A guest with a NIC that runs. Fields are dropped in this order: QEMU, then the namespace it is in.
+/// A guest with a NIC that runs. Fields are dropped in this order: QEMU, what its NIC leads to, then the
+/// namespace that these are in.
 #[derive(Debug)]
 pub(super) struct Guest {
     console: Console,
+    /// Between it and the clients, if it has a VLAN.
+    pub(super) trunk: Option<Trunk>,
     /// The kernel's version and the NIC's driver.
     pub(super) driver: String,
     pub(super) namespace: Namespace,
@@ -252,7 +253,16 @@ impl Guest {
         log: &Path,
     ) -> Result<Self> {
         let namespace = Namespace::new("lab")?;
-        namespace.ip(&format!("tuntap add dev {TAP} mode tap vnet_hdr"))?;
+        let trunk = if link == GuestLink::Vlan {
+            let directory = initramfs.parent().context("a file has a directory")?;
+            let trunk = Trunk::start(&namespace, TAP, directory)?;
+            namespace.ip(&format!("address add {PLAIN_CLIENT} dev {PLAIN_TAP}"))?;
+            namespace.ip(&format!("link set {PLAIN_TAP} up"))?;
+            Some(trunk)
+        } else {
+            namespace.ip(&format!("tuntap add dev {TAP} mode tap vnet_hdr"))?;
+            None
+        };
         for address in CLIENT_ADDRESSES {
             namespace.ip(&format!("address add {address} dev {TAP}"))?;
         }
@@ -262,6 +272,9 @@ impl Guest {
         let kernel = &parts.kernel(link.kernel())?.image;
         common_arguments(&mut command, kernel, initramfs);
         let mut kernel_arguments = "console=ttyS0 quiet panic=-1 iomem=relaxed".to_owned();
+        if link == GuestLink::Vlan {
+            kernel_arguments += &format!(" lab.vlan={VLAN}");
+        }
         match disk {
             GuestDisk::Kernel | GuestDisk::Passthrough => command.args(["-machine", "q35"]),
             GuestDisk::Vfio => {
@@ -278,13 +291,19 @@ impl Guest {
         let controller = "nvme,drive=disk,serial=atlas,addr=4";
         command.args(["-drive", &drive, "-device", controller]);
         let header = if nic.has_large_frames() { "on" } else { "off" };
-        let backend = format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off");
-        command.args(["-netdev", &format!("{backend},vnet_hdr={header}")]);
+        let backend = match &trunk {
+            Some(trunk) => trunk.backend(),
+            None => format!(
+                "tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off,vnet_hdr={header}"
+            ),
+        };
+        command.args(["-netdev", &backend]);
         let device = format!("{},netdev=net,romfile=", nic.device(link));
         command.args(["-device", &device]);
 
         let mut guest = Self {
             console: Console::start(command, log)?,
+            trunk,
             driver: String::new(),
             namespace,
         };

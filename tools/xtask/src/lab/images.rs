@@ -21,7 +21,7 @@ use testbed::content::{self, Content};
 use testbed::process::{output, run};
 
 /// The modules that a guest with a NIC loads, with what they depend on.
-pub(super) const MODULES: [&str; 5] = ["ext4", "nvme", "e1000e", "igb", "virtio_net"];
+pub(super) const MODULES: [&str; 6] = ["ext4", "nvme", "e1000e", "igb", "virtio_net", "8021q"];
 
 /// Before Linux 6.15, ext4 asks for its checksums by a program that the guest does not have.
 const CHECKSUMS: &str = "crc32c_generic";

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first process of the lab's guest: sets it up, and does what the console's other end says.
-# Its commands: start LINK CHOICE (of zero_copy) CONFIG (a file of /etc) PATH, bind, pauses, counters,
-# stop, complaints, off.
+# Its commands: start LINK CHOICE (of zero_copy) CONFIG (a file of /etc) PATH, bind, set (the interface
+# up or down), pauses, counters, stop, complaints, off.
 
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -25,9 +25,18 @@ done
 driver=$(basename "$(readlink -f "/sys/class/net/$interface/device/driver")")
 
 ip link set lo up
-ip address add 10.77.0.1/24 dev "$interface"
-ip address add fd77::1/64 dev "$interface"
 ip link set "$interface" up
+# Where the server is: with a VLAN, what has no tag is another network.
+served="$interface"
+vlan=$(sed -n 's/.*lab.vlan=\([0-9]*\).*/\1/p' /proc/cmdline)
+if [ -n "$vlan" ]; then
+    served="$interface.$vlan"
+    ip link add link "$interface" name "$served" type vlan id "$vlan" || echo "lab: no VLAN"
+    ip address add 10.78.0.1/24 dev "$interface"
+    ip link set "$served" up
+fi
+ip address add 10.77.0.1/24 dev "$served"
+ip address add fd77::1/64 dev "$served"
 mount -t ext4 -o ro /dev/nvme0n1 /srv || echo "lab: no disk"
 
 # Switches an e1000e's transmitter off and on (bit 1 of its register TCTL, at 0x400). While it is
@@ -60,9 +69,15 @@ while read -r command link choice config path; do
         echo "lab: bound"
         ;;
     start)
-        atlas serve "$path" --config "/etc/$config.toml" --link "$link:$interface" \
+        atlas serve "$path" --config "/etc/$config.toml" --link "$link:$served" \
             --zero-copy "$choice" > /log 2>&1 &
         server=$!
+        ;;
+    # Takes the interface that is served down, or up. Down, it loses its IPv6 addresses.
+    set)
+        ip link set "$served" "$link"
+        [ "$link" = up ] && ip address add fd77::1/64 dev "$served"
+        echo "lab: set $link"
         ;;
     pauses) pauses & renice -n -20 "$!" > /dev/null ;;
     counters) kill -USR1 "$server" ;;

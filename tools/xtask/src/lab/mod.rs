@@ -12,6 +12,7 @@
 //! ```
 //!
 //! Through AF_XDP sockets, in zero copy, the device reads and writes the sockets' memory itself (`xdp`).
+//! A VLAN device of the guest's is served over each link (`vlan`, `trunk`).
 //!
 //! It refuses to pass if nothing was lent, if bytes differ, or if the guest's kernel complains. It says
 //! nothing about speed, nor about what a real device does with its DMA. Bounded by: a limit on every
@@ -23,6 +24,8 @@ mod guest;
 mod images;
 mod parts;
 mod store;
+mod trunk;
+mod vlan;
 mod xdp;
 
 use std::fs;
@@ -61,7 +64,7 @@ QEMU with apt-get, without installing them, and builds the server once more, sta
 assertions. A NIC then takes one to four minutes. What cannot be had is reported as SKIPPED, and the
 exit code is 0; it is 1 if a byte was wrong, a frame was copied that need not be, or the server or the
 guest's kernel failed. Logs of the guests: target/lab/NIC.log,
-with AF_XDP target/lab/xdp-NIC.log, of a raw store target/lab/store-NIC.log.
+with AF_XDP target/lab/xdp-NIC.log, in a VLAN target/lab/vlan-NIC.log, of a raw store target/lab/store-NIC.log.
 
 virtio-net-early shows that the lab finds what it looks for: its driver gives frames back before the
 device has read them, so clients must get wrong bytes.";
@@ -78,9 +81,14 @@ pub(crate) struct LabOptions {
         default_value = "e1000e,igb,virtio-net,virtio-net-early"
     )]
     nic: Vec<Nic>,
-    /// The server's links to try, separated by commas; xdp with the NICs whose drivers have zero copy
-    /// for it (igb, virtio-net)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "packet,xdp")]
+    /// The server's links to try, separated by commas; xdp and vlan with the NICs whose drivers have zero
+    /// copy for AF_XDP (igb, virtio-net)
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "packet,xdp,vlan"
+    )]
     link: Vec<GuestLink>,
     /// Tries disks with a driver of our own, behind an IOMMU
     #[arg(long, value_enum, conflicts_with_all = ["nic", "link"])]
@@ -302,6 +310,7 @@ impl Fixture<'_> {
             (_, GuestDisk::Vfio) => trial.try_store(suite, rows)?,
             (GuestLink::Packet, _) => trial.try_packet(suite, rows)?,
             (GuestLink::Xdp, _) => trial.try_xdp(suite, rows)?,
+            (GuestLink::Vlan, _) => trial.try_vlan(suite, rows)?,
         }
         trial.guest.end()
     }
@@ -313,6 +322,7 @@ fn case_name(nic: Nic, link: GuestLink, disk: GuestDisk) -> String {
         (_, GuestDisk::Vfio) => format!("store-{}", nic.name()),
         (GuestLink::Packet, _) => nic.name(),
         (GuestLink::Xdp, _) => format!("xdp-{}", nic.name()),
+        (GuestLink::Vlan, _) => format!("vlan-{}", nic.name()),
     }
 }
 
@@ -331,7 +341,7 @@ impl Trial<'_> {
     /// Slots on loan to a packet socket.
     fn try_packet(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
         let start = |choice| Start {
-            link: GuestLink::Packet,
+            link: "packet",
             choice,
             is_shared: false,
             disk: self.disk,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::checks::{self, Start, Way};
-use super::guest::{GuestDisk, GuestLink};
+use super::guest::GuestDisk;
 use super::{Row, Trial};
 use testbed::suite::{Outcome, Suite};
 
@@ -56,7 +56,7 @@ impl Trial<'_> {
     /// Starts the server, whose slots must be lent to the NIC.
     fn start_lending(&mut self, disk: GuestDisk) -> Result<()> {
         let start = Start {
-            link: GuestLink::Packet,
+            link: "packet",
             choice: "on",
             is_shared: false,
             disk,

@@ -8,7 +8,6 @@
 use anyhow::{Result, ensure};
 
 use super::checks::{self, Said, Start, Way};
-use super::guest::GuestLink;
 use super::{Row, Trial};
 use testbed::suite::{Outcome, Suite};
 
@@ -53,7 +52,7 @@ impl Trial<'_> {
 
     fn start_xdp(&mut self, choice: &'static str, is_shared: bool) -> Result<Said> {
         let start = Start {
-            link: GuestLink::Xdp,
+            link: "xdp",
             choice,
             is_shared,
             disk: self.disk,
@@ -63,6 +62,6 @@ impl Trial<'_> {
 }
 
 /// Whether the device accesses the sockets' memory itself, and the program runs in its driver.
-fn is_zero_copy(said: &Said) -> bool {
+pub(super) fn is_zero_copy(said: &Said) -> bool {
     said.sockets.contains(" in_driver=true") && said.sockets.contains(" zero_copy=true")
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::files::{self, Access, Library};
-use super::setup::{Family, LinkKind, Setup, Subject};
+use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
 use testbed::curl::Curl;
 use testbed::find_program;
 use testbed::namespace::Namespace;
@@ -41,6 +41,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
         program: atlas.to_owned(),
         workers: 1,
         lends: false,
+        mtu_bytes: USUAL_MTU_BYTES,
     };
     let setup = Setup::new(LinkKind::Packet, &subject)?;
     let router = setup.client();

@@ -29,7 +29,7 @@ use clap::{Args, ValueEnum as _};
 use self::files::{Access, Library};
 use self::https::Fixture;
 use self::identities::Identities;
-use self::setup::{LinkKind, Setup, Subject};
+use self::setup::{LinkKind, Setup, Subject, USUAL_MTU_BYTES};
 use crate::rights;
 use testbed::namespace::Namespace;
 use testbed::program::Program;
@@ -61,6 +61,9 @@ pub(crate) struct NetnsOptions {
     /// Frames are sent from their slots, which a link over a veth does not by itself; TAPs are left out
     #[arg(long)]
     lend: bool,
+    /// Only with this MTU at both ends; TAPs are left out
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
 }
 
 /// Links that are tried with a number of workers.
@@ -70,11 +73,12 @@ struct Part {
     links: Vec<LinkKind>,
     /// Whether slots are lent to the links that can borrow them.
     lends: bool,
+    mtu_bytes: u32,
 }
 
-/// Numbers of workers, the links that are tried with each number unless all are asked for, and whether
-/// they borrow slots. What depends on none of it is tried with the first.
-const PLAN: [(u32, &[LinkKind], bool); 3] = [
+/// Numbers of workers, the links that are tried with each number unless all are asked for, whether
+/// they borrow slots, and the MTU. What depends on none of it is tried with the first.
+const PLAN: [(u32, &[LinkKind], bool, u32); 4] = [
     (
         1,
         &[
@@ -84,38 +88,50 @@ const PLAN: [(u32, &[LinkKind], bool); 3] = [
             LinkKind::Tap,
         ],
         false,
+        USUAL_MTU_BYTES,
     ),
-    (2, &[LinkKind::Packet, LinkKind::Tap], true),
-    (5, &[LinkKind::XdpPacket], true),
+    (2, &[LinkKind::Packet, LinkKind::Tap], true, USUAL_MTU_BYTES),
+    (5, &[LinkKind::XdpPacket], true, USUAL_MTU_BYTES),
+    (1, &[LinkKind::Xdp, LinkKind::XdpPacket], true, 9_000),
 ];
 
 impl NetnsOptions {
     /// What is tried in turn.
     fn plan(&self) -> Vec<Part> {
-        let is_narrowed = self.lend || !self.links.is_empty() || !self.workers.is_empty();
+        let has_veth_only = self.lend || self.mtu.is_some();
+        let is_narrowed = has_veth_only || !self.links.is_empty() || !self.workers.is_empty();
         let is_chosen = |link: &LinkKind| {
             (self.links.is_empty() || self.links.contains(link))
-                && !(self.lend && *link == LinkKind::Tap)
+                && !(has_veth_only && *link == LinkKind::Tap)
         };
-        let part = |workers: u32, links: &[LinkKind], lends: bool| Part {
+        let part = |workers: u32, links: &[LinkKind], lends: bool, mtu_bytes: u32| Part {
             workers,
             links: links.iter().copied().filter(is_chosen).collect(),
             lends,
+            mtu_bytes,
         };
         let every = LinkKind::value_variants();
+        let narrowed = |workers| {
+            part(
+                workers,
+                every,
+                self.lend,
+                self.mtu.unwrap_or(USUAL_MTU_BYTES),
+            )
+        };
         if !self.workers.is_empty() {
-            let numbers = self.workers.iter();
-            return numbers
-                .map(|&workers| part(workers, every, self.lend))
-                .collect();
+            return self.workers.iter().copied().map(narrowed).collect();
         }
-        let usual = PLAN.into_iter().map(|(workers, links, lends)| {
-            if is_narrowed {
-                part(workers, every, self.lend)
-            } else if self.all {
-                part(workers, every, lends)
+        let is_usual = |(.., mtu_bytes): &(_, _, _, u32)| *mtu_bytes == USUAL_MTU_BYTES;
+        if is_narrowed {
+            let usual = PLAN.into_iter().filter(is_usual);
+            return usual.map(|(workers, ..)| narrowed(workers)).collect();
+        }
+        let usual = PLAN.into_iter().map(|(workers, links, lends, mtu_bytes)| {
+            if self.all && mtu_bytes == USUAL_MTU_BYTES {
+                part(workers, every, lends, mtu_bytes)
             } else {
-                part(workers, links, lends)
+                part(workers, links, lends, mtu_bytes)
             }
         });
         usual.collect()
@@ -207,6 +223,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
             workers: part.workers,
             link,
             lends: part.lends && link != LinkKind::Tap,
+            mtu_bytes: part.mtu_bytes,
             is_first: place == 0,
         }));
     }
@@ -246,6 +263,7 @@ struct Pass {
     link: LinkKind,
     /// Whether it borrows slots.
     lends: bool,
+    mtu_bytes: u32,
     /// Whether it is of the first number of workers.
     is_first: bool,
 }
@@ -265,6 +283,7 @@ impl Run<'_> {
             workers,
             link,
             lends,
+            mtu_bytes,
             is_first,
         } = pass;
         if link == LinkKind::Tap && !Path::new("/dev/net/tun").exists() {
@@ -276,6 +295,7 @@ impl Run<'_> {
             program: atlas.clone(),
             workers,
             lends,
+            mtu_bytes,
         };
         let setup = Setup::new(link, &subject)?;
         self.try_link(suite, &setup, &subject, is_first)?;
@@ -571,14 +591,16 @@ mod tests {
             plan.into_iter().map(|part| part.links.len()).sum::<usize>()
         };
         let usual = NetnsOptions::default();
-        assert_eq!(count(&usual), 7);
-        let lends: Vec<bool> = usual.plan().iter().map(|part| part.lends).collect();
-        assert_eq!(lends, [false, true, true]);
+        assert_eq!(count(&usual), 9);
+        let lends = usual.plan().into_iter();
+        let lends: Vec<_> = lends.map(|part| (part.lends, part.mtu_bytes)).collect();
+        let expected = [(false, 1_500), (true, 1_500), (true, 1_500), (true, 9_000)];
+        assert_eq!(lends, expected);
         let all = NetnsOptions {
             all: true,
             ..NetnsOptions::default()
         };
-        assert_eq!(count(&all), 12);
+        assert_eq!(count(&all), 14);
         let some = NetnsOptions {
             workers: vec![2, 3],
             links: vec![LinkKind::Tap],
@@ -588,6 +610,7 @@ mod tests {
             workers,
             links: vec![LinkKind::Tap],
             lends: false,
+            mtu_bytes: 1_500,
         };
         assert_eq!(some.plan(), [tap(2), tap(3)]);
         let lending = NetnsOptions {
@@ -596,5 +619,12 @@ mod tests {
         };
         assert_eq!(count(&lending), 9);
         assert!(lending.plan().iter().all(|part| part.lends));
+        let jumbo = NetnsOptions {
+            mtu: Some(9_000),
+            workers: vec![1],
+            ..NetnsOptions::default()
+        };
+        assert_eq!(count(&jumbo), 3);
+        assert!(jumbo.plan().iter().all(|part| part.mtu_bytes == 9_000));
     }
 }

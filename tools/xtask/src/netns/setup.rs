@@ -26,6 +26,9 @@ pub(crate) const REFERENCE: &str = "127.0.0.1:8080";
 /// Part of the packets that are dropped, in each direction.
 const LOSS: &str = "0.02";
 
+/// The MTU of most networks.
+pub(crate) const USUAL_MTU_BYTES: u32 = 1_500;
+
 /// The TAP interface Atlas makes.
 const TAP: &str = "atlas0";
 
@@ -104,6 +107,8 @@ pub(crate) enum Subject {
         workers: u32,
         /// Whether slots are lent to the link, although on a veth the kernel copies them.
         lends: bool,
+        /// Of the interfaces at both ends.
+        mtu_bytes: u32,
     },
     /// nginx behind the kernel's TCP: shows that a check passes where the answer is known.
     Nginx,
@@ -127,19 +132,35 @@ impl Setup {
             }
             _ => Wiring::Veth(VethPair::new()?),
         };
-        Ok(Self {
+        let setup = Self {
             kind,
             wiring,
             subject: subject.clone(),
-        })
+        };
+        if let (Wiring::Veth(pair), Subject::Atlas { mtu_bytes, .. }) = (&setup.wiring, subject) {
+            for (namespace, interface) in [
+                (&pair.server, VethPair::SERVER_INTERFACE),
+                (&pair.client, VethPair::CLIENT_INTERFACE),
+            ] {
+                namespace.ip(&format!("link set {interface} mtu {mtu_bytes}"))?;
+            }
+        }
+        Ok(setup)
     }
 
-    /// The link's name in check names, with the number of workers if there are several.
+    /// The link's name in check names, with the number of workers if there are several, and with the MTU
+    /// if it is not the usual one.
     pub(crate) fn name(&self) -> String {
         let lent = if self.lends() { " with slots lent" } else { "" };
+        let mtu = match self.subject {
+            Subject::Atlas { mtu_bytes, .. } if mtu_bytes != USUAL_MTU_BYTES => {
+                format!(" at MTU {mtu_bytes}")
+            }
+            _ => String::new(),
+        };
         match (self.kind.name(), self.workers()) {
-            (kind, 1) => format!("{kind}{lent}"),
-            (kind, workers) => format!("{kind}{lent}, {workers} workers,"),
+            (kind, 1) => format!("{kind}{lent}{mtu}"),
+            (kind, workers) => format!("{kind}{lent}{mtu}, {workers} workers,"),
         }
     }
 

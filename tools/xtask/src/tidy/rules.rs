@@ -86,6 +86,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
             "bench",
             "drill",
             "interop",
+            "nic-wire",
             "packetdrill",
             "sim",
             "testbed",

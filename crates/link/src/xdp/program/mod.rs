@@ -16,8 +16,11 @@
 //! - ICMP errors that `wire` acts on (type 3; of ICMPv6, types 1 and 2), if they quote a TCP segment
 //!   from the address they are sent to and from one of our ports.
 //!
-//! It refuses, which leaves it to the kernel: frames with a VLAN tag (a tag that the device has removed
-//! cannot be seen here), fragments and IPv6 extension headers with shared addresses, and frames too
+//! **In a VLAN** it takes these frames only if they have this VLAN's tag and no other; its priority does
+//! not matter. Without a VLAN it takes no frame with a tag. (A tag that the device has removed cannot be
+//! seen here.)
+//!
+//! It refuses, which leaves it to the kernel: fragments and IPv6 extension headers with shared addresses, and frames too
 //! short for the fields it looks at. IPv4 options are skipped, also those of a quoted packet. It does
 //! not check what the parser checks: lengths, checksums. Bounds: [`ADDRESSES_MAX`] addresses and
 //! [`PORTS_MAX`] ports make at most 2,000 instructions; there is no loop.
@@ -33,6 +36,7 @@ use std::os::fd::RawFd;
 use wire::MacAddress;
 
 use super::assembler::{Assembler, Condition, Instruction, Label, Register, Size};
+use crate::VlanTag;
 use crate::packet::ADDRESSES_MAX;
 
 /// Ports that one link can take at an address it shares with the kernel.
@@ -54,6 +58,8 @@ const CONTEXT_QUEUE: i16 = 16;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Of a tag's second half word: the VLAN's number, without priority and drop eligibility.
+const VLAN_ID_BITS: u16 = 0x0fff;
 const PROTOCOL_ICMP: u32 = 1;
 const PROTOCOL_TCP: u32 = 6;
 const PROTOCOL_ICMPV6: u32 = 58;
@@ -68,6 +74,11 @@ const IPV6_MULTICAST: u32 = 0xff;
 const FRAGMENT_BITS: u16 = 0x3fff;
 
 // Where fields begin, from the start of the frame.
+const TAG_PROTOCOL: i16 = 12;
+const TAG_CONTROL: i16 = 14;
+const TAG_BYTES: i32 = 4;
+
+// Where fields begin, from the start of the frame, if it has no tag.
 const ETHERTYPE: i16 = 12;
 const IP: i16 = 14;
 const ARP_SENDER: i16 = IP + 14;
@@ -98,6 +109,8 @@ const TCP_DESTINATION_PORT: i16 = 2;
 
 // What registers hold throughout.
 const CONTEXT: Register = Register::R6;
+/// What follows the MAC addresses, and the tag if there is one, is at the offsets of a frame without a
+/// tag from here.
 const FRAME: Register = Register::R2;
 const FRAME_END: Register = Register::R3;
 /// Behind what is compared with the end of the frame; later a loaded field.
@@ -106,6 +119,8 @@ const OTHER_FIELD: Register = Register::R5;
 /// The frame's start, moved on by the IP options: what follows the IP header is at the offsets of a
 /// frame without options.
 const BEHIND: Register = Register::R7;
+/// The frame's start, if frames have a tag; otherwise [`FRAME`] is.
+const START: Register = Register::R8;
 
 /// What is ours.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +131,8 @@ pub(super) struct Rules<'a> {
     pub(super) addresses: &'a [IpAddr],
     /// Our ports, if the addresses are the kernel's as well; `None` if they are ours alone.
     pub(super) shared_ports: Option<&'a [u16]>,
+    /// The tag that our frames have; `None`: none.
+    pub(super) vlan: Option<VlanTag>,
 }
 
 /// What happens to a frame that is ours.
@@ -169,7 +186,12 @@ impl Program<'_> {
         code.move_register(CONTEXT, Register::R1);
         code.load(Size::Word, FRAME, CONTEXT, CONTEXT_DATA);
         code.load(Size::Word, FRAME_END, CONTEXT, CONTEXT_DATA_END);
+        if self.rules.vlan.is_some() {
+            code.move_register(START, FRAME);
+            code.add_immediate(FRAME, TAG_BYTES);
+        }
         self.need(FRAME, IP);
+        self.pass_unless_tag();
         let is_own = self.rules.shared_ports.is_none();
         let otherwise = if is_own { group } else { self.pass };
         self.skip_unless_mac(otherwise);
@@ -235,7 +257,7 @@ impl Program<'_> {
     /// Passes frames to neither our MAC nor a group on; goes on with none.
     fn classify_other_mac(&mut self, arp: Label, neighbor: Label) {
         let not_a_group = self.code.label();
-        self.code.load(Size::Byte, FIELD, FRAME, 0);
+        self.code.load(Size::Byte, FIELD, self.start(), 0);
         // The group bit of the first byte.
         self.code.and_immediate(FIELD, 1);
         self.code.jump_if(Condition::Equal, FIELD, 0, not_a_group);
@@ -383,13 +405,36 @@ impl Program<'_> {
             .jump_if_register(Condition::NotEqual, FIELD, OTHER_FIELD, self.pass);
     }
 
+    /// Where the frame starts.
+    const fn start(&self) -> Register {
+        match self.rules.vlan {
+            Some(_) => START,
+            None => FRAME,
+        }
+    }
+
+    /// Passes the frame if it has not the tag that ours have. What is behind the tag is looked at as in a
+    /// frame without one, so that a second tag is a type that is not ours.
+    fn pass_unless_tag(&mut self) {
+        let Some(VlanTag { protocol, id }) = self.rules.vlan else {
+            return;
+        };
+        let (code, pass) = (&mut self.code, self.pass);
+        code.load(Size::Half, FIELD, START, TAG_PROTOCOL);
+        code.jump_if(Condition::NotEqual, FIELD, half(protocol), pass);
+        code.load(Size::Half, FIELD, START, TAG_CONTROL);
+        code.and_immediate(FIELD, half(VLAN_ID_BITS).cast_signed());
+        code.jump_if(Condition::NotEqual, FIELD, half(id), pass);
+    }
+
     fn skip_unless_mac(&mut self, otherwise: Label) {
         let [a, b, c, d, e, f] = self.rules.mac.0;
-        self.code.load(Size::Word, FIELD, FRAME, 0);
+        let start = self.start();
+        self.code.load(Size::Word, FIELD, start, 0);
         let first = u32::from_ne_bytes([a, b, c, d]);
         self.code
             .jump_if(Condition::NotEqual, FIELD, first, otherwise);
-        self.code.load(Size::Half, FIELD, FRAME, 4);
+        self.code.load(Size::Half, FIELD, start, 4);
         let rest = u32::from(u16::from_ne_bytes([e, f]));
         self.code
             .jump_if(Condition::NotEqual, FIELD, rest, otherwise);
@@ -397,6 +442,9 @@ impl Program<'_> {
 
     /// Moves `BEHIND` on by the options of the IPv4 header at `BEHIND + header`; passes the frame if
     /// that header is no IPv4, too short, or a fragment's.
+    ///
+    /// By a constant for each length: without `CAP_PERFMON`, the verifier refuses to add a register to a
+    /// pointer into the frame.
     fn skip_v4_options(&mut self, header: i16) {
         let code = &mut self.code;
         code.load(Size::Byte, FIELD, BEHIND, header);
@@ -406,12 +454,16 @@ impl Program<'_> {
         code.load(Size::Half, OTHER_FIELD, BEHIND, header + IPV4_FRAGMENT);
         let bits = half(FRAGMENT_BITS);
         code.jump_if(Condition::AnyBit, OTHER_FIELD, bits, self.pass);
-        code.and_immediate(FIELD, 0x0f);
+        let behind_options = code.label();
         // 5 words are the header without options.
-        code.add_immediate(FIELD, -5);
-        code.and_immediate(FIELD, 0x0f);
-        code.shift_left(FIELD, 2);
-        code.add_register(BEHIND, FIELD);
+        for words in 1..=10_u8 {
+            let next = code.label();
+            code.jump_if(Condition::NotEqual, FIELD, u32::from(0x45 + words), next);
+            code.add_immediate(BEHIND, 4 * i32::from(words));
+            code.jump(behind_options);
+            code.bind(next);
+        }
+        code.bind(behind_options);
     }
 
     /// Takes the frame if the port at `offset` is one of ours, passes it otherwise.

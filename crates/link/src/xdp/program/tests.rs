@@ -9,6 +9,7 @@ use super::super::assembler::{INSTRUCTIONS_MAX, Instruction};
 use super::{
     ADDRESSES_MAX, PORTS_MAX, REDIRECT_MAP, Rules, Take, XDP_PASS, XDP_REDIRECT, assemble,
 };
+use crate::VlanTag;
 use crate::xdp::bpf;
 
 const OURS: MacAddress = MacAddress([0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
@@ -59,10 +60,8 @@ impl Machine<'_> {
             let is_taken = match code {
                 0xbf => machine.set(to, right),
                 0xb7 => machine.set(to, wide),
-                0x0f => machine.set(to, left.wrapping_add(right)),
                 0x07 => machine.set(to, left.wrapping_add(wide)),
                 0x57 => machine.set(to, left & wide),
-                0x67 => machine.set(to, left << wide),
                 0x61 | 0x69 | 0x71 => {
                     let bytes = match code {
                         0x61 => 4,
@@ -147,6 +146,7 @@ fn takes(shared_ports: Option<&[u16]>, frame: &[u8]) -> bool {
         mac: OURS,
         addresses: &addresses(),
         shared_ports,
+        vlan: None,
     };
     match Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) {
         XDP_REDIRECT => true,
@@ -250,9 +250,15 @@ fn neighbor(destination: [u8; 6], group: &str, kind: u8, target: &str) -> Vec<u8
     ethernet(destination, 0x86dd, &v6("fd00::9", group, 58, &message))
 }
 
+/// A frame with a tag of VLAN 5 before what it had.
 fn tagged(frame: &[u8]) -> Vec<u8> {
+    with_tag(frame, [0x81, 0x00, 0x00, 0x05])
+}
+
+fn with_tag(frame: &[u8], tag: [u8; 4]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    frame.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+    let at = frame.len().min(12);
+    frame.splice(at..at, tag);
     frame
 }
 
@@ -415,6 +421,93 @@ fn a_frame_cut_short_passes_until_its_last_field_is_there() {
     }
 }
 
+/// The tag of frames in VLAN 0x345, of every priority, and the rules for it.
+const VLAN: VlanTag = VlanTag {
+    protocol: 0x8100,
+    id: 0x345,
+};
+
+/// Whether a frame is taken in [`VLAN`], at own and at shared addresses.
+fn in_vlan(vlan: VlanTag, frame: &[u8]) -> [bool; 2] {
+    [None, Some(PORTS.as_slice())].map(|shared_ports| {
+        let rules = Rules {
+            mac: OURS,
+            addresses: &addresses(),
+            shared_ports,
+            vlan: Some(vlan),
+        };
+        Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) == XDP_REDIRECT
+    })
+}
+
+#[test]
+fn in_a_vlan_frames_with_its_tag_go_where_those_without_go_elsewhere() {
+    let service = VlanTag {
+        protocol: 0x88a8,
+        ..VLAN
+    };
+    for (name, frame, is_own, is_shared) in corpus() {
+        let taken = [is_own, is_shared];
+        // Highest and lowest priority, and the bit of eligibility to be dropped.
+        for high in [0x03, 0xe3, 0x13, 0xf3] {
+            let ours = with_tag(&frame, [0x81, 0x00, high, 0x45]);
+            assert_eq!(in_vlan(VLAN, &ours), taken, "{name}");
+            assert_eq!(in_vlan(service, &ours), [false; 2], "{name}");
+            let service_s = with_tag(&frame, [0x88, 0xa8, high, 0x45]);
+            assert_eq!(in_vlan(service, &service_s), taken, "{name}");
+            assert_eq!(in_vlan(VLAN, &service_s), [false; 2], "{name}");
+        }
+        // No tag, other VLANs (above, below, each of the two bytes), priority only, and two tags.
+        assert_eq!(in_vlan(VLAN, &frame), [false; 2], "{name}");
+        for [high, low] in [
+            [0x03, 0x44],
+            [0x03, 0x46],
+            [0x02, 0x45],
+            [0x0b, 0x45],
+            [0, 0],
+        ] {
+            let other = with_tag(&frame, [0x81, 0x00, high, low]);
+            assert_eq!(in_vlan(VLAN, &other), [false; 2], "{name}");
+        }
+        for outer in [[0x81, 0x00, 0x03, 0x45], [0x88, 0xa8, 0x03, 0x45]] {
+            let inner = with_tag(&frame, [0x81, 0x00, 0x03, 0x45]);
+            let two = with_tag(&inner, outer);
+            assert_eq!(in_vlan(VLAN, &two), [false; 2], "{name}");
+            assert_eq!(in_vlan(service, &two), [false; 2], "{name}");
+        }
+    }
+}
+
+#[test]
+fn without_a_vlan_no_frame_with_a_tag_is_taken() {
+    for (name, frame, ..) in corpus() {
+        for tag in [
+            [0x81, 0x00, 0x00, 0x00],
+            [0x81, 0x00, 0x03, 0x45],
+            [0x88, 0xa8, 0x03, 0x45],
+        ] {
+            let frame = with_tag(&frame, tag);
+            assert!(!own(&frame) && !shared(&frame), "{name}");
+        }
+    }
+}
+
+#[test]
+fn in_a_vlan_a_frame_cut_short_passes_until_its_last_field_is_there() {
+    const TAG: [u8; 4] = [0x81, 0x00, 0x03, 0x45];
+    for (frame, own_bytes, shared_bytes) in [
+        (tcp_v4(0, 80), 38, 38 + 4),
+        (tcp_v4(10, 80), 38, 38 + 40 + 4),
+        (tcp_v6(443), 58, 58 + 4),
+    ] {
+        let frame = with_tag(&frame, TAG);
+        for length in 0..=frame.len() {
+            let expected = [length >= own_bytes, length >= shared_bytes];
+            assert_eq!(in_vlan(VLAN, &frame[..length]), expected, "{length} bytes");
+        }
+    }
+}
+
 #[test]
 fn without_addresses_of_a_version_none_of_it_is_taken() {
     let takes = |address: &str, shared_ports, frame: &[u8]| {
@@ -422,6 +515,7 @@ fn without_addresses_of_a_version_none_of_it_is_taken() {
             mac: OURS,
             addresses: &[ip(address)],
             shared_ports,
+            vlan: None,
         };
         Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) == XDP_REDIRECT
     };
@@ -453,6 +547,7 @@ fn the_last_of_all_addresses_and_ports_is_taken_in_a_short_program() {
             mac: OURS,
             addresses: &addresses,
             shared_ports,
+            vlan: None,
         };
         let program = assemble(&rules, Take::Redirect(MAP));
         assert!(program.len() <= 2_000, "{}", program.len());
@@ -475,6 +570,7 @@ fn an_address_too_many_is_a_programming_error() {
         mac: OURS,
         addresses: &[ip(V4); ADDRESSES_MAX + 1],
         shared_ports: None,
+        vlan: None,
     };
     let _ = assemble(&rules, Take::Redirect(MAP));
 }
@@ -486,6 +582,7 @@ fn a_port_too_many_is_a_programming_error() {
         mac: OURS,
         addresses: &addresses(),
         shared_ports: Some(&[80; PORTS_MAX + 1]),
+        vlan: None,
     };
     let _ = assemble(&rules, Take::Redirect(MAP));
 }
@@ -497,21 +594,26 @@ fn the_kernel_agrees() {
     const TAKEN: u32 = 3;
     let (many_addresses, many_ports) = many();
     let few = addresses();
-    for (addresses, ports) in [
+    let choices = [
         (few.as_slice(), PORTS.as_slice()),
         (&many_addresses, &many_ports),
         // Of one version only: the verifier refuses a part that is never reached.
         (&few[..1], &PORTS),
         (&few[1..], &PORTS),
-    ] {
-        for shared_ports in [None, Some(ports)] {
+    ];
+    for (addresses, ports) in choices {
+        let uses = [None, Some(ports)].into_iter();
+        let uses =
+            uses.flat_map(|shared_ports| [None, Some(VLAN)].map(|vlan| (shared_ports, vlan)));
+        for (shared_ports, vlan) in uses {
             let rules = Rules {
                 mac: OURS,
                 addresses,
                 shared_ports,
+                vlan,
             };
             let code = assemble(&rules, Take::Verdict(TAKEN));
-            let program = match bpf::load_program(&code) {
+            let program = match bpf::load_program(&code, vlan.is_some()) {
                 Err(libc::EPERM) => {
                     eprintln!("SKIPPED: no XDP program without CAP_BPF; run as root");
                     return;
@@ -520,9 +622,21 @@ fn the_kernel_agrees() {
             };
             // The kernel refuses to run a program on less than an Ethernet header.
             for (name, frame, ..) in corpus().iter().filter(|(_, frame, ..)| frame.len() >= 14) {
-                let expected = Machine::run(&code, frame);
-                let verdict = bpf::run_program(&program, frame).unwrap();
-                assert_eq!(verdict, expected, "{name}");
+                let ours = with_tag(frame, [0x81, 0x00, 0x03, 0x45]);
+                let frames = [
+                    frame.clone(),
+                    tagged(frame),
+                    tagged(&ours),
+                    // The tag is there, and what follows is cut off.
+                    ours[..18].to_vec(),
+                    ours[..ours.len() - 1].to_vec(),
+                    ours,
+                ];
+                for frame in frames {
+                    let expected = Machine::run(&code, &frame);
+                    let verdict = bpf::run_program(&program, &frame).unwrap();
+                    assert_eq!(verdict, expected, "{name}, {vlan:?}");
+                }
             }
         }
     }
