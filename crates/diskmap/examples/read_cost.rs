@@ -68,6 +68,7 @@ fn nvme(batch: u16, reads: u64) -> Outcome {
     let slots = Platform(emulated.map_slots(&arena));
     let disk = Nvme::new(&controller, 1, memory, slots, &arena, config)?;
     let source = FileSource::Namespace(NamespaceRange {
+        controller: 0,
         namespace_id: 1,
         start_bytes: 0,
         length_bytes: SIZE_BYTES,

@@ -32,7 +32,7 @@ impl Checked for Passthru {
         if let Some(reason) = self.fallback_reason() {
             return Err(reason.into());
         }
-        let counters = *self.counters();
+        let counters = self.counters();
         let commands = counters.disk_read_commands + counters.disk_write_commands;
         if counters.disk_enter_calls >= commands {
             return Err(format!("a call for each command: {counters:?}").into());
@@ -54,6 +54,7 @@ fn worker(
     };
     let disk = Passthru::new(vec![Arc::clone(device)], config, &arena)?;
     let source = FileSource::Namespace(NamespaceRange {
+        controller: 0,
         namespace_id: device.namespace_id(),
         start_bytes: 0,
         length_bytes: device.format().size_bytes(),

@@ -43,6 +43,7 @@ mod identify;
 mod prp;
 mod queue;
 mod queue_pair;
+mod queue_pairs;
 mod ranges;
 mod registers;
 pub(crate) mod requests;
@@ -59,6 +60,7 @@ pub use controller::{
 };
 pub use identify::{ControllerIdentity, IdentifyError, NAMESPACES_MAX, NamespaceFormat};
 pub use queue_pair::Nvme;
+pub use queue_pairs::{CONTROLLERS_MAX, QueuePairs};
 pub use registers::CapabilityError;
 pub use status::{REISSUES_MAX, Status};
 
@@ -81,6 +83,9 @@ pub const FILES_MAX: u32 = 1 << 16;
 /// A store opens one for each extent, or one for the whole namespace and adds offsets of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceRange {
+    /// Which of the disk's controllers has the namespace, from 0: their order in [`QueuePairs::new`]; a
+    /// single [`Nvme`] has only the first. By passthrough: which of the disk's namespaces it is, from 0.
+    pub controller: u16,
     /// Namespace Identifier (NSID).
     pub namespace_id: u32,
     /// Where it begins, bytes: a multiple of the block size.
@@ -177,17 +182,41 @@ pub struct NvmeCounters {
     pub aborted_commands: u64,
     /// Commands taken back from a controller that was stopped.
     pub taken_back_commands: u64,
+    /// Times the controller was stopped because something failed that this queue pair was the first to
+    /// find. Each is counted by one of the controller's queue pairs.
+    pub reset_count: u64,
+    /// Times its PCI function was reset, counted in the same way.
+    pub function_reset_count: u64,
 }
 
 impl NvmeCounters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 3] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 5] {
         [
             ("nvme_doorbell_count", self.doorbell_count),
             ("nvme_aborted_commands", self.aborted_commands),
             ("nvme_taken_back_commands", self.taken_back_commands),
+            ("nvme_reset_count", self.reset_count),
+            ("nvme_function_reset_count", self.function_reset_count),
         ]
+    }
+
+    /// What two queue pairs did.
+    fn plus(mut self, other: &Self) -> Self {
+        let Self {
+            doorbell_count,
+            aborted_commands,
+            taken_back_commands,
+            reset_count,
+            function_reset_count,
+        } = other;
+        self.doorbell_count += doorbell_count;
+        self.aborted_commands += aborted_commands;
+        self.taken_back_commands += taken_back_commands;
+        self.reset_count += reset_count;
+        self.function_reset_count += function_reset_count;
+        self
     }
 }
 

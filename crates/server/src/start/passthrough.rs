@@ -12,6 +12,7 @@ use std::sync::Arc;
 use diskmap::nvme::{FILES_MAX, QUEUE_DEPTH_MAX};
 use diskmap::passthru::{NamespaceDevice, Passthru, PassthruConfig};
 use memory::Arena;
+use store::NamespaceId;
 use store::raw::Device;
 use tracing::info;
 
@@ -42,15 +43,19 @@ impl Namespaces {
         Ok(Self { devices })
     }
 
-    /// The namespaces' identifiers (NSID).
-    pub(super) fn ids(&self) -> Vec<u32> {
-        self.devices.iter().map(|it| it.namespace_id()).collect()
+    /// What the disk calls them.
+    pub(super) fn ids(&self) -> Vec<NamespaceId> {
+        let id = |(controller, device): (u16, &Arc<NamespaceDevice>)| NamespaceId {
+            controller,
+            id: device.namespace_id(),
+        };
+        (0..).zip(&self.devices).map(id).collect()
     }
 
     /// A disk for a worker, which enables it.
     ///
     /// # Errors
-    /// The kernel refuses the ring, or the namespaces are of several controllers.
+    /// The kernel refuses the ring.
     pub(super) fn disk(
         &self,
         queue_depth: u32,

@@ -118,6 +118,8 @@ pub struct EmulatedCounters {
     pub stuck: u64,
     /// Flushes executed.
     pub flushes: u64,
+    /// Times it was notified of a shutdown.
+    pub shutdowns: u64,
 }
 
 /// A submission queue as the controller knows it.
@@ -455,6 +457,26 @@ impl Emulated {
         let mut bytes = vec![0; length_bytes];
         state.content(namespace, first_block, &mut bytes);
         bytes
+    }
+
+    /// Stores bytes in a namespace from a block on, as another driver has before; the last block is
+    /// filled with zeros.
+    ///
+    /// # Panics
+    /// If there is no such namespace.
+    pub fn store(&self, namespace_id: u32, first_block: u64, bytes: &[u8]) {
+        let mut state = self.lock();
+        let namespaces = &state.config.namespaces;
+        let namespace = namespaces.iter().find(|it| it.id == namespace_id);
+        let block_bytes = 1
+            << namespace
+                .expect("a namespace of this controller")
+                .block_shift;
+        for (block, content) in (first_block..).zip(bytes.chunks(block_bytes)) {
+            let mut content = content.to_vec();
+            content.resize(block_bytes, 0);
+            state.written.insert((namespace_id, block), content);
+        }
     }
 
     /// Commands that it has not completed.

@@ -76,8 +76,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Disk for Nvme<R, D, S> {
         self.next_deadline().map(|deadline| deadline.min(in_time))
     }
 
-    fn counters(&self) -> &Counters {
-        &self.requests.counters
+    fn counters(&self) -> Counters {
+        self.requests.counters
     }
 
     fn own_counters(&self) -> Vec<(&'static str, u64)> {

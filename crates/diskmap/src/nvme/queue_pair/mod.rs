@@ -72,6 +72,11 @@ pub struct Nvme<R: Registers, D: DmaMemory, S> {
     last_now: Instant,
     canary: Canary,
     nvme_counters: NvmeCounters,
+    /// Commands taken back from a controller in trouble that nobody was told of; `None`: there is nothing
+    /// to tell.
+    untold: Option<u64>,
+    /// That the controller has failed is told once.
+    is_end_told: bool,
 }
 
 impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
@@ -157,7 +162,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         let part_bytes_max = u32::try_from(part_bytes_max).unwrap_or(u32::MAX);
         let requests = Requests::new(
             (depth, files_max),
-            known.namespaces,
+            known.namespaces.into_iter().map(|it| (0, it)).collect(),
             (arena.slot_bytes(), part_bytes_max),
             canary,
         );
@@ -193,6 +198,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             last_now: Instant::ZERO,
             canary,
             nvme_counters: NvmeCounters::default(),
+            untold: None,
+            is_end_told: false,
         })
     }
 

@@ -126,6 +126,7 @@ fn a_range_is_within_its_namespace_and_starts_at_a_block() {
     assert_eq!(limits.size_bytes, size - 512);
     assert_eq!((limits.block_bytes, limits.read_bytes_max), (512, 65_536));
     let unknown = NamespaceRange {
+        controller: 0,
         namespace_id: 2,
         start_bytes: 0,
         length_bytes: 512,
