@@ -55,7 +55,7 @@ resets() {
     echo "lab: resets $(basename "$device"), method $(cat "$device/reset_method")"
     while :; do
         echo 1 > "$device/reset"
-        sleep 3
+        sleep 2
     done
 }
 

@@ -161,9 +161,12 @@ fn run_disks(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts)
     };
     let check = ["--package", "atlas-diskmap", "--example", "nvme_check"];
     let check = build(lab, &check, "examples/nvme_check")?;
+    let instrument = ["--package", "atlas-disk", "--example", "disk"];
+    let instrument = build(lab, &instrument, "examples/disk")?;
     let scratch = scratch_directory("lab")?;
     let mut checks = Suite::default();
-    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), (&atlas, &check));
+    let programs = (&*atlas, &*check, &*instrument);
+    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), programs);
     suite.add(checks);
     suite.run("NVMe: the guest", || outcome.map(|()| Outcome::Passed));
     Ok(())

@@ -73,8 +73,11 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     /// in another round if another worker uses it right now.
     pub(in crate::nvme) fn poll_trouble(&mut self) -> Option<(Trouble, u64)> {
         let commands = self.untold?;
-        // It is told of once it is known what becomes of the commands.
-        if matches!(self.controller.snapshot().phase, Phase::Stopping) {
+        // It is told of once what it had is taken back, or turned out to be lost.
+        let snapshot = self.controller.snapshot();
+        let is_current = self.link == Link::Live(snapshot.epoch) && snapshot.phase == Phase::Ready;
+        let is_lost = self.link == Link::Runaway;
+        if !is_current && !is_lost && self.requests.commands.issued().next().is_some() {
             return None;
         }
         let trouble = self.controller.with(|inner| inner.trouble())?;

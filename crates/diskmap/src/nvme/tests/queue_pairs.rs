@@ -329,6 +329,56 @@ fn a_reset_is_told_with_its_reason_and_counted_once() {
     }
 }
 
+/// Another worker may have started the controller again before the one that found the fault looks.
+#[test]
+fn a_reset_is_told_once_the_commands_are_taken_back() {
+    let mut several = several(1, 2);
+    for worker in &mut several.workers {
+        assert!(worker.read(worker.files[0], 0, 0));
+    }
+    several.finish();
+    several.controllers[0].0.set_faults(Faults {
+        latency_min: Duration::from_secs(1),
+        latency_max: Duration::from_secs(1),
+        ..Faults::default()
+    });
+    let worker = &mut several.workers[0];
+    assert!(worker.read(worker.files[0], 0, 1));
+    several.submit();
+    several.controllers[0].0.set_fatal();
+    // The first finds it when it looks for late commands.
+    while several.workers[0].disk.queue_pairs()[0]
+        .nvme_counters()
+        .reset_count
+        == 0
+    {
+        several.wait(Duration::from_millis(100));
+        several.workers[0].consume(several.now, 1);
+    }
+    // The second starts the controller.
+    several.controllers[0].0.set_faults(Faults::default());
+    let worker = &mut several.workers[1];
+    assert!(worker.read(worker.files[0], 0, 2));
+    worker.disk.sqsync(several.now).unwrap();
+    while several.workers[1].disk.in_flight() > 0 {
+        several.wait(Duration::from_millis(1));
+        several.workers[1].consume(several.now, 1);
+    }
+    assert_eq!(
+        several.workers[0].notices(),
+        [],
+        "its command is not back yet"
+    );
+    several.finish();
+    let reset = DiskNotice::Reset {
+        controller: "number 0".into(),
+        error: ControllerError::Fatal,
+        commands: 1,
+    };
+    assert_eq!(several.workers[0].notices(), [reset]);
+    assert_eq!(several.workers[1].notices(), []);
+}
+
 #[test]
 fn queues_are_deleted_at_every_controller() {
     let mut several = several(2, 1);
