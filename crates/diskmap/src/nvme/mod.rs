@@ -21,7 +21,10 @@
 //! same bytes to the same blocks again changes nothing, and a caller that has two overlapping writes in
 //! flight was promised no order. After [`REISSUES_MAX`] attempts they fail.
 //!
-//! It refuses SGLs (a slot's PRP list costs nothing), metadata and protection information, blocks other
+//! A slot is one piece on the bus: where a controller offers SGLs, one descriptor names it, and the controller fetches no
+//! list.
+//!
+//! It refuses SGLs of several descriptors, metadata and protection information, blocks other
 //! than 512 and 4,096 bytes, pages other than 4 KiB, interrupts, and asynchronous events. A write is not
 //! durable before a [`Nvme::flush`]. Whoever sleeps must wake by [`Nvme::next_deadline`], and while
 //! commands are in flight poll for completions. Bounded by [`NvmeConfig`].
@@ -106,6 +109,9 @@ pub struct NvmeConfig {
     pub command_timeout: Duration,
     /// If it takes this much longer, the controller is reset. A guess.
     pub abort_grace: Duration,
+    /// Whether slots are named by SGL descriptors, if the controller offers that, where PRPs would need a
+    /// list.
+    pub use_sgls: bool,
 }
 
 impl Default for NvmeConfig {
@@ -115,6 +121,7 @@ impl Default for NvmeConfig {
             files_max: 1024,
             command_timeout: Duration::from_secs(8),
             abort_grace: Duration::from_secs(2),
+            use_sgls: true,
         }
     }
 }

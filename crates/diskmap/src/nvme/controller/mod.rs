@@ -18,8 +18,8 @@
 //! one abort is in progress at most. Bounded by [`QUEUE_PAIRS_MAX`], [`NAMESPACES_MAX`], and by the
 //! attempts and timeouts below.
 //!
-//! NVM Express Base Specification 2.0, sections 3.5.1 (initialisation), 3.6.1 (shutdown) and 3.7.2
-//! (controller level reset).
+//! NVM Express Base Specification 2.0: Memory-based Transport Controller Initialization (PCIe), Memory-based
+//! Transport Controller Shutdown (PCIe), Controller Level Reset.
 //!
 //! [`NAMESPACES_MAX`]: super::NAMESPACES_MAX
 

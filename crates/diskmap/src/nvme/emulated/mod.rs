@@ -65,6 +65,8 @@ pub struct EmulatedConfig {
     pub doorbell_stride: u8,
     /// MDTS.
     pub transfer_shift: u8,
+    /// SGLS, of which bits 1:0 count: 0 without SGLs, 1 with, 2 with alignment to dwords.
+    pub sgls: u32,
     /// Queue pairs it grants.
     pub queue_pairs: u16,
     /// How long CSTS.RDY takes to follow CC.EN.
@@ -91,6 +93,7 @@ impl EmulatedConfig {
             queue_entries_max: 1024,
             doorbell_stride: 0,
             transfer_shift: 4,
+            sgls: 0,
             queue_pairs: 8,
             ready_latency: Duration::from_millis(3),
             capabilities: None,
@@ -114,6 +117,8 @@ pub struct EmulatedCounters {
     pub forged: u64,
     /// Commands that ended in an error on request.
     pub failed: u64,
+    /// Reads and writes whose data an SGL descriptor named.
+    pub sgl_commands: u64,
     /// Commands that are never completed.
     pub stuck: u64,
     /// Flushes executed.

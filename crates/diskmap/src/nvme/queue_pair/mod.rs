@@ -63,6 +63,7 @@ pub struct Nvme<R: Registers, D: DmaMemory, S> {
     queues: QueueAddresses,
     depth: u16,
     lists: Lists,
+    uses_sgls: bool,
     /// Address of the arena's first byte.
     arena_start: usize,
     requests: Requests,
@@ -158,6 +159,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         lists.write(&mut memory, |slot| {
             slots_address + (payload_offset + slot as usize * stride_bytes) as u64
         });
+        let known_sgls = known.identity.has_sgls;
         let part_bytes_max = known.identity.transfer_bytes_max.unwrap_or(u64::MAX);
         let part_bytes_max = u32::try_from(part_bytes_max).unwrap_or(u32::MAX);
         let requests = Requests::new(
@@ -191,6 +193,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             config,
             depth,
             lists,
+            uses_sgls: config.use_sgls && known_sgls,
             arena_start: slot_memory.address().addr(),
             requests,
             link: Link::Detached,
@@ -275,7 +278,10 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
                 at: now,
                 is_aborted: false,
             };
-            let entry = entry_of(command, &self.lists, &self.memory);
+            let entry = match sgl_entry(command, self.canary) {
+                Some(entry) if self.uses_sgls => entry,
+                _ => entry_of(command, &self.lists, &self.memory),
+            };
             let entry = SubmissionEntry {
                 command_id,
                 ..entry
@@ -376,7 +382,28 @@ const fn is_page_aligned(address: u64) -> bool {
     address.is_multiple_of(PAGE_BYTES as u64)
 }
 
-/// The submission queue entry of a command's next part.
+/// The submission queue entry of a command's next part with one SGL descriptor; `None` if PRPs need no list.
+fn sgl_entry(command: &Command, canary: Canary) -> Option<SubmissionEntry> {
+    if command.kind == Kind::Flush || command.part_bytes <= 2 * PAGE_BYTES {
+        return None;
+    }
+    let (namespace_id, dwords) = command.target();
+    let mut length_bytes = command.part_bytes;
+    if canary.is(Fault::DescriptorLong) {
+        length_bytes += PAGE_BYTES;
+    }
+    Some(SubmissionEntry {
+        opcode: command.kind.opcode(),
+        namespace_id,
+        prp1: command.payload + u64::from(command.done_bytes),
+        prp2: length_bytes.into(),
+        is_sgl: true,
+        dwords,
+        ..SubmissionEntry::default()
+    })
+}
+
+/// The submission queue entry of a command's next part, with PRPs.
 fn entry_of<D: DmaMemory>(command: &Command, lists: &Lists, memory: &D) -> SubmissionEntry {
     let (namespace_id, dwords) = command.target();
     let opcode = command.kind.opcode();
