@@ -76,6 +76,10 @@ use crate::FileIndex;
 /// Size of a page, CC.MPS: what CAP.MPSMIN is on every controller for PCs.
 pub(super) const PAGE_BYTES: u32 = 4096;
 
+/// How soon to look for completions while commands are in flight: half of what a read takes from flash, so
+/// that it costs few looks, and little time. `[guess]`
+pub(crate) const COMPLETION_POLL_INTERVAL: Duration = Duration::from_micros(50);
+
 /// Most commands waiting, issued, or not handed out, of one queue pair.
 pub const QUEUE_DEPTH_MAX: u16 = 1023;
 /// Most ranges open at once.

@@ -8,6 +8,10 @@
 //! [`crate::nvme`] promises, and shares its code: ranges of namespaces, parts of at most what the controller
 //! takes, statuses that may be tried again.
 //!
+//! With [`PassthruConfig::polled`] the kernel looks into the controllers' poll queues (`nvme.poll_queues`) when it is
+//! asked for completions, and there are no interrupts; then no descriptor tells of completions
+//! ([`Disk::next_poll`]).
+//!
 //! Dropping a `Passthru` with commands in flight waits for them, for [`DRAIN_SECONDS_MAX`] at most; their
 //! slots are then lost to the arena. It refuses namespaces with metadata, blocks other than 512 and 4,096
 //! bytes. A write is not durable before a
@@ -34,7 +38,9 @@ use memory::Arena;
 use crate::nvme::canary::Canary;
 use crate::nvme::commands::{Command, Kind, Progress};
 use crate::nvme::requests::Requests;
-use crate::nvme::{FILES_MAX, Flush, NamespaceError, QUEUE_DEPTH_MAX, Status};
+use crate::nvme::{
+    COMPLETION_POLL_INTERVAL, FILES_MAX, Flush, NamespaceError, QUEUE_DEPTH_MAX, Status,
+};
 use crate::ring::Ring;
 use crate::{
     Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
@@ -59,6 +65,9 @@ pub struct PassthruConfig {
     pub files_max: u32,
     /// Registers the arena with the kernel, if the kernel permits it.
     pub fixed_buffers: bool,
+    /// Completions are looked for in the controllers' poll queues, instead of waiting for interrupts
+    /// (IOPOLL; [`NamespaceDevice::has_poll_queues`]).
+    pub polled: bool,
 }
 
 impl Default for PassthruConfig {
@@ -67,6 +76,7 @@ impl Default for PassthruConfig {
             queue_depth: 256,
             files_max: 1024,
             fixed_buffers: true,
+            polled: false,
         }
     }
 }
@@ -134,6 +144,7 @@ pub struct Passthru {
     /// First and last address of each registered buffer; none if there are none.
     buffers: Vec<(usize, usize)>,
     depth: u16,
+    is_polled: bool,
     fallback_reason: Option<String>,
 }
 
@@ -168,6 +179,7 @@ impl Passthru {
             queue_depth,
             files_max,
             fixed_buffers,
+            polled,
         } = config;
         if !(1..=QUEUE_DEPTH_MAX).contains(&queue_depth) || !(1..=FILES_MAX).contains(&files_max) {
             return Err(PassthruError::Config {
@@ -178,7 +190,11 @@ impl Passthru {
         if !(1..=DEVICES_MAX).contains(&devices.len()) {
             return Err(PassthruError::Devices(devices.len()));
         }
-        let ring = PassthruRing::new(queue_depth.into());
+        let ring = if polled {
+            PassthruRing::polled(queue_depth.into())
+        } else {
+            PassthruRing::new(queue_depth.into())
+        };
         let ring = ring.map_err(|errno| PassthruError::Setup { errno })?;
         let registered = if fixed_buffers {
             ring.register_buffers(arena)
@@ -206,6 +222,7 @@ impl Passthru {
             requests,
             buffers,
             depth: queue_depth,
+            is_polled: polled,
             fallback_reason: registered.err(),
         })
     }
@@ -381,7 +398,12 @@ impl Disk for Passthru {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ring.poll_fd())
+        (!self.is_polled).then(|| self.ring.poll_fd())
+    }
+
+    fn next_poll(&self, now: Instant) -> Option<Instant> {
+        let is_waited_for = self.is_polled && self.requests.commands.len() > 0;
+        is_waited_for.then(|| now + COMPLETION_POLL_INTERVAL)
     }
 
     fn clear_wake(&mut self) {
@@ -442,6 +464,7 @@ mod tests {
                 format: Ok(format),
             },
             command_bytes_max: 16_384,
+            has_poll_queues: false,
         })
     }
 
@@ -528,6 +551,38 @@ mod tests {
         assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
         assert_eq!(arena.free_count(), arena.slot_count());
         assert_eq!(disk.counters().disk_failed_commands, 1);
+    }
+
+    /// Nothing tells of its completions, so it says when to look; and a file that cannot be polled fails.
+    #[test]
+    fn a_polled_disk_says_when_to_look_while_commands_are_in_flight() {
+        let arena = Arena::new(ArenaConfig::new(4)).expect("some memory");
+        let (mut disk, mut arena) = {
+            let config = PassthruConfig {
+                queue_depth: 2,
+                polled: true,
+                ..PassthruConfig::default()
+            };
+            let disk = Passthru::new(vec![device(1024)], config, &arena).expect("a ring");
+            (disk, arena)
+        };
+        assert!(disk.poll_fd().is_none());
+        assert_eq!(disk.next_poll(NOW), None);
+        read(&mut disk, &mut arena);
+        assert_eq!(disk.next_poll(NOW), Some(NOW + COMPLETION_POLL_INTERVAL));
+        disk.sqsync(NOW).expect("a working ring");
+        let mut failed = None;
+        while disk.in_flight() > 0 {
+            let sink = &mut |arena: &mut Arena, completion: Completion| {
+                let (slot, error) = completion.result.expect_err("no such command");
+                failed = Some(error);
+                arena.release(slot);
+            };
+            disk.consume_completions(NOW, &mut arena, 8, sink);
+        }
+        assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
+        assert_eq!(disk.next_poll(NOW), None);
+        assert_eq!(arena.free_count(), arena.slot_count());
     }
 
     #[test]

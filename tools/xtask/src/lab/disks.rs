@@ -33,6 +33,9 @@ const INIT: &str = include_str!("disk.sh");
 /// What the guest loads: the kernel's driver, and VFIO.
 const MODULES: [&str; 3] = ["nvme", "vfio_pci", "vfio_iommu_type1"];
 
+/// Queues without interrupts, for passthrough that polls.
+const ARGUMENTS: [(&str, &str); 1] = [("nvme", "poll_queues=1")];
+
 /// Size of each disk.
 const DISK_BYTES: u64 = 24 << 20;
 
@@ -116,7 +119,7 @@ pub(super) fn run(
         images::program("nvme_check", check)?,
         images::program("disk", instrument)?,
     ];
-    images::make_initramfs((parts, kernel), &files, (&MODULES, &[]), &initramfs)?;
+    images::make_initramfs((parts, kernel), &files, (&MODULES, &ARGUMENTS), &initramfs)?;
     let mut command = parts.qemu(Command::new("env"));
     guest::common_arguments(&mut command, &kernel.image, &initramfs);
     command.args(guest::IOMMU).args(["-smp", "2"]);
@@ -315,6 +318,10 @@ impl Trial {
                     .map(drop)
             },
         );
+        self.check(suite, disk, "promises without interrupts", |it| {
+            it.succeed(&format!("nvme_check promises polled {generic}"))
+                .map(drop)
+        });
         self.check(
             suite,
             disk,

@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 use clock::Instant;
 use memory::Arena;
 
-use super::{COMPLETION_POLL_INTERVAL, Nvme};
+use super::Nvme;
+use crate::nvme::COMPLETION_POLL_INTERVAL;
 use crate::nvme::access::{DmaMemory, DmaSlots, Registers};
 use crate::{
     Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,

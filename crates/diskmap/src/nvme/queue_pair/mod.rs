@@ -27,10 +27,6 @@ use super::{
 /// How soon to poll while the controller is on its way.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How soon to look for completions while commands are in flight: half of what a read takes from flash, so
-/// that it costs few looks, and little time. `[guess]`
-const COMPLETION_POLL_INTERVAL: Duration = Duration::from_micros(50);
-
 /// How a queue pair and its controller are to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {

@@ -86,6 +86,7 @@ impl Reader {
                 let config = PassthruConfig {
                     queue_depth,
                     files_max: 1,
+                    polled: device.has_poll_queues(),
                     ..PassthruConfig::default()
                 };
                 let disk = Passthru::new(vec![device.clone()], config, &arena)?;
