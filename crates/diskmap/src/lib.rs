@@ -446,6 +446,12 @@ pub trait Disk {
     }
 }
 
+/// What the last system call of this thread failed with.
+fn last_errno() -> i32 {
+    let error = std::io::Error::last_os_error();
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
 /// A misaligned command is a programming error, which a real device answers with `EINVAL`.
 fn check_alignment(offset_bytes: u64, length_bytes: u32, limits: &FileLimits) {
     debug_assert!(

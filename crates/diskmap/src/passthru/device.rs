@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::PassthruError;
 use super::entry::{COMMAND_BYTES, command_bytes};
+use crate::last_errno;
 use crate::nvme::command::{CNS_NAMESPACE, admin};
 use crate::nvme::{Namespace, NamespaceError, NamespaceFormat, Status};
 
@@ -186,12 +187,6 @@ impl std::os::fd::AsFd for NamespaceDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-fn last_errno() -> i32 {
-    io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@
 )]
 
 use std::ffi::{CStr, CString};
-use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+
+use crate::last_errno;
 
 /// Number 100 of type `;` (`VFIO_BASE`), and those after it: they carry no size or direction.
 const BASE: libc::Ioctl = 0x3b64;
@@ -227,8 +228,7 @@ fn size_of_u32<T>() -> u32 {
 
 fn check(result: libc::c_int) -> Result<i32, i32> {
     if result < 0 {
-        let error = io::Error::last_os_error();
-        return Err(error.raw_os_error().unwrap_or(libc::EIO));
+        return Err(last_errno());
     }
     Ok(result)
 }

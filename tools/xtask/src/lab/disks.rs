@@ -126,7 +126,8 @@ pub(super) fn run(
     // With a thread for each processor QEMU 10.0 sometimes fails an assertion (iotlb_to_section) when
     // registers are mapped or bus mastering changes.
     command.args(["-accel", "tcg,thread=single"]);
-    command.args(["-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]);
+    let kernel_arguments = format!("console=ttyS0 quiet panic=-1 {}", guest::IOMMU_ARGUMENTS);
+    command.args(["-append", &kernel_arguments]);
     for disk in DISKS {
         attach(&mut command, disk, &image(scratch, disk))?;
     }

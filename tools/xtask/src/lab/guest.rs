@@ -102,6 +102,10 @@ pub(super) const IOMMU: [&str; 4] = [
     "intel-iommu,intremap=on,caching-mode=on",
 ];
 
+/// What the guest's kernel is told for that. It tries its timer against the time that the processor takes, and
+/// panics if interrupts of it are late: an emulated processor on a busy machine is late at times.
+pub(super) const IOMMU_ARGUMENTS: &str = "intel_iommu=on no_timer_check";
+
 /// A NIC that QEMU emulates, and how its driver is used.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nic {
@@ -277,7 +281,8 @@ impl Guest {
         match disk {
             GuestDisk::Kernel | GuestDisk::Passthrough => command.args(["-machine", "q35"]),
             GuestDisk::Vfio => {
-                kernel_arguments += " intel_iommu=on";
+                kernel_arguments += " ";
+                kernel_arguments += IOMMU_ARGUMENTS;
                 command.args(IOMMU)
             }
         };
