@@ -42,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Open, read, sqsync, consume completions, close.
     let (file, limits) = disk.open(FileSource::Namespace(NamespaceRange {
+        controller: 0,
         namespace_id: 1,
         start_bytes: 1 << 20,
         length_bytes: 100_000,

@@ -4,10 +4,12 @@
 //! ```text
 //! cargo build --release -p atlas-diskmap --example read_cost
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted_*' --toggle-collect='*platform_*' \
-//!     target/release/examples/read_cost nvme 32 1000    # or: uring FILE 32 1000
+//!     target/release/examples/read_cost nvme 64K 32 1000
 //! ```
 //!
-//! `nvme` is the driver on an emulated controller. What a platform does (registers, copies to and from the
+//! or `pairs`, `uring FILE`, `passthru /dev/ng0n1` in place of `nvme`; then come the bytes of a read, the reads of a
+//! batch, and all reads. `nvme` is the driver on an emulated controller, `pairs` the second of two controllers that
+//! are one disk, as the server has them. `passthru` needs an NVMe controller that the kernel's driver has. What a platform does (registers, copies to and from the
 //! queues) is left out of the count, because this one's is emulated: over VFIO a read has one copy of 64 bytes to
 //! the submission queue and one of 16 from the completion queue, and a batch two stores to registers. `uring` is
 //! this process's part of `io_uring`; the kernel's is not counted. The difference between 2,000 and 1,000 reads
@@ -18,21 +20,23 @@
 use std::error::Error;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
 
 use clock::{Duration, Instant};
-use diskmap::nvme::emulated::{Emulated, EmulatedConfig};
+use diskmap::nvme::emulated::{
+    Emulated, EmulatedConfig, EmulatedMemory, EmulatedRegisters, EmulatedSlots,
+};
 use diskmap::nvme::{
     ADMIN_MEMORY_BYTES, Controller, ControllerState, DmaMemory, DmaSlots, NamespaceRange, Nvme,
-    NvmeConfig, Registers, memory_bytes,
+    NvmeConfig, QueuePairs, Registers, memory_bytes,
 };
+use diskmap::passthru::{NamespaceDevice, Passthru, PassthruConfig};
 use diskmap::uring::{Uring, UringConfig};
 use diskmap::{Completion, Disk, FileIndex, FileSource, Read};
 use memory::{Arena, ArenaConfig, FilledSlot};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Bytes of each read.
-const READ_BYTES: u32 = 65_536;
 /// Time in which a file's disk is done with a batch, so that no look for completions is in vain.
 const BATCH_TIME: std::time::Duration = std::time::Duration::from_millis(20);
 /// Size of what is read with `nvme`; a file for `uring` must be as large.
@@ -42,15 +46,87 @@ fn main() -> Outcome {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["nvme", batch, reads] => nvme(batch.parse()?, reads.parse()?),
-        ["uring", file, batch, reads] => uring(file, batch.parse()?, reads.parse()?),
-        _ => Err("usage: read_cost nvme BATCH READS | read_cost uring FILE BATCH READS".into()),
+        ["nvme", bytes, batch, reads] => nvme(1, Load::parse(bytes, batch, reads)?),
+        ["pairs", bytes, batch, reads] => nvme(2, Load::parse(bytes, batch, reads)?),
+        ["uring", file, bytes, batch, reads] => uring(file, Load::parse(bytes, batch, reads)?),
+        ["passthru", file, bytes, batch, reads] => {
+            passthru(file, Load::parse(bytes, batch, reads)?)
+        }
+        _ => Err("usage: read_cost nvme|pairs|uring FILE|passthru DEVICE BYTES BATCH READS".into()),
     }
 }
 
-fn nvme(batch: u16, reads: u64) -> Outcome {
+/// What is read.
+#[derive(Clone, Copy)]
+struct Load {
+    /// Of each read.
+    bytes: u32,
+    batch: u16,
+    reads: u64,
+}
+
+impl Load {
+    fn parse(bytes: &str, batch: &str, reads: &str) -> Outcome<Self> {
+        let bytes = match bytes.strip_suffix('K') {
+            Some(kibibytes) => kibibytes.parse::<u32>()? * 1024,
+            None => bytes.parse()?,
+        };
+        Ok(Self {
+            bytes,
+            batch: batch.parse()?,
+            reads: reads.parse()?,
+        })
+    }
+
+    fn arena(self) -> Outcome<Arena> {
+        Ok(Arena::new(ArenaConfig {
+            slot_bytes: self.bytes,
+            ..ArenaConfig::new(self.batch.into())
+        })?)
+    }
+}
+
+type EmulatedPair =
+    Nvme<Platform<EmulatedRegisters>, Platform<EmulatedMemory>, Platform<EmulatedSlots>>;
+
+/// Emulated controllers of which the last is read: alone, or as one disk.
+fn nvme(controllers: u16, load: Load) -> Outcome {
+    let arena = load.arena()?;
+    let made = (0..controllers).map(|_| queue_pair(load, &arena));
+    let (emulated, mut pairs): (Vec<_>, Vec<_>) =
+        made.collect::<Outcome<Vec<_>>>()?.into_iter().unzip();
+    let source = FileSource::Namespace(NamespaceRange {
+        controller: controllers - 1,
+        namespace_id: 1,
+        start_bytes: 0,
+        length_bytes: SIZE_BYTES,
+    });
+    // Later than any controller needs to be ready.
+    let mut now = Instant::from_millis(1000);
+    // Long enough for a batch, so that no look for completions is in vain.
+    let mut wait = || {
+        now += Duration::from_millis(1);
+        for emulated in &emulated {
+            emulated.advance(now);
+        }
+        now
+    };
+    match (pairs.pop(), pairs.is_empty()) {
+        (Some(only), true) => measure(only, arena, source, load, &mut wait),
+        (last, _) => {
+            let members = pairs.into_iter().chain(last);
+            let members = members.map(|pair| ("".into(), pair)).collect();
+            measure(QueuePairs::new(members), arena, source, load, &mut wait)
+        }
+    }
+}
+
+fn queue_pair(load: Load, arena: &Arena) -> Outcome<(Emulated, EmulatedPair)> {
+    let batch = load.batch;
     let mut now = Instant::ZERO;
     let mut config = EmulatedConfig::new(1, 12);
+    // 512 KiB, so that no read is in parts.
+    config.transfer_shift = 7;
     config.namespaces[0].block_count = SIZE_BYTES / 4096;
     let emulated = Emulated::new(config);
     let memory = Platform(emulated.map_memory(ADMIN_MEMORY_BYTES));
@@ -59,48 +135,54 @@ fn nvme(batch: u16, reads: u64) -> Outcome {
         now += Duration::from_millis(1);
         emulated.advance(now);
     }
-    let arena = Arena::new(ArenaConfig::new(batch.into()))?;
     let config = NvmeConfig {
         queue_depth: batch,
         ..NvmeConfig::default()
     };
-    let memory = Platform(emulated.map_memory(memory_bytes(batch, &arena)));
-    let slots = Platform(emulated.map_slots(&arena));
-    let disk = Nvme::new(&controller, 1, memory, slots, &arena, config)?;
-    let source = FileSource::Namespace(NamespaceRange {
-        namespace_id: 1,
-        start_bytes: 0,
-        length_bytes: SIZE_BYTES,
-    });
-    // Long enough for a batch, so that no look for completions is in vain.
-    measure(disk, arena, source, reads, &mut || {
-        now += Duration::from_millis(1);
-        emulated.advance(now);
-        now
-    })
+    let memory = Platform(emulated.map_memory(memory_bytes(batch, arena)));
+    let slots = Platform(emulated.map_slots(arena));
+    let pair = Nvme::new(&controller, 1, memory, slots, arena, config)?;
+    Ok((emulated, pair))
 }
 
-fn uring(file: &str, batch: u16, reads: u64) -> Outcome {
-    let arena = Arena::new(ArenaConfig::new(batch.into()))?;
+fn uring(file: &str, load: Load) -> Outcome {
+    let arena = load.arena()?;
     let config = UringConfig {
-        queue_depth: batch.into(),
+        queue_depth: load.batch.into(),
         ..UringConfig::default()
     };
     let disk = Uring::new(config, &arena)?;
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_DIRECT).open(file)?;
+    let source = FileSource::Descriptor(file.into());
+    measure(disk, arena, source, load, &mut real_time())
+}
+
+fn passthru(device: &str, load: Load) -> Outcome {
+    let arena = load.arena()?;
+    let device = Arc::new(NamespaceDevice::open(device.as_ref())?);
+    let config = PassthruConfig {
+        queue_depth: load.batch,
+        ..PassthruConfig::default()
+    };
+    let source = FileSource::Namespace(NamespaceRange {
+        controller: 0,
+        namespace_id: device.namespace_id(),
+        start_bytes: 0,
+        length_bytes: SIZE_BYTES,
+    });
+    let disk = Passthru::new(vec![device], config, &arena)?;
+    measure(disk, arena, source, load, &mut real_time())
+}
+
+/// Waits until a real disk is done with a batch.
+fn real_time() -> impl FnMut() -> Instant {
     let mut now = Instant::ZERO;
-    measure(
-        disk,
-        arena,
-        FileSource::Descriptor(file.into()),
-        reads,
-        &mut || {
-            std::thread::sleep(BATCH_TIME);
-            now += Duration::from_millis(1);
-            now
-        },
-    )
+    move || {
+        std::thread::sleep(BATCH_TIME);
+        now += Duration::from_millis(1);
+        now
+    }
 }
 
 /// Reads in batches as large as the arena, each when the one before is complete.
@@ -108,14 +190,14 @@ fn measure<D: Disk>(
     mut disk: D,
     mut arena: Arena,
     source: FileSource,
-    reads: u64,
+    Load { bytes, reads, .. }: Load,
     wait: &mut dyn FnMut() -> Instant,
 ) -> Outcome {
     let (file, limits) = disk.open(source)?;
     if limits.size_bytes < SIZE_BYTES {
         return Err(format!("{SIZE_BYTES} bytes are needed").into());
     }
-    let pieces = SIZE_BYTES / u64::from(READ_BYTES);
+    let pieces = SIZE_BYTES / u64::from(bytes);
     let (mut begun, mut done, mut now) = (0, 0, wait());
     while done < reads {
         while begun < reads
@@ -123,8 +205,8 @@ fn measure<D: Disk>(
         {
             let read = Read {
                 file,
-                offset_bytes: begun % pieces * u64::from(READ_BYTES),
-                length_bytes: READ_BYTES,
+                offset_bytes: begun % pieces * u64::from(bytes),
+                length_bytes: bytes,
                 slot,
                 token: begun,
             };
@@ -139,7 +221,7 @@ fn measure<D: Disk>(
     }
     disk.close(file);
     println!(
-        "{done} reads of {READ_BYTES} bytes from {file:?}",
+        "{done} reads of {bytes} bytes from {file:?}",
         file = FileIndex(file.0)
     );
     Ok(())

@@ -237,6 +237,29 @@ pub enum DiskError {
     Nvme(nvme::Status),
 }
 
+/// What happened to a disk as a whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DiskNotice {
+    /// An NVMe controller was stopped because something failed, and is started again. Whoever had
+    /// commands with it says so: each worker, of its own.
+    Reset {
+        /// Its name ([`nvme::QueuePairs::new`]).
+        controller: Arc<str>,
+        /// Why it was stopped.
+        error: nvme::ControllerError,
+        /// Commands of this disk that it had, and that are issued again.
+        commands: u64,
+    },
+    /// An NVMe controller is of no use any more: all commands for it fail.
+    Failed {
+        /// Its name.
+        controller: Arc<str>,
+        /// Why.
+        error: nvme::ControllerError,
+    },
+}
+
 /// What one disk did since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -293,6 +316,44 @@ impl Counters {
             ("disk_unregistered_files", self.disk_unregistered_files),
             ("disk_kept_registrations", self.disk_kept_registrations),
         ]
+    }
+
+    /// What two disks did.
+    #[must_use]
+    pub(crate) fn plus(mut self, other: &Self) -> Self {
+        let Self {
+            disk_read_commands,
+            disk_read_bytes,
+            disk_write_commands,
+            disk_write_bytes,
+            disk_queue_full_commands,
+            disk_reissued_commands,
+            disk_failed_commands,
+            disk_changed_commands,
+            disk_stale_completions,
+            disk_enter_calls,
+            disk_check_calls,
+            disk_touched_files,
+            disk_registered_files,
+            disk_unregistered_files,
+            disk_kept_registrations,
+        } = other;
+        self.disk_read_commands += disk_read_commands;
+        self.disk_read_bytes += disk_read_bytes;
+        self.disk_write_commands += disk_write_commands;
+        self.disk_write_bytes += disk_write_bytes;
+        self.disk_queue_full_commands += disk_queue_full_commands;
+        self.disk_reissued_commands += disk_reissued_commands;
+        self.disk_failed_commands += disk_failed_commands;
+        self.disk_changed_commands += disk_changed_commands;
+        self.disk_stale_completions += disk_stale_completions;
+        self.disk_enter_calls += disk_enter_calls;
+        self.disk_check_calls += disk_check_calls;
+        self.disk_touched_files += disk_touched_files;
+        self.disk_registered_files += disk_registered_files;
+        self.disk_unregistered_files += disk_unregistered_files;
+        self.disk_kept_registrations += disk_kept_registrations;
+        self
     }
 
     /// Counts a command that ended in `error`.
@@ -372,12 +433,23 @@ pub trait Disk {
     fn clear_wake(&mut self) {}
 
     /// What happened since start.
-    fn counters(&self) -> &Counters;
+    fn counters(&self) -> Counters;
 
     /// Names and values of what only this kind of disk counts, in a fixed order.
     fn own_counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+
+    /// Something for the log that happened to the disk; to be asked for in each round.
+    fn poll_notice(&mut self) -> Option<DiskNotice> {
+        None
+    }
+}
+
+/// What the last system call of this thread failed with.
+fn last_errno() -> i32 {
+    let error = std::io::Error::last_os_error();
+    error.raw_os_error().unwrap_or(libc::EIO)
 }
 
 /// A misaligned command is a programming error, which a real device answers with `EINVAL`.

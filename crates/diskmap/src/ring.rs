@@ -1,7 +1,8 @@
 //! An `io_uring` with whatever its kernel is good at, for entries of either size.
 //!
 //! Task work is deferred where the kernel can (`DEFER_TASKRUN`, Linux 6.1); older kernels have
-//! cooperative task work (5.19) or none. It refuses SQPOLL and IOPOLL. Bounded by the depth of the queue.
+//! cooperative task work (5.19) or none. It refuses SQPOLL; IOPOLL is for those who ask for it. Bounded by the
+//! depth of the queue.
 
 #![allow(
     unsafe_code,
@@ -31,6 +32,8 @@ where
     is_disabled: bool,
     /// The eventfd of a ring with deferred task work. Other rings are polled themselves.
     wake: Option<OwnedFd>,
+    /// The kernel looks for completions when it is entered, and no interrupt tells of them (IOPOLL).
+    is_polled: bool,
 }
 
 /// `IoUring` does not implement `Debug`.
@@ -44,9 +47,18 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// The best ring this kernel has, with room for `queue_depth` entries; the thread that will use it
     /// enables it.
     pub(crate) fn new(queue_depth: u32) -> Result<Self, i32> {
+        Self::best(queue_depth, false)
+    }
+
+    /// The same, without interrupts: nothing tells of completions, so whoever has it reaps again and again.
+    pub(crate) fn polled(queue_depth: u32) -> Result<Self, i32> {
+        Self::best(queue_depth, true)
+    }
+
+    fn best(queue_depth: u32, is_polled: bool) -> Result<Self, i32> {
         let mut outcome = Err(libc::EINVAL);
         for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
-            outcome = Self::at(level, queue_depth);
+            outcome = Self::at(level, queue_depth, is_polled);
             // `EINVAL` means unknown flags; other errors would come without flags, too.
             if !matches!(outcome, Err(libc::EINVAL)) {
                 break;
@@ -55,8 +67,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         outcome
     }
 
-    pub(crate) fn at(level: Level, queue_depth: u32) -> Result<Self, i32> {
+    pub(crate) fn at(level: Level, queue_depth: u32, is_polled: bool) -> Result<Self, i32> {
         let mut builder = IoUring::<S, C>::builder();
+        if is_polled {
+            builder.setup_iopoll();
+        }
         match level {
             Level::Deferred => {
                 // The thread that enables it is its single issuer.
@@ -79,8 +94,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let ring = builder.build(queue_depth.next_power_of_two());
         let ring = ring.map_err(errno)?;
         let wake = match level {
-            Level::Deferred => Some(event_fd().map_err(errno)?),
-            Level::Cooperative | Level::Plain => None,
+            Level::Deferred if !is_polled => Some(event_fd().map_err(errno)?),
+            _ => None,
         };
         if let Some(wake) = &wake {
             let submitter = ring.submitter();
@@ -91,6 +106,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         Ok(Self {
             ring,
             wake,
+            is_polled,
             is_disabled: level == Level::Deferred,
         })
     }
@@ -147,6 +163,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// Fills `batch` with user data and results of completions. Enters the kernel only if it has
     /// task work for this thread, which must run before its completions appear; counts the calls.
     pub(crate) fn reap(&mut self, batch: &mut [(u64, i32)], enter_calls: &mut u64) -> usize {
+        if self.is_polled && self.ring.completion().is_empty() {
+            *enter_calls += 1;
+            let submitter = self.ring.submitter();
+            // SAFETY: submits nothing, waits for nothing, passes no pointer. An error (EINTR) brings no
+            // completions, and the next call of ours tries again.
+            let _ = unsafe { submitter.enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None) };
+        }
         let mut calls = TaskWorkCalls::default();
         loop {
             let ready = self.ring.completion().len();

@@ -192,6 +192,12 @@ pub enum StoreCommand {
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
+    /// Have the devices forget what is free, as fstrim does; images get holes
+    Trim {
+        /// Device or image of the store
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+    },
     /// Tell what the store has and what room there is
     Stat {
         /// Device or image of the store

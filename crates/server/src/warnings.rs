@@ -78,6 +78,10 @@ kinds! {
     SendTimedOut: Info, "client acknowledged nothing in time, connection reset";
     /// A key of TLS 1.2 was used up.
     KeyExhausted: Info, "TLS 1.2 key used up, connection reset";
+    /// An NVMe controller was reset.
+    ControllerReset: Warning, "NVMe controller reset";
+    /// An NVMe controller has failed.
+    ControllerFailed: Warning, "NVMe controller failed, reads from it fail until the server is started again";
     /// The link lost frames.
     FrameLost: Warning, "frame lost, the kernel refused it";
 }

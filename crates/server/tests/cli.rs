@@ -271,6 +271,38 @@ fn a_directory_is_not_read_by_nvme_commands() {
 }
 
 #[test]
+fn controllers_of_its_own_are_not_read_by_passthrough() {
+    let directory = directory();
+    let file = directory.path().join("atlas.toml");
+    std::fs::write(&file, "nvme_passthrough = true\n").unwrap();
+    let names = "nvme:fffe:ff:1f.7";
+    for check in [&[][..], &["--check"]] {
+        let words = [&["serve", names, "--config", text(&file)], check].concat();
+        assert_refused(
+            &atlas(&words),
+            &[
+                "PATH nvme:fffe:ff:1f.7: nvme_passthrough",
+                "leave nvme_passthrough out",
+            ],
+        );
+    }
+}
+
+#[test]
+fn controllers_that_are_missing_or_named_twice_are_refused() {
+    for check in [&[][..], &["--check"]] {
+        let serve = |names: &str| atlas(&[&["serve", names], check].concat());
+        let missing = serve("nvme:fffe:ff:1f.7,nvme:fffe:ff:1f.6");
+        assert_refused(
+            &missing,
+            &["PATH nvme:fffe:ff:1f.7: fffe:ff:1f.7: no such PCI device"],
+        );
+        let twice = serve("nvme:fffe:ff:1f.7/1,nvme:fffe:ff:1f.6,nvme:fffe:ff:1f.7/1");
+        assert_refused(&twice, &["PATH nvme:fffe:ff:1f.7/1: named twice"]);
+    }
+}
+
+#[test]
 fn a_check_tells_whether_it_could_serve() {
     let directory = directory();
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

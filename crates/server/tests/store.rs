@@ -8,7 +8,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -276,6 +276,97 @@ fn a_block_device_is_a_store_unless_somebody_has_it_to_himself() {
     drop((exclusive, device));
     // What it wrote is in the file below.
     site.ok(&["verify", "disk", "film"]);
+}
+
+/// What is free has no blocks in the image any more; all else is as it was.
+#[test]
+fn trim_gives_back_what_no_catalogue_has() {
+    for store in ["one", "first,second"] {
+        let site = Site::new();
+        let images: Vec<_> = store.split(',').collect();
+        let used = |site: &Site| -> u64 {
+            let blocks = images
+                .iter()
+                .map(|image| site.path(image).metadata().unwrap().blocks());
+            blocks.sum::<u64>() * 512
+        };
+        site.ok(&["init", store, "--size", "32M"]);
+        let (kept, removed) = (content(1, 3 << 20), content(2, 9 << 20));
+        site.write("tree/kept", &kept);
+        site.write("tree/removed", &removed);
+        site.ok(&["add", store, "tree"]);
+        let before = used(&site);
+        if before > 30 << 20 {
+            eprintln!("SKIPPED: the file system has no holes");
+            return;
+        }
+        site.ok(&["rm", store, "removed"]);
+        assert!(used(&site) >= before, "nothing is given back unasked");
+        let said = site.ok(&["trim", store]);
+        assert!(
+            said.contains(" trimmed\n") && !said.contains("not yet"),
+            "{said}"
+        );
+        let after = used(&site);
+        assert!(after + (8 << 20) < before, "{before} bytes, then {after}");
+        site.ok(&["verify", store]);
+        assert!(site.run(&["get", store, "kept"]).stdout == kept);
+        // It is space as before.
+        site.ok(&["add", store, "tree"]);
+        assert!(site.run(&["get", store, "removed"]).stdout == removed);
+        site.ok(&["verify", store]);
+    }
+}
+
+#[test]
+fn trim_spares_what_a_server_reads() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "32M"]);
+    let film = content(1, 5 << 20);
+    site.write("film", &film);
+    site.ok(&["add", "image", "film"]);
+    let names = names_in(&site.path("image"));
+    let reader = RawStore::open(&names, Access::Read { direct: false }).unwrap();
+    let loaded = reader.load_locked().unwrap();
+    site.ok(&["rm", "image", "film"]);
+    let said = site.ok(&["trim", "image"]);
+    assert!(
+        said.contains("5.00 MiB of removed objects not yet"),
+        "{said}"
+    );
+    let extent = loaded.catalogue.find("film").unwrap().extent;
+    let read = || {
+        let device = &reader.devices()[0];
+        device.read(extent.start * 4096, film.len()).unwrap()
+    };
+    assert!(read() == film, "it may be sent on");
+    reader.unlock(loaded.catalogue.sequence());
+    let said = site.ok(&["trim", "image"]);
+    assert!(!said.contains("not yet"), "{said}");
+    assert!(read().iter().all(|byte| *byte == 0), "its space came back");
+}
+
+/// A loop device passes it on to its file.
+#[test]
+fn trim_tells_a_block_device() {
+    let site = Site::new();
+    site.write("disk", &vec![0; 16 << 20]);
+    let Some(device) = Loop::over(&site.path("disk")) else {
+        return;
+    };
+    site.ok(&["init", &device.0]);
+    site.write("film", &content(1, 3_000_001));
+    site.ok(&["add", &device.0, "film"]);
+    let output = site.run(&["trim", &device.0]);
+    let reason = String::from_utf8_lossy(&output.stderr);
+    if reason.contains("cannot forget what it holds") {
+        eprintln!("SKIPPED: the file system below the loop device has no holes");
+        return;
+    }
+    assert!(output.status.success(), "{reason}");
+    assert!(site.path("disk").metadata().unwrap().blocks() * 512 < 8 << 20);
+    assert!(site.run(&["get", &device.0, "film"]).stdout == content(1, 3_000_001));
+    site.ok(&["verify", &device.0]);
 }
 
 #[test]

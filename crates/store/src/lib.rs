@@ -153,6 +153,15 @@ pub enum DirectSupport {
     Unknown,
 }
 
+/// A namespace among those of the disk's NVMe controllers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NamespaceId {
+    /// Number of the controller, from 0: which of the disk's it is.
+    pub controller: u16,
+    /// Namespace Identifier (NSID).
+    pub id: u32,
+}
+
 /// What the disk opens to read an object.
 #[derive(Debug)]
 pub enum Source {
@@ -174,10 +183,10 @@ pub enum Source {
         /// Where it begins, bytes.
         start_bytes: u64,
     },
-    /// The same of a namespace of the NVMe controller that the disk is.
+    /// The same of a namespace of an NVMe controller that the disk is.
     Namespace {
-        /// Its identifier (NSID).
-        id: u32,
+        /// Which one.
+        namespace: NamespaceId,
         /// Where the object begins, bytes.
         start_bytes: u64,
     },

@@ -5,7 +5,7 @@
 //! owned descriptors and plain numbers. It refuses numbers from the kernel that are out of range.
 //! Bounds: no memory of its own.
 
-#![allow(unsafe_code, reason = "UNSAFETY: seven system calls")]
+#![allow(unsafe_code, reason = "UNSAFETY: eight system calls")]
 
 use std::ffi::CStr;
 use std::io;
@@ -230,6 +230,37 @@ pub(crate) fn set_lock(
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         _ => Err(error),
+    }
+}
+
+/// `BLKDISCARD`, `_IO(0x12, 119)` (linux/fs.h).
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+/// Has a block device forget a part of what it holds; what is read there afterwards is anything.
+pub(crate) fn discard_blocks(device: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<()> {
+    let range = [start, length];
+    // SAFETY: the kernel reads two numbers of 64 bits.
+    let outcome = unsafe { libc::ioctl(device.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Has a file give back the space of a part of it, which is zeros from then on.
+pub(crate) fn punch_hole(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<()> {
+    let offset = |bytes: u64| {
+        libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
+    };
+    let (start, length) = (offset(start)?, offset(length)?);
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    let outcome = unsafe { libc::fallocate(file.as_raw_fd(), mode, start, length) };
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

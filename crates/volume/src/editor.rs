@@ -163,6 +163,21 @@ impl Editor {
         blocks.unwrap_or(0) * u64::from(BLOCK_BYTES)
     }
 
+    /// What is free: what neither catalogue on the devices names, and no reader may be reading. Its content
+    /// is of no use to anybody, so a device may forget it, once the catalogue is durable.
+    pub fn free_extents(&self) -> impl Iterator<Item = Extent> + '_ {
+        let runs = |(device, space): (usize, &Space)| {
+            let device = u16::try_from(device).expect("invariant: few devices");
+            let extent = move |(start, blocks)| Extent {
+                device,
+                start,
+                blocks,
+            };
+            space.runs().map(extent).collect::<Vec<_>>()
+        };
+        self.spaces.iter().enumerate().flat_map(runs)
+    }
+
     /// Bytes of removed objects that are not free yet.
     #[must_use]
     pub fn waiting_bytes(&self) -> u64 {

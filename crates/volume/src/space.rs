@@ -29,6 +29,11 @@ impl Space {
         self.free_blocks
     }
 
+    /// First block and blocks of each run, in ascending order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.runs.iter().map(|(start, blocks)| (*start, *blocks))
+    }
+
     pub(crate) fn largest_run(&self) -> u64 {
         self.by_blocks.last().map_or(0, |(blocks, _)| *blocks)
     }

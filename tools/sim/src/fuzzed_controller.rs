@@ -227,6 +227,7 @@ fn bring_up(emulated: &Emulated, plan: &Plan) -> Option<User> {
     let slots = emulated.map_slots(&arena);
     let mut disk = Nvme::new(&controller, 1, memory, slots, &arena, config).ok()?;
     let range = NamespaceRange {
+        controller: 0,
         namespace_id: NAMESPACE,
         start_bytes: 0,
         length_bytes: 2 * HALF_BYTES,

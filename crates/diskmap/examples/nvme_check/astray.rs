@@ -127,6 +127,8 @@ impl Bench {
         let config = NvmeConfig {
             command_timeout: Duration::from_millis(800),
             abort_grace: Duration::from_millis(200),
+            // So that there are lists.
+            use_sgls: part != Part::Lists,
             ..config()
         };
         let memory = Astray::new(self.vfio.map_memory(memory_bytes(DEPTH, &arena))?);

@@ -81,7 +81,8 @@ fn run(arguments: &[String]) -> Outcome {
             let address = address.parse()?;
             check_promises(&|| over_vfio::subject(address))
         }
-        ["promises", "passthru", file] => check_promises(&|| over_passthru::subject(file)),
+        ["promises", "passthru", file] => check_promises(&|| over_passthru::subject(file, false)),
+        ["promises", "polled", file] => check_promises(&|| over_passthru::subject(file, true)),
         _ => Err("give a mode and its arguments: see the example's source".into()),
     }
 }

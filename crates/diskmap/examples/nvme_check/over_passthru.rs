@@ -32,9 +32,10 @@ impl Checked for Passthru {
         if let Some(reason) = self.fallback_reason() {
             return Err(reason.into());
         }
-        let counters = *self.counters();
+        let counters = self.counters();
         let commands = counters.disk_read_commands + counters.disk_write_commands;
-        if counters.disk_enter_calls >= commands {
+        // Who polls enters the kernel to look.
+        if counters.disk_enter_calls >= commands && self.poll_fd().is_some() {
             return Err(format!("a call for each command: {counters:?}").into());
         }
         Ok(())
@@ -43,7 +44,7 @@ impl Checked for Passthru {
 
 fn worker(
     device: &Arc<NamespaceDevice>,
-    fixed_buffers: bool,
+    (fixed_buffers, polled): (bool, bool),
     since: WallClock,
 ) -> Outcome<Worker<Passthru>> {
     let arena = arena()?;
@@ -51,9 +52,11 @@ fn worker(
         queue_depth: DEPTH,
         files_max: 2,
         fixed_buffers,
+        polled,
     };
     let disk = Passthru::new(vec![Arc::clone(device)], config, &arena)?;
     let source = FileSource::Namespace(NamespaceRange {
+        controller: 0,
         namespace_id: device.namespace_id(),
         start_bytes: 0,
         length_bytes: device.format().size_bytes(),
@@ -83,10 +86,14 @@ pub(crate) fn check(file: &str, seeds: (u64, u64)) -> Outcome {
         return Err(begun.into());
     }
     let compared_bytes = work_together(WORKERS, seeds, &|index| {
-        // One with registered slots, one without.
-        worker(&device, index == 0, since)
+        // One with registered slots, one without, which polls.
+        let polled = index > 0 && device.has_poll_queues();
+        worker(&device, (index == 0, polled), since)
     })?;
     println!("check: {compared_bytes} bytes read by passthrough are right");
+    if device.has_poll_queues() {
+        println!("check: half of them without interrupts");
+    }
     // It ends when its input does.
     drop(beside.stdin.take());
     for line in lines {
@@ -101,7 +108,7 @@ pub(crate) fn check(file: &str, seeds: (u64, u64)) -> Outcome {
 /// The second process: reads the lower half again and again until its input ends.
 pub(crate) fn beside(file: &str, low: u64) -> Outcome {
     let device = Arc::new(NamespaceDevice::open(Path::new(file))?);
-    let mut worker = worker(&device, true, WallClock::now())?;
+    let mut worker = worker(&device, (true, false), WallClock::now())?;
     let is_over = Arc::new(AtomicBool::new(false));
     let ending = Arc::clone(&is_over);
     thread::spawn(move || {
@@ -126,15 +133,24 @@ pub(crate) fn beside(file: &str, low: u64) -> Outcome {
 }
 
 /// For the promises: a ring with the file's bytes.
-pub(crate) fn subject(file: &str) -> Outcome<Subject> {
+pub(crate) fn subject(file: &str, polled: bool) -> Outcome<Subject> {
     let device = Arc::new(NamespaceDevice::open(Path::new(file))?);
+    if polled && !device.has_poll_queues() {
+        return Err("the controller has no poll queues (nvme.poll_queues)".into());
+    }
     let arena = promises::arena();
     let config = PassthruConfig {
         queue_depth: promises::DEPTH,
         files_max: 2,
+        polled,
         ..PassthruConfig::default()
     };
     let id = device.namespace_id();
     let disk = Passthru::new(vec![device], config, &arena)?;
-    subject_on("passthru", arena, Box::new(disk), id, WallClock::now())
+    let name = if polled {
+        "passthru, polled"
+    } else {
+        "passthru"
+    };
+    subject_on(name, arena, Box::new(disk), id, WallClock::now())
 }

@@ -33,6 +33,7 @@ pub(crate) fn whole<R: Registers, D: DmaMemory>(
     };
     let format = format?;
     let range = NamespaceRange {
+        controller: 0,
         namespace_id: id,
         start_bytes: 0,
         length_bytes: format.size_bytes(),

@@ -380,6 +380,7 @@ pub(crate) fn subject_on(
 ) -> Outcome<Subject> {
     let range = move |length_bytes| {
         FileSource::Namespace(NamespaceRange {
+            controller: 0,
             namespace_id,
             start_bytes: 0,
             length_bytes,

@@ -7,7 +7,7 @@
 
 use memory::{Arena, FilledSlot};
 
-/// The registers of one controller: BAR 0 (NVM Express Base Specification 2.0, section 3.1).
+/// The registers of one controller: BAR 0 (NVM Express Base Specification 2.0, Controller Properties).
 ///
 /// Offsets are in bytes from the start of the BAR and aligned to the width. A controller that is gone
 /// reads as all ones. Clones access the same controller.

@@ -13,6 +13,8 @@ pub(super) enum Fault {
     TakenBackEarly,
     /// PRP lists begin one entry late.
     ListShifted,
+    /// SGL descriptors are a page too long.
+    DescriptorLong,
     /// Commands that a reset ended are not issued again.
     NotReissued,
     /// The doorbell rings without the fence.

@@ -1,7 +1,7 @@
-//! Submission and completion queue entries (NVM Express Base Specification 2.0, sections 3.3.3.1 and
-//! 3.3.3.2), and the few commands that are sent.
+//! Submission and completion queue entries (NVM Express Base Specification 2.0, Submission Queue Entry and
+//! Common Completion Queue Entry), and the few commands that are sent.
 //!
-//! It refuses SGLs, fused commands and metadata. An entry is plain data: whether it is sound is for
+//! It refuses lists of SGL descriptors, fused commands and metadata. An entry is plain data: whether it is sound is for
 //! those to say who build it, and for [`super::queue`] and the tables of commands when one arrives.
 
 use super::Status;
@@ -11,7 +11,7 @@ pub(super) const SUBMISSION_ENTRY_BYTES: usize = 64;
 /// Size of a completion queue entry.
 pub(super) const COMPLETION_ENTRY_BYTES: usize = 16;
 
-/// Opcodes of the NVM command set (NVM Command Set Specification 1.0, section 3).
+/// Opcodes of the NVM command set (NVM Command Set Specification 1.0, Opcodes for NVM Commands).
 pub(super) mod io {
     /// Flush.
     pub(in crate::nvme) const FLUSH: u8 = 0x00;
@@ -21,7 +21,7 @@ pub(super) mod io {
     pub(in crate::nvme) const READ: u8 = 0x02;
 }
 
-/// Opcodes of admin commands (section 5).
+/// Opcodes of admin commands (NVM Express Base Specification 2.0, Admin Command Set).
 pub(crate) mod admin {
     /// Delete I/O Submission Queue.
     pub(in crate::nvme) const DELETE_SUBMISSION_QUEUE: u8 = 0x00;
@@ -45,8 +45,11 @@ pub(crate) const CNS_NAMESPACE: u32 = 0;
 pub(super) const CNS_CONTROLLER: u32 = 1;
 /// CNS of Identify: the list of active namespaces.
 pub(super) const CNS_ACTIVE_NAMESPACES: u32 = 2;
-/// Feature identifier: Number of Queues (section 5.27.1.5).
+/// Feature identifier: Number of Queues.
 pub(super) const FEATURE_NUMBER_OF_QUEUES: u32 = 7;
+
+/// PRP or SGL for Data Transfer (PSDT) in the second byte: an SGL, and metadata without one.
+pub(super) const PSDT_SGL: u8 = 0b01 << 6;
 
 /// A submission queue entry, by its fields.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -57,10 +60,13 @@ pub(super) struct SubmissionEntry {
     pub(super) command_id: u16,
     /// Namespace Identifier (NSID).
     pub(super) namespace_id: u32,
-    /// PRP Entry 1.
+    /// PRP Entry 1, or with `is_sgl` the address of one SGL Data Block descriptor.
     pub(super) prp1: u64,
-    /// PRP Entry 2.
+    /// PRP Entry 2, or with `is_sgl` the descriptor's length, 32 bits; type and sub type, in its last byte, are
+    /// 0: a data block at an address.
     pub(super) prp2: u64,
+    /// The data is named by an SGL descriptor instead of PRPs (PSDT 01b).
+    pub(super) is_sgl: bool,
     /// Command dwords 10 to 12; 13 to 15 are 0 in all commands that are sent.
     pub(super) dwords: [u32; 3],
 }
@@ -69,8 +75,9 @@ impl SubmissionEntry {
     /// As the controller reads it.
     pub(super) fn to_bytes(self) -> [u8; SUBMISSION_ENTRY_BYTES] {
         let mut bytes = [0; SUBMISSION_ENTRY_BYTES];
-        // FUSE and PSDT are 0: not fused, PRPs.
         bytes[0] = self.opcode;
+        // FUSE is 0: not fused.
+        bytes[1] = if self.is_sgl { PSDT_SGL } else { 0 };
         bytes[2..4].copy_from_slice(&self.command_id.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.namespace_id.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.prp1.to_le_bytes());
@@ -153,12 +160,29 @@ mod tests {
             prp1: 0x1000,
             prp2: 0x2000,
             dwords: block_dwords(0x1_0000_0002, 8),
+            is_sgl: false,
         };
         let bytes = entry.to_bytes();
         assert_eq!(bytes[..8], [2, 0, 0x34, 0x12, 1, 0, 0, 0]);
         assert_eq!(bytes[24..34], [0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x20]);
         assert_eq!(bytes[40..52], [2, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
         assert!(bytes[8..24].iter().chain(&bytes[52..]).all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_descriptor_takes_the_place_of_prps() {
+        let entry = SubmissionEntry {
+            opcode: io::READ,
+            prp1: 0x1234_5000,
+            prp2: 0xf_f000,
+            is_sgl: true,
+            ..SubmissionEntry::default()
+        };
+        let bytes = entry.to_bytes();
+        assert_eq!(bytes[..2], [2, 0x40]);
+        // Address, length, three reserved bytes, type and sub type.
+        assert_eq!(bytes[24..32], [0, 0x50, 0x34, 0x12, 0, 0, 0, 0]);
+        assert_eq!(bytes[32..40], [0, 0xf0, 0xf, 0, 0, 0, 0, 0]);
     }
 
     #[test]

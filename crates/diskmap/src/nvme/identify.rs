@@ -1,5 +1,5 @@
-//! What Identify says (NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specification
-//! 1.0, section 4.1.5).
+//! What Identify says (NVM Express Base Specification 2.0, Identify command; NVM Command Set Specification
+//! 1.0, Identify command).
 //!
 //! The 4,096 bytes are the device's: each parser accepts what this driver can work with, and answers
 //! the rest with an [`IdentifyError`]. Bounded by [`NAMESPACES_MAX`].
@@ -63,12 +63,14 @@ pub struct ControllerIdentity {
     pub transfer_bytes_max: Option<u64>,
     /// Most commands in flight on one I/O queue (MAXCMD); `None` if it does not say.
     pub commands_max: Option<u16>,
+    /// Whether data may be named by SGL descriptors (SGLS bits 1:0, with alignment to dwords or without).
+    pub has_sgls: bool,
     /// Time a normal shutdown takes at most, microseconds (RTD3E); 0 if it does not say.
     pub shutdown_us_max: u32,
 }
 
 impl ControllerIdentity {
-    /// Figure 275: Identify Controller Data Structure.
+    /// The Identify Controller Data Structure.
     pub(super) fn parse(data: &IdentifyData) -> Result<Self, IdentifyError> {
         let (sqes, cqes) = (data[512], data[513]);
         let fits = |field: u8, size: u8| field & 0xf <= size && field >> 4 >= size;
@@ -88,6 +90,7 @@ impl ControllerIdentity {
             firmware_revision: text(&data[64..72]),
             transfer_bytes_max,
             commands_max: (commands_max != 0).then_some(commands_max),
+            has_sgls: matches!(data[536] & 0b11, 0b01 | 0b10),
             shutdown_us_max: dword(data, 88),
         })
     }
@@ -137,7 +140,7 @@ pub struct NamespaceFormat {
 }
 
 impl NamespaceFormat {
-    /// Figure 97 of the NVM Command Set Specification: Identify Namespace Data Structure.
+    /// The Identify Namespace Data Structure of the NVM Command Set Specification.
     pub(crate) fn parse(data: &IdentifyData) -> Result<Self, IdentifyError> {
         let [a, b, c, d, e, f, g, h, ..] = *data;
         let block_count = u64::from_le_bytes([a, b, c, d, e, f, g, h]);

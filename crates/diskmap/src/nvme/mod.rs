@@ -21,7 +21,10 @@
 //! same bytes to the same blocks again changes nothing, and a caller that has two overlapping writes in
 //! flight was promised no order. After [`REISSUES_MAX`] attempts they fail.
 //!
-//! It refuses SGLs (a slot's PRP list costs nothing), metadata and protection information, blocks other
+//! A slot is one piece on the bus: where a controller offers SGLs, one descriptor names it, and the controller fetches no
+//! list.
+//!
+//! It refuses SGLs of several descriptors, metadata and protection information, blocks other
 //! than 512 and 4,096 bytes, pages other than 4 KiB, interrupts, and asynchronous events. A write is not
 //! durable before a [`Nvme::flush`]. Whoever sleeps must wake by [`Nvme::next_deadline`], and while
 //! commands are in flight poll for completions. Bounded by [`NvmeConfig`].
@@ -43,6 +46,7 @@ mod identify;
 mod prp;
 mod queue;
 mod queue_pair;
+mod queue_pairs;
 mod ranges;
 mod registers;
 pub(crate) mod requests;
@@ -59,6 +63,7 @@ pub use controller::{
 };
 pub use identify::{ControllerIdentity, IdentifyError, NAMESPACES_MAX, NamespaceFormat};
 pub use queue_pair::Nvme;
+pub use queue_pairs::{CONTROLLERS_MAX, QueuePairs};
 pub use registers::CapabilityError;
 pub use status::{REISSUES_MAX, Status};
 
@@ -71,6 +76,10 @@ use crate::FileIndex;
 /// Size of a page, CC.MPS: what CAP.MPSMIN is on every controller for PCs.
 pub(super) const PAGE_BYTES: u32 = 4096;
 
+/// How soon to look for completions while commands are in flight: half of what a read takes from flash, so
+/// that it costs few looks, and little time. `[guess]`
+pub(crate) const COMPLETION_POLL_INTERVAL: Duration = Duration::from_micros(50);
+
 /// Most commands waiting, issued, or not handed out, of one queue pair.
 pub const QUEUE_DEPTH_MAX: u16 = 1023;
 /// Most ranges open at once.
@@ -81,6 +90,9 @@ pub const FILES_MAX: u32 = 1 << 16;
 /// A store opens one for each extent, or one for the whole namespace and adds offsets of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceRange {
+    /// Which of the disk's controllers has the namespace, from 0: their order in [`QueuePairs::new`]; a
+    /// single [`Nvme`] has only the first. By passthrough: which of the disk's namespaces it is, from 0.
+    pub controller: u16,
     /// Namespace Identifier (NSID).
     pub namespace_id: u32,
     /// Where it begins, bytes: a multiple of the block size.
@@ -101,6 +113,9 @@ pub struct NvmeConfig {
     pub command_timeout: Duration,
     /// If it takes this much longer, the controller is reset. A guess.
     pub abort_grace: Duration,
+    /// Whether slots are named by SGL descriptors, if the controller offers that, where PRPs would need a
+    /// list.
+    pub use_sgls: bool,
 }
 
 impl Default for NvmeConfig {
@@ -110,6 +125,7 @@ impl Default for NvmeConfig {
             files_max: 1024,
             command_timeout: Duration::from_secs(8),
             abort_grace: Duration::from_secs(2),
+            use_sgls: true,
         }
     }
 }
@@ -177,17 +193,41 @@ pub struct NvmeCounters {
     pub aborted_commands: u64,
     /// Commands taken back from a controller that was stopped.
     pub taken_back_commands: u64,
+    /// Times the controller was stopped because something failed that this queue pair was the first to
+    /// find. Each is counted by one of the controller's queue pairs.
+    pub reset_count: u64,
+    /// Times its PCI function was reset, counted in the same way.
+    pub function_reset_count: u64,
 }
 
 impl NvmeCounters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 3] {
+    pub const fn as_pairs(&self) -> [(&'static str, u64); 5] {
         [
             ("nvme_doorbell_count", self.doorbell_count),
             ("nvme_aborted_commands", self.aborted_commands),
             ("nvme_taken_back_commands", self.taken_back_commands),
+            ("nvme_reset_count", self.reset_count),
+            ("nvme_function_reset_count", self.function_reset_count),
         ]
+    }
+
+    /// What two queue pairs did.
+    fn plus(mut self, other: &Self) -> Self {
+        let Self {
+            doorbell_count,
+            aborted_commands,
+            taken_back_commands,
+            reset_count,
+            function_reset_count,
+        } = other;
+        self.doorbell_count += doorbell_count;
+        self.aborted_commands += aborted_commands;
+        self.taken_back_commands += taken_back_commands;
+        self.reset_count += reset_count;
+        self.function_reset_count += function_reset_count;
+        self
     }
 }
 

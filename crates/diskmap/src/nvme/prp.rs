@@ -1,5 +1,5 @@
 //! Physical Region Pages: how a command names the pages of a slot (NVM Express Base Specification 2.0,
-//! section 4.1.1).
+//! Physical Region Page Entry and List).
 //!
 //! A slot is in one piece on the bus, so its list never changes: the lists of all slots are written
 //! once, when the queue pair is made, and a read writes none. The list of a slot names all its pages

@@ -1,5 +1,5 @@
 //! The rings: entries are written behind the tail of a submission queue, and read at the head of a
-//! completion queue (NVM Express Base Specification 2.0, sections 3.3.1 and 3.3.3).
+//! completion queue (NVM Express Base Specification 2.0, NVM Queue Models).
 //!
 //! **First the entries, then the fence, then the doorbell, and only if something moved.** A completion
 //! entry is read only if its phase tag says that it is new, and the tag is loaded first.

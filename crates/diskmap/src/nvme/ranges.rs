@@ -3,9 +3,17 @@
 use super::NamespaceFormat;
 use crate::{DiskError, FileIndex};
 
+/// Bits of a generation; those above say which of several controllers has the range
+/// ([`super::QueuePairs`]).
+pub(super) const GENERATION_BITS: u32 = 10;
+/// The bits themselves.
+const GENERATION_MASK: u16 = (1 << GENERATION_BITS) - 1;
+
 /// An open range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenRange {
+    /// Number of the controller.
+    pub(super) controller: u16,
     pub(super) namespace_id: u32,
     pub(super) format: NamespaceFormat,
     /// Its first block in the namespace.
@@ -56,7 +64,8 @@ impl Ranges {
     pub(super) fn remove(&mut self, file: FileIndex) {
         if self.find(file).is_some() {
             let index = file.table_index();
-            self.entries[usize::from(index)] = (file.generation().wrapping_add(1), None);
+            let generation = (file.generation() + 1) & GENERATION_MASK;
+            self.entries[usize::from(index)] = (generation, None);
             self.free.push(index);
         }
     }

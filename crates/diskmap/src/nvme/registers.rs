@@ -1,28 +1,28 @@
 //! Controller properties: where they are and what their bits mean (NVM Express Base Specification 2.0,
-//! section 3.1.3).
+//! Controller Properties).
 //!
 //! Values come from the device: [`Capabilities::parse`] answers impossible ones with a
 //! [`CapabilityError`]. Bounded by nothing but the registers' width.
 
 use clock::Duration;
 
-/// Controller Capabilities, 64 bits (section 3.1.3.1).
+/// Controller Capabilities, 64 bits.
 pub(super) const CAP: u64 = 0x00;
-/// Version, 32 bits (section 3.1.3.2).
+/// Version, 32 bits.
 pub(super) const VS: u64 = 0x08;
-/// Interrupt Mask Set, 32 bits (section 3.1.3.3).
+/// Interrupt Mask Set, 32 bits.
 pub(super) const INTMS: u64 = 0x0c;
-/// Controller Configuration, 32 bits (section 3.1.3.5).
+/// Controller Configuration, 32 bits.
 pub(super) const CC: u64 = 0x14;
-/// Controller Status, 32 bits (section 3.1.3.6).
+/// Controller Status, 32 bits.
 pub(super) const CSTS: u64 = 0x1c;
-/// Admin Queue Attributes, 32 bits (section 3.1.3.8).
+/// Admin Queue Attributes, 32 bits.
 pub(super) const AQA: u64 = 0x24;
-/// Admin Submission Queue Base Address, 64 bits (section 3.1.3.9).
+/// Admin Submission Queue Base Address, 64 bits.
 pub(super) const ASQ: u64 = 0x28;
-/// Admin Completion Queue Base Address, 64 bits (section 3.1.3.10).
+/// Admin Completion Queue Base Address, 64 bits.
 pub(super) const ACQ: u64 = 0x30;
-/// The first doorbell (PCIe Transport Specification 1.0, section 3.1.2).
+/// The first doorbell (NVMe over PCIe Transport Specification 1.0, Submission Queue y Tail Doorbell).
 pub(super) const DOORBELLS: u64 = 0x1000;
 
 /// CC.EN: Enable.

@@ -24,7 +24,8 @@ use crate::{
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    namespaces: Vec<Namespace>,
+    /// With the numbers of their controllers.
+    namespaces: Vec<(u16, Namespace)>,
     slot_bytes: u32,
     /// Most bytes of one part of a command.
     part_bytes_max: u32,
@@ -43,7 +44,7 @@ impl Requests {
     /// For `depth` commands and `files_max` open ranges of these namespaces.
     pub(crate) fn new(
         (depth, files_max): (u16, u32),
-        namespaces: Vec<Namespace>,
+        namespaces: Vec<(u16, Namespace)>,
         (slot_bytes, part_bytes_max): (u32, u32),
         canary: Canary,
     ) -> Self {
@@ -65,10 +66,12 @@ impl Requests {
         let FileSource::Namespace(wanted) = file else {
             return Err(DiskError::Io(libc::ENOTSUP));
         };
-        let namespace = self
+        let (_, namespace) = self
             .namespaces
             .iter()
-            .find(|namespace| namespace.id == wanted.namespace_id)
+            .find(|(controller, namespace)| {
+                *controller == wanted.controller && namespace.id == wanted.namespace_id
+            })
             .ok_or(DiskError::Io(libc::ENODEV))?;
         let format = namespace
             .format
@@ -80,6 +83,7 @@ impl Requests {
             return Err(DiskError::Io(libc::EINVAL));
         }
         let index = self.ranges.insert(OpenRange {
+            controller: wanted.controller,
             namespace_id: wanted.namespace_id,
             format,
             first_block: wanted.start_bytes >> format.block_shift,
@@ -322,10 +326,19 @@ impl Requests {
 }
 
 impl Command {
+    /// The number of its controller.
+    pub(crate) fn controller(&self) -> u16 {
+        self.issued_range().controller
+    }
+
+    fn issued_range(&self) -> &OpenRange {
+        let range = self.range.as_ref();
+        range.expect("invariant: a command without a range never waits to be issued")
+    }
+
     /// Namespace Identifier, and dwords 10 to 12, of its next part.
     pub(crate) fn target(&self) -> (u32, [u32; 3]) {
-        let range = self.range.as_ref();
-        let range = range.expect("invariant: a command without a range never waits to be issued");
+        let range = self.issued_range();
         if self.kind == Kind::Flush {
             return (range.namespace_id, [0; 3]);
         }

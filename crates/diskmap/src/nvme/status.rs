@@ -1,5 +1,5 @@
 //! The status of a completed command: its name, and whether the command is worth another attempt
-//! (NVM Express Base Specification 2.0, section 3.3.3.2.1; NVM Command Set Specification 1.0, section 3.1).
+//! (NVM Express Base Specification 2.0, Status Field Definition; NVM Command Set Specification 1.0, status values).
 
 use core::fmt;
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::PassthruError;
 use super::entry::{COMMAND_BYTES, command_bytes};
+use crate::last_errno;
 use crate::nvme::command::{CNS_NAMESPACE, admin};
 use crate::nvme::{Namespace, NamespaceError, NamespaceFormat, Status};
 
@@ -35,6 +36,7 @@ pub struct NamespaceDevice {
     pub(super) file: File,
     pub(super) namespace: Namespace,
     pub(super) command_bytes_max: u32,
+    pub(super) has_poll_queues: bool,
 }
 
 impl NamespaceDevice {
@@ -78,7 +80,14 @@ impl NamespaceDevice {
                 format: Ok(format),
             },
             command_bytes_max,
+            has_poll_queues: has_poll_queues(&queue),
         })
+    }
+
+    /// Whether its controller has queues without interrupts, for [`super::PassthruConfig::polled`].
+    #[must_use]
+    pub const fn has_poll_queues(&self) -> bool {
+        self.has_poll_queues
     }
 
     /// Namespace Identifier (NSID).
@@ -168,17 +177,16 @@ fn command_bytes_max(queue: &Path, block_bytes: u32) -> Option<u32> {
     (bytes > 0).then_some(bytes)
 }
 
+/// What the kernel calls a queue that can be polled (`queue/io_poll`).
+fn has_poll_queues(queue: &Path) -> bool {
+    fs::read_to_string(queue.join("io_poll")).is_ok_and(|text| text.trim() == "1")
+}
+
 /// The descriptor of a device.
 impl std::os::fd::AsFd for NamespaceDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-fn last_errno() -> i32 {
-    io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]
@@ -235,6 +243,12 @@ mod tests {
             assert_eq!(command_bytes_max(&found, 4096), Some(16_384));
             write(&place("max_hw_sectors_kb"), "2\n");
             assert_eq!(command_bytes_max(&found, 4096), None, "less than a block");
+            assert!(!has_poll_queues(&found), "an old kernel does not say");
+            for (text, has) in [("0\n", false), ("1\n", true)] {
+                write(&place("io_poll"), text);
+                assert_eq!(has_poll_queues(&found), has);
+            }
+            fs::remove_file(found.join("io_poll")).expect("it is there");
             write(&place("max_hw_sectors_kb"), "many\n");
             assert_eq!(command_bytes_max(&found, 512), None);
         }

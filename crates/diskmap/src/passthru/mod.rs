@@ -8,9 +8,13 @@
 //! [`crate::nvme`] promises, and shares its code: ranges of namespaces, parts of at most what the controller
 //! takes, statuses that may be tried again.
 //!
+//! With [`PassthruConfig::polled`] the kernel looks into the controllers' poll queues (`nvme.poll_queues`) when it is
+//! asked for completions, and there are no interrupts; then no descriptor tells of completions
+//! ([`Disk::next_poll`]).
+//!
 //! Dropping a `Passthru` with commands in flight waits for them, for [`DRAIN_SECONDS_MAX`] at most; their
 //! slots are then lost to the arena. It refuses namespaces with metadata, blocks other than 512 and 4,096
-//! bytes, and devices of several controllers in one disk. A write is not durable before a
+//! bytes. A write is not durable before a
 //! [`Passthru::flush`]. Bounded by [`PassthruConfig`].
 //!
 //! Reading first: linux/nvme_ioctl.h, and drivers/nvme/host/ioctl.c of the kernel.
@@ -34,7 +38,9 @@ use memory::Arena;
 use crate::nvme::canary::Canary;
 use crate::nvme::commands::{Command, Kind, Progress};
 use crate::nvme::requests::Requests;
-use crate::nvme::{FILES_MAX, Flush, NamespaceError, QUEUE_DEPTH_MAX, Status};
+use crate::nvme::{
+    COMPLETION_POLL_INTERVAL, FILES_MAX, Flush, NamespaceError, QUEUE_DEPTH_MAX, Status,
+};
 use crate::ring::Ring;
 use crate::{
     Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
@@ -59,6 +65,9 @@ pub struct PassthruConfig {
     pub files_max: u32,
     /// Registers the arena with the kernel, if the kernel permits it.
     pub fixed_buffers: bool,
+    /// Completions are looked for in the controllers' poll queues, instead of waiting for interrupts
+    /// (IOPOLL; [`NamespaceDevice::has_poll_queues`]).
+    pub polled: bool,
 }
 
 impl Default for PassthruConfig {
@@ -67,6 +76,7 @@ impl Default for PassthruConfig {
             queue_depth: 256,
             files_max: 1024,
             fixed_buffers: true,
+            polled: false,
         }
     }
 }
@@ -86,10 +96,8 @@ pub enum PassthruError {
         /// As configured.
         files_max: u32,
     },
-    /// None, too many, or two of the same number.
-    #[error(
-        "{0} namespaces: choose 1 to {DEVICES_MAX} of one controller, each with a number of its own"
-    )]
+    /// None, or too many.
+    #[error("{0} namespaces: choose 1 to {DEVICES_MAX}")]
     Devices(usize),
     /// The kernel refused to set up a ring.
     #[error(
@@ -126,7 +134,7 @@ pub enum PassthruError {
 /// Entries of 128 bytes, and completions of 32.
 type PassthruRing = Ring<squeue::Entry128, cqueue::Entry32>;
 
-/// A disk of one worker, on namespaces of a controller that the kernel's driver has.
+/// A disk of one worker, on namespaces of controllers that the kernel's driver has.
 #[derive(Debug)]
 pub struct Passthru {
     /// Dropped before the files whose commands are in it.
@@ -136,11 +144,13 @@ pub struct Passthru {
     /// First and last address of each registered buffer; none if there are none.
     buffers: Vec<(usize, usize)>,
     depth: u16,
+    is_polled: bool,
     fallback_reason: Option<String>,
 }
 
 impl Passthru {
-    /// Sets up a ring for namespaces of one controller and the slots of `arena`.
+    /// Sets up a ring for namespaces and the slots of `arena`. The first namespace has the number 0
+    /// ([`crate::nvme::NamespaceRange::controller`]).
     ///
     /// # Errors
     /// A size is out of range, or the kernel refuses the ring. Buffers that cannot be registered
@@ -169,6 +179,7 @@ impl Passthru {
             queue_depth,
             files_max,
             fixed_buffers,
+            polled,
         } = config;
         if !(1..=QUEUE_DEPTH_MAX).contains(&queue_depth) || !(1..=FILES_MAX).contains(&files_max) {
             return Err(PassthruError::Config {
@@ -176,13 +187,14 @@ impl Passthru {
                 files_max,
             });
         }
-        let mut ids: Vec<u32> = devices.iter().map(|it| it.namespace_id()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        if !(1..=DEVICES_MAX).contains(&devices.len()) || ids.len() != devices.len() {
+        if !(1..=DEVICES_MAX).contains(&devices.len()) {
             return Err(PassthruError::Devices(devices.len()));
         }
-        let ring = PassthruRing::new(queue_depth.into());
+        let ring = if polled {
+            PassthruRing::polled(queue_depth.into())
+        } else {
+            PassthruRing::new(queue_depth.into())
+        };
         let ring = ring.map_err(|errno| PassthruError::Setup { errno })?;
         let registered = if fixed_buffers {
             ring.register_buffers(arena)
@@ -200,7 +212,7 @@ impl Passthru {
         let largest = devices.iter().map(|it| it.command_bytes_max).min();
         let requests = Requests::new(
             (queue_depth, files_max),
-            devices.iter().map(|it| it.namespace).collect(),
+            (0..).zip(devices.iter().map(|it| it.namespace)).collect(),
             (arena.slot_bytes(), largest.unwrap_or(0)),
             Canary::default(),
         );
@@ -210,6 +222,7 @@ impl Passthru {
             requests,
             buffers,
             depth: queue_depth,
+            is_polled: polled,
             fallback_reason: registered.err(),
         })
     }
@@ -311,9 +324,7 @@ fn entry_of(
     buffers: &[(usize, usize)],
 ) -> squeue::Entry128 {
     let (namespace_id, dwords) = command.target();
-    let mut devices = devices.iter();
-    let device = devices.find(|it| it.namespace_id() == namespace_id);
-    let device = device.expect("invariant: only ranges of our namespaces are open");
+    let device = &devices[usize::from(command.controller())];
     let data = match command.kind {
         Kind::Flush => (0, 0),
         Kind::Read | Kind::Write => {
@@ -387,15 +398,20 @@ impl Disk for Passthru {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ring.poll_fd())
+        (!self.is_polled).then(|| self.ring.poll_fd())
+    }
+
+    fn next_poll(&self, now: Instant) -> Option<Instant> {
+        let is_waited_for = self.is_polled && self.requests.commands.len() > 0;
+        is_waited_for.then(|| now + COMPLETION_POLL_INTERVAL)
     }
 
     fn clear_wake(&mut self) {
         self.ring.clear_wake();
     }
 
-    fn counters(&self) -> &Counters {
-        &self.requests.counters
+    fn counters(&self) -> Counters {
+        self.requests.counters
     }
 }
 
@@ -435,32 +451,42 @@ mod tests {
 
     const NOW: Instant = Instant::ZERO;
 
-    /// A disk on a file that takes no NVMe commands, with 1,024 blocks of 4 KiB.
-    fn disk() -> (Passthru, Arena) {
+    /// A file that takes no NVMe commands, with blocks of 4 KiB, as namespace 1 of a controller.
+    fn device(block_count: u64) -> Arc<NamespaceDevice> {
         let format = NamespaceFormat {
-            block_count: 1024,
+            block_count,
             block_shift: 12,
         };
-        let device = NamespaceDevice {
+        Arc::new(NamespaceDevice {
             file: tempfile::tempfile().expect("a temporary file"),
             namespace: crate::nvme::Namespace {
                 id: 1,
                 format: Ok(format),
             },
             command_bytes_max: 16_384,
-        };
+            has_poll_queues: false,
+        })
+    }
+
+    /// A disk on one of 1,024 blocks.
+    fn disk() -> (Passthru, Arena) {
+        disk_on(vec![device(1024)])
+    }
+
+    fn disk_on(devices: Vec<Arc<NamespaceDevice>>) -> (Passthru, Arena) {
         let arena = Arena::new(ArenaConfig::new(4)).expect("some memory");
         let config = PassthruConfig {
             queue_depth: 2,
             ..PassthruConfig::default()
         };
-        let disk = Passthru::new(vec![Arc::new(device)], config, &arena).expect("a ring");
+        let disk = Passthru::new(devices, config, &arena).expect("a ring");
         (disk, arena)
     }
 
     /// Opens all of it, and enqueues a read of 64 KiB.
     fn read(disk: &mut Passthru, arena: &mut Arena) {
         let range = NamespaceRange {
+            controller: 0,
             namespace_id: 1,
             start_bytes: 0,
             length_bytes: 4 << 20,
@@ -525,6 +551,38 @@ mod tests {
         assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
         assert_eq!(arena.free_count(), arena.slot_count());
         assert_eq!(disk.counters().disk_failed_commands, 1);
+    }
+
+    /// Nothing tells of its completions, so it says when to look; and a file that cannot be polled fails.
+    #[test]
+    fn a_polled_disk_says_when_to_look_while_commands_are_in_flight() {
+        let arena = Arena::new(ArenaConfig::new(4)).expect("some memory");
+        let (mut disk, mut arena) = {
+            let config = PassthruConfig {
+                queue_depth: 2,
+                polled: true,
+                ..PassthruConfig::default()
+            };
+            let disk = Passthru::new(vec![device(1024)], config, &arena).expect("a ring");
+            (disk, arena)
+        };
+        assert!(disk.poll_fd().is_none());
+        assert_eq!(disk.next_poll(NOW), None);
+        read(&mut disk, &mut arena);
+        assert_eq!(disk.next_poll(NOW), Some(NOW + COMPLETION_POLL_INTERVAL));
+        disk.sqsync(NOW).expect("a working ring");
+        let mut failed = None;
+        while disk.in_flight() > 0 {
+            let sink = &mut |arena: &mut Arena, completion: Completion| {
+                let (slot, error) = completion.result.expect_err("no such command");
+                failed = Some(error);
+                arena.release(slot);
+            };
+            disk.consume_completions(NOW, &mut arena, 8, sink);
+        }
+        assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
+        assert_eq!(disk.next_poll(NOW), None);
+        assert_eq!(arena.free_count(), arena.slot_count());
     }
 
     #[test]
@@ -622,6 +680,37 @@ mod tests {
             refused(QUEUE_DEPTH_MAX, FILES_MAX),
             PassthruError::Devices(0)
         );
+    }
+
+    #[test]
+    fn namespaces_of_several_controllers_may_have_one_number() {
+        let (mut disk, mut arena) = disk_on(vec![device(1024), device(16)]);
+        let mut open = |controller, namespace_id| {
+            disk.open(FileSource::Namespace(NamespaceRange {
+                controller,
+                namespace_id,
+                start_bytes: 0,
+                length_bytes: 16 << 12,
+            }))
+        };
+        let refused = Err(DiskError::Io(libc::ENODEV));
+        assert_eq!(open(2, 1), refused);
+        assert_eq!(open(1, 2), refused);
+        let files = [0, 1].map(|number| open(number, 1).expect("it is there").0);
+        for (number, file) in (0..).zip(files) {
+            let read = Read {
+                file,
+                offset_bytes: 0,
+                length_bytes: 4096,
+                slot: arena.reserve().expect("a free slot"),
+                token: 0,
+            };
+            disk.read(&mut arena, read).expect("room for a command");
+            disk.requests.admit_all();
+            let index = *disk.requests.pending.back().expect("a command");
+            let command = disk.requests.commands.at(index);
+            assert_eq!((command.controller(), command.target().0), (number, 1));
+        }
     }
 
     #[test]

@@ -537,8 +537,8 @@ impl Disk for SimDisk {
         None
     }
 
-    fn counters(&self) -> &Counters {
-        &self.counters
+    fn counters(&self) -> Counters {
+        self.counters
     }
 }
 

@@ -5,12 +5,11 @@
 
 use core::mem::MaybeUninit;
 use std::fs;
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use memory::SLOT_ALIGNMENT_BYTES;
 
-use crate::{BLOCK_BYTES_MIN, DiskError, FileLimits, FileStatus};
+use crate::{BLOCK_BYTES_MIN, DiskError, FileLimits, FileStatus, last_errno};
 
 /// Devices whose answers are cached; further devices are asked each time.
 const DEVICES_MAX: usize = 16;
@@ -200,9 +199,5 @@ fn ask_command_bytes(device: libc::dev_t) -> Option<u32> {
 }
 
 fn last_error() -> DiskError {
-    DiskError::Io(
-        io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO),
-    )
+    DiskError::Io(last_errno())
 }

@@ -571,8 +571,8 @@ impl Disk for Uring {
         self.ring.clear_wake();
     }
 
-    fn counters(&self) -> &Counters {
-        &self.counters
+    fn counters(&self) -> Counters {
+        self.counters
     }
 }
 

@@ -17,7 +17,7 @@ pub enum VfioError {
     #[error("NVMe controllers in user space are for x86-64 only: use the kernel's driver")]
     Architecture,
     /// Nothing there.
-    #[error("{address}: no such PCI device (ls /sys/bus/pci/devices)")]
+    #[error("{address}: no such PCI device; ls /sys/bus/pci/devices lists all")]
     NoDevice {
         /// As given.
         address: PciAddress,

@@ -9,9 +9,10 @@
 )]
 
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
+
+use crate::last_errno;
 
 /// Size of a page: memory begins and ends where pages do.
 const PAGE_BYTES: usize = 4096;
@@ -52,7 +53,7 @@ impl Mapping {
         if outcome == 0 {
             Ok(mapping)
         } else {
-            Err(errno())
+            Err(last_errno())
         }
     }
 
@@ -75,7 +76,7 @@ impl Mapping {
             )
         };
         if base == libc::MAP_FAILED {
-            return Err(errno());
+            return Err(last_errno());
         }
         let base = NonNull::new(base.cast()).ok_or(libc::ENOMEM)?;
         Ok(Self { base, length_bytes })
@@ -182,14 +183,8 @@ impl Drop for Mapping {
         // SAFETY: our own mapping, which nobody has a reference to. A device that may still write to
         // its pages has them pinned: they are used for nothing else.
         let outcome = unsafe { libc::munmap(start, self.length_bytes) };
-        debug_assert!(outcome == 0, "munmap of our own mapping: {}", errno());
+        debug_assert!(outcome == 0, "munmap of our own mapping: {}", last_errno());
     }
-}
-
-fn errno() -> i32 {
-    io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]

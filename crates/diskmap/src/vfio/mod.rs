@@ -101,6 +101,19 @@ impl Vfio {
         })
     }
 
+    /// Checks what can be found out without taking the controller: that it is there, that `vfio-pci` has it,
+    /// that an IOMMU is there, and that this process may open it. Whether another process has it is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(address: PciAddress) -> Result<(), VfioError> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(VfioError::Architecture);
+        }
+        Host::this().find_group(address)?.check_rights()
+    }
+
     /// Which one it is.
     #[must_use]
     pub fn address(&self) -> PciAddress {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::VfioError;
+use super::{VfioError, sys};
 
 /// The driver that hands a device to user space.
 const VFIO_PCI: &str = "vfio-pci";
@@ -128,6 +128,14 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Whether this process may open it, without opening it: a process that has it would have to give it
+    /// up first.
+    pub(super) fn check_rights(&self) -> Result<(), VfioError> {
+        sys::check_access(&self.container).map_err(|_| VfioError::NoVfio)?;
+        let group = self.number;
+        sys::check_access(&self.file).map_err(|errno| VfioError::GroupFile { group, errno })
+    }
+
     /// Its other devices, sorted, for an error.
     pub(super) fn neighbours(&self, address: PciAddress) -> String {
         let entries = fs::read_dir(&self.members).into_iter().flatten().flatten();
@@ -189,6 +197,22 @@ mod tests {
             );
         }
         root
+    }
+
+    #[test]
+    fn rights_are_checked_without_opening() {
+        let root = machine();
+        let group = find(&root).expect("VFIO has it");
+        assert_eq!(group.check_rights(), Err(VfioError::NoVfio));
+        write(&root, "dev/vfio/vfio", "");
+        let (number, errno) = (group.number, libc::ENOENT);
+        let missing = VfioError::GroupFile {
+            group: number,
+            errno,
+        };
+        assert_eq!(group.check_rights(), Err(missing));
+        write(&root, "dev/vfio/7", "");
+        assert_eq!(group.check_rights(), Ok(()));
     }
 
     fn find(root: &TempDir) -> Result<Group, VfioError> {

@@ -9,9 +9,12 @@
     reason = "UNSAFETY: ioctls, and one that lets a device access memory"
 )]
 
-use std::ffi::CStr;
-use std::io;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use crate::last_errno;
 
 /// Number 100 of type `;` (`VFIO_BASE`), and those after it: they carry no size or direction.
 const BASE: libc::Ioctl = 0x3b64;
@@ -84,6 +87,15 @@ struct DmaUnmap {
     flags: u32,
     iova: u64,
     size: u64,
+}
+
+/// Whether this process may read and write a file, by its effective user.
+pub(super) fn check_access(path: &Path) -> Result<(), i32> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
+    let mode = libc::R_OK | libc::W_OK;
+    // SAFETY: the kernel reads a string that ends with a NUL.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, libc::AT_EACCESS) })
+        .map(drop)
 }
 
 /// Version of the kernel's interface.
@@ -216,8 +228,7 @@ fn size_of_u32<T>() -> u32 {
 
 fn check(result: libc::c_int) -> Result<i32, i32> {
     if result < 0 {
-        let error = io::Error::last_os_error();
-        return Err(error.raw_os_error().unwrap_or(libc::EIO));
+        return Err(last_errno());
     }
     Ok(result)
 }

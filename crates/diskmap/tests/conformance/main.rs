@@ -1,5 +1,5 @@
 //! What every [`Disk`] promises, checked with each of them: `uring` on a file and on a range of one, `sim`,
-//! and `nvme` on an emulated controller with both block sizes.
+//! and `nvme` on an emulated controller with both block sizes, and on the second of two.
 //!
 //! Each promise is one function over [`Subject`], in `promises`; each disk is one constructor.
 
@@ -11,13 +11,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use clock::{Duration, Instant};
-use diskmap::nvme::emulated::{Emulated, EmulatedConfig};
+use diskmap::nvme::emulated::{
+    Emulated, EmulatedConfig, EmulatedMemory, EmulatedRegisters, EmulatedSlots,
+};
 use diskmap::nvme::{
-    ADMIN_MEMORY_BYTES, Controller, ControllerState, NamespaceRange, Nvme, NvmeConfig, memory_bytes,
+    ADMIN_MEMORY_BYTES, Controller, ControllerState, NamespaceRange, Nvme, NvmeConfig, QueuePairs,
+    memory_bytes,
 };
 use diskmap::sim::{SimConfig, SimContent, SimDisk};
 use diskmap::uring::{Uring, UringConfig};
-use diskmap::{DeviceRange, FileSource};
+use diskmap::{DeviceRange, Disk, FileSource};
+use memory::Arena;
 
 use promises::{DEPTH, PROMISES, Promise, SEED, SIZE_BYTES, Subject, arena, pattern};
 
@@ -95,9 +99,12 @@ fn sim() -> Subject {
     }
 }
 
-fn nvme(name: &'static str, block_shift: u8) -> Subject {
+type EmulatedPair = Nvme<EmulatedRegisters, EmulatedMemory, EmulatedSlots>;
+
+/// An emulated controller that is ready, and a queue pair of it.
+fn queue_pair(block_shift: u8, seed: u64, arena: &Arena) -> (Emulated, EmulatedPair) {
     let mut config = EmulatedConfig::new(1, block_shift);
-    config.namespaces[0].seed = SEED;
+    config.namespaces[0].seed = seed;
     let emulated = Emulated::new(config);
     let mut now = Instant::ZERO;
     let memory = emulated.map_memory(ADMIN_MEMORY_BYTES);
@@ -106,21 +113,32 @@ fn nvme(name: &'static str, block_shift: u8) -> Subject {
         now += Duration::from_millis(1);
         emulated.advance(now);
     }
-    let arena = arena();
-    let memory = emulated.map_memory(memory_bytes(DEPTH, &arena));
-    let slots = emulated.map_slots(&arena);
+    let memory = emulated.map_memory(memory_bytes(DEPTH, arena));
+    let slots = emulated.map_slots(arena);
     let config = NvmeConfig {
         queue_depth: DEPTH,
         files_max: 2,
         ..NvmeConfig::default()
     };
-    let disk = Nvme::new(&controller, 1, memory, slots, &arena, config).expect("a queue pair");
+    let pair = Nvme::new(&controller, 1, memory, slots, arena, config).expect("a queue pair");
+    (emulated, pair)
+}
+
+/// A disk on emulated controllers, of which the file is on the last.
+fn on_emulated(
+    name: &'static str,
+    arena: Arena,
+    disk: Box<dyn Disk>,
+    controllers: Vec<Emulated>,
+) -> Subject {
+    let last = u16::try_from(controllers.len() - 1).expect("a few");
     Subject {
         name,
         arena,
-        disk: Box::new(disk),
-        source: Box::new(|| {
+        disk,
+        source: Box::new(move || {
             FileSource::Namespace(NamespaceRange {
+                controller: last,
                 namespace_id: 1,
                 start_bytes: 0,
                 length_bytes: SIZE_BYTES,
@@ -129,13 +147,34 @@ fn nvme(name: &'static str, block_shift: u8) -> Subject {
         foreign: null,
         wait: Box::new(move |now| {
             let now = now + Duration::from_micros(10);
-            emulated.advance(now);
-            assert_eq!(emulated.violations(), [""; 0]);
+            for emulated in &controllers {
+                emulated.advance(now);
+                assert_eq!(emulated.violations(), [""; 0]);
+            }
             now
         }),
-        now,
+        // Later than any controller needs to be ready.
+        now: Instant::from_millis(1000),
         results: Vec::new(),
     }
+}
+
+fn nvme(name: &'static str, block_shift: u8) -> Subject {
+    let arena = arena();
+    let (emulated, pair) = queue_pair(block_shift, SEED, &arena);
+    on_emulated(name, arena, Box::new(pair), vec![emulated])
+}
+
+/// Of two controllers with different bytes.
+fn nvme_pairs() -> Subject {
+    let arena = arena();
+    let (first, second) = (
+        queue_pair(9, SEED + 1, &arena),
+        queue_pair(12, SEED, &arena),
+    );
+    let members = vec![("first".into(), first.1), ("second".into(), second.1)];
+    let pairs = Box::new(QueuePairs::new(members));
+    on_emulated("queue pairs", arena, pairs, vec![first.0, second.0])
 }
 
 /// Checks a promise of all disks.
@@ -146,6 +185,7 @@ fn check(promise: Promise) {
         sim(),
         nvme("nvme, 512", 9),
         nvme("nvme, 4096", 12),
+        nvme_pairs(),
     ] {
         // Its panic names the disk.
         let name = subject.name;

@@ -285,7 +285,7 @@ fn files_of_another_kind_are_refused(subject: &mut Subject) {
 fn a_write_is_read_back(subject: &mut Subject) {
     // The temporary file of `uring` is open for writing, too.
     let (file, _) = subject.open();
-    let before = *subject.disk.counters();
+    let before = subject.disk.counters();
     let bytes: Vec<u8> = (0..8192_u32).map(|at| at.to_le_bytes()[0] ^ 0x5a).collect();
     assert!(subject.write(file, 8192, &bytes, 1));
     let [(1, Ok(written))] = &subject.run()[..] else {
@@ -298,7 +298,7 @@ fn a_write_is_read_back(subject: &mut Subject) {
     for ((_, result), expected) in subject.run().into_iter().zip(expected) {
         assert_eq!(result, Ok(expected));
     }
-    let counters = *subject.disk.counters();
+    let counters = subject.disk.counters();
     assert_eq!(counters.disk_write_commands - before.disk_write_commands, 1);
     assert_eq!(counters.disk_write_bytes - before.disk_write_bytes, 8192);
     assert_eq!(counters.disk_read_bytes - before.disk_read_bytes, 20_480);

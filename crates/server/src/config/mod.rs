@@ -518,8 +518,8 @@ pub static KEYS: [Key; 41] = [
         "nvme_passthrough",
         "",
         "Whether a raw store is read by NVMe commands (io_uring passthrough), past the block layer. \
-         PATH must then be whole namespaces of one NVMe controller, such as `/dev/nvme0n1`, which \
-         other programs may use as well.",
+         PATH must then be whole namespaces of NVMe controllers, such as `/dev/nvme0n1`, which \
+         other programs may use as well; not `nvme:ADDRESS`.",
     ),
     Key::number(
         &CONNECTIONS_MAX,

@@ -261,8 +261,8 @@ const TLS_COUNTERS: [(&str, &str); 3] = [
     ("tls_reload_count", "Times new certificates came into use."),
 ];
 
-/// Of queue pairs of an NVMe controller: only with `nvme:ADDRESS`.
-const NVME_COUNTERS: [(&str, &str); 3] = [
+/// Of queue pairs of NVMe controllers: only with `nvme:ADDRESS`.
+const NVME_COUNTERS: [(&str, &str); 5] = [
     (
         "nvme_doorbell_count",
         "Times the doorbell of a submission queue was rung (with `nvme:`).",
@@ -274,6 +274,14 @@ const NVME_COUNTERS: [(&str, &str); 3] = [
     (
         "nvme_taken_back_commands",
         "Commands taken back when the NVMe controller was stopped, and issued again (with `nvme:`).",
+    ),
+    (
+        "nvme_reset_count",
+        "Times an NVMe controller was stopped because something failed; the log says why (with `nvme:`).",
+    ),
+    (
+        "nvme_function_reset_count",
+        "Times the PCI function of an NVMe controller was reset (with `nvme:`).",
     ),
 ];
 

@@ -10,6 +10,7 @@ mod init;
 mod inspect;
 mod progress;
 mod transfer;
+mod trim;
 mod units;
 
 use std::path::Path;
@@ -38,6 +39,7 @@ pub fn run(command: &StoreCommand) -> Result<(), Failure> {
         StoreCommand::Ls { store, long } => inspect::list(store, *long),
         StoreCommand::Get { store, name } => inspect::get(store, name, &stop),
         StoreCommand::Verify { store, names } => inspect::verify(store, names, &stop),
+        StoreCommand::Trim { store } => trim::run(store, &stop),
         StoreCommand::Stat { store } => inspect::stat(store),
     }
 }

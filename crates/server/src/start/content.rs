@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::privileges::Identity;
 use crate::settings::Settings;
 
-use super::nvme::{Controller, NvmeContent, NvmeNames};
+use super::nvme::{self, Controllers, NvmeNames, OverVfio};
 use super::passthrough::Namespaces;
 
 /// Files of the directory that are tried at start.
@@ -29,32 +29,22 @@ pub(super) enum Content {
     Directory(std::path::PathBuf),
     /// Read as files, or by NVMe commands.
     Raw(RawStore, Option<Namespaces>),
-    Nvme(NvmeContent),
-}
-
-/// What the workers' disks read.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Medium<'a> {
-    /// Files and block devices.
-    Files,
-    /// Namespaces, by commands through the kernel's driver.
-    Namespaces(&'a Namespaces),
-    /// A controller of the server's own.
-    Controller(&'a Controller),
+    /// On controllers of the server's own.
+    Nvme(Volume, Controllers<OverVfio>),
 }
 
 /// What the stores of the workers are opened from.
 #[derive(Debug)]
 pub(super) enum StartedContent {
     Directory,
-    Volume(Volume, Option<Controller>),
+    Volume(Volume, Option<Controllers<OverVfio>>),
 }
 
 impl StartedContent {
     /// Once all workers have ended.
     pub(super) fn end(self) {
-        if let Self::Volume(_, Some(controller)) = self {
-            controller.shut_down();
+        if let Self::Volume(_, Some(controllers)) = self {
+            controllers.shut_down();
         }
     }
 }
@@ -65,10 +55,27 @@ impl Content {
     /// # Errors
     /// It cannot be served, and what to do.
     pub(super) fn open(settings: &Settings, epoch: RealInstant) -> Result<Self, Failure> {
-        let path = &settings.path;
-        if let Some(names) = NvmeNames::parse(path) {
-            return NvmeContent::open(&names?, settings.workers, epoch).map(Self::Nvme);
+        if let Some(names) = controllers_named(settings)? {
+            let opened = Controllers::open(OverVfio { epoch }, &names, settings.workers);
+            return opened.map(|(controllers, volume)| Self::Nvme(volume, controllers));
         }
+        Self::open_files(settings)
+    }
+
+    /// The same, but NVMe controllers are not taken: a server may have them, and taking them resets them.
+    /// `None`: they could be, by what is known without that.
+    ///
+    /// # Errors
+    /// It cannot be served, and what to do.
+    pub(super) fn check(settings: &Settings) -> Result<Option<Self>, Failure> {
+        match controllers_named(settings)? {
+            Some(names) => nvme::check(&names).map(|()| None),
+            None => Self::open_files(settings).map(Some),
+        }
+    }
+
+    fn open_files(settings: &Settings) -> Result<Self, Failure> {
+        let path = &settings.path;
         let names = names_in(path);
         let is_other = |path: &Path| fs::metadata(path).is_ok_and(|it| !it.is_dir());
         if names.len() == 1 && !is_other(path) {
@@ -112,22 +119,13 @@ impl Content {
     pub(super) fn check_as(&self, identity: &Identity) -> Result<(), Failure> {
         match self {
             Self::Directory(path) => check_directory_as(path, identity),
-            Self::Raw(..) | Self::Nvme(_) => Ok(()),
+            Self::Raw(..) | Self::Nvme(..) => Ok(()),
         }
     }
 
     /// Whether each open object is a descriptor.
     pub(super) const fn has_descriptors(&self) -> bool {
         matches!(self, Self::Directory(_))
-    }
-
-    /// What the workers' disks are made for.
-    pub(super) const fn medium(&self) -> Medium<'_> {
-        match self {
-            Self::Nvme(content) => Medium::Controller(&content.controller),
-            Self::Raw(_, Some(namespaces)) => Medium::Namespaces(namespaces),
-            Self::Directory(_) | Self::Raw(_, None) => Medium::Files,
-        }
     }
 
     /// Starts what the stores share.
@@ -139,11 +137,28 @@ impl Content {
                 let volume = Volume::start(raw, ids.as_deref()).map_err(refuse_raw)?;
                 Ok(StartedContent::Volume(volume, None))
             }
-            Self::Nvme(NvmeContent { volume, controller }) => {
-                Ok(StartedContent::Volume(volume, Some(controller)))
+            Self::Nvme(volume, controllers) => {
+                Ok(StartedContent::Volume(volume, Some(controllers)))
             }
         }
     }
+}
+
+/// The NVMe controllers that PATH names; `None`: it names none.
+fn controllers_named(settings: &Settings) -> Result<Option<NvmeNames>, Failure> {
+    let path = &settings.path;
+    let names = NvmeNames::parse(path).transpose()?;
+    if names.is_some() && settings.nvme_passthrough {
+        return Err(Failure::refused(
+            format!(
+                "PATH {}: nvme_passthrough, and that names NVMe controllers of Atlas's own",
+                path.display()
+            ),
+            "leave nvme_passthrough out, or give the controllers back (atlas nvme unbind) and name their \
+             block devices",
+        ));
+    }
+    Ok(names)
 }
 
 /// Why a raw store cannot be used, and what to do.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use diskmap::nvme::{FILES_MAX, QUEUE_DEPTH_MAX};
 use diskmap::passthru::{NamespaceDevice, Passthru, PassthruConfig};
 use memory::Arena;
+use store::NamespaceId;
 use store::raw::Device;
 use tracing::info;
 
@@ -39,18 +40,32 @@ impl Namespaces {
                 .map_err(|error| Failure::Refused(error.to_string()))
         };
         let devices = devices.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Self { devices })
+        let namespaces = Self { devices };
+        if namespaces.has_poll_queues() {
+            info!("NVMe passthrough without interrupts: the controllers have poll queues");
+        }
+        Ok(namespaces)
     }
 
-    /// The namespaces' identifiers (NSID).
-    pub(super) fn ids(&self) -> Vec<u32> {
-        self.devices.iter().map(|it| it.namespace_id()).collect()
+    /// What the disk calls them.
+    pub(super) fn ids(&self) -> Vec<NamespaceId> {
+        let id = |(controller, device): (u16, &Arc<NamespaceDevice>)| NamespaceId {
+            controller,
+            id: device.namespace_id(),
+        };
+        (0..).zip(&self.devices).map(id).collect()
+    }
+
+    /// Whether completions of all of them can be polled for: who gave the kernel's driver poll queues wants
+    /// that, for it has none by default.
+    fn has_poll_queues(&self) -> bool {
+        self.devices.iter().all(|it| it.has_poll_queues())
     }
 
     /// A disk for a worker, which enables it.
     ///
     /// # Errors
-    /// The kernel refuses the ring, or the namespaces are of several controllers.
+    /// The kernel refuses the ring.
     pub(super) fn disk(
         &self,
         queue_depth: u32,
@@ -62,6 +77,7 @@ impl Namespaces {
                 .unwrap_or(u16::MAX)
                 .min(QUEUE_DEPTH_MAX),
             files_max: u32::try_from(files_max).unwrap_or(u32::MAX).min(FILES_MAX),
+            polled: self.has_poll_queues(),
             ..PassthruConfig::default()
         };
         let disk = Passthru::new_disabled(self.devices.clone(), config, arena)

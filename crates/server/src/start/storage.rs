@@ -1,4 +1,4 @@
-//! What a worker stores in and reads from: slots, disk ring and store, within its share of the limits.
+//! What a worker stores in and reads from: slots, disk and store, within its share of the limits.
 
 use diskmap::uring::{Uring, UringConfig};
 use link::{CopyReason, Link, ZeroCopy};
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::host;
 use crate::settings::{Limits, Settings};
 
-use super::content::{Medium, StartedContent};
+use super::content::{Content, StartedContent};
 use super::worker_disk::WorkerDisk;
 
 /// Descriptors reserved for everything that is not an open object, for each worker: ring, link, store,
@@ -32,8 +32,8 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Makes slots and disk of a worker with these limits, and lends the slots to the link if it sends
-    /// from them. `worker`: its number.
+    /// Makes the slots of a worker with these limits, lends them to the link if it sends from them, and
+    /// makes its disk of what is served. `worker`: its number.
     ///
     /// # Errors
     /// What cannot be had, with the remedy.
@@ -42,20 +42,22 @@ impl Storage {
         settings: &Settings,
         limits: &Limits,
         objects_max: u32,
-        (medium, worker): (Medium<'_>, usize),
+        (content, worker): (&Content, usize),
     ) -> Result<Self, Failure> {
         let (arena, not_lent) = make_slots(link, settings, limits.slots)?;
         let (depth, files_max) = (limits.disk_queue_depth, handles_max(objects_max));
-        let disk = match medium {
-            Medium::Controller(controller) => {
-                let disk = controller.queue_pair(worker, depth, files_max, &arena)?;
+        let disk = match content {
+            Content::Nvme(_, controllers) => {
+                let disk = controllers.disk(worker, depth, files_max, &arena)?;
                 WorkerDisk::Nvme(Box::new(disk))
             }
-            Medium::Namespaces(namespaces) => {
+            Content::Raw(_, Some(namespaces)) => {
                 let disk = namespaces.disk(depth, files_max, &arena)?;
                 WorkerDisk::Passthru(Box::new(disk))
             }
-            Medium::Files => WorkerDisk::Uring(Box::new(make_disk(depth, files_max, &arena)?)),
+            Content::Directory(_) | Content::Raw(_, None) => {
+                WorkerDisk::Uring(Box::new(make_disk(depth, files_max, &arena)?))
+            }
         };
         Ok(Self {
             arena,

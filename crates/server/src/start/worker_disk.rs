@@ -1,4 +1,4 @@
-//! The disk of a worker: what the kernel reads for it, or a queue pair of its own.
+//! The disk of a worker: what the kernel reads for it, or queue pairs of its own.
 //!
 //! It refuses nothing itself: each verb is that of the disk it is. Bounded as they are.
 
@@ -7,13 +7,13 @@ use std::os::fd::BorrowedFd;
 use clock::Instant;
 use diskmap::passthru::Passthru;
 use diskmap::uring::Uring;
-use diskmap::vfio::VfioQueuePair;
 use diskmap::{
-    ClosedFile, Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read,
-    Write,
+    ClosedFile, Completion, Counters, Disk, DiskError, DiskNotice, FileIndex, FileLimits,
+    FileSource, Read, Write,
 };
 use memory::Arena;
 
+use super::nvme::{OverVfio, QueuePairsOf};
 use crate::failure::Failure;
 
 /// One of the disks that a server has.
@@ -21,10 +21,10 @@ use crate::failure::Failure;
 pub(super) enum WorkerDisk {
     /// Files and block devices, through the kernel.
     Uring(Box<Uring>),
-    /// Namespaces of an NVMe controller, by commands through the kernel's driver.
+    /// Namespaces of NVMe controllers, by commands through the kernel's driver.
     Passthru(Box<Passthru>),
-    /// Namespaces of an NVMe controller, through a queue pair of it.
-    Nvme(Box<VfioQueuePair>),
+    /// Namespaces of NVMe controllers, through a queue pair at each.
+    Nvme(Box<QueuePairsOf<OverVfio>>),
 }
 
 impl WorkerDisk {
@@ -104,11 +104,15 @@ impl Disk for WorkerDisk {
         each!(self, it => it.clear_wake());
     }
 
-    fn counters(&self) -> &Counters {
+    fn counters(&self) -> Counters {
         each!(self, it => it.counters())
     }
 
     fn own_counters(&self) -> Vec<(&'static str, u64)> {
         each!(self, it => it.own_counters())
+    }
+
+    fn poll_notice(&mut self) -> Option<DiskNotice> {
+        each!(self, it => it.poll_notice())
     }
 }

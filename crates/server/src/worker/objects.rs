@@ -27,7 +27,10 @@ use diskmap::{
 use session::{
     DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupToken, Object, ObjectHandle,
 };
-use store::{Attributes, DeviceId, Found, LookUp, Metadata, Source, Store, StoreRefusal, Symlinks};
+use store::{
+    Attributes, DeviceId, Found, LookUp, Metadata, NamespaceId, Source, Store, StoreRefusal,
+    Symlinks,
+};
 
 /// Longest wait for room in the store. Players time a request out after 10 s or more `[guess]`. A
 /// shorter wait would refuse requests that could still be served; the answer to a longer one would
@@ -509,7 +512,11 @@ fn open<D: Disk>(
             start_bytes,
             length_bytes: metadata.size_bytes,
         }),
-        Source::Namespace { id, start_bytes } => FileSource::Namespace(NamespaceRange {
+        Source::Namespace {
+            namespace: NamespaceId { controller, id },
+            start_bytes,
+        } => FileSource::Namespace(NamespaceRange {
+            controller,
             namespace_id: id,
             start_bytes,
             length_bytes: metadata.size_bytes,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clock::Instant;
-use diskmap::{Disk, DiskError};
+use diskmap::{Disk, DiskError, DiskNotice};
 use link::Link;
 use session::Warning;
 use store::StoreRefusal;
@@ -22,6 +22,31 @@ impl<L: Link, D: Disk> Worker<L, D> {
             let (warnings, objects) = (&mut self.warnings, &self.objects);
             note(warnings, now, objects, warning, count);
         }
+        while let Some(notice) = self.disk.poll_notice() {
+            note_controller(&mut self.warnings, now, &notice);
+        }
+    }
+}
+
+fn note_controller(warnings: &mut Warnings, now: Instant, notice: &DiskNotice) {
+    match notice {
+        DiskNotice::Reset {
+            controller,
+            error,
+            commands,
+        } => warnings.note(now, Kind::ControllerReset, 1, |text| {
+            let _ = write!(
+                text,
+                "{controller}: {error}; {commands} commands of this worker are issued again"
+            );
+        }),
+        DiskNotice::Failed { controller, error } => {
+            warnings.note(now, Kind::ControllerFailed, 1, |text| {
+                let _ = write!(text, "{controller}: {error}");
+            });
+        }
+        // A kind that this version does not know.
+        _ => {}
     }
 }
 

@@ -21,7 +21,7 @@ use volume::{
     Mounting, SUPERBLOCKS, Superblock,
 };
 
-use crate::system::{Lock, lock_of_another, set_lock};
+use crate::system::{Lock, discard_blocks, lock_of_another, punch_hole, set_lock};
 
 /// The lock byte of catalogue 0; larger than any device.
 const LOCKS_START: u64 = 1 << 62;
@@ -239,6 +239,25 @@ impl Device {
             }
         }
         Ok(bytes)
+    }
+}
+
+impl Device {
+    /// Has the device forget a part of what it holds: a block device is told (`BLKDISCARD`), an image gets a
+    /// hole. For whoever has the writer's lock, and for what is free ([`volume::Editor::free_extents`]).
+    ///
+    /// # Errors
+    /// What the kernel said: `EOPNOTSUPP` if there is nothing that could forget.
+    pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), RawError> {
+        let discarded = if self.is_block_device {
+            discard_blocks(self.file.as_fd(), offset_bytes, length_bytes)
+        } else {
+            punch_hole(self.file.as_fd(), offset_bytes, length_bytes)
+        };
+        discarded.map_err(|error| RawError::Io {
+            path: self.path.clone(),
+            error,
+        })
     }
 }
 

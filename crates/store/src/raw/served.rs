@@ -25,7 +25,7 @@ use std::time::Duration;
 use volume::{BLOCK_BYTES, Catalogue, Entry};
 
 use super::{Device, Loaded, RawError, RawStore};
-use crate::{DeviceId, FileTime, Metadata, Opened, Source, StoreRefusal, system};
+use crate::{DeviceId, FileTime, Metadata, NamespaceId, Opened, Source, StoreRefusal, system};
 
 /// How often the devices are asked for a new catalogue.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,8 +53,8 @@ impl Drop for Snapshot {
 enum Place {
     /// A block device or image, and its device number.
     File(Arc<OwnedFd>, u64),
-    /// A namespace of the NVMe controller that the disk is, by its identifier (NSID).
-    Namespace(u32),
+    /// A namespace of an NVMe controller that the disk is.
+    Namespace(NamespaceId),
 }
 
 impl Place {
@@ -62,7 +62,9 @@ impl Place {
     fn device(&self) -> u64 {
         match self {
             Self::File(_, device) => *device,
-            Self::Namespace(id) => (*id).into(),
+            Self::Namespace(NamespaceId { controller, id }) => {
+                u64::from(*controller) << 32 | u64::from(*id)
+            }
         }
     }
 }
@@ -227,13 +229,13 @@ pub(super) struct Looker {
 
 impl Volume {
     /// Reads the catalogue, and starts the thread that looks for new ones. The thread has the rights of
-    /// its caller, and ends with the last clone. With `namespace_ids` (NSID, by the number of the device)
-    /// the objects' [`Source`] is the namespace.
+    /// its caller, and ends with the last clone. With `namespaces` (by the number of the device) the
+    /// objects' [`Source`] is the namespace.
     ///
     /// # Errors
     /// The catalogue cannot be read, or there is no thread to be had.
-    pub fn start(raw: RawStore, namespace_ids: Option<&[u32]>) -> Result<Self, RawError> {
-        let (volume, mut looker) = Self::load(raw, namespace_ids)?;
+    pub fn start(raw: RawStore, namespaces: Option<&[NamespaceId]>) -> Result<Self, RawError> {
+        let (volume, mut looker) = Self::load(raw, namespaces)?;
         let looked_at = Arc::downgrade(&volume.shared);
         let look = move || {
             // Ends when nobody is left who could ask.
@@ -255,12 +257,12 @@ impl Volume {
     /// Reads the catalogue. The thread, if there is to be one, has the second.
     pub(super) fn load(
         raw: RawStore,
-        namespace_ids: Option<&[u32]>,
+        namespaces: Option<&[NamespaceId]>,
     ) -> Result<(Self, Looker), RawError> {
         let raw = Arc::new(raw);
         let loaded = raw.load_locked()?;
-        let place = |(number, device): (usize, &Device)| match namespace_ids {
-            Some(ids) => Place::Namespace(ids[number]),
+        let place = |(number, device): (usize, &Device)| match namespaces {
+            Some(namespaces) => Place::Namespace(namespaces[number]),
             None => Place::File(Arc::clone(&device.file), device.device),
         };
         let places = raw.devices().iter().enumerate().map(place);
@@ -281,16 +283,16 @@ impl Volume {
         Ok((volume, looker))
     }
 
-    /// A store on namespaces that this process has to itself, so that nothing changes it: the namespace
-    /// identifiers (NSID) by the number of the device, and what [`super::find_catalogue`] found.
+    /// A store on namespaces that this process has to itself, so that nothing changes it: the namespaces by
+    /// the number of the device, and what [`super::find_catalogue`] found.
     ///
     /// # Panics
     /// If there are not as many as the store has devices.
     #[must_use]
-    pub fn of_namespaces(name: String, namespace_ids: &[u32], loaded: Loaded) -> Self {
+    pub fn of_namespaces(name: String, namespaces: &[NamespaceId], loaded: Loaded) -> Self {
         let devices = loaded.catalogue.geometry().device_blocks.len();
-        assert_eq!(namespace_ids.len(), devices, "each device is a namespace");
-        let places = namespace_ids.iter().copied().map(Place::Namespace);
+        assert_eq!(namespaces.len(), devices, "each device is a namespace");
+        let places = namespaces.iter().copied().map(Place::Namespace);
         Self {
             shared: Arc::new(Shared::new(name, places.collect(), None, loaded)),
             thread: None,
@@ -427,8 +429,8 @@ impl Served {
                     device: Arc::clone(device),
                     start_bytes,
                 },
-                Place::Namespace(id) => Source::Namespace {
-                    id: *id,
+                Place::Namespace(namespace) => Source::Namespace {
+                    namespace: *namespace,
                     start_bytes,
                 },
             },

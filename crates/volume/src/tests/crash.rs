@@ -3,7 +3,7 @@
 
 use super::{BLOCK, Change, Devices, View, change, init, run};
 use crate::commit::Fault;
-use crate::{Catalogue, Commit, mount};
+use crate::{Catalogue, Commit, Editor, mount};
 
 /// Random choices of sectors for each cut, beside those that are always tried.
 const CHOICES: u64 = 40;
@@ -251,6 +251,49 @@ fn damage_the_newest(fault: Option<Fault>) -> Result<(), String> {
 fn the_catalogue_before_the_newest_is_whole() {
     damage_the_newest(None).unwrap();
     assert!(damage_the_newest(Some(Fault::EarlyReuse)).is_err());
+}
+
+/// Forgets what is free behind each change, as `atlas store trim` does, and cuts the power at each step:
+/// neither of the two newest catalogues loses anything, nor does a reader of an older one.
+fn trim_everywhere(fault: Option<Fault>) -> Result<u64, String> {
+    let (mut devices, mut catalogue) = init(&BLOCKS, AREA_BLOCKS);
+    let mut before = None;
+    let mut trimmed_blocks = 0;
+    let mut seed = 1;
+    for changes in sequence_of_changes() {
+        let made = change(&mut devices, catalogue.clone(), &changes, None, &mut |_| {});
+        let older = before.replace(core::mem::replace(&mut catalogue, made));
+        devices.flush();
+        // A reader of the catalogue before last has what that names until it ends.
+        for reader in [None, older.as_ref().map(Catalogue::sequence)] {
+            let mut copy = devices.clone();
+            let editor = Editor::with_fault(catalogue.clone(), reader, fault);
+            for extent in editor.free_extents() {
+                trimmed_blocks += extent.blocks;
+                copy.discard(extent);
+                for kept in outcomes(copy.cached.len(), seed) {
+                    seed += 1;
+                    let view = copy.after_cut(kept);
+                    judge(&view, &catalogue, None)?;
+                    let before = before.as_ref().expect("there was one");
+                    view.verify(before)
+                        .map_err(|error| format!("the catalogue before: {error}"))?;
+                    if let (Some(older), true) = (&older, reader.is_some()) {
+                        view.verify(older)
+                            .map_err(|error| format!("of a reader: {error}"))?;
+                    }
+                }
+                copy.flush();
+            }
+        }
+    }
+    Ok(trimmed_blocks)
+}
+
+#[test]
+fn what_is_forgotten_belongs_to_no_catalogue_that_counts_or_is_read() {
+    assert!(trim_everywhere(None).unwrap() > 0);
+    assert!(trim_everywhere(Some(Fault::EarlyReuse)).is_err());
 }
 
 #[test]

@@ -42,6 +42,14 @@ impl Devices {
         }
     }
 
+    /// Forgets blocks: what is there then is anything, and a part of them may keep what it had.
+    fn discard(&mut self, extent: Extent) {
+        for block in extent.start..extent.start + extent.blocks {
+            let bytes = content(block ^ 0x5eed, BLOCK);
+            self.write(extent.device, block, &bytes);
+        }
+    }
+
     fn flush(&mut self) {
         for (device, offset, sector) in self.cached.drain(..) {
             self.durable[device][offset..][..sector.len()].copy_from_slice(&sector);

@@ -14,6 +14,9 @@ Examples:
     atlas-bench disk --make /srv/test.bin --bytes 4G --json > disk.json
   throughput and latency against the window, on a whole disk (only read):
     atlas-bench disk --series window /dev/nvme0n1
+  what a read costs by size, by NVMe commands and by a queue pair (atlas nvme bind nvme0):
+    atlas-bench disk --series size /dev/ng0n1
+    atlas-bench disk --series size nvme:0000:01:00.0
   what a read costs by size, beside fio's io_uring and its pread in threads:
     atlas-bench disk --series size --fio io_uring,psync /srv/test.bin
 
@@ -26,11 +29,12 @@ const SIZE_SERIES: &str = "Size series";
 
 /// Measures a disk: latency, throughput and CPU time by window and read size, fio beside.
 ///
-/// Random O_DIRECT reads of one file or block device, which is never written to.
+/// Random reads past the page cache of one file, block device or namespace, which is never written to.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskArgs {
-    /// The file or block device to read
+    /// What to read: a file or block device (io_uring), /dev/ng0n1 (NVMe commands through the kernel's driver), or
+    /// nvme:ADDRESS (a queue pair of a controller that vfio-pci has)
     #[arg(
         value_name = "PATH",
         required_unless_present = "make",

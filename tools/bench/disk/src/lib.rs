@@ -4,16 +4,17 @@
 //! ```text
 //! args -> plan (jobs, interleaved, in rounds) -> measure -> stats -> report
 //!                                                  |
-//!                                                uring;  fio beside
+//!                                                reader; fio beside
 //! ```
 //!
 //! Two series. *window*: latency percentiles and throughput against the number of reads in flight.
 //! *size*: throughput, latency and CPU seconds a GB against the size of a read. Every read is
-//! `O_DIRECT`, at a random multiple of its size. Other ways to read are fio's engines, one run of
-//! fio for each: this crate has none of its own.
+//! past the page cache, at a random multiple of its size. `diskmap` reads a file or block device by io_uring,
+//! `/dev/ng0n1` by NVMe commands, `nvme:ADDRESS` by a queue pair of its own. Other ways to read are fio's
+//! engines, one run of fio for each: this crate has none of its own.
 //!
 //! What thinks (`plan`, `stats`, `report`) does no I/O and reads no clock; `measure`,
-//! `uring`, `target` and `fio` do. What the user names is opened for reading only; the one file
+//! `reader`, `target` and `fio` do. What the user names is opened for reading only; the one file
 //! ever written is the one of `--make`, which must not exist yet. It refuses a file too short for
 //! its reads to be different ones, anything that cannot be read past the page cache, and a
 //! comparison with fio where there is none. Bounded by: `--seconds` for each measurement, the limits
@@ -28,10 +29,10 @@ mod args;
 mod fio;
 mod measure;
 mod plan;
+mod reader;
 mod report;
 mod stats;
 mod target;
-mod uring;
 
 use std::io::{IsTerminal as _, Write as _, stderr, stdout};
 
@@ -43,6 +44,7 @@ pub use fio::Engine;
 pub use plan::{Job, Series};
 pub use report::{Peer, Report, Row};
 pub use stats::{Median, Summary};
+pub use target::Backend;
 
 /// What a made file holds: any read can be checked by itself.
 const CONTENT: Content = Content::new(0x6174_6c61_7364_6973, u64::MAX);
@@ -80,6 +82,11 @@ pub fn measure(args: &DiskArgs) -> Result<Report> {
     }
     let target = Target::open(args.target()?)?;
     plan.check(target.size_bytes, target.block_bytes)?;
+    anyhow::ensure!(
+        plan.engines.is_empty() || target.source.backend() == Backend::Uring,
+        "--fio: fio reads files and block devices; leave it out for {}",
+        target.path.display()
+    );
     let mut collected = report::Collected::new(&plan);
     let shows_progress = args.progress || stderr().is_terminal();
     for (done, turn) in plan.turns().enumerate() {

@@ -11,17 +11,19 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::CONTENT;
 use crate::plan::{Offsets, Plan, Turn};
+use crate::reader::Reader;
 use crate::stats::{Latencies, Sample};
 use crate::target::Target;
-use crate::uring::DiskmapUring;
 
 /// Takes a turn.
 pub(crate) fn measure(target: &Target, turn: &Turn, plan: &Plan) -> Result<Sample> {
     let job = &turn.job;
-    let mut disk = DiskmapUring::open(target, job)?;
+    let mut disk = Reader::open(target, job)?;
     let offsets = Offsets::new(turn.round.into(), job.read_bytes, target.size_bytes);
     let mut window = Window::new(job.window, offsets, plan.verifies);
-    window.run(&mut disk, plan.time)
+    let sample = window.run(&mut disk, plan.time)?;
+    disk.end()?;
+    Ok(sample)
 }
 
 /// The reads in flight and what is known of them.
@@ -43,7 +45,7 @@ impl Window {
         }
     }
 
-    fn run(&mut self, disk: &mut DiskmapUring, time: Duration) -> Result<Sample> {
+    fn run(&mut self, disk: &mut Reader, time: Duration) -> Result<Sample> {
         let window = u32::try_from(self.reads.len())?;
         let mut latencies = Latencies::new();
         let mut reads = 0;
@@ -84,14 +86,14 @@ impl Window {
         })
     }
 
-    fn enqueue(&mut self, disk: &mut DiskmapUring, place: u32) -> Result<()> {
+    fn enqueue(&mut self, disk: &mut Reader, place: u32) -> Result<()> {
         let offset_bytes = self.offsets.draw();
         self.reads[place as usize] = (offset_bytes, Instant::now());
         disk.enqueue(place, offset_bytes)
     }
 
     /// Waits for at least one read, and leaves the places of all that are done in `done`.
-    fn reap(&mut self, disk: &mut DiskmapUring, latencies: Option<&mut Latencies>) -> Result<()> {
+    fn reap(&mut self, disk: &mut Reader, latencies: Option<&mut Latencies>) -> Result<()> {
         self.done.clear();
         let Self {
             reads,

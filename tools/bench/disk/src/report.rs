@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::fio::{Engine, PeerSample};
 use crate::plan::{Job, Plan, Series, Turn};
 use crate::stats::{Median, Sample, Summary};
-use crate::target::Target;
+use crate::target::{Backend, Target};
 
 /// What was read, how, and what came of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What was read.
     pub path: String,
+    /// How it was read.
+    #[serde(default)]
+    pub backend: Backend,
     /// Its size, bytes.
     pub size_bytes: u64,
     /// Reads are whole blocks of so many bytes.
@@ -120,6 +123,7 @@ impl Collected {
         };
         Report {
             path: target.path.display().to_string(),
+            backend: target.source.backend(),
             size_bytes: target.size_bytes,
             block_bytes: target.block_bytes,
             read_bytes_max: target.read_bytes_max,
@@ -184,7 +188,8 @@ impl Report {
         }
         text.push('\n');
         for Row { job, summary, fio } in rows() {
-            add_line(text, "diskmap", job, &ours(summary));
+            let name = format!("diskmap {}", self.backend.name());
+            add_line(text, &name, job, &ours(summary));
             for peer in fio {
                 let name = format!("fio {}", peer.engine.name());
                 add_line(text, &name, job, &theirs(peer));
@@ -291,6 +296,7 @@ mod tests {
             cpu_seconds_per_gb: Some(median(1.0)),
         };
         Report {
+            backend: Backend::Uring,
             path: "/a".to_owned(),
             size_bytes: 1 << 20,
             block_bytes: 512,

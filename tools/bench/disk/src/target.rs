@@ -1,4 +1,6 @@
-//! The file or block device that is read, and the one file that is made.
+//! What is read, and the one file that is made. How it is read follows from its name, as with `atlas serve`: a
+//! file or block device by io_uring, the generic device of a namespace by NVMe commands through the kernel's
+//! driver, `nvme:ADDRESS` by a queue pair of a controller that this process takes.
 //!
 //! It is opened for reading only, past the page cache. Bounded by one piece of memory to write.
 
@@ -6,11 +8,17 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clock::Instant;
+use diskmap::nvme::{NamespaceFormat, NamespaceRange, NvmeConfig};
+use diskmap::passthru::{NamespaceDevice, Passthru, PassthruConfig};
 use diskmap::uring::{Uring, UringConfig};
-use diskmap::{Disk as _, FileSource};
+use diskmap::vfio::{PciAddress, Vfio, VfioController};
+use diskmap::{Disk, FileSource};
 use memory::{Arena, ArenaConfig};
+use serde::{Deserialize, Serialize};
 
 use crate::CONTENT;
 use crate::plan::READ_BYTES_MAX;
@@ -18,10 +26,64 @@ use crate::plan::READ_BYTES_MAX;
 /// Bytes made at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// The queue pair that is used of a controller.
+pub(crate) const QUEUE_ID: u16 = 1;
+
+/// By what it is read.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// The kernel's files.
+    File,
+    /// NVMe commands through the kernel's driver.
+    Namespace(Arc<NamespaceDevice>, NamespaceRange),
+    /// A queue pair.
+    Controller {
+        vfio: Vfio,
+        controller: VfioController,
+        range: NamespaceRange,
+    },
+}
+
+impl Source {
+    pub(crate) fn backend(&self) -> Backend {
+        match self {
+            Self::File => Backend::Uring,
+            Self::Namespace(..) => Backend::Passthru,
+            Self::Controller { .. } => Backend::Nvme,
+        }
+    }
+}
+
+/// How a disk is read: which of `diskmap`'s disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// `io_uring` on a file or block device.
+    #[default]
+    Uring,
+    /// NVMe commands by `io_uring` through the kernel's driver.
+    Passthru,
+    /// A queue pair over VFIO.
+    Nvme,
+}
+
+impl Backend {
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Passthru => "passthru",
+            Self::Nvme => "nvme",
+        }
+    }
+}
+
 /// What is read.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) path: PathBuf,
+    pub(crate) source: Source,
     pub(crate) size_bytes: u64,
     /// Reads are whole blocks.
     pub(crate) block_bytes: u32,
@@ -34,11 +96,95 @@ pub(crate) struct Target {
 impl Target {
     /// Asks the device for its limits.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let config = ArenaConfig {
-            slot_bytes: READ_BYTES_MAX,
-            ..ArenaConfig::new(1)
+        if let Some(name) = path.to_str().and_then(|text| text.strip_prefix("nvme:")) {
+            return Self::open_controller(path, name);
+        }
+        let is_generic = |name: &str| {
+            let rest = name.strip_prefix("ng");
+            rest.is_some_and(|rest| rest.starts_with(|it: char| it.is_ascii_digit()))
         };
-        let arena = Arena::new(config)?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        if path.parent() == Some(Path::new("/dev")) && name.is_some_and(is_generic) {
+            return Self::open_namespace(path);
+        }
+        Self::open_file(path)
+    }
+
+    /// A namespace that the kernel's driver has.
+    fn open_namespace(path: &Path) -> Result<Self> {
+        let device = Arc::new(NamespaceDevice::open(path)?);
+        let range = whole(device.namespace_id(), device.format());
+        let arena = arena()?;
+        let mut disk = Passthru::new(vec![device.clone()], PassthruConfig::default(), &arena)?;
+        let reason = disk.fallback_reason().map(str::to_owned);
+        Self::ask(
+            path,
+            &mut disk,
+            Source::Namespace(device, range),
+            range,
+            reason,
+        )
+    }
+
+    /// A namespace of a controller that `vfio-pci` has: `ADDRESS` or `ADDRESS/NSID`.
+    fn open_controller(path: &Path, name: &str) -> Result<Self> {
+        let (address, id) = match name.split_once('/') {
+            None => (name, None),
+            Some((address, id)) => {
+                let id = id.parse::<u32>().ok().filter(|id| *id > 0);
+                let id = id.with_context(|| format!("{name}: no namespace identifier"))?;
+                (address, Some(id))
+            }
+        };
+        let address: PciAddress = address.parse()?;
+        let vfio = Vfio::open(address)?;
+        let epoch = std::time::Instant::now();
+        let controller = vfio.start(QUEUE_ID, &mut || {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            Instant::from_nanos(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        })?;
+        let namespaces = controller.namespaces();
+        let mut found = namespaces
+            .iter()
+            .filter(|it| id.is_none_or(|id| id == it.id));
+        let (Some(namespace), None) = (found.next(), found.next()) else {
+            bail!(
+                "{name}: name one of its {} namespaces: {address}/N",
+                namespaces.len()
+            );
+        };
+        let range = whole(namespace.id, namespace.format?);
+        let arena = arena()?;
+        let mut pair = vfio.queue_pair(&controller, QUEUE_ID, &arena, NvmeConfig::default())?;
+        let source = Source::Controller {
+            vfio,
+            controller,
+            range,
+        };
+        // It was never used, so the controller does not know it.
+        Self::ask(path, &mut pair, source, range, None)
+    }
+
+    fn ask(
+        path: &Path,
+        disk: &mut dyn Disk,
+        source: Source,
+        range: NamespaceRange,
+        fallback_reason: Option<String>,
+    ) -> Result<Self> {
+        let (_, limits) = disk.open(FileSource::Namespace(range))?;
+        Ok(Self {
+            path: path.to_owned(),
+            source,
+            size_bytes: limits.size_bytes,
+            block_bytes: limits.block_bytes,
+            read_bytes_max: limits.read_bytes_max,
+            fallback_reason,
+        })
+    }
+
+    fn open_file(path: &Path) -> Result<Self> {
+        let arena = arena()?;
         let mut disk = Uring::new(UringConfig::default(), &arena)?;
         let file = open_direct(path)?;
         let (_, limits) = disk
@@ -49,11 +195,31 @@ impl Target {
             })?;
         Ok(Self {
             path: path.to_owned(),
+            source: Source::File,
             size_bytes: limits.size_bytes,
             block_bytes: limits.block_bytes,
             read_bytes_max: limits.read_bytes_max,
             fallback_reason: disk.fallback_reason().map(str::to_owned),
         })
+    }
+}
+
+/// A slot as large as any read.
+fn arena() -> Result<Arena> {
+    let config = ArenaConfig {
+        slot_bytes: READ_BYTES_MAX,
+        ..ArenaConfig::new(1)
+    };
+    Ok(Arena::new(config)?)
+}
+
+/// All of a namespace.
+fn whole(namespace_id: u32, format: NamespaceFormat) -> NamespaceRange {
+    NamespaceRange {
+        controller: 0,
+        namespace_id,
+        start_bytes: 0,
+        length_bytes: format.size_bytes(),
     }
 }
 

@@ -127,8 +127,9 @@ pub(super) struct Counts {
     /// Reads of the disk, and system calls made for them.
     pub(super) disk_reads: u64,
     pub(super) disk_calls: u64,
-    /// Doorbells that Atlas rang itself.
+    /// Doorbells that Atlas rang itself, and resets of its controllers.
     pub(super) doorbells: u64,
+    pub(super) resets: u64,
 }
 
 impl Counts {
@@ -160,6 +161,7 @@ impl Counts {
             disk_calls: count("disk_enter_calls")? + count("disk_check_calls")?,
             // Only its own driver has them.
             doorbells: count("nvme_doorbell_count").unwrap_or(0),
+            resets: count("nvme_reset_count").unwrap_or(0),
         })
     }
 
@@ -212,6 +214,7 @@ impl Counts {
             disk_reads: self.disk_reads - before.disk_reads,
             disk_calls: self.disk_calls - before.disk_calls,
             doorbells: self.doorbells - before.doorbells,
+            resets: self.resets - before.resets,
         }
     }
 }

@@ -11,6 +11,7 @@
 //! does the machine outside. `atlas nvme bind` and `unbind` give the controller away and back.
 //! The IOMMU must have stopped nothing, until the driver is told addresses at which nothing is mapped.
 //!
+//! The bench's instrument reads the disk in all three ways, and says how many system calls a read takes.
 //! It says nothing about speed, nor about what real controllers do against the rules: for those there is the
 //! emulated controller of `diskmap`. Bounded by: a limit on every command; two images of [`DISK_BYTES`].
 
@@ -32,6 +33,9 @@ const INIT: &str = include_str!("disk.sh");
 /// What the guest loads: the kernel's driver, and VFIO.
 const MODULES: [&str; 3] = ["nvme", "vfio_pci", "vfio_iommu_type1"];
 
+/// Queues without interrupts, for passthrough that polls.
+const ARGUMENTS: [(&str, &str); 1] = [("nvme", "poll_queues=1")];
+
 /// Size of each disk.
 const DISK_BYTES: u64 = 24 << 20;
 
@@ -41,6 +45,10 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// How often the driver is told wrong addresses at most, before the kernel says that they were stopped: it
 /// says ten lines in five seconds.
 const ASTRAY_ATTEMPTS_MAX: u32 = 20;
+
+/// How the bench's instrument is run. Four sizes of reads, one in flight and many.
+const MEASURE: &str = "disk --series size --sizes 4K,16K,64K,128K --size-windows 1,16 --seconds 0.3 \
+                       --rounds 1";
 
 /// The seeds of what the kernel writes, and of what the driver writes in its upper half.
 const SEEDS: &str = "1 2";
@@ -101,7 +109,7 @@ pub(super) fn run(
     suite: &mut Suite,
     parts: &Parts,
     (lab, scratch): (&Path, &Path),
-    (atlas, check): (&Path, &Path),
+    (atlas, check, instrument): (&Path, &Path, &Path),
 ) -> Result<()> {
     let kernel = parts.kernel(KernelAge::Old)?;
     let initramfs = scratch.join("initramfs");
@@ -109,15 +117,17 @@ pub(super) fn run(
         ("init".to_owned(), 0o100_755, INIT.into()),
         images::program("atlas", atlas)?,
         images::program("nvme_check", check)?,
+        images::program("disk", instrument)?,
     ];
-    images::make_initramfs((parts, kernel), &files, (&MODULES, &[]), &initramfs)?;
+    images::make_initramfs((parts, kernel), &files, (&MODULES, &ARGUMENTS), &initramfs)?;
     let mut command = parts.qemu(Command::new("env"));
     guest::common_arguments(&mut command, &kernel.image, &initramfs);
     command.args(guest::IOMMU).args(["-smp", "2"]);
     // With a thread for each processor QEMU 10.0 sometimes fails an assertion (iotlb_to_section) when
     // registers are mapped or bus mastering changes.
     command.args(["-accel", "tcg,thread=single"]);
-    command.args(["-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]);
+    let kernel_arguments = format!("console=ttyS0 quiet panic=-1 {}", guest::IOMMU_ARGUMENTS);
+    command.args(["-append", &kernel_arguments]);
     for disk in DISKS {
         attach(&mut command, disk, &image(scratch, disk))?;
     }
@@ -267,6 +277,24 @@ impl Trial {
         });
     }
 
+    /// What the bench's instrument says of a disk read in one way: correct, at least, and how many system
+    /// calls a read takes. Times are those of an emulated processor.
+    fn measure(&mut self, suite: &mut Suite, disk: Disk, path: &str) {
+        self.check(suite, disk, &format!("reads of {path}"), |it| {
+            let text = it.succeed(&format!("{MEASURE} {path}"))?;
+            let mut lines = text.lines().skip_while(|line| !line.starts_with("reader"));
+            let heading = lines.next().context("it prints a table")?;
+            println!("        {heading}");
+            let mut count = 0;
+            for line in lines.filter(|line| line.starts_with("diskmap")) {
+                println!("        {line}");
+                count += 1;
+            }
+            ensure!(count > 0, "a table without a line: {text}");
+            it.refuse_faults()
+        });
+    }
+
     /// While the kernel's driver has it: what is refused, and passthrough.
     fn try_passthru(&mut self, suite: &mut Suite, disk: Disk) {
         let Disk { address, .. } = disk;
@@ -291,6 +319,10 @@ impl Trial {
                     .map(drop)
             },
         );
+        self.check(suite, disk, "promises without interrupts", |it| {
+            it.succeed(&format!("nvme_check promises polled {generic}"))
+                .map(drop)
+        });
         self.check(
             suite,
             disk,
@@ -302,6 +334,8 @@ impl Trial {
                 it.refuse_faults()
             },
         );
+        self.measure(suite, disk, &file);
+        self.measure(suite, disk, &generic);
     }
 
     /// Given away and back, over VFIO.
@@ -333,6 +367,7 @@ impl Trial {
             it.succeed(&format!("nvme_check vfio {address} {SEEDS}"))?;
             it.refuse_faults()
         });
+        self.measure(suite, disk, &format!("nvme:{address}"));
         self.check(
             suite,
             disk,

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -65,8 +65,17 @@ impl GuestDisk {
     pub(super) fn path(self) -> &'static str {
         match self {
             Self::Kernel => "/srv",
-            Self::Passthrough => "/dev/nvme0n1",
-            Self::Vfio => "nvme:0000:00:04.0",
+            Self::Passthrough => "/dev/nvme0n1,/dev/nvme1n1",
+            // Not in the order that the store has them in.
+            Self::Vfio => "nvme:0000:00:05.0,nvme:0000:00:04.0/1",
+        }
+    }
+
+    /// How many controllers it is on.
+    pub(super) fn controllers(self) -> u8 {
+        match self {
+            Self::Kernel => 1,
+            Self::Passthrough | Self::Vfio => 2,
         }
     }
 
@@ -79,6 +88,9 @@ impl GuestDisk {
     }
 }
 
+/// Device number of the first NVMe controller on the bus; others follow.
+const FIRST_CONTROLLER: u8 = 4;
+
 /// What the machine of a guest that gives a controller away has: an IOMMU that remaps interrupts, too, which
 /// QEMU then must not leave to KVM.
 pub(super) const IOMMU: [&str; 4] = [
@@ -87,6 +99,10 @@ pub(super) const IOMMU: [&str; 4] = [
     "-device",
     "intel-iommu,intremap=on,caching-mode=on",
 ];
+
+/// What the guest's kernel is told for that. It tries its timer against the time that the processor takes, and
+/// panics if interrupts of it are late: an emulated processor on a busy machine is late at times.
+pub(super) const IOMMU_ARGUMENTS: &str = "intel_iommu=on no_timer_check";
 
 /// A NIC that QEMU emulates, and how its driver is used.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,7 +265,7 @@ impl Guest {
     pub(super) fn start(
         parts: &Parts,
         (nic, link, disk): (Nic, GuestLink, GuestDisk),
-        (initramfs, image): (&Path, &Path),
+        (initramfs, images): (&Path, &[PathBuf]),
         log: &Path,
     ) -> Result<Self> {
         let namespace = Namespace::new("lab")?;
@@ -278,18 +294,21 @@ impl Guest {
         match disk {
             GuestDisk::Kernel | GuestDisk::Passthrough => command.args(["-machine", "q35"]),
             GuestDisk::Vfio => {
-                kernel_arguments += " intel_iommu=on";
+                kernel_arguments += " ";
+                kernel_arguments += IOMMU_ARGUMENTS;
                 command.args(IOMMU)
             }
         };
         command.args(["-accel", "tcg", "-smp", "1"]);
         command.args(["-append", &kernel_arguments]);
-        let drive = format!(
-            "id=disk,if=none,format=raw,readonly=on,file={}",
-            image.display()
-        );
-        let controller = "nvme,drive=disk,serial=atlas,addr=4";
-        command.args(["-drive", &drive, "-device", controller]);
+        for (number, image) in (FIRST_CONTROLLER..).zip(images) {
+            let drive = format!(
+                "id=disk{number},if=none,format=raw,readonly=on,file={}",
+                image.display()
+            );
+            let controller = format!("nvme,drive=disk{number},serial=atlas{number},addr={number}");
+            command.args(["-drive", &drive, "-device", &controller]);
+        }
         let header = if nic.has_large_frames() { "on" } else { "off" };
         let backend = match &trunk {
             Some(trunk) => trunk.backend(),

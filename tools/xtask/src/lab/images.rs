@@ -7,6 +7,7 @@
 //! after another, about 100 MB.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -78,11 +79,13 @@ pub(super) fn make_disk(directory: &Path, image: &Path) -> Result<()> {
     run(command.arg(image).arg("64M")).map(drop)
 }
 
-/// Makes an image that holds a raw store of a directory's files.
-pub(super) fn make_store(atlas: &Path, directory: &Path, image: &Path) -> Result<()> {
+/// Makes images that hold a raw store of a directory's files together.
+pub(super) fn make_store(atlas: &Path, directory: &Path, images: &[PathBuf]) -> Result<()> {
+    let images: Vec<_> = images.iter().map(|it| it.as_os_str()).collect();
+    let images = images.join(OsStr::new(","));
     let store = |verb: &str| {
         let mut command = Command::new(atlas);
-        command.args(["store", verb]).arg(image);
+        command.args(["store", verb]).arg(&images);
         command
     };
     run(store("init").args(["--size", "64M"]))?;

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first process of the lab's guest: sets it up, and does what the console's other end says.
-# Its commands: start LINK CHOICE (of zero_copy) CONFIG (a file of /etc) PATH, bind, set (the interface
-# up or down), pauses, counters, stop, complaints, off.
+# Its commands: start LINK CHOICE (of zero_copy) CONFIG (a file of /etc) PATH, check (the same), bind, set (the
+# interface up or down), resets, calm, pauses, counters, stop, complaints, off.
 
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -19,7 +19,9 @@ done < /modules/order
 interface=
 for turn in $(seq 100); do
     interface=$(ls /sys/class/net | grep -v '^lo$' | head -n 1)
-    [ -b /dev/nvme0n1 ] && [ -n "$interface" ] && break
+    controllers=$(grep -l 0x010802 /sys/bus/pci/devices/*/class | wc -l)
+    disks=$(ls /dev/nvme*n1 2> /dev/null | wc -l)
+    [ "$disks" = "$controllers" ] && [ -n "$interface" ] && break
     sleep 0.1
 done
 driver=$(basename "$(readlink -f "/sys/class/net/$interface/device/driver")")
@@ -56,6 +58,16 @@ pauses() {
     done
 }
 
+# Resets a controller that vfio-pci has, again and again.
+resets() {
+    device=/sys/bus/pci/devices/0000:00:05.0
+    echo "lab: resets $(basename "$device"), method $(cat "$device/reset_method")"
+    while :; do
+        echo 1 > "$device/reset"
+        sleep 2
+    done
+}
+
 # A pipe, for a terminal would get colours.
 mkfifo /log
 while :; do cat /log; done &
@@ -63,10 +75,23 @@ echo "lab: up, $(uname -r), $driver"
 
 while read -r command link choice config path; do
     case "$command" in
-    # Gives the disk to vfio-pci.
+    # Gives the disks to vfio-pci.
     bind)
-        atlas nvme bind nvme0 2>&1 | sed 's/^/lab: says /'
+        for controller in /sys/class/nvme/*; do
+            atlas nvme bind "$(basename "$controller")" 2>&1 | sed 's/^/lab: says /'
+        done
         echo "lab: bound"
+        ;;
+    check)
+        said=$(atlas serve "$path" --config "/etc/$config.toml" --link "$link:$served" \
+            --zero-copy "$choice" --check 2>&1 | tr '\n' ' ')
+        echo "lab: checked, $said"
+        ;;
+    resets) resets & resetter=$! ;;
+    calm)
+        kill "$resetter"
+        wait "$resetter"
+        echo "lab: calm"
         ;;
     start)
         atlas serve "$path" --config "/etc/$config.toml" --link "$link:$served" \

@@ -103,7 +103,7 @@ pub(crate) struct LabOptions {
 pub(crate) enum DiskKind {
     /// NVMe controllers with blocks of 512 and of 4,096 bytes, without a NIC: in one to two minutes
     Nvme,
-    /// A raw store on an NVMe controller, served through an e1000e
+    /// A raw store on two NVMe controllers, served through an e1000e
     Store,
 }
 
@@ -169,9 +169,12 @@ fn run_disks(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts)
     };
     let check = ["--package", "atlas-diskmap", "--example", "nvme_check"];
     let check = build(lab, &check, "examples/nvme_check")?;
+    let instrument = ["--package", "atlas-disk", "--example", "disk"];
+    let instrument = build(lab, &instrument, "examples/disk")?;
     let scratch = scratch_directory("lab")?;
     let mut checks = Suite::default();
-    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), (&atlas, &check));
+    let programs = (&*atlas, &*check, &*instrument);
+    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), programs);
     suite.add(checks);
     suite.run("NVMe: the guest", || outcome.map(|()| Outcome::Passed));
     Ok(())
@@ -194,11 +197,11 @@ fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Re
     };
     let disk = match options.disk {
         Some(DiskKind::Store) => {
-            images::make_store(&atlas, &fixture.content, &fixture.disk())?;
+            images::make_store(&atlas, &fixture.content, &fixture.disks(GuestDisk::Vfio))?;
             GuestDisk::Vfio
         }
         _ => {
-            images::make_disk(&fixture.content, &fixture.disk())?;
+            images::make_disk(&fixture.content, &fixture.disks(GuestDisk::Kernel)[0])?;
             GuestDisk::Kernel
         }
     };
@@ -272,8 +275,10 @@ struct Row {
 }
 
 impl Fixture<'_> {
-    fn disk(&self) -> PathBuf {
-        self.scratch.join("disk.img")
+    /// The images of the disks.
+    fn disks(&self, disk: GuestDisk) -> Vec<PathBuf> {
+        let image = |number| self.scratch.join(format!("disk{number}.img"));
+        (0..disk.controllers()).map(image).collect()
     }
 
     /// Starts a guest with this NIC and tries everything with it.
@@ -296,7 +301,8 @@ impl Fixture<'_> {
         images::make_initramfs(parts, &files, modules, &initramfs)?;
         let name = case_name(nic, link, disk);
         let log = self.lab.join(format!("{name}.log"));
-        let files = (&*initramfs, &*self.disk());
+        let images = self.disks(disk);
+        let files = (&*initramfs, &*images);
         let guest = Guest::start(self.parts, (nic, link, disk), files, &log)?;
         let mut trial = Trial {
             fixture: self,

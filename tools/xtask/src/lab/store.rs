@@ -1,10 +1,11 @@
-//! What is tried with a raw store on an NVMe controller: clients fetch all files from it, through the kernel's
+//! What is tried with a raw store on two NVMe controllers: clients fetch all files from it, through the kernel's
 //! driver by passthrough, and then by Atlas's own driver.
 //!
 //! With its own, no byte of a file is touched by the guest's processor in plaintext: the controller writes it into a slot,
 //! and the NIC reads it there. So the counters must tell of no system call for a read, and of frames on loan;
-//! and the IOMMU must have stopped nothing, which the guest is asked at the end. Bounded by what bounds the
-//! checks.
+//! and the IOMMU must have stopped nothing, which the guest is asked at the end. Then the guest's kernel resets one of
+//! the controllers again and again while files are fetched: every byte must still be right. Bounded by what
+//! bounds the checks.
 
 use std::time::Duration;
 
@@ -47,9 +48,50 @@ impl Trial<'_> {
                 counts.check_lent(way)
             });
         }
+        self.check_beside(suite);
+        self.try_resets(suite, rows)?;
         suite.run(&format!("{}: the end", self.name), || {
             checks::stop_server(&mut self.guest).map(|_| Outcome::Passed)
         });
+        Ok(())
+    }
+
+    /// A check of the configuration takes nothing from the server that runs.
+    fn check_beside(&mut self, suite: &mut Suite) {
+        let name = format!("{}: atlas serve --check beside it", self.name);
+        suite.run(&name, || {
+            let path = GuestDisk::Vfio.path();
+            self.guest.tell(&format!("check packet on vfio {path}"))?;
+            let said = self.guest.await_line("lab: checked, ", BIND_LIMIT)?;
+            ensure!(said.contains("ok: could serve"), "{said}");
+            ensure!(
+                said.contains("the NVMe controllers were left alone"),
+                "{said}"
+            );
+            Ok(Outcome::Passed)
+        });
+    }
+
+    /// Fetches while one of the controllers is reset every few seconds by the guest's kernel, over Atlas's head.
+    fn try_resets(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+        let name = std::mem::take(&mut self.name);
+        self.name = format!("{name}, resets");
+        self.guest.tell("resets")?;
+        let said = self.guest.await_line("lab: resets ", BIND_LIMIT)?;
+        println!("        {said}");
+        let before = checks::counts(&mut self.guest)?;
+        for way in Way::all(false).filter(|way| !way.has_loss) {
+            self.try_way(suite, rows, way, |_, _| Ok(()));
+        }
+        self.guest.tell("calm")?;
+        self.guest.await_line("lab: calm", BIND_LIMIT)?;
+        suite.run(&format!("{}: they are counted", self.name), || {
+            let counts = checks::counts(&mut self.guest)?.since(before);
+            println!("        {} resets", counts.resets);
+            ensure!(counts.resets > 0, "no reset was counted: {counts:?}");
+            Ok(Outcome::Passed)
+        });
+        self.name = name;
         Ok(())
     }
 

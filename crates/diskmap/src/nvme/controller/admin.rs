@@ -19,7 +19,7 @@ use crate::nvme::{PAGE_BYTES, Status};
 /// Physically contiguous, in dword 11 of the commands that create queues. Interrupts stay disabled.
 const CONTIGUOUS: u32 = 1;
 
-/// An admin command that the driver sends (NVM Express Base Specification 2.0, section 5).
+/// An admin command that the driver sends (NVM Express Base Specification 2.0, Admin Command Set).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AdminCommand {

@@ -18,8 +18,8 @@
 //! one abort is in progress at most. Bounded by [`QUEUE_PAIRS_MAX`], [`NAMESPACES_MAX`], and by the
 //! attempts and timeouts below.
 //!
-//! NVM Express Base Specification 2.0, sections 3.5.1 (initialisation), 3.6.1 (shutdown) and 3.7.2
-//! (controller level reset).
+//! NVM Express Base Specification 2.0: Memory-based Transport Controller Initialization (PCIe), Memory-based
+//! Transport Controller Shutdown (PCIe), Controller Level Reset.
 //!
 //! [`NAMESPACES_MAX`]: super::NAMESPACES_MAX
 
@@ -235,6 +235,15 @@ impl Snapshot {
     }
 }
 
+/// What is to be told of a controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// It was reset for this reason, and is or will be in use again.
+    Reset(ControllerError),
+    /// It is of no use any more.
+    Failed(ControllerError),
+}
+
 /// What follows a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AfterStop {
@@ -307,7 +316,7 @@ pub(super) struct Inner<R, D> {
     /// Queue and command identifiers to be aborted: at most one of each pair.
     aborts: VecDeque<(u16, u16)>,
     last_error: Option<ControllerError>,
-    counters: ControllerCounters,
+    pub(super) counters: ControllerCounters,
 }
 
 impl<R: Registers, D: DmaMemory> Inner<R, D> {
@@ -432,6 +441,16 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
             _ => return false,
         }
         true
+    }
+
+    /// Why it was last reset, or that it failed for good.
+    pub(super) const fn trouble(&self) -> Option<Trouble> {
+        match (self.state, self.last_error) {
+            (State::Failed(error), _) => Some(Trouble::Failed(error)),
+            (State::ShutDown, _) => None,
+            (_, Some(error)) => Some(Trouble::Reset(error)),
+            (_, None) => None,
+        }
     }
 
     /// To be cloned by queue pairs, for their doorbells.

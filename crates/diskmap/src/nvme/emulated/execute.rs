@@ -4,7 +4,7 @@ use clock::Duration;
 
 use super::super::command::{
     CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_NAMESPACE, CompletionEntry,
-    FEATURE_NUMBER_OF_QUEUES, admin, io,
+    FEATURE_NUMBER_OF_QUEUES, PSDT_SGL, admin, io,
 };
 use super::{
     AbortBehaviour, CompletionQueue, EmulatedNamespace, Event, Fetched, State, Submission,
@@ -56,8 +56,8 @@ impl State {
             status: Status::SUCCESS,
             result: 0,
         };
-        // Flags, dwords 2 to 5 (metadata), and 13 to 15 are 0 in all that this driver sends.
-        let reserved = [&entry[1..2], &entry[8..24], &entry[52..]];
+        // Dwords 2 to 5 (metadata), and 13 to 15 are 0 in all that this driver sends.
+        let reserved = [&entry[8..24], &entry[52..]];
         if reserved.concat().iter().any(|byte| *byte != 0) {
             self.violation(format_args!("reserved fields: {entry:x?}"));
         }
@@ -66,12 +66,18 @@ impl State {
             return self.violation(format_args!("command identifier {key:?} is in use"));
         }
         let prps = (wide(&entry, 24), wide(&entry, 32));
+        let flags = entry[1];
+        // Admin commands have PRPs (NVMe over PCIe), and so have those without data.
+        let may_be_sgl = queue_id > 0 && command.opcode != io::FLUSH;
+        if flags != 0 && !(flags == PSDT_SGL && may_be_sgl) {
+            self.violation(format_args!("flags {flags:#x}: {entry:x?}"));
+        }
         if queue_id == 0 {
             self.start_admin(command, prps);
             return;
         }
         self.counters.io_commands += 1;
-        if let Err(text) = self.check_io(&mut command, prps) {
+        if let Err(text) = self.check_io(&mut command, prps, flags == PSDT_SGL) {
             self.violation(format_args!("{text}: {command:?}"));
             command.status = INVALID_FIELD;
         }
@@ -84,7 +90,12 @@ impl State {
     }
 
     /// Checks a Read, Write or Flush, and finds where its data is.
-    fn check_io(&mut self, command: &mut Fetched, prps: (u64, u64)) -> Result<(), &'static str> {
+    fn check_io(
+        &mut self,
+        command: &mut Fetched,
+        data: (u64, u64),
+        is_sgl: bool,
+    ) -> Result<(), &'static str> {
         let namespace = self.namespace(command.namespace_id);
         let namespace = namespace.ok_or("no such namespace")?;
         match command.opcode {
@@ -108,7 +119,12 @@ impl State {
             return Err("more than MDTS");
         }
         let length_bytes = usize::try_from(length_bytes).map_err(|_| "too long")?;
-        command.pieces = self.walk(prps, length_bytes)?;
+        command.pieces = if is_sgl {
+            self.counters.sgl_commands += 1;
+            self.block_of(data, length_bytes)?
+        } else {
+            self.walk(data, length_bytes)?
+        };
         for (address, _) in &command.pieces {
             if !self.pages.insert(address / 4096) {
                 return Err("memory that another command uses");
@@ -117,7 +133,42 @@ impl State {
         Ok(())
     }
 
-    /// Where `length_bytes` are that two PRP entries name (section 4.1.1).
+    /// Where `length_bytes` are that one SGL Data Block descriptor names, by pages.
+    fn block_of(
+        &mut self,
+        (address, rest): (u64, u64),
+        length_bytes: usize,
+    ) -> Result<Vec<(u64, usize)>, &'static str> {
+        let is_aligned = address % 4 == 0 && rest % 4 == 0;
+        match self.config.sgls & 0b11 {
+            0b01 => {}
+            0b10 if is_aligned => {}
+            0b10 => return Err("an SGL descriptor is not aligned"),
+            _ => return Err("an SGL descriptor, and SGLs were not offered"),
+        }
+        // Type and sub type are in the last byte, before them three reserved ones.
+        if rest >> 32 != 0 {
+            return Err("no SGL Data Block descriptor");
+        }
+        if rest != length_bytes as u64 {
+            return Err("an SGL descriptor of another length than the command");
+        }
+        if self.bus.access(address, length_bytes).is_err() {
+            return Err("an SGL descriptor names memory that is not mapped");
+        }
+        let mut pieces = Vec::new();
+        let (mut next, mut left) = (address, length_bytes);
+        while left > 0 {
+            let room = usize::try_from(4096 - next % 4096).map_err(|_| "too long")?;
+            let length = left.min(room);
+            pieces.push((next, length));
+            next += length as u64;
+            left -= length;
+        }
+        Ok(pieces)
+    }
+
+    /// Where `length_bytes` are that two PRP entries name (Physical Region Page Entry and List).
     fn walk(
         &mut self,
         (prp1, prp2): (u64, u64),
@@ -423,7 +474,7 @@ impl State {
         }
     }
 
-    /// Create I/O Completion Queue and Create I/O Submission Queue (sections 5.4 and 5.5).
+    /// Create I/O Completion Queue and Create I/O Submission Queue.
     fn create_queue(&mut self, command: &mut Fetched, address: u64) {
         let is_submission = match command.opcode {
             admin::CREATE_SUBMISSION_QUEUE => true,
@@ -594,5 +645,6 @@ impl State {
         data[77] = self.config.transfer_shift;
         data[512] = 0x66;
         data[513] = 0x44;
+        data[536..540].copy_from_slice(&self.config.sgls.to_le_bytes());
     }
 }

@@ -180,6 +180,7 @@ impl State {
         if self.submissions.len() > 1 || self.completions.len() > 1 {
             self.violation("notifies of a shutdown while there are I/O queues");
         }
+        self.counters.shutdowns += 1;
         self.registers.shutdown_status = 0b01;
         self.schedule(SHUTDOWN_LATENCY, Event::ShutDown);
     }

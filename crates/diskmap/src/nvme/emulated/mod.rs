@@ -65,6 +65,8 @@ pub struct EmulatedConfig {
     pub doorbell_stride: u8,
     /// MDTS.
     pub transfer_shift: u8,
+    /// SGLS, of which bits 1:0 count: 0 without SGLs, 1 with, 2 with alignment to dwords.
+    pub sgls: u32,
     /// Queue pairs it grants.
     pub queue_pairs: u16,
     /// How long CSTS.RDY takes to follow CC.EN.
@@ -91,6 +93,7 @@ impl EmulatedConfig {
             queue_entries_max: 1024,
             doorbell_stride: 0,
             transfer_shift: 4,
+            sgls: 0,
             queue_pairs: 8,
             ready_latency: Duration::from_millis(3),
             capabilities: None,
@@ -114,10 +117,14 @@ pub struct EmulatedCounters {
     pub forged: u64,
     /// Commands that ended in an error on request.
     pub failed: u64,
+    /// Reads and writes whose data an SGL descriptor named.
+    pub sgl_commands: u64,
     /// Commands that are never completed.
     pub stuck: u64,
     /// Flushes executed.
     pub flushes: u64,
+    /// Times it was notified of a shutdown.
+    pub shutdowns: u64,
 }
 
 /// A submission queue as the controller knows it.
@@ -455,6 +462,26 @@ impl Emulated {
         let mut bytes = vec![0; length_bytes];
         state.content(namespace, first_block, &mut bytes);
         bytes
+    }
+
+    /// Stores bytes in a namespace from a block on, as another driver has before; the last block is
+    /// filled with zeros.
+    ///
+    /// # Panics
+    /// If there is no such namespace.
+    pub fn store(&self, namespace_id: u32, first_block: u64, bytes: &[u8]) {
+        let mut state = self.lock();
+        let namespaces = &state.config.namespaces;
+        let namespace = namespaces.iter().find(|it| it.id == namespace_id);
+        let block_bytes = 1
+            << namespace
+                .expect("a namespace of this controller")
+                .block_shift;
+        for (block, content) in (first_block..).zip(bytes.chunks(block_bytes)) {
+            let mut content = content.to_vec();
+            content.resize(block_bytes, 0);
+            state.written.insert((namespace_id, block), content);
+        }
     }
 
     /// Commands that it has not completed.

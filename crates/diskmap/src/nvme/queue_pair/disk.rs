@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 use clock::Instant;
 use memory::Arena;
 
-use super::{COMPLETION_POLL_INTERVAL, Nvme};
+use super::Nvme;
+use crate::nvme::COMPLETION_POLL_INTERVAL;
 use crate::nvme::access::{DmaMemory, DmaSlots, Registers};
 use crate::{
     Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
@@ -76,8 +77,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Disk for Nvme<R, D, S> {
         self.next_deadline().map(|deadline| deadline.min(in_time))
     }
 
-    fn counters(&self) -> &Counters {
-        &self.requests.counters
+    fn counters(&self) -> Counters {
+        self.requests.counters
     }
 
     fn own_counters(&self) -> Vec<(&'static str, u64)> {

@@ -27,10 +27,6 @@ use super::{
 /// How soon to poll while the controller is on its way.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How soon to look for completions while commands are in flight: half of what a read takes from flash, so
-/// that it costs few looks, and little time. `[guess]`
-const COMPLETION_POLL_INTERVAL: Duration = Duration::from_micros(50);
-
 /// How a queue pair and its controller are to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
@@ -63,6 +59,7 @@ pub struct Nvme<R: Registers, D: DmaMemory, S> {
     queues: QueueAddresses,
     depth: u16,
     lists: Lists,
+    uses_sgls: bool,
     /// Address of the arena's first byte.
     arena_start: usize,
     requests: Requests,
@@ -72,6 +69,11 @@ pub struct Nvme<R: Registers, D: DmaMemory, S> {
     last_now: Instant,
     canary: Canary,
     nvme_counters: NvmeCounters,
+    /// Commands taken back from a controller in trouble that nobody was told of; `None`: there is nothing
+    /// to tell.
+    untold: Option<u64>,
+    /// That the controller has failed is told once.
+    is_end_told: bool,
 }
 
 impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
@@ -153,11 +155,12 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         lists.write(&mut memory, |slot| {
             slots_address + (payload_offset + slot as usize * stride_bytes) as u64
         });
+        let known_sgls = known.identity.has_sgls;
         let part_bytes_max = known.identity.transfer_bytes_max.unwrap_or(u64::MAX);
         let part_bytes_max = u32::try_from(part_bytes_max).unwrap_or(u32::MAX);
         let requests = Requests::new(
             (depth, files_max),
-            known.namespaces,
+            known.namespaces.into_iter().map(|it| (0, it)).collect(),
             (arena.slot_bytes(), part_bytes_max),
             canary,
         );
@@ -186,6 +189,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             config,
             depth,
             lists,
+            uses_sgls: config.use_sgls && known_sgls,
             arena_start: slot_memory.address().addr(),
             requests,
             link: Link::Detached,
@@ -193,6 +197,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             last_now: Instant::ZERO,
             canary,
             nvme_counters: NvmeCounters::default(),
+            untold: None,
+            is_end_told: false,
         })
     }
 
@@ -268,7 +274,10 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
                 at: now,
                 is_aborted: false,
             };
-            let entry = entry_of(command, &self.lists, &self.memory);
+            let entry = match sgl_entry(command, self.canary) {
+                Some(entry) if self.uses_sgls => entry,
+                _ => entry_of(command, &self.lists, &self.memory),
+            };
             let entry = SubmissionEntry {
                 command_id,
                 ..entry
@@ -369,7 +378,28 @@ const fn is_page_aligned(address: u64) -> bool {
     address.is_multiple_of(PAGE_BYTES as u64)
 }
 
-/// The submission queue entry of a command's next part.
+/// The submission queue entry of a command's next part with one SGL descriptor; `None` if PRPs need no list.
+fn sgl_entry(command: &Command, canary: Canary) -> Option<SubmissionEntry> {
+    if command.kind == Kind::Flush || command.part_bytes <= 2 * PAGE_BYTES {
+        return None;
+    }
+    let (namespace_id, dwords) = command.target();
+    let mut length_bytes = command.part_bytes;
+    if canary.is(Fault::DescriptorLong) {
+        length_bytes += PAGE_BYTES;
+    }
+    Some(SubmissionEntry {
+        opcode: command.kind.opcode(),
+        namespace_id,
+        prp1: command.payload + u64::from(command.done_bytes),
+        prp2: length_bytes.into(),
+        is_sgl: true,
+        dwords,
+        ..SubmissionEntry::default()
+    })
+}
+
+/// The submission queue entry of a command's next part, with PRPs.
 fn entry_of<D: DmaMemory>(command: &Command, lists: &Lists, memory: &D) -> SubmissionEntry {
     let (namespace_id, dwords) = command.target();
     let opcode = command.kind.opcode();

@@ -8,7 +8,7 @@ use crate::nvme::NvmeConfig;
 use crate::nvme::access::{DmaMemory, DmaSlots, Registers};
 use crate::nvme::canary::Fault;
 use crate::nvme::commands::Progress;
-use crate::nvme::controller::{PairState, Phase};
+use crate::nvme::controller::{Inner, PairState, Phase, Trouble};
 
 /// Commands are looked through for late ones this often during one timeout.
 const SCANS_PER_TIMEOUT: u32 = 8;
@@ -24,7 +24,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             }
             return;
         }
-        self.controller.poll(now);
+        self.with_controller(|inner| inner.poll(now));
         let snapshot = self.controller.snapshot();
         if let Link::Live(epoch) | Link::Attaching(epoch) = self.link
             && (epoch != snapshot.epoch || snapshot.phase != Phase::Ready)
@@ -40,9 +40,49 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         }
         match snapshot.phase {
             Phase::Ready => self.attach(snapshot.epoch),
-            Phase::Dead | Phase::Runaway => self.fail_pending(),
+            Phase::Dead | Phase::Runaway => {
+                if !self.is_end_told {
+                    self.is_end_told = true;
+                    self.untold.get_or_insert(0);
+                }
+                self.fail_pending();
+            }
             Phase::Stopping | Phase::Stopped => {}
         }
+    }
+
+    /// Does something with the controller, unless another worker does right now, and counts the resets that
+    /// come of it.
+    fn with_controller<T>(&mut self, act: impl FnOnce(&mut Inner<R, D>) -> T) -> Option<T> {
+        let (value, before, after) = self.controller.with(|inner| {
+            let before = inner.counters;
+            let value = act(inner);
+            (value, before, inner.counters)
+        })?;
+        let resets = after.reset_count - before.reset_count;
+        self.nvme_counters.reset_count += resets;
+        self.nvme_counters.function_reset_count +=
+            after.function_reset_count - before.function_reset_count;
+        if resets > 0 {
+            self.untold.get_or_insert(0);
+        }
+        Some(value)
+    }
+
+    /// What is to be told of the controller, and how many commands were taken back from it since the last time;
+    /// in another round if another worker uses it right now.
+    pub(in crate::nvme) fn poll_trouble(&mut self) -> Option<(Trouble, u64)> {
+        let commands = self.untold?;
+        // It is told of once what it had is taken back, or turned out to be lost.
+        let snapshot = self.controller.snapshot();
+        let is_current = self.link == Link::Live(snapshot.epoch) && snapshot.phase == Phase::Ready;
+        let is_lost = self.link == Link::Runaway;
+        if !is_current && !is_lost && self.requests.commands.issued().next().is_some() {
+            return None;
+        }
+        let trouble = self.controller.with(|inner| inner.trouble())?;
+        self.untold = None;
+        trouble.map(|trouble| (trouble, commands))
     }
 
     /// Has our queues made, step by step.
@@ -77,6 +117,9 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
             .issued()
             .map(|(index, ..)| index)
             .collect();
+        if !issued.is_empty() {
+            *self.untold.get_or_insert(0) += issued.len() as u64;
+        }
         for index in issued {
             self.nvme_counters.taken_back_commands += 1;
             let timeout = DiskError::Io(libc::ETIMEDOUT);
@@ -117,7 +160,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
                 late.push((index, command_id));
             }
         }
-        let aborted = self.controller.with(|inner| {
+        let aborted = self.with_controller(|inner| {
             // A fatal status shows here, and that somebody else reset it.
             inner.poll(now);
             if is_stuck {

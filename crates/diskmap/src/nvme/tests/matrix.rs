@@ -207,13 +207,22 @@ fn rows() -> Vec<Row> {
 /// Depth of the queue, commands in flight, commands in all.
 const LOADS: [(u16, usize, u64); 3] = [(4, 2, 300), (64, 64, 900), (3, 3, 2000)];
 
+/// Bytes of a block, as a power of two, and SGLS: blocks of both sizes, without SGLs and with either kind.
+const KINDS: [(u8, u32); 4] = [(9, 0), (12, 0), (9, 0b10), (12, 0b01)];
+
 /// Runs a row; an error says what is wrong.
-fn run(row: &Row, block_shift: u8, load: (u16, usize, u64), canary: Canary) -> Result<(), String> {
+fn run(
+    row: &Row,
+    (block_shift, sgls): (u8, u32),
+    load: (u16, usize, u64),
+    canary: Canary,
+) -> Result<(), String> {
     let (queue_depth, in_flight_max, commands) = load;
     let config = EmulatedConfig {
         // Parts of 16 KiB, and rings that wrap around often.
         transfer_shift: 2,
         queue_entries_max: 128,
+        sgls,
         ..EmulatedConfig::new(u64::from(block_shift) + commands, block_shift)
     };
     let disk = NvmeConfig {
@@ -249,6 +258,10 @@ fn run(row: &Row, block_shift: u8, load: (u16, usize, u64), canary: Canary) -> R
         bench.consume(usize::MAX)?;
     }
     bench.finish()?;
+    let by_descriptor = bench.emulated.counters().sgl_commands;
+    if (by_descriptor > 0) != (sgls != 0) {
+        return Err(format!("SGLS {sgls}, and {by_descriptor} descriptors"));
+    }
     check_outcome(&bench, row, commands)
 }
 
@@ -286,10 +299,10 @@ fn check_outcome(bench: &Bench, row: &Row, commands: u64) -> Result<(), String> 
 #[test]
 fn every_fault_leaves_data_intact_and_loses_nothing() {
     for row in rows() {
-        for block_shift in [9, 12] {
+        for kind in KINDS {
             for load in LOADS {
-                if let Err(text) = run(&row, block_shift, load, Canary::default()) {
-                    panic!("{}, 2^{block_shift} bytes, {load:?}: {text}", row.name);
+                if let Err(text) = run(&row, kind, load, Canary::default()) {
+                    panic!("{}, {kind:?}, {load:?}: {text}", row.name);
                 }
             }
         }
@@ -303,12 +316,14 @@ fn every_fault_of_the_driver_is_found() {
         Fault::GenerationIgnored,
         Fault::TakenBackEarly,
         Fault::ListShifted,
+        Fault::DescriptorLong,
         Fault::NotReissued,
         Fault::DoorbellBeforeFence,
     ] {
         let canary = Canary { fault: Some(fault) };
         let found = rows().iter().any(|row| {
-            let run = || run(row, 12, LOADS[1], canary);
+            let sgls = u32::from(fault == Fault::DescriptorLong);
+            let run = || run(row, (12, sgls), LOADS[1], canary);
             // An assertion of the driver or of the arena finds it as well.
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             if let Ok(Err(text)) = &outcome {

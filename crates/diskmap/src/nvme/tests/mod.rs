@@ -3,6 +3,7 @@
 mod bring_up;
 mod matrix;
 mod queue_pair;
+mod queue_pairs;
 mod recovery;
 
 use std::collections::BTreeMap;
@@ -136,6 +137,7 @@ impl Bench {
         length_bytes: u64,
     ) -> Result<(FileIndex, FileLimits), DiskError> {
         self.disk.open(FileSource::Namespace(NamespaceRange {
+            controller: 0,
             namespace_id: 1,
             start_bytes,
             length_bytes,

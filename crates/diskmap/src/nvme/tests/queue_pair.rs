@@ -126,6 +126,7 @@ fn a_range_is_within_its_namespace_and_starts_at_a_block() {
     assert_eq!(limits.size_bytes, size - 512);
     assert_eq!((limits.block_bytes, limits.read_bytes_max), (512, 65_536));
     let unknown = NamespaceRange {
+        controller: 0,
         namespace_id: 2,
         start_bytes: 0,
         length_bytes: 512,
@@ -305,4 +306,35 @@ fn completions_are_looked_for_soon_while_something_is_in_flight() {
 #[should_panic(expected = "a read fits its slot")]
 fn a_read_larger_than_its_slot_is_refused() {
     bench().read(0, 66_048);
+}
+
+/// One page, two pages: PRPs need no list. From three on one descriptor does, if that is offered and wanted.
+#[test]
+fn a_descriptor_is_used_where_prps_would_need_a_list() {
+    for (sgls, use_sgls, uses) in [
+        (0, true, false),
+        (0b01, true, true),
+        (0b10, true, true),
+        (0b11, true, false),
+        (0b01, false, false),
+    ] {
+        let config = EmulatedConfig {
+            sgls,
+            ..EmulatedConfig::new(3, 12)
+        };
+        let disk = NvmeConfig {
+            use_sgls,
+            ..NvmeConfig::default()
+        };
+        let mut bench = Bench::new(config, disk);
+        for (pages, by_descriptor) in [(1, false), (2, false), (3, true), (16, true)] {
+            let before = bench.emulated.counters().sgl_commands;
+            assert!(bench.read(0, pages * 4096));
+            assert!(bench.write(1 << 20, pages * 4096, 7));
+            bench.finish().unwrap();
+            let found = bench.emulated.counters().sgl_commands - before;
+            let wanted = if uses && by_descriptor { 2 } else { 0 };
+            assert_eq!(found, wanted, "SGLS {sgls}, {pages} pages");
+        }
+    }
 }

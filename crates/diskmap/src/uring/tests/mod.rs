@@ -43,7 +43,7 @@ impl Bench {
     /// With a disk that nobody has enabled yet.
     fn disabled(config: UringConfig, level: Level) -> Self {
         let arena = Arena::new(ArenaConfig::new(SLOTS)).expect("a few MiB");
-        let ring = Ring::at(level, config.queue_depth).expect("a ring of this kind");
+        let ring = Ring::at(level, config.queue_depth, false).expect("a ring of this kind");
         let disk = Uring::on_ring(ring, config, &arena);
         let directory = tempfile::tempdir().expect("a temporary directory");
         Self {

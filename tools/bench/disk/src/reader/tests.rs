@@ -55,7 +55,7 @@ fn a_read_brings_the_bytes_of_the_place_it_was_asked_for() {
     let Some((_directory, target)) = made() else {
         return;
     };
-    let mut disk = DiskmapUring::open(&target, &turn(4).job).unwrap();
+    let mut disk = Reader::open(&target, &turn(4).job).unwrap();
     let offsets = [3u64, 0, 63, 17].map(|read| read * 16_384);
     for (place, offset_bytes) in (0..).zip(offsets) {
         disk.enqueue(place, offset_bytes).unwrap();
@@ -103,6 +103,21 @@ fn other_bytes_are_noticed() {
     let refusal = refusal.expect_err("zeros were taken for ours").to_string();
     assert!(refusal.contains("--verify"), "{refusal}");
     assert!(measure::measure(&target, &turn(4), &plan(false)).is_ok());
+}
+
+/// What this machine does not have is said in one line.
+#[test]
+fn devices_that_are_not_there_are_said_so() {
+    for (path, said) in [
+        ("/dev/ng9999n9", "the generic device of a namespace"),
+        ("nvme:fffe:ff:1f.7", "no such PCI device"),
+        ("nvme:here", "no PCI address"),
+        ("nvme:fffe:ff:1f.7/0", "no namespace identifier"),
+        ("nvme:fffe:ff:1f.7/x", "no namespace identifier"),
+    ] {
+        let refused = Target::open(std::path::Path::new(path)).unwrap_err();
+        assert!(format!("{refused:#}").contains(said), "{refused:#}");
+    }
 }
 
 #[test]
