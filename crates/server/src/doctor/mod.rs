@@ -29,10 +29,12 @@ const DEVICES_MAX: usize = 64;
 pub fn run() -> Result<(), Failure> {
     let tree = Tree::of_this_machine();
     let sections = [
-        ("Host", host::findings(&tree)),
+        (
+            "Host",
+            [host::findings(&tree), numa::findings(&tree)].concat(),
+        ),
         ("Interfaces", interfaces::findings(&tree)),
         ("NVMe", nvme::findings(&tree)),
-        ("NUMA", numa::findings(&tree)),
     ];
     let text = findings::render(&sections);
     // If stdout is closed, the exit code still tells.

@@ -31,10 +31,11 @@ fn of(tree: &Tree, allowed: &[usize]) -> Vec<Finding> {
             .filter(|(_, other)| *other != node)
             .map(|(name, _)| name.as_str())
             .collect();
+        let subject = format!("NUMA, {interface}");
         let found = format!("at node {node}: {near} of its processors may be used");
         if near == 0 {
             return Finding::less(
-                interface,
+                subject,
                 found,
                 format!(
                     "CPUAffinity= in the unit, or taskset, with those of /sys/devices/system/node/node{node}/cpulist"
@@ -43,12 +44,12 @@ fn of(tree: &Tree, allowed: &[usize]) -> Vec<Finding> {
         }
         if !far.is_empty() {
             return Finding::less(
-                interface,
+                subject,
                 format!("{found}; at other nodes: {}", far.join(", ")),
                 "serve what is on these disks through an interface at their node, or move them or the NIC",
             );
         }
-        Finding::good(interface, found)
+        Finding::good(subject, found)
     };
     with_node.map(finding).collect()
 }
@@ -66,7 +67,7 @@ mod tests {
         let all: Vec<usize> = (0..8).collect();
         let found = of(&tree, &all);
         let subjects: Vec<&str> = found.iter().map(|it| it.subject.as_str()).collect();
-        assert_eq!(subjects, ["eth0", "eth0.100"]);
+        assert_eq!(subjects, ["NUMA, eth0", "NUMA, eth0.100"]);
         assert_eq!(found[0].verdict, Verdict::Less);
         assert_eq!(
             found[0].found,
