@@ -361,7 +361,7 @@ impl Lab {
             let count = store.objects.count;
             environment.push((
                 "atlas serves",
-                format!("{count} of the objects from a raw store, without a file system"),
+                format!("{count} of the objects from a raw store, without a file system, each several times"),
             ));
         }
         if self.traffic_server.is_some() {

@@ -1,9 +1,15 @@
 //! Busy time of cores, from `/proc/stat`: what a server on the same machine spent in the window.
 //!
+//! It is the time that passed less what the core was idle and what the hypervisor took, both of which most
+//! kernels measure (`NO_HZ_IDLE`). It is not the sum of user, system and the like: these are counted by the timer's
+//! ticks (`TICK_CPU_ACCOUNTING`), which an idle core has none of, so work in pieces shorter than a tick is
+//! counted in part: of 50 us in each 150, three quarters. Where a kernel counts idle time by ticks,
+//! both are the same.
+//!
 //! Bounded by: a hundredth of a second, the kernel's own unit.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -11,24 +17,23 @@ use serde::{Deserialize, Serialize};
 /// Ticks a second of the figures in `/proc/stat` (`USER_HZ`, fixed by the kernel's interface).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Time of one core since boot or over a window, in ticks.
+/// What one core did not work since boot, in ticks, and when it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreTime {
     core: usize,
-    /// user + nice + system + irq + softirq.
-    busy: u64,
+    at: Instant,
     /// Waiting for work or a disk.
     idle: u64,
     /// Taken by the hypervisor: neither ours nor idle.
     steal: u64,
 }
 
-/// The same in seconds, as it is reported.
+/// A window of one core in seconds, as it is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CoreSeconds {
     /// Which core.
     pub core: usize,
-    /// user + nice + system + irq + softirq.
+    /// Neither idle nor taken by the hypervisor.
     pub busy: f64,
     /// Waiting for work or a disk.
     pub idle: f64,
@@ -46,25 +51,19 @@ impl CoreTime {
             return Ok(Vec::new());
         }
         let stat = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        let at = Instant::now();
         let time = |core: &usize| {
-            Self::parse(&stat, *core).with_context(|| format!("no cpu{core} in /proc/stat"))
+            Self::parse(&stat, *core, at).with_context(|| format!("no cpu{core} in /proc/stat"))
         };
         cores.iter().map(time).collect()
     }
 
-    fn parse(stat: &str, core: usize) -> Option<Self> {
-        let name = format!("cpu{core}");
-        let mut words = stat.lines().find_map(|line| {
-            let mut words = line.split_whitespace();
-            (words.next()? == name).then_some(words)
-        })?;
-        let mut next = || words.next()?.parse::<u64>().ok();
-        let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
-        let (iowait, irq, softirq, steal) = (next()?, next()?, next()?, next()?);
+    fn parse(stat: &str, core: usize, at: Instant) -> Option<Self> {
+        let (idle, steal) = not_busy_ticks(stat, &format!("cpu{core}"))?;
         Some(Self {
             core,
-            busy: user + nice + system + irq + softirq,
-            idle: idle + iowait,
+            at,
+            idle,
             steal,
         })
     }
@@ -75,11 +74,16 @@ impl CoreTime {
         let seconds = |after: u64, before: u64| {
             crate::stats::float(after.saturating_sub(before)) / TICKS_PER_SECOND
         };
+        let (idle, steal) = (
+            seconds(self.idle, before.idle),
+            seconds(self.steal, before.steal),
+        );
+        let passed = self.at.saturating_duration_since(before.at).as_secs_f64();
         CoreSeconds {
             core: self.core,
-            busy: seconds(self.busy, before.busy),
-            idle: seconds(self.idle, before.idle),
-            steal: seconds(self.steal, before.steal),
+            busy: (passed - idle - steal).max(0.0),
+            idle,
+            steal,
         }
     }
 }
@@ -87,28 +91,37 @@ impl CoreTime {
 /// Time in which any core of the machine was busy, since boot: all cores' times added.
 ///
 /// # Errors
-/// `/proc/stat` cannot be read.
+/// `/proc/stat` or `/proc/uptime` cannot be read.
 pub fn all_busy() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-    let ticks = busy_ticks(&stat).context("/proc/stat has no line of all cores")?;
-    Ok(Duration::from_secs_f64(
-        crate::stats::float(ticks) / TICKS_PER_SECOND,
-    ))
+    let uptime = fs::read_to_string("/proc/uptime").context("reading /proc/uptime")?;
+    let busy = busy_seconds(&stat, &uptime);
+    let busy = busy.context("/proc/stat or /proc/uptime is not what it should be")?;
+    Ok(Duration::from_secs_f64(busy))
 }
 
-/// Ticks in which cores were not idle, from the text of `/proc/stat`; `None` if it is none.
-/// Waiting for a disk is idle; time the host took away is not ours to count.
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let fields: Vec<u64> = line
-        .split_whitespace()
-        .map_while(|field| field.parse().ok())
-        .collect();
-    // user nice system idle iowait irq softirq steal ...: proc_stat(5).
-    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else {
-        return None;
-    };
-    Some(user + nice + system + irq + softirq)
+/// Seconds in which cores were neither idle nor taken by the hypervisor, from the texts of `/proc/stat` and
+/// `/proc/uptime`; `None` if they are none.
+fn busy_seconds(stat: &str, uptime: &str) -> Option<f64> {
+    let is_core = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+    let cores = u64::try_from(stat.lines().filter(is_core).count()).ok()?;
+    let passed: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    let (idle, steal) = not_busy_ticks(stat, "cpu")?;
+    let not_busy = crate::stats::float(idle + steal) / TICKS_PER_SECOND;
+    Some((passed * crate::stats::float(cores) - not_busy).max(0.0))
+}
+
+/// Ticks of a line of `/proc/stat` in which a core was idle or waited for a disk, and in which the hypervisor
+/// had it: proc_stat(5).
+fn not_busy_ticks(stat: &str, name: &str) -> Option<(u64, u64)> {
+    let mut words = stat.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next()? == name).then_some(words)
+    })?;
+    let mut next = || words.next()?.parse::<u64>().ok();
+    let (_user, _nice, _system, idle) = (next()?, next()?, next()?, next()?);
+    let (iowait, _irq, _softirq, steal) = (next()?, next()?, next()?, next()?);
+    Some((idle + iowait, steal))
 }
 
 #[cfg(test)]
@@ -121,21 +134,29 @@ mod tests {
 
     #[test]
     fn a_core_is_found_and_its_columns_are_sorted() {
-        let time = CoreTime::parse(STAT, 0).expect("cpu0");
-        assert_eq!(
-            (time.busy, time.idle, time.steal),
-            (1 + 2 + 3 + 6 + 7, 9, 8)
-        );
-        assert_eq!(CoreTime::parse(STAT, 1).expect("cpu1").idle, 1);
-        assert_eq!(CoreTime::parse(STAT, 2), None);
+        let at = Instant::now();
+        let time = CoreTime::parse(STAT, 0, at).expect("cpu0");
+        assert_eq!((time.idle, time.steal), (9, 8));
+        assert_eq!(CoreTime::parse(STAT, 1, at).expect("cpu1").idle, 1);
+        assert_eq!(CoreTime::parse(STAT, 2, at), None);
     }
 
     #[test]
-    fn a_window_is_in_seconds() {
-        let (before, after) = (CoreTime::parse(STAT, 1), CoreTime::parse(STAT, 0));
-        let seconds = after.expect("cpu0").since(before.expect("cpu1"));
-        assert!((seconds.busy - 0.19).abs() < 1e-9, "{seconds:?}");
-        assert!((seconds.idle - 0.08).abs() < 1e-9, "{seconds:?}");
+    fn what_is_neither_idle_nor_stolen_is_busy() {
+        let at = Instant::now();
+        let before = CoreTime::parse(STAT, 1, at).expect("cpu1");
+        let seconds = |milliseconds| {
+            let at = at + Duration::from_millis(milliseconds);
+            let after = CoreTime::parse(STAT, 0, at).expect("cpu0");
+            after.since(before)
+        };
+        let (idle, steal) = (0.08, 0.08);
+        for (passed, busy) in [(1000, 0.84), (161, 0.001), (160, 0.0), (100, 0.0)] {
+            let found = seconds(passed);
+            assert!((found.busy - busy).abs() < 1e-9, "{found:?}");
+            assert!((found.idle - idle).abs() < 1e-9, "{found:?}");
+            assert!((found.steal - steal).abs() < 1e-9, "{found:?}");
+        }
     }
 
     #[test]
@@ -146,10 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_core_waits_is_not_busy() {
-        let text = "cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(busy_ticks(text), Some(31));
-        assert_eq!(busy_ticks("cpu  1 2 4\n"), None);
-        assert_eq!(busy_ticks(""), None);
+    fn what_cores_wait_is_not_busy() {
+        let text = "cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 0\n";
+        let busy = |text, uptime| busy_seconds(text, uptime);
+        assert_eq!(busy(text, "36.00 9.9\n"), Some(2.0));
+        assert_eq!(busy(text, "35.00 9.9\n"), Some(0.0));
+        assert_eq!(busy(text, "34.00 9.9\n"), Some(0.0));
+        assert_eq!(busy(text, ""), None);
+        assert_eq!(busy("cpu  1 2 4\n", "36.00"), None);
+        assert_eq!(busy("", "36.00"), None);
     }
 }

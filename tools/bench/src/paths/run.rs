@@ -3,7 +3,6 @@
 //! It refuses nothing; whether a run counts is for [`super::results`] to say. Bounded by: the seconds
 //! of its task, and the limits of starting and connecting.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
@@ -36,7 +35,7 @@ const PRIORITY: &str = "20";
 /// nor the sender's buffer is to be what a run measures. Least, first and greatest, bytes.
 const BUFFERS: &str = "4096 131072 67108864";
 
-/// Ticks of `/proc/stat` a second.
+/// Ticks a second of the times in `/proc/PID/stat` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
 /// What all runs share.
@@ -173,22 +172,7 @@ fn set_up_tcp(namespace: &Namespace) -> Result<()> {
 
 /// Seconds that all processors were busy since the machine started.
 pub(crate) fn busy_seconds() -> Result<f64> {
-    let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-    let line = text.lines().next().unwrap_or_default();
-    busy_ticks(line)
-        .map(|ticks| float(ticks) / TICKS)
-        .context("no processor times in /proc/stat")
-}
-
-/// User, nice, system, irq, softirq and steal of the first line (proc(5)).
-fn busy_ticks(line: &str) -> Option<u64> {
-    let fields: Vec<u64> = line
-        .split_whitespace()
-        .skip(1)
-        .map_while(|field| field.parse().ok())
-        .collect();
-    let of = |index: usize| fields.get(index).copied();
-    Some(of(0)? + of(1)? + of(2)? + of(5)? + of(6)? + of(7)?)
+    Ok(::load::cores::all_busy()?.as_secs_f64())
 }
 
 impl Flow {
@@ -218,16 +202,5 @@ impl Cell {
     /// Goodput as a share of the rate.
     pub(crate) fn share(bytes: u64, seconds: f64) -> f64 {
         float(bytes) * 8.0 / seconds.max(f64::MIN_POSITIVE) / float(super::plan::RATE_BITS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::busy_ticks;
-
-    #[test]
-    fn idle_and_waiting_are_not_busy() {
-        assert_eq!(busy_ticks("cpu 1 2 4 1000 2000 8 16 32 64 128"), Some(63));
-        assert_eq!(busy_ticks("cpu 1 2 4"), None);
     }
 }
