@@ -18,6 +18,11 @@
 //! write durable (the caller calls `fdatasync`). Bounded by the queue depth and the file table of
 //! the chosen disk; a full queue returns the read to the caller.
 
+/// The example of the README compiles, and reads what it says.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod nvme;
 pub mod passthru;
 mod ring;
