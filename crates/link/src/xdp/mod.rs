@@ -310,8 +310,8 @@ impl Xdp {
         self.queue.check_interface()
     }
 
-    /// Whether frames that arrive are for a VLAN device that is down, or was removed.
-    fn has_dead_vlan(&self) -> bool {
+    /// Whether a VLAN device was named that is down or was removed: its frames still arrive below it.
+    fn is_vlan_device_down(&self) -> bool {
         self.attachment.vlan_device.is_some() && (self.is_down || self.gone.is_some())
     }
 
@@ -416,7 +416,7 @@ impl Link for Xdp {
         if self.attachment.vlan_device.is_some() {
             self.poll_interface_state(now);
         }
-        let is_dead = self.has_dead_vlan();
+        let is_down = self.is_vlan_device_down();
         let (mut taken, mut handed) = (0, 0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
@@ -434,7 +434,7 @@ impl Link for Xdp {
                     continue;
                 }
             };
-            if is_dead {
+            if is_down {
                 continue;
             }
             self.counters.count_received(frame.len());

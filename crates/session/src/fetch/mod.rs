@@ -28,8 +28,9 @@ use crate::stream_map::{
 pub(crate) const FETCHES_MAX: usize = 16;
 /// A fetch may be shortened by one part in this many to end on a block boundary.
 const ALIGNMENT_SHARE: u64 = 8;
-/// One that pacing limits ends on a block boundary if so many blocks are left. The end is a short packet,
-/// and on a path that loses one packet in a hundred goodput depends on the size of packets.
+/// A fetch that pacing limits ends on a block boundary if it then has so many blocks. Its last packet is
+/// short, and where each packet may be lost goodput depends on the mean size of packets
+/// (docs/decisions/0003-read-size.md).
 const PACED_BLOCKS_MIN: u64 = 2;
 /// New data waits while the credit is below one part in this many of the window.
 const WINDOW_SHARE: u64 = 3;

@@ -117,8 +117,7 @@ fn a_burst_of_pacing_ends_aligned_if_that_leaves_two_blocks() {
     assert_eq!(planned(0, 11_584, 11_585), 11_584);
     // One block would be left.
     assert_eq!(planned(0, 8191, 8191), 8191);
-    // A burst that starts in the middle of a block: from 96 bytes before the end of the first block, and
-    // from one byte later.
+    // From 96 bytes before the end of a block: two blocks and more would be left, and less than two.
     assert_eq!(planned(4000, 96 + 8192 + 2000, 96 + 8192 + 2000), 96 + 8192);
     assert_eq!(planned(4000, 8191, 8191), 8191);
 }
