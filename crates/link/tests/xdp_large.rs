@@ -10,12 +10,12 @@ mod common;
 
 use clock::Instant;
 use common::{
-    Peer, RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, receive_until, send,
-    set_tag_removal,
+    Peer, RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, open_xdp,
+    receive_until, send, set_tag_removal,
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX, MTU_BYTES_MAX_IN_CELLS};
 use link::{
-    AttachMode, Link, Sent, SetupError, TransmitError, VlanTag, Xdp, XdpConfig, XdpPacket, ZeroCopy,
+    AttachMode, Link, Sent, SetupError, TransmitError, VlanTag, XdpConfig, XdpPacket, ZeroCopy,
 };
 use memory::{Arena, ArenaConfig, PageKind};
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
@@ -44,24 +44,6 @@ fn connect_with(mtu_bytes: u32) -> Peer {
 fn set_mtu(peer: &Peer, mtu_bytes: u32) {
     ip(&format!("link set v0 mtu {mtu_bytes}"));
     peer.run(move || ip(&format!("link set v1 mtu {mtu_bytes}")));
-}
-
-/// The link of the interface's only queue; `None`, and a word of it, where there is no AF_XDP.
-fn open(config: &XdpConfig) -> Option<Xdp> {
-    let mut link = None;
-    // A process that another test forks holds a program that we have just let go of until it execs.
-    eventually(|| match Xdp::open_queues(config) {
-        Err(SetupError::ProgramAttached { .. }) => false,
-        Err(error @ (SetupError::NoXdp | SetupError::NotPermitted { .. })) => {
-            eprintln!("SKIPPED: {error}");
-            true
-        }
-        opened => {
-            link = opened.unwrap().pop();
-            true
-        }
-    });
-    link
 }
 
 /// A UDP frame to our address, of `bytes` bytes that differ by `number`.
@@ -112,7 +94,7 @@ fn frames_of_several_cells_come_and_go_unchanged() {
     in_namespace(|| {
         let peer = connect_with(9_000);
         for attach in MODES {
-            let Some(mut link) = open(&config(attach)) else {
+            let Some(mut link) = open_xdp(&config(attach)) else {
                 return;
             };
             assert_eq!(link.is_in_driver(), attach == AttachMode::Driver);
@@ -133,7 +115,7 @@ fn frames_of_several_cells_come_through_xdp_and_go_through_a_packet_socket() {
         let peer = connect_with(9_000);
         for attach in MODES {
             // Says so where it can't be.
-            if open(&config(attach)).is_none() {
+            if open_xdp(&config(attach)).is_none() {
                 return;
             }
             let mut links = Vec::new();
@@ -175,7 +157,7 @@ fn a_vlan_s_frames_of_several_cells_come_and_go_unchanged() {
             vlan: Some(tag),
             ..config(AttachMode::Driver)
         };
-        let Some(mut link) = open(&tagged) else {
+        let Some(mut link) = open_xdp(&tagged) else {
             return;
         };
         let mac = link.capabilities().mac;
@@ -221,7 +203,7 @@ fn large_segments_are_cut_into_large_frames_copied_and_from_slots() {
                 slots_bytes: ArenaConfig::new(SLOTS).slots_bytes(),
                 ..config(attach)
             };
-            let Some(mut link) = open(&lending) else {
+            let Some(mut link) = open_xdp(&lending) else {
                 return;
             };
             let arena = Arena::new(ArenaConfig {
@@ -288,7 +270,7 @@ fn a_segment_that_nobody_has_cut_is_received_whole_and_trusted() {
         for mtu_bytes in [9_000, 1_500] {
             set_mtu(&peer, mtu_bytes);
             let address = XdpConfig::new("v0", &["10.77.0.99".parse().unwrap()]);
-            let Some(mut link) = open(&XdpConfig { attach, ..address }) else {
+            let Some(mut link) = open_xdp(&XdpConfig { attach, ..address }) else {
                 return;
             };
             let mac = link.capabilities().mac;
@@ -317,7 +299,7 @@ fn what_does_not_fit_a_cell_is_counted_where_frames_have_one() {
     in_namespace(|| {
         let peer = connect_with(MTU_BYTES_MAX.into());
         peer.run(|| ip("link set v1 mtu 9000"));
-        let Some(mut link) = open(&config(AttachMode::Driver)) else {
+        let Some(mut link) = open_xdp(&config(AttachMode::Driver)) else {
             return;
         };
         assert_eq!(link.capabilities().mtu_bytes, MTU_BYTES_MAX);
@@ -348,7 +330,7 @@ fn an_mtu_above_what_cells_hold_is_taken_for_that() {
             (65_535, MTU_BYTES_MAX_IN_CELLS),
         ] {
             set_mtu(&peer, mtu_bytes);
-            let Some(link) = open(&config(AttachMode::Auto)) else {
+            let Some(link) = open_xdp(&config(AttachMode::Auto)) else {
                 return;
             };
             assert_eq!(link.capabilities().mtu_bytes, expected);

@@ -10,12 +10,11 @@ mod common;
 
 use clock::Instant;
 use common::{
-    RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, receive_until_gone, run,
-    set_tag_removal,
+    RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, open_xdp,
+    receive_until_gone, run, set_tag_removal,
 };
 use link::{
-    AttachMode, CopyReason, Link, LinkError, Sent, SetupError, TransmitError, Xdp, XdpConfig,
-    ZeroCopy,
+    AttachMode, CopyReason, Link, LinkError, Sent, TransmitError, Xdp, XdpConfig, ZeroCopy,
 };
 use memory::{Arena, ArenaConfig, FilledSlot, PageKind};
 use wire::{ChecksumState, Incoming, MacAddress, parse_frame};
@@ -33,27 +32,9 @@ fn config(interface: &str, attach: AttachMode) -> XdpConfig {
     }
 }
 
-/// The link of the interface's only queue; `None`, and a word of it, where there is no AF_XDP.
-fn open(config: &XdpConfig) -> Option<Xdp> {
-    let mut link = None;
-    // A process that another test forks holds a program that we have just let go of until it execs.
-    eventually(|| match Xdp::open_queues(config) {
-        Err(SetupError::ProgramAttached { .. }) => false,
-        Err(error @ (SetupError::NoXdp | SetupError::NotPermitted { .. })) => {
-            eprintln!("SKIPPED: {error}");
-            true
-        }
-        opened => {
-            link = opened.unwrap().pop();
-            true
-        }
-    });
-    link
-}
-
 /// A link that was lent slots.
 fn lending(config: &XdpConfig) -> Option<(Arena, Xdp)> {
-    let mut link = open(config)?;
+    let mut link = open_xdp(config)?;
     let arena = Arena::new(ArenaConfig {
         pages: PageKind::Ordinary,
         ..ArenaConfig::new(SLOTS)
@@ -111,6 +92,27 @@ fn receive(socket: &mut RawSocket, expected: &[u8]) {
     assert!(received == expected, "other bytes");
 }
 
+/// Sends a frame, of which all but `head_bytes` is in a slot, overwrites the slot once it came back, and
+/// compares what arrives.
+fn lend_and_overwrite(
+    (link, arena): (&mut Xdp, &mut Arena),
+    socket: &mut RawSocket,
+    round: usize,
+    head_bytes: usize,
+) {
+    let head = vec![b'h'; head_bytes];
+    let body = pattern(BODY_BYTES - head_bytes, round);
+    let mut slot = filled(arena, &body);
+    let sent = send(link, &head, arena.payload(&slot));
+    assert_eq!(sent, Sent::Lent(slot.index()));
+    arena.lend(&slot);
+    assert_eq!(given_back(link, 1), [slot.index()]);
+    arena.give_back(slot.index());
+    arena.payload_mut(&mut slot).fill(0xee);
+    arena.release(slot.into_free());
+    receive(socket, &[head, body].concat());
+}
+
 #[test]
 fn a_frame_is_sent_from_its_slot_which_may_then_be_overwritten() {
     in_namespace(|| {
@@ -120,18 +122,8 @@ fn a_frame_is_sent_from_its_slot_which_may_then_be_overwritten() {
                 return;
             };
             let mut socket = peer.run(|| RawSocket::open("v1"));
-            for round in 0..40_usize {
-                let head = vec![b'h'; 90 * round];
-                let body = pattern(BODY_BYTES - 90 * round, round);
-                let mut slot = filled(&mut arena, &body);
-                let sent = send(&mut link, &head, arena.payload(&slot));
-                assert_eq!(sent, Sent::Lent(slot.index()));
-                arena.lend(&slot);
-                assert_eq!(given_back(&mut link, 1), [slot.index()]);
-                arena.give_back(slot.index());
-                arena.payload_mut(&mut slot).fill(0xee);
-                arena.release(slot.into_free());
-                receive(&mut socket, &[head, body].concat());
+            for round in 0..40 {
+                lend_and_overwrite((&mut link, &mut arena), &mut socket, round, 90 * round);
             }
             let counters = link.counters();
             assert_eq!(counters.lent_frames, 40);
@@ -321,7 +313,7 @@ fn a_kernel_that_copies_is_lent_slots_only_if_that_is_chosen() {
                 loans,
                 ..config("v0", AttachMode::Auto)
             };
-            open(&config).map(|link| link.zero_copy())
+            open_xdp(&config).map(|link| link.zero_copy())
         };
         let Some(auto) = reason(ZeroCopy::Auto) else {
             return;
@@ -330,7 +322,7 @@ fn a_kernel_that_copies_is_lent_slots_only_if_that_is_chosen() {
         assert_eq!(reason(ZeroCopy::Off), Some(Err(CopyReason::Off)));
         assert_eq!(reason(ZeroCopy::On), Some(Ok(())));
         // More slots than there is memory for.
-        let mut link = open(&config("v0", AttachMode::Auto)).unwrap();
+        let mut link = open_xdp(&config("v0", AttachMode::Auto)).unwrap();
         let arena = Arena::new(ArenaConfig {
             pages: PageKind::Ordinary,
             ..ArenaConfig::new(SLOTS + 1)
@@ -356,18 +348,8 @@ fn a_frame_of_a_vlan_is_sent_from_its_slot() {
             return;
         };
         let mut socket = peer.run(|| RawSocket::open("v1"));
-        for round in 0..10_usize {
-            let head = vec![b'h'; 200 * round];
-            let body = pattern(BODY_BYTES - 200 * round, round);
-            let mut slot = filled(&mut arena, &body);
-            let sent = send(&mut link, &head, arena.payload(&slot));
-            assert_eq!(sent, Sent::Lent(slot.index()));
-            arena.lend(&slot);
-            assert_eq!(given_back(&mut link, 1), [slot.index()]);
-            arena.give_back(slot.index());
-            arena.payload_mut(&mut slot).fill(0xee);
-            arena.release(slot.into_free());
-            receive(&mut socket, &[head, body].concat());
+        for round in 0..10 {
+            lend_and_overwrite((&mut link, &mut arena), &mut socket, round, 200 * round);
         }
         let counters = link.counters();
         assert_eq!((counters.lent_frames, counters.receive_errors), (10, 0));

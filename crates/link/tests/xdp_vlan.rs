@@ -10,8 +10,8 @@ mod common;
 
 use clock::Instant;
 use common::{
-    RawSocket, connect, eventually, in_namespace, ip, is_large, receive_until, send, send_large,
-    set_tag_removal,
+    RawSocket, connect, eventually, in_namespace, ip, is_large, open_xdp, receive_until, send,
+    send_large, set_tag_removal,
 };
 use link::xdp::CELLS_MIN;
 use link::{AttachMode, Link, SetupError, VlanTag, Xdp, XdpConfig};
@@ -34,24 +34,6 @@ fn config(attach: AttachMode, vlan: Option<VlanTag>) -> XdpConfig {
         receive_cells: CELLS_MIN,
         ..XdpConfig::new("v0", &["10.77.0.9".parse().unwrap()])
     }
-}
-
-/// The link of the interface's only queue; `None`, and a word of it, where there is no AF_XDP.
-fn open(config: &XdpConfig) -> Option<Xdp> {
-    let mut link = None;
-    // A process that another test forks holds a program that we have just let go of until it execs.
-    eventually(|| match Xdp::open_queues(config) {
-        Err(SetupError::ProgramAttached { .. }) => false,
-        Err(error @ (SetupError::NoXdp | SetupError::NotPermitted { .. })) => {
-            eprintln!("SKIPPED: {error}");
-            true
-        }
-        opened => {
-            link = opened.unwrap().pop();
-            true
-        }
-    });
-    link
 }
 
 /// A UDP frame to our address, of `bytes` bytes that differ by `number`.
@@ -80,7 +62,7 @@ fn frames_of_a_vlan_come_without_their_tag_and_others_do_not_come() {
         peer.run(|| ip("link set v1 mtu 1504"));
         for attach in [AttachMode::Driver, AttachMode::Generic] {
             for (tag, other_protocol) in [(TAG, 0x88a8), (SERVICE_TAG, 0x8100)] {
-                let Some(mut link) = open(&config(attach, Some(tag))) else {
+                let Some(mut link) = open_xdp(&config(attach, Some(tag))) else {
                     return;
                 };
                 let VlanTag { protocol, id } = tag;
@@ -115,7 +97,7 @@ fn frames_leave_with_the_tag_and_nothing_else_of_them_changes() {
         let peer = connect();
         set_tag_removal("v0", false);
         for tag in [TAG, SERVICE_TAG] {
-            let Some(mut link) = open(&config(AttachMode::Auto, Some(tag))) else {
+            let Some(mut link) = open_xdp(&config(AttachMode::Auto, Some(tag))) else {
                 return;
             };
             let mut socket = peer.run(|| RawSocket::open("v1"));
@@ -151,7 +133,7 @@ fn without_a_vlan_frames_with_a_tag_pass_to_the_kernel() {
     in_namespace(|| {
         let peer = connect();
         for attach in [AttachMode::Driver, AttachMode::Generic] {
-            let Some(mut link) = open(&config(attach, None)) else {
+            let Some(mut link) = open_xdp(&config(attach, None)) else {
                 return;
             };
             let mac = link.capabilities().mac;
@@ -186,12 +168,12 @@ fn a_device_that_removes_tags_is_refused_with_the_remedy() {
         );
         assert!(refused.to_string().contains("`ethtool -K v0 rxvlan off`"));
         // That is no concern of frames without a tag.
-        let Some(link) = open(&config(AttachMode::Auto, None)) else {
+        let Some(link) = open_xdp(&config(AttachMode::Auto, None)) else {
             return;
         };
         drop(link);
         set_tag_removal("v0", false);
-        let link = open(&tagged).unwrap();
+        let link = open_xdp(&tagged).unwrap();
         assert_eq!((link.interface(), link.device()), ("v0", "v0"));
     });
 }

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant as WallInstant};
 
 use clock::Instant;
-use link::{Link, LinkError, Received, Sent, TransmitError};
+use link::{Link, LinkError, Received, Sent, SetupError, TransmitError, Xdp, XdpConfig};
 use wire::{
     HEADERS_BYTES_MAX, Incoming, Offload, Outgoing, PartialChecksum, Route, Segmentation,
     TcpChecksum, TcpRepr, parse_frame,
@@ -789,4 +789,22 @@ fn ethtool(interface: &str, command: &mut [u32]) {
     // SAFETY: the commands of this file fit their words, and both structures live through the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     assert!(result >= 0, "{}", std::io::Error::last_os_error());
+}
+
+/// The link of the interface's only queue; `None`, and a word of it, where there is no AF_XDP.
+pub(crate) fn open_xdp(config: &XdpConfig) -> Option<Xdp> {
+    let mut link = None;
+    // A process that another test forks holds a program that we have just let go of until it execs.
+    eventually(|| match Xdp::open_queues(config) {
+        Err(SetupError::ProgramAttached { .. }) => false,
+        Err(error @ (SetupError::NoXdp | SetupError::NotPermitted { .. })) => {
+            eprintln!("SKIPPED: {error}");
+            true
+        }
+        opened => {
+            link = opened.unwrap().pop();
+            true
+        }
+    });
+    link
 }
