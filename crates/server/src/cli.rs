@@ -192,7 +192,7 @@ pub enum StoreCommand {
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Have the devices forget what is free, as fstrim does; images get holes
+    /// Discard what is free on the devices, as fstrim does; images get holes
     Trim {
         /// Device or image of the store
         #[arg(value_name = "STORE")]

@@ -5,7 +5,7 @@
 //! owned descriptors and plain numbers. It refuses numbers from the kernel that are out of range.
 //! Bounds: no memory of its own.
 
-#![allow(unsafe_code, reason = "UNSAFETY: eight system calls")]
+#![allow(unsafe_code, reason = "UNSAFETY: system calls")]
 
 use std::ffi::CStr;
 use std::io;

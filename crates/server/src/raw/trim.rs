@@ -1,10 +1,10 @@
-//! `atlas store trim`: has the devices forget what is free, so that an SSD can use it and an image takes less of
+//! `atlas store trim`: discards free blocks (`BLKDISCARD`), so that an SSD can use it and an image takes less of
 //! its disk.
 //!
-//! **Nothing is forgotten that an object of one of the two newest catalogues has, or one that a server may be
+//! **Nothing is discarded that an object of one of the two newest catalogues has, or one that a server may be
 //! sending**: it is what the next `add` could write over. What a removed object had, and what waits for
-//! nothing but another catalogue, is freed first. It refuses devices that cannot forget. Bounded by
-//! [`PIECE_BYTES`] at a time, between which a signal ends it: what was not forgotten then stays free.
+//! nothing but another catalogue, is freed first. It refuses devices without discard. Bounded by
+//! [`PIECE_BYTES`] at a time, between which a signal ends it: what was not discarded then stays free.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -55,7 +55,7 @@ fn refuse(error: RawError) -> Failure {
     match error {
         RawError::Io { path, error } if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             Failure::refused(
-                format!("{}: it cannot forget what it holds", path.display()),
+                format!("{}: it does not support discard", path.display()),
                 "leave it: the store does not need it",
             )
         }
