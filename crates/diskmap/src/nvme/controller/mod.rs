@@ -485,8 +485,6 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
     }
 
     fn clear_enable(&self) {
-        // All interrupts stay masked: completions are polled for.
-        self.registers.write_u32(INTMS, u32::MAX);
         let configuration = self.registers.read_u32(CC) & !(CC_ENABLE | CC_SHUTDOWN_MASK);
         self.registers.write_u32(CC, configuration);
     }
@@ -529,6 +527,10 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
         self.registers.write_u64(ASQ, bus_address);
         let completion_address = bus_address + COMPLETION_OFFSET_BYTES as u64;
         self.registers.write_u64(ACQ, completion_address);
+        // The admin queue always has interrupts, and completions are polled for: a device that asserts a pin which
+        // nobody handles may have the kernel switch off the line, for others on it too. The reset has
+        // cleared the mask, so only here it lasts.
+        self.registers.write_u32(INTMS, u32::MAX);
         self.registers.write_u32(CC, CC_ENTRY_SIZES | CC_ENABLE);
         self.state = State::Starting {
             deadline: now + self.capabilities.ready_timeout,

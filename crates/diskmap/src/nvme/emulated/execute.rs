@@ -344,6 +344,10 @@ impl State {
         if queue.is_full() {
             return false;
         }
+        // The admin queue always has interrupts, vector 0; I/O queues are created without.
+        if number == 0 && self.registers.interrupt_mask & 1 == 0 {
+            self.violation("an interrupt, which nobody handles: INTMS has no bit for it");
+        }
         let phase = queue.phase;
         self.write_entry(number, &queue, CompletionEntry { phase, ..entry });
         queue.tail += 1;

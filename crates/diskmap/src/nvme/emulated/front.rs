@@ -56,7 +56,7 @@ impl State {
             return;
         }
         match offset_bytes {
-            INTMS => {}
+            INTMS => self.registers.interrupt_mask |= value,
             CC => self.configure(value),
             AQA if self.is_disabled("AQA") => self.registers.aqa = value,
             AQA => {}
@@ -162,6 +162,7 @@ impl State {
         if self.registers.is_ready {
             self.schedule(self.config.ready_latency, Event::Ready(false));
         } else {
+            self.registers.interrupt_mask = 0;
             self.clear();
         }
     }
@@ -169,6 +170,8 @@ impl State {
     pub(super) fn change_ready(&mut self, is_ready: bool) {
         self.registers.is_ready = is_ready;
         if !is_ready {
+            // A reset leaves the admin queues' registers as they are, and no others.
+            self.registers.interrupt_mask = 0;
             self.counters.stops += 1;
             self.registers.is_fatal = false;
             self.registers.shutdown_status = 0;

@@ -187,6 +187,8 @@ struct RegisterFile {
     aqa: u32,
     asq: u64,
     acq: u64,
+    /// Of the pin-based interrupts and those of MSI (INTMS).
+    interrupt_mask: u32,
     is_ready: bool,
     is_fatal: bool,
     is_gone: bool,
