@@ -141,6 +141,8 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
     /// Looks for commands that take too long, and whether the controller is well.
     fn scan(&mut self, now: Instant, epoch: u64) {
         self.next_scan = now + self.scan_interval();
+        // What has completed is not late, however long nobody has looked: the process may have been stopped.
+        self.reap(usize::MAX);
         let mut issued = self.requests.commands.issued().peekable();
         if issued.peek().is_none() {
             return;

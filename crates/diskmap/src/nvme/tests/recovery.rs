@@ -49,6 +49,30 @@ fn a_command_is_aborted_after_its_timeout_and_not_before() {
     assert_eq!(bench.controller.counters().reset_count, 0);
 }
 
+/// A process that was stopped, or a machine that slept: what has completed meanwhile is no late command.
+#[test]
+fn a_worker_that_slept_takes_completions_before_it_calls_commands_late() {
+    type Wake = fn(&mut Bench);
+    let by_submitting: Wake = |bench| {
+        assert!(bench.read(4096, 4096));
+        bench.submit();
+    };
+    let by_polling: Wake = |bench| assert!(bench.disk.poll(bench.now));
+    let by_consuming_one: Wake = |bench| assert_eq!(bench.consume(1), Ok(1));
+    for wake in [by_submitting, by_polling, by_consuming_one] {
+        let mut bench = bench();
+        assert!(bench.read(0, 4096) && bench.read(8192, 4096));
+        bench.submit();
+        bench.now += Duration::from_secs(60);
+        bench.emulated.advance(bench.now);
+        wake(&mut bench);
+        bench.finish().unwrap();
+        assert_eq!(bench.errors, []);
+        assert_eq!(bench.controller.counters().abort_count, 0);
+        assert_eq!(bench.controller.counters().reset_count, 0);
+    }
+}
+
 #[test]
 fn commands_that_are_always_aborted_fail_with_that_status() {
     let mut bench = bench();
