@@ -374,8 +374,12 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
         if queue_id == 0 || queue_id > self.queue_pairs_granted {
             return PairState::Refused(ControllerError::QueuePairs(queue_id));
         }
+        let is_being_created = self.is_being_created(queue_id);
         let pair = &mut self.pairs[usize::from(queue_id) - 1];
         if pair.state == PairState::Absent {
+            if is_being_created {
+                return PairState::Absent;
+            }
             *pair = Pair {
                 queues,
                 state: PairState::Wanted,
@@ -390,7 +394,14 @@ impl<R: Registers, D: DmaMemory> Inner<R, D> {
     pub(in crate::nvme) fn detach(&mut self, queue_id: u16) -> bool {
         let pair = &mut self.pairs[usize::from(queue_id) - 1];
         pair.retire();
-        pair.state == PairState::Absent
+        pair.state == PairState::Absent && !self.is_being_created(queue_id)
+    }
+
+    /// Whether the controller has the command that creates a completion queue, and so its address: of a pair that is
+    /// absent, because it was retired since, this queue is deleted as soon as it is there.
+    fn is_being_created(&self, queue_id: u16) -> bool {
+        let command = self.outstanding.map(|outstanding| outstanding.command);
+        command == Some(AdminCommand::CreateCompletionQueue(queue_id))
     }
 
     /// Whether a command is with the controller or waits to be sent.

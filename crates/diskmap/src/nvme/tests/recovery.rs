@@ -73,6 +73,32 @@ fn a_worker_that_slept_takes_completions_before_it_calls_commands_late() {
     }
 }
 
+/// Its completion queue may still be created: one who comes next must not be given that.
+#[test]
+fn a_queue_pair_deleted_while_it_is_made_is_gone_before_the_next_is_made() {
+    let mut host = Host::new(Emulated::new(EmulatedConfig::new(5, 12)), 1).unwrap();
+    assert_eq!(host.settle(), ControllerState::Ready);
+    let mut first = worker(&host, 1);
+    // Create I/O Completion Queue is sent, and not answered.
+    assert!(!first.disk.poll(first.now));
+    assert!(
+        !first.disk.detach(first.now),
+        "the controller has its address"
+    );
+    let mut now = first.now;
+    while !first.disk.detach(now) {
+        now += Duration::from_micros(10);
+        host.emulated.advance(now);
+    }
+    drop(first);
+    host.now = now;
+    let mut second = worker(&host, 1);
+    assert!(second.read(0, 65_536));
+    second.finish().unwrap();
+    assert_eq!(second.errors, []);
+    assert_eq!(host.controller.counters().reset_count, 0);
+}
+
 #[test]
 fn commands_that_are_always_aborted_fail_with_that_status() {
     let mut bench = bench();
