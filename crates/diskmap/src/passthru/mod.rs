@@ -256,8 +256,18 @@ impl Passthru {
         self.requests.flush(flush)
     }
 
-    /// Submits everything that is pending, by one system call.
+    /// Submits everything that is pending, by one system call, and what an earlier call could not submit.
     fn issue_pending(&mut self, now: Instant) -> Result<(), DiskError> {
+        self.push_pending(now);
+        if !self.ring.has_unsubmitted() {
+            return Ok(());
+        }
+        let calls = &mut self.requests.counters.disk_enter_calls;
+        self.ring.submit(calls).map_err(DiskError::Io)
+    }
+
+    /// Writes entries for everything that is pending.
+    fn push_pending(&mut self, now: Instant) {
         while let Some(index) = self.requests.pending.pop_front() {
             let id = self.requests.commands.next_id(index);
             let command = self.requests.commands.at(index);
@@ -272,11 +282,6 @@ impl Passthru {
             // because that needs the token. The descriptor is open as long as the ring is.
             unsafe { self.ring.push(&entry) };
         }
-        if !self.ring.has_unsubmitted() {
-            return Ok(());
-        }
-        let calls = &mut self.requests.counters.disk_enter_calls;
-        self.ring.submit(calls).map_err(DiskError::Io)
     }
 
     /// Takes completions until `most` commands have ended, or there are no more.
@@ -385,7 +390,7 @@ impl Disk for Passthru {
             return 0;
         }
         self.reap(completions_max);
-        if !self.requests.pending.is_empty() {
+        if !self.requests.pending.is_empty() || self.ring.has_unsubmitted() {
             // After a failure the next call tries again.
             let _ = self.issue_pending(now);
         }
@@ -450,6 +455,9 @@ mod tests {
     use crate::nvme::{NamespaceFormat, NamespaceRange, REISSUES_MAX};
 
     const NOW: Instant = Instant::ZERO;
+
+    /// Many more looks for completions than a file takes that answers at once.
+    const LOOKS_MAX: u32 = 100_000;
 
     /// A file that takes no NVMe commands, with blocks of 4 KiB, as namespace 1 of a controller.
     fn device(block_count: u64) -> Arc<NamespaceDevice> {
@@ -533,24 +541,46 @@ mod tests {
         outcome
     }
 
-    #[test]
-    fn a_file_that_takes_no_commands_fails_them_and_slots_come_back() {
-        let (mut disk, mut arena) = disk();
-        read(&mut disk, &mut arena);
-        disk.sqsync(NOW).expect("a working ring");
+    /// What a file without NVMe commands answers.
+    const NOT_TAKEN: DiskError = DiskError::Io(libc::EOPNOTSUPP);
+
+    /// Consumes until nothing is in flight; the last error.
+    fn failure(disk: &mut Passthru, arena: &mut Arena) -> Option<DiskError> {
         let mut failed = None;
-        while disk.in_flight() > 0 {
+        for _ in 0..LOOKS_MAX {
+            if disk.in_flight() == 0 {
+                return failed;
+            }
             let sink = &mut |arena: &mut Arena, completion: Completion| {
                 let (slot, error) = completion.result.expect_err("no such command");
                 failed = Some(error);
                 arena.release(slot);
             };
-            disk.consume_completions(NOW, &mut arena, 8, sink);
+            disk.consume_completions(NOW, arena, 8, sink);
             std::thread::yield_now();
         }
-        assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
+        panic!("a command never completes");
+    }
+
+    #[test]
+    fn a_file_that_takes_no_commands_fails_them_and_slots_come_back() {
+        let (mut disk, mut arena) = disk();
+        read(&mut disk, &mut arena);
+        disk.sqsync(NOW).expect("a working ring");
+        assert_eq!(failure(&mut disk, &mut arena), Some(NOT_TAKEN));
         assert_eq!(arena.free_count(), arena.slot_count());
         assert_eq!(disk.counters().disk_failed_commands, 1);
+    }
+
+    /// The kernel had no room when a command was issued again: whoever only consumes is not left waiting.
+    #[test]
+    fn what_could_not_be_submitted_is_submitted_when_completions_are_looked_for() {
+        let (mut disk, mut arena) = disk();
+        read(&mut disk, &mut arena);
+        disk.requests.admit_all();
+        disk.push_pending(NOW);
+        assert_eq!(failure(&mut disk, &mut arena), Some(NOT_TAKEN));
+        assert_eq!(arena.free_count(), arena.slot_count());
     }
 
     /// Nothing tells of its completions, so it says when to look; and a file that cannot be polled fails.
@@ -571,16 +601,7 @@ mod tests {
         read(&mut disk, &mut arena);
         assert_eq!(disk.next_poll(NOW), Some(NOW + COMPLETION_POLL_INTERVAL));
         disk.sqsync(NOW).expect("a working ring");
-        let mut failed = None;
-        while disk.in_flight() > 0 {
-            let sink = &mut |arena: &mut Arena, completion: Completion| {
-                let (slot, error) = completion.result.expect_err("no such command");
-                failed = Some(error);
-                arena.release(slot);
-            };
-            disk.consume_completions(NOW, &mut arena, 8, sink);
-        }
-        assert_eq!(failed, Some(DiskError::Io(libc::EOPNOTSUPP)));
+        assert_eq!(failure(&mut disk, &mut arena), Some(NOT_TAKEN));
         assert_eq!(disk.next_poll(NOW), None);
         assert_eq!(arena.free_count(), arena.slot_count());
     }
@@ -626,6 +647,43 @@ mod tests {
             assert_eq!(outcome(&mut disk, &mut arena), failed);
             let reissued = u64::from(REISSUES_MAX);
             assert_eq!(disk.counters().disk_reissued_commands, reissued);
+        }
+    }
+
+    /// As often as that kind of status is worth: an error of the media once.
+    #[test]
+    fn statuses_that_allow_it_are_tried_again_and_then_a_read_goes_on() {
+        for (status, attempts) in [(0x0006, REISSUES_MAX), (0x0281, 1)] {
+            let (mut disk, mut arena) = disk();
+            read(&mut disk, &mut arena);
+            disk.requests.admit_all();
+            for part in 0..4_u32 {
+                for _ in 0..attempts {
+                    let id = issue(&mut disk);
+                    disk.handle_result(id, status);
+                }
+                let index = *disk.requests.pending.front().expect("the same part");
+                assert_eq!(
+                    disk.requests.commands.at(index).done_bytes,
+                    part * 16_384,
+                    "attempts are counted for each part"
+                );
+                let id = issue(&mut disk);
+                disk.handle_result(id, 0);
+            }
+            assert_eq!(outcome(&mut disk, &mut arena), Some(Ok(65_536)));
+            let reissued = 4 * u64::from(attempts);
+            assert_eq!(disk.counters().disk_reissued_commands, reissued);
+
+            read(&mut disk, &mut arena);
+            disk.requests.admit_all();
+            for _ in 0..=attempts {
+                let id = issue(&mut disk);
+                disk.handle_result(id, status);
+            }
+            let status = u16::try_from(status).expect("15 bits");
+            let failed = DiskError::Nvme(Status::from_entry(status << 1));
+            assert_eq!(outcome(&mut disk, &mut arena), Some(Err(failed)));
         }
     }
 
