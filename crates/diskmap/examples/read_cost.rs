@@ -9,11 +9,13 @@
 //!
 //! or `pairs`, `uring FILE`, `passthru /dev/ng0n1` in place of `nvme`; then come the bytes of a read, the reads of a
 //! batch, and all reads. `nvme` is the driver on an emulated controller, `pairs` the second of two controllers that
-//! are one disk, as the server has them. `passthru` needs an NVMe controller that the kernel's driver has. What a platform does (registers, copies to and from the
-//! queues) is left out of the count, because this one's is emulated: over VFIO a read has one copy of 64 bytes to
-//! the submission queue and one of 16 from the completion queue, and a batch two stores to registers. `uring` is
-//! this process's part of `io_uring`; the kernel's is not counted. The difference between 2,000 and 1,000 reads
-//! leaves the start out.
+//! are one disk, as the server has them. `passthru` needs an NVMe controller that the kernel's driver has:
+//! `cargo xtask lab --disk count` runs it, and `uring`, in a guest that has one. What a platform does (registers,
+//! copies to and from the queues) is left out of the count, because this one's is emulated: over VFIO a read has one copy of 64 bytes to
+//! the submission queue and one of 16 from the completion queue, and a batch two stores to registers. `uring` and
+//! `passthru` are this process's part of `io_uring`; the kernel's is not counted. The difference between 2,000 and 1,000 reads
+//! leaves the start out. Looks for completions are said at the end: with more of them than batches, some were in vain,
+//! and are counted.
 
 #![expect(clippy::print_stdout, reason = "the result of the example")]
 
@@ -38,7 +40,7 @@ use memory::{Arena, ArenaConfig, FilledSlot};
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// Time in which a file's disk is done with a batch, so that no look for completions is in vain.
-const BATCH_TIME: std::time::Duration = std::time::Duration::from_millis(20);
+const BATCH_TIME: std::time::Duration = std::time::Duration::from_millis(50);
 /// Size of what is read with `nvme`; a file for `uring` must be as large.
 const SIZE_BYTES: u64 = 16 << 20;
 
@@ -198,7 +200,7 @@ fn measure<D: Disk>(
         return Err(format!("{SIZE_BYTES} bytes are needed").into());
     }
     let pieces = SIZE_BYTES / u64::from(bytes);
-    let (mut begun, mut done, mut now) = (0, 0, wait());
+    let (mut begun, mut done, mut looks, mut now) = (0, 0, 0_u64, wait());
     while done < reads {
         while begun < reads
             && let Some(slot) = arena.reserve()
@@ -216,12 +218,13 @@ fn measure<D: Disk>(
         counted_sqsync(&mut disk, now)?;
         while done < begun {
             now = wait();
+            looks += 1;
             done += counted_consume(&mut disk, &mut arena, now)?;
         }
     }
     disk.close(file);
     println!(
-        "{done} reads of {bytes} bytes from {file:?}",
+        "{done} reads of {bytes} bytes from {file:?}, in {looks} looks for completions",
         file = FileIndex(file.0)
     );
     Ok(())

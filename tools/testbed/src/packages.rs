@@ -58,6 +58,12 @@ pub const FOR_LAB: [Package; 5] = [
     package("xz", "xz-utils"),
 ];
 
+/// What counts instructions in the lab's guest: a static program, which needs nothing else of its package.
+pub const CALLGRIND: &str = "/usr/libexec/valgrind/callgrind-amd64-linux";
+
+/// What `lab --disk count` uses besides.
+pub const FOR_COUNTS: [Package; 1] = [package(CALLGRIND, "valgrind")];
+
 /// What `demo` uses.
 pub const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg", "ffmpeg")];
 

@@ -23,6 +23,7 @@ mod disks;
 mod guest;
 mod images;
 mod parts;
+mod reads;
 mod store;
 mod trunk;
 mod vlan;
@@ -105,6 +106,16 @@ pub(crate) enum DiskKind {
     Nvme,
     /// A raw store on two NVMe controllers, served through an e1000e
     Store,
+    /// Counts the instructions of a read through the kernel's NVMe driver instead, by callgrind in the guest: in
+    /// some minutes
+    Count,
+}
+
+impl DiskKind {
+    /// Whether the guest has a NIC.
+    fn has_nic(self) -> bool {
+        self == Self::Store
+    }
 }
 
 /// Runs all checks; fails if one does.
@@ -138,6 +149,11 @@ fn run_into(suite: &mut Suite, options: &LabOptions) -> Result<()> {
         Ok(parts) if options.disk == Some(DiskKind::Nvme) => {
             run_disks(suite, options, &lab, &parts)?;
         }
+        Ok(parts) if options.disk == Some(DiskKind::Count) => {
+            suite.run("NVMe: instructions of a read", || {
+                count_reads(&lab, &parts).map(|()| Outcome::Passed)
+            });
+        }
         Ok(parts) => run(suite, options, &lab, &parts)?,
     }
     Ok(())
@@ -145,7 +161,7 @@ fn run_into(suite: &mut Suite, options: &LabOptions) -> Result<()> {
 
 /// What must be there for any of it; an error says what is not. A guest without a NIC needs no rights.
 fn prepare(lab: &Path, options: &LabOptions) -> Result<Parts> {
-    let is_without_nic = options.disk == Some(DiskKind::Nvme);
+    let is_without_nic = options.disk.is_some_and(|disk| !disk.has_nic());
     let ages: Vec<KernelAge> = match options.disk {
         Some(_) => vec![KernelAge::Old],
         None => options.link.iter().map(|link| link.kernel()).collect(),
@@ -155,6 +171,9 @@ fn prepare(lab: &Path, options: &LabOptions) -> Result<Parts> {
         ensure!(Path::new("/dev/net/tun").exists(), "no /dev/net/tun");
     }
     packages::ensure_installed(&packages::FOR_LAB)?;
+    if options.disk == Some(DiskKind::Count) {
+        packages::ensure_installed(&packages::FOR_COUNTS)?;
+    }
     if !is_without_nic {
         Namespace::new("try").context("no network namespaces")?;
     }
@@ -178,6 +197,14 @@ fn run_disks(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts)
     suite.add(checks);
     suite.run("NVMe: the guest", || outcome.map(|()| Outcome::Passed));
     Ok(())
+}
+
+/// The example is built as what is counted outside a guest is, without assertions.
+fn count_reads(lab: &Path, parts: &Parts) -> Result<()> {
+    let example = ["--package", "atlas-diskmap", "--example", "read_cost"];
+    let example = build_as(lab, "release", &example, "examples/read_cost")?;
+    let scratch = scratch_directory("lab")?;
+    reads::run(parts, (lab, scratch.path()), &example)
 }
 
 fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Result<()> {
@@ -236,14 +263,19 @@ fn cases(options: &LabOptions) -> Vec<(Nic, GuestLink)> {
 }
 
 /// Builds a program so that it runs where there are no libraries, with assertions; where it is.
+fn build(lab: &Path, what: &[&str], file: &str) -> Result<PathBuf> {
+    println!("building {file}, static and with assertions");
+    build_as(lab, "lab", what, file)
+}
+
+/// Builds a program with a profile, so that it runs where there are no libraries; where it is.
 ///
 /// Static: glibc's static libraries are part of its development package, and nothing that is called
 /// needs a shared one.
-fn build(lab: &Path, what: &[&str], file: &str) -> Result<PathBuf> {
-    println!("building {file}, static and with assertions");
+fn build_as(lab: &Path, profile: &str, what: &[&str], file: &str) -> Result<PathBuf> {
     let directory = lab.join("build");
     let mut command = Command::new("cargo");
-    command.args(["build", "--quiet", "--profile", "lab", "--target", TARGET]);
+    command.args(["build", "--quiet", "--profile", profile, "--target", TARGET]);
     command.args(what).arg("--target-dir").arg(&directory);
     command
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
@@ -251,7 +283,7 @@ fn build(lab: &Path, what: &[&str], file: &str) -> Result<PathBuf> {
         .stdin(Stdio::null());
     let status = Process::spawn_tree("cargo build", &mut command)?.wait(BUILD_LIMIT)?;
     ensure!(status.success(), "{file} does not build ({status})");
-    Ok(directory.join(TARGET).join("lab").join(file))
+    Ok(directory.join(TARGET).join(profile).join(file))
 }
 
 /// What all guests have in common.
