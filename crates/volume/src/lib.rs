@@ -31,6 +31,7 @@ mod commit;
 mod digest;
 mod editor;
 mod mount;
+mod names;
 mod signature;
 mod space;
 mod superblock;
@@ -42,6 +43,7 @@ pub use commit::{Commit, Step};
 pub use digest::{ContentDigest, ContentTag, RunDigest, digest_run};
 pub use editor::{CatalogueFull, Editor, NoRoom};
 pub use mount::{Candidate, DeviceSlots, MountError, Mounting, mount};
+pub use names::NameIndex;
 pub use signature::{LOOKED_AT_BYTES, content_of};
 pub use superblock::{Superblock, SuperblockError};
 

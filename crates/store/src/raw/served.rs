@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use volume::{BLOCK_BYTES, Catalogue, Entry};
+use volume::{BLOCK_BYTES, Catalogue, Entry, NameIndex};
 
 use super::{Device, Loaded, RawError, RawStore};
 use crate::{DeviceId, FileTime, Metadata, NamespaceId, Opened, Source, StoreRefusal, system};
@@ -36,8 +36,21 @@ pub(crate) const MOVED_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     catalogue: Catalogue,
+    names: NameIndex,
     /// Where the lock is, if there is one.
     raw: Option<Arc<RawStore>>,
+}
+
+impl Snapshot {
+    /// The place of the object of this name among the catalogue's entries.
+    fn index_of(&self, name: &str) -> Option<usize> {
+        self.names.index_of(&self.catalogue, name)
+    }
+
+    /// The object of this name.
+    fn find(&self, name: &str) -> Option<&Entry> {
+        self.names.find(&self.catalogue, name)
+    }
 }
 
 impl Drop for Snapshot {
@@ -206,6 +219,7 @@ fn notice_of(loaded: &Loaded) -> Notice {
 fn snapshot(raw: Option<&Arc<RawStore>>, mut catalogue: Catalogue) -> Arc<Snapshot> {
     catalogue.forget_runs();
     Arc::new(Snapshot {
+        names: NameIndex::new(&catalogue),
         catalogue,
         raw: raw.cloned(),
     })
@@ -409,7 +423,7 @@ impl Served {
     /// The object of this name, in the newest catalogue.
     pub(crate) fn open_object(&self, name: &str) -> Result<Opened, StoreRefusal> {
         let catalogue = &self.snapshot.catalogue;
-        match catalogue.find(name) {
+        match self.snapshot.find(name) {
             Some(entry) => Ok(self.opened(entry)),
             None if catalogue.is_directory(name) => Err(StoreRefusal::Directory),
             None => Err(StoreRefusal::NotFound),
@@ -451,7 +465,7 @@ impl Served {
 
     /// The device of a name's object; of a name without one any: it needs none to be answered.
     pub(crate) fn device_of_name(&self, name: &str) -> DeviceId {
-        let entry = self.snapshot.catalogue.find(name);
+        let entry = self.snapshot.find(name);
         let number = entry.map_or(0, |entry| usize::from(entry.extent.device));
         DeviceId::new(self.volume.shared.places[number].device())
     }
@@ -466,7 +480,7 @@ impl Served {
 
     /// The object of this handle was found in the newest catalogue.
     pub(crate) fn pin(&mut self, handle: u32, name: &str) {
-        let index = self.snapshot.catalogue.index_of(name);
+        let index = self.snapshot.index_of(name);
         let index = index.expect("invariant: it was found there");
         let snapshot = Arc::clone(&self.snapshot);
         self.pins[place(handle)] = Some(Pin { snapshot, index });
@@ -485,7 +499,7 @@ impl Served {
             return true;
         }
         let catalogue = &self.snapshot.catalogue;
-        let index = catalogue.index_of(name).filter(|index| {
+        let index = self.snapshot.index_of(name).filter(|index| {
             let entry = &catalogue.entries()[*index];
             entry.added == metadata.inode && Some(entry.tag.0) == metadata.content
         });

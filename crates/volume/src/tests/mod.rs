@@ -2,6 +2,7 @@
 
 mod crash;
 mod formats;
+mod names;
 mod readers;
 mod space;
 
