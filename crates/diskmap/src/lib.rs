@@ -292,7 +292,7 @@ pub struct Counters {
     pub disk_check_calls: u64,
     /// Files whose change time moved while their content stayed: linked, renamed, given away.
     pub disk_touched_files: u64,
-    /// Files registered with the ring because they are read often.
+    /// Files registered with the ring because they are read often, and devices with open ranges.
     pub disk_registered_files: u64,
     /// Files that the kernel refused to register, which costs a little in each of their reads.
     pub disk_unregistered_files: u64,

@@ -25,6 +25,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
 use super::limits::{Devices, status};
+use super::ranges::RangedDevices;
 use crate::{
     ClosedFile, DeviceRange, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
 };
@@ -130,14 +131,15 @@ enum ChangeState {
 #[derive(Debug)]
 enum Descriptor {
     Own(OwnedFd),
-    Shared(Arc<OwnedFd>),
+    /// And the device's place in the table of those with open ranges, if it has one.
+    Shared(Arc<OwnedFd>, Option<u8>),
 }
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(descriptor) => descriptor.as_fd(),
-            Self::Shared(descriptor) => descriptor.as_fd(),
+            Self::Shared(descriptor, _) => descriptor.as_fd(),
         }
     }
 }
@@ -150,7 +152,7 @@ pub(super) struct OpenFile {
     start_bytes: u64,
     /// The limits at open; the size grows with writes through this disk.
     pub(super) limits: FileLimits,
-    /// Registered with the ring under its table index.
+    /// Registered with the ring under its table index; a range's device has a registration of its own.
     pub(super) is_registered: bool,
     /// Reads before it is registered, and that one; not counted further.
     reads: u32,
@@ -170,7 +172,15 @@ impl OpenFile {
 
     /// Whether it is a part of its descriptor's file.
     pub(super) const fn is_range(&self) -> bool {
-        matches!(self.descriptor, Descriptor::Shared(_))
+        matches!(self.descriptor, Descriptor::Shared(..))
+    }
+
+    /// The place of the device that it is a range of, if that has one.
+    pub(super) const fn device_place(&self) -> Option<u8> {
+        match self.descriptor {
+            Descriptor::Own(_) => None,
+            Descriptor::Shared(_, place) => place,
+        }
     }
 
     /// Bytes from its start to the end of its last block.
@@ -204,7 +214,7 @@ impl OpenFile {
                 descriptor,
                 device: self.device,
             }),
-            Descriptor::Shared(_) => None,
+            Descriptor::Shared(..) => None,
         }
     }
 
@@ -229,6 +239,7 @@ pub(super) struct Files {
     entries: Vec<Entry>,
     free: Vec<u16>,
     devices: Devices,
+    pub(super) ranged: RangedDevices,
     round: u64,
     /// `fstat` calls made by [`Files::check`].
     pub(super) check_calls: u64,
@@ -245,6 +256,7 @@ impl Files {
             entries,
             free,
             devices: Devices::default(),
+            ranged: RangedDevices::default(),
             round: 0,
             check_calls: 0,
             touched_files: 0,
@@ -318,9 +330,8 @@ impl Files {
         range: &DeviceRange,
         slot_bytes: u32,
     ) -> Result<(FileIndex, FileLimits), DiskError> {
-        let file = range.device.as_fd();
-        let status = status(file)?;
-        let limits = self.devices.ask(file, &status, slot_bytes)?;
+        let facts = self.ranged.facts(range, &mut self.devices, slot_bytes)?;
+        let limits = facts.limits;
         let block_bytes = u64::from(limits.block_bytes);
         let whole_bytes = range.length_bytes.checked_next_multiple_of(block_bytes);
         let end_bytes = whole_bytes.and_then(|whole| whole.checked_add(range.start_bytes));
@@ -333,9 +344,9 @@ impl Files {
             ..limits
         };
         let index = self.free.pop().ok_or(DiskError::TableFull)?;
-        let device = (libc::major(status.st_dev), libc::minor(status.st_dev));
-        let descriptor = Descriptor::Shared(Arc::clone(&range.device));
-        let described = (limits, ChangeState::Unchecked, device);
+        let place = self.ranged.enter(&range.device, facts);
+        let descriptor = Descriptor::Shared(Arc::clone(&range.device), place);
+        let described = (limits, ChangeState::Unchecked, facts.device);
         Ok(self.insert(index, descriptor, range.start_bytes, described))
     }
 

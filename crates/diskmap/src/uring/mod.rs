@@ -2,7 +2,7 @@
 //!
 //! **A slot given to the kernel returns only by its completion.** Reads use slots of registered
 //! buffers, so that the kernel does not look up pages for each read. A file that is read often is
-//! registered, too ([`REGISTER_AFTER_READS`]). One `io_uring_enter` submits everything enqueued.
+//! registered, too ([`REGISTER_AFTER_READS`]), and so is a device with open ranges (`ranges`). One `io_uring_enter` submits everything enqueued.
 //! Reaping needs another call only if the ring's flags say that the kernel has task work for this
 //! thread.
 //!
@@ -35,9 +35,10 @@
 mod commands;
 mod files;
 mod limits;
+mod ranges;
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use clock::Instant;
 use io_uring::{opcode, squeue, types};
@@ -124,6 +125,7 @@ pub struct Uring {
     commands: Commands,
     files: Files,
     slot_bytes: u32,
+    files_max: u32,
     has_fixed_buffers: bool,
     has_fixed_files: bool,
     register_after_reads: u32,
@@ -184,7 +186,9 @@ impl Uring {
         } else {
             Ok(())
         };
-        let files = ring.submitter().register_files_sparse(files_max);
+        // Those of devices with open ranges come behind those of files.
+        let numbers = files_max + u32::from(ranges::DEVICES_MAX);
+        let files = ring.submitter().register_files_sparse(numbers);
         let files = files.map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
             format!("files cannot be registered with io_uring (errno {errno})")
@@ -195,6 +199,7 @@ impl Uring {
             commands: Commands::new(queue_depth),
             files: Files::new(files_max),
             slot_bytes: arena.slot_bytes(),
+            files_max,
             has_fixed_buffers: fixed_buffers && buffers.is_ok(),
             has_fixed_files,
             fallback_reason: buffers.err().or(files.err()),
@@ -240,10 +245,17 @@ impl Uring {
             Some(index) => {
                 let file = self.files.at(index);
                 let place = file.place(command.offset_bytes);
-                if file.is_registered {
-                    (i32::from(index), squeue::Flags::FIXED_FILE, place)
-                } else {
-                    (file.raw_fd(), squeue::Flags::empty(), place)
+                let number = file.raw_fd();
+                let fixed = match file.device_place() {
+                    None => file.is_registered.then(|| i32::from(index)),
+                    Some(device) => {
+                        let is_registered = self.files.ranged.is_registered(device);
+                        is_registered.then(|| self.device_number(device).cast_signed())
+                    }
+                };
+                match fixed {
+                    Some(fixed) => (fixed, squeue::Flags::FIXED_FILE, place),
+                    None => (number, squeue::Flags::empty(), place),
                 }
             }
         };
@@ -379,10 +391,13 @@ impl Uring {
     /// it is deleted, free its space. Completed requests hold no reference: the kernel frees them
     /// before their completions appear, or a thread of the kernel holds them and releases them.
     fn remove_file(&mut self, index: u16) {
-        if self.files.at(index).is_registered && !self.unregister(index) {
+        if self.files.at(index).is_registered && !self.unregister(index.into()) {
             self.counters.disk_kept_registrations += 1;
             self.still_registered.push(index);
             return;
+        }
+        if let Some(place) = self.files.at(index).device_place() {
+            self.leave_device(place);
         }
         let removed = self.files.remove(index);
         if let Some(closed) = removed.and_then(OpenFile::into_closed) {
@@ -393,22 +408,59 @@ impl Uring {
     /// Counts a read of the file, and registers the file once it has been read often enough. Commands
     /// in flight keep the descriptor that they were issued with.
     fn register_if_due(&mut self, index: u16) {
-        if !self.has_fixed_files || !self.files.at(index).count_read(self.register_after_reads) {
+        let file = self.files.at(index);
+        if file.device_place().is_some() {
             return;
         }
-        let number = self.files.at(index).raw_fd();
-        let submitter = self.ring.submitter();
-        let updated = submitter.register_files_update(index.into(), &[number]);
-        let is_registered = updated.is_ok_and(|count| count == 1);
+        if !self.has_fixed_files || !file.count_read(self.register_after_reads) {
+            return;
+        }
+        let number = file.raw_fd();
+        let is_registered = self.register(index.into(), number);
         self.files.at(index).is_registered = is_registered;
-        self.counters.disk_registered_files += u64::from(is_registered);
-        self.counters.disk_unregistered_files += u64::from(!is_registered);
     }
 
-    fn unregister(&self, index: u16) -> bool {
+    /// The device of a range that was opened is registered at once: many reads of other ranges follow.
+    fn register_device_if_due(&mut self, place: u8) {
+        if !self.has_fixed_files {
+            return;
+        }
+        if let Some(number) = self.files.ranged.due_registration(place) {
+            let is_registered = self.register(self.device_number(place), number);
+            self.files.ranged.note_registration(place, is_registered);
+        }
+    }
+
+    /// A range was closed and has no commands. Its device is unregistered with the last one; if the
+    /// kernel refuses, the entry stays for the next range, with its descriptor.
+    fn leave_device(&mut self, place: u8) {
+        if !self.files.ranged.leave(place) {
+            return;
+        }
+        if self.unregister(self.device_number(place)) {
+            self.files.ranged.remove(place);
+        } else {
+            self.counters.disk_kept_registrations += 1;
+        }
+    }
+
+    /// The number under which the device at a place is registered.
+    fn device_number(&self, place: u8) -> u32 {
+        self.files_max + u32::from(place)
+    }
+
+    fn register(&mut self, fixed: u32, number: RawFd) -> bool {
         let submitter = self.ring.submitter();
-        let updated = submitter.register_files_update(index.into(), &[-1]);
-        updated.is_ok()
+        let updated = submitter.register_files_update(fixed, &[number]);
+        let is_registered = updated.is_ok_and(|count| count == 1);
+        self.counters.disk_registered_files += u64::from(is_registered);
+        self.counters.disk_unregistered_files += u64::from(!is_registered);
+        is_registered
+    }
+
+    fn unregister(&self, fixed: u32) -> bool {
+        let submitter = self.ring.submitter();
+        submitter.register_files_update(fixed, &[-1]).is_ok()
     }
 
     /// Tries again to unregister a file.
@@ -428,14 +480,22 @@ impl Uring {
 impl Disk for Uring {
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError> {
         self.retry_unregister();
-        self.files
-            .open(file, self.slot_bytes)
-            .map_err(|(refused, error)| {
+        let opened = self.files.open(file, self.slot_bytes);
+        match opened {
+            Ok((file, limits)) => {
+                let place = self.files.at(file.table_index()).device_place();
+                place
+                    .into_iter()
+                    .for_each(|place| self.register_device_if_due(place));
+                Ok((file, limits))
+            }
+            Err((refused, error)) => {
                 refused
                     .into_iter()
                     .for_each(|file| self.return_closed(file));
-                error
-            })
+                Err(error)
+            }
+        }
     }
 
     fn close(&mut self, file: FileIndex) {

@@ -196,7 +196,7 @@ const COUNTERS: [(&str, &str); 59] = [
     ),
     (
         "disk_registered_files",
-        "Files registered with the kernel because they are read often.",
+        "Files registered with the kernel because they are read often, and devices of a raw store.",
     ),
     (
         "disk_unregistered_files",

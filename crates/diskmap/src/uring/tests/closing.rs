@@ -138,3 +138,47 @@ fn a_file_that_cannot_be_registered_is_counted_and_served() {
     bench.disk.close(file);
     assert!(bench.disk.poll_closed().is_some());
 }
+
+/// A device with ranges: the entry stays until the kernel unregisters it, and serves the next range.
+#[test]
+fn a_device_that_cannot_be_unregistered_is_kept_for_its_next_range() {
+    let mut bench = bench();
+    let path = bench.create("image", 2 * 4096);
+    let device = Arc::new(descriptor(&path, Mode::Direct));
+    let (file, _) = bench.disk.open(range(&device, 0)).expect("there is room");
+    let submitter = bench.disk.ring.submitter();
+    submitter.unregister_files().expect("they are registered");
+    bench.disk.close(file);
+    assert_eq!(bench.disk.counters().disk_kept_registrations, 1);
+    assert_eq!(Arc::strong_count(&device), 2);
+    let submitter = bench.disk.ring.submitter();
+    let numbers = 1 + u32::from(super::super::ranges::DEVICES_MAX);
+    submitter
+        .register_files_sparse(numbers)
+        .expect("as at start");
+    let (file, _) = bench
+        .disk
+        .open(range(&device, 4096))
+        .expect("there is room");
+    bench.disk.close(file);
+    assert_eq!(Arc::strong_count(&device), 1);
+}
+
+#[test]
+fn a_device_that_cannot_be_registered_is_counted_once_and_read() {
+    let mut bench = bench();
+    let submitter = bench.disk.ring.submitter();
+    submitter.unregister_files().expect("they are registered");
+    let path = bench.create("image", 2 * 4096);
+    let device = Arc::new(descriptor(&path, Mode::Direct));
+    let (file, _) = bench
+        .disk
+        .open(range(&device, 4096))
+        .expect("there is room");
+    for _ in 0..3 {
+        assert_eq!(bench.read(file, 0), Ok(pattern(4096, 4096)));
+        assert_eq!(bench.disk.counters().disk_unregistered_files, 1, "once");
+    }
+    bench.disk.close(file);
+    assert_eq!(Arc::strong_count(&device), 1);
+}

@@ -513,11 +513,82 @@ fn ranges_share_a_device_and_stay_within_it() {
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[7], 0).unwrap();
     assert_eq!(bench.read(last, 0), Ok(pattern(9 * 4096, 4096)));
-    assert_eq!(Arc::strong_count(&device), 3);
+    // This test, both ranges, and the table of devices.
+    assert_eq!(Arc::strong_count(&device), 4);
     bench.disk.close(first);
     bench.disk.close(last);
     assert!(bench.disk.poll_closed().is_none());
     assert_eq!(Arc::strong_count(&device), 1);
+}
+
+fn range(device: &Arc<OwnedFd>, start_bytes: u64) -> FileSource {
+    FileSource::Range(DeviceRange {
+        device: Arc::clone(device),
+        start_bytes,
+        length_bytes: 4096,
+    })
+}
+
+#[test]
+fn a_device_is_registered_with_its_first_range_and_unregistered_with_its_last() {
+    let mut bench = Bench::new();
+    let path = bench.create("image", 4 * 4096);
+    let device = Arc::new(descriptor(&path, Mode::Direct));
+    for round in 1..=2 {
+        let (first, _) = bench.disk.open(range(&device, 4096)).unwrap();
+        let (second, _) = bench.disk.open(range(&device, 0)).unwrap();
+        assert_eq!(bench.disk.counters().disk_registered_files, round);
+        assert_eq!(bench.read(first, 0), Ok(pattern(4096, 4096)));
+        bench.disk.close(first);
+        assert_eq!(bench.read(second, 0), Ok(pattern(0, 4096)));
+        // A read in flight keeps its range, and that the device.
+        bench.enqueue(second, 0, 4096, 7);
+        bench.disk.close(second);
+        assert_eq!(Arc::strong_count(&device), 3);
+        let (third, _) = bench.disk.open(range(&device, 4096)).unwrap();
+        assert_eq!(bench.disk.counters().disk_registered_files, round);
+        assert_eq!(bench.run(), [(7, Ok(pattern(0, 4096)))]);
+        bench.disk.close(third);
+        assert_eq!(Arc::strong_count(&device), 1);
+    }
+}
+
+#[test]
+fn a_device_may_grow_while_its_ranges_are_open() {
+    let mut bench = Bench::new();
+    let path = bench.create("image", 2 * 4096);
+    let device = Arc::new(descriptor(&path, Mode::Direct));
+    let (_, _) = bench.disk.open(range(&device, 0)).unwrap();
+    let beyond = bench.disk.open(range(&device, 2 * 4096));
+    assert_eq!(beyond, Err(DiskError::Io(libc::EINVAL)));
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&pattern(2 * 4096, 4096), 2 * 4096)
+        .unwrap();
+    let (grown, _) = bench.disk.open(range(&device, 2 * 4096)).unwrap();
+    assert_eq!(bench.read(grown, 0), Ok(pattern(2 * 4096, 4096)));
+    assert_eq!(bench.disk.counters().disk_registered_files, 1);
+}
+
+#[test]
+fn ranges_of_more_devices_than_the_table_holds_are_read_too() {
+    let mut bench = Bench::new();
+    let path = bench.create("image", 4096);
+    let devices_max = u64::from(super::ranges::DEVICES_MAX);
+    let devices: Vec<_> = (0..=devices_max)
+        .map(|_| Arc::new(descriptor(&path, Mode::Direct)))
+        .collect();
+    let mut files = Vec::new();
+    for (device, opened) in devices.iter().zip(1..) {
+        let (file, _) = bench.disk.open(range(device, 0)).unwrap();
+        files.push(file);
+        assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+        let registered = bench.disk.counters().disk_registered_files;
+        assert_eq!(registered, devices_max.min(opened));
+    }
+    for (file, device) in files.into_iter().zip(&devices) {
+        bench.disk.close(file);
+        assert_eq!(Arc::strong_count(device), 1);
+    }
 }
 
 /// A range in the middle of a new image, and what a write of two blocks to it is made of.
