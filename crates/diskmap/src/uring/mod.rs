@@ -657,6 +657,11 @@ impl Drop for Uring {
                 }
             }
         }
+        // By itself the kernel lets go of them some time after the ring is closed, and a device opened with
+        // O_EXCL would be in use until then. With commands in flight it may wait for them.
+        if self.commands.len() == 0 && self.has_fixed_files {
+            let _ = self.ring.submitter().unregister_files();
+        }
     }
 }
 

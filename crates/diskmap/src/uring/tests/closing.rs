@@ -182,3 +182,22 @@ fn a_device_that_cannot_be_registered_is_counted_once_and_read() {
     bench.disk.close(file);
     assert_eq!(Arc::strong_count(&device), 1);
 }
+
+/// Else a device that was opened with O_EXCL would stay in use for a while: the kernel lets go of a ring's
+/// files some time after the ring was closed.
+#[test]
+fn a_disk_that_is_dropped_holds_no_file() {
+    for _ in 0..10 {
+        let mut bench = bench();
+        let path = bench.create("image", 4096);
+        let file = File::from(descriptor(&path, Mode::Direct));
+        file.lock().expect("no other process has the lock");
+        let device = Arc::new(OwnedFd::from(file));
+        let (file, _) = bench.disk.open(range(&device, 0)).expect("there is room");
+        drop(device);
+        assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+        assert!(is_locked(&path));
+        drop(bench.disk);
+        assert!(!is_locked(&path), "the ring still holds it");
+    }
+}
