@@ -113,6 +113,9 @@ pub struct WriteArgs {
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
     pub slots: u32,
+    /// Lends slots to the kernel, as `atlas serve --zero-copy on`, instead of having it copy frames
+    #[arg(long)]
+    pub zero_copy: bool,
 }
 
 /// `session`.

@@ -2,15 +2,15 @@
 //!
 //! They go to a MAC address nobody has, so the kernel at the other end of the link drops each as
 //! another host's as soon as it looks. Included: the headers, the system call, the kernel's copy of
-//! the frame, the device. Left out: deciding what to send, and, on a veth pair between
+//! the frame or, with `--zero-copy`, lending it and taking it back, and the device. Left out: deciding what to send, and, on a veth pair between
 //! namespaces of one machine, the receiver's TCP, which the kernel runs on the sender's core.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clock::Instant;
-use link::{Link as _, Packet, PacketConfig, TransmitError};
+use link::{Link as _, Packet, PacketConfig, Sent, TransmitError, ZeroCopy};
 use memory::{Arena, FilledSlot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::{
@@ -43,13 +43,23 @@ pub(crate) struct Writer {
     segment: TcpRepr,
     segment_bytes: u16,
     identification: u16,
+    /// Every frame is to be lent.
+    is_lending: bool,
 }
 
 impl Writer {
     pub(crate) fn new(args: &WriteArgs) -> Result<Self> {
         let source = IpAddr::V4(args.address);
-        let link = Packet::open(&PacketConfig::new(&args.interface, &[source]))?;
+        let mut config = PacketConfig::new(&args.interface, &[source]);
+        if args.zero_copy {
+            config.zero_copy = ZeroCopy::On;
+        }
+        let mut link = Packet::open(&config)?;
         let (arena, slots) = filled_slots(args.slots)?;
+        if args.zero_copy {
+            let borrowed = link.borrow_slots(arena.slot_memory());
+            borrowed.map_err(|reason| anyhow!("slots cannot be lent: {reason}"))?;
+        }
         let capabilities = link.capabilities();
         let segment_bytes = capabilities.mtu_bytes.saturating_sub(HEADERS_BYTES);
         let frame_bytes = FETCH_BYTES + u32::from(HEADERS_BYTES);
@@ -70,11 +80,28 @@ impl Writer {
             segment: segment(),
             segment_bytes,
             identification: 0,
+            is_lending: args.zero_copy,
         })
+    }
+
+    /// Waits until a slot is not on loan.
+    fn take_back(&mut self, slot: usize) -> Result<()> {
+        let start = std::time::Instant::now();
+        while self.arena.is_lent(&self.slots[slot]) {
+            let arena = &mut self.arena;
+            self.link
+                .give_back(Instant::ZERO, &mut |index| arena.give_back(index));
+            ensure!(
+                start.elapsed() < ROOM_TIME_MAX,
+                "the device gives a slot back too late"
+            );
+        }
+        Ok(())
     }
 
     /// One slot's frame; waits for room.
     fn send(&mut self, slot: usize) -> Result<()> {
+        self.take_back(slot)?;
         let payload = [self.arena.payload(&self.slots[slot])];
         self.identification = self.identification.wrapping_add(1);
         let mut headers = [0; HEADERS_BYTES_MAX];
@@ -98,7 +125,11 @@ impl Writer {
             },
         };
         let start = std::time::Instant::now();
-        while let Err(error) = self.link.transmit(Instant::ZERO, &frame) {
+        let sent = loop {
+            let error = match self.link.transmit(Instant::ZERO, &frame) {
+                Ok(sent) => break sent,
+                Err(error) => error,
+            };
             let waited = start.elapsed();
             if error != TransmitError::Full || waited > ROOM_TIME_MAX {
                 return Err(error).context("sending a frame");
@@ -110,9 +141,20 @@ impl Writer {
                 .writable_fd()
                 .context("a real link has a descriptor")?;
             poll(&mut [PollFd::new(&room, PollFlags::OUT)], Some(&pause))?;
+        };
+        match sent {
+            Sent::Lent(_) => self.arena.lend(&self.slots[slot]),
+            Sent::Copied => ensure!(!self.is_lending, "a frame was copied: see --zero-copy"),
         }
         self.segment.sequence = self.segment.sequence.wrapping_add(FETCH_BYTES);
         Ok(())
+    }
+}
+
+impl Drop for Writer {
+    /// The slots are the kernel's rings until then.
+    fn drop(&mut self) {
+        self.link.return_slots();
     }
 }
 
