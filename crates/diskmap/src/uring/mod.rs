@@ -2,9 +2,9 @@
 //!
 //! **A slot given to the kernel returns only by its completion.** Reads use slots of registered
 //! buffers, so that the kernel does not look up pages for each read. A file that is read often is
-//! registered, too ([`REGISTER_AFTER_READS`]), and so is a device with open ranges (`ranges`). One `io_uring_enter` submits everything enqueued.
-//! Reaping needs another call only if the ring's flags say that the kernel has task work for this
-//! thread.
+//! registered, too ([`REGISTER_AFTER_READS`]), and so is a device with open ranges (`ranges`). One
+//! `io_uring_enter` submits everything enqueued. Reaping needs another call only if the ring's
+//! flags say that the kernel has task work for this thread.
 //!
 //! Task work is deferred (`DEFER_TASKRUN`, Linux 6.1): a completion neither interrupts the thread nor
 //! ends its sleep, except in `ppoll` on [`Disk::poll_fd`], an eventfd registered with the ring. So a

@@ -1,10 +1,10 @@
 //! `cargo xtask lab --disk count`: how many instructions of the process a read takes through the kernel's NVMe
 //! driver, by passthrough and, beside it, by `io_uring` from the block device.
 //!
-//! Passthrough needs a controller that the kernel has, and callgrind needs none of its own: so the
-//! example `read_cost` of `diskmap` runs under callgrind in the guest of `--disk nvme`. What the kernel does is not
-//! counted, so it does not matter that the processor is emulated. A row for `uring` that differs from one counted
-//! outside would say that it does. It refuses runs that have looked for completions in vain, whose counts would
+//! Passthrough needs an NVMe controller that the kernel's driver has, and few machines have one: so the
+//! example `read_cost` of `diskmap` runs under callgrind in the guest of `--disk nvme`. Instructions of the process
+//! are counted, and not time, so the guest may be emulated; rows of the guest are to be compared with each other
+//! only (docs/ledger.md). It refuses runs that have looked for completions in vain, whose counts would
 //! depend on the disk's speed. Bounded by [`COUNTS`] and a limit on every command.
 
 use std::path::Path;
