@@ -240,7 +240,12 @@ impl Client {
             (some, None) | (None, some) => return some,
         }
         let (since, time, timeout): (Instant, Duration, _) = match self.awaiting {
-            Awaiting::Request(since) => (since, config.idle_timeout, ClientTimeout::Request),
+            // The end of a reply may have to be sent again and again: the time to ask is that after its
+            // acknowledgment.
+            Awaiting::Request(since) => {
+                let since = since.max(self.progress_at());
+                (since, config.idle_timeout, ClientTimeout::Request)
+            }
             Awaiting::Head(since) => (since, config.head_timeout, ClientTimeout::Head),
             Awaiting::Nothing => return None,
         };

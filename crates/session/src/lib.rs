@@ -97,7 +97,8 @@ pub struct Config {
     pub unix_seconds_at_start: u64,
     /// A client has this long to finish a request head (408 after), and a TLS handshake.
     pub head_timeout: Duration,
-    /// A connection without a request is closed after this time, whether it had one before or not.
+    /// A connection without a request is closed after this time, from the acknowledgment of its last reply
+    /// on, if it has had one.
     pub idle_timeout: Duration,
     /// A client that acknowledges less of a reply than 256 bytes a second, over this time, is reset.
     pub send_timeout: Duration,

@@ -568,7 +568,7 @@ pub static KEYS: [Key; 41] = [
     Key::number(
         &IDLE_TIMEOUT_SECONDS,
         "",
-        "A connection without a request is closed after this, whether it ever had one or not.",
+        "A connection without a request is closed after this, from the acknowledgment of its last reply on, if it has had one.",
     ),
     Key::number(
         &SEND_TIMEOUT_SECONDS,

@@ -58,6 +58,29 @@ fn an_idle_connection_is_closed_after_its_time_from_the_last_reply() {
 }
 
 #[test]
+fn the_time_to_ask_begins_with_the_acknowledgment_of_the_last_reply() {
+    let config = Config {
+        idle_timeout: Duration::from_secs(10),
+        ..config()
+    };
+    let mut bench = Bench::with(config, 32);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.get(&mut bench, "/nothing");
+    // The reply is lost for longer than the idle time.
+    bench.pass(Duration::from_secs(20));
+    assert!(peer.take(&mut bench) && !peer.finished);
+    peer.send(&mut bench, TcpFlags::ACK, b"");
+    bench.turn();
+    bench.pass(Duration::from_millis(9_999));
+    peer.take(&mut bench);
+    assert!(!peer.finished);
+    bench.pass(Duration::from_millis(1));
+    peer.take(&mut bench);
+    assert!(peer.finished);
+    assert_eq!(bench.conductor.counters().http_idle_close_count, 1);
+}
+
+#[test]
 fn a_client_that_takes_nothing_is_reset() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
