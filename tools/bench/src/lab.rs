@@ -244,7 +244,7 @@ impl Lab {
     }
 
     /// What Atlas is told to serve.
-    fn content(&self, contender: &Contender) -> PathBuf {
+    pub(crate) fn content(&self, contender: &Contender) -> PathBuf {
         match &self.raw_store {
             Some(store) if contender.is_ours() => Path::new("/dev").join(&store.device),
             _ => self.disk().root.clone(),

@@ -47,6 +47,7 @@ pub mod schedule;
 mod args;
 mod engine;
 mod pace;
+pub mod sink;
 mod sys;
 pub mod tally;
 pub mod tap;

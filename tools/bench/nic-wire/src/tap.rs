@@ -107,10 +107,7 @@ impl Tap {
 
     /// Frames of the server that found no room before the reader, since the interface was made.
     pub(crate) fn dropped_frames(&self) -> Result<u64> {
-        let path = "/proc/thread-self/net/dev";
-        let table = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
-        transmit_drops(&table, &self.name)
-            .with_context(|| format!("{path} has no line for {}", self.name))
+        dropped_frames(&self.name)
     }
 
     /// How long the program ran, nanoseconds, and how often.
@@ -144,6 +141,13 @@ fn attach(name: &str, has_virtio_header: bool) -> Result<File> {
     sys::attach_tap(file.as_fd(), name, has_virtio_header)
         .with_context(|| format!("attaching to the TAP {name}: it needs CAP_NET_ADMIN"))?;
     Ok(file)
+}
+
+/// Frames that found no room before the reader of an interface, since it was made.
+pub(crate) fn dropped_frames(name: &str) -> Result<u64> {
+    let path = "/proc/thread-self/net/dev";
+    let table = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    transmit_drops(&table, name).with_context(|| format!("{path} has no line for {name}"))
 }
 
 /// The column of dropped transmitted frames in `/proc/net/dev`.

@@ -147,6 +147,7 @@ mod tests {
         Results {
             environment: environment(),
             turns,
+            stages: Vec::new(),
         }
     }
 

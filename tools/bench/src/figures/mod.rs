@@ -10,6 +10,7 @@ mod page;
 mod plan;
 mod plot;
 mod results;
+mod stages;
 mod turn;
 mod wire;
 mod wrk;
@@ -104,6 +105,9 @@ pub struct FiguresOptions {
     /// the baseline serves the directory. Only on the wire
     #[arg(long, requires = "medium")]
     raw_store: bool,
+    /// Measures each stage of Atlas's pipeline alone, too: read, session, seal, write
+    #[arg(long)]
+    stages: bool,
     /// MTU of the wire, bytes, 1280 to 9000; the veth pair has 1500
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(1280..=9000))]
@@ -229,7 +233,10 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
         atlas_arguments: &options.atlas_arguments,
         mtu: options.mtu,
     };
-    let outcome = carry_out(&plan, &turns, &contenders, seed, &mut writer);
+    let mut outcome = carry_out(&plan, &turns, &contenders, seed, &mut writer);
+    if options.stages && outcome.is_ok() {
+        outcome = measure_stages(&plan, &turns, &mut writer);
+    }
     // What was measured before a failure or an interrupt is worth its page.
     if options.json.is_some() {
         write_page(file)?;
@@ -292,6 +299,20 @@ fn carry_out(
             retaken += 1;
         }
         left = left.saturating_sub(turn_time(&appointment.cell).min(begun.elapsed() * 2));
+    }
+    Ok(())
+}
+
+/// The stages, as for each number of connections that Atlas serves on the wire from a cold disk.
+fn measure_stages(plan: &Plan, turns: &Turns<'_>, writer: &mut Writer) -> Result<()> {
+    let mut measured = Vec::new();
+    for point in plan.points.iter().filter(|it| page::has_stages(&it.cell)) {
+        let connections = point.cell.connections;
+        if point.servers.contains(&ATLAS) && !measured.contains(&connections) {
+            measured.push(connections);
+            let place = (turns.lab, turns.instruments, turns.mtu);
+            stages::measure(place, connections, &mut |window| writer.add_stage(&window))?;
+        }
     }
     Ok(())
 }

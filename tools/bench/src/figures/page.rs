@@ -11,6 +11,7 @@ use super::comparison::{
 };
 use super::plan::ATLAS;
 use super::results::{Measured, Outcome, Results, float};
+use super::stages::{self, Stage};
 use crate::statistics::Median;
 
 /// Void turns that are told one by one.
@@ -24,6 +25,7 @@ pub(crate) fn page(results: &Results, plots: &[(String, String)]) -> String {
         let _ = writeln!(text, "![{title}]({file})\n");
     }
     by_connections(&mut text, results);
+    by_stages(&mut text, results);
     by_cache(&mut text, results);
     delays(&mut text, results);
     viewers(&mut text, results);
@@ -239,6 +241,54 @@ fn ratios(text: &mut String, results: &Results, columns: &[(String, Cell)]) {
             "| {title} | {} | {} |",
             of(Quantity::Rate),
             of(Quantity::Cost)
+        );
+    }
+    text.push('\n');
+}
+
+/// Whether a cell's cost is compared with that of the stages alone.
+pub(crate) fn has_stages(cell: &Cell) -> bool {
+    is_plain_cell(cell) && cell.cached_percent == 0
+}
+
+/// What the stages allow, and how much of it Atlas does.
+fn by_stages(text: &mut String, results: &Results) {
+    if results.stages.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "## What the stages allow\nEach stage alone on the server's core, medians: reads from the disk that Atlas reads; TCP and \
+         HTTP between frames received and sent; sealing; sending out of slots on loan, over the wire. Looking objects up, \
+         receiving and waking up are in none of them; a stage that waits for its device goes to sleep where the server has \
+         something else to do. The last column is the stages' sum by Atlas's cost.\n\n\
+         | core-s/GB | read | session | seal | write | together | Atlas | of what they allow |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|"
+    );
+    for cell in cells(results, has_stages) {
+        let atlas = median(results, &cell, ATLAS, Measured::cost);
+        let (Some(together), Some(atlas)) = (stages::together(results, &cell), atlas) else {
+            continue;
+        };
+        let of = |stage| {
+            stages::cost(results, stage, cell.connections)
+                .map_or_else(String::new, |it| format!("{:.3}", it.middle))
+        };
+        let seal = if cell.is_tls {
+            of(Stage::Seal)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            text,
+            "| {}, {} connections | {} | {} | {seal} | {} | {together:.3} | {} | {:.0} % |",
+            security(cell.is_tls),
+            thousands(cell.connections.into()),
+            of(Stage::Read),
+            of(Stage::Session),
+            of(Stage::Write),
+            interval(&atlas, 3),
+            together / atlas.middle * 100.0
         );
     }
     text.push('\n');
@@ -557,6 +607,7 @@ fn capital(text: &str) -> String {
 mod tests {
     use super::super::results::Turn;
     use super::super::results::tests::{environment, turn};
+    use super::super::stages::StageWindow;
     use super::*;
 
     fn results() -> Results {
@@ -596,6 +647,7 @@ mod tests {
         Results {
             environment: environment(),
             turns,
+            stages: Vec::new(),
         }
     }
 
@@ -624,11 +676,56 @@ mod tests {
     }
 
     #[test]
+    fn atlas_stands_beside_the_stages_of_its_pipeline() {
+        let mut results = results();
+        let secured = Cell::cold(true, 1000);
+        results.turns.push(turn(("atlas", 1), secured, (4, 2.0)));
+        let busy = [
+            (Stage::Read, 0.1),
+            (Stage::Session, 0.04),
+            (Stage::Seal, 0.16),
+            (Stage::Write, 0.08),
+        ];
+        let window = |(stage, busy), connections| StageWindow {
+            stage,
+            connections,
+            bytes: 2_000_000_000,
+            seconds: 2.0,
+            busy,
+        };
+        results.stages = busy.map(|it| window(it, 1000)).to_vec();
+        let row = |results: &Results, what: &str| {
+            let page = page(results, &[]);
+            let mut lines = page.lines().map(str::to_owned);
+            lines.find(|line| line.starts_with(&format!("| {what}, 1,000 connections | 0")))
+        };
+        assert_eq!(
+            row(&results, "plaintext").unwrap(),
+            "| plaintext, 1,000 connections | 0.050 | 0.020 |  | 0.040 | 0.110 | 0.250 (0.250-0.250) | 44 % |"
+        );
+        assert_eq!(
+            row(&results, "TLS 1.3").unwrap(),
+            "| TLS 1.3, 1,000 connections | 0.050 | 0.020 | 0.080 | 0.040 | 0.190 | 0.500 (0.500-0.500) | 38 % |"
+        );
+        // Without one of them, or as for other clients, there is no sum.
+        results.stages.pop();
+        assert_eq!(row(&results, "plaintext"), None);
+        results.stages.push(window(busy[3], 64));
+        assert_eq!(row(&results, "plaintext"), None);
+    }
+
+    #[test]
     fn what_was_not_measured_is_left_out() {
         let mut results = results();
         results.turns.retain(|it| it.cell == Cell::cold(true, 1));
         let page = page(&results, &[]);
-        for part in ["## Loss", "viewers", "veth", "by share of requests"] {
+        for part in [
+            "## Loss",
+            "viewers",
+            "veth",
+            "by share of requests",
+            "stages",
+        ] {
             assert!(!page.contains(part), "{part}\n{page}");
         }
         assert!(page.contains("Nowhere in this run."));

@@ -224,6 +224,7 @@ mod tests {
         let results = Results {
             environment: environment(),
             turns,
+            stages: Vec::new(),
         };
         let directory = tempfile::tempdir().unwrap();
         let drawn = draw(&results, directory.path()).unwrap();

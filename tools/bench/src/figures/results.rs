@@ -1,5 +1,5 @@
 //! What was measured, as it is stored: a file of JSON lines, the first of them the environment, each
-//! further one a turn, written when the turn is over.
+//! further one a turn or a stage's window, written when it is over.
 //!
 //! Reports are made from such a file alone. Turns that do not count are in it, with the reason. It
 //! refuses files of another format. Bounded by: [`FILE_BYTES_MAX`] when reading.
@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
+use super::stages::StageWindow;
 
 /// Version of the format.
 pub(crate) const FORMAT: u32 = 1;
@@ -128,7 +129,11 @@ pub(crate) struct Turn {
 pub(crate) struct Results {
     pub(crate) environment: Environment,
     pub(crate) turns: Vec<Turn>,
+    pub(crate) stages: Vec<StageWindow>,
 }
+
+/// The member that only the line of a stage has.
+const STAGE_MEMBER: &str = "stage";
 
 impl Results {
     /// Reads a file.
@@ -152,13 +157,26 @@ impl Results {
             "it is of format {}, this is {FORMAT}",
             environment.format
         );
-        let turns = lines.enumerate().map(|(index, line)| {
-            serde_json::from_str(line).with_context(|| format!("line {}", index + 2))
-        });
-        Ok(Self {
+        let mut results = Self {
             environment,
-            turns: turns.collect::<Result<_>>()?,
-        })
+            turns: Vec::new(),
+            stages: Vec::new(),
+        };
+        for (index, line) in lines.enumerate() {
+            let added = results.add(line);
+            added.with_context(|| format!("line {}", index + 2))?;
+        }
+        Ok(results)
+    }
+
+    fn add(&mut self, line: &str) -> Result<()> {
+        let value: serde_json::Value = serde_json::from_str(line)?;
+        if value.get(STAGE_MEMBER).is_some() {
+            self.stages.push(serde_json::from_value(value)?);
+        } else {
+            self.turns.push(serde_json::from_value(value)?);
+        }
+        Ok(())
     }
 
     /// The values that count of a server at a cell, with their rounds.
@@ -199,6 +217,11 @@ impl Writer {
         self.line(turn)
     }
 
+    /// Adds a stage's window.
+    pub(crate) fn add_stage(&mut self, window: &StageWindow) -> Result<()> {
+        self.line(window)
+    }
+
     fn line(&mut self, value: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(value)?;
         line.push('\n');
@@ -218,6 +241,7 @@ pub(crate) const fn float(count: u64) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::stages::Stage;
     use super::*;
 
     pub(in crate::figures) fn environment() -> Environment {
@@ -266,10 +290,18 @@ pub(super) mod tests {
             },
         ];
         let mut writer = Writer::create(&path, &environment()).unwrap();
-        for turn in &turns {
-            writer.add(turn).unwrap();
-        }
+        let window = StageWindow {
+            stage: Stage::Read,
+            connections: 64,
+            bytes: 4_000_000_000,
+            seconds: 2.0,
+            busy: 1.0,
+        };
+        writer.add(&turns[0]).unwrap();
+        writer.add_stage(&window).unwrap();
+        writer.add(&turns[1]).unwrap();
         let results = Results::read(&path).unwrap();
+        assert_eq!(results.stages, [window]);
         assert_eq!(results.environment, environment());
         assert_eq!(results.turns, turns);
         let values: Vec<_> = results.of(&cell, "atlas").collect();

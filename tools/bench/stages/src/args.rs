@@ -14,6 +14,9 @@ const SLOTS_MAX: i64 = 512;
 /// Most reads in flight.
 const WINDOW_MAX: i64 = 1024;
 
+/// Largest range of a device, bytes.
+const RANGE_BYTES_MAX: u64 = 1 << 40;
+
 /// Most files read from, and most connections: descriptors.
 const DESCRIPTORS_MAX: i64 = 32_000;
 
@@ -28,6 +31,9 @@ Examples:
     taskset -c 0 atlas-bench stages read /srv/video --watch-core 0,1 --json
   what frames to nobody cost:
     taskset -c 0 atlas-bench stages write veth0 --address 10.0.0.9 --watch-core 0
+  the same out of slots on loan, over the wire of `atlas-bench wire`:
+    ip netns exec wire taskset -c 0 atlas-bench stages write wire0 --address 10.0.0.9 --wire 1 \
+      --zero-copy --watch-core 0
   what a client's core has to do (in two terminals):
     taskset -c 0 atlas-bench stages send 10.0.0.1:4000
     taskset -c 1 atlas-bench stages receive 10.0.0.1:4000 --watch-core 0,1";
@@ -70,8 +76,9 @@ pub enum Stage {
 /// `read`.
 #[derive(Args, Clone, Debug)]
 pub struct ReadArgs {
-    /// The directory whose files are read, those below it included
-    pub directory: PathBuf,
+    /// The directory whose files are read, those below it included; or a block device or image, which is
+    /// read in ranges, as a raw store is
+    pub source: PathBuf,
     /// Reads in flight
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
@@ -80,10 +87,14 @@ pub struct ReadArgs {
     #[arg(long, value_name = "N", default_value_t = FETCH_BYTES,
         value_parser = clap::value_parser!(u32).range(4096..=i64::from(memory::SLOT_BYTES_MAX)))]
     pub read_bytes: u32,
-    /// Most files read from
+    /// Most files or ranges read from
     #[arg(long, value_name = "N", default_value_t = 3_400,
         value_parser = clap::value_parser!(u32).range(1..=DESCRIPTORS_MAX))]
     pub files: u32,
+    /// Bytes of a range
+    #[arg(long, value_name = "N", default_value_t = 307_200,
+        value_parser = clap::value_parser!(u64).range(1..=RANGE_BYTES_MAX))]
+    pub range_bytes: u64,
 }
 
 /// `seal`.
@@ -113,6 +124,10 @@ pub struct WriteArgs {
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
     pub slots: u32,
+    /// Makes the interface, or takes a TAP of that name, as `atlas-bench wire` does; this core takes the
+    /// frames, as shortened for clients of plain HTTP
+    #[arg(long, value_name = "CORE")]
+    pub wire: Option<usize>,
     /// Lends slots to the kernel, as `atlas serve --zero-copy on`, instead of having it copy frames
     #[arg(long)]
     pub zero_copy: bool,
@@ -224,7 +239,10 @@ mod tests {
         let Stage::Read(read) = args.stage else {
             panic!("read was typed");
         };
-        assert_eq!((read.window, read.read_bytes), (64, 61_440));
+        assert_eq!(
+            (read.window, read.read_bytes, read.range_bytes),
+            (64, 61_440, 307_200)
+        );
     }
 
     #[test]

@@ -1,19 +1,22 @@
 //! Reading alone: `diskmap` over `io_uring`, a window of direct reads into registered slots.
 //!
-//! Each place of the window reads one file after another from its start to its end, as a
-//! connection has its objects read. Included: submitting and reaping, the kernel's file system and
+//! Each place of the window reads one file, or range of a device, after another from its start to its end, as
+//! a connection has its objects read. Included: submitting and reaping, the kernel's file system and
 //! block layer, the check for changed files, a sleep where nothing has completed; and whatever the
 //! device costs, on whichever core. Left out: looking files up; they are open before. It refuses a
-//! directory without files.
+//! directory without files, and a device smaller than a range.
 
 use std::fs::{File, OpenOptions, read_dir};
+use std::io::{Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clock::Instant;
 use diskmap::uring::{Uring, UringConfig};
-use diskmap::{Disk as _, FileIndex, FileSource, Read};
+use diskmap::{DeviceRange, Disk as _, FileIndex, FileSource, Read};
 use memory::{Arena, ArenaConfig};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -21,6 +24,9 @@ use rustix::io::Errno;
 
 use crate::args::ReadArgs;
 use crate::timing::Step;
+
+/// Where ranges begin: at multiples of this, bytes, as the objects of a raw store.
+const RANGE_ALIGNMENT_BYTES: u64 = 4096;
 
 /// Deepest directory below the one named.
 const DEPTH_MAX: u32 = 8;
@@ -87,15 +93,17 @@ impl Reader {
             ..UringConfig::default()
         };
         let mut disk = Uring::new(config, &arena)?;
-        let mut paths = Vec::new();
-        collect(&args.directory, args.files as usize, DEPTH_MAX, &mut paths)?;
-        let files = paths
-            .iter()
-            .map(|path| {
-                let opened = open_direct(path)?;
+        let sources = if args.source.is_dir() {
+            files(args)?
+        } else {
+            ranges(args)?
+        };
+        let files = sources
+            .into_iter()
+            .map(|source| {
                 let (file, limits) = disk
-                    .open(FileSource::Descriptor(opened.into()))
-                    .with_context(|| format!("asking about {}", path.display()))?;
+                    .open(source)
+                    .with_context(|| format!("asking about {}", args.source.display()))?;
                 ensure!(
                     args.read_bytes.is_multiple_of(limits.block_bytes),
                     "--read-bytes {}: choose a multiple of the block, {} bytes",
@@ -111,7 +119,7 @@ impl Reader {
             })
             .collect::<Result<Vec<_>>>()?;
         let Some(&first) = files.first() else {
-            bail!("{}: no files to read", args.directory.display());
+            bail!("{}: no files to read", args.source.display());
         };
         let ended = Rest {
             size_bytes: 0,
@@ -182,6 +190,40 @@ impl Reader {
             None => Ok(bytes),
         }
     }
+}
+
+/// The files of a directory, opened.
+fn files(args: &ReadArgs) -> Result<Vec<FileSource>> {
+    let mut paths = Vec::new();
+    collect(&args.source, args.files as usize, DEPTH_MAX, &mut paths)?;
+    let opened = paths
+        .iter()
+        .map(|path| Ok(FileSource::Descriptor(open_direct(path)?.into())));
+    opened.collect()
+}
+
+/// Ranges of a device or image, side by side; each begins at a block's start.
+fn ranges(args: &ReadArgs) -> Result<Vec<FileSource>> {
+    let shown = args.source.display();
+    let mut opened = open_direct(&args.source)?;
+    // A block device has no size but its end.
+    let end = opened.seek(SeekFrom::End(0));
+    let size_bytes = end.with_context(|| format!("asking {shown} for its size"))?;
+    let distance_bytes = args.range_bytes.next_multiple_of(RANGE_ALIGNMENT_BYTES);
+    let count = (size_bytes / distance_bytes).min(args.files.into());
+    ensure!(
+        count > 0,
+        "{shown} has {size_bytes} bytes: choose a smaller --range-bytes"
+    );
+    let device = Arc::new(OwnedFd::from(opened));
+    let range = |number| {
+        FileSource::Range(DeviceRange {
+            device: Arc::clone(&device),
+            start_bytes: number * distance_bytes,
+            length_bytes: args.range_bytes,
+        })
+    };
+    Ok((0..count).map(range).collect())
 }
 
 /// Files with something in them, at most `files_max`, in the order of their names.
@@ -306,10 +348,11 @@ mod tests {
             }
         }
         let args = ReadArgs {
-            directory: directory.path().to_owned(),
+            source: directory.path().to_owned(),
             window: 4,
             read_bytes: 8192,
             files: 9,
+            range_bytes: 1,
         };
         let mut reader = Reader::new(&args).unwrap();
         let mut bytes = 0;
@@ -324,12 +367,48 @@ mod tests {
     fn a_directory_without_files_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let args = ReadArgs {
-            directory: directory.path().to_owned(),
+            source: directory.path().to_owned(),
             window: 1,
             read_bytes: 4096,
             files: 1,
+            range_bytes: 1,
         };
         let refusal = Reader::new(&args).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|it| it.contains("no files")));
+    }
+
+    #[test]
+    fn a_device_is_read_in_ranges_that_fit() {
+        let program = std::env::current_exe().unwrap();
+        let directory = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let source = directory.path().join("image");
+        std::fs::write(&source, vec![7; 6 * 8192]).unwrap();
+        if let Err(error) = open_direct(&source) {
+            eprintln!("SKIPPED: {error:#}");
+            return;
+        }
+        let args = |range_bytes, files| ReadArgs {
+            source: source.clone(),
+            window: 1,
+            read_bytes: 4096,
+            files,
+            range_bytes,
+        };
+        let starts = |range_bytes, files| {
+            let found = ranges(&args(range_bytes, files)).unwrap();
+            let start = |source: &FileSource| match source {
+                FileSource::Range(range) => (range.start_bytes, range.length_bytes),
+                _ => panic!("{source:?}"),
+            };
+            found.iter().map(start).collect::<Vec<_>>()
+        };
+        let three = [(0, 12_289), (16_384, 12_289), (32_768, 12_289)];
+        assert_eq!(starts(12_289, 9), three);
+        assert_eq!(starts(12_289, 2), three[..2]);
+        assert_eq!(starts(6 * 8192, 9), [(0, 6 * 8192)]);
+        assert!(ranges(&args(6 * 8192 + 1, 9)).is_err());
+        let mut reader = Reader::new(&args(12_289, 9)).unwrap();
+        let bytes: u64 = (0..12).map(|_| reader.step().unwrap()).sum();
+        assert_eq!(bytes, 3 * 12_289);
     }
 }

@@ -3,8 +3,8 @@
 //! They go to a MAC address nobody has, so the kernel at the other end of the link drops each as
 //! another host's as soon as it looks. Included: the headers, the system call, the kernel's copy of
 //! the frame or, with `--zero-copy`, lending it and taking it back, and the device. With `--zero-copy` the
-//! device must read frames where they are: a TAP copies those that the filter of `atlas-bench wire` does not
-//! know, which costs more than the copy it spares. Left out: deciding what to send, and, on a veth pair between
+//! device must read frames where they are: a TAP copies them, which costs more than the copy it spares,
+//! but with `--wire` it does not. Left out: deciding what to send, and, on a veth pair between
 //! namespaces of one machine, the receiver's TCP, which the kernel runs on the sender's core.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,6 +14,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clock::Instant;
 use link::{Link as _, Packet, PacketConfig, Sent, TransmitError, ZeroCopy};
 use memory::{Arena, FilledSlot};
+use nic_wire::filter::SAMPLED_PORT_BIT;
+use nic_wire::sink::Sink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::{
     HEADERS_BYTES_MAX, MacAddress, Offload, Outgoing, Route, Segmentation, SeqNumber, TcpChecksum,
@@ -30,6 +32,11 @@ const NOBODY: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x99]);
 
 /// Of the documentation's network (RFC 5737): never routed.
 const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Of no sampled connection of the wire: those get their frames whole.
+const PORT: u16 = 20_000;
+
+const _: () = assert!(PORT & SAMPLED_PORT_BIT == 0);
 
 /// Bytes of IPv4 and TCP headers with timestamps.
 const HEADERS_BYTES: u16 = 20 + 32;
@@ -50,11 +57,15 @@ pub(crate) struct Writer {
     identification: u16,
     /// Every frame is to be lent.
     is_lending: bool,
+    /// What takes the frames; goes after the link.
+    sink: Option<Sink>,
 }
 
 impl Writer {
     pub(crate) fn new(args: &WriteArgs) -> Result<Self> {
         let source = IpAddr::V4(args.address);
+        let sink = args.wire.map(|core| Sink::open(&args.interface, core));
+        let sink = sink.transpose()?;
         let mut config = PacketConfig::new(&args.interface, &[source]);
         if args.zero_copy {
             config.zero_copy = ZeroCopy::On;
@@ -86,6 +97,7 @@ impl Writer {
             segment_bytes,
             identification: 0,
             is_lending: args.zero_copy,
+            sink,
         })
     }
 
@@ -176,7 +188,7 @@ impl Drop for Writer {
 fn segment() -> TcpRepr {
     TcpRepr {
         source_port: 80,
-        destination_port: 40_000,
+        destination_port: PORT,
         sequence: SeqNumber(1),
         acknowledgment: SeqNumber(1),
         flags: TcpFlags::ACK.union(TcpFlags::PSH),
@@ -192,6 +204,13 @@ impl Step for Writer {
     fn step(&mut self) -> Result<u64> {
         for slot in 0..self.slots.len() {
             self.send(slot)?;
+        }
+        if let Some(sink) = &mut self.sink {
+            let lost = sink.lost_frames()?;
+            ensure!(
+                lost == 0,
+                "{lost} frames were not taken in time from the wire"
+            );
         }
         Ok(self.slots.len() as u64 * u64::from(FETCH_BYTES))
     }

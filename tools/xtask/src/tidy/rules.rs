@@ -48,7 +48,8 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
     (
         "stages",
         &[
-            "clock", "diskmap", "http", "link", "load", "memory", "record", "session", "wire",
+            "clock", "diskmap", "http", "link", "load", "memory", "nic-wire", "record", "session",
+            "wire",
         ],
     ),
     ("attack", &["clock", "link", "load", "wire"]),
