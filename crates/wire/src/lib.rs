@@ -51,5 +51,5 @@ pub use incoming::{ChecksumState, Incoming, Path, parse_frame};
 pub use outgoing::{Offload, Outgoing, PartialChecksum, Segmentation, SegmentationKind};
 pub use quote::OriginalTcp;
 pub use reason::DropReason;
-pub use segment::{FrameSink, complete_checksum, cut};
+pub use segment::{FrameSink, complete_checksum, cut, cut_unfinished};
 pub use tcp::{SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, TcpSegment, Timestamps};

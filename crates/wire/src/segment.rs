@@ -1,12 +1,12 @@
-//! Segmentation in software: what a link without offloads does to a large segment, and checksum
-//! completion.
+//! Segmentation in software: what a link without offloads does to a large segment, or one whose device
+//! only finishes checksums; and checksum completion.
 //!
 //! Segments come from [`crate::emit_tcp`], so malformed headers are a broken invariant and panic.
 //! Cutting never copies payload: each frame gathers slices of the given parts.
 //! Bounded by the 64 KiB of one IP packet and [`Outgoing::PARTS_MAX`] parts.
 
 use crate::checksum;
-use crate::emit::HEADERS_BYTES_MAX;
+use crate::emit::{HEADERS_BYTES_MAX, TcpChecksum};
 use crate::ethernet;
 use crate::field;
 use crate::ipv4;
@@ -37,7 +37,7 @@ pub fn cut(outgoing: &Outgoing<'_>, sink: &mut FrameSink<'_>) {
         "a frame gathers few parts"
     );
     match (outgoing.offload.segmentation, outgoing.offload.checksum) {
-        (Some(segmentation), _) => cut_segments(outgoing, segmentation, sink),
+        (Some(segmentation), _) => cut_segments(outgoing, segmentation, TcpChecksum::Full, sink),
         (None, Some(place)) => {
             let mut headers = [0; HEADERS_BYTES_MAX];
             let headers = copy_headers(&mut headers, outgoing.headers);
@@ -46,6 +46,29 @@ pub fn cut(outgoing: &Outgoing<'_>, sink: &mut FrameSink<'_>) {
         }
         (None, None) => sink(outgoing.headers, outgoing.payload),
     }
+}
+
+/// Cuts an outgoing frame as [`cut`] does, for a device that finishes checksums: of each frame that
+/// `sink` gets, the transport checksum is as unfinished as that of the whole. Its field holds the sum of
+/// the frame's own pseudo-header, at the place that the [`PartialChecksum`] of `outgoing` names. No byte
+/// of payload is read.
+///
+/// # Panics
+/// As [`cut`]; and if there is a [`Segmentation`] without a [`PartialChecksum`].
+pub fn cut_unfinished(outgoing: &Outgoing<'_>, sink: &mut FrameSink<'_>) {
+    assert!(
+        outgoing.payload.len() <= Outgoing::PARTS_MAX,
+        "a frame gathers few parts"
+    );
+    let Some(segmentation) = outgoing.offload.segmentation else {
+        sink(outgoing.headers, outgoing.payload);
+        return;
+    };
+    assert!(
+        outgoing.offload.checksum.is_some(),
+        "segmentation without a partial checksum: each cut segment needs its own"
+    );
+    cut_segments(outgoing, segmentation, TcpChecksum::Partial, sink);
 }
 
 /// Completes the transport checksum of a contiguous frame whose checksum field holds the
@@ -70,7 +93,12 @@ fn complete_parts(headers: &mut [u8], payload: &[&[u8]], place: PartialChecksum)
     put(transport, place.offset.into(), &(!sum.sum()).to_be_bytes());
 }
 
-fn cut_segments(outgoing: &Outgoing<'_>, segmentation: Segmentation, sink: &mut FrameSink<'_>) {
+fn cut_segments(
+    outgoing: &Outgoing<'_>,
+    segmentation: Segmentation,
+    checksum: TcpChecksum,
+    sink: &mut FrameSink<'_>,
+) {
     assert!(
         segmentation.segment_bytes > 0,
         "segments of nothing would never end"
@@ -99,6 +127,7 @@ fn cut_segments(outgoing: &Outgoing<'_>, segmentation: Segmentation, sink: &mut 
                 bytes,
                 is_last,
             },
+            checksum,
         );
         sink(headers, parts);
         if is_last {
@@ -170,7 +199,7 @@ impl Template {
     }
 
     /// Makes `headers` those of `piece`, whose payload is `parts`.
-    fn write(&self, headers: &mut [u8], parts: &[&[u8]], piece: &Piece) {
+    fn write(&self, headers: &mut [u8], parts: &[&[u8]], piece: &Piece, checksum: TcpChecksum) {
         let transport_bytes = headers.len() - self.transport_offset + piece.bytes;
         let length = u16::try_from(transport_bytes).expect("invariant: a piece is below 64 KiB");
         let (link_and_ip, transport) = headers.split_at_mut(self.transport_offset);
@@ -191,13 +220,19 @@ impl Template {
             flags = flags.difference(TcpFlags::FIN.union(TcpFlags::PSH));
         }
         put(transport, 13, &[flags.0]);
-        put(transport, tcp::CHECKSUM_OFFSET, &[0, 0]);
-        let mut sum = checksum::Accumulator::new(pseudo);
-        sum.add(transport);
-        for part in parts {
-            sum.add(part);
-        }
-        put(transport, tcp::CHECKSUM_OFFSET, &(!sum.sum()).to_be_bytes());
+        let value = match checksum {
+            TcpChecksum::Partial => pseudo,
+            TcpChecksum::Full => {
+                put(transport, tcp::CHECKSUM_OFFSET, &[0, 0]);
+                let mut sum = checksum::Accumulator::new(pseudo);
+                sum.add(transport);
+                for part in parts {
+                    sum.add(part);
+                }
+                !sum.sum()
+            }
+        };
+        put(transport, tcp::CHECKSUM_OFFSET, &value.to_be_bytes());
     }
 
     /// Writes what differs in the IP header and returns the sum of the pseudo-header.

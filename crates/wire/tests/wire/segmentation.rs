@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 use wire::{
     ChecksumState, Ecn, HEADERS_BYTES_MAX, Incoming, MacAddress, Offload, Outgoing, Route,
-    Segmentation, SegmentationKind, SeqNumber, TcpChecksum, TcpFlags, TcpRepr, cut, emit_tcp,
-    parse_frame, set_ecn,
+    Segmentation, SegmentationKind, SeqNumber, TcpChecksum, TcpFlags, TcpRepr, checksum,
+    complete_checksum, cut, cut_unfinished, emit_tcp, parse_frame, set_ecn,
 };
 
 use crate::strategies::{as_sent, parts, route, segment, slices, tcp_frame};
@@ -80,6 +80,53 @@ proptest! {
             offset += bytes;
         }
         prop_assert_eq!(offset, whole.len());
+    }
+
+    #[test]
+    fn unfinished_pieces_are_those_that_a_device_finishes(
+        route in route(), segment in segment(), parts in parts(), mss in 1u16..1000,
+    ) {
+        let payload = slices(&parts);
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let length =
+            emit_tcp(&mut headers, &route, &segment, &payload, TcpChecksum::Partial, 0xfffe);
+        let outgoing = large(&headers[..length], &payload, &route, mss);
+        let finished = cut_frames(&outgoing);
+        let place = route.partial_checksum();
+        let mut unfinished = Vec::new();
+        cut_unfinished(&outgoing, &mut |headers, parts| {
+            unfinished.push([headers, &parts.concat()].concat());
+        });
+        prop_assert_eq!(unfinished.len(), finished.len());
+        let field = usize::from(place.start + place.offset);
+        for (mut frame, finished) in unfinished.into_iter().zip(finished) {
+            // What this piece alone would be emitted with, for a link that finishes checksums.
+            let transport_bytes = u32::try_from(frame.len() - usize::from(place.start)).unwrap();
+            let pseudo = checksum::pseudo_header(
+                route.source, route.destination, 6, transport_bytes);
+            prop_assert_eq!(&frame[field..field + 2], &pseudo.to_be_bytes());
+            complete_checksum(&mut frame, place);
+            prop_assert_eq!(frame, finished);
+        }
+    }
+
+    #[test]
+    fn a_frame_not_to_be_cut_stays_unfinished(
+        route in route(), segment in segment(), parts in parts(),
+    ) {
+        let payload = slices(&parts);
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let length = emit_tcp(&mut headers, &route, &segment, &payload, TcpChecksum::Partial, 1);
+        for checksum in [Some(route.partial_checksum()), None] {
+            let offload = Offload { checksum, segmentation: None };
+            let outgoing = Outgoing { headers: &headers[..length], payload: &payload, offload };
+            let mut frames = 0;
+            cut_unfinished(&outgoing, &mut |same, parts| {
+                frames += 1;
+                assert_eq!((same, parts), (&headers[..length], payload.as_slice()));
+            });
+            prop_assert_eq!(frames, 1);
+        }
     }
 
     #[test]
