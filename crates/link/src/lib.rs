@@ -50,6 +50,7 @@ mod counters;
 mod error;
 mod features;
 mod interface;
+mod netdev;
 mod netlink;
 mod offers;
 pub mod packet;
@@ -76,7 +77,7 @@ pub use pcap::{CaptureConfig, Captured};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};
 pub use watch::{InterfaceState, InterfaceWatch};
-pub use xdp::{AddressUse, AttachMode, Xdp, XdpConfig, XdpStatistics};
+pub use xdp::{AddressUse, AttachMode, ChecksumOffload, Xdp, XdpConfig, XdpStatistics};
 pub use xdp_packet::XdpPacket;
 
 /// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.
@@ -139,6 +140,18 @@ pub struct FramePath {
     pub program: Option<ProgramPlace>,
     /// Whether the device itself accesses the memory of the AF_XDP sockets, and the kernel copies nothing.
     pub is_zero_copy: bool,
+    /// Who computes the checksums of frames that are sent.
+    pub checksums: Checksums,
+}
+
+/// Who computes the transport checksums of frames that are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksums {
+    /// The device, or the kernel for one that cannot.
+    #[default]
+    Device,
+    /// The link, which reads all bytes for it.
+    Software,
 }
 
 /// Where an XDP program runs.

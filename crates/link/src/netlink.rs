@@ -1,5 +1,6 @@
 //! The three requests this room makes of rtnetlink (describe an interface, set its flags, add or
-//! remove an address), and the notifications that an interface has changed.
+//! remove an address), and the notifications that an interface has changed. `netdev` makes its own with the
+//! same messages.
 //!
 //! One request, one answer, each in one datagram. The kernel answers within the `send`, so the
 //! `read` after it never waits. Answers are parsed as bytes from outside: it refuses a malformed one
@@ -94,7 +95,7 @@ pub(crate) struct TapDescription {
     pub(crate) queue_count: u32,
 }
 
-/// A socket for requests to rtnetlink.
+/// A socket for requests to rtnetlink, or to generic netlink.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: File,
@@ -103,7 +104,16 @@ pub(crate) struct Netlink {
 impl Netlink {
     /// Opens the socket in the network namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, i32> {
-        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+        Self::open_protocol(libc::NETLINK_ROUTE)
+    }
+
+    /// The same for requests to generic netlink.
+    pub(crate) fn open_generic() -> Result<Self, i32> {
+        Self::open_protocol(libc::NETLINK_GENERIC)
+    }
+
+    fn open_protocol(protocol: i32) -> Result<Self, i32> {
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)?;
         Ok(Self {
             socket: File::from(socket),
         })
@@ -157,7 +167,7 @@ impl Netlink {
     }
 
     /// Sends one request and returns the body of its answer, empty for an acknowledgment.
-    fn request(&mut self, kind: u16, flags: i32, body: &[u8]) -> Result<Vec<u8>, i32> {
+    pub(crate) fn request(&mut self, kind: u16, flags: i32, body: &[u8]) -> Result<Vec<u8>, i32> {
         let length = u32::try_from(HEADER_BYTES + body.len()).map_err(|_| libc::EMSGSIZE)?;
         let flags = u16::try_from(flags | libc::NLM_F_REQUEST).map_err(|_| libc::EINVAL)?;
         let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
@@ -314,7 +324,7 @@ fn text(value: &[u8]) -> String {
 }
 
 /// Walks `struct rtattr`s; ends at the first that does not fit.
-struct Attributes<'a>(&'a [u8]);
+pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
@@ -367,7 +377,7 @@ fn address_message(index: i32, address: IpAddr, prefix_bits: u8) -> Vec<u8> {
     body
 }
 
-fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(crate) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(4 + value.len()).expect("invariant: attributes are small");
     body.extend_from_slice(&length.to_ne_bytes());
     body.extend_from_slice(&kind.to_ne_bytes());
@@ -375,7 +385,7 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(ALIGNMENT), 0);
 }
 
-fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
         .get(at..)?
         .first_chunk()
@@ -383,7 +393,7 @@ fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
         .map(u16::from_ne_bytes)
 }
 
-fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..)?
         .first_chunk()

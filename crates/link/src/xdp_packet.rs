@@ -22,7 +22,8 @@ use crate::interface::{InterfaceName, describe};
 use crate::packet::{SendConfig, Sender, ZeroCopy};
 use crate::xdp::CELLS_MIN;
 use crate::{
-    Capabilities, CopyReason, FramePath, InterfaceState, Link, Received, Sent, Xdp, XdpConfig,
+    Capabilities, ChecksumOffload, Checksums, CopyReason, FramePath, InterfaceState, Link,
+    Received, Sent, Xdp, XdpConfig,
 };
 
 /// One receive queue's AF_XDP socket and a packet socket that sends on the same interface. Usually moved
@@ -49,6 +50,7 @@ impl XdpPacket {
         let receive = XdpConfig {
             zero_copy: ZeroCopy::Auto,
             loans: ZeroCopy::Off,
+            checksum_offload: ChecksumOffload::Off,
             slots_bytes: 0,
             transmit_cells: CELLS_MIN,
             ..config.clone()
@@ -87,7 +89,10 @@ impl Link for XdpPacket {
     }
 
     fn frame_path(&self) -> FramePath {
-        self.receiver.frame_path()
+        FramePath {
+            checksums: Checksums::Device,
+            ..self.receiver.frame_path()
+        }
     }
 
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {

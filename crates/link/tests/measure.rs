@@ -18,9 +18,10 @@ mod common;
 use std::time::Instant as WallInstant;
 
 use clock::Instant;
-use common::{RawSocket, Segment, in_namespace, ip};
+use common::{RawSocket, Segment, in_namespace, ip, set_transmit_checksum};
 use link::{
-    AttachMode, Link, Packet, PacketConfig, Received, Tap, TapConfig, Xdp, XdpConfig, XdpPacket,
+    AttachMode, ChecksumOffload, Checksums, Link, Packet, PacketConfig, Received, Tap, TapConfig,
+    Xdp, XdpConfig, XdpPacket,
 };
 use wire::MacAddress;
 
@@ -270,6 +271,58 @@ fn through_xdp() {
                     }
                 });
                 eprintln!("sent {packet_bytes:6} IP bytes: {nanos:6} ns a frame");
+            }
+        }
+    });
+}
+
+/// The same large segments through AF_XDP with checksums made by the link, and left to the kernel by
+/// metadata; in turns, so that all have the same load of other guests. A veth finishes none, unless it is
+/// told not to take frames without: then the kernel does.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn checksums_through_xdp() {
+    const WHO: [(&str, &str, ChecksumOffload); 3] = [
+        ("a", "by the link", ChecksumOffload::Off),
+        ("b", "never made", ChecksumOffload::On),
+        ("c", "by the kernel", ChecksumOffload::On),
+    ];
+    in_namespace(|| {
+        for (name, _, _) in WHO {
+            ip(&format!("link add {name}0 type veth peer name {name}1"));
+            ip(&format!("link set {name}0 up"));
+            ip(&format!("link set {name}1 up"));
+        }
+        set_transmit_checksum("c0", false);
+        for attach in [AttachMode::Driver, AttachMode::Generic] {
+            let open = |(name, what, checksum_offload): (&str, _, _)| {
+                let config = XdpConfig {
+                    attach,
+                    checksum_offload,
+                    ..XdpConfig::new(&format!("{name}0"), &["10.77.0.9".parse().unwrap()])
+                };
+                let link = Xdp::open_queues(&config).unwrap().remove(0);
+                let is_left = link.frame_path().checksums == Checksums::Device;
+                assert_eq!(is_left, checksum_offload == ChecksumOffload::On, "{what}");
+                link
+            };
+            let mut links = WHO.map(open);
+            eprintln!("\n{attach:?}: ns a frame");
+            for packet_bytes in [65_200, 16_384, 1_500] {
+                let segment = Segment::new(MacAddress([2; 6]), MacAddress([2; 6]), packet_bytes);
+                let mut best = [u128::MAX; WHO.len()];
+                for _ in 0..REPEATS {
+                    for (best, link) in best.iter_mut().zip(&mut links) {
+                        let start = WallInstant::now();
+                        for _ in 0..32 {
+                            segment.send(link).unwrap();
+                        }
+                        *best = (*best).min(start.elapsed().as_nanos() / 32);
+                    }
+                }
+                for ((_, what, _), nanos) in WHO.iter().zip(best) {
+                    eprintln!("{packet_bytes:6} IP bytes, checksums {what:14} {nanos:6}");
+                }
             }
         }
     });

@@ -21,7 +21,7 @@ use common::{
 };
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
 use link::{
-    AttachMode, CopyReason, FramePath, Link, LinkError, MacChoice, Packet, PacketConfig,
+    AttachMode, Checksums, CopyReason, FramePath, Link, LinkError, MacChoice, Packet, PacketConfig,
     ProgramPlace, REFUSED_FOR_MAX, Received, SetupError, TransmitError, Xdp, XdpConfig, ZeroCopy,
     interface_mac,
 };
@@ -140,6 +140,7 @@ fn a_neighbour_s_stack_talks_to_us_and_to_the_kernel_beside_us() {
             let path = FramePath {
                 program: Some(program),
                 is_zero_copy: false,
+                checksums: Checksums::Software,
             };
             assert_eq!(link.frame_path(), path);
             assert_eq!((link.interface(), link.queue_index()), ("v0", 0));

@@ -37,7 +37,10 @@ use wire::{ChecksumState, MacAddress, Outgoing};
 
 use crate::counters::LinkCounters;
 use crate::error::{LinkError, TransmitError};
-use crate::{Capabilities, CopyReason, ETHERNET_BYTES, IP_PACKET_BYTES_MAX, Link, Received, Sent};
+use crate::{
+    Capabilities, Checksums, CopyReason, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, Link,
+    Received, Sent,
+};
 
 mod device;
 mod path;
@@ -327,6 +330,13 @@ impl SimLink {
 }
 
 impl Link for SimLink {
+    fn frame_path(&self) -> FramePath {
+        FramePath {
+            checksums: Checksums::Software,
+            ..FramePath::default()
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         let SimConfig {
             mac,

@@ -10,9 +10,9 @@
 //! A frame is in the kernel's hands when it is in the transmit ring. If the device has no room, frames wait
 //! there, those of one large segment at most, until the next call or poll of the socket.
 //!
-//! AF_XDP has no segmentation and, here, no checksum offload: a large segment is cut by `wire::cut`, and
-//! each frame's checksum is computed while its bytes are in the cache. All frames of a large segment are
-//! queued together or none is.
+//! AF_XDP has no segmentation: a large segment is cut by `wire::cut`, and each frame's checksum is computed
+//! while its bytes are in the cache; or left to the device ([`ChecksumOffload`]), so that the bytes of a slot
+//! need not be read at all. All frames of a large segment are queued together or none is.
 //!
 //! On a VLAN device the program is attached to the interface below and takes frames with that VLAN's tag
 //! (`vlan`); the link removes the tag and adds it. All of it is at the VLAN device's addresses and MTU.
@@ -61,7 +61,7 @@ use crate::interface::InterfaceName;
 use crate::packet::{MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
 use crate::{
-    Capabilities, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, InterfaceState, Link,
+    Capabilities, Checksums, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, InterfaceState, Link,
     ProgramPlace, Received, STATE_CHECK_INTERVAL, Sent, VlanTag,
 };
 
@@ -69,6 +69,7 @@ mod assembler;
 mod bpf;
 mod loans;
 mod mapping;
+mod metadata;
 mod program;
 mod queue;
 mod ring;
@@ -106,8 +107,8 @@ const _: () = assert!(vlan::TAG_BYTES == 4, "as `mtu_bytes_max` has it");
 /// Most receive queues of an interface.
 pub const QUEUES_MAX: u32 = 64;
 
-/// Fewest and most cells of each kind. With the fewest, no segment of more than 32 KiB is taken; the most
-/// are 128 MiB.
+/// Fewest and most cells of each kind. With the fewest, no segment of more than 32 KiB is taken, or 24 KiB
+/// where slots are lent and the device computes checksums; the most are 128 MiB.
 pub const CELLS_MIN: u32 = 64;
 /// See [`CELLS_MIN`].
 pub const CELLS_MAX: u32 = 32_768;
@@ -123,6 +124,9 @@ const SEND_BUFFER_BYTES: i32 = 16 << 20;
 /// Payload bytes of a segment that the largest frame is to be cut into at least. TCP sends none smaller
 /// than 524 bytes (536 less the timestamps).
 const SEGMENT_BYTES_MIN: u32 = 512;
+
+/// The same, per cell, where frames from a slot have a cell more for each page of it.
+const SEGMENT_BYTES_MIN_LENT: u32 = 384;
 
 /// What to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,12 +149,28 @@ pub struct XdpConfig {
     /// cells itself and takes frames of several buffers; `On`, also where the kernel copies, or opening
     /// fails; `Off`, never.
     pub loans: ZeroCopy,
+    /// Who computes the checksums of frames that are sent.
+    pub checksum_offload: ChecksumOffload,
     /// Bytes of the slots that each queue is to be lent, whole pages; 0: none are.
     pub slots_bytes: usize,
     /// Cells for receiving, for each queue: a power of two from [`CELLS_MIN`] to [`CELLS_MAX`].
     pub receive_cells: u32,
     /// Cells for sending, for each queue: the same.
     pub transmit_cells: u32,
+}
+
+/// Who computes the checksums of frames that are sent, where the kernel has metadata for it (Linux 6.8; the
+/// flag that some later kernels want, 6.11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChecksumOffload {
+    /// The device, where it accesses the cells itself and its driver says that it finishes checksums;
+    /// otherwise the link.
+    #[default]
+    Auto,
+    /// As `Auto`, and where the kernel copies, the kernel, which has the device do it if that can.
+    On,
+    /// The link.
+    Off,
 }
 
 /// Whose the addresses are.
@@ -195,6 +215,7 @@ impl XdpConfig {
             attach: AttachMode::Auto,
             zero_copy: ZeroCopy::Auto,
             loans: ZeroCopy::Auto,
+            checksum_offload: ChecksumOffload::Auto,
             slots_bytes: 0,
             receive_cells: CELLS,
             transmit_cells: CELLS,
@@ -392,6 +413,11 @@ impl Link for Xdp {
         FramePath {
             program: Some(place),
             is_zero_copy: self.queue.is_zero_copy(),
+            checksums: if self.queue.finishes_checksums() {
+                Checksums::Device
+            } else {
+                Checksums::Software
+            },
         }
     }
 
@@ -489,7 +515,7 @@ impl Link for Xdp {
         let first_bytes = segment_bytes.map_or(payload_bytes, |bytes| bytes.min(payload_bytes));
         let frames = segment_bytes.map_or(1, |bytes| payload_bytes.div_ceil(bytes.max(1)).max(1));
         let frame_bytes = frame.headers.len() + first_bytes;
-        let room = self.queue.room_of(frames, frame_bytes);
+        let room = self.queue.room_of(frames, frame_bytes, payload_bytes);
         let is_too_large = frame_bytes > ETHERNET_BYTES + usize::from(self.capabilities.mtu_bytes)
             || bytes > ETHERNET_BYTES + IP_PACKET_BYTES_MAX as usize
             || room.cells > self.queue.cell_count();
@@ -511,9 +537,16 @@ impl Link for Xdp {
         let lent = self.queue.find_lent(frame);
         let queue = &mut self.queue;
         let mut lent_descriptors = 0;
-        wire::cut(frame, &mut |headers, parts| {
-            lent_descriptors += queue.push(headers, parts, lent.as_ref());
-        });
+        if queue.finishes_checksums() {
+            wire::cut_unfinished(frame, &mut |headers, parts| {
+                let checksum = frame.offload.checksum;
+                lent_descriptors += queue.push(headers, parts, lent.as_ref(), checksum);
+            });
+        } else {
+            wire::cut(frame, &mut |headers, parts| {
+                lent_descriptors += queue.push(headers, parts, lent.as_ref(), None);
+            });
+        }
         if let Some(part) = &lent {
             self.queue.lend(part, lent_descriptors);
         }
@@ -569,9 +602,15 @@ const fn mtu_bytes_max(has_tag: bool) -> u16 {
     }
 }
 
-/// The largest IP packet that the link takes to cut it: all of its frames have cells.
-fn segmentation_bytes_max(transmit_cells: u32) -> u32 {
-    IP_PACKET_BYTES_MAX.min(transmit_cells * SEGMENT_BYTES_MIN)
+/// The largest IP packet that the link takes to cut it: all of its frames have cells. `has_lent_cells`: slots
+/// are lent, and the memory is registered for metadata.
+fn segmentation_bytes_max(transmit_cells: u32, has_lent_cells: bool) -> u32 {
+    let bytes_per_cell = if has_lent_cells {
+        SEGMENT_BYTES_MIN_LENT
+    } else {
+        SEGMENT_BYTES_MIN
+    };
+    IP_PACKET_BYTES_MAX.min(transmit_cells * bytes_per_cell)
 }
 
 #[cfg(test)]

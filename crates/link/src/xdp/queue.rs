@@ -6,7 +6,8 @@
 //! hands or in the receive ring. A received frame is copied out and its cell returned to the fill ring
 //! before the frame is handed on, so the fill ring is always full but for frames not yet taken. The other
 //! cells are for sending: each is free or in flight. The one that was freed last is used first, as its
-//! bytes are most likely in a cache.
+//! bytes are most likely in a cache. If the memory was registered for metadata (`metadata`), these cells begin
+//! with it, and the frame's bytes are behind.
 //!
 //! It refuses to trust addresses that the kernel returns: one that is of no cell, or of a cell that was
 //! not handed out, is counted and ignored. Bounds: the cells it was made with; one buffer of a cell's
@@ -21,12 +22,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::loans::{LentPart, Loans};
 use super::mapping::{Mapping, map_over};
+use super::metadata::{self, METADATA_BYTES};
 use super::ring::Descriptor;
 use super::socket::{self, Copying, Rings, XdpStatistics};
 use super::vlan::TAG_BYTES;
 use crate::sys;
 use crate::{ETHERNET_BYTES, IP_PACKET_BYTES_MAX};
 use memory::SlotMemory;
+use wire::PartialChecksum;
 
 /// Bytes of a cell: a page, the most that all drivers take.
 pub(super) const CELL_BYTES: u32 = 4_096;
@@ -43,22 +46,93 @@ const RELEASE_EVERY: u32 = 32;
 /// Most cells of a frame that is sent.
 const SENT_CELLS_MAX: u32 = 3;
 
-/// Bytes of the largest frame that is sent, if it may be in several cells.
-pub(super) const SENT_BYTES_MAX: u32 = SENT_CELLS_MAX * CELL_BYTES;
+/// Bytes of the largest frame that is sent, if it may be in several cells without metadata.
+pub(super) const SENT_BYTES_MAX: u32 = Layout::PLAIN.sent_bytes_max();
+
+/// Most descriptors of a frame: the least that drivers with frames of several buffers take is eight (i40e
+/// and ice), as far as is known.
+pub(super) const DESCRIPTORS_MAX: u32 = 8;
 
 /// Bytes of the largest frame that is received, if it may be in several cells: the largest IP packet, with
 /// a tag.
 const RECEIVED_BYTES_MAX: usize = ETHERNET_BYTES + TAG_BYTES + IP_PACKET_BYTES_MAX as usize;
 
-/// Most descriptors of a frame of so many bytes that is sent from a slot: those of cells, for what is
-/// copied, and a piece of the slot in each of the pages that the rest is in. Drivers that take several
-/// take at least five (i40e and ice: eight).
-const fn descriptors_max(frame_bytes: u32) -> u32 {
-    // Of c bytes copied and n lent, c / 4,096 and (n - 1) / 4,096 + 1, both rounded up.
-    (frame_bytes + 2 * CELL_BYTES - 3) / CELL_BYTES + 1
+/// What a page of the socket's memory that is sent from is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    /// Bytes at the page's start that no descriptor may have: of a cell, the frame's metadata.
+    reserved_bytes: u32,
 }
 
-const _: () = assert!(descriptors_max(CELL_BYTES) == 3 && descriptors_max(SENT_BYTES_MAX) == 5);
+impl Layout {
+    /// Memory registered without metadata.
+    const PLAIN: Self = Self { reserved_bytes: 0 };
+    /// Memory registered with metadata. The kernel (net/xdp, `xp_aligned_validate_desc`) then wants room for
+    /// it before every descriptor in its page, also where there is none.
+    const WITH_METADATA: Self = Self {
+        reserved_bytes: METADATA_BYTES,
+    };
+
+    /// Bytes of a frame that a cell holds.
+    const fn cell_room_bytes(self) -> u32 {
+        CELL_BYTES - self.reserved_bytes
+    }
+
+    /// Bytes of the largest frame that is sent, if it may be in several cells.
+    const fn sent_bytes_max(self) -> u32 {
+        SENT_CELLS_MAX * self.cell_room_bytes()
+    }
+
+    /// Cells of a frame of so many bytes that is all copied.
+    const fn cells_of(self, frame_bytes: usize) -> usize {
+        frame_bytes.div_ceil(self.cell_room_bytes() as usize)
+    }
+
+    /// Most cells that a segment with so many bytes of payload has beyond those of its frames as
+    /// copied, if it is sent from a slot: one for each page that begins within what is lent.
+    const fn lent_cells_max(self, payload_bytes: usize) -> usize {
+        match self.reserved_bytes {
+            0 => 0,
+            _ => payload_bytes.div_ceil(CELL_BYTES as usize),
+        }
+    }
+
+    /// Most descriptors of a frame of so many bytes that is sent from a slot: those of cells, for what is
+    /// copied, and a piece of the slot in each of the pages that the rest is in.
+    const fn descriptors_max(self, frame_bytes: u32) -> u32 {
+        match self.reserved_bytes {
+            // Of c bytes copied and n lent, c / 4,096 and (n - 1) / 4,096 + 1, both rounded up.
+            0 => (frame_bytes + 2 * CELL_BYTES - 3) / CELL_BYTES + 1,
+            // The headers' cell and the first page's piece, then a cell and a piece for each page.
+            _ => 2 + 2 * frame_bytes.saturating_sub(2).div_ceil(CELL_BYTES),
+        }
+    }
+
+    /// How many bytes of a piece that begins at `address` are copied, as no descriptor may have them.
+    fn copied_of_piece(self, address: u64, bytes: u32) -> u32 {
+        #[allow(clippy::cast_possible_truncation, reason = "less than a page")]
+        let in_page = (address % u64::from(CELL_BYTES)) as u32;
+        self.reserved_bytes.saturating_sub(in_page).min(bytes)
+    }
+}
+
+const _: () = assert!(
+    Layout::PLAIN.descriptors_max(CELL_BYTES) == 3
+        && Layout::PLAIN.descriptors_max(SENT_BYTES_MAX) == 5
+        && Layout::WITH_METADATA.descriptors_max(1_518) == 4
+);
+const _: () = assert!(
+    Layout::WITH_METADATA.descriptors_max(Layout::WITH_METADATA.sent_bytes_max())
+        == DESCRIPTORS_MAX
+);
+
+/// A descriptor that is not in the ring yet.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    descriptor: Descriptor,
+    /// Bytes that can still be written behind its own: none of a piece of a slot.
+    room_bytes: u32,
+}
 
 /// What a socket is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +146,8 @@ pub(super) struct Shape {
     pub(super) has_pieces: bool,
     /// The tag of frames on the wire.
     pub(super) tag: Option<[u8; TAG_BYTES]>,
+    /// Whether the memory is to be registered for metadata, if the kernel knows it.
+    pub(super) has_metadata: bool,
 }
 
 /// Room that frames take.
@@ -142,6 +218,9 @@ pub(super) struct Queue {
     tag: Option<[u8; TAG_BYTES]>,
     /// Whether a frame may have several descriptors.
     has_pieces: bool,
+    layout: Layout,
+    /// Whether checksums are left to the kernel or the device, which the metadata tells where they are.
+    finishes_checksums: bool,
     buffer: Box<[u8]>,
 }
 
@@ -157,6 +236,7 @@ impl Queue {
             slots_bytes,
             has_pieces,
             tag,
+            has_metadata,
         } = shape;
         let socket = socket::open().map_err(|errno| (QueueStep::Socket, errno))?;
         let bytes = (receive_cells + transmit_cells) as usize * CELL_BYTES as usize;
@@ -168,10 +248,10 @@ impl Queue {
         // A frame has a cell at least.
         let entries_per_cell = match slots_bytes {
             0 => 1,
-            _ => descriptors_max(SENT_BYTES_MAX).next_power_of_two(),
+            _ => DESCRIPTORS_MAX,
         };
         let transmit_entries = transmit_cells * entries_per_cell;
-        socket::register_cells(socket.as_fd(), &memory, CELL_BYTES)
+        let layout = register(socket.as_fd(), &memory, has_metadata)
             .map_err(|errno| (QueueStep::Memory, errno))?;
         let rings = socket::make_rings(socket.as_fd(), receive_cells, transmit_entries)
             .map_err(|errno| (QueueStep::Rings, errno))?;
@@ -201,6 +281,8 @@ impl Queue {
             unreleased: 0,
             tag,
             has_pieces,
+            layout,
+            finishes_checksums: false,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
         };
         for cell in 0..receive_cells {
@@ -223,6 +305,25 @@ impl Queue {
         Ok(())
     }
 
+    /// Leaves the checksums of frames to the kernel or the device from now on, before any is sent.
+    ///
+    /// # Panics
+    /// If the memory was not registered for metadata.
+    pub(super) fn leave_checksums(&mut self) {
+        assert!(self.layout != Layout::PLAIN, "no room for metadata");
+        self.finishes_checksums = true;
+    }
+
+    /// Whether a frame whose checksum is unfinished can be pushed.
+    pub(super) const fn finishes_checksums(&self) -> bool {
+        self.finishes_checksums
+    }
+
+    /// Whether the memory is registered for metadata.
+    pub(super) const fn has_metadata(&self) -> bool {
+        self.layout.reserved_bytes > 0
+    }
+
     pub(super) const fn socket(&self) -> &OwnedFd {
         &self.socket
     }
@@ -243,7 +344,7 @@ impl Queue {
             None => ETHERNET_BYTES,
         };
         let frame_bytes = if self.has_pieces {
-            SENT_BYTES_MAX
+            self.layout.sent_bytes_max()
         } else {
             CELL_BYTES - HEADROOM_BYTES
         };
@@ -433,18 +534,21 @@ impl Queue {
     }
 
     /// The room that frames take at most, each of `frame_bytes` without a tag, which may be sent from a
-    /// slot.
-    pub(super) fn room_of(&self, frames: usize, frame_bytes: usize) -> Room {
+    /// slot; together they have `payload_bytes` of payload.
+    pub(super) fn room_of(&self, frames: usize, frame_bytes: usize, payload_bytes: usize) -> Room {
         let frame_bytes = frame_bytes + self.tag.map_or(0, |tag| tag.len());
-        let cells = frames * frame_bytes.div_ceil(CELL_BYTES as usize);
-        let entries = match self.loans {
-            Some(_) => {
-                let frame_bytes = u32::try_from(frame_bytes).unwrap_or(SENT_BYTES_MAX);
-                frames * descriptors_max(frame_bytes) as usize
-            }
-            None => cells,
+        let cells = frames * self.layout.cells_of(frame_bytes);
+        let Some(_) = self.loans else {
+            return Room {
+                cells,
+                entries: cells,
+            };
         };
-        Room { cells, entries }
+        let frame_bytes = u32::try_from(frame_bytes).unwrap_or(SENT_BYTES_MAX);
+        Room {
+            cells: cells + self.layout.lent_cells_max(payload_bytes),
+            entries: frames * self.layout.descriptors_max(frame_bytes) as usize,
+        }
     }
 
     /// Whether there is so much room. [`Queue::reap`] may make some.
@@ -467,17 +571,19 @@ impl Queue {
         self.is_in_flight.len() - self.free.len()
     }
 
-    /// Writes a frame into cells, but for what is lent, and puts it into the transmit ring. The kernel
-    /// sees it after [`Queue::publish`]. Returns how many descriptors of the slot it has.
+    /// Writes a frame into cells, but for what is lent, and puts it into the transmit ring. `checksum` is
+    /// where its unfinished checksum is, if it has one. The kernel sees it after [`Queue::publish`]. Returns
+    /// how many descriptors of the slot it has.
     ///
     /// # Panics
     /// If there is no room ([`Queue::has_room`]), or the frame is larger than a cell and the socket has no
-    /// pieces, or it is without MAC addresses.
+    /// pieces, or it is without MAC addresses, or its checksum is unfinished and nobody finishes it.
     pub(super) fn push(
         &mut self,
         headers: &[u8],
         payload: &[&[u8]],
         lent: Option<&LentPart>,
+        checksum: Option<PartialChecksum>,
     ) -> u32 {
         // What is lent is the last of a frame's parts, so it is the last of a cut frame's as well.
         let (copied, from_slot) = match (payload.split_last(), lent) {
@@ -490,60 +596,98 @@ impl Queue {
             None => (headers, [].as_slice()),
         };
         let tag = tag.as_ref().map_or([].as_slice(), |tag| tag);
-        let mut descriptor = self.take_cell();
+        let mut open = self.take_cell();
+        if let Some(checksum) = checksum {
+            self.request_checksum(&mut open, checksum, tag.len());
+        }
         for part in [addresses, tag, rest]
             .into_iter()
             .chain(copied.iter().copied())
         {
-            let mut part = part;
-            while !part.is_empty() {
-                if descriptor.bytes == CELL_BYTES {
-                    let next = self.take_cell();
-                    self.queue(descriptor, true);
-                    descriptor = next;
-                }
-                part = self.write(&mut descriptor, part);
-            }
+            self.write_all(&mut open, part);
         }
         let mut lent_descriptors = 0;
         if let (Some(part), Some(loans)) = (from_slot, &self.loans) {
+            let mut part = part;
             for (address, bytes) in loans.pieces(part) {
-                self.queue(descriptor, true);
+                let copied = self.layout.copied_of_piece(address, bytes);
+                let (piece, others) = part.split_at(bytes as usize);
+                part = others;
+                self.write_all(&mut open, piece.split_at(copied as usize).0);
+                if copied == bytes {
+                    continue;
+                }
+                self.queue(open.descriptor, true);
                 lent_descriptors += 1;
-                descriptor = Descriptor {
-                    address,
-                    bytes,
-                    options: 0,
+                open = Open {
+                    descriptor: Descriptor {
+                        address: address + u64::from(copied),
+                        bytes: bytes - copied,
+                        options: 0,
+                    },
+                    room_bytes: 0,
                 };
             }
         }
-        self.queue(descriptor, false);
+        self.queue(open.descriptor, false);
         lent_descriptors
     }
 
+    /// Writes the metadata of a frame that begins in this cell, which is empty: it asks for the checksum.
+    fn request_checksum(&mut self, cell: &mut Open, checksum: PartialChecksum, tag_bytes: usize) {
+        assert!(self.finishes_checksums, "nobody finishes the checksum");
+        let metadata = metadata::checksum_request(checksum, tag_bytes);
+        let start = cell.descriptor.address - u64::from(METADATA_BYTES);
+        let start = usize::try_from(start).expect("invariant: cells are in memory");
+        let is_inside = self.memory.copy_in(start, &metadata);
+        assert!(is_inside, "a cell outside the memory");
+        cell.descriptor.options = libc::XDP_TX_METADATA;
+    }
+
+    /// Writes bytes behind those of `open`, and into further cells where it has no room.
+    fn write_all(&mut self, open: &mut Open, bytes: &[u8]) {
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            if open.room_bytes == 0 {
+                let next = self.take_cell();
+                self.queue(open.descriptor, true);
+                *open = next;
+            }
+            bytes = self.write(open, bytes);
+        }
+    }
+
     /// A free cell, with nothing in it.
-    fn take_cell(&mut self) -> Descriptor {
+    fn take_cell(&mut self) -> Open {
         let cell = self.free.pop();
         let cell = cell.expect("invariant: the caller asked for room");
         let place = (cell - self.receive_cells) as usize;
         if let Some(is_in_flight) = self.is_in_flight.get_mut(place) {
             *is_in_flight = true;
         }
-        Descriptor {
-            address: place_of(cell),
-            bytes: 0,
-            options: 0,
+        Open {
+            descriptor: Descriptor {
+                address: place_of(cell) + u64::from(self.layout.reserved_bytes),
+                bytes: 0,
+                options: 0,
+            },
+            room_bytes: self.layout.cell_room_bytes(),
         }
     }
 
     /// Writes as many bytes into the cell as it has room for; what is left of them.
-    fn write<'a>(&mut self, cell: &mut Descriptor, bytes: &'a [u8]) -> &'a [u8] {
-        let room = (CELL_BYTES - cell.bytes) as usize;
-        let (fits, left) = bytes.split_at(room.min(bytes.len()));
-        let start = usize::try_from(cell.address).expect("invariant: cells are in memory");
-        let at = start + cell.bytes as usize;
+    fn write<'a>(&mut self, cell: &mut Open, bytes: &'a [u8]) -> &'a [u8] {
+        let (fits, left) = bytes.split_at(bytes.len().min(cell.room_bytes as usize));
+        let Open {
+            descriptor,
+            room_bytes,
+        } = cell;
+        let start = usize::try_from(descriptor.address).expect("invariant: cells are in memory");
+        let at = start + descriptor.bytes as usize;
         assert!(self.memory.copy_in(at, fits), "a cell outside the memory");
-        cell.bytes += u32::try_from(fits.len()).expect("invariant: it fits a cell");
+        let written = u32::try_from(fits.len()).expect("invariant: it fits a cell");
+        descriptor.bytes += written;
+        *room_bytes -= written;
         left
     }
 
@@ -554,8 +698,9 @@ impl Queue {
             "a frame of several cells on a socket without pieces"
         );
         self.queued_descriptors += 1;
+        let more = if has_more { libc::XDP_PKT_CONTD } else { 0 };
         self.rings.transmit.push(Descriptor {
-            options: if has_more { libc::XDP_PKT_CONTD } else { 0 },
+            options: descriptor.options | more,
             ..descriptor
         });
     }
@@ -620,6 +765,21 @@ impl Queue {
     }
 }
 
+/// Registers the memory, for metadata if that is wanted and the kernel knows it: one before 6.8 says
+/// `EINVAL`.
+fn register(socket: BorrowedFd<'_>, memory: &Mapping, has_metadata: bool) -> Result<Layout, i32> {
+    let try_layout = |layout: Layout| {
+        socket::register_cells(socket, memory, CELL_BYTES, layout.reserved_bytes).map(|()| layout)
+    };
+    if has_metadata {
+        match try_layout(Layout::WITH_METADATA) {
+            Err(libc::EINVAL) => {}
+            result => return result,
+        }
+    }
+    try_layout(Layout::PLAIN)
+}
+
 /// Which step of opening a queue failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueStep {
@@ -650,20 +810,86 @@ fn cell_of(address: u64) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CELL_BYTES, SENT_BYTES_MAX, descriptors_max, offset_in};
+    use super::{CELL_BYTES, DESCRIPTORS_MAX, Layout, METADATA_BYTES, offset_in};
+
+    const LAYOUTS: [Layout; 2] = [Layout::PLAIN, Layout::WITH_METADATA];
+
+    /// Descriptors of cells and of a slot that a frame has, counted byte by byte: of so many bytes
+    /// copied, and so many lent from a slot's byte `at` on.
+    fn count(layout: Layout, copied: u32, lent: u32, at: u32) -> (u32, u32) {
+        let (mut cells, mut pieces, mut room) = (0, 0, 0);
+        let mut is_piece = false;
+        for byte in 0..copied + lent {
+            let in_page = (at + byte.saturating_sub(copied)) % CELL_BYTES;
+            if byte >= copied && in_page >= layout.reserved_bytes {
+                pieces += u32::from(!is_piece || in_page == 0);
+                (is_piece, room) = (true, 0);
+                continue;
+            }
+            is_piece = false;
+            if room == 0 {
+                cells += 1;
+                room = CELL_BYTES - layout.reserved_bytes;
+            }
+            room -= 1;
+        }
+        (cells, pieces)
+    }
 
     #[test]
-    fn no_frame_has_more_descriptors_than_room_is_made_for() {
-        // What is lent may begin at any byte of a page; the last gives the most pieces.
-        let pieces = |bytes: u32| bytes.saturating_sub(1).div_ceil(CELL_BYTES) + 1;
-        for frame_bytes in (60..=SENT_BYTES_MAX).step_by(7).chain([SENT_BYTES_MAX]) {
-            let splits = (1..frame_bytes).step_by(13);
-            let counts =
-                splits.map(|copied| copied.div_ceil(CELL_BYTES) + pieces(frame_bytes - copied));
-            let most = counts.max().unwrap();
-            let bound = descriptors_max(frame_bytes);
-            assert!(most <= bound, "{frame_bytes}: {most}");
-            assert!(frame_bytes.div_ceil(CELL_BYTES) <= bound);
+    fn no_frame_has_more_descriptors_or_cells_than_room_is_made_for() {
+        for layout in LAYOUTS {
+            let largest = layout.sent_bytes_max();
+            let mut most_of_all = 0;
+            let sizes = [
+                60, 1_514, 4_072, 4_073, 4_096, 4_097, 8_193, 8_194, 8_195, 9_014,
+            ];
+            for frame_bytes in sizes.into_iter().chain([largest - 1, largest]) {
+                let bound = layout.descriptors_max(frame_bytes);
+                let cells_bound = layout.cells_of(frame_bytes as usize);
+                assert!(cells_bound <= bound as usize);
+                let edges = [1, 54, 66, 4_071, 4_072, 4_073, 4_096, 8_144, 8_145];
+                for copied in edges.into_iter().chain((1..frame_bytes).step_by(1_013)) {
+                    let Some(lent) = frame_bytes.checked_sub(copied).filter(|it| *it > 0) else {
+                        continue;
+                    };
+                    // From every place of a page that matters: the last byte gives the most pieces.
+                    for at in [0, 1, 22, 23, 24, 25, 2_000, 4_094, 4_095] {
+                        let (cells, pieces) = count(layout, copied, lent, at);
+                        let what = format!("{frame_bytes}: {copied} copied, from {at}");
+                        assert!(cells + pieces <= bound, "{what}");
+                        let more = layout.lent_cells_max(lent as usize);
+                        assert!(cells as usize <= cells_bound + more, "{what}");
+                        most_of_all = most_of_all.max(cells + pieces);
+                    }
+                }
+            }
+            assert!(most_of_all <= DESCRIPTORS_MAX);
+            // The bounds are not larger than they must be.
+            assert_eq!(most_of_all, layout.descriptors_max(largest));
+        }
+    }
+
+    #[test]
+    fn room_for_metadata_is_before_every_descriptor() {
+        let with = Layout::WITH_METADATA;
+        assert_eq!(METADATA_BYTES, 24);
+        assert_eq!(
+            (with.cell_room_bytes(), with.sent_bytes_max()),
+            (4_072, 12_216)
+        );
+        assert_eq!((with.cells_of(4_072), with.cells_of(4_073)), (1, 2));
+        for (address, bytes, copied) in [
+            (8_192, 4_096, 24),
+            (8_192, 24, 24),
+            (8_192, 10, 10),
+            (8_193, 4_095, 23),
+            (8_215, 100, 1),
+            (8_216, 100, 0),
+            (12_287, 1, 0),
+        ] {
+            assert_eq!(with.copied_of_piece(address, bytes), copied, "{address}");
+            assert_eq!(Layout::PLAIN.copied_of_piece(address, bytes), 0);
         }
     }
 

@@ -15,17 +15,18 @@ use wire::MacAddress;
 
 use super::bpf::{self, Place};
 use super::program::{self, Rules, Take};
-use super::queue::{CELL_BYTES, Queue, QueueStep, Shape};
+use super::queue::{CELL_BYTES, DESCRIPTORS_MAX, Queue, QueueStep, Shape};
 use super::socket::{self, Copying};
 use super::vlan::{Device, VlanDevice};
 use super::{
-    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, PORTS_MAX, QUEUES_MAX, SEND_BUFFER_BYTES, Xdp,
-    XdpConfig, mtu_bytes_max, segmentation_bytes_max,
+    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, ChecksumOffload, PORTS_MAX, QUEUES_MAX,
+    SEND_BUFFER_BYTES, Xdp, XdpConfig, mtu_bytes_max, segmentation_bytes_max,
 };
 use crate::Capabilities;
 use crate::counters::LinkCounters;
 use crate::error::{CopyReason, SetupError};
 use crate::interface::{InterfaceName, clamp_mtu, describe};
+use crate::netdev::{self, ZeroCopyOffer};
 use crate::netlink::InterfaceDescription;
 use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
@@ -80,9 +81,10 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
     let attachment = attach(config, (name, &found), device, (mac, interface_mac))?;
     let attachment = Arc::new(attachment);
     let device = &attachment.device;
+    let offer = zero_copy_offer(config, device);
     let mut links = Vec::new();
     for queue in 0..queues {
-        let opened = open_queue(config, &attachment, found.mtu_bytes, queue)?;
+        let opened = open_queue(config, &attachment, offer, (found.mtu_bytes, queue))?;
         // A driver that does not tell how many queues it has refuses the first that it has not. Other
         // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
         // no addresses of the bus.
@@ -107,6 +109,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             (false, _) if config.slots_bytes == 0 => Some(CopyReason::Unsupported),
             (false, _) => Some(CopyReason::OneBuffer),
         };
+        let has_lent_cells = opened.has_slots() && opened.has_metadata();
         let mtu_bytes = clamp_mtu(found.mtu_bytes).min(opened.mtu_bytes_max());
         links.push(Xdp {
             queue: opened,
@@ -116,7 +119,10 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             capabilities: Capabilities {
                 mac,
                 mtu_bytes,
-                segmentation_bytes_max: segmentation_bytes_max(config.transmit_cells),
+                segmentation_bytes_max: segmentation_bytes_max(
+                    config.transmit_cells,
+                    has_lent_cells,
+                ),
                 checksum_offload: true,
             },
             counters: LinkCounters::default(),
@@ -261,6 +267,14 @@ fn attach_program(
     }
 }
 
+/// What the driver offers in zero copy; nothing, if the kernel does not tell or it is not to be used.
+fn zero_copy_offer(config: &XdpConfig, device: &Device) -> ZeroCopyOffer {
+    if config.checksum_offload == ChecksumOffload::Off {
+        return ZeroCopyOffer::default();
+    }
+    netdev::zero_copy_offer(device.index).unwrap_or_default()
+}
+
 /// How a socket may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
@@ -269,20 +283,62 @@ struct Attempt {
     copying: Copying,
 }
 
+impl Attempt {
+    /// Whether checksums may be left to the kernel or the device, according to which of them then has
+    /// the frames.
+    fn leaves_checksums(
+        self,
+        choice: ChecksumOffload,
+        offer: ZeroCopyOffer,
+        is_zero_copy: bool,
+    ) -> bool {
+        // With metadata, frames from slots have more descriptors.
+        let has_descriptors = self.slots_bytes == 0 || offer.descriptors_max >= DESCRIPTORS_MAX;
+        match choice {
+            ChecksumOffload::Off => false,
+            _ if is_zero_copy => offer.finishes_checksums && has_descriptors,
+            // A copy reads the bytes anyway.
+            ChecksumOffload::Auto => false,
+            ChecksumOffload::On => true,
+        }
+    }
+
+    /// Whether the memory is registered for metadata: who will have the frames is not known before the
+    /// socket is bound.
+    fn wants_metadata(self, choice: ChecksumOffload, offer: ZeroCopyOffer) -> bool {
+        let leaves = |is_zero_copy| self.leaves_checksums(choice, offer, is_zero_copy);
+        match self.copying {
+            Copying::IfNeeded => leaves(true) || leaves(false),
+            Copying::Never => leaves(true),
+            Copying::Always => leaves(false),
+        }
+    }
+}
+
 /// Opens and binds the socket of one queue: with slots, and with frames of several cells, if it can be and
 /// is of use; `None` if the device has no such queue.
 fn open_queue(
     config: &XdpConfig,
     attachment: &Attachment,
-    mtu_bytes: u32,
-    queue: u32,
+    offer: ZeroCopyOffer,
+    (mtu_bytes, queue): (u32, u32),
 ) -> Result<Option<Queue>, SetupError> {
     let device = &attachment.device;
     let is_large = mtu_bytes > mtu_bytes_max(device.tag.is_some()).into();
     // Behind the driver, GRO has merged frames.
     let wants_pieces = is_large || attachment.place == Place::Generic;
     let attempts = attempts(config, wants_pieces);
-    let open = |attempt| open_socket(config, device, queue, attempt);
+    let open = |attempt: Attempt| {
+        let has_metadata = attempt.wants_metadata(config.checksum_offload, offer);
+        let mut opened = open_socket(config, device, queue, attempt, has_metadata)?;
+        if let Some(queue) = &mut opened
+            && queue.has_metadata()
+            && attempt.leaves_checksums(config.checksum_offload, offer, queue.is_zero_copy())
+        {
+            queue.leave_checksums();
+        }
+        Ok(opened)
+    };
     open_first(&attempts, (device.name, queue), open)
 }
 
@@ -353,6 +409,7 @@ fn open_socket(
     device: &Device,
     queue: u32,
     attempt: Attempt,
+    has_metadata: bool,
 ) -> Result<Option<Queue>, SetupError> {
     let Attempt {
         slots_bytes,
@@ -377,6 +434,7 @@ fn open_socket(
         slots_bytes,
         has_pieces: attempt.has_pieces,
         tag: device.tag_bytes(),
+        has_metadata,
     };
     let mut opened = Queue::open(shape).map_err(failed)?;
     let fd = opened.fd();
@@ -428,7 +486,9 @@ fn kernel(name: InterfaceName, operation: &'static str, errno: i32) -> SetupErro
 
 #[cfg(test)]
 mod tests {
-    use super::{Attempt, Copying, attempts, open_first};
+    use super::{
+        Attempt, ChecksumOffload, Copying, DESCRIPTORS_MAX, ZeroCopyOffer, attempts, open_first,
+    };
     use crate::error::SetupError;
     use crate::interface::InterfaceName;
     use crate::packet::ZeroCopy;
@@ -565,6 +625,81 @@ mod tests {
         }
         for host in [ONE_BUFFER, FULL] {
             assert_eq!(opened(host, choice, false), Ok(Some((false, false, true))));
+        }
+    }
+
+    /// Whether checksums are left to the device in zero copy, and to the kernel where it copies; and whether
+    /// the memory is registered for metadata with each way of binding.
+    fn checksums(
+        choice: ChecksumOffload,
+        finishes_checksums: bool,
+        (slots_bytes, descriptors_max): (usize, u32),
+    ) -> ([bool; 2], [bool; 3]) {
+        let offer = ZeroCopyOffer {
+            descriptors_max,
+            finishes_checksums,
+        };
+        let attempt = |copying| Attempt {
+            slots_bytes,
+            has_pieces: true,
+            copying,
+        };
+        let leaves =
+            |is_zero_copy| attempt(Copying::IfNeeded).leaves_checksums(choice, offer, is_zero_copy);
+        let wants = |copying| attempt(copying).wants_metadata(choice, offer);
+        (
+            [leaves(true), leaves(false)],
+            [Copying::Never, Copying::Always, Copying::IfNeeded].map(wants),
+        )
+    }
+
+    #[test]
+    fn checksums_are_left_only_to_who_makes_them() {
+        let eight = (0, DESCRIPTORS_MAX);
+        for (choice, offered, leaves, wants) in [
+            (
+                ChecksumOffload::Auto,
+                true,
+                [true, false],
+                [true, false, true],
+            ),
+            (
+                ChecksumOffload::Auto,
+                false,
+                [false, false],
+                [false, false, false],
+            ),
+            (ChecksumOffload::On, true, [true, true], [true, true, true]),
+            // A device that ignores the metadata would send them unfinished.
+            (
+                ChecksumOffload::On,
+                false,
+                [false, true],
+                [false, true, true],
+            ),
+            (
+                ChecksumOffload::Off,
+                true,
+                [false, false],
+                [false, false, false],
+            ),
+        ] {
+            let made = checksums(choice, offered, eight);
+            assert_eq!(made, (leaves, wants), "{choice:?}, offered: {offered}");
+        }
+    }
+
+    #[test]
+    fn slots_and_checksums_need_a_device_that_takes_all_their_descriptors() {
+        let auto = ChecksumOffload::Auto;
+        for (slots_bytes, descriptors_max, expected) in [
+            (SLOTS_BYTES, DESCRIPTORS_MAX, true),
+            (SLOTS_BYTES, DESCRIPTORS_MAX - 1, false),
+            // A frame that is copied has three at most.
+            (0, DESCRIPTORS_MAX - 1, true),
+        ] {
+            let ([leaves, _], [wants, ..]) = checksums(auto, true, (slots_bytes, descriptors_max));
+            assert_eq!((leaves, wants), (expected, expected), "{descriptors_max}");
         }
     }
 

@@ -104,19 +104,25 @@ pub(super) fn open() -> Result<OwnedFd, i32> {
     sys::socket(AF_XDP, libc::SOCK_RAW, 0)
 }
 
-/// Registers the memory of the cells, which the kernel pins.
+/// Registers the memory of the cells, which the kernel pins. `metadata_bytes`: of the metadata before each
+/// frame that is sent; 0: none. `EINVAL` if the kernel knows none.
 pub(super) fn register_cells(
     socket: BorrowedFd<'_>,
     memory: &Mapping,
     cell_bytes: u32,
+    metadata_bytes: u32,
 ) -> Result<(), i32> {
     let registration = Registration {
         address: memory.address() as u64,
         bytes: memory.bytes() as u64,
         cell_bytes,
         headroom_bytes: 0,
-        flags: 0,
-        metadata_bytes: 0,
+        flags: if metadata_bytes > 0 {
+            libc::XDP_UMEM_TX_METADATA_LEN
+        } else {
+            0
+        },
+        metadata_bytes,
     };
     sys::set_option(socket, SOL_XDP, libc::XDP_UMEM_REG, &registration)
 }

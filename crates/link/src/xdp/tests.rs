@@ -85,12 +85,18 @@ fn with_cells(cells: u32) -> [XdpConfig; 2] {
 
 #[test]
 fn the_largest_segment_has_cells_for_all_its_frames() {
-    assert_eq!(segmentation_bytes_max(2_048), 65_535);
-    assert_eq!(segmentation_bytes_max(128), 65_535);
-    assert_eq!(
-        segmentation_bytes_max(CELLS_MIN),
-        CELLS_MIN * SEGMENT_BYTES_MIN
-    );
+    for (cells, plain_bytes, lent_bytes) in [
+        (CELLS_MIN, CELLS_MIN * SEGMENT_BYTES_MIN, 24_576),
+        (128, 65_535, 49_152),
+        (256, 65_535, 65_535),
+        (2_048, 65_535, 65_535),
+    ] {
+        assert_eq!(segmentation_bytes_max(cells, false), plain_bytes);
+        assert_eq!(segmentation_bytes_max(cells, true), lent_bytes);
+        // A cell for each frame, and for each page of a slot.
+        let lent_cells = lent_bytes.div_ceil(SEGMENT_BYTES_MIN) + lent_bytes.div_ceil(4_096);
+        assert!(plain_bytes.div_ceil(SEGMENT_BYTES_MIN) <= cells && lent_cells <= cells);
+    }
 }
 
 #[test]

@@ -262,6 +262,16 @@ impl RawSocket {
         self.file.as_raw_fd()
     }
 
+    /// Makes room for more frames than sockets usually have: 4 MiB.
+    pub(crate) fn enlarge(&self) {
+        let (bytes, fd) = (4_i32 << 20, self.as_raw_fd());
+        let option = libc::SO_RCVBUFFORCE;
+        // SAFETY: the option's value is an `int`, which lives through the call.
+        let result =
+            unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+
     /// Sends a plain frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let bytes = [&[0; 10], frame].concat();
@@ -734,6 +744,12 @@ pub(crate) fn is_large(frame: &[u8]) -> bool {
 pub(crate) fn set_segmentation(interface: &str, on: bool) {
     const ETHTOOL_STSO: u32 = 0x1f;
     ethtool(interface, &mut [ETHTOOL_STSO, u32::from(on)]);
+}
+
+/// Has a device say that it finishes the checksums of frames that are sent, or not: `ethtool -K ... tx`.
+pub(crate) fn set_transmit_checksum(interface: &str, on: bool) {
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    ethtool(interface, &mut [ETHTOOL_STXCSUM, u32::from(on)]);
 }
 
 /// Has a device say that it takes the tags of VLANs off frames, or not: `ethtool -K ... rxvlan`.

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use link::{FramePath, ProgramPlace};
+use link::{Checksums, FramePath, ProgramPlace};
 
 /// The metric's family; its samples are named so with `_info` behind.
 pub const FAMILY: &str = "atlas_link";
@@ -38,6 +38,10 @@ impl LinkInfo {
         };
         let Self { kind, lends, .. } = self;
         let zero_copy = self.path.is_zero_copy;
+        let checksums = match self.path.checksums {
+            Checksums::Device => "device",
+            Checksums::Software => "software",
+        };
         let mut labels = format!("{{worker=\"{worker}\",link=\"{kind}\",interface=\"");
         for letter in self.interface.chars() {
             // OpenMetrics: what ends a value, and what escapes.
@@ -48,7 +52,7 @@ impl LinkInfo {
         }
         let _ = write!(
             labels,
-            "\",xdp=\"{program}\",zero_copy=\"{zero_copy}\",loans=\"{lends}\"}}"
+            "\",xdp=\"{program}\",zero_copy=\"{zero_copy}\",loans=\"{lends}\",checksums=\"{checksums}\"}}"
         );
         labels
     }
@@ -56,7 +60,7 @@ impl LinkInfo {
 
 #[cfg(test)]
 mod tests {
-    use link::{FramePath, ProgramPlace};
+    use link::{Checksums, FramePath, ProgramPlace};
 
     use super::LinkInfo;
 
@@ -68,15 +72,22 @@ mod tests {
             path: FramePath {
                 program,
                 is_zero_copy,
+                checksums: if is_zero_copy {
+                    Checksums::Device
+                } else {
+                    Checksums::Software
+                },
             },
             lends: is_zero_copy,
         };
         assert_eq!(
             link(Some(ProgramPlace::Driver), true).labels(3),
-            "{worker=\"3\",link=\"xdp\",interface=\"eth0.100\",xdp=\"driver\",zero_copy=\"true\",loans=\"true\"}"
+            "{worker=\"3\",link=\"xdp\",interface=\"eth0.100\",xdp=\"driver\",zero_copy=\"true\",loans=\"true\",\
+             checksums=\"device\"}"
         );
         let generic = link(Some(ProgramPlace::Generic), false).labels(0);
-        assert!(generic.contains("xdp=\"generic\",zero_copy=\"false\",loans=\"false\""));
+        let words = r#"xdp="generic",zero_copy="false",loans="false",checksums="software"}"#;
+        assert!(generic.contains(words));
         assert!(link(None, false).labels(0).contains("xdp=\"none\""));
         let odd = LinkInfo {
             interface: "a\"b\\c".to_owned(),

@@ -340,7 +340,8 @@ Besides there are `atlas_build_info` (the version, as a label), `atlas_start_tim
 on stderr). `atlas_link_info` has a sample for each worker: `worker`, its number; `link`, as `--link` names
 its kind; `interface`; `xdp`, where a program takes the packets that arrive (`driver`, `generic`: behind it, or
 `none`); `zero_copy`, whether the device itself accesses the memory of AF_XDP sockets; `loans`, whether packets are
-sent from the read buffers, as it was at start. `/health` answers 200 while requests are taken, and 503 while the server ends, and when
+sent from the read buffers, as it was at start; `checksums`, whether the transport checksums of packets that are sent
+are left to the device, or to the kernel for one that makes none (`device`), or made here (`software`). `/health` answers 200 while requests are taken, and 503 while the server ends, and when
 a worker made no round for five seconds, though it should wake once a second. Of several workers the sum is told.
 
 | On stderr | At `/metrics` | Kind | Meaning |

@@ -143,7 +143,7 @@ mod tests {
             "# UNIT atlas_start_time_seconds seconds\n",
             "\natlas_start_time_seconds 1795340403\n",
             "# TYPE atlas_link info\n# HELP atlas_link How the frames",
-            "\natlas_link_info{worker=\"0\",link=\"packet\",interface=\"eth0\",xdp=\"none\",zero_copy=\"false\",loans=\"true\"} 1\n\
+            "\natlas_link_info{worker=\"0\",link=\"packet\",interface=\"eth0\",xdp=\"none\",zero_copy=\"false\",loans=\"true\",checksums=\"device\"} 1\n\
              atlas_link_info{worker=\"1\",link=\"packet\",",
             "\natlas_cpu_seconds_total{mode=\"user\"} 1.000001\n",
             "\natlas_cpu_seconds_total{mode=\"system\"} 0.999999\n",

@@ -7,8 +7,8 @@
 //! fall back to a link that could not do what was asked: shared addresses need XDP.
 
 use link::{
-    AddressUse, MacChoice, Packet, PacketConfig, Tap, TapConfig, Xdp, XdpConfig, XdpPacket,
-    ZeroCopy,
+    AddressUse, Checksums, Link, MacChoice, Packet, PacketConfig, Tap, TapConfig, Xdp, XdpConfig,
+    XdpPacket, ZeroCopy,
 };
 use memory::ArenaConfig;
 use tracing::info;
@@ -187,6 +187,17 @@ impl Links {
         }
     }
 
+    /// Whether the checksums of frames that are sent are left to the device, or to the kernel in its place.
+    fn leaves_checksums(&self) -> bool {
+        match self {
+            Self::Tap(_) | Self::Packet(_) | Self::XdpPacket(_) => true,
+            Self::Xdp(queues) => {
+                let checksums = |link: &Xdp| link.frame_path().checksums;
+                queues.iter().all(|it| checksums(it) == Checksums::Device)
+            }
+        }
+    }
+
     /// Whether XDP is worth its limits. Where each frame has to be cut and the kernel copies it, a packet
     /// socket sends for a tenth of the cost.
     fn are_better_than_packet(&self) -> bool {
@@ -207,6 +218,7 @@ impl Links {
             info!(
                 in_driver = first.is_in_driver(),
                 zero_copy = self.is_zero_copy(),
+                checksums_by_device = self.leaves_checksums(),
                 "frames are received through AF_XDP sockets"
             );
         }

@@ -216,7 +216,7 @@ fn metrics_are_read_under_load_and_by_those_who_do_not_read() {
     });
     let text = lab.curl(&[&url("/metrics")]);
     let way = b"atlas_link_info{worker=\"0\",link=\"tap\",interface=\"atlas0\",xdp=\"none\",\
-                zero_copy=\"false\",loans=\"false\"} 1\n";
+                zero_copy=\"false\",loans=\"false\",checksums=\"device\"} 1\n";
     assert!(text.windows(way.len()).any(|part| part == way));
     if let Some(families) = parsed_by_others(&text) {
         let own = text.windows(7).filter(|start| start == b"# TYPE ").count();
