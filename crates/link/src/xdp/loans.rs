@@ -2,7 +2,8 @@
 //! descriptors name its headers, in a cell, and the pieces of a slot behind them.
 //!
 //! A descriptor may not cross a cell's end (net/xdp, `xp_aligned_validate_desc`), so a piece ends where a
-//! page does. A slot comes back when all its descriptors have, in any order.
+//! page does. Where the memory is registered for metadata, a piece begins no earlier than 24 bytes behind a page's
+//! start, and the queue copies what is before. A slot comes back when all its descriptors have, in any order.
 //!
 //! It refuses a second loan of a slot, and addresses that are of no slot on loan. Bounds:
 //! [`SlotMemory::lent_max`]; a few numbers for each slot.

@@ -91,7 +91,7 @@ use unfinished::has_unfinished_checksum;
 pub const MTU_BYTES_MAX: u16 = 3_826;
 
 /// Largest MTU of frames that may be in several cells (Linux 6.6): what is sent fits three. Interfaces may
-/// have a larger one.
+/// have a larger one. Where checksums are left to the device it is 72 bytes less, for the metadata.
 pub const MTU_BYTES_MAX_IN_CELLS: u16 = 12_274;
 
 const _: () = assert!(
