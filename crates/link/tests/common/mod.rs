@@ -192,6 +192,7 @@ pub(crate) fn talk(link: &mut impl Link, peer: &Peer, host: &'static str, ours: 
         offload,
     };
     link.transmit(Instant::ZERO, &frame).unwrap();
+    socket.set_read_timeout(Some(EVENT_LIMIT)).unwrap();
     let mut buffer = [0; 64];
     let (length, from) = socket.recv_from(&mut buffer).unwrap();
     assert_eq!(
