@@ -35,6 +35,8 @@ pub struct Setup {
     pub congestion: CongestionControl,
     /// Whether the server paces what it sends.
     pub is_paced: bool,
+    /// Whether the server reduces the congestion window after an idle time.
+    pub reduces_idle_window: bool,
     /// Whether the server uses ECN if the peer's SYN asks for it.
     pub accepts_ecn: bool,
     /// Whether the server reduces the packet size in a black hole, and probes for a larger one.
@@ -71,6 +73,7 @@ impl Default for Setup {
             timestamps: false,
             congestion: CongestionControl::default(),
             is_paced: true,
+            reduces_idle_window: true,
             accepts_ecn: true,
             probes_path_mtu: true,
             object_bytes: 1_000_000,

@@ -328,6 +328,7 @@ fn config(setup: &Setup, content: &Content) -> Config {
         tcp: TcpConfig {
             congestion: setup.congestion,
             is_paced: setup.is_paced,
+            reduces_idle_window: setup.reduces_idle_window,
             accepts_ecn: setup.accepts_ecn,
             probes_path_mtu: setup.probes_path_mtu,
             ..TcpConfig::default()

@@ -242,7 +242,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 41] = [
+pub static KEYS: [Key; 42] = [
     Key {
         name: "link",
         flag: "--link",
@@ -356,6 +356,14 @@ pub static KEYS: [Key; 41] = [
         "Whether what the congestion window permits is sent over a round trip, and read from the disk \
          just in time, or at once. Bursts fill the buffers of slow links. `false` costs less where \
          all clients have fast ones.",
+    ),
+    Key::switch(
+        "slow_start_after_idle",
+        "`true`",
+        "Whether the congestion window is halved for each retransmission timeout that a connection has sent \
+         nothing for (RFC 2861; RFC 5681 s4.1), so that the next reply begins with slow start. As \
+         `tcp_slow_start_after_idle` of Linux. `false`: viewers who ask for a piece every few seconds get \
+         it in fewer round trips, at the rate of the last one, although the path may have changed since.",
     ),
     Key::switch(
         "ecn",
@@ -759,6 +767,7 @@ pub struct FileConfig {
     pub user: Option<String>,
     pub congestion_control: Option<String>,
     pub pacing: Option<bool>,
+    pub slow_start_after_idle: Option<bool>,
     pub ecn: Option<bool>,
     pub mtu_probing: Option<bool>,
     pub connection_rate_max: Option<i64>,

@@ -275,6 +275,7 @@ impl Settings {
             tcp: session::TcpConfig {
                 congestion,
                 is_paced,
+                reduces_idle_window: file.slow_start_after_idle.unwrap_or(true),
                 accepts_ecn: file.ecn.unwrap_or(true),
                 probes_path_mtu: file.mtu_probing.unwrap_or(true),
                 rate_max: keys

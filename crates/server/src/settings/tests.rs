@@ -155,6 +155,14 @@ fn ecn_is_accepted_unless_it_is_switched_off() {
 }
 
 #[test]
+fn the_window_is_reduced_after_an_idle_time_unless_that_is_switched_off() {
+    let reduces = |text: &str| with_file(text).unwrap().tcp.reduces_idle_window;
+    assert!(reduces(""));
+    assert!(reduces("slow_start_after_idle = true"));
+    assert!(!reduces("slow_start_after_idle = false"));
+}
+
+#[test]
 fn the_path_mtu_is_probed_unless_it_is_switched_off() {
     let probes = |text: &str| with_file(text).unwrap().tcp.probes_path_mtu;
     assert!(probes(""));

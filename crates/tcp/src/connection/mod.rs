@@ -94,6 +94,9 @@ pub struct Config {
     pub congestion: CongestionControl,
     /// Whether what the congestion window permits is spread over a round trip ([`crate::pacing`]).
     pub is_paced: bool,
+    /// Whether the congestion window is reduced when nothing was sent for longer than the retransmission
+    /// timeout (RFC 2861; as Linux's `tcp_slow_start_after_idle`). BBR keeps its rate either way.
+    pub reduces_idle_window: bool,
     /// Whether ECN is used if the peer asks for it (RFC 3168).
     pub accepts_ecn: bool,
     /// Whether the packet size is reduced in a black hole, and raised again by probes (RFC 4821).
@@ -116,6 +119,7 @@ impl Default for Config {
             ack_delay: Duration::from_millis(40),
             congestion: CongestionControl::Cubic,
             is_paced: true,
+            reduces_idle_window: true,
             accepts_ecn: true,
             probes_path_mtu: true,
             rate_max: None,
@@ -312,8 +316,10 @@ impl Connection {
             if timeouts > 0 {
                 self.forget_losses();
             }
-            self.congestion
-                .on_idle(u64::try_from(timeouts).unwrap_or(u64::MAX));
+            if self.config.reduces_idle_window {
+                let timeouts = u64::try_from(timeouts).unwrap_or(u64::MAX);
+                self.congestion.on_idle(timeouts);
+            }
         }
         self.send.end += bytes;
         if self.retransmit.is_none() {

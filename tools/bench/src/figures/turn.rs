@@ -309,6 +309,10 @@ impl Turns<'_> {
             let objects = (u64::from(cell.connections) + SPARE_OBJECTS).min(OBJECTS_MAX);
             let _ = writeln!(text, "objects_max = {objects}");
         }
+        // As the rivals' TCP; a baseline may not know it.
+        if contender.is_ours() {
+            text.push_str("slow_start_after_idle = false\n");
+        }
         fs::write(&file, text)?;
         let mut arguments = format!("--config {}", file.display());
         let is_on_wire = contender.is_ours() && cell.medium == Medium::Wire;

@@ -179,6 +179,9 @@ fn parse_setting(key: &str, words: &mut Words<'_>, setup: &mut Setup) -> Parsed<
                 .ok_or_else(|| format!("no congestion control is called \"{value}\""))?;
         }
         "pacing" => setup.is_paced = either(key, value, ["on", "off"])?,
+        "slow_start_after_idle" => {
+            setup.reduces_idle_window = either(key, value, ["on", "off"])?;
+        }
         "ecn" => setup.accepts_ecn = either(key, value, ["on", "off"])?,
         "mtu_probing" => setup.probes_path_mtu = either(key, value, ["on", "off"])?,
         "object" => setup.object_bytes = number(key, value)?,

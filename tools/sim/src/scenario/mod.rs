@@ -611,6 +611,7 @@ fn tcp_config(seed: u64) -> TcpConfig {
     TcpConfig {
         congestion,
         is_paced: seed % 5 != 4 || congestion.needs_pacing(),
+        reduces_idle_window: seed % 11 != 5,
         rate_max: (seed % 7 == 6).then_some(1_000_000),
         ..TcpConfig::default()
     }
