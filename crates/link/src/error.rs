@@ -270,6 +270,14 @@ pub enum SetupError {
         /// The kernel's answer.
         errno: i32,
     },
+    /// The kernel cannot poll the receive queues on our behalf, and was to.
+    #[error("the receive queues of {name:?} cannot be polled: {reason}; switch busy polling off")]
+    NoBusyPoll {
+        /// The interface.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// Another socket has a receive queue of the interface.
     #[error(
         "receive queue {queue} of {name:?} belongs to another AF_XDP socket; stop its process or \

@@ -215,6 +215,13 @@ pub trait Link {
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError>;
 
+    /// Whether the device was to be polled when the link is driven ([`XdpConfig::busy_poll_us`]), and the
+    /// first frame showed that the kernel does not: its driver has not told what to poll. Interrupts bring
+    /// the frames then.
+    fn is_polling_in_vain(&self) -> bool {
+        false
+    }
+
     /// Whether [`Link::borrow_slots`] is worth calling.
     ///
     /// # Errors

@@ -114,6 +114,10 @@ impl Link for XdpPacket {
         }
     }
 
+    fn is_polling_in_vain(&self) -> bool {
+        self.receiver.is_polling_in_vain()
+    }
+
     fn zero_copy(&self) -> Result<(), CopyReason> {
         self.sender.zero_copy()
     }

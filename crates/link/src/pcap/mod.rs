@@ -123,6 +123,10 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.frame_path()
     }
 
+    fn is_polling_in_vain(&self) -> bool {
+        self.link.is_polling_in_vain()
+    }
+
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         self.link.apply_interface_state(state)
     }

@@ -27,9 +27,28 @@
 //! Frames are copied into cells, or sent from slots on loan (`loans`), whose pages are then part of the
 //! sockets' memory.
 //!
+//! **Busy polling** ([`XdpConfig::busy_poll_us`]): the sockets prefer it (`SO_PREFER_BUSY_POLL`), so that a
+//! call on the socket has the kernel run the driver's poll function, in our thread, and no interrupt does
+//! while such calls come within the interface's `gro_flush_timeout`. What this relies on (net/xdp/xsk.c):
+//! - `recvfrom` and `sendto` poll once if the socket does not block, whatever the rings' flags say.
+//!   [`Link::receive`] calls `recvfrom` for it when the receive ring is empty: the fill ring's flag does not
+//!   ask for that call while the device has cells.
+//! - Where the device accesses the cells, `sendto` is that poll and nothing else. Drivers leave the transmit
+//!   ring's flag set when their poll function ends (ice, ixgbe, igb, virtio_net, stmmac), so that a frame's
+//!   own call is made as ever. One that clears it reads the ring in its poll function, which the next
+//!   `recvfrom` runs.
+//! - `poll` does not poll the device, but for the sysctl net.core.busy_poll. A caller that sleeps is woken
+//!   by a frame when the kernel's timer or an interrupt has had the device polled.
+//! - The kernel must know the queue's NAPI context (`SO_INCOMING_NAPI_ID`). Before Linux 6.13 it learns it from
+//!   the first frame; since then from the driver, when the socket is bound, if that has told it
+//!   (`netif_queue_set_napi`), and from 6.13 to 6.15 only where the device accesses the cells (commits
+//!   5ef44b3cb43b, b95ed5517354). veth has not told, on Linux 6.18. Then nothing is polled
+//!   ([`Link::is_polling_in_vain`]). Behind the driver there is no context, which is refused.
+//!
 //! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
 //! for each cell; one receive buffer, of a cell or of 64 KiB. Two system calls for each large frame sent by copying (the
-//! kernel takes 32 frames a call), none for a frame received.
+//! kernel takes 32 frames a call), none for a frame received; with busy polling one for each call of
+//! [`Link::receive`], and one more for each 64 frames.
 //!
 //! **Known limits.**
 //! - A device that removes VLAN tags hides them from XDP: a tagged frame to our MAC and address is taken
@@ -82,6 +101,7 @@ use bpf::Place;
 pub use program::PORTS_MAX;
 use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Room, Taken};
 use setup::Attachment;
+use socket::POLL_FRAMES_MAX;
 pub use socket::XdpStatistics;
 pub(crate) use socket::receive_queues;
 use unfinished::has_unfinished_checksum;
@@ -157,6 +177,11 @@ pub struct XdpConfig {
     pub receive_cells: u32,
     /// Cells for sending, for each queue: the same.
     pub transmit_cells: u32,
+    /// Above 0, busy polling: the kernel polls the device's queues when the link is driven, which is to be
+    /// done without a pause, and not otherwise. It is the sockets' `SO_BUSY_POLL`, microseconds; for how long
+    /// the link is driven without anything to do is the caller's choice. It takes `CAP_NET_ADMIN`, a kernel
+    /// with `CONFIG_NET_RX_BUSY_POLL` and a driver that runs the program. 0: interrupts.
+    pub busy_poll_us: u32,
 }
 
 /// Who computes the checksums of frames that are sent, where the kernel has metadata for it (Linux 6.8; the
@@ -219,6 +244,7 @@ impl XdpConfig {
             slots_bytes: 0,
             receive_cells: CELLS,
             transmit_cells: CELLS,
+            busy_poll_us: 0,
         }
     }
 
@@ -256,6 +282,20 @@ pub struct Xdp {
     has_unfinished_checksums: bool,
     /// Why frames are not sent from slots, if they are not.
     copy_reason: Option<CopyReason>,
+    /// Whether receiving has the kernel poll the device ([`XdpConfig::busy_poll_us`]).
+    polling: Polling,
+}
+
+/// Whether receiving has the kernel poll the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polling {
+    /// It was not chosen.
+    Off,
+    /// It was, and no frame has come yet.
+    Untried,
+    On,
+    /// The driver has not told the kernel what to poll.
+    InVain,
 }
 
 impl Xdp {
@@ -329,6 +369,23 @@ impl Xdp {
             vlan.check()?;
         }
         self.queue.check_interface()
+    }
+
+    /// The first frame tells whether the device can be polled.
+    fn try_polling(&mut self) {
+        self.polling = if socket::knows_napi(self.queue.fd()) {
+            Polling::On
+        } else {
+            Polling::InVain
+        };
+    }
+
+    /// Has the kernel poll the device's queue once, for up to [`POLL_FRAMES_MAX`] frames. How the interface is,
+    /// is asked elsewhere.
+    fn poll_device(&mut self) {
+        // The device may use the cells of frames taken before.
+        self.queue.release();
+        let _ = self.queue.check_interface();
     }
 
     /// Whether a VLAN device was named that is down or was removed: its frames still arrive below it.
@@ -444,9 +501,17 @@ impl Link for Xdp {
         }
         let is_down = self.is_vlan_device_down();
         let (mut taken, mut handed) = (0, 0);
+        // With so many taken, an empty ring means that the device is to be polled: once at first, and again
+        // if the last poll handed on as many frames as one may.
+        let mut poll_at = matches!(self.polling, Polling::Untried | Polling::On).then_some(0);
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
-                break;
+                if poll_at.is_none_or(|frames| taken < frames) {
+                    break;
+                }
+                poll_at = Some(taken + POLL_FRAMES_MAX);
+                self.poll_device();
+                continue;
             };
             taken += 1;
             let frame = match frame {
@@ -479,10 +544,17 @@ impl Link for Xdp {
             let _ = self.kick();
         }
         if handed > 0 {
+            if self.polling == Polling::Untried {
+                self.try_polling();
+            }
             return Ok(handed);
         }
         self.poll_interface_state(now);
         self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)))
+    }
+
+    fn is_polling_in_vain(&self) -> bool {
+        self.polling == Polling::InVain
     }
 
     fn zero_copy(&self) -> Result<(), CopyReason> {

@@ -19,7 +19,7 @@ use super::queue::{CELL_BYTES, DESCRIPTORS_MAX, Queue, QueueStep, Shape};
 use super::socket::{self, Copying};
 use super::vlan::{Device, VlanDevice};
 use super::{
-    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, ChecksumOffload, PORTS_MAX, QUEUES_MAX,
+    AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, ChecksumOffload, PORTS_MAX, Polling, QUEUES_MAX,
     SEND_BUFFER_BYTES, Xdp, XdpConfig, mtu_bytes_max, segmentation_bytes_max,
 };
 use crate::Capabilities;
@@ -79,6 +79,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
         });
     }
     let attachment = attach(config, (name, &found), device, (mac, interface_mac))?;
+    check_polling(config, &attachment)?;
     let attachment = Arc::new(attachment);
     let device = &attachment.device;
     let offer = zero_copy_offer(config, device);
@@ -133,9 +134,33 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             // Behind the driver, what GRO has merged has such checksums, too.
             has_unfinished_checksums: device.is_virtual || attachment.place == Place::Generic,
             copy_reason,
+            polling: if config.busy_poll_us > 0 {
+                Polling::Untried
+            } else {
+                Polling::Off
+            },
         });
     }
     Ok(links)
+}
+
+/// The kernel knows the NAPI context of a frame only from a program in the driver: behind it, polling would
+/// be switched on and never happen.
+fn check_polling(config: &XdpConfig, attachment: &Attachment) -> Result<(), SetupError> {
+    if config.busy_poll_us > 0 && attachment.place == Place::Generic {
+        return Err(no_busy_poll(
+            attachment.device.name,
+            "its driver runs no XDP program",
+        ));
+    }
+    Ok(())
+}
+
+fn no_busy_poll(name: InterfaceName, reason: &'static str) -> SetupError {
+    SetupError::NoBusyPoll {
+        name: name.as_str().to_owned(),
+        reason,
+    }
 }
 
 /// Checks what needs no interface.
@@ -440,6 +465,15 @@ fn open_socket(
     let fd = opened.fd();
     packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
         .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
+    if config.busy_poll_us > 0 {
+        socket::prefer_busy_poll(fd, config.busy_poll_us).map_err(|errno| match errno {
+            libc::ENOPROTOOPT => no_busy_poll(
+                name,
+                "the kernel has no busy polling (CONFIG_NET_RX_BUSY_POLL)",
+            ),
+            errno => kernel(name, "switching busy polling on", errno),
+        })?;
+    }
     let interface = || name.as_str().to_owned();
     match bind(&mut opened, device.index, queue, copying) {
         Ok(()) => Ok(Some(opened)),

@@ -217,6 +217,41 @@ pub(super) fn statistics(socket: BorrowedFd<'_>) -> Result<XdpStatistics, i32> {
     Ok(statistics)
 }
 
+/// Frames that one poll of the device hands on at most (`SO_BUSY_POLL_BUDGET`): as many as a driver's own
+/// poll does (`NAPI_POLL_WEIGHT`). The kernel's default for sockets is 8.
+pub(super) const POLL_FRAMES_MAX: usize = 64;
+
+/// From now on a call that sends or receives has the kernel poll the device's queue (its NAPI context), once
+/// with a socket that does not block; and the kernel leaves that to those calls while they come often
+/// enough. `microseconds` is how long a call that blocks would poll, above 0.
+///
+/// # Errors
+/// `ENOPROTOOPT` of a kernel without busy polling; `EPERM` without `CAP_NET_ADMIN`, which the preference
+/// and a budget take, in older kernels the time as well.
+pub(super) fn prefer_busy_poll(socket: BorrowedFd<'_>, microseconds: u32) -> Result<(), i32> {
+    let microseconds = i32::try_from(microseconds).unwrap_or(i32::MAX);
+    let budget = i32::try_from(POLL_FRAMES_MAX).map_err(|_| libc::EINVAL)?;
+    for (option, value) in [
+        (libc::SO_PREFER_BUSY_POLL, 1),
+        (libc::SO_BUSY_POLL, microseconds),
+        (libc::SO_BUSY_POLL_BUDGET, budget),
+    ] {
+        sys::set_integer(socket, libc::SOL_SOCKET, option, value)?;
+    }
+    Ok(())
+}
+
+/// Whether the kernel knows which NAPI context brings the socket's frames: from the first one on, if at all.
+pub(super) fn knows_napi(socket: BorrowedFd<'_>) -> bool {
+    let (mut number, mut length) = (0_u32, 4);
+    let pointer = (&raw mut number).cast::<libc::c_void>();
+    let (fd, option) = (socket.as_raw_fd(), libc::SO_INCOMING_NAPI_ID);
+    // SAFETY: the call writes at most 4 bytes to `number`.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, pointer, &raw mut length) };
+    result == 0 && number > 0
+}
+
 /// Has the kernel look at the fill ring, and asks how the interface is: `ENETDOWN` if it is down,
 /// `ENXIO` if it was removed.
 pub(super) fn wake_receive(socket: BorrowedFd<'_>) -> Result<(), i32> {

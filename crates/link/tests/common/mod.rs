@@ -201,6 +201,19 @@ pub(crate) fn talk(link: &mut impl Link, peer: &Peer, host: &'static str, ours: 
     );
 }
 
+/// From the next poll of the device on, interrupts have it polled again only when nothing else has for so
+/// long.
+pub(crate) fn defer_interrupts(interface: &str, nanoseconds: u64) {
+    // The files of this namespace are where sysfs is mounted in it.
+    let script = format!(
+        "mount -t sysfs sysfs /sys && cd /sys/class/net/{interface} && \
+         echo {nanoseconds} > gro_flush_timeout && echo 1000 > napi_defer_hard_irqs"
+    );
+    let mut command = Command::new("unshare");
+    let status = command.args(["--mount", "sh", "-c", &script]).status();
+    assert!(status.unwrap().success());
+}
+
 /// A datagram there and back between the two kernels.
 pub(crate) fn kernels_talk(peer: &Peer) {
     let ours = UdpSocket::bind("10.77.0.1:0").unwrap();
