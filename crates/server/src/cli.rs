@@ -372,6 +372,13 @@ pub struct CommonArgs {
     #[arg(long, value_name = "WHEN")]
     pub zero_copy: Option<String>,
 
+    /// Poll the device for so many microseconds without work, then sleep: 0 to 1000000 [default: 0]
+    ///
+    /// With xdp:IFACE and xdp+packet:IFACE. Under traffic each worker then uses all of its core; an idle
+    /// server sleeps. The interface should defer its interrupts: docs/deploy.md says how.
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub busy_poll: Option<String>,
+
     /// Address to answer at, with its prefix length; may be repeated [default: 10.77.0.2/24]
     ///
     /// The server's own address, IPv4 or IPv6, which neither this host nor another host on the

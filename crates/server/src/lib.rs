@@ -9,6 +9,7 @@
 
 pub mod access_log;
 pub mod aead;
+pub mod busy_poll;
 pub mod cidr;
 pub mod claim;
 pub mod cli;

@@ -1,7 +1,8 @@
 //! The event loop of one worker: its clock, its mailbox and its sleep.
 //!
-//! One thread, which shares nothing with those of other workers. It refuses to spin: after a round
-//! without progress it sleeps until a descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most.
+//! One thread, which shares nothing with those of other workers. It refuses to spin unless the operator
+//! chose to ([`BusyPoll`]), and then for a bounded time: after a round without progress it sleeps until a
+//! descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most.
 //! What it does besides serving is what [`crate::supervisor`] tells it to. Its end is bounded, too: the
 //! connections that are left are reset, because a client without a RST waits for minutes.
 
@@ -13,6 +14,7 @@ use link::Link;
 use store::raw::Notice;
 use tracing::{error, info, warn};
 
+use crate::busy_poll::BusyPoll;
 use crate::coalescing::{Coalescing, Sleep};
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
@@ -43,6 +45,8 @@ pub struct Sleeps {
     pub waits: u64,
     /// For a set time ([`Coalescing`]).
     pub pauses: u64,
+    /// Rounds without progress after which it looked again instead ([`BusyPoll`]).
+    pub polls: u64,
 }
 
 /// What a worker is driven by, beside its own parts.
@@ -60,6 +64,8 @@ pub struct Drive {
     pub supervisor: Option<Waker>,
     /// For how long it sleeps while wake-ups come faster than that; zero: never.
     pub coalesce: Duration,
+    /// For how long it polls the link without work before it sleeps; zero: not at all.
+    pub busy_poll: Duration,
     /// Whether its counters are asked for while it runs.
     pub has_readers: bool,
     /// Logs changes of the link; `None`: not logged.
@@ -85,6 +91,7 @@ pub struct Serving<L: Link, D: Disk> {
     /// this link (see [`link::FULL_RETRY_AFTER`]), so the server waits by time only.
     pollout_unreliable: bool,
     coalescing: Coalescing,
+    busy_poll: BusyPoll,
     sleeps: Sleeps,
     link_watch: Option<LinkWatch>,
 }
@@ -127,6 +134,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             empty_rounds: 0,
             pollout_unreliable: false,
             coalescing: Coalescing::new(drive.coalesce),
+            busy_poll: BusyPoll::new(drive.busy_poll, now_since(drive.epoch)),
             sleeps,
             link_watch: drive.link_watch,
         }
@@ -170,7 +178,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
             if step.progressed {
                 self.empty_rounds = 0;
                 self.coalescing.on_progress();
+                self.busy_poll.on_progress(now);
+                self.look_at_polling();
                 self.pollout_unreliable = false;
+                continue;
+            }
+            // A frame that the link has refused is not to be offered again at once.
+            if self.busy_poll.goes_on(now) && !step.blocked_on_link {
+                self.sleeps.polls += 1;
                 continue;
             }
             self.empty_rounds = self.empty_rounds.saturating_add(1);
@@ -281,6 +296,19 @@ impl<L: Link, D: Disk> Serving<L, D> {
         warn!("the link is full: some connections end without a RST");
     }
 
+    /// Does not go on polling a device that the kernel does not poll for us.
+    fn look_at_polling(&mut self) {
+        if self.busy_poll.is_on() && self.worker.link().is_polling_in_vain() {
+            self.busy_poll.stop();
+            warn!(
+                worker = self.number,
+                "busy polling does nothing here: the kernel does not know what to poll, as the driver has \
+                 not told it (netif_queue_set_napi), or copies the frames (Linux 6.13 to 6.15); leave \
+                 --busy-poll out, or use another kernel"
+            );
+        }
+    }
+
     /// Sleeps until there is something to do.
     fn sleep(&mut self, step: &Step) -> Result<(), Failure> {
         let now = self.now();
@@ -289,7 +317,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if timeout.is_zero() {
             return Ok(());
         }
-        if let Sleep::Pause(pause) = self.coalescing.sleep(timeout) {
+        // A pause would leave the device alone for as long.
+        if !self.busy_poll.is_on()
+            && let Sleep::Pause(pause) = self.coalescing.sleep(timeout)
+        {
             wait::pause(pause);
             self.sleeps.pauses += 1;
             return Ok(());
@@ -368,6 +399,7 @@ pub fn counters<L: Link, D: Disk>(
     let mut pairs = worker.counters();
     pairs.push(("server_sleep_events", sleeps.waits));
     pairs.push(("server_pause_events", sleeps.pauses));
+    pairs.push(("server_busy_poll_rounds", sleeps.polls));
     pairs.push(("server_lost_strays", lost_strays));
     pairs
 }

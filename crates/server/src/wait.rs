@@ -1,7 +1,8 @@
 //! Sleeps in the kernel until a descriptor is ready or a timeout passes.
 //!
 //! It refuses to busy-poll, so that an idle server uses no processor time: after [`EMPTY_ROUNDS`]
-//! rounds without progress the worker sleeps, in [`wait`] or [`pause`]. Bounded by [`SOURCES_MAX`].
+//! rounds without progress the worker sleeps, in [`wait`] or [`pause`]; if the operator chose to have the
+//! device polled, after the time of [`crate::busy_poll`]. Bounded by [`SOURCES_MAX`].
 
 #![allow(unsafe_code, reason = "UNSAFETY: ppoll(2) on an array of ours")]
 

@@ -85,6 +85,8 @@ pub static DISK_QUEUE_DEPTH: Number = number("disk_queue_depth", "reads", Some(1
 pub static OBJECTS_MAX: Number = number("objects_max", "files", None, 1..=65_000);
 /// Time in which wake-ups are gathered.
 pub static COALESCE_US: Number = number("coalesce_us", "microseconds", Some(100), 0..=10_000);
+/// Time for which the device is polled without work.
+pub static BUSY_POLL_US: Number = number("busy_poll_us", "microseconds", Some(0), 0..=1_000_000);
 /// Time for a request head.
 pub static HEAD_TIMEOUT_SECONDS: Number =
     number("head_timeout_seconds", "seconds", Some(20), 1..=3_600);
@@ -557,6 +559,13 @@ pub static KEYS: [Key; 42] = [
          up to this much latency. `0`: never.",
     ),
     Key::number(
+        &BUSY_POLL_US,
+        "--busy-poll",
+        "With `xdp:` and `xdp+packet:`: for how long a worker that has nothing to do goes on polling the \
+         network device before it sleeps. In place of `coalesce_us`. `0`: it sleeps at once. [What it \
+         takes](deploy.md#busy-polling).",
+    ),
+    Key::number(
         &OBJECTS_MAX,
         "",
         "Files held open at once, one descriptor each; by default as many as `RLIMIT_NOFILE` \
@@ -792,6 +801,7 @@ pub struct FileConfig {
     pub slots: Option<i64>,
     pub disk_queue_depth: Option<i64>,
     pub coalesce_us: Option<i64>,
+    pub busy_poll_us: Option<i64>,
     pub objects_max: Option<i64>,
     pub tls_key_records_max: Option<i64>,
     pub head_timeout_seconds: Option<Seconds>,

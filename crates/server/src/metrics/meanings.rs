@@ -46,7 +46,7 @@ const GAUGES: [(&str, &str); 6] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 59] = [
+const COUNTERS: [(&str, &str); 60] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -60,6 +60,10 @@ const COUNTERS: [(&str, &str); 59] = [
     (
         "server_pause_events",
         "Times the worker slept for a set time, to handle what comes together (`coalesce_us`).",
+    ),
+    (
+        "server_busy_poll_rounds",
+        "Rounds without progress after which the worker polled the network device again instead of sleeping (`busy_poll_us`).",
     ),
     (
         "server_sleep_events",

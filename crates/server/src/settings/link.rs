@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clock::Duration;
 use link::ZeroCopy;
 
 use super::{ADDRESSES_MAX, Origin};
@@ -158,6 +159,38 @@ pub(super) fn parse_zero_copy(
             format!("{origin} {other}: unknown choice"),
             "write auto, on or off",
         )),
+    }
+}
+
+/// How long a worker polls the device before it sleeps; zero: not at all. Only AF_XDP sockets have their
+/// device polled.
+pub(super) fn check_busy_poll(
+    microseconds: u64,
+    origin: &Origin,
+    link: &LinkChoice,
+    has_coalescing: bool,
+) -> Result<Duration, Failure> {
+    let refuse = |problem: &str, remedy| {
+        let problem = format!("{origin} {microseconds}: {problem}");
+        Err(Failure::refused(problem, remedy))
+    };
+    if microseconds == 0 {
+        return Ok(Duration::ZERO);
+    }
+    match link {
+        LinkChoice::Xdp(_) | LinkChoice::XdpPacket(_) if has_coalescing => refuse(
+            "a worker that polls does not pause, and coalesce_us says how long it pauses",
+            "leave out one of the two",
+        ),
+        LinkChoice::Xdp(_) | LinkChoice::XdpPacket(_) => Ok(Duration::from_micros(microseconds)),
+        LinkChoice::Auto(_) => refuse(
+            "auto may choose a link whose device cannot be polled",
+            "leave it out, or use --link xdp:IFACE or xdp+packet:IFACE",
+        ),
+        LinkChoice::Tap(_) | LinkChoice::Packet(_) => refuse(
+            "only AF_XDP links have their device polled",
+            "leave it out, or use --link xdp:IFACE or xdp+packet:IFACE",
+        ),
     }
 }
 

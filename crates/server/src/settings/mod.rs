@@ -33,7 +33,7 @@ use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
 use crate::trace::{Peers, TraceSettings};
 
 pub use link::{LinkChoice, MacSetting};
-use link::{parse_addresses, parse_link, parse_mac, parse_zero_copy};
+use link::{check_busy_poll, parse_addresses, parse_link, parse_mac, parse_zero_copy};
 
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
@@ -59,6 +59,9 @@ pub struct Settings {
     pub zero_copy: ZeroCopy,
     /// How the operator named it, for messages.
     pub zero_copy_origin: Origin,
+    /// How long a worker without work has the kernel poll the device before it sleeps; zero: not at all.
+    /// Only with AF_XDP links.
+    pub busy_poll: Duration,
     /// Our addresses: 1..=[`ADDRESSES_MAX`], no two alike. None if they are the host's:
     /// those are found at start.
     pub addresses: Vec<Cidr>,
@@ -234,6 +237,15 @@ impl Settings {
             "zero_copy",
         );
         let zero_copy = parse_zero_copy(zero_copy.as_deref(), &zero_copy_origin, &link)?;
+        let (busy_poll, origin) = keys.number(
+            args.busy_poll,
+            file.busy_poll_us.take(),
+            "--busy-poll",
+            "busy_poll_us",
+        );
+        let busy_poll = check(busy_poll, &config::BUSY_POLL_US, &origin)?;
+        let has_coalescing = file.coalesce_us.is_some_and(|pause| pause != 0);
+        let busy_poll = check_busy_poll(busy_poll, &origin, &link, has_coalescing)?;
         let typed = (!args.addresses.is_empty()).then_some(args.addresses);
         let (addresses, addresses_origin) =
             keys.pick(typed, file.address.take(), "--address", "address");
@@ -263,6 +275,7 @@ impl Settings {
             mac,
             zero_copy,
             zero_copy_origin,
+            busy_poll,
             addresses,
             addresses_origin,
             is_address_shared,

@@ -284,6 +284,62 @@ fn a_refusal_names_the_flag_or_the_key() {
 }
 
 #[test]
+fn only_the_device_of_an_xdp_link_is_polled() {
+    let file = |link: &str, rest: &str| with_file(&format!("link = \"{link}\"\n{rest}"));
+    let polled = "busy_poll_us = 50";
+    for link in ["xdp:eth0", "xdp+packet:eth0"] {
+        let settings = file(link, polled).unwrap();
+        assert_eq!(settings.busy_poll, Duration::from_micros(50));
+        let settings = file(link, "busy_poll_us = 50\ncoalesce_us = 0").unwrap();
+        assert_eq!(settings.busy_poll, Duration::from_micros(50));
+        let settings = file(link, "busy_poll_us = 0\ncoalesce_us = 7").unwrap();
+        assert_eq!(settings.busy_poll, Duration::ZERO);
+        assert_eq!(settings.limits.coalesce, Duration::from_micros(7));
+        assert_eq!(
+            file(link, "busy_poll_us = 50\ncoalesce_us = 7").unwrap_err(),
+            "atlas.toml: busy_poll_us 50: a worker that polls does not pause, and coalesce_us says how \
+             long it pauses; leave out one of the two"
+        );
+    }
+    for link in ["packet:eth0", "tap:t0"] {
+        assert_eq!(
+            file(link, polled).unwrap_err(),
+            "atlas.toml: busy_poll_us 50: only AF_XDP links have their device polled; leave it out, or \
+             use --link xdp:IFACE or xdp+packet:IFACE"
+        );
+        assert_eq!(file(link, "").unwrap().busy_poll, Duration::ZERO);
+    }
+    let refusal = file("auto:eth0", polled).unwrap_err();
+    assert!(
+        refusal.contains("busy_poll_us 50: auto may choose"),
+        "{refusal}"
+    );
+    let typed = |text: &str| {
+        with_flags(|args| {
+            args.common.link = Some("xdp:eth0".into());
+            args.common.busy_poll = Some(text.into());
+        })
+    };
+    assert_eq!(typed("1000000").unwrap().busy_poll, Duration::from_secs(1));
+    assert!(
+        typed("-1")
+            .unwrap_err()
+            .starts_with("--busy-poll -1: out of range")
+    );
+    assert_eq!(typed("0").unwrap().busy_poll, Duration::ZERO);
+    assert!(
+        typed("1000001")
+            .unwrap_err()
+            .starts_with("--busy-poll 1000001: out of range")
+    );
+    assert!(
+        typed("5us")
+            .unwrap_err()
+            .starts_with("--busy-poll 5us: not a whole number")
+    );
+}
+
+#[test]
 fn each_limit_holds_on_both_sides() {
     for (key, least, most) in [
         ("connections_max", 1, 1_048_576),

@@ -11,9 +11,10 @@ use link::{
     XdpPacket, ZeroCopy,
 };
 use memory::ArenaConfig;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{host_ends, refuse_link, shared_ports};
+use crate::doctor::tree::Tree;
 use crate::failure::Failure;
 use crate::settings::{LinkChoice, MacSetting, Settings};
 
@@ -43,6 +44,11 @@ pub(super) fn open(settings: &Settings) -> Result<(Links, LinkChoice), Failure> 
         LinkChoice::Auto(interface) => return open_best(settings, interface),
     };
     links.log_receiving();
+    if let (false, Some(device)) = (settings.busy_poll.is_zero(), links.device())
+        && let Some(advice) = deferral_advice(&Tree::of_this_machine(), device)
+    {
+        warn!("{advice}");
+    }
     Ok((links, choice))
 }
 
@@ -149,10 +155,28 @@ fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
             ..XdpConfig::new(interface, &addresses)
         }
     };
+    let micros = settings.busy_poll.as_nanos() / 1_000;
     XdpConfig {
         zero_copy: settings.zero_copy,
+        busy_poll_us: u32::try_from(micros).unwrap_or(u32::MAX),
         ..config
     }
+}
+
+/// What the operator should do about the interface's interrupts, if its device is to be polled. `None` also
+/// where the files cannot be read: those of another network namespace are elsewhere.
+fn deferral_advice(tree: &Tree, interface: &str) -> Option<String> {
+    let is_zero = |name: &str| {
+        let text = tree.read(format!("sys/class/net/{interface}/{name}"));
+        text.is_some_and(|text| text == "0")
+    };
+    (is_zero("napi_defer_hard_irqs") || is_zero("gro_flush_timeout")).then(|| {
+        format!(
+            "{interface} does not defer its interrupts, so busy polling competes with them: echo 2 > \
+             /sys/class/net/{interface}/napi_defer_hard_irqs; echo 200000 > \
+             /sys/class/net/{interface}/gro_flush_timeout"
+        )
+    })
 }
 
 /// The same for links that send through AF_XDP, too: from the slots, if they are lent.
@@ -208,13 +232,22 @@ impl Links {
         }
     }
 
-    fn log_receiving(&self) {
-        let first = match self {
+    /// The AF_XDP socket of the first queue.
+    fn first_receiver(&self) -> Option<&Xdp> {
+        match self {
             Self::Tap(_) | Self::Packet(_) => None,
             Self::Xdp(queues) => queues.first(),
             Self::XdpPacket(queues) => queues.first().map(XdpPacket::receiver),
-        };
-        if let Some(first) = first {
+        }
+    }
+
+    /// The interface that an XDP program is attached to.
+    fn device(&self) -> Option<&str> {
+        self.first_receiver().map(Xdp::device)
+    }
+
+    fn log_receiving(&self) {
+        if let Some(first) = self.first_receiver() {
             info!(
                 in_driver = first.is_in_driver(),
                 zero_copy = self.is_zero_copy(),
@@ -229,9 +262,10 @@ impl Links {
 mod tests {
     use link::ZeroCopy;
 
-    use super::{xdp_config, xdp_config_with_loans};
+    use super::{deferral_advice, xdp_config, xdp_config_with_loans};
     use crate::cli::{CommonArgs, ServeArgs};
     use crate::config::FileConfig;
+    use crate::doctor::tree::Tree;
     use crate::settings::Settings;
 
     fn settings(zero_copy: &str) -> Settings {
@@ -265,6 +299,27 @@ mod tests {
             );
             assert!(config.slots_bytes > 0);
         }
+    }
+
+    #[test]
+    fn an_interface_that_is_polled_and_does_not_defer_interrupts_is_told_of() {
+        let root = std::env::temp_dir().join(format!("atlas-defer-{}", std::process::id()));
+        let directory = root.join("sys/class/net/eth0");
+        std::fs::create_dir_all(&directory).unwrap();
+        let tree = Tree::under(&root);
+        assert_eq!(deferral_advice(&tree, "eth0"), None, "nothing to read");
+        for (irqs, timeout, is_advised) in [
+            ("0", "0", true),
+            ("2", "0", true),
+            ("0", "200000", true),
+            ("2", "200000", false),
+        ] {
+            std::fs::write(directory.join("napi_defer_hard_irqs"), irqs).unwrap();
+            std::fs::write(directory.join("gro_flush_timeout"), timeout).unwrap();
+            let advice = deferral_advice(&tree, "eth0");
+            assert_eq!(advice.is_some(), is_advised, "{irqs} {timeout}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

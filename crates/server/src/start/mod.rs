@@ -332,6 +332,7 @@ struct Parts<L> {
     trace_peers: Option<Peers>,
     link_watch: LinkWatch,
     coalesce: Duration,
+    busy_poll: Duration,
     has_readers: bool,
 }
 
@@ -427,6 +428,7 @@ fn assemble<L: Link + Send + 'static>(
             trace_peers: settings.trace.as_ref().map(|trace| trace.peers),
             link_watch: LinkWatch::new(watch, clock(), has_own_mac, number == 0),
             coalesce: limits.coalesce,
+            busy_poll: settings.busy_poll,
             has_readers: monitoring.has_metrics(),
         };
         workers
@@ -490,6 +492,7 @@ impl<L: Link> Parts<L> {
             next_worker,
             supervisor: Some(supervisor),
             coalesce: self.coalesce,
+            busy_poll: self.busy_poll,
             has_readers: self.has_readers,
             link_watch: Some(self.link_watch),
         };

@@ -23,6 +23,7 @@ fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
         next_worker: None,
         supervisor: None,
         coalesce: Duration::ZERO,
+        busy_poll: Duration::ZERO,
         has_readers: false,
         link_watch: None,
     }
