@@ -41,6 +41,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
         program: atlas.to_owned(),
         workers: 1,
         lends: false,
+        busy_poll_us: 0,
         mtu_bytes: USUAL_MTU_BYTES,
     };
     let setup = Setup::new(LinkKind::Packet, &subject)?;

@@ -61,6 +61,9 @@ pub(crate) struct NetnsOptions {
     /// Frames are sent from their slots, which a link over a veth does not by itself; TAPs are left out
     #[arg(long)]
     lend: bool,
+    /// Links with XDP poll their device for so long without work
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
+    busy_poll: u32,
     /// Only with this MTU at both ends; TAPs are left out
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
@@ -212,6 +215,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
         files: &library,
         identities: &identities,
         quick: options.quick,
+        busy_poll_us: options.busy_poll,
     };
     if options.self_check {
         let setup = Setup::new(LinkKind::Packet, &Subject::Nginx)?;
@@ -274,6 +278,7 @@ struct Run<'a> {
     files: &'a Library,
     identities: &'a Identities,
     quick: bool,
+    busy_poll_us: u32,
 }
 
 impl Run<'_> {
@@ -296,6 +301,7 @@ impl Run<'_> {
             workers,
             lends,
             mtu_bytes,
+            busy_poll_us: self.busy_poll_us,
         };
         let setup = Setup::new(link, &subject)?;
         self.try_link(suite, &setup, &subject, is_first)?;

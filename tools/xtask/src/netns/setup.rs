@@ -109,6 +109,8 @@ pub(crate) enum Subject {
         lends: bool,
         /// Of the interfaces at both ends.
         mtu_bytes: u32,
+        /// For how long a link that has XDP polls its device without work, microseconds; 0: not at all.
+        busy_poll_us: u32,
     },
     /// nginx behind the kernel's TCP: shows that a check passes where the answer is known.
     Nginx,
@@ -258,6 +260,12 @@ impl Setup {
         command.args(["--http", &PORT.to_string()]);
         if self.lends() {
             command.args(["--zero-copy", "on"]);
+        }
+        if let Subject::Atlas { busy_poll_us, .. } = self.subject
+            && busy_poll_us > 0
+            && self.kind.has_xdp()
+        {
+            command.args(["--busy-poll", &busy_poll_us.to_string()]);
         }
         if let Some(identities) = identities {
             command.args(["--https", &HTTPS_PORT.to_string()]);
