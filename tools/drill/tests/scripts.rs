@@ -58,6 +58,7 @@ scripts! {
     cubic_idle_for_a_timeout
     cubic_idle_for_long
     cubic_idle_for_more_than_a_timeout
+    cubic_idle_keeps_the_window
     cubic_slow_start
     cubic_window_that_is_in_use
     cubic_window_that_is_not_in_use

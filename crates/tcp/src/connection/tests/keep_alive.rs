@@ -17,6 +17,7 @@ const CONFIG: Config = Config {
     accepts_ecn: false,
     probes_path_mtu: true,
     is_paced: false,
+    reduces_idle_window: true,
     rate_max: None,
     canary: crate::Canary::NONE,
 };
