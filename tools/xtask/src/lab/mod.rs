@@ -382,6 +382,7 @@ impl Trial<'_> {
             link: "packet",
             choice,
             is_shared: false,
+            is_polling: false,
             disk: self.disk,
         };
         let nic = self.nic;
