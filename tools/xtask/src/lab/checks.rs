@@ -57,8 +57,6 @@ pub(super) struct Way {
     pub(super) has_loss: bool,
     /// Whether the address is the guest's as well.
     pub(super) is_shared: bool,
-    /// Whether the workers poll the device.
-    pub(super) is_polled: bool,
 }
 
 impl Way {
@@ -69,7 +67,6 @@ impl Way {
             is_tls: bits & 2 != 0,
             has_loss: bits & 4 != 0,
             is_shared,
-            is_polled: false,
         })
     }
 
@@ -77,8 +74,7 @@ impl Way {
     pub(super) fn name(self) -> String {
         let address = if self.is_shared { "the guest's " } else { "" };
         let (ip, protocol, loss) = (self.ip(), self.protocol(), self.loss());
-        let polled = if self.is_polled { "polled, " } else { "" };
-        format!("{polled}{address}{ip}, {protocol}, loss {loss}")
+        format!("{address}{ip}, {protocol}, loss {loss}")
     }
 
     pub(super) fn ip(self) -> &'static str {
@@ -131,8 +127,6 @@ pub(super) struct Counts {
     /// Reads of the disk, and system calls made for them.
     pub(super) disk_reads: u64,
     pub(super) disk_calls: u64,
-    /// Rounds without work after which a worker went on polling.
-    pub(super) polls: u64,
     /// Doorbells that Atlas rang itself, and resets of its controllers.
     pub(super) doorbells: u64,
     pub(super) resets: u64,
@@ -165,7 +159,6 @@ impl Counts {
             receive_errors: count("link_receive_errors")?,
             disk_reads: count("disk_read_commands")?,
             disk_calls: count("disk_enter_calls")? + count("disk_check_calls")?,
-            polls: count("server_busy_poll_rounds")?,
             // Only its own driver has them.
             doorbells: count("nvme_doorbell_count").unwrap_or(0),
             resets: count("nvme_reset_count").unwrap_or(0),
@@ -220,7 +213,6 @@ impl Counts {
             receive_errors: self.receive_errors - before.receive_errors,
             disk_reads: self.disk_reads - before.disk_reads,
             disk_calls: self.disk_calls - before.disk_calls,
-            polls: self.polls - before.polls,
             doorbells: self.doorbells - before.doorbells,
             resets: self.resets - before.resets,
         }
@@ -236,8 +228,6 @@ pub(super) struct Start {
     pub(super) choice: &'static str,
     /// Whether it serves at the guest's addresses.
     pub(super) is_shared: bool,
-    /// Whether its workers poll the device (`busy_poll_us`), whose interrupts are deferred from then on.
-    pub(super) is_polling: bool,
     /// What it serves.
     pub(super) disk: GuestDisk,
 }
@@ -256,7 +246,6 @@ pub(super) fn start_server(guest: &mut Guest, start: Start) -> Result<Said> {
     let config = match (start.disk, start.is_shared) {
         (GuestDisk::Passthrough, _) => "passthrough",
         (GuestDisk::Vfio, _) => "vfio",
-        _ if start.is_polling => "polling",
         (_, true) => "shared",
         (_, false) => "own",
     };
@@ -416,7 +405,7 @@ mod tests {
         let line = "counters {\"link_lent_frames\":7,\"link_transmitted_frames\": 9,\"link_full_frames\":1,\"link_bypass_end_events\":0,\
                     \"link_transmitted_bytes\":10,\"tcp_retransmit_segments\":2,\"link_queued_descriptors\":5,\
                     \"link_completed_descriptors\":4,\"link_offered_cells\":2050,\"link_accepted_cells\":3,\"link_received_cells\":2,\"link_lost_frames\":0,\"link_refused_frames\":0,\"link_receive_errors\":0,\
-                    \"disk_read_commands\":8,\"disk_enter_calls\":3,\"disk_check_calls\":1,\"server_busy_poll_rounds\":6}";
+                    \"disk_read_commands\":8,\"disk_enter_calls\":3,\"disk_check_calls\":1}";
         let counts = Counts::parse(line).expect("it has them all");
         assert_eq!(
             (counts.disk_reads, counts.disk_calls, counts.doorbells),
@@ -450,7 +439,6 @@ mod tests {
             is_tls: false,
             has_loss,
             is_shared: false,
-            is_polled: false,
         };
         let counts = Counts {
             lent_frames: 70,

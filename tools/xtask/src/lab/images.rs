@@ -92,10 +92,6 @@ pub(super) fn make_store(atlas: &Path, directory: &Path, images: &[PathBuf]) -> 
     run(store("add").arg(directory)).map(drop)
 }
 
-/// For how long a worker that polls goes on without work, microseconds: longer than a client that is
-/// emulated takes for an answer.
-const BUSY_POLL_US: u32 = 1_000_000;
-
 /// A file of the guest: its path without the leading slash, its mode, its content.
 pub(super) type GuestFile = (String, u32, Vec<u8>);
 
@@ -126,10 +122,6 @@ pub(super) fn server_files(atlas: &Path, identity: &IdentityFiles) -> Result<Vec
             &format!("nvme_passthrough = true\n{OWN}{CONFIG}"),
         ),
         text("shared.toml", CONFIG),
-        text(
-            "polling.toml",
-            &format!("busy_poll_us = {BUSY_POLL_US}\n{OWN}{CONFIG}"),
-        ),
         (
             "etc/lab.pem".to_owned(),
             0o100_644,

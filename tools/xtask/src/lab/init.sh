@@ -94,11 +94,6 @@ while read -r command link choice config path; do
         echo "lab: calm"
         ;;
     start)
-        if [ "$config" = polling ]; then
-            # The device's interrupts wait while the worker polls it.
-            echo 2 > "/sys/class/net/$served/napi_defer_hard_irqs"
-            echo 200000 > "/sys/class/net/$served/gro_flush_timeout"
-        fi
         atlas serve "$path" --config "/etc/$config.toml" --link "$link:$served" \
             --zero-copy "$choice" > /log 2>&1 &
         server=$!

@@ -382,7 +382,6 @@ impl Trial<'_> {
             link: "packet",
             choice,
             is_shared: false,
-            is_polling: false,
             disk: self.disk,
         };
         let nic = self.nic;

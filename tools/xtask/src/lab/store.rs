@@ -101,7 +101,6 @@ impl Trial<'_> {
             link: "packet",
             choice: "on",
             is_shared: false,
-            is_polling: false,
             disk,
         };
         let said = checks::start_server(&mut self.guest, start)?;

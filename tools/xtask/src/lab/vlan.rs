@@ -30,7 +30,6 @@ impl Trial<'_> {
             link,
             choice: "auto",
             is_shared,
-            is_polling: false,
             disk,
         };
         let disk = self.disk;

@@ -1,8 +1,7 @@
 //! What is tried with AF_XDP sockets whose memory the device accesses itself (zero copy).
 //!
 //! The server says what the kernel told it of each socket (`XDP_OPTIONS`). At addresses of its own all
-//! ways are tried, at the guest's two; all with slots on loan, which the kernel reads; and four while the worker polls
-//! the device. After each, every descriptor that was sent must have come back.
+//! ways are tried, at the guest's two; then all with slots on loan, which the kernel reads. After each, every descriptor that was sent must have come back.
 //! It refuses a server whose sockets copy, frames and descriptors that were lost, and descriptors that
 //! the kernel found invalid (`XDP_STATISTICS`). Bounded by what bounds the checks.
 
@@ -11,9 +10,6 @@ use anyhow::{Result, ensure};
 use super::checks::{self, Said, Start, Way};
 use super::{Row, Trial};
 use testbed::suite::{Outcome, Suite};
-
-/// Rounds without work of a worker that polls for a second after each fetch.
-const POLLS_MIN: u64 = 1_000;
 
 impl Trial<'_> {
     /// Starts the server with each choice of `zero_copy`, and fetches with zero copy and with loans.
@@ -51,44 +47,7 @@ impl Trial<'_> {
                 counts.check_lent(way)
             });
         }
-        checks::stop_server(&mut self.guest)?;
-        self.try_polling(suite, rows)
-    }
-
-    /// The worker polls the device, whose interrupts wait for it.
-    fn try_polling(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
-        let start = Start {
-            link: "xdp",
-            choice: "auto",
-            is_shared: false,
-            is_polling: true,
-            disk: self.disk,
-        };
-        let said = checks::start_server(&mut self.guest, start)?;
-        ensure!(is_zero_copy(&said), "zero_copy = \"auto\" copies");
-        let name = format!("{}: polled", self.name);
-        let is_tried = |way: &Way| way.is_v6 == way.is_tls;
-        for way in Way::all(false).filter(is_tried) {
-            let way = Way {
-                is_polled: true,
-                ..way
-            };
-            self.try_way(suite, rows, way, |_, guest| {
-                checks::await_descriptors(guest).map(drop)
-            });
-        }
-        let counts = checks::stop_server(&mut self.guest)?;
-        suite.run(&name, || {
-            println!("        {} rounds went on without work", counts.polls);
-            // Where the kernel does not know what to poll, the worker gives it up with the first frame.
-            Ok(if counts.polls >= POLLS_MIN {
-                Outcome::Passed
-            } else {
-                let reason = "the guest's kernel cannot poll this device";
-                Outcome::Skipped(reason.to_owned())
-            })
-        });
-        Ok(())
+        checks::stop_server(&mut self.guest).map(drop)
     }
 
     fn start_xdp(&mut self, choice: &'static str, is_shared: bool) -> Result<Said> {
@@ -96,7 +55,6 @@ impl Trial<'_> {
             link: "xdp",
             choice,
             is_shared,
-            is_polling: false,
             disk: self.disk,
         };
         checks::start_server(&mut self.guest, start)
