@@ -1,0 +1,91 @@
+//! The shortest round-trip time of the clients that are there now: what a delay of the server's own is to be
+//! small beside.
+//!
+//! A time is kept for [`SPAN`] to twice that, so that a near client that has gone does not count for ever. It
+//! refuses nothing. Bounded: two times.
+
+use clock::{Duration, Instant};
+
+/// How long a time counts at least. A client that asks for something every few seconds is heard within
+/// its reply. `[guess]`
+const SPAN: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortestRtt {
+    /// When the present span began.
+    since: Instant,
+    /// The shortest of the present span, and of the one before.
+    present: Option<Duration>,
+    before: Option<Duration>,
+}
+
+impl ShortestRtt {
+    pub(crate) const fn new() -> Self {
+        Self {
+            since: Instant::ZERO,
+            present: None,
+            before: None,
+        }
+    }
+
+    /// A client with this round-trip time was heard.
+    pub(crate) fn note(&mut self, now: Instant, rtt: Duration) {
+        self.turn(now);
+        self.present = Some(self.present.map_or(rtt, |shortest| shortest.min(rtt)));
+    }
+
+    /// The shortest time that counts; `None` if nobody was heard.
+    pub(crate) fn get(&mut self, now: Instant) -> Option<Duration> {
+        self.turn(now);
+        match (self.present, self.before) {
+            (Some(present), Some(before)) => Some(present.min(before)),
+            (some, None) | (None, some) => some,
+        }
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let passed = now.since(self.since);
+        if passed < SPAN {
+            return;
+        }
+        let present = self.present.take();
+        self.before = present.filter(|_| passed < SPAN + SPAN);
+        self.since = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SPAN, ShortestRtt};
+    use clock::{Duration, Instant};
+
+    const NEAR: Duration = Duration::from_millis(1);
+    const FAR: Duration = Duration::from_millis(40);
+
+    #[test]
+    fn the_shortest_counts_until_the_span_behind_its_own_is_over() {
+        let start = Instant::from_millis(5_000);
+        let mut shortest = ShortestRtt::new();
+        assert_eq!(shortest.get(start), None);
+        shortest.note(start, FAR);
+        shortest.note(start, NEAR);
+        shortest.note(start, FAR);
+        assert_eq!(shortest.get(start), Some(NEAR));
+        let next = start + SPAN;
+        shortest.note(next, FAR);
+        assert_eq!(shortest.get(next), Some(NEAR));
+        let last = next + (SPAN - Duration::from_nanos(1));
+        assert_eq!(shortest.get(last), Some(NEAR));
+        assert_eq!(shortest.get(next + SPAN), Some(FAR));
+        assert_eq!(shortest.get(next + SPAN + SPAN), None);
+    }
+
+    #[test]
+    fn what_was_heard_before_a_silence_does_not_count() {
+        let start = Instant::from_millis(5_000);
+        let mut shortest = ShortestRtt::new();
+        shortest.note(start, NEAR);
+        assert_eq!(shortest.get(start + SPAN + SPAN), None);
+    }
+}
