@@ -45,6 +45,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
+    ("nic-wire", &["clock", "load", "wire"]),
     (
         "stages",
         &[
@@ -53,7 +54,6 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
         ],
     ),
     ("attack", &["clock", "link", "load", "wire"]),
-    ("nic-wire", &["clock", "load", "wire"]),
     ("bottleneck", &["load", "nic-wire", "testbed"]),
     (
         "bench",
