@@ -1,7 +1,7 @@
 //! When a worker without work looks again: coalesced wake-ups.
 //!
 //! A wake-up costs a switch of threads, an interrupt and a round, whether it brings one frame or ten. So
-//! while they come faster than one in [`Coalescing::new`]'s time, the worker does not wait for the next
+//! while they come faster than one in a pause's time ([`Pauses`]), the worker does not wait for the next
 //! one: it pauses for that time, and then handles what has come together. This is what a NIC does with
 //! its interrupts (`ethtool -C rx-usecs`); what it costs and brings is in
 //! `docs/decisions/0015-wake-ups.md`.
@@ -11,9 +11,28 @@
 
 use clock::Duration;
 
+/// Shortest and longest pause by round-trip times. The longest costs a client in the same building a few
+/// milliseconds a reply.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// A pause is so small a part of the shortest round-trip time: a reply waits for a few of them, one behind
+/// another (request, look-up, read).
+const ROUND_TRIP_PARTS: u32 = 16;
+
+/// How long pauses are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pauses {
+    /// So long, as the operator says; zero: there are none.
+    Fixed(Duration),
+    /// A sixteenth of the shortest round-trip time of the clients, but 100 us at least and 1 ms at most.
+    ByRoundTrip,
+}
+
 /// Decides how the worker sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coalescing {
+    pauses: Pauses,
     pause: Duration,
     /// The last wait for a descriptor ended within a pause's time, and every pause since found work.
     is_busy: bool,
@@ -31,13 +50,25 @@ pub enum Sleep {
 }
 
 impl Coalescing {
-    /// Pauses of `pause`; none if it is zero.
+    /// With such pauses, at first the shortest.
     #[must_use]
-    pub const fn new(pause: Duration) -> Self {
+    pub const fn new(pauses: Pauses) -> Self {
         Self {
-            pause,
+            pauses,
+            pause: match pauses {
+                Pauses::Fixed(pause) => pause,
+                Pauses::ByRoundTrip => PAUSE_MIN,
+            },
             is_busy: false,
             has_paused: false,
+        }
+    }
+
+    /// The shortest round-trip time of the clients is this now; `None`: nobody is there.
+    pub fn on_round_trip(&mut self, shortest: Option<Duration>) {
+        if self.pauses == Pauses::ByRoundTrip {
+            let part = shortest.unwrap_or_default() / ROUND_TRIP_PARTS;
+            self.pause = part.clamp(PAUSE_MIN, PAUSE_MAX);
         }
     }
 
@@ -65,7 +96,7 @@ impl Coalescing {
 
 #[cfg(test)]
 mod tests {
-    use super::{Coalescing, Sleep};
+    use super::{Coalescing, Pauses, Sleep};
     use clock::Duration;
 
     const PAUSE: Duration = Duration::from_micros(100);
@@ -74,7 +105,7 @@ mod tests {
 
     #[test]
     fn an_idle_worker_waits_for_the_first_frame() {
-        let mut coalescing = Coalescing::new(PAUSE);
+        let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
         coalescing.on_waited(PAUSE);
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
@@ -82,7 +113,7 @@ mod tests {
 
     #[test]
     fn wake_ups_that_come_faster_than_the_pause_are_coalesced_as_long_as_pauses_find_work() {
-        let mut coalescing = Coalescing::new(PAUSE);
+        let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         coalescing.on_waited(SHORT);
         for _ in 0..3 {
             assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
@@ -97,15 +128,40 @@ mod tests {
 
     #[test]
     fn a_timer_that_is_due_sooner_ends_the_pause() {
-        let mut coalescing = Coalescing::new(PAUSE);
+        let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         coalescing.on_waited(SHORT);
         assert_eq!(coalescing.sleep(SHORT), Sleep::Pause(SHORT));
     }
 
     #[test]
     fn without_a_pause_every_sleep_is_a_wait() {
-        let mut coalescing = Coalescing::new(Duration::ZERO);
+        let mut coalescing = Coalescing::new(Pauses::Fixed(Duration::ZERO));
         coalescing.on_waited(Duration::ZERO);
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
+    }
+
+    #[test]
+    fn pauses_are_a_part_of_the_shortest_round_trip_time_within_their_limits() {
+        let pause = |pauses, shortest| {
+            let mut coalescing = Coalescing::new(pauses);
+            coalescing.on_round_trip(shortest);
+            coalescing.on_waited(Duration::ZERO);
+            coalescing.sleep(LONG)
+        };
+        let micros = Duration::from_micros;
+        for (shortest, expected) in [
+            (None, 100),
+            (Some(1_599), 100),
+            (Some(1_616), 101),
+            (Some(10_000), 625),
+            (Some(15_984), 999),
+            (Some(16_016), 1_000),
+            (Some(200_000), 1_000),
+        ] {
+            let found = pause(Pauses::ByRoundTrip, shortest.map(micros));
+            assert_eq!(found, Sleep::Pause(micros(expected)), "{shortest:?}");
+        }
+        let fixed = pause(Pauses::Fixed(PAUSE), Some(micros(16_000)));
+        assert_eq!(fixed, Sleep::Pause(PAUSE), "as the operator says");
     }
 }

@@ -15,7 +15,7 @@ use store::raw::Notice;
 use tracing::{error, info, warn};
 
 use crate::busy_poll::BusyPoll;
-use crate::coalescing::{Coalescing, Sleep};
+use crate::coalescing::{Coalescing, Pauses, Sleep};
 use crate::failure::Failure;
 use crate::link_watch::LinkWatch;
 use crate::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, STRAYS_MAX, Waker};
@@ -62,8 +62,8 @@ pub struct Drive {
     pub next_worker: Option<MailSender>,
     /// Woken when no connection is left at the end; `None`: nobody waits for that.
     pub supervisor: Option<Waker>,
-    /// For how long it sleeps while wake-ups come faster than that; zero: never.
-    pub coalesce: Duration,
+    /// How long it sleeps while wake-ups come faster than that.
+    pub coalesce: Pauses,
     /// For how long it polls the link without work before it sleeps; zero: not at all.
     pub busy_poll: Duration,
     /// Whether its counters are asked for while it runs.
@@ -317,6 +317,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if timeout.is_zero() {
             return Ok(());
         }
+        self.coalescing.on_round_trip(self.worker.shortest_rtt(now));
         // A pause would leave the device alone for as long.
         if !self.busy_poll.is_on()
             && let Sleep::Pause(pause) = self.coalescing.sleep(timeout)

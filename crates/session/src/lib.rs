@@ -31,6 +31,7 @@ mod outbox;
 mod read_budget;
 mod request_log;
 mod run_queue;
+mod shortest_rtt;
 mod slab;
 mod sources;
 mod stream_map;

@@ -80,7 +80,10 @@ pub static DISK_QUEUE_DEPTH: Number = number("disk_queue_depth", "reads", Some(1
 /// Files held open.
 pub static OBJECTS_MAX: Number = number("objects_max", "files", None, 1..=65_000);
 /// Time in which wake-ups are gathered.
-pub static COALESCE_US: Number = number("coalesce_us", "microseconds", Some(100), 0..=10_000);
+pub static COALESCE_US: Number = Number {
+    default: DefaultValue::Said("by round-trip times: 100 to 1000"),
+    ..number("coalesce_us", "microseconds", None, 0..=10_000)
+};
 /// Time for which the device is polled without work.
 pub static BUSY_POLL_US: Number = number("busy_poll_us", "microseconds", Some(0), 0..=1_000_000);
 /// Time for a request head.
@@ -552,7 +555,8 @@ pub static KEYS: [Key; 43] = [
         "",
         "While frames and reads come faster than one in this time, the worker sleeps that long \
          instead of being woken by each, and handles them together: more traffic for a core, and \
-         up to this much latency. `0`: never.",
+         up to this much latency. If it is not given, a sixteenth of the shortest round-trip time of the clients \
+         that are there, but 100 at least and 1000 at most. `0`: never.",
     ),
     Key::number(
         &BUSY_POLL_US,

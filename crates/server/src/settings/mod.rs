@@ -23,6 +23,7 @@ use tracing::level_filters::LevelFilter;
 use crate::access_log::AccessLogTarget;
 use crate::cidr::Cidr;
 use crate::cli::{CommonArgs, ServeArgs, TlsArgs};
+use crate::coalescing::Pauses;
 use crate::config::{
     self, CertificateTable, DefaultValue, FileConfig, Number, NumberOrAuto, PortOrOff, Seconds,
 };
@@ -131,7 +132,7 @@ pub struct Limits {
     /// Reads in flight.
     pub disk_queue_depth: u32,
     /// How long the worker pauses while wake-ups come faster than that; zero: never.
-    pub coalesce: Duration,
+    pub coalesce: Pauses,
     /// Files held open; `None`: as many as `RLIMIT_NOFILE` allows.
     pub objects_max: Option<usize>,
     /// Records under one key of a TLS connection; `None`: as many as its suite allows.
@@ -417,7 +418,11 @@ fn resolve_limits(keys: &Keys, file: &FileConfig, workers: u32) -> Result<Limits
             .map(narrow),
         slots: narrow(shared(file.slots, &config::SLOTS)?),
         disk_queue_depth: narrow(shared(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
-        coalesce: Duration::from_micros(keys.limit(file.coalesce_us, &config::COALESCE_US)?),
+        coalesce: keys
+            .limit_if_any(file.coalesce_us, &config::COALESCE_US)?
+            .map_or(Pauses::ByRoundTrip, |micros| {
+                Pauses::Fixed(Duration::from_micros(micros))
+            }),
         objects_max: keys
             .limit_if_any(file.objects_max, &config::OBJECTS_MAX)?
             .map(narrow),

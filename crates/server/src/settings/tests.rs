@@ -10,6 +10,7 @@ use session::CongestionControl;
 use super::{LinkChoice, MacSetting, Origin, Settings};
 use crate::access_log::AccessLogTarget;
 use crate::cli::{CommonArgs, ServeArgs};
+use crate::coalescing::Pauses;
 use crate::config::{FileConfig, documentation};
 
 fn args() -> ServeArgs {
@@ -50,7 +51,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.head_timeout, Duration::from_secs(20));
     assert_eq!(settings.limits.idle_timeout, Duration::from_secs(75));
     assert_eq!(settings.limits.shutdown_grace, Duration::from_secs(10));
-    assert_eq!(settings.limits.coalesce, Duration::from_micros(100));
+    assert_eq!(settings.limits.coalesce, Pauses::ByRoundTrip);
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
     assert!(settings.https.is_none() && !settings.is_sealing_emulated());
@@ -294,7 +295,8 @@ fn only_the_device_of_an_xdp_link_is_polled() {
         assert_eq!(settings.busy_poll, Duration::from_micros(50));
         let settings = file(link, "busy_poll_us = 0\ncoalesce_us = 7").unwrap();
         assert_eq!(settings.busy_poll, Duration::ZERO);
-        assert_eq!(settings.limits.coalesce, Duration::from_micros(7));
+        let pauses = Pauses::Fixed(Duration::from_micros(7));
+        assert_eq!(settings.limits.coalesce, pauses);
         assert_eq!(
             file(link, "busy_poll_us = 50\ncoalesce_us = 7").unwrap_err(),
             "atlas.toml: busy_poll_us 50: a worker that polls does not pause, and coalesce_us says how \

@@ -33,6 +33,7 @@ use tracing::{debug, info, warn};
 use crate::aead::Measurement;
 use crate::cidr::Cidr;
 use crate::claim::{self, Locks};
+use crate::coalescing::Pauses;
 use crate::cores;
 use crate::failure::Failure;
 use crate::host;
@@ -331,7 +332,7 @@ struct Parts<L> {
     outputs: Arc<Outputs>,
     trace_peers: Option<Peers>,
     link_watch: LinkWatch,
-    coalesce: Duration,
+    coalesce: Pauses,
     busy_poll: Duration,
     has_readers: bool,
 }

@@ -32,7 +32,7 @@ mod warnings;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use clock::Instant;
+use clock::{Duration, Instant};
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
@@ -550,6 +550,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// The next warning for the log.
     pub fn poll_warning(&mut self, now: Instant) -> Option<Warning> {
         self.warnings.poll(now)
+    }
+
+    /// See [`Conductor::shortest_rtt`].
+    pub fn shortest_rtt(&mut self, now: Instant) -> Option<Duration> {
+        self.conductor.shortest_rtt(now)
     }
 
     /// The link.

@@ -470,6 +470,9 @@ impl Conductor {
         }
         client.is_half_closed |= arrival.peer_finished;
         if arrival.acknowledged {
+            if let Some(rtt) = client.tcp.smoothed_rtt() {
+                self.shortest_rtt.note(now, rtt);
+            }
             client.on_acknowledged(now, progress_before, self.config.send_timeout);
             client
                 .stream

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use clock::{Instant, earlier};
+use clock::{Duration, Instant, earlier};
 use memory::Arena;
 use record::Sealer;
 use tcp::{
@@ -42,6 +42,7 @@ use crate::fetch::FetchLimits;
 use crate::idle_list::IdleList;
 use crate::outbox::Outbox;
 use crate::run_queue::RunQueue;
+use crate::shortest_rtt::ShortestRtt;
 use crate::slab::Slab;
 use crate::sources::Sources;
 use crate::warning::PendingWarnings;
@@ -137,6 +138,8 @@ pub struct Conductor {
     defense: Defense,
     /// Segments for other workers.
     strays: Strays,
+    /// Of the clients heard from lately.
+    shortest_rtt: ShortestRtt,
     lookups: VecDeque<LookupPlan>,
     released: Vec<ObjectHandle>,
     /// Clients to be reset as soon as the outbox has room for their resets.
@@ -205,6 +208,7 @@ impl Conductor {
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),
             defense: Defense::new(config.addresses.len()),
+            shortest_rtt: ShortestRtt::new(),
             strays: Strays::default(),
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
@@ -233,6 +237,12 @@ impl Conductor {
             conductor.announce();
         }
         conductor
+    }
+
+    /// The shortest smoothed round-trip time of the connections that a segment came for in the last second or
+    /// two; `None` if there are none.
+    pub fn shortest_rtt(&mut self, now: Instant) -> Option<Duration> {
+        self.shortest_rtt.get(now)
     }
 
     /// When [`Conductor::handle_timeouts`] next has work.

@@ -8,6 +8,7 @@ use diskmap::sim::SimDisk;
 use link::sim::{SimConfig as LinkConfig, SimLink};
 
 use super::{CONNECTIONS_MAX, Client, Setup, World};
+use crate::coalescing::Pauses;
 use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
 use crate::mailbox::{Mailbox, mailbox};
 use crate::monitoring::Monitoring;
@@ -22,7 +23,7 @@ fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
         mailbox,
         next_worker: None,
         supervisor: None,
-        coalesce: Duration::ZERO,
+        coalesce: Pauses::Fixed(Duration::ZERO),
         busy_poll: Duration::ZERO,
         has_readers: false,
         link_watch: None,
