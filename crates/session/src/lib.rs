@@ -29,6 +29,7 @@ mod input;
 mod listing;
 mod outbox;
 mod read_budget;
+mod read_turns;
 mod request_log;
 mod run_queue;
 mod shortest_rtt;

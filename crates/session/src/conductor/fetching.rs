@@ -16,7 +16,8 @@ use crate::{ReadError, ReadPlan, TraceEvent, Warning};
 pub(super) const CLIENT_BITS: u32 = 24;
 
 impl Conductor {
-    /// The next read to enqueue, its slot already reserved. Clients take turns, one read each.
+    /// The next read to enqueue, its slot already reserved. Clients take turns of several
+    /// reads ([`ReadTurns`](crate::read_turns::ReadTurns)).
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
         let limits = self.fetch_limits(arena);
         while let Some(index) = self.next_reader() {
@@ -86,7 +87,7 @@ impl Conductor {
             client.tcp.count_limit(now);
             observing::record_state(&mut self.trace, now, client);
             match client.permission(now) {
-                Permission::Now => self.readers.push(index),
+                Permission::Now => self.readers.go_on(index),
                 Permission::From(at) => self.timers.set(index, at),
                 Permission::Nothing => {}
             }
@@ -107,7 +108,7 @@ impl Conductor {
 
     /// A client that waited for room on its device comes first, because its turn was before.
     fn next_reader(&mut self) -> Option<u32> {
-        prefetch_turns(&self.readers, &self.clients);
+        prefetch_turns(self.readers.queue(), &self.clients);
         self.device_reads.pop_ready().or_else(|| self.readers.pop())
     }
 

@@ -41,6 +41,7 @@ use crate::device_reads::DeviceReads;
 use crate::fetch::FetchLimits;
 use crate::idle_list::IdleList;
 use crate::outbox::Outbox;
+use crate::read_turns::ReadTurns;
 use crate::run_queue::RunQueue;
 use crate::shortest_rtt::ShortestRtt;
 use crate::slab::Slab;
@@ -129,7 +130,7 @@ pub struct Conductor {
     /// Clients that got a segment in this batch of frames.
     touched: RunQueue,
     /// Clients with a demand.
-    readers: RunQueue,
+    readers: ReadTurns,
     /// Reads under way, and clients with a demand whose device has no room for more.
     device_reads: DeviceReads,
     /// Clients with something to send.
@@ -203,7 +204,7 @@ impl Conductor {
             timers: TimerQueue::new(clients + half_opens),
             acknowledgments: Acknowledgments::new(),
             touched: RunQueue::new(clients),
-            readers: RunQueue::new(clients),
+            readers: ReadTurns::new(clients),
             device_reads: DeviceReads::new(config.reads_max, clients),
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),

@@ -108,6 +108,42 @@ fn clients_share_a_single_slot() {
     }
 }
 
+/// Reads that the block layer makes one command of follow one another.
+#[test]
+fn clients_take_turns_of_several_adjacent_reads() {
+    let mut bench = Bench::with(config(), 64);
+    bench.object_bytes = 3_000_000;
+    let mut peers: Vec<Peer> = (1000..1002).map(|port| asked(&mut bench, port)).collect();
+    // Their windows grow by the first reply.
+    for _ in 0..30 {
+        peers.iter_mut().for_each(|peer| peer.drain(&mut bench));
+    }
+    assert!(bench.reads.is_empty());
+    bench.is_batch_open = true;
+    for peer in &mut peers {
+        peer.get(&mut bench, "/object");
+    }
+    bench.is_batch_open = false;
+    bench.conductor.end_batch(bench.now, &mut bench.arena);
+    bench.turn();
+    let most = crate::read_turns::FETCHES_PER_TURN as usize;
+    let of = |read: &crate::ReadPlan| super::super::fetching::client_of(read.token);
+    let turns: Vec<_> = bench.reads.chunk_by(|a, b| of(a) == of(b)).collect();
+    assert_eq!(
+        turns.iter().map(|turn| turn.len()).collect::<Vec<_>>(),
+        [most; 4]
+    );
+    for turn in turns {
+        let is_adjacent = |pair: &[crate::ReadPlan]| {
+            pair[0].offset_bytes + u64::from(pair[0].length_bytes) == pair[1].offset_bytes
+        };
+        assert!(turn.windows(2).all(is_adjacent));
+    }
+    for _ in 0..30 {
+        peers.iter_mut().for_each(|peer| peer.drain(&mut bench));
+    }
+}
+
 #[test]
 fn a_full_link_delays_and_loses_nothing() {
     let mut bench = Bench::new();
