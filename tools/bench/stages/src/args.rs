@@ -79,10 +79,14 @@ pub struct ReadArgs {
     /// The directory whose files are read, those below it included; or a block device or image, which is
     /// read in ranges, as a raw store is
     pub source: PathBuf,
-    /// Reads in flight
+    /// Most reads in flight
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     pub window: u32,
+    /// Adjacent reads that are submitted one after another, as the server does
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    pub reads_per_turn: u32,
     /// Bytes of a read, a multiple of the device's block; the last one of a file is shorter
     #[arg(long, value_name = "N", default_value_t = FETCH_BYTES,
         value_parser = clap::value_parser!(u32).range(4096..=i64::from(memory::SLOT_BYTES_MAX)))]
@@ -247,7 +251,11 @@ mod tests {
 
     #[test]
     fn windows_and_slots_have_limits() {
-        for (option, limits) in [("--window", [1, 1024]), ("--files", [1, 32_000])] {
+        for (option, limits) in [
+            ("--window", [1, 1024]),
+            ("--reads-per-turn", [1, 1024]),
+            ("--files", [1, 32_000]),
+        ] {
             let typed = |value: i64| {
                 Cli::try_parse_from(["stages", "read", "/", option, &value.to_string()])
             };

@@ -1,7 +1,7 @@
 //! Reading alone: `diskmap` over `io_uring`, a window of direct reads into registered slots.
 //!
 //! Each place of the window reads one file, or range of a device, after another from its start to its end, as
-//! a connection has its objects read. Included: submitting and reaping, the kernel's file system and
+//! a connection has its objects read: a turn of reads, and the next when all of them have completed. Included: submitting and reaping, the kernel's file system and
 //! block layer, the check for changed files, a sleep where nothing has completed; and whatever the
 //! device costs, on whichever core. Left out: looking files up; they are open before. It refuses a
 //! directory without files, and a device smaller than a range.
@@ -35,11 +35,20 @@ pub(crate) struct Reader {
     disk: Uring,
     arena: Arena,
     files: Files,
-    /// By place: the reads of its file that are still to come.
-    places: Vec<Rest>,
-    /// Places whose reads have completed.
+    places: Vec<Place>,
+    /// The place of each read that has completed.
     done: Vec<u64>,
     read_bytes: u32,
+    reads_per_turn: u32,
+}
+
+/// A reader of one file after another.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The reads of its file that are still to come.
+    rest: Rest,
+    /// Reads of its turn under way.
+    reading: u32,
 }
 
 /// The files, handed to places in turn.
@@ -67,6 +76,10 @@ struct Rest {
 }
 
 impl Rest {
+    const fn is_ended(&self) -> bool {
+        self.offset_bytes >= self.size_bytes
+    }
+
     /// The next read, whole blocks: offset and length; `None` at the end.
     fn take(&mut self, read_bytes: u32) -> Option<(u64, u32)> {
         let left_bytes = self.size_bytes.saturating_sub(self.offset_bytes);
@@ -125,37 +138,58 @@ impl Reader {
             size_bytes: 0,
             ..first
         };
+        let place = Place {
+            rest: ended,
+            reading: 0,
+        };
         let mut reader = Self {
             disk,
             arena,
             files: Files { files, next: 0 },
-            places: vec![ended; args.window as usize],
+            places: vec![place; (args.window / args.reads_per_turn).max(1) as usize],
             done: Vec::with_capacity(args.window as usize),
             read_bytes: args.read_bytes,
+            reads_per_turn: args.reads_per_turn.min(args.window),
         };
-        for place in 0..u64::from(args.window) {
-            reader.enqueue(place)?;
+        for place in 0..reader.places.len() {
+            reader.enqueue_turn(place as u64)?;
         }
         Ok(reader)
     }
 
-    fn enqueue(&mut self, token: u64) -> Result<()> {
-        let rest = &mut self.places[usize::try_from(token)?];
-        let read = rest.take(self.read_bytes).or_else(|| {
-            *rest = self.files.take();
-            rest.take(self.read_bytes)
-        });
-        let (offset_bytes, length_bytes) = read.context("invariant: no file is empty")?;
-        let read = Read {
-            file: rest.file,
-            offset_bytes,
-            length_bytes,
-            slot: self.arena.reserve().context("invariant: a slot a place")?,
-            token,
-        };
-        if let Err(read) = self.disk.read(&mut self.arena, read) {
-            self.arena.release(read.slot);
-            bail!("invariant: the queue is as deep as the window");
+    /// Enqueues the next reads of the place: a turn of them, or what its file has left.
+    fn enqueue_turn(&mut self, token: u64) -> Result<()> {
+        let place = &mut self.places[usize::try_from(token)?];
+        if place.rest.is_ended() {
+            place.rest = self.files.take();
+        }
+        for _ in 0..self.reads_per_turn {
+            let Some((offset_bytes, length_bytes)) = place.rest.take(self.read_bytes) else {
+                break;
+            };
+            let slot = self.arena.reserve();
+            let read = Read {
+                file: place.rest.file,
+                offset_bytes,
+                length_bytes,
+                slot: slot.context("invariant: a slot for each read of the window")?,
+                token,
+            };
+            if let Err(read) = self.disk.read(&mut self.arena, read) {
+                self.arena.release(read.slot);
+                bail!("invariant: the queue is as deep as the window");
+            }
+            place.reading += 1;
+        }
+        Ok(())
+    }
+
+    /// A read of the place has completed; the last of its turn begins the next.
+    fn end(&mut self, token: u64) -> Result<()> {
+        let place = &mut self.places[usize::try_from(token)?];
+        place.reading -= 1;
+        if place.reading == 0 {
+            self.enqueue_turn(token)?;
         }
         Ok(())
     }
@@ -170,7 +204,7 @@ impl Reader {
         disk.consume_completions(
             Instant::ZERO,
             arena,
-            self.places.len(),
+            done.capacity(),
             &mut |arena, completion| {
                 done.push(completion.token);
                 match completion.result {
@@ -273,7 +307,7 @@ impl Step for Reader {
             let bytes = self.consume()?;
             if !self.done.is_empty() {
                 for index in 0..self.done.len() {
-                    self.enqueue(self.done[index])?;
+                    self.end(self.done[index])?;
                 }
                 return Ok(bytes);
             }
@@ -350,6 +384,7 @@ mod tests {
         let args = ReadArgs {
             source: directory.path().to_owned(),
             window: 4,
+            reads_per_turn: 2,
             read_bytes: 8192,
             files: 9,
             range_bytes: 1,
@@ -359,8 +394,13 @@ mod tests {
         while bytes < 100_000 {
             bytes += reader.step().unwrap();
         }
-        // In flight still: every place has its read.
-        assert_eq!(reader.disk.in_flight(), 4);
+        // In flight still: every place has reads of its turn.
+        let reading = reader.places.iter().map(|place| place.reading);
+        assert!(reading.clone().all(|reads| (1..=2).contains(&reads)));
+        assert_eq!(
+            reading.map(|reads| reads as usize).sum::<usize>(),
+            reader.disk.in_flight()
+        );
     }
 
     #[test]
@@ -369,6 +409,7 @@ mod tests {
         let args = ReadArgs {
             source: directory.path().to_owned(),
             window: 1,
+            reads_per_turn: 8,
             read_bytes: 4096,
             files: 1,
             range_bytes: 1,
@@ -390,6 +431,7 @@ mod tests {
         let args = |range_bytes, files| ReadArgs {
             source: source.clone(),
             window: 1,
+            reads_per_turn: 8,
             read_bytes: 4096,
             files,
             range_bytes,
