@@ -11,6 +11,7 @@ use load::{Suite, Version};
 use rustls::pki_types::ServerName;
 
 use crate::client::{AckPolicy, TlsClient};
+use crate::filter::WholeShare;
 use crate::frame::{Addresses, PORTS};
 use crate::paths::{Paths, expand, list};
 use crate::samples::Reference;
@@ -69,6 +70,9 @@ pub struct WireArgs {
     /// More connections, of which every byte is compared
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sample: u32,
+    /// Of those, compares one in N stretches of 64 KiB only, a power of two up to 64; over TLS all
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_share)]
+    pub compare_one_in: WholeShare,
     /// The directory the server serves: gives paths and sizes, and content to compare with
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
@@ -192,6 +196,11 @@ fn parse_every(text: &str) -> Result<Duration, String> {
     } else {
         Err("0.001 to 3600 seconds".to_owned())
     }
+}
+
+fn parse_share(text: &str) -> Result<WholeShare, String> {
+    let share = text.parse().ok().and_then(WholeShare::one_in);
+    share.ok_or_else(|| format!("a power of two up to {}", WholeShare::ONE_IN_MAX))
 }
 
 fn parse_range(text: &str) -> Result<(Duration, Duration), String> {

@@ -20,6 +20,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
 
 use crate::client::{AckPolicy, Arrival, Connection, TlsClient, Transmit};
+use crate::filter::WholeShare;
 use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
@@ -64,6 +65,8 @@ pub(crate) struct Plan {
     pub(crate) addresses: Addresses,
     pub(crate) paths: Paths,
     pub(crate) samples: Samples,
+    /// What of sampled connections is delivered whole, if they are not over TLS.
+    pub(crate) whole: WholeShare,
     pub(crate) impairments: Impairments,
     pub(crate) distances: Distances,
     pub(crate) policy: AckPolicy,
@@ -245,6 +248,7 @@ impl Engine {
                     || (elapsed >= plan.warm_up && self.cold_connections() == 0);
                 if is_warm {
                     self.begin_warm_window(elapsed);
+                    self.tap.end_measuring();
                     Some(Phase::Window(Box::new(self.mark(now)?)))
                 } else {
                     None
@@ -699,8 +703,8 @@ impl Engine {
             first_byte: self.around.first_byte.summary(),
             whole: self.around.whole.summary(),
             wire: WireCost {
-                filter_runs: end.filter.1 - begin.filter.1,
-                filter_ns: end.filter.0 - begin.filter.0,
+                filter_runs: begin.filter.1,
+                filter_ns: begin.filter.0,
                 frames_to_server: counts.sent_segments,
             },
             client_core_seconds: core_seconds,

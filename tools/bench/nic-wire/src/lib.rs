@@ -107,6 +107,7 @@ pub fn run_until(
         addresses: args.addresses()?,
         paths: args.paths()?,
         samples: Samples::new(args.reference()?),
+        whole: args.compare_one_in,
         impairments: Impairments::new(args.loss, args.reorder, args.seed),
         distances: args.distances(),
         policy: args.ack_policy(),
@@ -137,7 +138,7 @@ pub fn run_until(
         }
     };
     let program = match &watches {
-        None => filter::program(),
+        None => filter::program(plan.whole),
         Some(watches) => watches.program(addresses.client_bits()),
     };
     let tap = Tap::open(&args.interface, &args.host_address, &program)?;

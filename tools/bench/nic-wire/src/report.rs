@@ -40,10 +40,10 @@ counts! {
     body_bytes,
     /// Complete replies.
     replies,
-    /// Complete replies whose every byte was compared.
-    verified_replies,
-    /// The bytes of their bodies.
-    verified_bytes,
+    /// Complete replies of sampled connections.
+    sampled_replies,
+    /// Bytes of them that were compared, those of incomplete replies too.
+    compared_bytes,
     /// Bytes of the servers' streams that came in order: bodies, heads, and what TLS adds.
     stream_bytes,
     /// Requests sent, those sent again not counted.
@@ -136,7 +136,8 @@ pub struct WarmUp {
 /// What the wire itself cost the server's core.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct WireCost {
-    /// Runs of the BPF program: frames the server sent.
+    /// Runs of the BPF program before the window, one for each frame of the server: while the kernel measures them it
+    /// reads the clock twice for each.
     pub filter_runs: u64,
     /// Nanoseconds they took.
     pub filter_ns: u64,
@@ -276,11 +277,11 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "replies      {}, {} bytes of bodies; {} verified, {} bytes; pass {} over {} paths",
+            "replies      {}, {} bytes of bodies; {} of the sample, {} bytes compared; pass {} over {} paths",
             counts.replies,
             counts.body_bytes,
-            counts.verified_replies,
-            counts.verified_bytes,
+            counts.sampled_replies,
+            counts.compared_bytes,
             self.passes_begun,
             self.paths
         )?;
@@ -311,7 +312,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "wire         {} runs of the filter, {:.3} s, {:.0} ns each; {} frames to the server",
+            "wire         {} runs of the filter before the window, {:.3} s, {:.0} ns each; {} frames to the server",
             self.wire.filter_runs,
             float(self.wire.filter_ns) / 1e9,
             ratio(float(self.wire.filter_ns), float(self.wire.filter_runs)),

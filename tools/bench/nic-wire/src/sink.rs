@@ -40,7 +40,8 @@ impl Sink {
         let mut cores = CpuSet::new();
         ensure!(core < CpuSet::MAX_CPU, "no core {core}");
         cores.set(core);
-        let mut tap = Tap::open(interface, &[], &filter::program())?;
+        let mut tap = Tap::open(interface, &[], &filter::program(filter::WholeShare::ALL))?;
+        tap.end_measuring();
         let dropped_before = tap.dropped_frames()?;
         let is_ended = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&is_ended);

@@ -18,6 +18,7 @@ use libc::{c_int, c_long, c_uint, c_ulong};
 
 /// `_IOR('T', 225, int)`, linux/if_tun.h.
 const TUNSETFILTEREBPF: c_ulong = 0x8004_54e1;
+const TUNSETSTEERINGEBPF: c_ulong = 0x8004_54e0;
 
 // linux/bpf.h: commands, and a type of program.
 const BPF_MAP_CREATE: c_int = 0;
@@ -126,9 +127,18 @@ pub(crate) fn offload(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Has a program say how much of each frame the TAP's reader gets; it lives as long as the TAP.
 pub(crate) fn set_filter(tap: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    set_program(tap, TUNSETFILTEREBPF, program)
+}
+
+/// Has a program choose the queue of each frame that is sent past the queueing discipline.
+pub(crate) fn set_steering(tap: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    set_program(tap, TUNSETSTEERINGEBPF, program)
+}
+
+fn set_program(tap: BorrowedFd<'_>, request: c_ulong, program: BorrowedFd<'_>) -> io::Result<()> {
     let program: c_int = program.as_raw_fd();
-    // SAFETY: the request reads one integer, which lives until after the call.
-    let result = unsafe { libc::ioctl(tap.as_raw_fd(), TUNSETFILTEREBPF, &raw const program) };
+    // SAFETY: both requests read one integer, which lives until after the call.
+    let result = unsafe { libc::ioctl(tap.as_raw_fd(), request, &raw const program) };
     check(result.into()).map(drop)
 }
 

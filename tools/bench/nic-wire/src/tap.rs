@@ -16,7 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::filter::Instruction;
+use crate::filter::{self, Instruction};
 use crate::frame::VNET_HEADER_BYTES;
 use crate::sys;
 
@@ -34,7 +34,7 @@ pub(crate) struct Tap {
     name: String,
     program: OwnedFd,
     /// The kernel measures programs while this lives.
-    _measuring: OwnedFd,
+    measuring: Option<OwnedFd>,
 }
 
 impl Tap {
@@ -50,6 +50,9 @@ impl Tap {
         sys::offload(fd).context("taking the TAP's offloads")?;
         let program = sys::load_filter(program).context("loading a BPF program")?;
         sys::set_filter(fd, program.as_fd()).context("attaching a BPF program to the TAP")?;
+        let steering = sys::load_filter(&filter::first_queue());
+        let steering = steering.context("loading a BPF program")?;
+        sys::set_steering(fd, steering.as_fd()).context("attaching a BPF program to the TAP")?;
         let measuring = sys::measure_programs().context("measuring BPF programs")?;
         ip(&format!("link set dev {name} txqueuelen {QUEUE_FRAMES} up"))?;
         for address in host_addresses {
@@ -60,7 +63,7 @@ impl Tap {
             file,
             name: name.to_owned(),
             program,
-            _measuring: measuring,
+            measuring: Some(measuring),
         })
     }
 
@@ -110,7 +113,12 @@ impl Tap {
         dropped_frames(&self.name)
     }
 
-    /// How long the program ran, nanoseconds, and how often.
+    /// The kernel measures programs no more.
+    pub(crate) fn end_measuring(&mut self) {
+        self.measuring = None;
+    }
+
+    /// How long the program ran while that was measured, nanoseconds, and how often.
     pub(crate) fn filter_cost(&self) -> Result<(u64, u64)> {
         sys::program_cost(self.program.as_fd()).context("asking what a BPF program cost")
     }

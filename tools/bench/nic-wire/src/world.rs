@@ -65,6 +65,7 @@ impl World for Around {
 
     fn is_content(&mut self, path: u32, offset: u64, bytes: &[u8]) -> bool {
         let name = self.plan.paths.path(path);
+        self.counts.compared_bytes += bytes.len() as u64;
         self.plan.samples.is_content(path, name, offset, bytes)
     }
 
@@ -87,11 +88,10 @@ impl World for Around {
                 counts.body_bytes += u64::from(bytes);
                 self.tallies.on_body(self.current, bytes);
             }
-            Event::Replied(bytes, after) => {
+            Event::Replied(_, after) => {
                 counts.replies += 1;
                 if self.current >= self.plan.addresses.unsampled {
-                    counts.verified_replies += 1;
-                    counts.verified_bytes += bytes;
+                    counts.sampled_replies += 1;
                 }
                 self.whole.record(after);
                 self.tallies.on_reply(self.current);
@@ -106,6 +106,10 @@ impl World for Around {
             }
             Event::Failed(fault) => self.failed = Some(fault),
         }
+    }
+
+    fn is_whole(&self, sequence: SeqNumber) -> bool {
+        self.plan.whole.has(sequence)
     }
 
     fn ack_policy(&self) -> AckPolicy {

@@ -145,7 +145,7 @@ impl Turns<'_> {
             seconds: report.seconds,
             body_bytes: report.counts.body_bytes,
             replies: report.counts.replies,
-            verified_replies: report.counts_since_start.verified_replies,
+            verified_replies: report.counts_since_start.verified_replies(),
             server_busy: core.busy,
             client_busy: report.client_core_working * report.seconds,
             stolen: core.steal,

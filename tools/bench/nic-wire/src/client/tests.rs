@@ -1,6 +1,7 @@
 //! A connection at both sides of each of its limits, against a server written out by hand.
 
 use super::*;
+use crate::filter::WholeShare;
 
 const ISS: SeqNumber = SeqNumber(u32::MAX - 50);
 /// The server's first sequence number: bodies pass the wrap.
@@ -21,6 +22,7 @@ struct Recorder {
     /// Where the stream that is followed begins.
     followed: Option<SeqNumber>,
     explained: Vec<String>,
+    whole: WholeShare,
 }
 
 impl World for Recorder {
@@ -54,6 +56,9 @@ impl World for Recorder {
     }
     fn follow(&mut self, first: SeqNumber) {
         self.followed = Some(first);
+    }
+    fn is_whole(&self, sequence: SeqNumber) -> bool {
+        self.whole.has(sequence)
     }
     fn explain(&mut self, text: String) {
         self.explained.push(text);
@@ -107,6 +112,7 @@ impl Pair {
                 tls,
                 followed: None,
                 explained: Vec::new(),
+                whole: WholeShare::ALL,
             },
             now: Instant::from_millis(5),
             start: SERVER.wrapping_add(1),
@@ -441,6 +447,22 @@ fn a_sampled_reply_is_compared_byte_by_byte_wherever_it_comes() {
     assert!(pair.has(Event::Failed(Fault::Bytes)));
     let mut pair = Pair::new(true);
     pair.text(0, 1448, HEAD);
+    assert!(pair.has(Event::Failed(Fault::Bytes)), "not all was seen");
+}
+
+#[test]
+fn what_is_not_delivered_whole_of_a_sampled_reply_is_counted_and_not_compared() {
+    let mut pair = Pair::new(true);
+    pair.world.whole = WholeShare::one_in(2).expect("a power of two");
+    let whole = pair.start.distance(SeqNumber(0)).unsigned_abs();
+    // Up to the wrap of the sequence numbers nothing is whole, behind it 64 KiB are.
+    pair.text(0, 20_000, HEAD);
+    assert!(pair.world.compared.is_empty());
+    pair.text(20_000, whole - 20_000, b"");
+    pair.text(whole, 4, b"xxxx");
+    let offset = u64::from(whole - HEAD_BYTES);
+    assert_eq!(pair.world.compared, [(offset, 4)]);
+    pair.text(whole + 4, 4, b"");
     assert!(pair.has(Event::Failed(Fault::Bytes)), "not all was seen");
 }
 

@@ -1,5 +1,6 @@
 //! The BPF program that looks at each frame the server sends, and decides how much of it the TAP's
-//! reader gets: all, the first [`SEEN_BYTES`] if a reply begins there, or its headers.
+//! reader gets: all, the first [`SEEN_BYTES`] if a reply begins there, or its headers. All of it comes of
+//! sampled connections, or of a share of their bytes ([`WholeShare`]).
 //!
 //! No byte behind the headers stays in a frame without need: of a frame whose pages belong to the
 //! sender the TAP would copy it to a page of its own, which no NIC does.
@@ -15,7 +16,7 @@
 //! further than the Ethernet header and the destination port: an IPv4 packet with options or an IPv6
 //! packet with extension headers is taken for a flow by other bytes, which costs a sampled flow its
 //! sample, and a head that goes on in a second frame of more than [`SEEN_BYTES`] is not seen whole.
-//! Bounded: twenty-two instructions for each frame, no loop, no map.
+//! Bounded: twenty-six instructions for each frame, no loop, no map.
 
 mod program;
 pub mod records;
@@ -25,12 +26,53 @@ mod tests;
 pub use program::Instruction;
 
 use program::{Program, Register, opcode as op};
+use wire::SeqNumber;
 
 /// Bytes that the reader gets of a frame in which a reply begins: headers, and the reply's head.
 pub const SEEN_BYTES: u32 = 512;
 
 /// The bit of a client's port that marks a sampled connection.
 pub const SAMPLED_PORT_BIT: u16 = 0x8000;
+
+/// A stretch of a stream: frames that begin in it are delivered whole, or all not.
+const STRETCH_BITS: u32 = 16;
+
+/// Which frames of a sampled connection are delivered whole: of so many stretches of 64 KiB of its sequence numbers,
+/// those that begin in one. A frame that is delivered whole is copied if its sender has lent its pages, which no NIC
+/// does; so less is a smaller cost of the measurement, and a smaller proof.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WholeShare {
+    /// A power of two.
+    one_in: u32,
+}
+
+impl WholeShare {
+    /// Every frame.
+    pub const ALL: Self = Self { one_in: 1 };
+
+    /// Most stretches for one that is delivered whole.
+    pub const ONE_IN_MAX: u32 = 64;
+
+    /// One stretch of so many; `None` if that is no power of two, or above [`Self::ONE_IN_MAX`].
+    #[must_use]
+    pub const fn one_in(count: u32) -> Option<Self> {
+        if count.is_power_of_two() && count <= Self::ONE_IN_MAX {
+            Some(Self { one_in: count })
+        } else {
+            None
+        }
+    }
+
+    /// Whether a frame is delivered whole, by its sequence number.
+    #[must_use]
+    pub const fn has(self, sequence: SeqNumber) -> bool {
+        sequence.0 & self.mask() == 0
+    }
+
+    const fn mask(self) -> u32 {
+        (self.one_in - 1) << STRETCH_BITS
+    }
+}
 
 const RESULT: Register = 0;
 /// The argument: the frame.
@@ -49,9 +91,19 @@ const ETHERTYPE_V6: i32 = 0x86dd;
 /// How a reply begins.
 const REPLY: i32 = i32::from_be_bytes(*b"HTTP");
 
-/// The program for plain HTTP.
+/// The program that chooses the queue of a frame which is sent past the queueing discipline: the only one. Without it a TAP
+/// hashes the flow of each such frame, and of no other, which a NIC with one queue does not do.
 #[must_use]
-pub fn program() -> Vec<Instruction> {
+pub fn first_queue() -> Vec<Instruction> {
+    let mut it = Program::default();
+    it.constant(op::MOVE_CONSTANT, RESULT, 0);
+    it.constant(op::EXIT, 0, 0);
+    it.assemble()
+}
+
+/// The program for plain HTTP; of sampled connections this share is delivered whole.
+#[must_use]
+pub fn program(whole: WholeShare) -> Vec<Instruction> {
     let mut it = Program::default();
     it.register(op::MOVE, FRAME, ARGUMENT);
     // __sk_buff.len is the first field.
@@ -65,7 +117,8 @@ pub fn program() -> Vec<Instruction> {
     it.constant(op::MOVE_CONSTANT, PLACE, PORT_OFFSET_V6 - 2);
     it.label("port");
     it.put(op::PACKET_HALF_AT, 0, PLACE, 0, 2);
-    it.jump(op::IF_BIT, RESULT, SAMPLED_PORT_BIT.into(), "whole");
+    it.jump(op::IF_BIT, RESULT, SAMPLED_PORT_BIT.into(), "sampled");
+    it.label("text");
     it.put(op::PACKET_BYTE_AT, 0, PLACE, 0, 12);
     it.constant(op::SHIFT_RIGHT, RESULT, 4);
     it.constant(op::SHIFT_LEFT, RESULT, 2);
@@ -77,6 +130,10 @@ pub fn program() -> Vec<Instruction> {
     it.label("head");
     it.constant(op::MOVE_CONSTANT, RESULT, SEEN_BYTES.cast_signed());
     it.constant(op::EXIT, 0, 0);
+    it.label("sampled");
+    it.put(op::PACKET_WORD_AT, 0, PLACE, 0, 4);
+    it.constant(op::AND_CONSTANT, RESULT, whole.mask().cast_signed());
+    it.jump(op::IF_UNEQUAL, RESULT, 0, "text");
     it.label("whole");
     it.register(op::MOVE, RESULT, LENGTH);
     it.constant(op::EXIT, 0, 0);

@@ -210,8 +210,8 @@ fn frame(ethertype: u16, port_offset: i32, port: u16, length: usize) -> Vec<u8> 
 
 #[test]
 fn large_frames_are_shortened_unless_their_port_is_sampled() {
-    let program = program();
-    assert_eq!(program.len(), 22, "no loop, no map");
+    let program = program(WholeShare::ALL);
+    assert_eq!(program.len(), 25, "no loop, no map");
     for (ethertype, offset) in [(0x0800, PORT_OFFSET_V4), (0x86dd, PORT_OFFSET_V6)] {
         let of =
             |port, length| Machine::new(0).run(&program, &frame(ethertype, offset, port, length));
@@ -228,6 +228,38 @@ fn large_frames_are_shortened_unless_their_port_is_sampled() {
         assert_eq!(begins(b"HTTq/1.1 200"), text as u64);
         assert_eq!(of(0x8000, 65_549), 65_549);
         assert_eq!(of(0xffff, 513), 513);
+    }
+}
+
+#[test]
+fn of_a_sampled_connection_one_stretch_in_so_many_is_whole() {
+    assert_eq!(WholeShare::one_in(1), Some(WholeShare::ALL));
+    assert!(WholeShare::one_in(64).is_some());
+    let none = [0, 3, 65, 128].map(WholeShare::one_in);
+    assert_eq!(none, [None; 4]);
+    let share = WholeShare::one_in(8).expect("a power of two");
+    let program = program(share);
+    for (ethertype, offset) in [(0x0800, PORT_OFFSET_V4), (0x86dd, PORT_OFFSET_V6)] {
+        let place = usize::try_from(offset).expect("positive") - 2;
+        let of = |sequence: u32, port| {
+            let mut frame = frame(ethertype, offset, port, 9000);
+            frame[place + 4..place + 8].copy_from_slice(&sequence.to_be_bytes());
+            Machine::new(0).run(&program, &frame)
+        };
+        let headers = place as u64 + 32;
+        let delivered = [
+            (0, 9000),
+            (0xffff, 9000),
+            (0x1_0000, headers),
+            (0x7_ffff, headers),
+            (0x8_0000, 9000),
+            (u32::MAX, headers),
+        ];
+        for (sequence, bytes) in delivered {
+            assert_eq!(of(sequence, 0x8000), bytes, "{sequence:#x}");
+            assert_eq!(share.has(SeqNumber(sequence)), bytes == 9000);
+            assert_eq!(of(sequence, 0x7fff), headers);
+        }
     }
 }
 
