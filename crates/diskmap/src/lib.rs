@@ -280,6 +280,8 @@ pub struct Counters {
     pub disk_queue_full_commands: u64,
     /// Commands issued again: for the rest of a partial one, or after `EAGAIN` or `EINTR`.
     pub disk_reissued_commands: u64,
+    /// Reads that went to the kernel in one entry with the read before them.
+    pub disk_merged_commands: u64,
     /// Commands that ended in [`DiskError::Io`] or [`DiskError::Nvme`].
     pub disk_failed_commands: u64,
     /// Reads that ended in [`DiskError::Changed`].
@@ -303,7 +305,7 @@ pub struct Counters {
 impl Counters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 15] {
+    pub fn as_pairs(&self) -> [(&'static str, u64); 16] {
         [
             ("disk_read_commands", self.disk_read_commands),
             ("disk_read_bytes", self.disk_read_bytes),
@@ -311,6 +313,7 @@ impl Counters {
             ("disk_write_bytes", self.disk_write_bytes),
             ("disk_queue_full_commands", self.disk_queue_full_commands),
             ("disk_reissued_commands", self.disk_reissued_commands),
+            ("disk_merged_commands", self.disk_merged_commands),
             ("disk_failed_commands", self.disk_failed_commands),
             ("disk_changed_commands", self.disk_changed_commands),
             ("disk_stale_completions", self.disk_stale_completions),
@@ -333,6 +336,7 @@ impl Counters {
             disk_write_bytes,
             disk_queue_full_commands,
             disk_reissued_commands,
+            disk_merged_commands,
             disk_failed_commands,
             disk_changed_commands,
             disk_stale_completions,
@@ -349,6 +353,7 @@ impl Counters {
         self.disk_write_bytes += disk_write_bytes;
         self.disk_queue_full_commands += disk_queue_full_commands;
         self.disk_reissued_commands += disk_reissued_commands;
+        self.disk_merged_commands += disk_merged_commands;
         self.disk_failed_commands += disk_failed_commands;
         self.disk_changed_commands += disk_changed_commands;
         self.disk_stale_completions += disk_stale_completions;

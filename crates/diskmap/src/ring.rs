@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use io_uring::{IoUring, Submitter, cqueue, squeue, types};
+use io_uring::{IoUring, Probe, Submitter, cqueue, squeue, types};
 use memory::Arena;
 
 /// How often a submission is tried that returns `EINTR`, `EAGAIN` or `EBUSY`.
@@ -201,6 +201,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let arguments = types::SubmitArgs::new().timespec(&second);
         let submitter = self.ring.submitter();
         submitter.submit_with_args(1, &arguments).is_ok()
+    }
+
+    /// Whether the kernel knows an operation (`IORING_REGISTER_PROBE`).
+    pub(crate) fn has_operation(&self, code: u8) -> bool {
+        let mut probe = Probe::new();
+        let probed = self.ring.submitter().register_probe(&mut probe);
+        probed.is_ok() && probe.is_supported(code)
     }
 
     /// As [`crate::Disk::poll_fd`].

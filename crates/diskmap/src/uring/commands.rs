@@ -46,6 +46,8 @@ pub(super) struct Command {
     pub(super) done_bytes: u32,
     /// Issues after the first.
     pub(super) reissues: u8,
+    /// `user_data` of the next command of its run, which is ended with it ([`runs`](super::runs)).
+    pub(super) next: Option<u64>,
     /// Target of a read, source of a write.
     pub(super) slot: CommandSlot,
 }
@@ -159,6 +161,15 @@ impl Commands {
         Some((index, command))
     }
 
+    /// A command of a run, of which the next is `next`.
+    pub(super) fn link(&mut self, user_data: u64, next: u64) {
+        let (_, index) = split_user_data(user_data);
+        let entry = self.entries.get_mut(index as usize);
+        if let Some(command) = entry.and_then(|entry| entry.command.as_mut()) {
+            command.next = Some(next);
+        }
+    }
+
     /// Puts a command back at its index, to be reissued; returns its new `user_data`.
     pub(super) fn issue(&mut self, index: u32, command: Command) -> u64 {
         let entry = &mut self.entries[index as usize];
@@ -205,6 +216,7 @@ mod tests {
             length_bytes: 65_536,
             done_bytes: 0,
             reissues: 0,
+            next: None,
             slot: CommandSlot::Reading(slot.into_reading()),
         }
     }

@@ -36,6 +36,7 @@ mod commands;
 mod files;
 mod limits;
 mod ranges;
+mod runs;
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -51,6 +52,7 @@ use crate::{
 };
 use commands::{Command, CommandSlot, Commands, Verdict};
 use files::{Files, OpenFile};
+use runs::{Candidate, Runs};
 
 /// Most commands enqueued or in flight.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
@@ -135,6 +137,10 @@ pub struct Uring {
     closed: VecDeque<ClosedFile>,
     /// Indexes of closed files that the kernel refused to unregister.
     still_registered: Vec<u16>,
+    /// Reads that become one entry.
+    runs: Runs,
+    /// Completions of the ring that were not handled yet.
+    reaped: VecDeque<(u64, i32)>,
     /// Reissued commands wait for a submission, which no caller will ask for.
     has_unsubmitted_reissues: bool,
     counters: Counters,
@@ -194,13 +200,17 @@ impl Uring {
             format!("files cannot be registered with io_uring (errno {errno})")
         });
         let has_fixed_files = files.is_ok();
+        let has_fixed_buffers = fixed_buffers && buffers.is_ok();
+        let has_runs = has_fixed_buffers && ring.has_operation(opcode::ReadvFixed::CODE);
         Self {
             ring,
             commands: Commands::new(queue_depth),
             files: Files::new(files_max),
             slot_bytes: arena.slot_bytes(),
             files_max,
-            has_fixed_buffers: fixed_buffers && buffers.is_ok(),
+            has_fixed_buffers,
+            runs: Runs::new(has_runs, queue_depth),
+            reaped: VecDeque::with_capacity(2 * BATCH_MAX),
             has_fixed_files,
             fallback_reason: buffers.err().or(files.err()),
             register_after_reads,
@@ -229,6 +239,7 @@ impl Uring {
 
     /// Enters a command into the table and the submission queue.
     fn enqueue(&mut self, arena: &Arena, command: Command) {
+        self.end_run();
         if let Some(index) = command.file {
             self.files.note_command(index);
         }
@@ -237,28 +248,81 @@ impl Uring {
         self.push(&entry.user_data(user_data));
     }
 
-    /// The submission queue entry for the rest of a command.
-    fn entry(&mut self, arena: &Arena, command: &Command) -> squeue::Entry {
-        let (number, flags, place) = match command.file {
-            // The kernel completes it with EBADF, like any other command.
-            None => (-1, squeue::Flags::empty(), command.offset_bytes),
-            Some(index) => {
-                let file = self.files.at(index);
-                let place = file.place(command.offset_bytes);
-                let number = file.raw_fd();
-                let fixed = match file.device_place() {
-                    None => file.is_registered.then(|| i32::from(index)),
-                    Some(device) => {
-                        let is_registered = self.files.ranged.is_registered(device);
-                        is_registered.then(|| self.device_number(device).cast_signed())
-                    }
-                };
-                match fixed {
-                    Some(fixed) => (fixed, squeue::Flags::FIXED_FILE, place),
-                    None => (number, squeue::Flags::empty(), place),
-                }
+    /// Enters a read into the table, and into the run that grows or a new one.
+    fn enqueue_in_run(&mut self, arena: &Arena, file: u16, command: Command) {
+        let CommandSlot::Reading(slot) = &command.slot else {
+            return self.enqueue(arena, command);
+        };
+        let mut candidate = Candidate {
+            user_data: 0,
+            file,
+            region: arena.region_index(slot.index()),
+            offset_bytes: command.offset_bytes,
+            address: arena.device_address(slot),
+            length_bytes: command.length_bytes,
+        };
+        self.files.note_command(file);
+        candidate.user_data = self.commands.insert(command);
+        if let Some(before) = self.runs.lengthen(&candidate) {
+            self.commands.link(before, candidate.user_data);
+            self.counters.disk_merged_commands += 1;
+        } else {
+            self.end_run();
+            self.runs.begin(&candidate);
+        }
+    }
+
+    /// Enters the run that grows into the submission queue.
+    fn end_run(&mut self) {
+        let Some((run, places)) = self.runs.take() else {
+            return;
+        };
+        let [first, more @ ..] = places else {
+            return;
+        };
+        let first = *first;
+        let (places, count) = (places.as_ptr(), 1 + more.len());
+        let (number, flags, offset_bytes) = self.target(Some(run.file), run.offset_bytes);
+        let fd = types::Fd(number);
+        let entry = if count == 1 {
+            let (address, length_bytes) = (first.address(), first.length_bytes());
+            opcode::ReadFixed::new(fd, address, length_bytes, run.region)
+                .offset(offset_bytes)
+                .build()
+        } else {
+            let count = u32::try_from(count).expect("invariant: a run has few reads");
+            opcode::ReadvFixed::new(fd, places.cast(), count, run.region)
+                .offset(offset_bytes)
+                .build()
+        };
+        self.push(&entry.flags(flags).user_data(run.first));
+    }
+
+    /// The descriptor of a file, whether it is one of the ring's, and where in it an offset is.
+    fn target(&mut self, file: Option<u16>, offset_bytes: u64) -> (i32, squeue::Flags, u64) {
+        // The kernel completes it with EBADF, like any other command.
+        let Some(index) = file else {
+            return (-1, squeue::Flags::empty(), offset_bytes);
+        };
+        let file = self.files.at(index);
+        let place = file.place(offset_bytes);
+        let number = file.raw_fd();
+        let fixed = match file.device_place() {
+            None => file.is_registered.then(|| i32::from(index)),
+            Some(device) => {
+                let is_registered = self.files.ranged.is_registered(device);
+                is_registered.then(|| self.device_number(device).cast_signed())
             }
         };
+        match fixed {
+            Some(fixed) => (fixed, squeue::Flags::FIXED_FILE, place),
+            None => (number, squeue::Flags::empty(), place),
+        }
+    }
+
+    /// The submission queue entry for the rest of a command.
+    fn entry(&mut self, arena: &Arena, command: &Command) -> squeue::Entry {
+        let (number, flags, place) = self.target(command.file, command.offset_bytes);
         let fd = types::Fd(number);
         let done_bytes = command.done_bytes;
         let offset_bytes = place.saturating_add(done_bytes.into());
@@ -293,28 +357,39 @@ impl Uring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the entry's address and length lie within a slot (`read` and `write` check the
-        // length) whose token sits in the table of commands until the completion, and an arena
+        // SAFETY: the entry's address and length, or those of each place of a run, lie within a slot (`read` and
+        // `write` check the length) whose token sits in the table of commands until the completion, and an arena
         // that misses a token never unmaps. A Reading slot yields no references; of a Writing one
         // no mutable reference exists, because that needs the token. The descriptor is kept open
-        // by the file table until no command names it.
+        // by the file table until no command names it. The places of a run stay where they are until the
+        // kernel has read them (`Runs`).
         unsafe { self.ring.push(entry) };
     }
 
     fn submit(&mut self) -> Result<(), DiskError> {
+        self.end_run();
         self.ring
             .submit(&mut self.counters.disk_enter_calls)
             .map_err(DiskError::Io)?;
+        self.runs.forget_submitted();
         self.has_unsubmitted_reissues = false;
         Ok(())
     }
 
-    /// Handles a reaped completion; `None` if it is stale or its command is reissued.
-    fn finish(&mut self, arena: &Arena, user_data: u64, result: i32) -> Option<Completion> {
+    /// Handles a reaped completion; `None` if it is stale or its command is reissued. What is left of a run comes next.
+    fn finish(&mut self, arena: &Arena, user_data: u64, mut result: i32) -> Option<Completion> {
         let Some((index, mut command)) = self.commands.take(user_data) else {
             self.counters.disk_stale_completions += 1;
             return None;
         };
+        if let Some(next) = command.next.take() {
+            if [-libc::EINVAL, -libc::EOPNOTSUPP].contains(&result) {
+                self.runs.turn_off();
+            }
+            let rest;
+            (result, rest) = runs::deal(result, command.length_bytes);
+            self.reaped.push_front((next, rest));
+        }
         let (size_bytes, block, is_range) = match command.file {
             Some(file) => {
                 let file = self.files.at(file);
@@ -347,6 +422,19 @@ impl Uring {
             self.remove_file(file);
         }
         Some(self.complete(command, outcome))
+    }
+
+    /// The next completion of the ring, of which no more than so many are taken at a time.
+    fn next_reaped(&mut self, wanted: usize) -> Option<(u64, i32)> {
+        if self.reaped.is_empty() {
+            let mut batch = [(0, 0); BATCH_MAX];
+            let wanted = BATCH_MAX.min(wanted);
+            let calls = &mut self.counters.disk_enter_calls;
+            let reaped = self.ring.reap(&mut batch[..wanted], calls);
+            self.files.start_round();
+            self.reaped.extend(&batch[..reaped]);
+        }
+        self.reaped.pop_front()
     }
 
     /// Whether the bytes read may be handed out.
@@ -534,9 +622,13 @@ impl Disk for Uring {
             length_bytes: read.length_bytes,
             done_bytes: 0,
             reissues: 0,
+            next: None,
             slot: CommandSlot::Reading(read.slot.into_reading()),
         };
-        self.enqueue(arena, command);
+        match file {
+            Some(file) if self.runs.has_room() => self.enqueue_in_run(arena, file, command),
+            _ => self.enqueue(arena, command),
+        }
         Ok(())
     }
 
@@ -570,6 +662,7 @@ impl Disk for Uring {
             length_bytes: write.length_bytes,
             done_bytes: 0,
             reissues: 0,
+            next: None,
             slot: CommandSlot::Writing(write.slot),
         };
         self.enqueue(arena, command);
@@ -577,6 +670,7 @@ impl Disk for Uring {
     }
 
     fn sqsync(&mut self, _now: Instant) -> Result<(), DiskError> {
+        self.end_run();
         if !self.ring.has_unsubmitted() {
             return Ok(());
         }
@@ -594,20 +688,13 @@ impl Disk for Uring {
             return 0;
         }
         let mut consumed = 0;
-        let mut batch = [(0, 0); BATCH_MAX];
         while consumed < completions_max {
-            let wanted = BATCH_MAX.min(completions_max - consumed);
-            let calls = &mut self.counters.disk_enter_calls;
-            let reaped = self.ring.reap(&mut batch[..wanted], calls);
-            self.files.start_round();
-            for &(user_data, result) in &batch[..reaped] {
-                if let Some(completion) = self.finish(arena, user_data, result) {
-                    sink(arena, completion);
-                    consumed += 1;
-                }
-            }
-            if reaped < wanted {
+            let Some((user_data, result)) = self.next_reaped(completions_max - consumed) else {
                 break;
+            };
+            if let Some(completion) = self.finish(arena, user_data, result) {
+                sink(arena, completion);
+                consumed += 1;
             }
         }
         self.counters.disk_check_calls = self.files.check_calls;
@@ -640,6 +727,7 @@ impl Drop for Uring {
     /// Waits until the kernel is done with every slot.
     fn drop(&mut self) {
         let mut batch = [(0, 0); BATCH_MAX];
+        self.end_run();
         for _ in 0..DRAIN_SECONDS_MAX {
             // Each pass ends after a second without completions.
             while self.commands.len() > 0 {
@@ -647,9 +735,13 @@ impl Drop for Uring {
                 let reaped = self
                     .ring
                     .reap(&mut batch, &mut self.counters.disk_enter_calls);
-                for &(user_data, _) in &batch[..reaped] {
-                    if let Some((index, _command)) = self.commands.take(user_data) {
+                let left = self.reaped.drain(..);
+                let ended = left.chain(batch[..reaped].iter().copied());
+                for (user_data, _) in ended {
+                    let mut next = Some(user_data);
+                    while let Some((index, command)) = next.and_then(|it| self.commands.take(it)) {
                         self.commands.release(index);
+                        next = command.next;
                     }
                 }
                 if !waited && reaped == 0 {

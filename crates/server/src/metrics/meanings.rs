@@ -46,7 +46,7 @@ const GAUGES: [(&str, &str); 6] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 60] = [
+const COUNTERS: [(&str, &str); 61] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -173,6 +173,10 @@ const COUNTERS: [(&str, &str); 60] = [
     (
         "disk_reissued_commands",
         "Reads issued again: for the rest of a partial one, or when interrupted.",
+    ),
+    (
+        "disk_merged_commands",
+        "Reads that went to the kernel in one entry with the read before them.",
     ),
     (
         "disk_failed_commands",

@@ -1,5 +1,6 @@
 mod changes;
 mod closing;
+mod runs;
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Write as _};
@@ -731,6 +732,7 @@ fn insert_unissued(bench: &mut Bench, file: FileIndex) -> u64 {
         length_bytes: 65_536,
         done_bytes: 0,
         reissues: 0,
+        next: None,
         slot: CommandSlot::Reading(slot.into_free().into_reading()),
     })
 }
