@@ -108,6 +108,13 @@ impl DeviceReads {
         ready.find_map(|device| device.waiting.pop())
     }
 
+    /// Whether [`Self::pop_ready`] would return a client.
+    pub(crate) fn has_ready(&self) -> bool {
+        let free = self.free();
+        let mut ready = self.devices.iter().filter(|it| it.reads < free);
+        self.are_many() && ready.any(|device| device.waiting.ahead(0).is_some())
+    }
+
     /// A read was planned.
     pub(crate) fn begin(&mut self, device: DeviceIndex) {
         self.devices[device.place()].reads += 1;
@@ -175,8 +182,10 @@ mod tests {
         assert_eq!(take_all(&mut reads, 0), 4);
         assert!(reads.wait(hung, 3) && reads.wait(hung, 1));
         assert!(!reads.wait(hung, 3), "it waits already");
+        assert!(!reads.has_ready());
         assert_eq!(reads.pop_ready(), None);
         reads.end(hung);
+        assert!(reads.has_ready());
         assert_eq!(reads.pop_ready(), Some(3));
         // Completions of other devices make room too.
         reads.begin(other);

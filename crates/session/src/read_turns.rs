@@ -58,6 +58,11 @@ impl ReadTurns {
         }
     }
 
+    /// Whether a client has a demand.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.ahead(0).is_none()
+    }
+
     /// In the order of turns, for what is asked for ahead.
     pub(crate) const fn queue(&self) -> &RunQueue {
         &self.queue

@@ -46,9 +46,13 @@ const GAUGES: [(&str, &str); 6] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 61] = [
+const COUNTERS: [(&str, &str); 62] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
+    (
+        "server_held_rounds",
+        "Rounds that held reads back, because the worker did not keep up with those in flight or waited for them.",
+    ),
     (
         "server_blocked_rounds",
         "Rounds that ended with the link full.",

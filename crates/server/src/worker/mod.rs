@@ -27,6 +27,7 @@
 pub mod handshakes;
 mod listing;
 mod objects;
+mod reads_in_flight;
 mod warnings;
 
 use std::collections::VecDeque;
@@ -47,6 +48,7 @@ use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
 use objects::Objects;
+use reads_in_flight::ReadsInFlight;
 
 /// Most frames received in a round: as many as the packet link's ring holds, so that each round
 /// begins with nothing left unread. Clients send up to two dozen acknowledgments for each frame of
@@ -105,6 +107,8 @@ pub struct Worker<L: Link, D: Disk> {
     completions: VecDeque<Completion>,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
+    /// How many reads may be.
+    reads: ReadsInFlight,
     /// Failures that affect clients, for the log.
     warnings: Warnings,
     counters: Counters,
@@ -128,6 +132,8 @@ struct Counters {
     empty_rounds: u64,
     /// Rounds that ended with the link full.
     blocked_rounds: u64,
+    /// Rounds that held reads back.
+    held_rounds: u64,
     /// How long slots were on loan, added up, as the rounds saw it.
     lent_time_ns: u128,
 }
@@ -152,6 +158,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             conductor,
             completions: VecDeque::with_capacity(COMPLETIONS_MAX),
             reading: vec![None; arena.slot_count()],
+            reads: ReadsInFlight::new(arena.slot_count()),
             arena,
             tls,
             credit: Credit::new(),
@@ -166,6 +173,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// # Errors
     /// The interface was removed, or the disk accepts no more reads: the worker cannot go on.
     pub fn step(&mut self, now: Instant) -> Result<Step, WorkerError> {
+        self.reads.begin_round(now);
         let mut progressed = self.take_back_slots(now);
         let received = self.receive(now)?;
         progressed |= received > 0;
@@ -183,6 +191,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
         // Before objects are released: the log needs their paths.
         self.log_warnings(now);
         progressed |= self.release_objects();
+        if !progressed {
+            self.reads.end_empty_round(now);
+        }
         self.counters.rounds += 1;
         self.counters.empty_rounds += u64::from(!progressed);
         self.counters.blocked_rounds += u64::from(blocked_on_link);
@@ -431,6 +442,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
     fn fetch(&mut self, now: Instant) -> Result<bool, WorkerError> {
         let mut enqueued = 0;
         while enqueued < READS_MAX {
+            if !self.reads.permit(self.disk.in_flight()) {
+                if self.conductor.wants_read() {
+                    self.reads.hold();
+                    self.counters.held_rounds += 1;
+                }
+                break;
+            }
             let Some(plan) = self.conductor.poll_read(now, &mut self.arena) else {
                 break;
             };
@@ -541,7 +559,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let retry = (blocked_on_link || is_starved).then(|| now + link::FULL_RETRY_AFTER);
         let overdue = self.objects.poll_timeout();
         let completions = self.disk.next_poll(now);
-        [self.conductor.poll_timeout(), overdue, retry, completions]
+        let timers = self.conductor.poll_timeout();
+        let held = self.reads.next_timeout();
+        [timers, overdue, retry, completions, held]
             .into_iter()
             .flatten()
             .min()
@@ -613,12 +633,14 @@ impl<L: Link, D: Disk> Worker<L, D> {
             rounds,
             empty_rounds,
             blocked_rounds,
+            held_rounds,
             lent_time_ns,
         } = self.counters;
         let mut pairs = vec![
             ("server_step_rounds", rounds),
             ("server_empty_rounds", empty_rounds),
             ("server_blocked_rounds", blocked_rounds),
+            ("server_held_rounds", held_rounds),
             (
                 "server_lent_slots_us",
                 u64::try_from(lent_time_ns / 1_000).unwrap_or(u64::MAX),

@@ -106,6 +106,12 @@ impl Conductor {
         None
     }
 
+    /// Whether a client waits for a read that [`Conductor::poll_read`] may plan.
+    #[must_use]
+    pub fn wants_read(&self) -> bool {
+        !self.readers.is_empty() || self.device_reads.has_ready()
+    }
+
     /// A client that waited for room on its device comes first, because its turn was before.
     fn next_reader(&mut self) -> Option<u32> {
         prefetch_turns(self.readers.queue(), &self.clients);

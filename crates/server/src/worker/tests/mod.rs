@@ -596,6 +596,42 @@ fn a_disk_that_hangs_delays_reads_of_its_own_files_only() {
 }
 
 #[test]
+fn reads_that_are_held_back_begin_when_nothing_completes_for_a_while() {
+    let mut world = World::connected(Setup {
+        files: 2,
+        devices: 2,
+        ..Setup::default()
+    });
+    world.fetch(0);
+    world.fetch(1);
+    assert_eq!(world.counter("server_held_rounds"), 0);
+    world.worker.reads.set_limit(1);
+    let now = world.now;
+    world.worker.disk_mut().set_hung(now, 0, true);
+    world.ask(0);
+    world.settle();
+    assert_eq!(world.worker.disk().in_flight_reads(), 1);
+    world.reconnect();
+    world.ask(1);
+    let step = world.settle();
+    assert_eq!(
+        world.worker.disk().in_flight_reads(),
+        1,
+        "the other is held back"
+    );
+    assert!(world.counter("server_held_rounds") > 0);
+    let rises = step.next_timeout.expect("a held read has a time");
+    assert!(rises <= world.now + Duration::from_millis(1));
+    let before = world.client.received.len();
+    world.receive(before + 1);
+    let now = world.now;
+    world.worker.disk_mut().set_hung(now, 0, false);
+    world.reconnect();
+    world.fetch(1);
+    world.assert_quiet();
+}
+
+#[test]
 fn late_answers_reach_their_look_ups() {
     let mut world = World::connected(Setup {
         answers_later: true,
