@@ -16,8 +16,8 @@ use crate::{ReadError, ReadPlan, TraceEvent, Warning};
 pub(super) const CLIENT_BITS: u32 = 24;
 
 impl Conductor {
-    /// The next read to enqueue, its slot already reserved. Clients take turns of several
-    /// reads ([`ReadTurns`](crate::read_turns::ReadTurns)).
+    /// The next read to enqueue, its slot already reserved. Clients take turns of up to eight
+    /// reads each.
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
         let limits = self.fetch_limits(arena);
         while let Some(index) = self.next_reader() {
