@@ -278,7 +278,8 @@ pub struct Counters {
     pub disk_write_bytes: u64,
     /// Reads and writes given back because the queue was full.
     pub disk_queue_full_commands: u64,
-    /// Commands issued again: for the rest of a partial one, or after `EAGAIN` or `EINTR`.
+    /// Commands issued again: for the rest of a partial one, after `EAGAIN` or `EINTR`, or by itself because the entry that
+    /// it was merged into failed or was cut short.
     pub disk_reissued_commands: u64,
     /// Reads that went to the kernel in one entry with the read before them.
     pub disk_merged_commands: u64,

@@ -161,7 +161,7 @@ impl Commands {
         Some((index, command))
     }
 
-    /// A command of a run, of which the next is `next`.
+    /// Notes which command of its run comes behind a command.
     pub(super) fn link(&mut self, user_data: u64, next: u64) {
         let (_, index) = split_user_data(user_data);
         let entry = self.entries.get_mut(index as usize);

@@ -52,7 +52,7 @@ use crate::{
 };
 use commands::{Command, CommandSlot, Commands, Verdict};
 use files::{Files, OpenFile};
-use runs::{Candidate, Runs};
+use runs::{AdjacentRead, Runs};
 
 /// Most commands enqueued or in flight.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
@@ -139,7 +139,7 @@ pub struct Uring {
     still_registered: Vec<u16>,
     /// Reads that become one entry.
     runs: Runs,
-    /// Completions of the ring that were not handled yet.
+    /// Completions that were taken from the ring and not handled yet: one of a run is several of the caller's.
     reaped: VecDeque<(u64, i32)>,
     /// Reissued commands wait for a submission, which no caller will ask for.
     has_unsubmitted_reissues: bool,
@@ -210,7 +210,8 @@ impl Uring {
             files_max,
             has_fixed_buffers,
             runs: Runs::new(has_runs, queue_depth),
-            reaped: VecDeque::with_capacity(2 * BATCH_MAX),
+            // What is left of a run takes the place of its completion.
+            reaped: VecDeque::with_capacity(BATCH_MAX),
             has_fixed_files,
             fallback_reason: buffers.err().or(files.err()),
             register_after_reads,
@@ -248,52 +249,36 @@ impl Uring {
         self.push(&entry.user_data(user_data));
     }
 
-    /// Enters a read into the table, and into the run that grows or a new one.
-    fn enqueue_in_run(&mut self, arena: &Arena, file: u16, command: Command) {
-        let CommandSlot::Reading(slot) = &command.slot else {
-            return self.enqueue(arena, command);
-        };
-        let mut candidate = Candidate {
-            user_data: 0,
-            file,
-            region: arena.region_index(slot.index()),
-            offset_bytes: command.offset_bytes,
-            address: arena.device_address(slot),
-            length_bytes: command.length_bytes,
-        };
-        self.files.note_command(file);
-        candidate.user_data = self.commands.insert(command);
-        if let Some(before) = self.runs.lengthen(&candidate) {
-            self.commands.link(before, candidate.user_data);
+    /// Adds a read of the table to the run that grows, or begins another with it.
+    fn add_to_run(&mut self, read: &AdjacentRead) {
+        if let Some(before) = self.runs.lengthen(read) {
+            self.commands.link(before, read.user_data);
             self.counters.disk_merged_commands += 1;
         } else {
             self.end_run();
-            self.runs.begin(&candidate);
+            self.runs.begin(read);
         }
     }
 
     /// Enters the run that grows into the submission queue.
     fn end_run(&mut self) {
-        let Some((run, places)) = self.runs.take() else {
+        let Some(run) = self.runs.take() else {
             return;
         };
-        let [first, more @ ..] = places else {
-            return;
-        };
-        let first = *first;
-        let (places, count) = (places.as_ptr(), 1 + more.len());
         let (number, flags, offset_bytes) = self.target(Some(run.file), run.offset_bytes);
         let fd = types::Fd(number);
-        let entry = if count == 1 {
-            let (address, length_bytes) = (first.address(), first.length_bytes());
-            opcode::ReadFixed::new(fd, address, length_bytes, run.region)
-                .offset(offset_bytes)
-                .build()
-        } else {
-            let count = u32::try_from(count).expect("invariant: a run has few reads");
-            opcode::ReadvFixed::new(fd, places.cast(), count, run.region)
-                .offset(offset_bytes)
-                .build()
+        let entry = match self.runs.places_of(&run) {
+            [place] => {
+                opcode::ReadFixed::new(fd, place.pointer(), place.length_bytes(), run.region)
+                    .offset(offset_bytes)
+                    .build()
+            }
+            places => {
+                let count = u32::try_from(places.len()).expect("invariant: a run has few reads");
+                opcode::ReadvFixed::new(fd, places.as_ptr().cast(), count, run.region)
+                    .offset(offset_bytes)
+                    .build()
+            }
         };
         self.push(&entry.flags(flags).user_data(run.first));
     }
@@ -424,17 +409,15 @@ impl Uring {
         Some(self.complete(command, outcome))
     }
 
-    /// The next completion of the ring, of which no more than so many are taken at a time.
-    fn next_reaped(&mut self, wanted: usize) -> Option<(u64, i32)> {
-        if self.reaped.is_empty() {
-            let mut batch = [(0, 0); BATCH_MAX];
-            let wanted = BATCH_MAX.min(wanted);
-            let calls = &mut self.counters.disk_enter_calls;
-            let reaped = self.ring.reap(&mut batch[..wanted], calls);
-            self.files.start_round();
-            self.reaped.extend(&batch[..reaped]);
-        }
-        self.reaped.pop_front()
+    /// Takes so many completions from the ring, or as many as a batch has; whether the ring may have more.
+    fn reap(&mut self, wanted: usize) -> bool {
+        let mut batch = [(0, 0); BATCH_MAX];
+        let wanted = BATCH_MAX.min(wanted);
+        let calls = &mut self.counters.disk_enter_calls;
+        let reaped = self.ring.reap(&mut batch[..wanted], calls);
+        self.files.start_round();
+        self.reaped.extend(&batch[..reaped]);
+        reaped == wanted
     }
 
     /// Whether the bytes read may be handed out.
@@ -615,20 +598,38 @@ impl Disk for Uring {
             self.register_if_due(index);
         }
         self.counters.disk_read_commands += 1;
+        let Read {
+            offset_bytes,
+            length_bytes,
+            ..
+        } = read;
+        let slot = read.slot.into_reading();
+        let region = arena.region_index(slot.index());
+        let address = arena.device_address(&slot);
         let command = Command {
             token: read.token,
             file,
-            offset_bytes: read.offset_bytes,
-            length_bytes: read.length_bytes,
+            offset_bytes,
+            length_bytes,
             done_bytes: 0,
             reissues: 0,
             next: None,
-            slot: CommandSlot::Reading(read.slot.into_reading()),
+            slot: CommandSlot::Reading(slot),
         };
-        match file {
-            Some(file) if self.runs.has_room() => self.enqueue_in_run(arena, file, command),
-            _ => self.enqueue(arena, command),
-        }
+        let Some(file) = file.filter(|_| self.runs.has_room()) else {
+            self.enqueue(arena, command);
+            return Ok(());
+        };
+        self.files.note_command(file);
+        let user_data = self.commands.insert(command);
+        self.add_to_run(&AdjacentRead {
+            user_data,
+            file,
+            region,
+            offset_bytes,
+            address,
+            length_bytes,
+        });
         Ok(())
     }
 
@@ -688,8 +689,12 @@ impl Disk for Uring {
             return 0;
         }
         let mut consumed = 0;
+        let mut may_have_more = true;
         while consumed < completions_max {
-            let Some((user_data, result)) = self.next_reaped(completions_max - consumed) else {
+            if self.reaped.is_empty() && may_have_more {
+                may_have_more = self.reap(completions_max - consumed);
+            }
+            let Some((user_data, result)) = self.reaped.pop_front() else {
                 break;
             };
             if let Some(completion) = self.finish(arena, user_data, result) {

@@ -10,10 +10,12 @@
 //! It refuses what is not a read of the same file at the end of the run, in the same registered buffer. Bounded by
 //! [`RUN_READS_MAX`], and by the depth of the queue.
 
+use std::mem::offset_of;
+
 /// Most reads of a run: with slots of 64 KiB half a MiB, the session's turn.
 pub(super) const RUN_READS_MAX: usize = 8;
 
-/// `struct iovec`, of a slot: an address of the arena, and bytes.
+/// `struct iovec` without its pointer, which would bind the disk to one thread: where in the arena, and how many bytes.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
@@ -21,13 +23,20 @@ pub(super) struct Place {
     length_bytes: usize,
 }
 
+const _: () = assert!(
+    size_of::<Place>() == size_of::<libc::iovec>()
+        && offset_of!(Place, address) == offset_of!(libc::iovec, iov_base)
+        && offset_of!(Place, length_bytes) == offset_of!(libc::iovec, iov_len),
+    "the kernel reads places as iovecs"
+);
+
 /// What a run's reads have in common, and where it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     /// The first command's `user_data`.
     pub(super) first: u64,
     /// The last command's.
-    pub(super) last: u64,
+    last: u64,
     /// Entry in the file table.
     pub(super) file: u16,
     /// The registered buffer.
@@ -40,9 +49,9 @@ pub(super) struct Run {
     first_place: usize,
 }
 
-/// A read that may lengthen a run or begin one.
+/// A read that lengthens a run, if it is adjacent, or begins one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+pub(super) struct AdjacentRead {
     pub(super) user_data: u64,
     pub(super) file: u16,
     pub(super) region: u16,
@@ -82,7 +91,7 @@ impl Runs {
     }
 
     /// Lengthens the run that grows; returns the command that the read follows. `None`: it does not belong to it.
-    pub(super) fn lengthen(&mut self, read: &Candidate) -> Option<u64> {
+    pub(super) fn lengthen(&mut self, read: &AdjacentRead) -> Option<u64> {
         let run = self.growing.as_mut()?;
         let is_next = run.file == read.file
             && run.region == read.region
@@ -98,7 +107,7 @@ impl Runs {
     }
 
     /// Begins a run; the one that grew before was taken.
-    pub(super) fn begin(&mut self, read: &Candidate) {
+    pub(super) fn begin(&mut self, read: &AdjacentRead) {
         debug_assert!(self.growing.is_none(), "a run was forgotten");
         self.growing = Some(Run {
             first: read.user_data,
@@ -112,10 +121,14 @@ impl Runs {
         self.places.push(Place::of(read));
     }
 
-    /// The run that grew, to be submitted, and its places.
-    pub(super) fn take(&mut self) -> Option<(Run, &[Place])> {
-        let run = self.growing.take()?;
-        Some((run, &self.places[run.first_place..]))
+    /// The run that grew, to be submitted.
+    pub(super) const fn take(&mut self) -> Option<Run> {
+        self.growing.take()
+    }
+
+    /// The places of the run that was taken last, in order.
+    pub(super) fn places_of(&self, run: &Run) -> &[Place] {
+        self.places.get(run.first_place..).unwrap_or_default()
     }
 
     /// The kernel has read all places.
@@ -126,14 +139,14 @@ impl Runs {
 }
 
 impl Place {
-    fn of(read: &Candidate) -> Self {
+    fn of(read: &AdjacentRead) -> Self {
         Self {
             address: read.address.expose_provenance(),
             length_bytes: read.length_bytes as usize,
         }
     }
 
-    pub(super) fn address(self) -> *mut u8 {
+    pub(super) fn pointer(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.address)
     }
 
@@ -158,8 +171,8 @@ pub(super) fn deal(result: i32, wanted_bytes: u32) -> (i32, i32) {
 mod tests {
     use super::*;
 
-    fn read(user_data: u64, offset_bytes: u64) -> Candidate {
-        Candidate {
+    fn read(user_data: u64, offset_bytes: u64) -> AdjacentRead {
+        AdjacentRead {
             user_data,
             file: 1,
             region: 0,
@@ -180,8 +193,8 @@ mod tests {
         let next = read(8, 12_288);
         assert_eq!(begun().lengthen(&next), Some(7));
         let others = [
-            Candidate { file: 2, ..next },
-            Candidate { region: 1, ..next },
+            AdjacentRead { file: 2, ..next },
+            AdjacentRead { region: 1, ..next },
             read(8, 8192),
             read(8, 16_384),
             read(8, 4096),
@@ -190,11 +203,10 @@ mod tests {
             assert_eq!(begun().lengthen(&other), None, "{other:?}");
         }
         let mut ended = begun();
+        let run = ended.take().expect("it grew");
         assert_eq!(
-            ended
-                .take()
-                .map(|(run, places)| (run.first, run.last, places.len())),
-            Some((7, 7, 1))
+            (run.first, run.last, ended.places_of(&run).len()),
+            (7, 7, 1)
         );
         assert_eq!(ended.lengthen(&next), None);
         assert_eq!(ended.take(), None);
@@ -212,11 +224,13 @@ mod tests {
         let index = RUN_READS_MAX as u64;
         let more = read(7 + index, 8192 + index * 4096);
         assert_eq!(runs.lengthen(&more), None);
-        let (run, places) = runs.take().expect("it grew");
-        assert_eq!((run.last, places.len()), (6 + index, RUN_READS_MAX));
+        let run = runs.take().expect("it grew");
+        let count = runs.places_of(&run).len();
+        assert_eq!((run.last, count), (6 + index, RUN_READS_MAX));
         runs.begin(&more);
-        let (run, places) = runs.take().expect("another");
-        assert_eq!((run.offset_bytes, places.len()), (more.offset_bytes, 1));
+        let run = runs.take().expect("another");
+        let count = runs.places_of(&run).len();
+        assert_eq!((run.offset_bytes, count), (more.offset_bytes, 1));
     }
 
     #[test]

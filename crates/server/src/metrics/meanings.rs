@@ -176,7 +176,7 @@ const COUNTERS: [(&str, &str); 62] = [
     ),
     (
         "disk_reissued_commands",
-        "Reads issued again: for the rest of a partial one, or when interrupted.",
+        "Reads issued again: for the rest of a partial one, when interrupted, or when one merged with others failed or was cut short.",
     ),
     (
         "disk_merged_commands",
