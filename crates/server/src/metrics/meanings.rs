@@ -51,7 +51,7 @@ const COUNTERS: [(&str, &str); 62] = [
     ("server_empty_rounds", "Rounds without progress."),
     (
         "server_held_rounds",
-        "Rounds that held reads back, because the worker did not keep up with those in flight or waited for them.",
+        "Rounds that began fewer reads than clients wanted, because of the limit of reads in flight.",
     ),
     (
         "server_blocked_rounds",

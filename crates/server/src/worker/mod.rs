@@ -107,7 +107,7 @@ pub struct Worker<L: Link, D: Disk> {
     completions: VecDeque<Completion>,
     /// What was last read into each slot, by the slot's index.
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
-    /// How many reads may be.
+    /// How many reads may be in flight.
     reads: ReadsInFlight,
     /// Failures that affect clients, for the log.
     warnings: Warnings,
@@ -132,7 +132,7 @@ struct Counters {
     empty_rounds: u64,
     /// Rounds that ended with the link full.
     blocked_rounds: u64,
-    /// Rounds that held reads back.
+    /// Rounds that began fewer reads than clients wanted, for the limit of `reads`.
     held_rounds: u64,
     /// How long slots were on loan, added up, as the rounds saw it.
     lent_time_ns: u128,

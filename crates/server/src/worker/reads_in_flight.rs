@@ -9,11 +9,11 @@
 
 use clock::{Duration, Instant};
 
-/// Always permitted, and at start: 2 MiB in slots of 64 KiB, about what a core has of the caches it shares. Of fewer than
-/// twice as many slots half.
+/// Always permitted, and at start: 2 MiB in slots of 64 KiB. Sealing costs the same with up to 64 slots in turn, and half as
+/// much again with 512 (`atlas-bench stages seal --slots`). If there are fewer than twice as many slots: half of them.
 const LEAST: usize = 32;
 
-/// The waits of so long are added up; the limit may fall once in it.
+/// For so long waits are added up; at its end the limit may fall.
 const PERIOD: Duration = Duration::from_millis(8);
 
 /// With less waiting in a period the limit falls: a thirty-second of it.
@@ -22,7 +22,7 @@ const WAIT_LEAST: Duration = Duration::from_micros(250);
 /// With so much the limit rises, at once: an eighth.
 const WAIT_MOST: Duration = Duration::from_millis(1);
 
-/// The limit, and how it does.
+/// The limit, and the waits that it follows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadsInFlight {
     limit: usize,

@@ -83,7 +83,7 @@ fn summary(text: &mut String, results: &Results) {
     let _ = writeln!(
         text,
         "* {} turns count, {} were void, {} failed (listed below). Every reply was checked for status and \
-         length, a sample of them byte by byte.\n",
+         length, and bytes of a sample of them.\n",
         count(|it| matches!(it, Outcome::Measured(_))),
         count(|it| matches!(it, Outcome::Void(..))),
         count(|it| matches!(it, Outcome::Failed(_))),

@@ -1,8 +1,8 @@
 //! Reading alone: `diskmap` over `io_uring`, a window of direct reads into registered slots.
 //!
 //! Each place of the window reads one file, or range of a device, after another from its start to its end, as
-//! a connection has its objects read: a turn of reads, and the next when all of them have completed. Included: submitting and reaping, the kernel's file system and
-//! block layer, the check for changed files, a sleep where nothing has completed; and whatever the
+//! a connection has its objects read: a turn of adjacent reads, and the next when all of them have completed.
+//! Included: submitting and reaping, the kernel's file system and block layer, the check for changed files, a sleep where nothing has completed; and whatever the
 //! device costs, on whichever core. Left out: looking files up; they are open before. It refuses a
 //! directory without files, and a device smaller than a range.
 

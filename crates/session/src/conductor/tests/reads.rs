@@ -108,7 +108,6 @@ fn clients_share_a_single_slot() {
     }
 }
 
-/// Reads that the block layer makes one command of follow one another.
 #[test]
 fn clients_take_turns_of_several_adjacent_reads() {
     let mut bench = Bench::with(config(), 64);

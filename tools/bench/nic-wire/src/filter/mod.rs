@@ -16,7 +16,7 @@
 //! further than the Ethernet header and the destination port: an IPv4 packet with options or an IPv6
 //! packet with extension headers is taken for a flow by other bytes, which costs a sampled flow its
 //! sample, and a head that goes on in a second frame of more than [`SEEN_BYTES`] is not seen whole.
-//! Bounded: twenty-six instructions for each frame, no loop, no map.
+//! Bounded: twenty-five instructions for each frame, no loop, no map.
 
 mod program;
 pub mod records;

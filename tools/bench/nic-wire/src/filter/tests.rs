@@ -232,6 +232,12 @@ fn large_frames_are_shortened_unless_their_port_is_sampled() {
 }
 
 #[test]
+fn frames_past_the_queueing_discipline_go_to_the_first_queue() {
+    let frame = frame(0x0800, PORT_OFFSET_V4, 0x7fff, 9000);
+    assert_eq!(Machine::new(0).run(&first_queue(), &frame), 0);
+}
+
+#[test]
 fn of_a_sampled_connection_one_stretch_in_so_many_is_whole() {
     assert_eq!(WholeShare::one_in(1), Some(WholeShare::ALL));
     assert!(WholeShare::one_in(64).is_some());
