@@ -44,7 +44,7 @@ Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev
 ///
 /// The server's frames, up to 64 KiB, are shortened to their headers where a NIC's driver
 /// would take them, and acknowledged by as many TCP clients as wanted, in one thread. Of a sample of
-/// connections every byte is delivered and compared.
+/// connections every byte is delivered and compared, or a share of them.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = NOTES)]
 pub struct WireArgs {
@@ -67,10 +67,10 @@ pub struct WireArgs {
     /// Connections of which headers are seen only
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     pub connections: u32,
-    /// More connections, of which every byte is compared
+    /// More connections, of which bytes are compared
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sample: u32,
-    /// Of those, compares one in N stretches of 64 KiB only, a power of two up to 64; over TLS all
+    /// Of those, compares one in N stretches of 64 KiB only, over TLS one in N replies; a power of two up to 64
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_share)]
     pub compare_one_in: WholeShare,
     /// The directory the server serves: gives paths and sizes, and content to compare with

@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) addresses: Addresses,
     pub(crate) paths: Paths,
     pub(crate) samples: Samples,
-    /// What of sampled connections is delivered whole, if they are not over TLS.
+    /// What of sampled connections is delivered whole.
     pub(crate) whole: WholeShare,
     pub(crate) impairments: Impairments,
     pub(crate) distances: Distances,

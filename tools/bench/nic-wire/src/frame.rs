@@ -40,7 +40,7 @@ pub struct Addresses {
     pub client: IpAddr,
     /// Connections of which headers are seen only.
     pub unsampled: u32,
-    /// Connections of which every byte is seen; their numbers follow.
+    /// Connections of which bytes are compared; their numbers follow.
     pub sampled: u32,
 }
 

@@ -133,7 +133,7 @@ pub fn run_until(
     let watches = match &plan.tls {
         None => None,
         Some(_) => {
-            let watches = Watches::new(addresses.unsampled);
+            let watches = Watches::new(addresses.unsampled, addresses.sampled);
             Some(watches.context("making a BPF array and mapping it")?)
         }
     };

@@ -15,23 +15,29 @@ use crate::filter::records::{
 };
 use crate::sys::SharedArray;
 
-/// A watch for each connection that is not sampled.
+/// A watch for each connection, first those that are not sampled.
 #[derive(Debug)]
 pub(crate) struct Watches {
     array: SharedArray,
+    unsampled: u32,
     count: u32,
 }
 
 impl Watches {
-    pub(crate) fn new(count: u32) -> io::Result<Self> {
-        let count = count.max(1);
+    pub(crate) fn new(unsampled: u32, sampled: u32) -> io::Result<Self> {
+        let count = unsampled.saturating_add(sampled).max(1);
         let array = SharedArray::new(count, WATCH_BYTES)?;
-        Ok(Self { array, count })
+        Ok(Self {
+            array,
+            unsampled,
+            count,
+        })
     }
 
     /// The program that writes them, for clients from an address on that ends in these 32 bits.
     pub(crate) fn program(&self, first_address: u32) -> Vec<Instruction> {
-        records::program(self.array.descriptor(), first_address, self.count)
+        let map = self.array.descriptor();
+        records::program(map, first_address, self.unsampled, self.count)
     }
 
     /// Follows the stream of a connection from its first byte on, with all frames whole.
@@ -40,6 +46,13 @@ impl Watches {
             self.store_flags(connection, 0);
             self.array.store_word(connection, at(KEPT), 0);
             self.array.store_word(connection, at(NEXT), first.0.into());
+            self.store_flags(connection, FLAG_FOLLOW | FLAG_WHOLE);
+        }
+    }
+
+    /// From now on all frames come whole.
+    pub(crate) fn lengthen(&self, connection: u32) {
+        if connection < self.count {
             self.store_flags(connection, FLAG_FOLLOW | FLAG_WHOLE);
         }
     }

@@ -112,6 +112,10 @@ impl World for Around {
         self.plan.whole.has(sequence)
     }
 
+    fn is_reply_whole(&self, replies_before: u32) -> bool {
+        self.plan.whole.has_reply(replies_before)
+    }
+
     fn ack_policy(&self) -> AckPolicy {
         self.plan.policy
     }
@@ -121,9 +125,7 @@ impl World for Around {
     }
 
     fn follow(&mut self, first: SeqNumber) {
-        if let Some(watches) = &self.watches
-            && self.current < self.plan.addresses.unsampled
-        {
+        if let Some(watches) = &self.watches {
             watches.follow(self.current, first);
         }
     }
@@ -131,6 +133,12 @@ impl World for Around {
     fn shorten(&mut self, is_head_due: bool) {
         if let Some(watches) = &self.watches {
             watches.shorten(self.current, is_head_due);
+        }
+    }
+
+    fn lengthen(&mut self) {
+        if let Some(watches) = &self.watches {
+            watches.lengthen(self.current);
         }
     }
 

@@ -283,6 +283,36 @@ fn of_the_sample_a_share_of_the_bytes_is_compared() {
 }
 
 #[test]
+fn of_the_sample_over_tls_a_share_of_the_replies_is_opened() {
+    for (version, losses, one_in, least, most) in [
+        ("1.3", "", 1, 1.0, 1.0),
+        ("1.3", "", 4, 0.1, 0.5),
+        ("1.3", "--loss 2000 --reorder 5000 --rtt 1-2", 4, 0.1, 0.5),
+        ("1.2", "", 4, 0.1, 0.5),
+    ] {
+        let flags = format!(
+            "-c 1 --sample 7 --passes 2 --compare-one-in {one_in} --tls-version {version} {losses}"
+        );
+        let Some(report) = run_with(120, usize::MAX, "10.99.0.1", &flags, Some(16_384)) else {
+            return;
+        };
+        assert!(report.is_valid, "{version}: {report}");
+        let all = &report.counts_since_start;
+        assert_eq!(
+            (all.replies, all.body_bytes),
+            (240, 2 * total(120)),
+            "{report}"
+        );
+        // The one connection that is not sampled has an eighth of the bytes, more or less.
+        let share = all.compared_bytes as f64 / all.body_bytes as f64;
+        assert!(
+            (least * 0.7..=most).contains(&share),
+            "one in {one_in}, {share}: {report}"
+        );
+    }
+}
+
+#[test]
 fn a_server_that_closes_is_connected_to_again_over_ipv6() {
     let Some(report) = run(100, 7, "[fd99::1]", "-c 4 --sample 2 --passes 1") else {
         return;

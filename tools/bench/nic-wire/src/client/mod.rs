@@ -189,6 +189,8 @@ pub trait World {
     /// The records of this connection's stream, whose first byte has this number, are followed from
     /// now on; frames are delivered whole.
     fn follow(&mut self, _first: SeqNumber) {}
+    /// Frames are delivered whole again.
+    fn lengthen(&mut self) {}
     /// The headers of each frame are enough from now on; while a reply's head is due, its first bytes.
     fn shorten(&mut self, _is_head_due: bool) {}
     /// What is known of this connection's stream.
@@ -197,6 +199,10 @@ pub trait World {
     }
     /// Whether a sampled connection's frame that begins with this number is delivered whole.
     fn is_whole(&self, _sequence: SeqNumber) -> bool {
+        true
+    }
+    /// Whether a sampled connection's reply over TLS is delivered whole that has so many before it.
+    fn is_reply_whole(&self, _replies_before: u32) -> bool {
         true
     }
     /// Why the fault comes that comes next.
@@ -221,14 +227,15 @@ enum State {
 #[derive(Debug)]
 pub struct Connection {
     state: State,
-    /// Whether bytes are delivered to be compared: those that [`World::is_whole`] says, over TLS all.
+    /// Whether bytes are delivered to be compared: those that [`World::is_whole`] says, over TLS
+    /// [`World::is_reply_whole`].
     is_sampled: bool,
-    /// Whether a reply was complete since it was opened.
-    has_replied: bool,
     /// Whether both sides send timestamps.
     has_timestamps: bool,
     /// Tries of the SYN or the request that is not acknowledged; 0 if there is none.
     attempts: u8,
+    /// Replies that were complete since it was opened.
+    replies: u32,
     /// SND.NXT.
     send_next: SeqNumber,
     /// RCV.NXT.
@@ -254,9 +261,9 @@ impl Connection {
         Self {
             state: State::Closed,
             is_sampled,
-            has_replied: false,
             has_timestamps: false,
             attempts: 0,
+            replies: 0,
             send_next: initial,
             receive_next: SeqNumber(0),
             recent: 0,
@@ -310,7 +317,7 @@ impl Connection {
         self.recent = 0;
         self.unacknowledged_bytes = 0;
         self.has_timestamps = true;
-        self.has_replied = false;
+        self.replies = 0;
         self.tls = None;
         self.asked_at = now;
         self.send_syn(now, world);
@@ -482,15 +489,13 @@ impl Connection {
         let start = arrival.header.sequence;
         let end = start.wrapping_add(arrival.bytes);
         let offset = start.distance(self.receive_next);
-        if self.is_sampled {
+        if self.is_sampled && self.tls.is_none() {
             // Here and below a `usize` has 32 bits at least.
             let is_seen = arrival.seen.len() == arrival.bytes as usize;
-            if !is_seen && (self.tls.is_some() || world.is_whole(start)) {
+            if !is_seen && world.is_whole(start) {
                 return Err(Fault::Bytes);
             }
-            if self.tls.is_none() {
-                self.compare(offset, arrival.seen, world)?;
-            }
+            self.compare(offset, arrival.seen, world)?;
         }
         if offset > 0 {
             let is_in_window = end.distance(self.receive_next).cast_unsigned() <= WINDOW_BYTES;
@@ -526,13 +531,14 @@ impl Connection {
     }
 
     /// Whether bytes behind a gap can be kept: those of a sampled reply have to be compared when
-    /// they come, so the place of its body must be known. Over TLS they cannot, nor can those before
-    /// the first head: handshake and tickets are to be read.
-    const fn is_body_placed(&self) -> bool {
+    /// they come, so the place of its body must be known. Over TLS they cannot where records are
+    /// opened, nor can those before the first head: handshake and tickets are to be read.
+    fn is_body_placed(&self) -> bool {
         match (&self.tls, &self.reply) {
             (None, Reply::Body { .. }) => true,
-            (None, _) | (Some(_), Reply::Body { .. }) => !self.is_sampled,
-            (Some(_), Reply::Head(_)) => !self.is_sampled && self.has_replied,
+            (None, _) => !self.is_sampled,
+            (Some(tls), Reply::Body { .. }) => !tls.is_opened(),
+            (Some(tls), Reply::Head(_)) => !tls.is_opened() && self.replies > 0,
             (Some(_), Reply::None) => false,
         }
     }
@@ -646,7 +652,7 @@ impl Connection {
         if left == 0 {
             self.reply = Reply::None;
             self.path = None;
-            self.has_replied = true;
+            self.replies = self.replies.saturating_add(1);
             world.on(Event::Replied(length_bytes, now.since(self.asked_at)));
         }
         Ok(())
@@ -681,7 +687,7 @@ impl Connection {
 
     /// A server that closes between two replies resets if the next request has come already.
     fn handle_reset(&mut self, world: &mut impl World) {
-        if self.has_replied && self.is_between_replies() {
+        if self.replies > 0 && self.is_between_replies() {
             self.close();
             return world.on(Event::ClosedByServer);
         }
@@ -760,8 +766,8 @@ impl Connection {
             .and_then(|keys| keys.seal(tls::APPLICATION_DATA, world.request(path).as_bytes()));
         let record = record.ok_or(Fault::Tls(TlsFault::Open))?;
         // Frames are whole until the first head.
-        if self.has_replied {
-            world.shorten(true);
+        if self.replies > 0 {
+            self.choose_frames(&mut tls, world);
         }
         self.send_sealed(now, &record, Some(path), &mut tls, world);
         self.tls = Some(tls);

@@ -143,6 +143,32 @@ impl Connection {
         self.consume_records(now, piece, tls, world)
     }
 
+    /// Between two replies: whether the frames of the next one come whole, and its records are opened, or its records
+    /// are followed by their headers.
+    pub(super) fn choose_frames(&self, tls: &mut Tls, world: &mut impl World) {
+        let is_whole = self.is_sampled && world.is_reply_whole(self.replies);
+        let stage = std::mem::replace(&mut tls.stage, Stage::Over);
+        tls.stage = match stage {
+            Stage::Followed(keys, followed) if is_whole && !followed.has_kept() => {
+                world.lengthen();
+                Stage::Opened(keys, Opened::default())
+            }
+            Stage::Opened(keys, opened) if !is_whole && !opened.has_kept() => {
+                let watched = world.watched();
+                // A record that the program has counted and that was not read yet is opened first.
+                if watched.lost.is_none() && watched.next_header == self.receive_next {
+                    Stage::Followed(keys, Followed::new(self.receive_next, watched.records))
+                } else {
+                    Stage::Opened(keys, opened)
+                }
+            }
+            other => other,
+        };
+        if matches!(tls.stage, Stage::Followed(..)) {
+            world.shorten(true);
+        }
+    }
+
     /// Sends records, and keeps them until they are acknowledged.
     pub(super) fn send_sealed(
         &mut self,

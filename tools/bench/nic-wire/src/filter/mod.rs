@@ -1,6 +1,6 @@
 //! The BPF program that looks at each frame the server sends, and decides how much of it the TAP's
 //! reader gets: all, the first [`SEEN_BYTES`] if a reply begins there, or its headers. All of it comes of
-//! sampled connections, or of a share of their bytes ([`WholeShare`]).
+//! sampled connections, or of a share of their bytes or replies ([`WholeShare`]).
 //!
 //! No byte behind the headers stays in a frame without need: of a frame whose pages belong to the
 //! sender the TAP would copy it to a page of its own, which no NIC does.
@@ -38,8 +38,9 @@ pub const SAMPLED_PORT_BIT: u16 = 0x8000;
 const STRETCH_BITS: u32 = 16;
 
 /// Which frames of a sampled connection are delivered whole: of so many stretches of 64 KiB of its sequence numbers,
-/// those that begin in one. A frame that is delivered whole is copied if its sender has lent its pages, which no NIC
-/// does; so less is a smaller cost of the measurement, and a smaller proof.
+/// those that begin in one; over TLS, where a record that is not whole cannot be opened, those of one reply in so many.
+/// A frame that is delivered whole is copied if its sender has lent its pages, which no NIC does; so less is a smaller
+/// cost of the measurement, and a smaller proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WholeShare {
     /// A power of two.
@@ -47,13 +48,13 @@ pub struct WholeShare {
 }
 
 impl WholeShare {
-    /// Every frame.
+    /// Every frame, every reply.
     pub const ALL: Self = Self { one_in: 1 };
 
-    /// Most stretches for one that is delivered whole.
+    /// Most stretches, or replies, for one that is delivered whole.
     pub const ONE_IN_MAX: u32 = 64;
 
-    /// One stretch of so many; `None` if that is no power of two, or above [`Self::ONE_IN_MAX`].
+    /// One of so many; `None` if that is no power of two, or above [`Self::ONE_IN_MAX`].
     #[must_use]
     pub const fn one_in(count: u32) -> Option<Self> {
         if count.is_power_of_two() && count <= Self::ONE_IN_MAX {
@@ -67,6 +68,12 @@ impl WholeShare {
     #[must_use]
     pub const fn has(self, sequence: SeqNumber) -> bool {
         sequence.0 & self.mask() == 0
+    }
+
+    /// Whether a reply over TLS is delivered whole, by the number of replies before it on its connection.
+    #[must_use]
+    pub const fn has_reply(self, replies_before: u32) -> bool {
+        replies_before & (self.one_in - 1) == 0
     }
 
     const fn mask(self) -> u32 {

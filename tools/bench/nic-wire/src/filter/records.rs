@@ -114,13 +114,13 @@ const COUNTED: i16 = -56;
 const HEADER_BYTES: i16 = 5;
 
 /// The program, for connections from an address on whose last 32 bits are these, with a map of so
-/// many watches.
+/// many watches: first those of the connections that are not sampled, then those of the sampled ones.
 #[must_use]
-pub fn program(map: i32, first_address: u32, watches: u32) -> Vec<Instruction> {
+pub fn program(map: i32, first_address: u32, unsampled: u32, watches: u32) -> Vec<Instruction> {
     let mut it = Program::default();
     it.register(op::MOVE, FRAME, R1);
     find_text(&mut it);
-    find_watch(&mut it, map, first_address, watches);
+    find_watch(&mut it, map, first_address, unsampled, watches);
     follow(&mut it);
     end(&mut it);
     it.assemble()
@@ -168,17 +168,25 @@ fn find_text(it: &mut Program) {
 }
 
 /// WATCH is the connection's; SEQUENCE, `TEXT_PLACE` and `TEXT_LENGTH` are the frame's.
-fn find_watch(it: &mut Program, map: i32, first_address: u32, watches: u32) {
+fn find_watch(it: &mut Program, map: i32, first_address: u32, unsampled: u32, watches: u32) {
     let ports = i32::try_from(PORTS).unwrap_or(i32::MAX);
     it.label("tcp");
     it.put(op::PACKET_HALF_AT, 0, PLACE, 0, 2);
-    it.jump(op::IF_BIT, RESULT, SAMPLED_PORT_BIT.into(), "whole");
+    // The watches of sampled connections lie behind the others.
+    it.constant(op::MOVE_CONSTANT, R2, 0);
+    it.jump(op::IF_BIT, RESULT, SAMPLED_PORT_BIT.into(), "sampled");
+    it.jump(op::JUMP, 0, 0, "index");
+    it.label("sampled");
+    it.constant(op::SUBTRACT_CONSTANT, RESULT, SAMPLED_PORT_BIT.into());
+    it.constant(op::MOVE_CONSTANT, R2, unsampled.cast_signed());
+    it.label("index");
     it.constant(op::SUBTRACT_CONSTANT, RESULT, PORT_FIRST.into());
     it.jump(op::IF_AT_LEAST, RESULT, ports, "whole");
     it.load(op::LOAD_DOUBLE, R1, FRAME_POINTER, SEQUENCE);
     it.constant(op::SUBTRACT_CONSTANT_32, R1, first_address.cast_signed());
     it.constant(op::SHIFT_LEFT, R1, ports.trailing_zeros().cast_signed());
     it.register(op::ADD, R1, RESULT);
+    it.register(op::ADD, R1, R2);
     let watches = i32::try_from(watches).unwrap_or(i32::MAX);
     it.jump(op::IF_AT_LEAST, R1, watches, "whole");
     it.store(op::STORE_WORD, FRAME_POINTER, KEY, R1);

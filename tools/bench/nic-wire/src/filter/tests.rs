@@ -296,7 +296,7 @@ impl Stream {
         }
         let mut stream = Self {
             machine: Machine::new(WATCHES as usize),
-            program: records::program(3, FIRST_ADDRESS, WATCHES),
+            program: records::program(3, FIRST_ADDRESS, WATCHES, WATCHES),
             is_v6,
             start,
             bytes,
@@ -488,6 +488,31 @@ fn as_many_records_as_are_bounded_fit_a_frame_and_one_more_does_not() {
 }
 
 #[test]
+fn sampled_connections_are_followed_by_watches_behind_the_others() {
+    let mut stream = Stream::new(false, &[16_401]);
+    // The sampled connection of the second address's first port, of which two are not sampled, has the watch looked at.
+    stream.program = records::program(3, FIRST_ADDRESS, 2, WATCHES);
+    let sampled = |port| PORT_FIRST + port + SAMPLED_PORT_BIT;
+    for (port, flags, expected, records) in [
+        (1, FLAG_FOLLOW, None, 0),
+        (2, FLAG_FOLLOW, None, 0),
+        (0, FLAG_FOLLOW, Some(14 + 24 + 32), 1),
+        (0, FLAG_FOLLOW | FLAG_HEAD, Some(512), 1),
+        (0, FLAG_FOLLOW | FLAG_WHOLE, None, 1),
+    ] {
+        stream.set(FLAGS, 1, flags.into());
+        let frame = stream.frame(stream.start, &stream.bytes, sampled(port));
+        let result = stream.machine.run(&stream.program, &frame);
+        let expected = expected.unwrap_or(frame.len() as u64);
+        assert_eq!(
+            (result, stream.reached().1),
+            (expected, records),
+            "{port}, {flags}"
+        );
+    }
+}
+
+#[test]
 fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not_followed() {
     let mut stream = Stream::new(false, &[16_401]);
     let all = stream.bytes.len();
@@ -500,7 +525,7 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
     assert_eq!(stream.send(0, all), 14 + 24 + 32, "headers alone");
     stream.set(FLAGS, 1, 0);
     assert!(stream.send(0, all) > 16_000);
-    // Other connections: sampled, below and above the ports, behind the last watch.
+    // Other connections: sampled ones behind the last watch, below and above the ports, behind the last watch.
     stream.set(FLAGS, 1, FLAG_FOLLOW.into());
     for port in [
         PORT_FIRST + 2 + 0x8000,

@@ -4,7 +4,7 @@
 //! comes (`keys`). Of a stream whose frames are shortened only heads are decrypted, from the first
 //! bytes of their records, without their tags: those are not there. The rest is counted by the BPF
 //! program that sees each record's header (`follow`, [`crate::filter::records`]). Of a sampled
-//! stream each record is opened (`open`).
+//! stream each record is opened (`open`), or those of one reply in so many: a stream may change between two replies.
 //!
 //! What proves the count: lengths that add up to the reply to the byte. In TLS 1.3 a record's number is
 //! part of its nonce too: the next head is legible only if every record before it was counted once.
@@ -128,6 +128,11 @@ impl Tls {
             Stage::Handshake(_) | Stage::Over => None,
             Stage::Followed(keys, _) | Stage::Opened(keys, _) => Some(keys),
         }
+    }
+
+    /// Whether records are opened, so that all bytes are to come in order.
+    pub(crate) const fn is_opened(&self) -> bool {
+        matches!(self.stage, Stage::Opened(..))
     }
 
     /// Whether a record has begun that is not understood yet.
