@@ -2,7 +2,7 @@
 //!
 //! The reader says where a stream begins and whether its frames come whole; the program writes where
 //! the next record's header is, how many records lie before, and why it follows no longer. It refuses
-//! nothing. Bounded by 16 bytes for each connection; nothing waits.
+//! nothing. Bounded by 24 bytes for each connection; nothing waits.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use wire::SeqNumber;
 use crate::client::Watched;
 use crate::filter::Instruction;
 use crate::filter::records::{
-    self, FLAG_FOLLOW, FLAG_HEAD, FLAG_WHOLE, FLAGS, KEPT, LOST, Lost, NEXT, WATCH_BYTES,
+    self, FLAG_FOLLOW, FLAG_WHOLE, FLAGS, HEAD_END, KEPT, LOST, Lost, NEXT, WATCH_BYTES,
 };
 use crate::sys::SharedArray;
 
@@ -57,11 +57,13 @@ impl Watches {
         }
     }
 
-    /// From now on the headers of each frame are enough; while a reply's head is due, its first bytes.
-    pub(crate) fn shorten(&self, connection: u32, is_head_due: bool) {
+    /// From now on the headers of each frame are enough, but the first bytes are delivered of those that begin before
+    /// `head_end`.
+    pub(crate) fn shorten(&self, connection: u32, head_end: SeqNumber) {
         if connection < self.count {
-            let flags = [FLAG_FOLLOW, FLAG_FOLLOW | FLAG_HEAD];
-            self.store_flags(connection, flags[usize::from(is_head_due)]);
+            let end = u64::from(head_end.0);
+            self.array.store_word(connection, at(HEAD_END), end);
+            self.store_flags(connection, FLAG_FOLLOW);
         }
     }
 

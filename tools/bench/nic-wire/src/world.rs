@@ -130,9 +130,9 @@ impl World for Around {
         }
     }
 
-    fn shorten(&mut self, is_head_due: bool) {
+    fn shorten(&mut self, head_end: SeqNumber) {
         if let Some(watches) = &self.watches {
-            watches.shorten(self.current, is_head_due);
+            watches.shorten(self.current, head_end);
         }
     }
 

@@ -191,8 +191,9 @@ pub trait World {
     fn follow(&mut self, _first: SeqNumber) {}
     /// Frames are delivered whole again.
     fn lengthen(&mut self) {}
-    /// The headers of each frame are enough from now on; while a reply's head is due, its first bytes.
-    fn shorten(&mut self, _is_head_due: bool) {}
+    /// The headers of each frame are enough from now on, but the first bytes are delivered of those that begin before
+    /// this number.
+    fn shorten(&mut self, _head_end: SeqNumber) {}
     /// What is known of this connection's stream.
     fn watched(&self) -> Watched {
         Watched::default()

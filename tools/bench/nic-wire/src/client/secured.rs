@@ -6,6 +6,8 @@
 use clock::Instant;
 use wire::TcpFlags;
 
+use crate::filter::SEEN_BYTES;
+
 use super::reply::{Piece, Reply};
 use super::tls::{Followed, Found, Handshake, Opened, Stage, Tls};
 use super::{Connection, Event, Fault, State, TlsFault, Transmit, World};
@@ -65,7 +67,7 @@ impl Connection {
                         return Ok(());
                     };
                     self.take_head(head, world)?;
-                    world.shorten(false);
+                    world.shorten(self.receive_next);
                 }
                 let progress = followed.count(keys, world.watched(), self.receive_next)?;
                 if progress.has_alert {
@@ -165,7 +167,7 @@ impl Connection {
             other => other,
         };
         if matches!(tls.stage, Stage::Followed(..)) {
-            world.shorten(true);
+            world.shorten(self.receive_next.wrapping_add(SEEN_BYTES));
         }
     }
 

@@ -11,7 +11,8 @@
 //! refuses, with a reason in the watch and for good: a frame behind a header it has not seen, what
 //! is no header, more than [`RECORDS_MAX`] headers in a frame. It counts nothing from there on. A
 //! header may lie in several frames. Frames are not changed. Where a reply's head is due, which only the
-//! reader knows, the first 512 bytes are delivered for it to decrypt.
+//! reader knows, the first 512 bytes are delivered for it to decrypt: of frames that begin before the place it names,
+//! since it takes a while until it has read the head, and frames of the body follow meanwhile.
 //!
 //! Bounded by [`RECORDS_MAX`] times around its loop, 512 bytes of stack of which 56 are used.
 
@@ -26,7 +27,7 @@ pub const RECORDS_MAX: i32 = 128;
 const RECORD_BYTES_MAX: i32 = (1 << 14) + 2048;
 
 /// Bytes of a watch.
-pub const WATCH_BYTES: usize = 16;
+pub const WATCH_BYTES: usize = 24;
 
 // Offsets in a watch.
 /// Sequence number of the next header, then the number of records before it: one word of the two.
@@ -39,13 +40,13 @@ const KEPT_COUNT: i16 = 12;
 pub(crate) const LOST: i16 = 13;
 /// Set by the reader.
 pub(crate) const FLAGS: i16 = 14;
+/// Set by the reader, a sequence number: of frames that begin before it the first bytes are delivered.
+pub(crate) const HEAD_END: i16 = 16;
 
 /// The connection is followed.
 pub(crate) const FLAG_FOLLOW: u8 = 1;
 /// Its frames are delivered whole.
 pub(crate) const FLAG_WHOLE: u8 = 2;
-/// Of its frames the first bytes are delivered: a reply's head is due.
-pub(crate) const FLAG_HEAD: u8 = 4;
 
 /// Why a stream's records are not followed any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -341,7 +342,13 @@ fn end(it: &mut Program) {
     it.label("verdict");
     it.load(op::LOAD_BYTE, R1, WATCH, FLAGS);
     it.jump(op::IF_BIT, R1, FLAG_WHOLE.into(), "whole");
-    it.jump(op::IF_BIT, R1, FLAG_HEAD.into(), "head");
+    // The sequence number less the end, with its sign.
+    it.load(op::LOAD_DOUBLE, R1, FRAME_POINTER, SEQUENCE);
+    it.load(op::LOAD_WORD, R2, WATCH, HEAD_END);
+    it.register(op::SUBTRACT_32, R1, R2);
+    it.constant(op::SHIFT_LEFT, R1, 32);
+    it.constant(op::SHIFT_RIGHT_SIGNED, R1, 32);
+    it.jump(op::IF_BELOW_SIGNED, R1, 0, "head");
     it.load(op::LOAD_DOUBLE, RESULT, FRAME_POINTER, TEXT_PLACE);
     it.constant(op::EXIT, 0, 0);
     it.label("head");

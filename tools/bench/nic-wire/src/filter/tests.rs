@@ -7,7 +7,7 @@
 
 use super::program::{FRAME_POINTER, Instruction, opcode as op};
 use super::records::{
-    FLAG_FOLLOW, FLAG_HEAD, FLAG_WHOLE, FLAGS, LOST, Lost, NEXT, RECORDS_MAX, WATCH_BYTES,
+    FLAG_FOLLOW, FLAG_WHOLE, FLAGS, HEAD_END, LOST, Lost, NEXT, RECORDS_MAX, WATCH_BYTES,
 };
 use super::*;
 use crate::frame::PORT_FIRST;
@@ -302,6 +302,7 @@ impl Stream {
             bytes,
         };
         stream.set(NEXT, 8, start.into());
+        stream.set(HEAD_END, 4, start.into());
         stream.set(FLAGS, 1, FLAG_FOLLOW.into());
         stream
     }
@@ -497,7 +498,6 @@ fn sampled_connections_are_followed_by_watches_behind_the_others() {
         (1, FLAG_FOLLOW, None, 0),
         (2, FLAG_FOLLOW, None, 0),
         (0, FLAG_FOLLOW, Some(14 + 24 + 32), 1),
-        (0, FLAG_FOLLOW | FLAG_HEAD, Some(512), 1),
         (0, FLAG_FOLLOW | FLAG_WHOLE, None, 1),
     ] {
         stream.set(FLAGS, 1, flags.into());
@@ -519,10 +519,22 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
     stream.set(FLAGS, 1, (FLAG_FOLLOW | FLAG_WHOLE).into());
     assert!(stream.send(0, all) > 16_000);
     assert_eq!(stream.reached(), (16_406, 1), "counted meanwhile");
-    stream.set(FLAGS, 1, (FLAG_FOLLOW | FLAG_HEAD).into());
-    assert_eq!(stream.send(0, all), 512);
     stream.set(FLAGS, 1, FLAG_FOLLOW.into());
-    assert_eq!(stream.send(0, all), 14 + 24 + 32, "headers alone");
+    for (head_end, expected) in [
+        (1, 512),
+        (600, 512),
+        (0, 14 + 24 + 32),
+        (0_u32.wrapping_sub(5), 14 + 24 + 32),
+    ] {
+        let head_end = stream.start.wrapping_add(head_end);
+        stream.set(HEAD_END, 4, head_end.into());
+        assert_eq!(stream.send(0, all), expected, "{head_end}");
+    }
+    // A frame behind the head, beyond the wrap of sequence numbers.
+    stream.set(HEAD_END, 4, stream.start.wrapping_add(512).into());
+    assert_eq!(stream.send(511, all), 512);
+    assert_eq!(stream.send(512, all), 14 + 24 + 32);
+    assert_eq!(stream.send(2000, all), 14 + 24 + 32);
     stream.set(FLAGS, 1, 0);
     assert!(stream.send(0, all) > 16_000);
     // Other connections: sampled ones behind the last watch, below and above the ports, behind the last watch.
