@@ -118,8 +118,8 @@ pub struct DeliveryRate {
     newest: Option<Newest>,
     /// Bytes that the present ACK reports.
     newly_delivered: u64,
-    /// Since when something may be claimed that the server could not claim yet.
-    delayed_since: Option<Instant>,
+    /// Since when something may be claimed that is not claimed yet.
+    demanded_since: Option<Instant>,
 }
 
 impl DeliveryRate {
@@ -141,14 +141,20 @@ impl DeliveryRate {
         self.limited_until = Some((self.delivered + in_flight).max(1));
     }
 
-    /// What may be claimed since `since` is not claimed yet, because the server cannot.
-    pub fn on_delayed(&mut self, since: Instant) {
-        self.delayed_since.get_or_insert(since);
+    /// Something may be claimed since `since`.
+    pub fn on_demand(&mut self, since: Instant) {
+        let earlier = self.demanded_since.map_or(since, |it| it.min(since));
+        self.demanded_since = Some(earlier);
+    }
+
+    /// Nothing may be claimed now.
+    pub const fn on_no_demand(&mut self) {
+        self.demanded_since = None;
     }
 
     /// Something is claimed at `now`. Returns since when it could have been.
     pub fn on_claimed(&mut self, now: Instant) -> Instant {
-        self.delayed_since.take().unwrap_or(now)
+        self.demanded_since.take().unwrap_or(now)
     }
 
     /// Something was sent; `in_flight_before` and `in_flight` are the bytes in the network before

@@ -27,10 +27,14 @@ impl Conductor {
             let demand = match client.credit(now) {
                 Credit::Now(demand) => demand,
                 Credit::From(at) => {
+                    client.tcp.on_no_demand();
                     self.timers.set(index, at);
                     continue;
                 }
-                Credit::Nothing => continue,
+                Credit::Nothing => {
+                    client.tcp.on_no_demand();
+                    continue;
+                }
             };
             if !demand.is_retransmission && !self.is_key_good(index, demand.range.start) {
                 continue;
@@ -39,6 +43,7 @@ impl Conductor {
                 continue;
             };
             let Some(plan) = fetch::plan(&demand, &client.stream, limits) else {
+                client.tcp.on_no_demand();
                 continue;
             };
             if let Some(read) = plan.read
@@ -50,14 +55,12 @@ impl Conductor {
                     continue;
                 }
                 if !self.device_reads.has_room(device) {
-                    client.tcp.on_claim_delayed(now);
                     let is_new = self.device_reads.wait(device, index);
                     self.counters.session_device_capped_count += u64::from(is_new);
                     continue;
                 }
             }
             if plan.read.is_some() && arena.free_count() == 0 {
-                client.tcp.on_claim_delayed(now);
                 self.counters.session_slot_famine_count += 1;
                 self.warnings.note(Warning::SlotFamine);
                 self.readers.push_front(index);
@@ -66,7 +69,6 @@ impl Conductor {
             let cost = client.cost_of(&plan);
             let limits = &self.config.read_limits;
             if let Err(until) = client.read_budget.pay(now, cost, limits) {
-                client.tcp.on_claim_delayed(now);
                 client.read_waits = Some(until);
                 self.counters.session_read_deferred_count += 1;
                 self.update_queues_and_timers(now, index);
@@ -87,7 +89,10 @@ impl Conductor {
             client.tcp.count_limit(now);
             observing::record_state(&mut self.trace, now, client);
             match client.permission(now) {
-                Permission::Now => self.readers.go_on(index),
+                Permission::Now => {
+                    client.tcp.on_demand(now);
+                    self.readers.go_on(index);
+                }
                 Permission::From(at) => self.timers.set(index, at),
                 Permission::Nothing => {}
             }

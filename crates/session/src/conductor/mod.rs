@@ -397,7 +397,12 @@ impl Conductor {
         }
         client.tcp.set_receive_window(client.input_room());
         client.read_waits = client.read_waits.filter(|until| *until > now);
-        let paced_until = match client.permission(now) {
+        let permission = client.permission(now);
+        match permission {
+            Permission::Now => client.tcp.on_demand(now),
+            Permission::From(_) | Permission::Nothing => client.tcp.on_no_demand(),
+        }
+        let paced_until = match permission {
             Permission::Now if client.read_waits.is_none() => {
                 self.readers.push(index);
                 None

@@ -146,6 +146,9 @@ pub struct ConnectionInfo {
     pub threshold_bytes: Option<u64>,
     /// SND.WND, bytes (`tcpi_snd_wnd`): counted from SND.UNA.
     pub peer_window_bytes: u64,
+    /// What is sent is limited by the server, not by the network, so samples of the delivery rate say nothing of the path
+    /// (`tcpi_delivery_rate_app_limited`). `false` where congestion control takes no samples.
+    pub is_rate_limited: bool,
     /// Bytes a second at which it is paced (`tcpi_pacing_rate`); `None`: it is not paced.
     pub pacing_bytes_per_second: Option<u64>,
     /// Sent and not acknowledged (`tcpi_unacked`): in flight, SACKed, and lost.
@@ -247,6 +250,7 @@ impl Connection {
                 PacingRate::Unlimited => None,
                 PacingRate::Limited(rate) => Some(rate),
             },
+            is_rate_limited: self.is_rate_limited(),
             unacknowledged_bytes: self.send.nxt.since(self.send.una),
             in_flight_bytes: self.flight.in_flight_bytes(),
             sacked_bytes: self.flight.sacked_bytes(),
@@ -313,6 +317,11 @@ impl Connection {
     #[must_use]
     pub fn offset_of(&self, sequence: SeqNumber) -> Option<StreamOffset> {
         self.send.offset_of(sequence)
+    }
+
+    fn is_rate_limited(&self) -> bool {
+        let rate = self.delivery_rate.as_ref();
+        rate.is_some_and(|rate| rate.is_limited())
     }
 
     /// Bytes being read from the disk.

@@ -188,7 +188,7 @@ impl Connection {
             is_retransmission,
             since,
         } = claim;
-        self.on_claim_delayed(since);
+        self.on_demand(since);
         let rate = self.pacing_rate();
         self.pacer.on_returned(range.bytes(), rate);
         if is_retransmission {

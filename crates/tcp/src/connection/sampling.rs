@@ -34,11 +34,18 @@ impl Connection {
         }
     }
 
-    /// What is demanded cannot be claimed now: there is no slot, or no room in the disk's queue. From
-    /// now on the disk is late.
-    pub fn on_claim_delayed(&mut self, now: Instant) {
+    /// [`Connection::permission`] is [`Permission::Now`](super::Permission::Now) since `since`, so what is demanded waits for its
+    /// turn, a slot, or room in the disk's queue: if it waits for long, the disk is late.
+    pub fn on_demand(&mut self, since: Instant) {
         if let Some(rate) = &mut self.delivery_rate {
-            rate.on_delayed(now);
+            rate.on_demand(since);
+        }
+    }
+
+    /// Nothing is demanded now.
+    pub fn on_no_demand(&mut self) {
+        if let Some(rate) = &mut self.delivery_rate {
+            rate.on_no_demand();
         }
     }
 

@@ -1,10 +1,10 @@
 //! Reads that fail, are short, come late, come back, or find no slot.
 
 use clock::Duration;
-use wire::TcpFlags;
+use wire::{SeqNumber, TcpFlags};
 
 use super::{Bench, OBJECT_BYTES, Peer, Sent, assert_is_object, config, taken};
-use crate::{ReadError, TransmitProgress, Transmitted};
+use crate::{Config, CongestionControl, ReadError, TcpConfig, TransmitProgress, Transmitted};
 
 fn asked(bench: &mut Bench, port: u16) -> Peer {
     let mut peer = Peer::connect(bench, port);
@@ -105,6 +105,49 @@ fn clients_share_a_single_slot() {
     for peer in &peers {
         assert_eq!(peer.head_and_rest().1.len() as u64, OBJECT_BYTES);
         assert_is_object(peer.head_and_rest().1, 0);
+    }
+}
+
+/// The worker plans no read for a while, because it has as many in flight as it keeps up with.
+#[test]
+fn a_read_planned_long_after_it_was_demanded_limits_samples_of_the_delivery_rate() {
+    let round_trip = Duration::from_millis(20);
+    for (wait_ms, is_limited) in [(1, false), (50, true)] {
+        let config = Config {
+            tcp: TcpConfig {
+                congestion: CongestionControl::Bbr,
+                ..config().tcp
+            },
+            ..config()
+        };
+        let mut bench = Bench::with(config, 64);
+        bench.object_bytes = 30_000_000;
+        let mut peer = Peer::send_syn(&mut bench, 1000, SeqNumber(0));
+        bench.now += round_trip;
+        let (syn_ack, _) = bench.take_segments(1000).remove(0);
+        peer.expected = syn_ack.sequence.wrapping_add(1);
+        peer.get(&mut bench, "/object");
+        let acknowledge = |bench: &mut Bench, peer: &mut Peer| {
+            bench.complete_reads();
+            // What is left of the window is too little for a read.
+            bench.turn();
+            bench.now += round_trip;
+            peer.take(bench);
+            peer.send(bench, TcpFlags::ACK, b"");
+        };
+        for _ in 0..4 {
+            acknowledge(&mut bench, &mut peer);
+            bench.turn();
+        }
+        acknowledge(&mut bench, &mut peer);
+        bench.now += Duration::from_millis(wait_ms);
+        bench.turn();
+        bench.complete_reads();
+        let clients = &bench.conductor.clients;
+        let index = clients.indexes().next().expect("a client");
+        let client = clients.entry(index).expect("at its index");
+        let info = client.tcp.info(bench.now);
+        assert_eq!(info.is_rate_limited, is_limited, "{wait_ms} ms");
     }
 }
 

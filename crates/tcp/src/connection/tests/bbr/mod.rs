@@ -173,15 +173,22 @@ fn the_bandwidth_is_not_that_of_a_disk_that_is_late() {
     assert!(carried >= 85, "{carried} %");
 }
 
-/// The session had no slot for a while: the time counts from then.
+/// The session had no slot for a while, or many turns before this one: the time counts from when it is demanded.
 #[test]
-fn what_could_not_be_claimed_was_late_when_it_is_sent() {
-    for (delayed, is_limited) in [(false, false), (true, true)] {
+fn what_was_not_claimed_when_it_was_demanded_was_late_when_it_is_sent() {
+    for (is_demanded, ends, is_limited) in [
+        (false, false, false),
+        (true, false, true),
+        (true, true, false),
+    ] {
         let mut world = bbr(PATH);
         world.run(secs(4), |_| {});
         let connection = &mut world.flows[0].driver.connection;
-        if delayed {
-            connection.on_claim_delayed(world.now);
+        if is_demanded {
+            connection.on_demand(world.now);
+        }
+        if ends {
+            connection.on_no_demand();
         }
         world.hangs_until = world.now + millis(100);
         world.run(millis(101), |_| {});
