@@ -470,6 +470,7 @@ impl Engine {
             let seen = seen.get(..bytes as usize).unwrap_or(seen);
             let part = Arrival {
                 header,
+                frame: arrival.frame,
                 bytes,
                 seen,
             };

@@ -156,6 +156,7 @@ pub fn parse_tcp(frame: &[u8]) -> Option<(IpAddr, IpAddr, Arrival<'_>)> {
     let text_bytes = packet_bytes - seen_bytes + seen.len();
     let arrival = Arrival {
         header,
+        frame: header.sequence,
         bytes: u32::try_from(text_bytes).ok()?,
         seen,
     };

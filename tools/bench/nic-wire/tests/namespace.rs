@@ -283,6 +283,18 @@ fn of_the_sample_a_share_of_the_bytes_is_compared() {
 }
 
 #[test]
+fn of_the_sample_a_share_of_the_bytes_is_compared_where_packets_of_frames_are_lost() {
+    let flags = "-c 1 --sample 7 --passes 2 --compare-one-in 4 --loss 5000 --rtt 1-2";
+    let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
+        return;
+    };
+    assert!(report.is_valid, "{report}");
+    let all = &report.counts_since_start;
+    assert!(all.lost_packets > 0 && all.compared_bytes > 0, "{report}");
+    assert_eq!(all.body_bytes, 2 * total(200), "{report}");
+}
+
+#[test]
 fn of_the_sample_over_tls_a_share_of_the_replies_is_opened() {
     for (version, losses, one_in, least, most) in [
         ("1.3", "", 1, 1.0, 1.0),

@@ -143,11 +143,13 @@ pub struct Transmit {
     pub sealed: Option<Box<[u8]>>,
 }
 
-/// A received segment.
+/// A received segment: a frame, or what is left of it when packets of it were lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     /// Its header.
     pub header: TcpRepr,
+    /// The frame's sequence number.
+    pub frame: SeqNumber,
     /// Bytes of text it had on the wire.
     pub bytes: u32,
     /// The first of them.
@@ -493,7 +495,7 @@ impl Connection {
         if self.is_sampled && self.tls.is_none() {
             // Here and below a `usize` has 32 bits at least.
             let is_seen = arrival.seen.len() == arrival.bytes as usize;
-            if !is_seen && world.is_whole(start) {
+            if !is_seen && world.is_whole(arrival.frame) {
                 return Err(Fault::Bytes);
             }
             self.compare(offset, arrival.seen, world)?;

@@ -141,6 +141,7 @@ impl Pair {
         };
         let arrival = Arrival {
             header,
+            frame: sequence,
             bytes,
             seen,
         };
