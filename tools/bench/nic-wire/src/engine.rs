@@ -470,7 +470,7 @@ impl Engine {
             let seen = seen.get(..bytes as usize).unwrap_or(seen);
             let part = Arrival {
                 header,
-                frame: arrival.frame,
+                frame_start: arrival.frame_start,
                 bytes,
                 seen,
             };

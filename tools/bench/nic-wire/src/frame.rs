@@ -156,7 +156,7 @@ pub fn parse_tcp(frame: &[u8]) -> Option<(IpAddr, IpAddr, Arrival<'_>)> {
     let text_bytes = packet_bytes - seen_bytes + seen.len();
     let arrival = Arrival {
         header,
-        frame: header.sequence,
+        frame_start: header.sequence,
         bytes: u32::try_from(text_bytes).ok()?,
         seen,
     };

@@ -52,7 +52,7 @@ pub(crate) struct Measured {
     pub(crate) body_bytes: u64,
     /// Replies that ended in it.
     pub(crate) replies: u64,
-    /// Replies compared byte by byte.
+    /// Replies of the sample, of which bytes were compared.
     pub(crate) verified_replies: u64,
     /// Busy seconds of the server's core.
     pub(crate) server_busy: f64,

@@ -148,8 +148,8 @@ pub struct Transmit {
 pub struct Arrival<'a> {
     /// Its header.
     pub header: TcpRepr,
-    /// The frame's sequence number.
-    pub frame: SeqNumber,
+    /// Sequence number that the frame began with.
+    pub frame_start: SeqNumber,
     /// Bytes of text it had on the wire.
     pub bytes: u32,
     /// The first of them.
@@ -204,7 +204,7 @@ pub trait World {
     fn is_whole(&self, _sequence: SeqNumber) -> bool {
         true
     }
-    /// Whether a sampled connection's reply over TLS is delivered whole that has so many before it.
+    /// Whether a sampled connection's reply over TLS is delivered whole, by the number of replies before it.
     fn is_reply_whole(&self, _replies_before: u32) -> bool {
         true
     }
@@ -495,7 +495,7 @@ impl Connection {
         if self.is_sampled && self.tls.is_none() {
             // Here and below a `usize` has 32 bits at least.
             let is_seen = arrival.seen.len() == arrival.bytes as usize;
-            if !is_seen && world.is_whole(arrival.frame) {
+            if !is_seen && world.is_whole(arrival.frame_start) {
                 return Err(Fault::Bytes);
             }
             self.compare(offset, arrival.seen, world)?;

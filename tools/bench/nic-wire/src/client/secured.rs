@@ -145,8 +145,8 @@ impl Connection {
         self.consume_records(now, piece, tls, world)
     }
 
-    /// Between two replies: whether the frames of the next one come whole, and its records are opened, or its records
-    /// are followed by their headers.
+    /// Before a request that is not the first: chooses whether the reply's frames come whole and its records are opened, or
+    /// its records are followed by their headers.
     pub(super) fn choose_frames(&self, tls: &mut Tls, world: &mut impl World) {
         let is_whole = self.is_sampled && world.is_reply_whole(self.replies);
         let stage = std::mem::replace(&mut tls.stage, Stage::Over);

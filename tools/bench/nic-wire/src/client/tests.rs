@@ -141,7 +141,7 @@ impl Pair {
         };
         let arrival = Arrival {
             header,
-            frame: sequence,
+            frame_start: sequence,
             bytes,
             seen,
         };

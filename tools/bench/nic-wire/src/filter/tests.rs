@@ -491,7 +491,7 @@ fn as_many_records_as_are_bounded_fit_a_frame_and_one_more_does_not() {
 #[test]
 fn sampled_connections_are_followed_by_watches_behind_the_others() {
     let mut stream = Stream::new(false, &[16_401]);
-    // The sampled connection of the second address's first port, of which two are not sampled, has the watch looked at.
+    // Behind the watches of two connections that are not sampled, this is that of the second address's first sampled port.
     stream.program = records::program(3, FIRST_ADDRESS, 2, WATCHES);
     let sampled = |port| PORT_FIRST + port + SAMPLED_PORT_BIT;
     for (port, flags, expected, records) in [
@@ -537,7 +537,7 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
     assert_eq!(stream.send(2000, all), 14 + 24 + 32);
     stream.set(FLAGS, 1, 0);
     assert!(stream.send(0, all) > 16_000);
-    // Other connections: sampled ones behind the last watch, below and above the ports, behind the last watch.
+    // Connections without a watch: a sampled one, ports below the first, and one behind the last watch.
     stream.set(FLAGS, 1, FLAG_FOLLOW.into());
     for port in [
         PORT_FIRST + 2 + 0x8000,
