@@ -21,6 +21,7 @@ use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
 
 use crate::client::{AckPolicy, Arrival, Connection, TlsClient, Transmit};
 use crate::filter::WholeShare;
+use crate::filter::watch::HEAD_TEXT_BYTES;
 use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
@@ -153,7 +154,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(tap: Tap, plan: Plan, watches: Option<Watches>) -> Result<Self> {
+    pub(crate) fn new(tap: Tap, plan: Plan, watches: Watches) -> Result<Self> {
         let addresses = plan.addresses;
         let connection = |index: u32| {
             let drawn = Random::new(plan.seed ^ u64::from(index)).next();
@@ -434,7 +435,7 @@ impl Engine {
             let index = addresses.connection(client, header.destination_port);
             Some((index.filter(|_| is_server)?, arrival))
         });
-        let Some((index, arrival)) = found else {
+        let Some((index, mut arrival)) = found else {
             self.around.counts.unknown_frames += 1;
             return Ok(());
         };
@@ -446,6 +447,13 @@ impl Engine {
                 self.around.counts.overtaken_frames += 1;
                 self.held.push(now + HELD_FOR, bytes.to_vec());
                 return Ok(());
+            }
+        }
+        let mut head = [0; HEAD_TEXT_BYTES];
+        if arrival.seen.is_empty() && arrival.bytes as usize >= head.len() {
+            let watches = &self.around.watches;
+            if watches.take_head(index, arrival.header.sequence, &mut head) {
+                arrival.seen = &head;
             }
         }
         self.deliver(now, index, &arrival, frame::packet_bytes(vnet));

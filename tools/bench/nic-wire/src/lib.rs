@@ -31,8 +31,8 @@
 //! a reply was wrong. It does not model: a NIC's descriptor rings and doorbells, receive interrupts
 //! (they are inter-processor interrupts of RPS here), a rate (the link is as fast as the server), full
 //! receive windows, delayed acknowledgments. Bounds: [`CONNECTIONS_MAX`] connections of 112 bytes each,
-//! 320 over TLS, and 16 or 32 beside them for what they got and what the program knows of them;
-//! [`tap::QUEUE_FRAMES`] frames that wait.
+//! 320 over TLS, 16 beside them for what they got, 24 for what the program knows of them, and 456 for the first bytes of a reply of
+//! each of the first 16,384; [`tap::QUEUE_FRAMES`] frames that wait.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may fail there"))]
 
 pub mod client;
@@ -130,16 +130,12 @@ pub fn run_until(
         server_core: args.server_core,
     };
     let addresses = plan.addresses;
-    let watches = match &plan.tls {
-        None => None,
-        Some(_) => {
-            let watches = Watches::new(addresses.unsampled, addresses.sampled);
-            Some(watches.context("making a BPF array and mapping it")?)
-        }
-    };
-    let program = match &watches {
-        None => filter::program(plan.whole),
-        Some(watches) => watches.program(addresses.client_bits()),
+    let watches = Watches::new(addresses.unsampled, addresses.sampled);
+    let watches = watches.context("making BPF arrays and mapping them")?;
+    let watching = watches.watching(addresses.client_bits());
+    let program = match &plan.tls {
+        None => filter::plain::program(&watching, plan.whole),
+        Some(_) => filter::records::program(&watching),
     };
     let tap = Tap::open(&args.interface, &args.host_address, &program)?;
     if let Some(core) = args.server_core {

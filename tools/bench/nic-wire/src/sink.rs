@@ -1,9 +1,8 @@
-//! The wire without its clients: a TAP that shortens a sender's frames as for clients of plain HTTP, and a
-//! thread that takes what is left of them. Whoever measures sending alone has the same device as a
+//! The wire without its clients: a TAP that shortens a sender's frames to their headers, as for clients of plain HTTP
+//! amid a reply, and a thread that takes what is left of them. Whoever measures sending alone has the same device as a
 //! server.
 //!
-//! It refuses nothing; frames to ports of sampled connections (`filter::SAMPLED_PORT_BIT`) come whole, which
-//! costs the sender a copy. Bounds: [`tap::QUEUE_FRAMES`](crate::tap::QUEUE_FRAMES) frames wait; what comes beyond is
+//! It refuses nothing. Bounds: [`tap::QUEUE_FRAMES`](crate::tap::QUEUE_FRAMES) frames wait; what comes beyond is
 //! lost and counted.
 
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::filter;
 use crate::tap::{FRAME_BYTES_MAX, Tap, dropped_frames};
+use crate::watches::Watches;
 
 /// How long the thread sleeps when no frame waits: the least time between two interrupts of a NIC. Nothing
 /// wakes it, so that the sender does not pay for that.
@@ -40,7 +40,10 @@ impl Sink {
         let mut cores = CpuSet::new();
         ensure!(core < CpuSet::MAX_CPU, "no core {core}");
         cores.set(core);
-        let mut tap = Tap::open(interface, &[], &filter::program(filter::WholeShare::ALL))?;
+        // No frame is to a connection that is watched.
+        let watches = Watches::new(0, 0).context("making BPF arrays and mapping them")?;
+        let program = filter::plain::program(&watches.watching(0), filter::WholeShare::ALL);
+        let mut tap = Tap::open(interface, &[], &program)?;
         tap.end_measuring();
         let dropped_before = tap.dropped_frames()?;
         let is_ended = Arc::new(AtomicBool::new(false));

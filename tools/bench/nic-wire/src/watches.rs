@@ -1,43 +1,58 @@
-//! What the BPF program for TLS knows of each connection, in memory shared with it.
+//! What the BPF program knows of each connection, and the first bytes of replies, in memory shared with it.
 //!
-//! The reader says where a stream begins and whether its frames come whole; the program writes where
-//! the next record's header is, how many records lie before, and why it follows no longer. It refuses
-//! nothing. Bounded by 24 bytes for each connection; nothing waits.
+//! The reader says where a stream begins, whether its frames come whole, and up to where a reply's head may begin; the
+//! program for TLS writes where the next record's header is, how many records lie before, and why it follows no longer;
+//! both write the text of frames in which a head begins. It refuses
+//! nothing. Bounded by 24 bytes for each connection, and 456 for each of the first [`HEADS_MAX`]; nothing waits.
 
 use std::io;
 
 use wire::SeqNumber;
 
 use crate::client::Watched;
-use crate::filter::Instruction;
-use crate::filter::records::{
-    self, FLAG_FOLLOW, FLAG_WHOLE, FLAGS, HEAD_END, KEPT, LOST, Lost, NEXT, WATCH_BYTES,
+use crate::filter::records::{KEPT, LOST, Lost, NEXT};
+use crate::filter::watch::{
+    FLAG_FOLLOW, FLAG_WHOLE, FLAGS, HEAD_BYTES, HEAD_END, HEAD_FULL, HEAD_STATE, HEAD_TEXT,
+    HEAD_TEXT_BYTES, WATCH_BYTES, Watching,
 };
 use crate::sys::SharedArray;
 
-/// A watch for each connection, first those that are not sampled.
+/// Connections that have an entry for a head: the others get their heads in the frames.
+const HEADS_MAX: u32 = 1 << 14;
+
+/// A watch for each connection, first those that are not sampled, and a head.
 #[derive(Debug)]
 pub(crate) struct Watches {
     array: SharedArray,
+    heads: SharedArray,
     unsampled: u32,
     count: u32,
+    head_count: u32,
 }
 
 impl Watches {
     pub(crate) fn new(unsampled: u32, sampled: u32) -> io::Result<Self> {
         let count = unsampled.saturating_add(sampled).max(1);
-        let array = SharedArray::new(count, WATCH_BYTES)?;
+        let head_count = count.min(HEADS_MAX);
         Ok(Self {
-            array,
+            array: SharedArray::new(count, WATCH_BYTES)?,
+            heads: SharedArray::new(head_count, HEAD_BYTES)?,
             unsampled,
             count,
+            head_count,
         })
     }
 
-    /// The program that writes them, for clients from an address on that ends in these 32 bits.
-    pub(crate) fn program(&self, first_address: u32) -> Vec<Instruction> {
-        let map = self.array.descriptor();
-        records::program(map, first_address, self.unsampled, self.count)
+    /// What a program needs to write them, for clients from an address on that ends in these 32 bits.
+    pub(crate) fn watching(&self, first_address: u32) -> Watching {
+        Watching {
+            watches: self.array.descriptor(),
+            heads: self.heads.descriptor(),
+            first_address,
+            unsampled: self.unsampled,
+            watch_count: self.count,
+            head_count: self.head_count,
+        }
     }
 
     /// Follows the stream of a connection from its first byte on, with all frames whole.
@@ -57,7 +72,7 @@ impl Watches {
         }
     }
 
-    /// From now on the headers of each frame are enough, but the first bytes are delivered of those that begin before
+    /// From now on the headers of each frame are enough, but the first bytes are wanted of those that begin before
     /// `head_end`.
     pub(crate) fn shorten(&self, connection: u32, head_end: SeqNumber) {
         if connection < self.count {
@@ -65,6 +80,26 @@ impl Watches {
             self.array.store_word(connection, at(HEAD_END), end);
             self.store_flags(connection, FLAG_FOLLOW);
         }
+    }
+
+    /// The first bytes of a frame that came as headers, if they are here: the next frame's have room then.
+    pub(crate) fn take_head(
+        &self,
+        connection: u32,
+        sequence: SeqNumber,
+        text: &mut [u8; HEAD_TEXT_BYTES],
+    ) -> bool {
+        let full = HEAD_FULL | u64::from(sequence.0);
+        let is_here = connection < self.head_count
+            && self.heads.load_word(connection, at(HEAD_STATE)) == full;
+        if is_here {
+            let (words, _) = text.as_chunks_mut::<8>();
+            for (word, place) in words.iter_mut().zip((at(HEAD_TEXT)..).step_by(8)) {
+                *word = self.heads.load_word(connection, place).to_ne_bytes();
+            }
+            self.heads.store_word(connection, at(HEAD_STATE), 0);
+        }
+        is_here
     }
 
     /// Where a stream has come to.

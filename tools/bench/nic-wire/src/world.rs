@@ -37,8 +37,8 @@ pub(crate) struct Around {
     pub(crate) reopen: Vec<u32>,
     pub(crate) pace: Pace,
     pub(crate) tallies: Tallies,
-    /// What the BPF program knows of each connection over TLS.
-    pub(crate) watches: Option<Watches>,
+    /// What the BPF program knows of each connection.
+    pub(crate) watches: Watches,
     /// What is said about the fault that comes next.
     pub(crate) explanation: Option<String>,
 }
@@ -125,26 +125,19 @@ impl World for Around {
     }
 
     fn follow(&mut self, first: SeqNumber) {
-        if let Some(watches) = &self.watches {
-            watches.follow(self.current, first);
-        }
+        self.watches.follow(self.current, first);
     }
 
     fn shorten(&mut self, head_end: SeqNumber) {
-        if let Some(watches) = &self.watches {
-            watches.shorten(self.current, head_end);
-        }
+        self.watches.shorten(self.current, head_end);
     }
 
     fn lengthen(&mut self) {
-        if let Some(watches) = &self.watches {
-            watches.lengthen(self.current);
-        }
+        self.watches.lengthen(self.current);
     }
 
     fn watched(&self) -> Watched {
-        let watches = self.watches.as_ref();
-        watches.map_or_else(Watched::default, |it| it.read(self.current))
+        self.watches.read(self.current)
     }
 
     fn explain(&mut self, text: String) {

@@ -193,7 +193,7 @@ pub trait World {
     fn follow(&mut self, _first: SeqNumber) {}
     /// Frames are delivered whole again.
     fn lengthen(&mut self) {}
-    /// The headers of each frame are enough from now on, but the first bytes are delivered of those that begin before
+    /// The headers of each frame are enough from now on, but the first bytes are wanted of those that begin before
     /// this number.
     fn shorten(&mut self, _head_end: SeqNumber) {}
     /// What is known of this connection's stream.
@@ -760,6 +760,8 @@ impl Connection {
         self.reply = Reply::Head(Vec::new());
         self.asked_at = now;
         let Some(mut tls) = self.tls.take() else {
+            // A head begins a frame: the server has nothing else to send.
+            world.shorten(self.receive_next.wrapping_add(1));
             self.send_request(now, path, world);
             self.expect_answer(now, 1);
             return Ok(());

@@ -10,15 +10,15 @@
 //! Frames are first transmissions in order, or retransmissions of what was counted. The program
 //! refuses, with a reason in the watch and for good: a frame behind a header it has not seen, what
 //! is no header, more than [`RECORDS_MAX`] headers in a frame. It counts nothing from there on. A
-//! header may lie in several frames. Frames are not changed. Where a reply's head is due, which only the
-//! reader knows, the first 512 bytes are delivered for it to decrypt: of frames that begin before the place it names,
-//! since it takes a while until it has read the head, and frames of the body follow meanwhile.
+//! header may lie in several frames. How much of a frame is delivered is for [`super::watch`].
 //!
 //! Bounded by [`RECORDS_MAX`] times around its loop, 512 bytes of stack of which 56 are used.
 
 use super::program::{FRAME_POINTER, Instruction, Program, Register, opcode as op};
-use super::{ETHERTYPE_OFFSET, ETHERTYPE_V6, SAMPLED_PORT_BIT, SEEN_BYTES};
-use crate::frame::{PORT_FIRST, PORTS};
+use super::watch::{
+    FLAG_WHOLE, FLAGS, FRAME, R1, R2, R3, R4, RESULT, SEQUENCE, SKB_LOAD_BYTES, TEXT_LENGTH,
+    TEXT_PLACE, WATCH, Watching, deliver, find_watch,
+};
 
 /// Headers in a frame that are followed: 64 KiB of records of 512 bytes.
 pub const RECORDS_MAX: i32 = 128;
@@ -26,10 +26,7 @@ pub const RECORDS_MAX: i32 = 128;
 /// Longest record behind its header (RFC 5246 s6.2.3; RFC 8446 s5.2 allows less).
 const RECORD_BYTES_MAX: i32 = (1 << 14) + 2048;
 
-/// Bytes of a watch.
-pub const WATCH_BYTES: usize = 24;
-
-// Offsets in a watch.
+// Offsets in a watch; those of the reader are in `watch`.
 /// Sequence number of the next header, then the number of records before it: one word of the two.
 pub(crate) const NEXT: i16 = 0;
 const RECORDS: i16 = 4;
@@ -38,15 +35,6 @@ pub(crate) const KEPT: i16 = 8;
 const KEPT_COUNT: i16 = 12;
 /// Why it is not followed any more; 0 if it is.
 pub(crate) const LOST: i16 = 13;
-/// Set by the reader.
-pub(crate) const FLAGS: i16 = 14;
-/// Set by the reader, a sequence number: of frames that begin before it the first bytes are delivered.
-pub(crate) const HEAD_END: i16 = 16;
-
-/// The connection is followed.
-pub(crate) const FLAG_FOLLOW: u8 = 1;
-/// Its frames are delivered whole.
-pub(crate) const FLAG_WHOLE: u8 = 2;
 
 /// Why a stream's records are not followed any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -76,37 +64,12 @@ impl Lost {
     }
 }
 
-// bpf(2): the helpers used.
-const MAP_LOOKUP: i32 = 1;
-const SKB_LOAD_BYTES: i32 = 26;
-
-const PROTOCOL_TCP: i32 = 6;
-const ETHERTYPE_V4: i32 = 0x0800;
-const ETHERNET_BYTES: i32 = 14;
-const IPV6_BYTES: i32 = 40;
-const TCP_BYTES: i32 = 20;
-
-const RESULT: Register = 0;
-const R1: Register = 1;
-const R2: Register = 2;
-const R3: Register = 3;
-const R4: Register = 4;
-/// The frame, where loads from the packet expect it.
-const FRAME: Register = 6;
 /// Where in the text the next byte of a header is due.
 const AT: Register = 7;
-/// First the packet's end in the frame, then the watch.
-const END: Register = 8;
-const WATCH: Register = 8;
-/// First the TCP header's place in the frame, then the text's, then the text's length.
-const PLACE: Register = 9;
+/// The text's length.
 const LENGTH: Register = 9;
 
-// On the stack.
-const KEY: i16 = -4;
-const SEQUENCE: i16 = -16;
-const TEXT_PLACE: i16 = -24;
-const TEXT_LENGTH: i16 = -32;
+// On the stack, below what `watch` has there.
 const HEADER: i16 = -40;
 const HEADER_COUNT: i16 = -48;
 const COUNTED: i16 = -56;
@@ -114,105 +77,20 @@ const COUNTED: i16 = -56;
 /// A header's length.
 const HEADER_BYTES: i16 = 5;
 
-/// The program, for connections from an address on whose last 32 bits are these, with a map of so
-/// many watches: first those of the connections that are not sampled, then those of the sampled ones.
+/// The program.
 #[must_use]
-pub fn program(map: i32, first_address: u32, unsampled: u32, watches: u32) -> Vec<Instruction> {
+pub fn program(watching: &Watching) -> Vec<Instruction> {
     let mut it = Program::default();
     it.register(op::MOVE, FRAME, R1);
-    find_text(&mut it);
-    find_watch(&mut it, map, first_address, unsampled, watches);
-    follow(&mut it);
-    end(&mut it);
-    it.assemble()
-}
-
-/// PLACE is where the TCP header is, END where the packet ends, SEQUENCE has the last 32 bits of the
-/// destination's address.
-fn find_text(it: &mut Program) {
-    let least_v4 = ETHERNET_BYTES + 20 + TCP_BYTES;
-    it.load(op::LOAD_WORD, R1, FRAME, 0); // __sk_buff.len
-    it.jump(op::IF_BELOW, R1, least_v4, "whole");
-    it.constant(op::PACKET_HALF, 0, ETHERTYPE_OFFSET);
-    it.jump(op::IF_EQUAL, RESULT, ETHERTYPE_V6, "v6");
-    it.jump(op::IF_UNEQUAL, RESULT, ETHERTYPE_V4, "whole");
-    it.constant(op::PACKET_BYTE, 0, ETHERNET_BYTES + 9);
-    it.jump(op::IF_UNEQUAL, RESULT, PROTOCOL_TCP, "whole");
-    it.constant(op::PACKET_BYTE, 0, ETHERNET_BYTES);
-    it.constant(op::AND_CONSTANT, RESULT, 15);
-    it.constant(op::SHIFT_LEFT, RESULT, 2);
-    it.register(op::MOVE, PLACE, RESULT);
-    it.constant(op::ADD_CONSTANT, PLACE, ETHERNET_BYTES);
-    it.constant(op::PACKET_HALF, 0, ETHERNET_BYTES + 2);
-    it.register(op::MOVE, END, RESULT);
-    it.constant(op::ADD_CONSTANT, END, ETHERNET_BYTES);
-    it.constant(op::PACKET_WORD, 0, ETHERNET_BYTES + 16);
-    it.store(op::STORE_DOUBLE, FRAME_POINTER, SEQUENCE, RESULT);
-    it.jump(op::JUMP, 0, 0, "tcp");
-
-    it.label("v6");
-    it.load(op::LOAD_WORD, R1, FRAME, 0);
-    it.jump(
-        op::IF_BELOW,
-        R1,
-        ETHERNET_BYTES + IPV6_BYTES + TCP_BYTES,
-        "whole",
-    );
-    it.constant(op::PACKET_BYTE, 0, ETHERNET_BYTES + 6);
-    it.jump(op::IF_UNEQUAL, RESULT, PROTOCOL_TCP, "whole");
-    it.constant(op::MOVE_CONSTANT, PLACE, ETHERNET_BYTES + IPV6_BYTES);
-    it.constant(op::PACKET_HALF, 0, ETHERNET_BYTES + 4);
-    it.register(op::MOVE, END, RESULT);
-    it.constant(op::ADD_CONSTANT, END, ETHERNET_BYTES + IPV6_BYTES);
-    it.constant(op::PACKET_WORD, 0, ETHERNET_BYTES + 24 + 12);
-    it.store(op::STORE_DOUBLE, FRAME_POINTER, SEQUENCE, RESULT);
-}
-
-/// WATCH is the connection's; SEQUENCE, `TEXT_PLACE` and `TEXT_LENGTH` are the frame's.
-fn find_watch(it: &mut Program, map: i32, first_address: u32, unsampled: u32, watches: u32) {
-    let ports = i32::try_from(PORTS).unwrap_or(i32::MAX);
-    it.label("tcp");
-    it.put(op::PACKET_HALF_AT, 0, PLACE, 0, 2);
-    // The watches of sampled connections lie behind the others.
-    it.constant(op::MOVE_CONSTANT, R2, 0);
-    it.jump(op::IF_BIT, RESULT, SAMPLED_PORT_BIT.into(), "sampled");
-    it.jump(op::JUMP, 0, 0, "index");
-    it.label("sampled");
-    it.constant(op::SUBTRACT_CONSTANT, RESULT, SAMPLED_PORT_BIT.into());
-    it.constant(op::MOVE_CONSTANT, R2, unsampled.cast_signed());
-    it.label("index");
-    it.constant(op::SUBTRACT_CONSTANT, RESULT, PORT_FIRST.into());
-    it.jump(op::IF_AT_LEAST, RESULT, ports, "whole");
-    it.load(op::LOAD_DOUBLE, R1, FRAME_POINTER, SEQUENCE);
-    it.constant(op::SUBTRACT_CONSTANT_32, R1, first_address.cast_signed());
-    it.constant(op::SHIFT_LEFT, R1, ports.trailing_zeros().cast_signed());
-    it.register(op::ADD, R1, RESULT);
-    it.register(op::ADD, R1, R2);
-    let watches = i32::try_from(watches).unwrap_or(i32::MAX);
-    it.jump(op::IF_AT_LEAST, R1, watches, "whole");
-    it.store(op::STORE_WORD, FRAME_POINTER, KEY, R1);
-
-    it.put(op::PACKET_WORD_AT, 0, PLACE, 0, 4);
-    it.store(op::STORE_DOUBLE, FRAME_POINTER, SEQUENCE, RESULT);
-    it.put(op::PACKET_BYTE_AT, 0, PLACE, 0, 12);
-    it.constant(op::SHIFT_RIGHT, RESULT, 4);
-    it.constant(op::SHIFT_LEFT, RESULT, 2);
-    it.register(op::ADD, PLACE, RESULT);
-    it.store(op::STORE_DOUBLE, FRAME_POINTER, TEXT_PLACE, PLACE);
-    it.register(op::SUBTRACT, END, PLACE);
-    it.jump(op::IF_AT_MOST_SIGNED, END, 0, "whole");
-    it.store(op::STORE_DOUBLE, FRAME_POINTER, TEXT_LENGTH, END);
-
-    it.map(R1, map);
-    it.register(op::MOVE, R2, FRAME_POINTER);
-    it.constant(op::ADD_CONSTANT, R2, KEY.into());
-    it.constant(op::CALL, 0, MAP_LOOKUP);
-    it.jump(op::IF_EQUAL, RESULT, 0, "whole");
-    it.register(op::MOVE, WATCH, RESULT);
+    find_watch(&mut it, watching);
     it.load(op::LOAD_BYTE, R1, WATCH, FLAGS);
     it.jump(op::IF_EQUAL, R1, 0, "whole");
     it.load(op::LOAD_BYTE, R1, WATCH, LOST);
     it.jump(op::IF_UNEQUAL, R1, 0, "verdict");
+    follow(&mut it);
+    end(&mut it);
+    deliver(&mut it, watching);
+    it.assemble()
 }
 
 /// Counts the headers in the text.
@@ -342,19 +220,4 @@ fn end(it: &mut Program) {
     it.label("verdict");
     it.load(op::LOAD_BYTE, R1, WATCH, FLAGS);
     it.jump(op::IF_BIT, R1, FLAG_WHOLE.into(), "whole");
-    // The sequence number less the end, with its sign.
-    it.load(op::LOAD_DOUBLE, R1, FRAME_POINTER, SEQUENCE);
-    it.load(op::LOAD_WORD, R2, WATCH, HEAD_END);
-    it.register(op::SUBTRACT_32, R1, R2);
-    it.constant(op::SHIFT_LEFT, R1, 32);
-    it.constant(op::SHIFT_RIGHT_SIGNED, R1, 32);
-    it.jump(op::IF_BELOW_SIGNED, R1, 0, "head");
-    it.load(op::LOAD_DOUBLE, RESULT, FRAME_POINTER, TEXT_PLACE);
-    it.constant(op::EXIT, 0, 0);
-    it.label("head");
-    it.constant(op::MOVE_CONSTANT, RESULT, SEEN_BYTES.cast_signed());
-    it.constant(op::EXIT, 0, 0);
-    it.label("whole");
-    it.load(op::LOAD_WORD, RESULT, FRAME, 0);
-    it.constant(op::EXIT, 0, 0);
 }

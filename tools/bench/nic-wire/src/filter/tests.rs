@@ -6,8 +6,10 @@
 )]
 
 use super::program::{FRAME_POINTER, Instruction, opcode as op};
-use super::records::{
-    FLAG_FOLLOW, FLAG_WHOLE, FLAGS, HEAD_END, LOST, Lost, NEXT, RECORDS_MAX, WATCH_BYTES,
+use super::records::{LOST, Lost, NEXT, RECORDS_MAX};
+use super::watch::{
+    FLAG_FOLLOW, FLAG_WHOLE, FLAGS, HEAD_BYTES, HEAD_END, HEAD_FULL, HEAD_STATE, HEAD_TEXT,
+    HEAD_TEXT_BYTES, WATCH_BYTES, Watching,
 };
 use super::*;
 use crate::frame::PORT_FIRST;
@@ -15,7 +17,8 @@ use crate::frame::PORT_FIRST;
 /// Addresses of the interpreter's memories, far from small numbers and from each other.
 const STACK: u64 = 1 << 40;
 const MAP: u64 = 1 << 41;
-const CONTEXT: u64 = 1 << 42;
+const HEADS: u64 = 1 << 42;
+const CONTEXT: u64 = 1 << 43;
 const STACK_BYTES: usize = 512;
 
 /// More steps than any program here takes for a frame.
@@ -25,25 +28,32 @@ const STEPS_MAX: usize = 10_000;
 struct Machine {
     registers: [u64; 11],
     stack: [u8; STACK_BYTES],
-    /// The map's values, one behind the other.
+    /// The watches, one behind the other.
     map: Vec<u8>,
+    /// The entries for heads.
+    heads: Vec<u8>,
 }
 
+/// Descriptors of the two arrays.
+const WATCHES_MAP: i32 = 3;
+const HEADS_MAP: i32 = 4;
+
 impl Machine {
-    fn new(watches: usize) -> Self {
+    fn new(watching: &Watching) -> Self {
         Self {
             registers: [0; 11],
             stack: [0; STACK_BYTES],
-            map: vec![0; watches * WATCH_BYTES],
+            map: vec![0; watching.watch_count as usize * WATCH_BYTES],
+            heads: vec![0; watching.head_count as usize * HEAD_BYTES],
         }
     }
 
-    /// Memory at an address of the machine: the stack or the map, nothing beyond them.
+    /// Memory at an address of the machine: the stack or an array, nothing beyond them.
     fn at(&mut self, address: u64, bytes: usize) -> &mut [u8] {
-        let (memory, base) = if address >= MAP {
-            (self.map.as_mut_slice(), MAP)
-        } else {
-            (self.stack.as_mut_slice(), STACK)
+        let (memory, base) = match address {
+            HEADS.. => (self.heads.as_mut_slice(), HEADS),
+            MAP.. => (self.map.as_mut_slice(), MAP),
+            _ => (self.stack.as_mut_slice(), STACK),
         };
         let from = usize::try_from(address - base).expect("inside");
         memory.get_mut(from..from + bytes).expect("inside")
@@ -75,7 +85,11 @@ impl Machine {
             match opcode {
                 op::EXIT => return self.registers[0],
                 op::LOAD_CONSTANT => {
-                    self.registers[target] = MAP;
+                    self.registers[target] = match constant {
+                        WATCHES_MAP => MAP,
+                        HEADS_MAP => HEADS,
+                        _ => unreachable!("map {constant}"),
+                    };
                     at += 1;
                 }
                 op::CALL => self.call(constant, frame),
@@ -172,13 +186,15 @@ impl Machine {
         let [_, first, second, third, fourth, ..] = self.registers;
         let result = match helper {
             1 => {
-                assert_eq!(first, MAP);
+                let (memory, entry_bytes) = match first {
+                    MAP => (&self.map, WATCH_BYTES),
+                    HEADS => (&self.heads, HEAD_BYTES),
+                    _ => unreachable!("{first:#x} is no map"),
+                };
+                let count = memory.len() / entry_bytes;
                 let index = self.load(second, 4);
-                assert!(
-                    (index as usize) < self.map.len() / WATCH_BYTES,
-                    "no such watch"
-                );
-                MAP + index * WATCH_BYTES as u64
+                assert!((index as usize) < count, "no such entry");
+                first + index * entry_bytes as u64
             }
             26 => {
                 let (from, bytes) = (second as usize, fourth as usize);
@@ -198,81 +214,35 @@ impl Machine {
     }
 }
 
-fn frame(ethertype: u16, port_offset: i32, port: u16, length: usize) -> Vec<u8> {
-    let mut frame = vec![0xff; length];
-    frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
-    let offset = usize::try_from(port_offset).expect("positive");
-    frame[offset..offset + 2].copy_from_slice(&port.to_be_bytes());
-    // Twelve bytes of TCP options.
-    frame[offset + 10] = 0x80;
-    frame
-}
-
-#[test]
-fn large_frames_are_shortened_unless_their_port_is_sampled() {
-    let program = program(WholeShare::ALL);
-    assert_eq!(program.len(), 25, "no loop, no map");
-    for (ethertype, offset) in [(0x0800, PORT_OFFSET_V4), (0x86dd, PORT_OFFSET_V6)] {
-        let of =
-            |port, length| Machine::new(0).run(&program, &frame(ethertype, offset, port, length));
-        let text = usize::try_from(offset).expect("positive") - 2 + 32;
-        assert_eq!(of(0x7fff, 512), 512);
-        assert_eq!(of(0x7fff, 513), text as u64);
-        assert_eq!(of(0x7fff, 65_549), text as u64);
-        let begins = |with: &[u8]| {
-            let mut frame = frame(ethertype, offset, 0x7fff, 65_549);
-            frame[text..text + with.len()].copy_from_slice(with);
-            Machine::new(0).run(&program, &frame)
-        };
-        assert_eq!(begins(b"HTTP/1.1 200"), 512);
-        assert_eq!(begins(b"HTTq/1.1 200"), text as u64);
-        assert_eq!(of(0x8000, 65_549), 65_549);
-        assert_eq!(of(0xffff, 513), 513);
-    }
-}
-
 #[test]
 fn frames_past_the_queueing_discipline_go_to_the_first_queue() {
-    let frame = frame(0x0800, PORT_OFFSET_V4, 0x7fff, 9000);
-    assert_eq!(Machine::new(0).run(&first_queue(), &frame), 0);
+    assert_eq!(Machine::new(&WATCHING).run(&first_queue(), &[0; 9000]), 0);
 }
 
 #[test]
-fn of_a_sampled_connection_one_stretch_in_so_many_is_whole() {
+fn shares_are_powers_of_two_up_to_the_limit() {
     assert_eq!(WholeShare::one_in(1), Some(WholeShare::ALL));
     assert!(WholeShare::one_in(64).is_some());
     let none = [0, 3, 65, 128].map(WholeShare::one_in);
     assert_eq!(none, [None; 4]);
-    let share = WholeShare::one_in(8).expect("a power of two");
-    let program = program(share);
-    for (ethertype, offset) in [(0x0800, PORT_OFFSET_V4), (0x86dd, PORT_OFFSET_V6)] {
-        let place = usize::try_from(offset).expect("positive") - 2;
-        let of = |sequence: u32, port| {
-            let mut frame = frame(ethertype, offset, port, 9000);
-            frame[place + 4..place + 8].copy_from_slice(&sequence.to_be_bytes());
-            Machine::new(0).run(&program, &frame)
-        };
-        let headers = place as u64 + 32;
-        let delivered = [
-            (0, 9000),
-            (0xffff, 9000),
-            (0x1_0000, headers),
-            (0x7_ffff, headers),
-            (0x8_0000, 9000),
-            (u32::MAX, headers),
-        ];
-        for (sequence, bytes) in delivered {
-            assert_eq!(of(sequence, 0x8000), bytes, "{sequence:#x}");
-            assert_eq!(share.has(SeqNumber(sequence)), bytes == 9000);
-            assert_eq!(of(sequence, 0x7fff), headers);
-        }
-    }
 }
 
 /// Where the frames of the tests go: the third connection of the second address, and another.
 const FIRST_ADDRESS: u32 = 0x0a63_1001;
 const WATCHES: u32 = 0x4000 + 4;
 const WATCHED: usize = 0x4000 + 2;
+const WATCHING: Watching = Watching {
+    watches: WATCHES_MAP,
+    heads: HEADS_MAP,
+    first_address: FIRST_ADDRESS,
+    unsampled: WATCHES,
+    watch_count: WATCHES,
+    head_count: WATCHES,
+};
+
+/// Bytes of the headers of its frames, in either IP version.
+const HEADERS: u64 = 14 + 24 + 32;
+const HEADERS_V6: u64 = 14 + 40 + 32;
 
 /// A stream of records and the program that follows it; the stream passes the wrap.
 struct Stream {
@@ -295,8 +265,8 @@ impl Stream {
             bytes.extend(fill);
         }
         let mut stream = Self {
-            machine: Machine::new(WATCHES as usize),
-            program: records::program(3, FIRST_ADDRESS, WATCHES, WATCHES),
+            machine: Machine::new(&WATCHING),
+            program: records::program(&WATCHING),
             is_v6,
             start,
             bytes,
@@ -320,6 +290,20 @@ impl Stream {
         let word = self.machine.load(Self::address(NEXT), 8);
         let next = u32::try_from(word & 0xffff_ffff).expect("masked");
         (next.wrapping_sub(self.start), (word >> 32) as u32)
+    }
+
+    /// Empties the connection's entry for a head: the frame's sequence number and the first bytes of its text.
+    fn take_head(&mut self) -> Option<(u32, Vec<u8>)> {
+        let entry = HEADS + (WATCHED * HEAD_BYTES) as u64;
+        let state = entry.wrapping_add_signed(HEAD_STATE.into());
+        let word = self.machine.load(state, 8);
+        self.machine.store(state, 8, 0);
+        if word == 0 {
+            return None;
+        }
+        let text = entry.wrapping_add_signed(HEAD_TEXT.into());
+        let text = self.machine.at(text, HEAD_TEXT_BYTES).to_vec();
+        Some(((word - HEAD_FULL) as u32, text))
     }
 
     fn lost(&mut self) -> Option<Lost> {
@@ -492,12 +476,15 @@ fn as_many_records_as_are_bounded_fit_a_frame_and_one_more_does_not() {
 fn sampled_connections_are_followed_by_watches_behind_the_others() {
     let mut stream = Stream::new(false, &[16_401]);
     // Behind the watches of two connections that are not sampled, this is that of the second address's first sampled port.
-    stream.program = records::program(3, FIRST_ADDRESS, 2, WATCHES);
+    stream.program = records::program(&Watching {
+        unsampled: 2,
+        ..WATCHING
+    });
     let sampled = |port| PORT_FIRST + port + SAMPLED_PORT_BIT;
     for (port, flags, expected, records) in [
         (1, FLAG_FOLLOW, None, 0),
-        (2, FLAG_FOLLOW, None, 0),
-        (0, FLAG_FOLLOW, Some(14 + 24 + 32), 1),
+        (2, FLAG_FOLLOW, Some(HEADERS), 0),
+        (0, FLAG_FOLLOW, Some(HEADERS), 1),
         (0, FLAG_FOLLOW | FLAG_WHOLE, None, 1),
     ] {
         stream.set(FLAGS, 1, flags.into());
@@ -520,25 +507,23 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
     assert!(stream.send(0, all) > 16_000);
     assert_eq!(stream.reached(), (16_406, 1), "counted meanwhile");
     stream.set(FLAGS, 1, FLAG_FOLLOW.into());
-    for (head_end, expected) in [
-        (1, 512),
-        (600, 512),
-        (0, 14 + 24 + 32),
-        (0_u32.wrapping_sub(5), 14 + 24 + 32),
-    ] {
+    for (head_end, is_wanted) in [(1, true), (600, true), (0, false), (u32::MAX - 4, false)] {
         let head_end = stream.start.wrapping_add(head_end);
         stream.set(HEAD_END, 4, head_end.into());
-        assert_eq!(stream.send(0, all), expected, "{head_end}");
+        assert_eq!(stream.send(0, all), HEADERS, "{head_end}");
+        assert_eq!(stream.take_head().is_some(), is_wanted, "{head_end}");
     }
     // A frame behind the head, beyond the wrap of sequence numbers.
     stream.set(HEAD_END, 4, stream.start.wrapping_add(512).into());
-    assert_eq!(stream.send(511, all), 512);
-    assert_eq!(stream.send(512, all), 14 + 24 + 32);
-    assert_eq!(stream.send(2000, all), 14 + 24 + 32);
+    for (from, is_wanted) in [(511, true), (512, false), (2000, false)] {
+        assert_eq!(stream.send(from, all), HEADERS);
+        assert_eq!(stream.take_head().is_some(), is_wanted, "{from}");
+    }
     stream.set(FLAGS, 1, 0);
     assert!(stream.send(0, all) > 16_000);
     // Connections without a watch: a sampled one, ports below the first, and one behind the last watch.
     stream.set(FLAGS, 1, FLAG_FOLLOW.into());
+    stream.set(HEAD_END, 4, stream.start.wrapping_add(1).into());
     for port in [
         PORT_FIRST + 2 + 0x8000,
         PORT_FIRST - 1,
@@ -547,7 +532,7 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
     ] {
         let frame = stream.frame(stream.start, &stream.bytes, port);
         let result = stream.machine.run(&stream.program, &frame);
-        assert_eq!(result, frame.len() as u64, "{port}");
+        assert_eq!((result, stream.take_head()), (HEADERS, None), "{port}");
     }
     // An acknowledgment, and what is no TCP.
     let mut frame = stream.frame(stream.start, &[], PORT_FIRST + 2);
@@ -562,4 +547,102 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
     );
     assert_eq!(stream.machine.run(&stream.program, &[0xff; 53]), 53);
     assert_eq!(stream.reached(), (16_406, 1));
+}
+
+#[test]
+fn the_first_bytes_of_a_head_go_to_an_entry_until_it_is_full_and_stay_in_the_frame_then() {
+    let plain = plain::program(&WATCHING, WholeShare::ALL);
+    for program in [plain, records::program(&WATCHING)] {
+        for (is_v6, headers) in [(false, HEADERS), (true, HEADERS_V6)] {
+            let mut stream = Stream::new(is_v6, &[16_401]);
+            stream.program.clone_from(&program);
+            stream.set(HEAD_END, 4, stream.start.wrapping_add(1).into());
+            let all = stream.bytes.len();
+            let expected = (stream.start, stream.bytes[..HEAD_TEXT_BYTES].to_vec());
+            assert_eq!(stream.send(0, all), headers);
+            // The reader has not taken it, and the frame comes again.
+            assert_eq!(stream.send(0, all), 512);
+            assert_eq!(stream.take_head(), Some(expected.clone()));
+            assert_eq!(stream.send(0, all), headers);
+            assert_eq!(stream.take_head(), Some(expected));
+        }
+    }
+}
+
+#[test]
+fn a_frame_with_less_text_than_an_entry_and_a_connection_without_one_keep_their_first_bytes() {
+    let mut stream = Stream::new(false, &[16_401]);
+    stream.set(HEAD_END, 4, stream.start.wrapping_add(1).into());
+    assert_eq!(stream.send(0, HEAD_TEXT_BYTES - 1), 512);
+    assert_eq!(stream.take_head(), None);
+    assert_eq!(stream.send(0, HEAD_TEXT_BYTES), HEADERS);
+    assert!(stream.take_head().is_some());
+    for (head_count, bytes) in [(0x4000 + 3, HEADERS), (0x4000 + 2, 512)] {
+        stream.program = records::program(&Watching {
+            head_count,
+            ..WATCHING
+        });
+        assert_eq!(stream.send(0, 9000), bytes, "{head_count:#x}");
+        assert_eq!(stream.take_head().is_some(), bytes == HEADERS);
+    }
+}
+
+/// A stream of plain HTTP of one connection, of which no head is due.
+fn plain_stream(is_v6: bool, unsampled: u32, share: WholeShare) -> Stream {
+    let mut stream = Stream::new(is_v6, &[]);
+    let watching = Watching {
+        unsampled,
+        ..WATCHING
+    };
+    stream.program = plain::program(&watching, share);
+    stream
+}
+
+#[test]
+fn large_frames_of_plain_http_are_shortened() {
+    for (is_v6, headers) in [(false, HEADERS), (true, HEADERS_V6)] {
+        let mut stream = plain_stream(is_v6, WATCHES, WholeShare::ALL);
+        let mut of = |text_bytes: u64| {
+            let text = vec![7; text_bytes as usize];
+            stream.send_text(stream.start, &text)
+        };
+        // With three bytes of padding.
+        let longest_whole = 512 - headers - 3;
+        assert_eq!(of(longest_whole), 512);
+        assert_eq!(of(longest_whole + 1), headers);
+        assert_eq!(of(65_000), headers);
+        assert_eq!(stream.take_head(), None);
+    }
+}
+
+#[test]
+fn of_a_sampled_connection_one_stretch_in_so_many_is_whole() {
+    let share = WholeShare::one_in(8).expect("a power of two");
+    for (is_v6, headers) in [(false, HEADERS), (true, HEADERS_V6)] {
+        // The second address's first sampled port, behind the watches of two others; a port that is not sampled.
+        let sampled = (2, PORT_FIRST | SAMPLED_PORT_BIT);
+        for (unsampled, port) in [sampled, (WATCHES, PORT_FIRST + 2)] {
+            let mut stream = plain_stream(is_v6, unsampled, share);
+            let is_sampled = port & SAMPLED_PORT_BIT != 0;
+            for (sequence, is_whole) in [
+                (0, true),
+                (0xffff, true),
+                (0x1_0000, false),
+                (0x7_ffff, false),
+                (0x8_0000, true),
+                (u32::MAX, false),
+            ] {
+                assert_eq!(share.has(SeqNumber(sequence)), is_whole);
+                stream.set(HEAD_END, 4, sequence.into());
+                let frame = stream.frame(sequence, &[7; 9000], port);
+                let expected = if is_whole && is_sampled {
+                    frame.len() as u64
+                } else {
+                    headers
+                };
+                let result = stream.machine.run(&stream.program, &frame);
+                assert_eq!(result, expected, "{sequence:#x}, {port:#x}");
+            }
+        }
+    }
 }
