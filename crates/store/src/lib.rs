@@ -613,10 +613,14 @@ impl Store {
         };
         let opened = served.open_object(name);
         self.counters.store_inline_lookups += 1;
-        match opened.and_then(|opened| self.admit(now, name, Ok(opened), false)) {
-            Ok(found) => {
+        let admitted = opened.and_then(|(index, opened)| {
+            let found = self.admit(now, name, Ok(opened), false)?;
+            Ok((index, found))
+        });
+        match admitted {
+            Ok((index, found)) => {
                 if let Backend::Volume(served) = &mut self.backend {
-                    served.pin(found.handle, name);
+                    served.pin(found.handle, index);
                 }
                 LookUp::Ready(found)
             }
@@ -1043,7 +1047,9 @@ impl Backend {
         match self {
             Self::Directory(directory) => directory.open_object(name, is_open),
             Self::Catalogue(catalogue) => catalogue.open_object(name),
-            Self::Volume(served) => Opening::Done(served.open_object(name)),
+            Self::Volume(served) => {
+                Opening::Done(served.open_object(name).map(|(_, opened)| opened))
+            }
         }
     }
 

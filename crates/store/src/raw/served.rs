@@ -420,11 +420,11 @@ impl Served {
         self.notice.take()
     }
 
-    /// The object of this name, in the newest catalogue.
-    pub(crate) fn open_object(&self, name: &str) -> Result<Opened, StoreRefusal> {
+    /// The object of this name in the newest catalogue, and its place among the entries.
+    pub(crate) fn open_object(&self, name: &str) -> Result<(usize, Opened), StoreRefusal> {
         let catalogue = &self.snapshot.catalogue;
-        match self.snapshot.find(name) {
-            Some(entry) => Ok(self.opened(entry)),
+        match self.snapshot.index_of(name) {
+            Some(index) => Ok((index, self.opened(&catalogue.entries()[index]))),
             None if catalogue.is_directory(name) => Err(StoreRefusal::Directory),
             None => Err(StoreRefusal::NotFound),
         }
@@ -478,10 +478,8 @@ impl Served {
         })
     }
 
-    /// The object of this handle was found in the newest catalogue.
-    pub(crate) fn pin(&mut self, handle: u32, name: &str) {
-        let index = self.snapshot.index_of(name);
-        let index = index.expect("invariant: it was found there");
+    /// The object of this handle was found in the newest catalogue, at this place among its entries.
+    pub(crate) fn pin(&mut self, handle: u32, index: usize) {
         let snapshot = Arc::clone(&self.snapshot);
         self.pins[place(handle)] = Some(Pin { snapshot, index });
     }
