@@ -76,10 +76,11 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
         cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
     });
     simulate::run(&mut suite, options.quick);
+    let ahead = (!options.quick).then(lab::build_ahead);
     netns::run_with_rights(&mut suite, options.quick);
     interop::run_with_rights(&mut suite);
-    if !options.quick {
-        lab::run_disk_checks(&mut suite);
+    if let Some(ahead) = ahead {
+        lab::run_disk_checks(&mut suite, ahead);
     }
     tidy::run(&mut suite);
     println!();

@@ -32,6 +32,7 @@ mod xdp;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -53,8 +54,16 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What the server is built for, to be told apart from what runs while it is built.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What cargo is told to build of the server.
+/// What cargo is told to build of the server, of what checks NVMe controllers, and of the instrument of disks.
 const SERVER: [&str; 4] = ["--package", "atlas-server", "--bin", "atlas"];
+const NVME_CHECK: [&str; 4] = ["--package", "atlas-diskmap", "--example", "nvme_check"];
+const DISK_INSTRUMENT: [&str; 4] = ["--package", "atlas-disk", "--example", "disk"];
+
+/// The profile of what runs with assertions in a guest.
+const PROFILE: &str = "lab";
+
+/// Builds with it get the processors that nothing else wants (nice(1)).
+const LEAST_URGENT: &str = "19";
 
 /// The server's addresses, its own and the guest's, which its certificate names.
 const ADDRESSES: [&str; 4] = ["10.77.0.2", "fd77::2", "10.77.0.1", "fd77::1"];
@@ -125,8 +134,27 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
     suite.close()
 }
 
-/// Tries the disks, which takes some minutes, and a build of the server for the guest.
-pub(crate) fn run_disk_checks(suite: &mut Suite) {
+/// Builds what [`run_disk_checks`] needs while other checks wait for the network. What does not build is
+/// reported there, where it is built again.
+pub(crate) fn build_ahead() -> JoinHandle<()> {
+    std::thread::spawn(|| {
+        let lab = target_directory().join("lab");
+        for what in [SERVER, NVME_CHECK, DISK_INSTRUMENT] {
+            let mut command = Command::new("nice");
+            command.args(["-n", LEAST_URGENT, "cargo"]);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            if run_build(command, &lab, PROFILE, &what).is_err() {
+                break;
+            }
+        }
+    })
+}
+
+/// Tries the disks, which takes some minutes, and if nothing was built ahead a build of the server for the guest.
+pub(crate) fn run_disk_checks(suite: &mut Suite, ahead: JoinHandle<()>) {
+    if ahead.join().is_err() {
+        println!("nothing was built ahead");
+    }
     for disk in [DiskKind::Nvme, DiskKind::Store] {
         let options = LabOptions {
             nic: Vec::new(),
@@ -186,10 +214,8 @@ fn run_disks(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts)
         Some(path) => path.clone(),
         None => build(lab, &SERVER, "atlas")?,
     };
-    let check = ["--package", "atlas-diskmap", "--example", "nvme_check"];
-    let check = build(lab, &check, "examples/nvme_check")?;
-    let instrument = ["--package", "atlas-disk", "--example", "disk"];
-    let instrument = build(lab, &instrument, "examples/disk")?;
+    let check = build(lab, &NVME_CHECK, "examples/nvme_check")?;
+    let instrument = build(lab, &DISK_INSTRUMENT, "examples/disk")?;
     let scratch = scratch_directory("lab")?;
     let mut checks = Suite::default();
     let programs = (&*atlas, &*check, &*instrument);
@@ -265,25 +291,31 @@ fn cases(options: &LabOptions) -> Vec<(Nic, GuestLink)> {
 /// Builds a program so that it runs where there are no libraries, with assertions; where it is.
 fn build(lab: &Path, what: &[&str], file: &str) -> Result<PathBuf> {
     println!("building {file}, static and with assertions");
-    build_as(lab, "lab", what, file)
+    build_as(lab, PROFILE, what, file)
 }
 
 /// Builds a program with a profile, so that it runs where there are no libraries; where it is.
+fn build_as(lab: &Path, profile: &str, what: &[&str], file: &str) -> Result<PathBuf> {
+    let directory = run_build(Command::new("cargo"), lab, profile, what)
+        .with_context(|| format!("{file} does not build"))?;
+    Ok(directory.join(TARGET).join(profile).join(file))
+}
+
+/// Runs a build by a command that starts cargo; the target directory.
 ///
 /// Static: glibc's static libraries are part of its development package, and nothing that is called
 /// needs a shared one.
-fn build_as(lab: &Path, profile: &str, what: &[&str], file: &str) -> Result<PathBuf> {
+fn run_build(mut cargo: Command, lab: &Path, profile: &str, what: &[&str]) -> Result<PathBuf> {
     let directory = lab.join("build");
-    let mut command = Command::new("cargo");
-    command.args(["build", "--quiet", "--profile", profile, "--target", TARGET]);
-    command.args(what).arg("--target-dir").arg(&directory);
-    command
+    cargo.args(["build", "--quiet", "--profile", profile, "--target", TARGET]);
+    cargo.args(what).arg("--target-dir").arg(&directory);
+    cargo
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .current_dir(workspace_root())
         .stdin(Stdio::null());
-    let status = Process::spawn_tree("cargo build", &mut command)?.wait(BUILD_LIMIT)?;
-    ensure!(status.success(), "{file} does not build ({status})");
-    Ok(directory.join(TARGET).join(profile).join(file))
+    let status = Process::spawn_tree("cargo build", &mut cargo)?.wait(BUILD_LIMIT)?;
+    ensure!(status.success(), "{status}");
+    Ok(directory)
 }
 
 /// What all guests have in common.
