@@ -19,6 +19,14 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The longest sleep between two looks at the interrupt flag.
 const SLICE: Duration = Duration::from_millis(100);
 
+/// A command that gets the processors nothing else wants (nice(1)).
+#[must_use]
+pub fn least_urgent(program: &str) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19", program]);
+    command
+}
+
 /// A running child, ended when dropped.
 ///
 /// Children get a process group of their own, so Ctrl-C at the terminal reaches us alone and

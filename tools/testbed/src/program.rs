@@ -5,12 +5,13 @@
 //! refuses a file that is not there. Bounded by: half an hour for a build.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::process::Process;
+use crate::process::{Process, least_urgent};
 use crate::{target_directory, workspace_root};
 
 /// A first build on a small machine takes minutes.
@@ -64,15 +65,26 @@ impl Program {
             .with_context(|| format!("no {} at {}", self.name(), path.display()))
     }
 
+    /// Builds it in a thread while other work waits for something else than a processor. What does not build is
+    /// reported where it is looked for, since it is built again there.
+    pub fn build_ahead(self) -> JoinHandle<()> {
+        std::thread::spawn(move || {
+            let mut cargo = least_urgent("cargo");
+            cargo.stdout(Stdio::null()).stderr(Stdio::null());
+            let _ = self.build_by(cargo);
+        })
+    }
+
     fn build(self) -> Result<PathBuf> {
-        let mut process = Process::spawn(
-            "cargo build",
-            Command::new("cargo")
-                .args(["build", "--quiet", "--release"])
-                .args(self.build_arguments())
-                .current_dir(workspace_root()),
-        )?;
-        let status = process.wait(BUILD_LIMIT)?;
+        self.build_by(Command::new("cargo"))
+    }
+
+    fn build_by(self, mut cargo: Command) -> Result<PathBuf> {
+        cargo
+            .args(["build", "--quiet", "--release"])
+            .args(self.build_arguments())
+            .current_dir(workspace_root());
+        let status = Process::spawn_tree("cargo build", &mut cargo)?.wait(BUILD_LIMIT)?;
         ensure!(
             status.success(),
             "{} does not build (cargo: {status})",

@@ -13,6 +13,7 @@ use clap::Args;
 
 use crate::{interop, lab, netns, simulate, tidy};
 use testbed::process::{Process, for_each_line};
+use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
 use testbed::workspace_root;
 use testbed::{interrupt, packages};
@@ -68,6 +69,11 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     .concat();
     suite.run("cargo clippy, emulation", || cargo(&clippy));
     suite.run("cargo clippy, fuzz targets", clippy_fuzz_targets);
+    // Many tests wait for each other or for time: meanwhile the server is built.
+    suite.run("cargo test, compiled", || {
+        cargo(&["test", "--workspace", "--no-run", "--quiet"])
+    });
+    let server = Program::Atlas.build_ahead();
     cargo_test(&mut suite, "cargo test", &["--workspace"]);
     // All that has the feature's name; the rest is the same without it.
     let emulation = [&EMULATION[..], &["emulat"]].concat();
@@ -76,6 +82,9 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
         cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
     });
     simulate::run(&mut suite, options.quick);
+    if server.join().is_err() {
+        println!("the server was not built ahead");
+    }
     let ahead = (!options.quick).then(lab::build_ahead);
     netns::run_with_rights(&mut suite, options.quick);
     interop::run_with_rights(&mut suite);

@@ -44,7 +44,7 @@ use self::parts::{KernelAge, Parts};
 use testbed::certificate::{Authority, KeyKind};
 use testbed::namespace::Namespace;
 use testbed::packages;
-use testbed::process::Process;
+use testbed::process::{Process, least_urgent};
 use testbed::suite::{Outcome, Suite};
 use testbed::{interrupt, is_root, scratch_directory, target_directory, workspace_root};
 
@@ -61,9 +61,6 @@ const DISK_INSTRUMENT: [&str; 4] = ["--package", "atlas-disk", "--example", "dis
 
 /// The profile of what runs with assertions in a guest.
 const PROFILE: &str = "lab";
-
-/// Builds with it get the processors that nothing else wants (nice(1)).
-const LEAST_URGENT: &str = "19";
 
 /// The server's addresses, its own and the guest's, which its certificate names.
 const ADDRESSES: [&str; 4] = ["10.77.0.2", "fd77::2", "10.77.0.1", "fd77::1"];
@@ -134,16 +131,15 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
     suite.close()
 }
 
-/// Builds what [`run_disk_checks`] needs while other checks wait for the network. What does not build is
+/// Builds what [`run_disk_checks`] needs, in a thread, while other checks wait for the network. What does not build is
 /// reported there, where it is built again.
 pub(crate) fn build_ahead() -> JoinHandle<()> {
     std::thread::spawn(|| {
         let lab = target_directory().join("lab");
         for what in [SERVER, NVME_CHECK, DISK_INSTRUMENT] {
-            let mut command = Command::new("nice");
-            command.args(["-n", LEAST_URGENT, "cargo"]);
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-            if run_build(command, &lab, PROFILE, &what).is_err() {
+            let mut cargo = least_urgent("cargo");
+            cargo.stdout(Stdio::null()).stderr(Stdio::null());
+            if run_build(cargo, &lab, PROFILE, &what).is_err() {
                 break;
             }
         }
