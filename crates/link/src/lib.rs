@@ -230,6 +230,12 @@ pub trait Link {
         Err(CopyReason::Unsupported)
     }
 
+    /// Bytes from one slot to the next in which [`Link::borrow_slots`] wastes no memory, where slots with their room
+    /// take so many: more, if the link's own memory comes in larger pieces.
+    fn lent_stride_bytes(&self, stride_bytes: usize) -> usize {
+        stride_bytes
+    }
+
     /// From now on frames whose last payload part is in one of these slots may be sent from there,
     /// without a copy. Called at most once, before the first frame, and before a device knows the
     /// slots, which are in ordinary pages: the link may put other pages in their place. It takes a

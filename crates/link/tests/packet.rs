@@ -157,22 +157,28 @@ fn the_largest_packet_leaves_whole_and_one_byte_more_is_lost() {
     });
 }
 
-fn arena(slot_count: u32) -> Arena {
-    let config = ArenaConfig {
+fn arena_config(slot_count: u32) -> ArenaConfig {
+    ArenaConfig {
         pages: PageKind::Ordinary,
         ..ArenaConfig::new(slot_count)
-    };
-    Arena::new(config).unwrap()
+    }
+}
+
+fn arena(slot_count: u32) -> Arena {
+    Arena::new(arena_config(slot_count)).unwrap()
 }
 
 /// Slots in ordinary pages, lent to a link that was told to send from them.
 fn lending(slot_count: u32) -> (Arena, Packet) {
-    let arena = arena(slot_count);
     let config = PacketConfig {
         zero_copy: ZeroCopy::On,
         ..usual()
     };
     let mut link = Packet::open(&config).unwrap();
+    let config = arena_config(slot_count);
+    let stride_bytes = link.lent_stride_bytes(config.stride_bytes());
+    let arena = Arena::new(config.with_stride_bytes(stride_bytes)).unwrap();
+    assert_eq!(arena.slot_memory().stride_bytes(), 128 << 10);
     link.borrow_slots(arena.slot_memory()).unwrap();
     (arena, link)
 }

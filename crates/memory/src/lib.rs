@@ -96,6 +96,18 @@ impl ArenaConfig {
         }
     }
 
+    /// The same with more tailroom, so that it is so many bytes from one slot to the next; at most
+    /// [`ROOM_BYTES_MAX`] of tailroom, and no less than there is.
+    #[must_use]
+    pub fn with_stride_bytes(self, stride_bytes: usize) -> Self {
+        let more = stride_bytes.saturating_sub(self.stride_bytes());
+        let tailroom_bytes = (self.tailroom_bytes as usize + more).min(ROOM_BYTES_MAX as usize);
+        Self {
+            tailroom_bytes: u32::try_from(tailroom_bytes).unwrap_or(ROOM_BYTES_MAX),
+            ..self
+        }
+    }
+
     /// Bytes of all slots, head- and tailroom included.
     #[must_use]
     pub const fn slots_bytes(&self) -> usize {
@@ -103,7 +115,8 @@ impl ArenaConfig {
     }
 
     /// Distance from one slot to the next, bytes.
-    const fn stride_bytes(&self) -> usize {
+    #[must_use]
+    pub const fn stride_bytes(&self) -> usize {
         self.headroom_bytes as usize + self.slot_bytes as usize + self.tailroom_bytes as usize
     }
 

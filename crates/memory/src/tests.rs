@@ -386,3 +386,23 @@ fn a_part_is_found_in_its_slot_up_to_the_last_byte() {
         arena.release(slot.into_free());
     }
 }
+
+#[test]
+fn a_stride_is_reached_by_tailroom_as_far_as_that_goes() {
+    let usual = ArenaConfig::new(2);
+    let room_max = usize::try_from(ROOM_BYTES_MAX).unwrap();
+    let most = usual.stride_bytes() - 4096 + room_max;
+    for (wanted, stride_bytes) in [
+        (0, 72 << 10),
+        (72 << 10, 72 << 10),
+        (128 << 10, 128 << 10),
+        (most, most),
+        (most + 4096, most),
+        (usize::MAX, most),
+    ] {
+        let config = usual.with_stride_bytes(wanted);
+        assert_eq!(config.stride_bytes(), stride_bytes, "{wanted}");
+        let arena = Arena::new(config).unwrap();
+        assert_eq!(arena.slot_memory().stride_bytes(), stride_bytes);
+    }
+}

@@ -348,6 +348,10 @@ impl Link for Packet {
         self.sender.zero_copy()
     }
 
+    fn lent_stride_bytes(&self, stride_bytes: usize) -> usize {
+        Sender::lent_stride_bytes(stride_bytes)
+    }
+
     fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
         self.sender.borrow_slots(slots)
     }

@@ -175,6 +175,13 @@ impl Sender {
         }
     }
 
+    /// As [`Link::lent_stride_bytes`](crate::Link::lent_stride_bytes): the kernel allocates the memory of a ring as one
+    /// block of a power of two of pages, whatever the ring takes of it. A slot that is all of its block is one piece
+    /// for `io_uring`'s registered buffers, and not a piece for each page; seen with Linux 6.18.
+    pub(crate) const fn lent_stride_bytes(stride_bytes: usize) -> usize {
+        stride_bytes.next_power_of_two()
+    }
+
     /// As [`Link::borrow_slots`](crate::Link::borrow_slots).
     pub(crate) fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
         self.zero_copy()?;

@@ -153,6 +153,10 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.zero_copy()
     }
 
+    fn lent_stride_bytes(&self, stride_bytes: usize) -> usize {
+        self.link.lent_stride_bytes(stride_bytes)
+    }
+
     fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), CopyReason> {
         self.link.borrow_slots(slots)
     }

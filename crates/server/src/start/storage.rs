@@ -218,9 +218,10 @@ fn make_slots<L: Link>(
     let lent = match link.zero_copy() {
         Ok(()) => {
             // The link puts other pages in their place, which it cannot do with huge ones.
+            let stride_bytes = link.lent_stride_bytes(config.stride_bytes());
             let arena = make_arena(ArenaConfig {
                 pages: PageKind::Ordinary,
-                ..config
+                ..config.with_stride_bytes(stride_bytes)
             })?;
             link.borrow_slots(arena.slot_memory()).map(|()| arena)
         }
