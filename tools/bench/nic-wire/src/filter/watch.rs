@@ -7,7 +7,7 @@
 //! none, or if the frame has less text than an entry, the frame keeps its first [`SEEN_BYTES`].
 //!
 //! It refuses nothing: what is no TCP, and TCP without text, comes whole; a frame of no connection that is watched comes as
-//! headers. Bounded by [`WATCH_BYTES`] and [`HEAD_BYTES`] for each connection, no loop, and 24 bytes of stack.
+//! headers. Bounded by [`WATCH_BYTES`] and [`HEAD_BYTES`] for each connection, no loop, and 32 bytes of stack.
 
 use super::program::{FRAME_POINTER, Program, Register, opcode as op};
 use super::{ETHERTYPE_OFFSET, ETHERTYPE_V6, SAMPLED_PORT_BIT, SEEN_BYTES};
