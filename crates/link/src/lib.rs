@@ -230,8 +230,8 @@ pub trait Link {
         Err(CopyReason::Unsupported)
     }
 
-    /// Bytes from one slot to the next in which [`Link::borrow_slots`] wastes no memory, where slots with their room
-    /// take so many: more, if the link's own memory comes in larger pieces.
+    /// The best distance from one slot to the next for [`Link::borrow_slots`], bytes: `stride_bytes`, which a slot takes
+    /// with its room, or more if the link's own memory is allocated in larger pieces.
     fn lent_stride_bytes(&self, stride_bytes: usize) -> usize {
         stride_bytes
     }
