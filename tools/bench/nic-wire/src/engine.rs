@@ -449,12 +449,13 @@ impl Engine {
                 return Ok(());
             }
         }
-        let mut head = [0; HEAD_TEXT_BYTES];
-        if arrival.seen.is_empty() && arrival.bytes as usize >= head.len() {
-            let watches = &self.around.watches;
-            if watches.take_head(index, arrival.header.sequence, &mut head) {
-                arrival.seen = &head;
-            }
+        let head;
+        if arrival.seen.is_empty()
+            && arrival.bytes as usize >= HEAD_TEXT_BYTES
+            && let Some(text) = (self.around.watches).take_head(index, arrival.header.sequence)
+        {
+            head = text;
+            arrival.seen = &head;
         }
         self.deliver(now, index, &arrival, frame::packet_bytes(vnet));
         Ok(())

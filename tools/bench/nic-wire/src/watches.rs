@@ -82,24 +82,25 @@ impl Watches {
         }
     }
 
-    /// The first bytes of a frame that came as headers, if they are here: the next frame's have room then.
+    /// The first bytes of text of the frame that begins with this number, if they are here; then there is room for the next
+    /// frame's.
     pub(crate) fn take_head(
         &self,
         connection: u32,
         sequence: SeqNumber,
-        text: &mut [u8; HEAD_TEXT_BYTES],
-    ) -> bool {
+    ) -> Option<[u8; HEAD_TEXT_BYTES]> {
         let full = HEAD_FULL | u64::from(sequence.0);
-        let is_here = connection < self.head_count
-            && self.heads.load_word(connection, at(HEAD_STATE)) == full;
-        if is_here {
-            let (words, _) = text.as_chunks_mut::<8>();
-            for (word, place) in words.iter_mut().zip((at(HEAD_TEXT)..).step_by(8)) {
-                *word = self.heads.load_word(connection, place).to_ne_bytes();
-            }
-            self.heads.store_word(connection, at(HEAD_STATE), 0);
+        if connection >= self.head_count || self.heads.load_word(connection, at(HEAD_STATE)) != full
+        {
+            return None;
         }
-        is_here
+        let mut text = [0; HEAD_TEXT_BYTES];
+        let (words, _) = text.as_chunks_mut::<8>();
+        for (word, place) in words.iter_mut().zip((at(HEAD_TEXT)..).step_by(8)) {
+            *word = self.heads.load_word(connection, place).to_ne_bytes();
+        }
+        self.heads.store_word(connection, at(HEAD_STATE), 0);
+        Some(text)
     }
 
     /// Where a stream has come to.
@@ -124,4 +125,32 @@ impl Watches {
 
 fn at(offset: i16) -> usize {
     offset.unsigned_abs().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_taken_once_by_the_frame_it_is_of() {
+        let Ok(watches) = Watches::new(2, 0) else {
+            println!("SKIPPED: no BPF arrays without CAP_BPF");
+            return;
+        };
+        let sequence = SeqNumber(u32::MAX);
+        assert_eq!(watches.take_head(1, sequence), None, "empty");
+        for place in (at(HEAD_TEXT)..HEAD_BYTES).step_by(8) {
+            let word = place as u64;
+            watches.heads.store_word(1, place, word);
+        }
+        let full = HEAD_FULL | u64::from(sequence.0);
+        watches.heads.store_word(1, at(HEAD_STATE), full);
+        assert_eq!(watches.take_head(1, SeqNumber(0)), None, "another frame");
+        assert_eq!(watches.take_head(0, sequence), None, "another connection");
+        assert_eq!(watches.take_head(2, sequence), None, "none has that number");
+        let text = watches.take_head(1, sequence).expect("it is there still");
+        assert_eq!(text[..8], 8_u64.to_ne_bytes());
+        assert_eq!(text[440..], 448_u64.to_ne_bytes());
+        assert_eq!(watches.take_head(1, sequence), None, "it was taken");
+    }
 }

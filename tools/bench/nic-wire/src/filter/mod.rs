@@ -1,6 +1,6 @@
-//! The BPF programs that look at each frame the server sends, and decide how much of it the TAP's reader gets: all, or its
-//! headers. All of it comes of sampled connections, or of a share of their bytes or replies ([`WholeShare`]). The first bytes
-//! of a frame in which a reply begins come another way ([`watch`]).
+//! The BPF programs that look at each frame the server sends, and decide how much of it the TAP's reader gets: its headers, or
+//! all of it. Whole are frames of sampled connections, or of a share of their bytes or replies ([`WholeShare`]). The first bytes
+//! of a frame in which a reply begins are copied to an array ([`watch`]).
 //!
 //! A program is a socket filter on the TAP (`TUNSETFILTEREBPF`). The kernel runs it where a NIC's driver
 //! would take the frame, shortens the frame to what the program returns, and counts it as sent: so

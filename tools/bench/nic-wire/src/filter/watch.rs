@@ -6,6 +6,9 @@
 //! copy to a page of its own, which no NIC does. An entry is full until the reader has taken it. If it is full, if there is
 //! none, or if the frame has less text than an entry, the frame keeps its first [`SEEN_BYTES`].
 //!
+//! Sequence numbers are compared within half of their range: behind 2 GiB of a reply, frames are taken for heads once more, which
+//! costs a copy and nothing else.
+//!
 //! It refuses nothing: what is no TCP, and TCP without text, comes whole; a frame of no connection that is watched comes as
 //! headers. Bounded by [`WATCH_BYTES`] and [`HEAD_BYTES`] for each connection, no loop, and 32 bytes of stack.
 
@@ -79,7 +82,7 @@ pub(super) const FRAME: Register = 6;
 /// First the packet's end in the frame, then the watch.
 const END: Register = 8;
 pub(super) const WATCH: Register = 8;
-/// First the TCP header's place in the frame, then the text's; of no use behind [`find_watch`].
+/// The TCP header's place in the frame; of no use behind [`find_watch`].
 const PLACE: Register = 9;
 /// The entry for a head.
 const HEAD: Register = 9;
@@ -132,7 +135,7 @@ fn find_text(it: &mut Program) {
 }
 
 /// WATCH is the watch of the frame's connection, KEY its number; SEQUENCE, `TEXT_PLACE` and `TEXT_LENGTH` are the frame's.
-/// Without a watch the program goes to "headers".
+/// Without a watch the program goes to "headers", and to "whole" with what is no TCP or has no text.
 pub(super) fn find_watch(it: &mut Program, watching: &Watching) {
     find_text(it);
     it.label("tcp");
@@ -185,7 +188,7 @@ fn find_entry(it: &mut Program, array: i32, or_else: &'static str) {
     it.jump(op::IF_EQUAL, RESULT, 0, or_else);
 }
 
-/// Goes on here if the connection is sampled.
+/// Goes to this label if the connection is sampled.
 pub(super) fn if_sampled(it: &mut Program, watching: &Watching, to: &'static str) {
     it.load(op::LOAD_WORD, R1, FRAME_POINTER, KEY);
     let unsampled = i32::try_from(watching.unsampled).unwrap_or(i32::MAX);
