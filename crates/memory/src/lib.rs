@@ -96,14 +96,14 @@ impl ArenaConfig {
         }
     }
 
-    /// The same with more tailroom, so that it is so many bytes from one slot to the next; at most
-    /// [`ROOM_BYTES_MAX`] of tailroom, and no less than there is.
+    /// The same with more tailroom, so that it is so many bytes from one slot to the next, as far as
+    /// [`ROOM_BYTES_MAX`] allows; never with less.
     #[must_use]
     pub fn with_stride_bytes(self, stride_bytes: usize) -> Self {
         let more = stride_bytes.saturating_sub(self.stride_bytes());
-        let tailroom_bytes = (self.tailroom_bytes as usize + more).min(ROOM_BYTES_MAX as usize);
+        let room = ROOM_BYTES_MAX.saturating_sub(self.tailroom_bytes);
         Self {
-            tailroom_bytes: u32::try_from(tailroom_bytes).unwrap_or(ROOM_BYTES_MAX),
+            tailroom_bytes: self.tailroom_bytes + u32::try_from(more).unwrap_or(room).min(room),
             ..self
         }
     }

@@ -405,4 +405,9 @@ fn a_stride_is_reached_by_tailroom_as_far_as_that_goes() {
         let arena = Arena::new(config).unwrap();
         assert_eq!(arena.slot_memory().stride_bytes(), stride_bytes);
     }
+    let refused = ArenaConfig {
+        tailroom_bytes: 2 * ROOM_BYTES_MAX,
+        ..usual
+    };
+    assert_eq!(refused.with_stride_bytes(usize::MAX), refused, "as it was");
 }

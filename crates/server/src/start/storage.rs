@@ -217,8 +217,8 @@ fn make_slots<L: Link>(
     let config = ArenaConfig::new(slots);
     let lent = match link.zero_copy() {
         Ok(()) => {
-            // The link puts other pages in their place, which it cannot do with huge ones.
             let stride_bytes = link.lent_stride_bytes(config.stride_bytes());
+            // The link puts other pages in their place, which it cannot do with huge ones.
             let arena = make_arena(ArenaConfig {
                 pages: PageKind::Ordinary,
                 ..config.with_stride_bytes(stride_bytes)
