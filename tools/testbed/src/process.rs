@@ -19,11 +19,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The longest sleep between two looks at the interrupt flag.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A command that gets the processors nothing else wants (nice(1)).
+/// Cargo, for work that gets the processors nothing else wants (nice(1)), and whose output nobody is to see.
 #[must_use]
-pub fn least_urgent(program: &str) -> Command {
+pub fn background_cargo() -> Command {
     let mut command = Command::new("nice");
-    command.args(["-n", "19", program]);
+    command.args(["-n", "19", "cargo"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 

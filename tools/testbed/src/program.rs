@@ -5,13 +5,13 @@
 //! refuses a file that is not there. Bounded by: half an hour for a build.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::process::{Process, least_urgent};
+use crate::process::{Process, background_cargo};
 use crate::{target_directory, workspace_root};
 
 /// A first build on a small machine takes minutes.
@@ -66,12 +66,11 @@ impl Program {
     }
 
     /// Builds it in a thread while other work waits for something else than a processor. What does not build is
-    /// reported where it is looked for, since it is built again there.
+    /// reported where it is looked for, since it is built again there. Whoever ends before the thread leaves a cargo behind.
+    #[must_use = "the thread is to be joined"]
     pub fn build_ahead(self) -> JoinHandle<()> {
         std::thread::spawn(move || {
-            let mut cargo = least_urgent("cargo");
-            cargo.stdout(Stdio::null()).stderr(Stdio::null());
-            let _ = self.build_by(cargo);
+            let _ = self.build_by(background_cargo());
         })
     }
 

@@ -44,7 +44,7 @@ use self::parts::{KernelAge, Parts};
 use testbed::certificate::{Authority, KeyKind};
 use testbed::namespace::Namespace;
 use testbed::packages;
-use testbed::process::{Process, least_urgent};
+use testbed::process::{Process, background_cargo};
 use testbed::suite::{Outcome, Suite};
 use testbed::{interrupt, is_root, scratch_directory, target_directory, workspace_root};
 
@@ -133,24 +133,22 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
 
 /// Builds what [`run_disk_checks`] needs, in a thread, while other checks wait for the network. What does not build is
 /// reported there, where it is built again.
+#[must_use = "the thread is to be joined"]
 pub(crate) fn build_ahead() -> JoinHandle<()> {
     std::thread::spawn(|| {
         let lab = target_directory().join("lab");
         for what in [SERVER, NVME_CHECK, DISK_INSTRUMENT] {
-            let mut cargo = least_urgent("cargo");
-            cargo.stdout(Stdio::null()).stderr(Stdio::null());
-            if run_build(cargo, &lab, PROFILE, &what).is_err() {
+            if run_build(background_cargo(), &lab, PROFILE, &what).is_err() {
                 break;
             }
         }
     })
 }
 
-/// Tries the disks, which takes some minutes, and if nothing was built ahead a build of the server for the guest.
+/// Tries the disks, which takes some minutes, once the thread of [`build_ahead`] has ended.
 pub(crate) fn run_disk_checks(suite: &mut Suite, ahead: JoinHandle<()>) {
-    if ahead.join().is_err() {
-        println!("nothing was built ahead");
-    }
+    // A panic has been printed, and what is missing is built below.
+    let _ = ahead.join();
     for disk in [DiskKind::Nvme, DiskKind::Store] {
         let options = LabOptions {
             nic: Vec::new(),
