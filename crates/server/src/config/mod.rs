@@ -546,8 +546,8 @@ pub static KEYS: [Key; 43] = [
     Key::number(
         &SLOTS,
         "",
-        "Buffers that reads go to and segments leave from: 72 KiB of memory each. What is needed \
-         is rate x disk latency, not rate x round-trip time.",
+        "Buffers that reads go to and segments leave from: 72 KiB of memory each, 128 KiB \
+         where frames are sent from them. What is needed is rate x disk latency, not rate x round-trip time.",
     ),
     Key::number(&DISK_QUEUE_DEPTH, "", "Reads in flight at once."),
     Key::number(
@@ -745,7 +745,7 @@ for 24 hours.
 
 ## Memory and descriptors
 
-Memory taken at start is `slots` x 72 KiB (64 KiB and room around them), and at most 2.5 KiB for each
+Memory taken at start is `slots` x 72 KiB (64 KiB and room around them; 128 KiB where frames are sent from them), and at most 2.5 KiB for each
 of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
 vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
 
