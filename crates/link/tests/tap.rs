@@ -12,14 +12,14 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use clock::Instant;
 use common::{
-    Peer, RawSocket, answer_until_udp, become_nobody, eventually, in_namespace, ip, is_large,
-    receive_until, receive_until_gone, send, send_large, udp_echo,
+    Peer, RawSocket, Segment, answer_until_udp, become_nobody, eventually, in_namespace, ip,
+    is_large, receive_until, receive_until_gone, send, send_large, udp_echo,
 };
 use link::{
     InterfaceAddress, Link, LinkError, SetupError, Tap, TapConfig, TransmitError, interface_exists,
     interface_mac, interface_mtu_bytes, is_macvtap,
 };
-use wire::{ChecksumState, MacAddress, Outgoing};
+use wire::{ChecksumState, Incoming, MacAddress, Outgoing, parse_frame};
 
 fn config(name: &str, addresses: &[&str]) -> TapConfig {
     let parse = |text: &&str| {
@@ -120,6 +120,37 @@ fn the_largest_packet_reaches_the_host_whole_and_one_byte_more_is_lost() {
             Err(TransmitError::Lost(libc::EMSGSIZE))
         );
         assert_eq!(tap.counters().lost_frames, 1);
+    });
+}
+
+/// The kernel tells where the checksum is in the frame with its tag.
+#[test]
+fn a_large_segment_with_a_priority_tag_is_the_one_without() {
+    in_namespace(|| {
+        let mut tap = open("t0", &[]);
+        let mut host = RawSocket::open("t0");
+        for packet_bytes in [1_000, 30_000] {
+            let segment = || Segment::new(MacAddress([2; 6]), tap.capabilities().mac, packet_bytes);
+            let (plain, priority) = (segment(), segment().tagged(0xe000));
+            let frames = [&plain, &priority].map(|segment| {
+                host.send_segment(segment);
+                receive_until(&mut tap, |it| {
+                    let is_ours =
+                        matches!(parse_frame(it.frame, it.checksum), Ok(Incoming::Tcp { .. }));
+                    is_ours.then(|| (it.frame.to_vec(), it.checksum))
+                })
+            });
+            let [plain, priority] = frames.each_ref().map(|(frame, checksum)| {
+                assert_eq!(
+                    *checksum,
+                    ChecksumState::Trusted,
+                    "the host leaves it to us"
+                );
+                parse_frame(frame, *checksum)
+            });
+            assert_eq!(plain, priority);
+            assert_eq!(frames[1].0.len(), 14 + 4 + packet_bytes);
+        }
     });
 }
 

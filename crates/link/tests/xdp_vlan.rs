@@ -11,7 +11,7 @@ mod common;
 use clock::Instant;
 use common::{
     RawSocket, connect, eventually, in_namespace, ip, is_large, open_xdp, receive_until, send,
-    send_large, set_tag_removal,
+    send_large, set_tag_removal, with_tag,
 };
 use link::xdp::CELLS_MIN;
 use link::{AttachMode, Link, SetupError, VlanTag, Xdp, XdpConfig};
@@ -44,13 +44,6 @@ fn numbered(mac: MacAddress, number: u8, bytes: usize) -> Vec<u8> {
     frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 2, 10, 77, 0, 9]);
     frame.extend(vec![number; bytes - frame.len()]);
     frame
-}
-
-fn with_tag(frame: &[u8], protocol: u16, control: u16) -> Vec<u8> {
-    let mut tagged = frame.to_vec();
-    let tag = [protocol.to_be_bytes(), control.to_be_bytes()].concat();
-    tagged.splice(12..12, tag);
-    tagged
 }
 
 #[test]
@@ -129,9 +122,11 @@ fn frames_leave_with_the_tag_and_nothing_else_of_them_changes() {
 }
 
 #[test]
-fn without_a_vlan_frames_with_a_tag_pass_to_the_kernel() {
+fn without_a_vlan_frames_of_any_pass_to_the_kernel_and_those_with_a_priority_only_come() {
     in_namespace(|| {
         let peer = connect();
+        // As above.
+        peer.run(|| ip("link set v1 mtu 1504"));
         for attach in [AttachMode::Driver, AttachMode::Generic] {
             let Some(mut link) = open_xdp(&config(attach, None)) else {
                 return;
@@ -142,11 +137,22 @@ fn without_a_vlan_frames_with_a_tag_pass_to_the_kernel() {
             let mut socket = peer.run(|| RawSocket::open("v1"));
             let plain = numbered(mac, 1, 60);
             socket.send(&with_tag(&plain, TAG.protocol, TAG.id));
-            socket.send(&with_tag(&plain, TAG.protocol, 0));
-            socket.send(&numbered(mac, 2, 60));
-            let received = receive_until(&mut link, |it| Some(it.frame.to_vec()));
-            assert_eq!(received, numbered(mac, 2, 60), "only the one without a tag");
-            for control in [TAG.id, 0] {
+            socket.send(&with_tag(&plain, TAG.protocol, 0xe000 | TAG.id));
+            let (mut expected, mut received) = (Vec::new(), Vec::new());
+            for (number, bytes) in (2..).zip([60, 1_514]) {
+                let plain = numbered(mac, number, bytes);
+                for protocol in [TAG.protocol, SERVICE_TAG.protocol] {
+                    expected.push(with_tag(&plain, protocol, 0));
+                    expected.push(with_tag(&plain, protocol, 0xe000));
+                }
+                expected.push(plain);
+            }
+            for frame in &expected {
+                socket.send(frame);
+                received.push(receive_until(&mut link, |it| Some(it.frame.to_vec())));
+            }
+            assert_eq!(received, expected, "as they came, tag included");
+            for control in [TAG.id, 0xe000 | TAG.id] {
                 let is_numbered = |frame: &[u8]| frame.get(..6) == Some(&mac.0);
                 let (tag, frame) = kernel.receive_with_tag(is_numbered);
                 assert_eq!((tag, frame), (Some((TAG.protocol, control)), plain.clone()));

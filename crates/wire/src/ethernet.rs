@@ -1,7 +1,9 @@
 //! Ethernet II frames and MAC addresses.
 //!
-//! Refused: frames below 14 bytes. Neither preamble, padding nor frame check sequence is seen here:
-//! the link strips them. Tags (802.1Q) are left in place and so appear as an unknown ethertype.
+//! A priority tag (IEEE 802.1Q s6.7: a tag with the VLAN number 0, which says that the frame is in no
+//! VLAN) is skipped, of either type. Refused: frames below 14 bytes, or cut short in that tag. Neither
+//! preamble, padding nor frame check sequence is seen here: the link strips them. Other tags, a second
+//! one among them, are left in place and so appear as an unknown ethertype.
 
 use core::fmt;
 use core::net::Ipv6Addr;
@@ -18,6 +20,13 @@ pub const ETHERTYPE_IPV4: u16 = 0x0800;
 pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// Ethertype of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Ethertype of a tag (IEEE 802.1Q).
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
+/// Ethertype of a service tag (IEEE 802.1ad).
+pub const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+
+/// The bits of a tag that are the VLAN's number; the others are its priority.
+const VLAN_NUMBER: u16 = 0x0fff;
 
 /// An IEEE 802 MAC address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
@@ -58,17 +67,41 @@ impl fmt::Display for MacAddress {
 #[derive(Clone, Copy, Debug)]
 pub struct EthernetFrame<'a> {
     header: &'a [u8; HEADER_BYTES],
+    ethertype: u16,
     payload: &'a [u8],
 }
 
 impl<'a> EthernetFrame<'a> {
-    /// Checks that the header is there.
+    /// Checks that the header is there, and skips a priority tag.
     ///
     /// # Errors
     /// [`DropReason::FrameTooShort`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DropReason> {
         let (header, payload) = bytes.split_first_chunk().ok_or(DropReason::FrameTooShort)?;
-        Ok(Self { header, payload })
+        let frame = Self {
+            header,
+            ethertype: field::u16::<12, _>(header),
+            payload,
+        };
+        match frame.ethertype {
+            ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => frame.skip_priority_tag(),
+            _ => Ok(frame),
+        }
+    }
+
+    /// The frame behind its tag, if that names no VLAN; else the frame as it is.
+    fn skip_priority_tag(self) -> Result<Self, DropReason> {
+        // The priority and the VLAN's number, then the ethertype of what follows.
+        let (tag, payload): (&[u8; 4], _) =
+            (self.payload.split_first_chunk()).ok_or(DropReason::FrameTooShort)?;
+        if field::u16::<0, _>(tag) & VLAN_NUMBER != 0 {
+            return Ok(self);
+        }
+        Ok(Self {
+            ethertype: field::u16::<2, _>(tag),
+            payload,
+            ..self
+        })
     }
 
     /// The header's fields.
@@ -77,11 +110,11 @@ impl<'a> EthernetFrame<'a> {
         EthernetRepr {
             destination: MacAddress(field::bytes::<0, 6, _>(self.header)),
             source: MacAddress(field::bytes::<6, 6, _>(self.header)),
-            ethertype: field::u16::<12, _>(self.header),
+            ethertype: self.ethertype,
         }
     }
 
-    /// Everything after the header, padding included.
+    /// Everything after the header and a priority tag, padding included.
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

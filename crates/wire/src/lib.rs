@@ -9,8 +9,9 @@
 //! says in one word what it is, or in one [`DropReason`] why it was refused; [`emit_tcp`] and its
 //! sisters write whole frames; [`cut`] does in software what segmentation offload does elsewhere.
 //!
-//! Refused: VLAN tags, fragments (the stack sends with DF set and announces an MSS, so a peer has
-//! no cause to fragment), jumbograms, IPv6 routing headers, every transport but TCP and ICMP.
+//! Refused: tags of VLANs (a priority tag is skipped), fragments (the stack sends with DF set and
+//! announces an MSS, so a peer has no cause to fragment), jumbograms, IPv6 routing headers, every
+//! transport but TCP and ICMP.
 //!
 //! Bounds: a frame carries at most one IP packet of 65,535 bytes (65,575 with an IPv6 header), TCP
 //! options at most 40 bytes, IPv6 extension headers at most [`ipv6::EXTENSION_BYTES_MAX`].

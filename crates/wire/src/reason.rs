@@ -38,9 +38,9 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Shorter than an Ethernet header (14 bytes).
+    /// Shorter than an Ethernet header (14 bytes), or than one with a tag (18 bytes).
     FrameTooShort => "frame_too_short",
-    /// Not ARP, IPv4 or IPv6; VLAN tags and 802.3 lengths are among these.
+    /// Not ARP, IPv4 or IPv6; tags of VLANs, second tags and 802.3 lengths are among these.
     EthertypeUnknown => "ethertype_unknown",
     /// The source MAC is a group address: no station may send from one (IEEE 802.3 s3.2.3).
     SourceMacInvalid => "source_mac_invalid",

@@ -297,7 +297,8 @@ impl RawSocket {
         // struct virtio_net_hdr: needs a checksum; TCP over IPv4; bytes of headers and of a segment; where
         // the checksum is.
         let mut bytes = vec![1, 1];
-        for field in [54, 1_448, 34, 16_u16] {
+        let headers = u16::try_from(segment.headers.len()).unwrap();
+        for field in [headers, 1_448, headers - 20, 16] {
             bytes.extend(field.to_ne_bytes());
         }
         bytes.extend(&segment.headers);
@@ -667,6 +668,14 @@ fn ones_complement(bytes: &[u8]) -> u16 {
     u16::try_from(sum).unwrap()
 }
 
+/// A frame with a tag before what it had: its Ethernet type, and its priority with the VLAN's number.
+pub(crate) fn with_tag(frame: &[u8], protocol: u16, control: u16) -> Vec<u8> {
+    let mut tagged = frame.to_vec();
+    let tag = [protocol.to_be_bytes(), control.to_be_bytes()].concat();
+    tagged.splice(12..12, tag);
+    tagged
+}
+
 /// A TCP segment between made-up addresses, large or not.
 pub(crate) struct Segment {
     headers: Vec<u8>,
@@ -709,6 +718,12 @@ impl Segment {
             payload,
             offload,
         }
+    }
+
+    /// The same with a tag of this priority and VLAN number, for [`RawSocket::send_segment`].
+    pub(crate) fn tagged(mut self, control: u16) -> Self {
+        self.headers = with_tag(&self.headers, 0x8100, control);
+        self
     }
 
     /// The same, to be cut into segments of so many bytes.

@@ -31,15 +31,18 @@ fn check(frame: &[u8]) {
 /// An Ethernet header in front of noise that at least names its version.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let ethertype = prop_oneof![Just([0x08, 0x00]), Just([0x08, 0x06]), Just([0x86, 0xdd])];
-    (ethertype, proptest::collection::vec(any::<u8>(), 0..200)).prop_map(|(ethertype, noise)| {
-        let mut frame = vec![2; 12];
-        frame.extend_from_slice(&ethertype);
-        frame.extend_from_slice(&noise);
+    let noise = proptest::collection::vec(any::<u8>(), 0..200);
+    (ethertype, noise, any::<bool>()).prop_map(|(ethertype, mut noise, has_priority)| {
         let version = if ethertype[0] == 0x86 { 0x60 } else { 0x45 };
-        if let Some(first) = frame.get_mut(14) {
+        if let Some(first) = noise.first_mut() {
             *first = version;
         }
-        frame
+        let tag: &[u8] = if has_priority {
+            &[0x81, 0x00, 0xe0, 0x00]
+        } else {
+            &[]
+        };
+        [&[2; 12], tag, &ethertype, &noise].concat()
     })
 }
 

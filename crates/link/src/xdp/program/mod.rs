@@ -17,8 +17,8 @@
 //!   from the address they are sent to and from one of our ports.
 //!
 //! **In a VLAN** it takes these frames only if they have this VLAN's tag and no other; its priority does
-//! not matter. Without a VLAN it takes no frame with a tag. (A tag that the device has removed cannot be
-//! seen here.)
+//! not matter. Without a VLAN it takes frames without a tag, and those with one that has a priority only
+//! (VLAN number 0). (A tag that the device has removed cannot be seen here.)
 //!
 //! It refuses, which leaves it to the kernel: fragments and IPv6 extension headers with shared addresses, and frames too
 //! short for the fields it looks at. IPv4 options are skipped, also those of a quoted packet. It does
@@ -58,6 +58,8 @@ const CONTEXT_QUEUE: i16 = 16;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 /// Of a tag's second half word: the VLAN's number, without priority and drop eligibility.
 const VLAN_ID_BITS: u16 = 0x0fff;
 const PROTOCOL_ICMP: u32 = 1;
@@ -119,7 +121,7 @@ const OTHER_FIELD: Register = Register::R5;
 /// The frame's start, moved on by the IP options: what follows the IP header is at the offsets of a
 /// frame without options.
 const BEHIND: Register = Register::R7;
-/// The frame's start, if frames have a tag; otherwise [`FRAME`] is.
+/// The frame's start.
 const START: Register = Register::R8;
 
 /// What is ours.
@@ -131,7 +133,7 @@ pub(super) struct Rules<'a> {
     pub(super) addresses: &'a [IpAddr],
     /// Our ports, if the addresses are the kernel's as well; `None` if they are ours alone.
     pub(super) shared_ports: Option<&'a [u16]>,
-    /// The tag that our frames have; `None`: none.
+    /// The tag that our frames have; `None`: none, or one with a priority only.
     pub(super) vlan: Option<VlanTag>,
 }
 
@@ -186,12 +188,11 @@ impl Program<'_> {
         code.move_register(CONTEXT, Register::R1);
         code.load(Size::Word, FRAME, CONTEXT, CONTEXT_DATA);
         code.load(Size::Word, FRAME_END, CONTEXT, CONTEXT_DATA_END);
-        if self.rules.vlan.is_some() {
-            code.move_register(START, FRAME);
-            code.add_immediate(FRAME, TAG_BYTES);
+        code.move_register(START, FRAME);
+        match self.rules.vlan {
+            Some(tag) => self.skip_tag(tag),
+            None => self.skip_priority_tag(),
         }
-        self.need(FRAME, IP);
-        self.pass_unless_tag();
         let is_own = self.rules.shared_ports.is_none();
         let otherwise = if is_own { group } else { self.pass };
         self.skip_unless_mac(otherwise);
@@ -257,7 +258,7 @@ impl Program<'_> {
     /// Passes frames to neither our MAC nor a group on; goes on with none.
     fn classify_other_mac(&mut self, arp: Label, neighbor: Label) {
         let not_a_group = self.code.label();
-        self.code.load(Size::Byte, FIELD, self.start(), 0);
+        self.code.load(Size::Byte, FIELD, START, 0);
         // The group bit of the first byte.
         self.code.and_immediate(FIELD, 1);
         self.code.jump_if(Condition::Equal, FIELD, 0, not_a_group);
@@ -405,23 +406,35 @@ impl Program<'_> {
             .jump_if_register(Condition::NotEqual, FIELD, OTHER_FIELD, self.pass);
     }
 
-    /// Where the frame starts.
-    const fn start(&self) -> Register {
-        match self.rules.vlan {
-            Some(_) => START,
-            None => FRAME,
-        }
-    }
-
-    /// Passes the frame if it has not the tag that ours have. What is behind the tag is looked at as in a
-    /// frame without one, so that a second tag is a type that is not ours.
-    fn pass_unless_tag(&mut self) {
-        let Some(VlanTag { protocol, id }) = self.rules.vlan else {
-            return;
-        };
+    /// Passes the frame if it has not the tag that ours have; moves [`FRAME`] on by it. What is behind the
+    /// tag is looked at as in a frame without one, so that a second tag is a type that is not ours.
+    fn skip_tag(&mut self, tag: VlanTag) {
+        self.code.add_immediate(FRAME, TAG_BYTES);
+        self.need(FRAME, IP);
         let (code, pass) = (&mut self.code, self.pass);
         code.load(Size::Half, FIELD, START, TAG_PROTOCOL);
-        code.jump_if(Condition::NotEqual, FIELD, half(protocol), pass);
+        code.jump_if(Condition::NotEqual, FIELD, half(tag.protocol), pass);
+        self.pass_unless_vlan(tag.id);
+    }
+
+    /// Moves [`FRAME`] on by a tag that names no VLAN; passes the frame if its tag names one.
+    fn skip_priority_tag(&mut self) {
+        let (tag, behind) = (self.code.label(), self.code.label());
+        self.need(FRAME, IP);
+        self.code.load(Size::Half, FIELD, START, TAG_PROTOCOL);
+        self.jump_if_half(ETHERTYPE_VLAN, tag);
+        self.jump_if_half(ETHERTYPE_SERVICE_VLAN, tag);
+        self.code.jump(behind);
+        self.code.bind(tag);
+        self.code.add_immediate(FRAME, TAG_BYTES);
+        self.need(FRAME, IP);
+        self.pass_unless_vlan(0);
+        self.code.bind(behind);
+    }
+
+    /// Passes the frame if its tag names another VLAN than `id`.
+    fn pass_unless_vlan(&mut self, id: u16) {
+        let (code, pass) = (&mut self.code, self.pass);
         code.load(Size::Half, FIELD, START, TAG_CONTROL);
         code.and_immediate(FIELD, half(VLAN_ID_BITS).cast_signed());
         code.jump_if(Condition::NotEqual, FIELD, half(id), pass);
@@ -429,12 +442,11 @@ impl Program<'_> {
 
     fn skip_unless_mac(&mut self, otherwise: Label) {
         let [a, b, c, d, e, f] = self.rules.mac.0;
-        let start = self.start();
-        self.code.load(Size::Word, FIELD, start, 0);
+        self.code.load(Size::Word, FIELD, START, 0);
         let first = u32::from_ne_bytes([a, b, c, d]);
         self.code
             .jump_if(Condition::NotEqual, FIELD, first, otherwise);
-        self.code.load(Size::Half, FIELD, start, 4);
+        self.code.load(Size::Half, FIELD, START, 4);
         let rest = u32::from(u16::from_ne_bytes([e, f]));
         self.code
             .jump_if(Condition::NotEqual, FIELD, rest, otherwise);

@@ -479,15 +479,41 @@ fn in_a_vlan_frames_with_its_tag_go_where_those_without_go_elsewhere() {
 }
 
 #[test]
-fn without_a_vlan_no_frame_with_a_tag_is_taken() {
-    for (name, frame, ..) in corpus() {
-        for tag in [
-            [0x81, 0x00, 0x00, 0x00],
-            [0x81, 0x00, 0x03, 0x45],
-            [0x88, 0xa8, 0x03, 0x45],
-        ] {
-            let frame = with_tag(&frame, tag);
-            assert!(!own(&frame) && !shared(&frame), "{name}");
+fn without_a_vlan_a_tag_with_a_priority_only_makes_no_difference_and_no_other_is_taken() {
+    for (name, frame, is_own, is_shared) in corpus() {
+        for high in [0x00, 0xe0, 0x10, 0xf0] {
+            for protocol in [[0x81, 0x00], [0x88, 0xa8]] {
+                let [a, b] = protocol;
+                let priority = with_tag(&frame, [a, b, high, 0x00]);
+                assert_eq!(own(&priority), is_own, "{name}");
+                assert_eq!(shared(&priority), is_shared, "{name}");
+                let two = with_tag(&priority, [0x81, 0x00, high, 0x00]);
+                assert!(!own(&two) && !shared(&two), "{name}");
+                for [number_high, low] in [[0, 1], [8, 0], [3, 0x45]] {
+                    let other = with_tag(&frame, [a, b, high | number_high, low]);
+                    assert!(!own(&other) && !shared(&other), "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_with_a_priority_cut_short_passes_until_its_last_field_is_there() {
+    for (frame, own_bytes, shared_bytes) in [
+        (tcp_v4(0, 80), 38, 38 + 4),
+        (tcp_v4(10, 80), 38, 38 + 40 + 4),
+        (tcp_v6(443), 58, 58 + 4),
+    ] {
+        let frame = with_tag(&frame, [0x81, 0x00, 0xa0, 0x00]);
+        for length in 0..=frame.len() {
+            let cut = &frame[..length];
+            assert_eq!(own(cut), length >= own_bytes, "{length} bytes, own");
+            assert_eq!(
+                shared(cut),
+                length >= shared_bytes,
+                "{length} bytes, shared"
+            );
         }
     }
 }
@@ -627,6 +653,8 @@ fn the_kernel_agrees() {
                     frame.clone(),
                     tagged(frame),
                     tagged(&ours),
+                    with_tag(frame, [0x81, 0x00, 0xa0, 0x00]),
+                    with_tag(frame, [0x88, 0xa8, 0x00, 0x00]),
                     // The tag is there, and what follows is cut off.
                     ours[..18].to_vec(),
                     ours[..ours.len() - 1].to_vec(),

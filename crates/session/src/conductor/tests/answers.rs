@@ -51,6 +51,19 @@ fn arp_is_answered_for_our_address_only() {
 }
 
 #[test]
+fn a_frame_with_a_priority_tag_is_answered_without_a_tag() {
+    let mut bench = Bench::new();
+    let mut request = arp_request(OUR_ADDRESS);
+    request.splice(12..12, [0x81, 0x00, 0xe0, 0x00]);
+    bench.receive(&request);
+    bench.turn();
+    let Some((Sent::Other, frame)) = bench.sent.pop() else {
+        panic!("an answer")
+    };
+    assert_eq!(frame[12..14], [0x08, 0x06]);
+}
+
+#[test]
 fn every_address_is_announced_at_start() {
     let mut config = config();
     config

@@ -137,6 +137,13 @@ pub(super) fn patch(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// The frame with a tag of this priority and VLAN number before what it had.
+pub(super) fn tagged(mut frame: Vec<u8>, control: u16) -> Vec<u8> {
+    let [high, low] = control.to_be_bytes();
+    frame.splice(12..12, [0x81, 0x00, high, low]);
+    frame
+}
+
 pub(super) fn cut_to(mut frame: Vec<u8>, length: usize) -> Vec<u8> {
     assert!(length <= frame.len());
     frame.truncate(length);

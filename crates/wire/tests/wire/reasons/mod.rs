@@ -62,6 +62,46 @@ fn ethernet_rows() -> Vec<Row> {
             tcp_v4(),
         ),
         row(
+            tagged(cut_to(arp(), 14), 0),
+            D::ArpTooShort,
+            tagged(arp(), 0),
+        ),
+        row(
+            cut_to(tagged(arp(), 0), 17),
+            D::FrameTooShort,
+            tagged(arp(), 0),
+        ),
+        row(
+            cut_to(tagged(arp(), 1), 14),
+            D::FrameTooShort,
+            tagged(arp(), 0),
+        ),
+        row(
+            tagged(tcp_v4(), 1),
+            D::EthertypeUnknown,
+            tagged(tcp_v4(), 0),
+        ),
+        row(
+            tagged(tcp_v4(), 0x0800),
+            D::EthertypeUnknown,
+            tagged(tcp_v4(), 0xf000),
+        ),
+        row(
+            tagged(tagged(tcp_v4(), 0), 0),
+            D::EthertypeUnknown,
+            tagged(tcp_v4(), 0),
+        ),
+        row(
+            tagged(tagged(tcp_v4(), 0), 1),
+            D::EthertypeUnknown,
+            tagged(tcp_v4(), 0),
+        ),
+        row(
+            tagged(tagged(tcp_v4(), 1), 0),
+            D::EthertypeUnknown,
+            tagged(tcp_v4(), 0),
+        ),
+        row(
             patch(tcp_v4(), 6, &[3]),
             D::SourceMacInvalid,
             patch(tcp_v4(), 6, &[2]),
@@ -603,6 +643,27 @@ fn every_reason_has_a_row() {
     let seen: BTreeSet<DropReason> = all_rows().iter().map(|row| row.reason).collect();
     let all: BTreeSet<DropReason> = DropReason::ALL.into_iter().collect();
     assert_eq!(seen, all);
+}
+
+/// Of each priority and of both types, and cut short as well.
+#[test]
+fn a_priority_tag_makes_no_difference() {
+    for frame in all_rows()
+        .into_iter()
+        .flat_map(|row| [row.refused, row.accepted])
+    {
+        // A tag that is cut short, or a second one, has rows of its own.
+        if frame.len() < 14 || matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8]) {
+            continue;
+        }
+        let verdict = parse_frame(&frame, ChecksumState::Unverified);
+        for control in [0, 0x1000, 0xe000, 0xf000] {
+            let frame = tagged(frame.clone(), control);
+            assert_eq!(parse_frame(&frame, ChecksumState::Unverified), verdict);
+            let frame = patch(frame, 12, &[0x88, 0xa8]);
+            assert_eq!(parse_frame(&frame, ChecksumState::Unverified), verdict);
+        }
+    }
 }
 
 /// Trust covers the transport checksum and nothing else.
