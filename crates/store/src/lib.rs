@@ -364,8 +364,12 @@ pub enum StoreError {
         /// The kernel's error.
         error: std::io::Error,
     },
-    /// The kernel has no `openat2`, or a filter forbids it.
-    #[error("openat2 is missing ({0}): Linux 5.6 or later is needed, or a filter must allow it")]
+    /// The kernel has no `openat2`, or a filter refuses it. There is nothing in its place: no other
+    /// call keeps a path beneath a directory.
+    #[error(
+        "the system call openat2 is refused ({0}); allow it in the seccomp profile; in a unit for systemd \
+         leave out RestrictSUIDSGID= and DynamicUser=, which implies it; before Linux 5.6 there is none"
+    )]
     OpenAt2(std::io::Error),
     /// The file system refuses `O_DIRECT`.
     #[error(

@@ -83,6 +83,7 @@ fn the_text_defaults_in_the_table_are_those_of_the_code() {
 /// What is shipped in `dist/`.
 const EXAMPLE: &str = include_str!("../../../../dist/atlas.toml");
 const UNIT: &str = include_str!("../../../../dist/atlas.service");
+const USERS: &str = include_str!("../../../../dist/atlas-sysusers.conf");
 
 #[test]
 fn the_example_is_a_configuration_as_it_stands_and_with_its_options() {
@@ -139,4 +140,18 @@ fn the_unit_starts_the_server_with_flags_it_has() {
     ] {
         assert!(UNIT.lines().any(|other| other == line), "{line}");
     }
+}
+
+/// systemd refuses openat2 with ENOSYS where it is to keep a service from making set-user-id files,
+/// since its filter cannot read the mode; and a dynamic user implies that.
+#[test]
+fn the_unit_lets_the_server_open_files_beneath_its_directory() {
+    for directive in ["RestrictSUIDSGID=", "DynamicUser="] {
+        let is_there = UNIT.lines().any(|line| line.starts_with(directive));
+        assert!(!is_there, "{directive}");
+    }
+    // So its user is one that the other file makes.
+    assert!(UNIT.lines().any(|line| line == "User=atlas"));
+    let makes = |line: &str| line.starts_with("u atlas ");
+    assert!(USERS.lines().any(makes), "{USERS}");
 }
