@@ -3,7 +3,7 @@
 //!
 //! It reads `/proc`, `/sys` and the limits of this process, asks interfaces by ethtool, and opens NVMe
 //! namespaces for a moment to see whether another program has them. It refuses to change anything.
-//! Bounded by `DEVICES_MAX`.
+//! Bounded by the devices there are: of none it could be told that it is not in use if only some were looked at.
 
 mod findings;
 mod host;
@@ -18,9 +18,6 @@ pub use findings::{Finding, Verdict};
 use tree::Tree;
 
 use crate::failure::Failure;
-
-/// Most interfaces, and most NVMe devices, that are looked at.
-const DEVICES_MAX: usize = 64;
 
 /// Prints what was found.
 ///

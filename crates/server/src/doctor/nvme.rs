@@ -1,13 +1,15 @@
 //! NVMe controllers: what holds each, and how one is given to a driver in user space (VFIO) and back.
 //!
 //! `bind` refuses a controller whose namespaces the host uses (mounted, swap, part of another block
-//! device, opened exclusively), one that no IOMMU protects the host from, and one whose IOMMU group has other
-//! devices. `unbind` refuses one that a program uses. The kernel's driver is never asked to force anything.
+//! device, opened exclusively), one of which that cannot be found out, one that no IOMMU protects the host from,
+//! and one whose IOMMU group has other devices. `unbind` refuses one that a program uses. The kernel's driver is never
+//! asked to force anything, and gets the controller back if the other driver does not take it.
 //! Bounded by the controllers there are.
 //!
 //! Reading first: Documentation/ABI/testing/sysfs-bus-pci (`driver_override`), Documentation/driver-api/vfio.rst.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::Finding;
@@ -37,6 +39,7 @@ struct Controller {
 }
 
 impl Controller {
+    /// All that can be read.
     fn all(tree: &Tree) -> Vec<Self> {
         let addresses = tree.names(PCI).into_iter();
         addresses
@@ -75,45 +78,70 @@ impl Controller {
 
     /// The block devices of its namespaces, such as `nvme0n1`. One that several controllers reach is
     /// below each of them as a path, such as `nvme0c1n1`; what is mounted is `nvme0n1`.
-    fn namespaces(&self, tree: &Tree) -> Vec<String> {
+    ///
+    /// # Errors
+    /// The kernel's driver has it, and what it made of it cannot be read.
+    fn namespaces(&self, tree: &Tree) -> Result<Vec<String>, String> {
         let Some(name) = &self.name else {
-            return Vec::new();
+            let is_unknown = self.driver.as_deref() == Some(NVME);
+            return if is_unknown {
+                Err(format!("the driver {NVME} has not named it"))
+            } else {
+                Ok(Vec::new())
+            };
         };
-        let below = tree.names(format!("{PCI}/{}/nvme/{name}", self.address));
+        let below = tree.list(format!("{PCI}/{}/nvme/{name}", self.address))?;
         let mut namespaces: Vec<String> = below.iter().filter_map(|it| namespace(it)).collect();
+        namespaces.sort();
         namespaces.dedup();
-        namespaces
+        Ok(namespaces)
     }
 
-    /// Why the host needs it; `None` if it does not.
-    fn use_of(&self, tree: &Tree) -> Option<String> {
-        let namespaces = self.namespaces(tree);
-        namespaces.iter().find_map(|name| use_of_disk(tree, name))
+    /// Its disks, opened exclusively: while they are, nobody mounts one or a partition of it.
+    ///
+    /// # Errors
+    /// Why the host needs it, or why that is not known.
+    fn claim(&self, tree: &Tree) -> Result<Vec<File>, String> {
+        let namespaces = self.namespaces(tree)?;
+        let claims = namespaces.iter().map(|name| claim_disk(tree, name));
+        claims.collect()
     }
 
-    /// Whether a program has it open through VFIO: a group is opened once only.
-    fn is_open(&self, tree: &Tree) -> bool {
+    /// Refuses if a program has it open through VFIO, or if that is not known. A group is opened once only.
+    fn check_closed(&self, tree: &Tree) -> Result<(), Failure> {
         let Some(group) = &self.iommu_group else {
-            return false;
+            return Ok(());
         };
-        let file = tree.path(format!("dev/vfio/{group}"));
-        let opened = OpenOptions::new().read(true).write(true).open(file);
-        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+        let file = format!("dev/vfio/{group}");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let (problem, remedy) = match options.open(tree.path(&file)) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                ("a program uses it".to_owned(), "end that program first")
+            }
+            Err(error) => (format!("/{file}: {error}"), "run as root"),
+        };
+        Err(Failure::refused(
+            format!("{}: {problem}", self.address),
+            remedy,
+        ))
     }
 
     /// Other devices of its IOMMU group, but for bridges.
-    fn neighbours(&self, tree: &Tree) -> Vec<String> {
+    fn neighbours(&self, tree: &Tree) -> Result<Vec<String>, String> {
         let Some(group) = &self.iommu_group else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
-        let members = tree.names(format!("sys/kernel/iommu_groups/{group}/devices"));
+        let members = tree.list(format!("sys/kernel/iommu_groups/{group}/devices"))?;
         let is_other = |member: &String| {
             let class = tree
                 .read(format!("{PCI}/{member}/class"))
                 .unwrap_or_default();
             *member != self.address && !class.starts_with(BRIDGE_CLASS)
         };
-        members.into_iter().filter(is_other).collect()
+        Ok(members.into_iter().filter(is_other).collect())
     }
 }
 
@@ -126,42 +154,58 @@ fn namespace(name: &str) -> Option<String> {
     (is_number(subsystem) && is_number(id)).then(|| format!("nvme{subsystem}n{id}"))
 }
 
-/// Why the host needs a disk or one of its partitions.
-fn use_of_disk(tree: &Tree, disk: &str) -> Option<String> {
+/// Opens a disk exclusively, which fails if anybody has it or one of its partitions so: whoever mounts or joins a
+/// disk does, and so do some programs.
+///
+/// # Errors
+/// Why the host needs it, or why that is not known: what cannot be read counts as in use.
+fn claim_disk(tree: &Tree, disk: &str) -> Result<File, String> {
     let directory = format!("sys/block/{disk}");
-    let parts = tree.names(&directory).into_iter();
+    let parts = tree.list(&directory)?.into_iter();
     let parts = parts.filter(|name| name.starts_with(disk));
     let places = parts.map(|part| (part.clone(), format!("{directory}/{part}")));
-    let mut devices = std::iter::once((disk.to_owned(), directory.clone())).chain(places);
-    devices.find_map(|(name, place)| {
-        let number = tree.read(format!("{place}/dev"))?;
-        let mounts = tree.read("proc/self/mountinfo").unwrap_or_default();
-        let mut lines = mounts.lines().map(|line| line.split_whitespace());
-        if let Some(mut fields) = lines.find(|fields| fields.clone().nth(2) == Some(&number)) {
-            let point = fields.nth(4).unwrap_or("?");
-            return Some(format!("{name} is mounted at {point}"));
+    for (name, place) in std::iter::once((disk.to_owned(), directory.clone())).chain(places) {
+        if let Some(purpose) = purpose(tree, &name, &place)? {
+            return Err(purpose);
         }
-        let swaps = tree.read("proc/swaps").unwrap_or_default();
-        let device = format!("/dev/{name}");
-        if swaps
-            .lines()
-            .any(|line| line.split_whitespace().next() == Some(&device))
-        {
-            return Some(format!("{name} is swap"));
+    }
+    let file = format!("dev/{disk}");
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_EXCL);
+    options.open(tree.path(&file)).map_err(|error| {
+        if error.raw_os_error() == Some(libc::EBUSY) {
+            format!("another program has {disk} to itself")
+        } else {
+            format!("/{file} cannot be opened to see whether it is in use: {error}")
         }
-        let holders = tree.names(format!("{place}/holders"));
-        if let Some(holder) = holders.first() {
-            return Some(format!("{name} is a part of {holder}"));
-        }
-        // Whoever mounts or joins a disk holds it exclusively; so do some programs.
-        let file = tree.path(format!("dev/{name}"));
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_EXCL)
-            .open(file);
-        let is_held = opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
-        is_held.then(|| format!("another program has {name} to itself"))
     })
+}
+
+/// What the host uses a disk or a partition for, of which `place` is the directory in `/sys`; `None`: nothing.
+///
+/// # Errors
+/// What cannot be read.
+fn purpose(tree: &Tree, name: &str, place: &str) -> Result<Option<String>, String> {
+    let unreadable = |file: &str| format!("/{file} cannot be read to see whether {name} is in use");
+    let file = format!("{place}/dev");
+    let number = tree.read(&file).ok_or_else(|| unreadable(&file))?;
+    let file = "proc/self/mountinfo";
+    let mounts = tree.read(file).ok_or_else(|| unreadable(file))?;
+    let mut lines = mounts.lines().map(|line| line.split_whitespace());
+    if let Some(mut fields) = lines.find(|fields| fields.clone().nth(2) == Some(&number)) {
+        let point = fields.nth(4).unwrap_or("?");
+        return Ok(Some(format!("{name} is mounted at {point}")));
+    }
+    // There is no such file where the kernel has no swap.
+    let swaps = tree.read("proc/swaps").unwrap_or_default();
+    let device = format!("/dev/{name}");
+    let is_swap = |line: &str| line.split_whitespace().next() == Some(&device);
+    if swaps.lines().any(is_swap) {
+        return Ok(Some(format!("{name} is swap")));
+    }
+    let holders = tree.list(format!("{place}/holders"))?;
+    let holder = holders.first();
+    Ok(holder.map(|holder| format!("{name} is a part of {holder}")))
 }
 
 pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
@@ -188,8 +232,8 @@ fn finding(tree: &Tree, controller: &Controller) -> Finding {
     let what = match controller.driver.as_deref() {
         Some(VFIO) => "given to a driver in user space".to_owned(),
         _ => controller
-            .use_of(tree)
-            .unwrap_or_else(|| "not in use".to_owned()),
+            .claim(tree)
+            .map_or_else(|purpose| purpose, |_| "not in use".to_owned()),
     };
     let found = format!("{name}driver {driver}, {group}; {what}");
     Finding::good(controller.address.as_str(), found)
@@ -198,12 +242,9 @@ fn finding(tree: &Tree, controller: &Controller) -> Finding {
 /// Gives a controller to a driver in user space.
 ///
 /// # Errors
-/// The host uses it, nothing protects the host from it, or the kernel refused.
+/// The host uses it, nothing protects the host from it, or the kernel refused. Then the kernel's driver has it again.
 pub fn bind(device: &str) -> Result<(), Failure> {
-    let tree = Tree::of_this_machine();
-    let address = Controller::find(&tree, device)?.address;
-    bind_in(&tree, device)?;
-    confirm(&tree, &address, VFIO)
+    bind_in(&Tree::of_this_machine(), device)
 }
 
 /// Gives a controller back to the kernel.
@@ -211,10 +252,7 @@ pub fn bind(device: &str) -> Result<(), Failure> {
 /// # Errors
 /// There is no such controller, or the kernel refused.
 pub fn unbind(device: &str) -> Result<(), Failure> {
-    let tree = Tree::of_this_machine();
-    let address = Controller::find(&tree, device)?.address;
-    unbind_in(&tree, device)?;
-    confirm(&tree, &address, NVME)
+    unbind_in(&Tree::of_this_machine(), device)
 }
 
 /// The kernel says nothing if no driver takes the device that it was offered.
@@ -233,22 +271,30 @@ fn confirm(tree: &Tree, address: &str, driver: &str) -> Result<(), Failure> {
 fn bind_in(tree: &Tree, device: &str) -> Result<(), Failure> {
     let controller = Controller::find(tree, device)?;
     let address = &controller.address;
-    if controller.driver.as_deref() == Some(VFIO) {
-        return Ok(());
+    match controller.driver.as_deref() {
+        Some(VFIO) => return Ok(()),
+        Some(NVME) | None => {}
+        Some(other) => {
+            return Err(Failure::refused(
+                format!("{address}: the driver {other} has it, and what for is not known"),
+                format!("atlas nvme unbind {address}"),
+            ));
+        }
     }
-    if let Some(purpose) = controller.use_of(tree) {
-        return Err(Failure::refused(
+    let in_use = |purpose: String| {
+        Failure::refused(
             format!("{address}: {purpose}"),
             "take it out of use first, or choose another controller",
-        ));
-    }
+        )
+    };
+    let claims = controller.claim(tree).map_err(in_use)?;
     if controller.iommu_group.is_none() {
         return Err(Failure::refused(
             format!("{address}: no IOMMU stands between it and the host's memory"),
             "switch the IOMMU on in the firmware, and boot with intel_iommu=on or amd_iommu=on",
         ));
     }
-    if let Some(neighbour) = controller.neighbours(tree).first() {
+    if let Some(neighbour) = controller.neighbours(tree).map_err(in_use)?.first() {
         return Err(Failure::refused(
             format!(
                 "{address}: its IOMMU group has {neighbour}, too, which could reach what it may"
@@ -262,29 +308,37 @@ fn bind_in(tree: &Tree, device: &str) -> Result<(), Failure> {
             format!("modprobe {VFIO}"),
         ));
     }
-    give_to(tree, &controller, VFIO)
+    let given = give_to(tree, address, VFIO);
+    // Until then nobody could begin to use them.
+    drop(claims);
+    given.map_err(|failure| {
+        let back = give_to(tree, address, NVME);
+        let has_it = confirm(tree, address, NVME).is_ok();
+        let back = match back {
+            Err(error) if !has_it => format!("nor could it be given back: {error}"),
+            _ => "the kernel's driver has it".to_owned(),
+        };
+        Failure::Refused(format!("{failure}; {back}"))
+    })
 }
 
 fn unbind_in(tree: &Tree, device: &str) -> Result<(), Failure> {
     let controller = Controller::find(tree, device)?;
+    let address = &controller.address;
     if controller.driver.as_deref() == Some(NVME) {
         return Ok(());
     }
     // The kernel would wait for that program's end.
-    if controller.is_open(tree) {
-        let address = &controller.address;
-        return Err(Failure::refused(
-            format!("{address}: a program uses it"),
-            "end that program first",
-        ));
-    }
-    give_to(tree, &controller, NVME)
+    controller.check_closed(tree)?;
+    give_to(tree, address, NVME)
 }
 
-/// Takes it from the driver that has it, and has the kernel offer it to another. An empty override means
+/// Takes a device from the driver that has it, and has the kernel offer it to another. An empty override means
 /// any that fits.
-fn give_to(tree: &Tree, controller: &Controller, driver: &str) -> Result<(), Failure> {
-    let address = &controller.address;
+///
+/// # Errors
+/// The kernel refused one of the steps, or the driver did not take it.
+fn give_to(tree: &Tree, address: &str, driver: &str) -> Result<(), Failure> {
     let refused = |what: &str, error: std::io::Error| {
         Failure::refused(format!("{address}: {what}: {error}"), "run as root")
     };
@@ -294,12 +348,17 @@ fn give_to(tree: &Tree, controller: &Controller, driver: &str) -> Result<(), Fai
         &format!("{chosen}\n"),
     )
     .map_err(|error| refused("choosing its driver", error))?;
-    if controller.driver.is_some() {
+    let now = tree.link_name(format!("{PCI}/{address}/driver"));
+    if now.as_deref() == Some(driver) {
+        return Ok(());
+    }
+    if now.is_some() {
         tree.write(format!("{PCI}/{address}/driver/unbind"), address)
             .map_err(|error| refused("taking it from its driver", error))?;
     }
     tree.write("sys/bus/pci/drivers_probe", address)
-        .map_err(|error| refused("offering it to its new driver", error))
+        .map_err(|error| refused("offering it to its new driver", error))?;
+    confirm(tree, address, driver)
 }
 
 #[cfg(test)]
@@ -319,6 +378,34 @@ mod tests {
         let file = root.join(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, text).unwrap();
+    }
+
+    /// What the kernel does: each driver takes what it is offered.
+    fn kernel(tree: &Tree, written: &Path) {
+        obey(tree, written, |_| true);
+    }
+
+    /// The same with a `vfio-pci` that takes nothing.
+    fn kernel_without_vfio(tree: &Tree, written: &Path) {
+        obey(tree, written, |driver| driver != "vfio-pci");
+    }
+
+    fn obey(tree: &Tree, written: &Path, takes: fn(&str) -> bool) {
+        let driver = tree.path(DEVICE).join("driver");
+        if written.ends_with("driver/unbind") {
+            fs::remove_file(driver).unwrap();
+        } else if written.ends_with("drivers_probe") {
+            let chosen = tree.read(format!("{DEVICE}/driver_override"));
+            let chosen = chosen.filter(|it| !it.is_empty());
+            let chosen = chosen.unwrap_or_else(|| "nvme".to_owned());
+            if takes(&chosen) {
+                symlink(format!("../../drivers/{chosen}"), driver).unwrap();
+            }
+        }
+    }
+
+    fn tree(root: &TempDir) -> Tree {
+        Tree::under(root.path()).with_kernel(kernel)
     }
 
     /// A machine with a controller `nvme0` in IOMMU group 7, behind a bridge, and its disk with a partition.
@@ -342,6 +429,7 @@ mod tests {
         for member in [ADDRESS, "0000:00:01.0"] {
             fs::create_dir_all(at.join("sys/kernel/iommu_groups/7/devices").join(member)).unwrap();
         }
+        write(at, "dev/nvme0n1", "");
         write(at, "sys/block/nvme0n1/dev", "259:0\n");
         write(at, "sys/block/nvme0n1/nvme0n1p1/dev", "259:1\n");
         write(at, "sys/block/sda/dev", "8:0\n");
@@ -354,9 +442,7 @@ mod tests {
     }
 
     fn refusal(root: &TempDir) -> String {
-        bind_in(&Tree::under(root.path()), ADDRESS)
-            .unwrap_err()
-            .to_string()
+        bind_in(&tree(root), ADDRESS).unwrap_err().to_string()
     }
 
     fn read(root: &TempDir, path: &str) -> String {
@@ -366,7 +452,7 @@ mod tests {
     #[test]
     fn a_controller_that_nobody_uses_is_given_away_and_back() {
         let root = machine();
-        let tree = Tree::under(root.path());
+        let tree = tree(&root);
         let found = findings(&tree).remove(0);
         assert_eq!(found.subject, ADDRESS);
         assert_eq!(found.found, "nvme0, driver nvme, IOMMU group 7; not in use");
@@ -377,13 +463,6 @@ mod tests {
         );
         assert_eq!(read(&root, "sys/bus/pci/drivers/nvme/unbind"), ADDRESS);
         assert_eq!(read(&root, "sys/bus/pci/drivers_probe"), ADDRESS);
-        // What the kernel would have done.
-        fs::remove_file(root.path().join(DEVICE).join("driver")).unwrap();
-        symlink(
-            "../../drivers/vfio-pci",
-            root.path().join(DEVICE).join("driver"),
-        )
-        .unwrap();
         let found = findings(&tree).remove(0).found;
         assert!(
             found.ends_with("given to a driver in user space"),
@@ -424,12 +503,100 @@ mod tests {
         let root = machine();
         let below = root.path().join(DEVICE).join("nvme/nvme0");
         fs::rename(below.join("nvme0n1"), below.join("nvme3c0n1")).unwrap();
+        assert!(refusal(&root).contains("nvme3n1/dev cannot be read"));
         write(root.path(), "sys/block/nvme3n1/dev", "259:3\n");
-        bind_in(&Tree::under(root.path()), ADDRESS).unwrap();
+        assert!(refusal(&root).contains("dev/nvme3n1 cannot be opened"));
+        write(root.path(), "dev/nvme3n1", "");
         let mount = "2 1 259:3 / /srv/video rw - xfs /dev/nvme3n1 rw\n";
         write(root.path(), "proc/self/mountinfo", mount);
         let text = refusal(&root);
         assert!(text.contains("nvme3n1 is mounted at /srv/video"), "{text}");
+    }
+
+    #[test]
+    fn a_mounted_disk_is_seen_behind_any_number_of_names() {
+        let root = machine();
+        let at = root.path();
+        // Of the controller, of its directory, of the disk's partitions and of mounts: each sorts before it.
+        for number in 0..300 {
+            let function = format!("sys/bus/pci/devices/0000:00:{number:04x}.0/class");
+            write(at, &function, "0x060000\n");
+            let below = at.join(DEVICE).join("nvme/nvme0");
+            fs::create_dir_all(below.join(format!("a{number:03}"))).unwrap();
+            let part = format!("sys/block/nvme0n1/nvme0n1p0{number:03}/dev");
+            write(at, &part, &format!("260:{number}\n"));
+        }
+        assert_eq!(findings(&tree(&root))[0].subject, ADDRESS);
+        let others = (0..300).map(|it| format!("{it} 0 0:{it} / /a{it} rw - tmpfs tmpfs rw\n"));
+        let mount = "999 1 259:1 / /srv/video rw - xfs /dev/nvme0n1p1 rw\n";
+        let mounts: String = others.chain([mount.to_owned()]).collect();
+        write(at, "proc/self/mountinfo", &mounts);
+        let text = refusal(&root);
+        assert!(
+            text.contains("nvme0n1p1 is mounted at /srv/video"),
+            "{text}"
+        );
+        // A neighbour in the IOMMU group behind as many.
+        write(at, "proc/self/mountinfo", "");
+        let members = at.join("sys/kernel/iommu_groups/7/devices");
+        for number in 0..300 {
+            fs::create_dir_all(members.join(format!("0000:00:{number:04x}.0"))).unwrap();
+        }
+        write(at, "sys/bus/pci/devices/0000:99:00.0/class", "0x020000\n");
+        fs::create_dir_all(members.join("0000:99:00.0")).unwrap();
+        let text = refusal(&root);
+        assert!(text.contains("has 0000:99:00.0, too"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_found_out_counts_as_in_use() {
+        let root = machine();
+        let at = root.path();
+        for (gone, said) in [
+            ("proc/self/mountinfo", "proc/self/mountinfo cannot be read"),
+            (
+                "sys/block/nvme0n1/nvme0n1p1/dev",
+                "nvme0n1p1/dev cannot be read",
+            ),
+            ("dev/nvme0n1", "/dev/nvme0n1 cannot be opened"),
+        ] {
+            let before = read(&root, gone);
+            fs::remove_file(at.join(gone)).unwrap();
+            let text = refusal(&root);
+            assert!(text.contains(said), "{gone}: {text}");
+            write(at, gone, &before);
+        }
+        // A file where a directory is looked for.
+        write(at, "sys/block/nvme0n1/holders", "");
+        assert!(refusal(&root).contains("Not a directory"));
+        fs::remove_file(at.join("sys/block/nvme0n1/holders")).unwrap();
+        fs::rename(at.join(DEVICE).join("nvme"), at.join(DEVICE).join("later")).unwrap();
+        assert!(refusal(&root).contains("has not named it"));
+        fs::remove_file(at.join(DEVICE).join("driver")).unwrap();
+        symlink("../../drivers/uio", at.join(DEVICE).join("driver")).unwrap();
+        assert!(refusal(&root).contains("the driver uio has it"));
+    }
+
+    #[test]
+    fn a_controller_that_the_other_driver_does_not_take_goes_back_to_the_kernel_s() {
+        let root = machine();
+        let tree = Tree::under(root.path()).with_kernel(kernel_without_vfio);
+        let text = bind_in(&tree, ADDRESS).unwrap_err().to_string();
+        assert!(text.contains("vfio-pci has not taken it"), "{text}");
+        assert!(text.ends_with("the kernel's driver has it"), "{text}");
+        assert_eq!(
+            tree.link_name(format!("{DEVICE}/driver")).as_deref(),
+            Some("nvme")
+        );
+        assert_eq!(read(&root, &format!("{DEVICE}/driver_override")), "\n");
+        // Nor does it stay without a driver if one of the steps fails.
+        let probe = root.path().join("sys/bus/pci/drivers/nvme/unbind");
+        fs::remove_file(&probe).unwrap();
+        fs::create_dir(&probe).unwrap();
+        let text = bind_in(&tree, ADDRESS).unwrap_err().to_string();
+        assert!(text.contains("taking it from its driver"), "{text}");
+        assert!(text.ends_with("the kernel's driver has it"), "{text}");
+        assert_eq!(read(&root, &format!("{DEVICE}/driver_override")), "\n");
     }
 
     #[test]

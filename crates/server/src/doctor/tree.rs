@@ -4,18 +4,21 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::DEVICES_MAX;
-
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
+    /// What a test has the kernel do after a write to this path.
+    #[cfg(test)]
+    kernel: Option<fn(&Tree, &Path)>,
 }
 
 impl Tree {
     pub(crate) fn of_this_machine() -> Self {
         Self {
             root: PathBuf::from("/"),
+            #[cfg(test)]
+            kernel: None,
         }
     }
 
@@ -23,6 +26,15 @@ impl Tree {
     pub(crate) fn under(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            kernel: None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_kernel(self, kernel: fn(&Tree, &Path)) -> Self {
+        Self {
+            kernel: Some(kernel),
+            ..self
         }
     }
 
@@ -38,23 +50,43 @@ impl Tree {
     }
 
     pub(crate) fn write(&self, path: impl AsRef<Path>, text: &str) -> io::Result<()> {
-        fs::write(self.path(path), text)
+        let path = path.as_ref();
+        fs::write(self.path(path), text)?;
+        #[cfg(test)]
+        if let Some(kernel) = self.kernel {
+            kernel(self, path);
+        }
+        Ok(())
     }
 
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 
-    /// The names in a directory, sorted; none if it cannot be read. [`DEVICES_MAX`] at most.
+    /// All names in a directory, sorted; none if it cannot be read, so that a check that must see all of them takes
+    /// [`Self::list`].
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.path(path)).into_iter().flatten();
-        let names = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok());
-        let mut names: Vec<String> = names.collect();
+        self.list(path).unwrap_or_default()
+    }
+
+    /// All names in a directory, sorted; none if there is no such directory.
+    ///
+    /// # Errors
+    /// It cannot be read, or not to its end. The text has its path.
+    pub(crate) fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, String> {
+        let path = self.path(path);
+        let read = || -> io::Result<Vec<String>> {
+            let name = |entry: io::Result<fs::DirEntry>| {
+                Ok(entry?.file_name().to_string_lossy().into_owned())
+            };
+            fs::read_dir(&path)?.map(name).collect()
+        };
+        let mut names = match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(|error| format!("{}: {error}", path.display()))?,
+        };
         names.sort();
-        names.truncate(DEVICES_MAX);
-        names
+        Ok(names)
     }
 
     /// The last part of what a link points to: a device's driver, or its IOMMU group.
