@@ -3,6 +3,9 @@
 //! It refuses an unusable pair when it reads it, in one line with the remedy. Messages about a key
 //! have its file and the expected kind only, never its content.
 //!
+//! Files are read as nginx would, and a chain is never shortened: a part of the file that cannot be
+//! read is refused.
+//!
 //! The bytes of a key file are wiped as soon as they are parsed. AWS-LC holds the parsed key and
 //! wipes memory that it frees. Bound: [`CERTIFICATES_MAX`] pairs.
 
@@ -13,8 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::pki_types::pem::{Error as PemError, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{Error, InconsistentKeys, SignatureScheme};
@@ -22,8 +24,8 @@ use zeroize::Zeroizing;
 
 use super::cost::full_hello_us;
 use super::files::{PEM_BYTES_MAX, PemFiles};
-use super::pem::KeySection;
-use super::validity::CertificateInfo;
+use super::pem::{KeySection, PemProblem, Sections};
+use super::validity::{CertificateInfo, Follower, follower_of};
 use crate::failure::Failure;
 use crate::settings::Origin;
 
@@ -35,6 +37,15 @@ thread_local! {
 /// Most certificates; each may be for many names. The one for a client is looked for from the
 /// first to the last.
 pub const CERTIFICATES_MAX: usize = 16;
+
+/// A certificate (RFC 7468 s5.1), and what X.509's own tools once wrote.
+const CERTIFICATE_LABELS: [&[u8]; 3] = [b"CERTIFICATE", b"X509 CERTIFICATE", TRUSTED_LABEL];
+/// OpenSSL's `x509 -trustout`: a certificate and what it may be trusted for.
+const TRUSTED_LABEL: &[u8] = b"TRUSTED CERTIFICATE";
+/// The end of every label of a private key.
+const KEY_LABEL: &[u8] = b"PRIVATE KEY";
+/// DER of id-RSASSA-PSS (RFC 8017 appendix C), 1.2.840.113549.1.1.10.
+const PSS_ALGORITHM: &[u8] = &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 0x0a];
 
 /// A file, and how the operator named it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,6 +148,17 @@ impl Certificates {
         self.pairs.iter().flat_map(of_pair).collect()
     }
 
+    /// A warning for each chain that clients cannot follow from the server's own certificate, or
+    /// perhaps cannot.
+    #[must_use]
+    pub fn chain_warnings(&self) -> Vec<String> {
+        let of_pair = |pair: &Pair| {
+            let certificates: Vec<_> = pair.certified.cert.iter().map(AsRef::as_ref).collect();
+            chain_warning(&certificates).map(|words| format!("{}: {words}", pair.file))
+        };
+        self.pairs.iter().filter_map(of_pair).collect()
+    }
+
     /// Unix time at which the first of them ends, chains included, seconds.
     #[must_use]
     pub fn earliest_end(&self) -> Option<i64> {
@@ -173,6 +195,34 @@ pub(super) fn take_chosen_us() -> Option<u64> {
     CHOSEN_US.take()
 }
 
+/// What is wrong with a chain, if anything, in words for an operator.
+fn chain_warning(chain: &[&[u8]]) -> Option<String> {
+    const REMEDY: &str = "the file must have the server's own certificate, then its issuer's, then \
+                          that one's issuer's (certbot calls such a file fullchain.pem)";
+    let behind = |place: usize| chain.get(place + 1).copied();
+    for (place, certificate) in chain.iter().enumerate() {
+        match follower_of(certificate, behind(place)) {
+            Follower::Issuer | Follower::NotNeeded => {}
+            Follower::Other { issuer } => {
+                return Some(format!(
+                    "behind certificate {} of the chain its issuer's is missing ({issuer}), another \
+                     one stands there: many clients refuse the chain; {REMEDY}",
+                    place + 1
+                ));
+            }
+            // The last issuer is a root, which every client must have anyway.
+            Follower::Nothing { .. } if place > 0 => {}
+            Follower::Nothing { issuer } => {
+                return Some(format!(
+                    "the chain has the server's own certificate only: clients refuse it unless its \
+                     issuer ({issuer}) is a root they trust; {REMEDY}"
+                ));
+            }
+        }
+    }
+    None
+}
+
 fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failure> {
     let chain = load_chain(&paths.certificate, files)?;
     let key = load_key(&paths.key, files)?;
@@ -194,77 +244,123 @@ fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failur
 
 fn load_chain(file: &NamedPath, files: &PemFiles) -> Result<Vec<CertificateDer<'static>>, Failure> {
     let text = read(file, files)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    match chain {
-        Ok(chain) if !chain.is_empty() => Ok(chain),
-        Ok(_) if has(&text, "PRIVATE KEY-----") => Err(Failure::refused(
+    let (mut chain, mut has_key, mut has_pkcs7) = (Vec::new(), false, false);
+    for section in Sections::of(&text) {
+        let section = section.map_err(|problem| not_whole(file, problem))?;
+        let is_trusted = section.label == TRUSTED_LABEL;
+        has_key |= section.label.ends_with(KEY_LABEL);
+        has_pkcs7 |= section.label.starts_with(b"PKCS");
+        if is_trusted || CERTIFICATE_LABELS.contains(&section.label) {
+            let der = section
+                .decode()
+                .map_err(|problem| not_whole(file, problem))?;
+            let bytes = if is_trusted {
+                first_element(&der)
+            } else {
+                &der
+            };
+            chain.push(CertificateDer::from(bytes.to_vec()));
+        }
+    }
+    if !chain.is_empty() {
+        return Ok(chain);
+    }
+    Err(if has_key {
+        Failure::refused(
             format!("{file}: a private key and no certificate"),
             "certificate and key seem to be swapped",
-        )),
-        Ok(_) => Err(Failure::refused(
-            format!("{file}: no certificate in it"),
-            "name a PEM file: it has -----BEGIN CERTIFICATE----- in it",
-        )),
-        Err(error) => Err(Failure::refused(
-            format!("{file}: {}", describe(&error)),
-            "name a whole PEM file",
-        )),
-    }
+        )
+    } else if has_pkcs7 {
+        Failure::refused(
+            format!("{file}: a PKCS #7 container and no certificate as it is"),
+            "take the certificates out: openssl pkcs7 -print_certs -in FILE -out NEW",
+        )
+    } else {
+        not_pem(file, &text, "certificate", "-----BEGIN CERTIFICATE-----")
+    })
+}
+
+/// What OpenSSL adds behind a trusted certificate, its uses and names, is another element.
+fn first_element(der: &[u8]) -> &[u8] {
+    let behind = x509_parser::parse_x509_certificate(der).map_or(0, |(behind, _)| behind.len());
+    der.get(..der.len() - behind).unwrap_or(der)
 }
 
 fn load_key(file: &NamedPath, files: &PemFiles) -> Result<Arc<dyn SigningKey>, Failure> {
     let text = read(file, files)?;
-    let sign_with = |key: &PrivateKeyDer<'_>| {
-        any_supported_type(key).map_err(|_| {
-            Failure::refused(
-                format!("{file}: a key of a kind that is not supported"),
-                "use RSA of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519",
-            )
-        })
-    };
-    if let Some(key) = KeySection::find(&text) {
-        return sign_with(&key.der());
+    let (mut has_certificate, mut encrypted, mut unknown) = (false, false, false);
+    for section in Sections::of(&text) {
+        let section = section.map_err(|problem| not_whole(file, problem))?;
+        has_certificate |= CERTIFICATE_LABELS.contains(&section.label);
+        if section.is_encrypted() {
+            encrypted = true;
+        } else if let Some(key) = KeySection::of(&section) {
+            let key = key.map_err(|problem| not_whole(file, problem))?;
+            return any_supported_type(&key.der()).map_err(|_| {
+                let is_pss = has(key.der().secret_der(), PSS_ALGORITHM);
+                unsupported_key(file, is_pss)
+            });
+        } else {
+            unknown |= section.label.ends_with(KEY_LABEL);
+        }
     }
-    let problem = match PrivateKeyDer::from_pem_slice(&text).map(Zeroizing::new) {
-        Ok(key) => return sign_with(&key),
-        Err(problem) => problem,
-    };
-    // PKCS #8 says it in the section's name, OpenSSL's old format in a header of the section.
-    if has(&text, "ENCRYPTED PRIVATE KEY-----") || has(&text, "Proc-Type: 4,ENCRYPTED") {
-        return Err(Failure::refused(
+    Err(if encrypted {
+        Failure::refused(
             format!("{file}: the key is encrypted"),
             "decrypt it: openssl pkey -in KEY -out NEW, and keep NEW from others' eyes",
-        ));
-    }
-    Err(match problem {
-        PemError::NoItemsFound if has(&text, "-----BEGIN CERTIFICATE-----") => Failure::refused(
+        )
+    } else if unknown {
+        unsupported_key(file, false)
+    } else if has_certificate {
+        Failure::refused(
             format!("{file}: a certificate and no private key"),
             "certificate and key seem to be swapped",
-        ),
-        PemError::NoItemsFound => Failure::refused(
-            format!("{file}: no private key in it"),
-            "name a PEM file: it has -----BEGIN PRIVATE KEY----- in it",
-        ),
-        problem => Failure::refused(
-            format!("{file}: {}", describe(&problem)),
-            "name a whole PEM file",
-        ),
+        )
+    } else {
+        not_pem(file, &text, "private key", "-----BEGIN PRIVATE KEY-----")
     })
 }
 
-/// What is wrong with a PEM file, without any of its content.
-const fn describe(error: &PemError) -> &'static str {
-    match error {
-        PemError::MissingSectionEnd { .. } => "a section without an end",
-        PemError::IllegalSectionStart { .. } => "a section whose first line is broken",
-        PemError::Base64Decode(_) => "a section that is not Base64",
-        _ => "not PEM",
+fn unsupported_key(file: &NamedPath, is_pss: bool) -> Failure {
+    let kind = if is_pss {
+        "an RSA key for RSA-PSS alone, which is not supported"
+    } else {
+        "a key of a kind that is not supported"
+    };
+    Failure::refused(
+        format!("{file}: {kind}"),
+        "use RSA (rsaEncryption) of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519",
+    )
+}
+
+fn not_whole(file: &NamedPath, problem: PemProblem) -> Failure {
+    Failure::refused(
+        format!("{file}: {problem}"),
+        "name a whole PEM file, in which each part has its BEGIN line and its END line",
+    )
+}
+
+/// There is no section in it that could be meant.
+fn not_pem(file: &NamedPath, text: &[u8], wanted: &str, boundary: &str) -> Failure {
+    match text {
+        [0xfe, 0xff, ..] | [0xff, 0xfe, ..] => Failure::refused(
+            format!("{file}: text in UTF-16"),
+            "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW",
+        ),
+        // A SEQUENCE of more than 127 bytes, as certificates and most keys are.
+        [0x30, 0x81..=0x84, ..] => Failure::refused(
+            format!("{file}: DER, which is not PEM"),
+            "convert it: openssl x509 -inform DER (or pkey, or pkcs12) -in FILE -out NEW",
+        ),
+        _ => Failure::refused(
+            format!("{file}: no {wanted} in it"),
+            format!("name a PEM file: it has {boundary} in it"),
+        ),
     }
 }
 
-fn has(text: &[u8], part: &str) -> bool {
-    text.windows(part.len())
-        .any(|place| place == part.as_bytes())
+fn has(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|place| place == part)
 }
 
 fn read(file: &NamedPath, files: &PemFiles) -> Result<Zeroizing<Vec<u8>>, Failure> {

@@ -125,7 +125,7 @@ impl Source {
     }
 
     /// Reads the certificates, as the files are now, and warns of those that clients refuse, or
-    /// will soon.
+    /// will soon, and of chains that they cannot follow.
     ///
     /// # Errors
     /// The first file that is not what it must be.
@@ -136,6 +136,9 @@ impl Source {
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;
         config.ticketer = Arc::clone(&self.ticketer);
         config.key_log = Arc::clone(&self.key_log);
+        for warning in certificates.chain_warnings() {
+            warn!("{warning}");
+        }
         warn_of_times(&certificates);
         Ok(Loaded {
             config: Arc::new(config),

@@ -1,4 +1,4 @@
-//! Names and validity period of a certificate.
+//! Names and validity period of a certificate, and whether another one is its issuer's.
 //!
 //! They are read once, when the certificate is loaded. Clients refuse a certificate outside of its
 //! validity period, so the log warns of it, and before it expires ([`EXPIRY_NOTICE_SECONDS_MAX`]).
@@ -7,7 +7,7 @@
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::time::ASN1Time;
 
 /// The log warns of a certificate that expires within this time, seconds: two weeks. ACME clients
@@ -116,6 +116,68 @@ impl CertificateInfo {
         // The certificate's author chose this text, so it is escaped.
         format!("{}{more}", shown.escape_debug())
     }
+}
+
+/// What stands behind a certificate in its chain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Follower {
+    /// The certificate of its issuer (RFC 8446 s4.4.2).
+    Issuer,
+    /// Whatever it is: this one is its own issuer, or cannot be parsed.
+    NotNeeded,
+    /// Another one; with the issuer's name.
+    Other { issuer: String },
+    /// Nothing; with the issuer's name.
+    Nothing { issuer: String },
+}
+
+/// Whether `behind` is of the issuer of `certificate`: by its name, and by the identifiers of its key
+/// where both have one (RFC 5280 s4.2.1.1), since an authority may have several keys. Signatures are
+/// left to clients.
+pub(super) fn follower_of(certificate: &[u8], behind: Option<&[u8]>) -> Follower {
+    let Ok((_, own)) = x509_parser::parse_x509_certificate(certificate) else {
+        return Follower::NotNeeded;
+    };
+    if own.issuer().as_raw() == own.subject().as_raw() {
+        return Follower::NotNeeded;
+    }
+    // The certificate's author chose this text, so it is escaped.
+    let issuer = own.issuer().to_string().escape_debug().to_string();
+    let Some(behind) = behind else {
+        return Follower::Nothing { issuer };
+    };
+    let Ok((_, other)) = x509_parser::parse_x509_certificate(behind) else {
+        return Follower::Other { issuer };
+    };
+    let is_same_key = match (issuer_key(&own), own_key(&other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    };
+    if other.subject().as_raw() == own.issuer().as_raw() && is_same_key {
+        Follower::Issuer
+    } else {
+        Follower::Other { issuer }
+    }
+}
+
+/// keyIdentifier of authorityKeyIdentifier (RFC 5280 s4.2.1.1).
+fn issuer_key<'a>(certificate: &X509Certificate<'a>) -> Option<&'a [u8]> {
+    let mut extensions = certificate.extensions().iter();
+    extensions.find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(identifier) => {
+            identifier.key_identifier.as_ref().map(|key| key.0)
+        }
+        _ => None,
+    })
+}
+
+/// subjectKeyIdentifier (RFC 5280 s4.2.1.2).
+fn own_key<'a>(certificate: &X509Certificate<'a>) -> Option<&'a [u8]> {
+    let mut extensions = certificate.extensions().iter();
+    extensions.find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0),
+        _ => None,
+    })
 }
 
 fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
 use rustls::version::TLS13;
 use rustls::{ServerConfig, SignatureScheme};
 use tempfile::TempDir;
@@ -15,6 +16,25 @@ use super::{
 };
 use crate::settings::{Https, Origin};
 use crate::tls::{Certificates, Handshaker, NamedPath, PEM_BYTES_MAX, PairPaths, PemFiles, Source};
+
+/// Of 1024 bits, for tests only.
+const RSA_PSS_KEY: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIICdAIBADALBgkqhkiG9w0BAQoEggJgMIICXAIBAAKBgQDWic+WzvAXG6vMxhAs
+GvT/tv7ucO+kGKRXlEuHN5fIfY346a4V3gwxquC2pbrgflxo85Uf3gdMpUeJQzL7
+lKO20Y+yvdO5SxcZRqcsgCnbOLOirgLaKZdyXbLaUogg4TtW2Q2eBTJhQciAbm9R
+feoyJcdMcx4aq/v8VjNC/5natQIDAQABAoGBALdQtEeZdT9Zjpf/2YvGUPg7pmOZ
+rrrZr3uCJHNaxmAzIF/DVNQskuDRsQeAX0k5z76B/DdpoXUVeSXJfMPJg4S/YwIE
+tZunDNZ4+mzMp1nEPoMf+36RiVVkKwPM12JHvIJiPzUx2Gf9VXuyq2xbLlBC7qpW
+lsrd2uclQk4OHbRBAkEA9bcUENFLHQLhawYvZrVccjE056AQSXwSRB7Ksbcv5nWz
++cOzW6ofnmYGhacJpQWTiWfnuBzFCYaYeVYhz73G8QJBAN+EqYVOwTITqaObAEIL
+eNRqLN3LNDQ7eOg+zp4N3FfeAaLcHI0GsQBbnmmAdkzXfiSRQPK3tVA32AYqUp3k
+eAUCQBAfLwXbdZ41riyjf0Cx7Zrgd6Qq8Gah6WDm1E3MwyvP1TsyB/aftuthrlPe
+nddiAkgltSJzYMo7No3fhOBoh0ECQETvMSj/5O2Ayuy+PRIhX56DMFsm9G63eM6H
+sElmlPI0ceS8ZcHIsoYdu3lmORXxz+GPOqygo7adwm4EV36Cm9ECQHe6KxAUgBde
+/ZOwy3a4E1JeEy+izX9SuNdoS+qcA+WuwyJORypvkVgiq/T346GEjlHZ7eSoS7Zt
+k5BGpmmOpRw=
+-----END PRIVATE KEY-----";
 
 /// A directory with files in it.
 pub(super) struct Files(TempDir);
@@ -120,7 +140,8 @@ fn each_problem_of_a_certificate_has_its_remedy() {
     let cut = good_certificate().replace("-----END CERTIFICATE-----", "");
     assert_eq!(
         files.refusal(cut, good_key()),
-        "--cert cert.pem: a section without an end; name a whole PEM file"
+        "--cert cert.pem: a section without an end; name a whole PEM file, \
+         in which each part has its BEGIN line and its END line"
     );
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let refusal = files.refusal(broken, good_key());
@@ -167,13 +188,228 @@ fn each_problem_of_a_key_has_its_remedy() {
     assert_eq!(
         files.refusal(good_certificate(), nonsense),
         "--key key.pem: a key of a kind that is not supported; \
-         use RSA of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519"
+         use RSA (rsaEncryption) of 2048 bits or more, ECDSA (P-256, P-384, P-521) or Ed25519"
     );
     let cut = good_key().replace("-----END PRIVATE KEY-----", "");
     assert_eq!(
         files.refusal(good_certificate(), cut),
-        "--key key.pem: a section without an end; name a whole PEM file"
+        "--key key.pem: a section without an end; name a whole PEM file, \
+         in which each part has its BEGIN line and its END line"
     );
+}
+
+/// How many certificates are sent of a file with that in it.
+fn chain_length(files: &Files, certificate: impl AsRef<[u8]>) -> usize {
+    let pair = files.pair(certificate, good_key());
+    let certificates = Certificates::load(&[pair], &PemFiles::direct()).unwrap();
+    certificates.choose(None, &[]).unwrap().certified.cert.len()
+}
+
+#[test]
+fn a_chain_joined_without_line_ends_or_with_byte_order_marks_is_whole() {
+    let files = Files::new();
+    let (own, other) = (good_certificate(), certificate_pem(&["b"], &RSA_KEY));
+    for chain in [
+        format!("{}{other}", own.trim_end()),
+        format!("\u{feff}{own}{other}"),
+        format!("{own}\u{feff}{other}"),
+        format!("{}\u{feff}{other}", own.trim_end()),
+    ] {
+        assert_eq!(chain_length(&files, &chain), 2, "{chain}");
+    }
+    let key = format!("{}\u{feff}{}", own.trim_end(), good_key());
+    for key in [format!("\u{feff}{}", good_key()), key] {
+        let pair = files.pair(&own, key);
+        assert!(Certificates::load(&[pair], &PemFiles::direct()).is_ok());
+    }
+}
+
+#[test]
+fn a_certificate_of_a_chain_that_cannot_be_read_is_not_left_out() {
+    let files = Files::new();
+    let (own, other) = (good_certificate(), certificate_pem(&["b"], &RSA_KEY));
+    for (broken, problem) in [
+        (
+            other.replace("-----BEGIN", "----BEGIN"),
+            "without its beginning",
+        ),
+        (
+            other.replace("-----BEGIN CERTIFICATE-----", "-----BEGIN CERTIFICATE---"),
+            "broken",
+        ),
+        (other.replace("-----END", "----END"), "without an end"),
+        (
+            other.replacen('/', "?", 1).replacen('M', "?", 1),
+            "not Base64",
+        ),
+    ] {
+        let refusal = files.refusal(format!("{own}{broken}"), good_key());
+        assert!(
+            refusal.starts_with("--cert cert.pem: ") && refusal.contains(problem),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn certificates_under_their_older_labels_are_read() {
+    let files = Files::new();
+    let own = good_certificate();
+    assert_eq!(
+        chain_length(&files, own.replace("CERTIFICATE", "X509 CERTIFICATE")),
+        1
+    );
+    // OpenSSL's `x509 -trustout` puts another element behind.
+    let der = rustls::pki_types::CertificateDer::from_pem_slice(own.as_bytes()).unwrap();
+    let trusted = [&der, &[0x30, 3, 0x0c, 1, b'a'][..]].concat();
+    let mut base64 = String::new();
+    for group in trusted.chunks(3) {
+        let bits = group
+            .iter()
+            .fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+            << (8 * (3 - group.len()));
+        for place in 0..=group.len() {
+            let digit = bits >> (18 - 6 * place) & 63;
+            let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+            base64.push(char::from(digits[digit as usize]));
+        }
+    }
+    let trusted = format!(
+        "-----BEGIN TRUSTED CERTIFICATE-----\n{base64}\n-----END TRUSTED CERTIFICATE-----\n"
+    );
+    let pair = files.pair(trusted, good_key());
+    let certificates = Certificates::load(&[pair], &PemFiles::direct()).unwrap();
+    assert_eq!(
+        certificates.choose(None, &[]).unwrap().certified.cert,
+        [der]
+    );
+}
+
+#[test]
+fn a_file_of_another_kind_is_named() {
+    let files = Files::new();
+    let utf16: Vec<u8> = [0xff, 0xfe]
+        .into_iter()
+        .chain(good_key().bytes().flat_map(|byte| [byte, 0]))
+        .collect();
+    let pkcs7 = "-----BEGIN PKCS7-----\nAAAA\n-----END PKCS7-----\n";
+    let openssh = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n";
+    for (certificate, key, words) in [
+        (
+            utf16.as_slice(),
+            good_key().into_bytes(),
+            "--cert cert.pem: text in UTF-16; convert",
+        ),
+        (
+            good_certificate().as_bytes(),
+            utf16.clone(),
+            "--key key.pem: text in UTF-16; convert",
+        ),
+        (
+            &[0x30, 0x82, 1, 0],
+            good_key().into_bytes(),
+            "--cert cert.pem: DER, which is not PEM; convert",
+        ),
+        (
+            pkcs7.as_bytes(),
+            good_key().into_bytes(),
+            "--cert cert.pem: a PKCS #7 container",
+        ),
+        (
+            good_certificate().as_bytes(),
+            openssh.into(),
+            "--key key.pem: a key of a kind that is not",
+        ),
+    ] {
+        let refusal = files.refusal(certificate, key);
+        assert!(refusal.starts_with(words), "{refusal}");
+    }
+}
+
+#[test]
+fn a_key_for_rsa_pss_alone_is_named() {
+    let files = Files::new();
+    // Made by: openssl genpkey -algorithm RSA-PSS -pkeyopt rsa_keygen_bits:1024
+    let refusal = files.refusal(good_certificate(), RSA_PSS_KEY);
+    assert!(
+        refusal.starts_with("--key key.pem: an RSA key for RSA-PSS alone, which is not"),
+        "{refusal}"
+    );
+}
+
+/// A certificate for that name, of that issuer or its own.
+fn named(
+    name: &str,
+    key: &KeyPair,
+    issuer: Option<&Issuer<'_, KeyPair>>,
+) -> (CertificateParams, String) {
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.use_authority_key_identifier_extension = true;
+    let pem = match issuer {
+        Some(issuer) => params.signed_by(key, issuer),
+        None => params.self_signed(key),
+    };
+    let pem = pem.unwrap().pem();
+    (params, pem)
+}
+
+#[test]
+fn an_incomplete_chain_is_warned_of() {
+    let files = Files::new();
+    let keys = [(); 3].map(|()| KeyPair::generate().unwrap());
+    let [root_key, middle_key, renewed_key] = keys;
+    let (root, root_pem) = named("The Root", &root_key, None);
+    let root = Issuer::new(root, root_key);
+    let (middle, middle_pem) = named("The Middle\n", &middle_key, Some(&root));
+    // The same name with another key.
+    let (_, renewed_pem) = named("The Middle\n", &renewed_key, Some(&root));
+    let middle = Issuer::new(middle, middle_key);
+    let (_, own) = named("the server", &ECDSA_KEY, Some(&middle));
+    let (_, self_signed) = named("the server", &ECDSA_KEY, None);
+    let warnings = |chain: &[&String]| -> Vec<String> {
+        let chain: Vec<&str> = chain.iter().map(|pem| pem.as_str()).collect();
+        let pair = files.pair(chain.concat(), good_key());
+        let certificates = Certificates::load(&[pair], &PemFiles::direct()).unwrap();
+        let directory = format!("{}/", files.0.path().display());
+        let warnings = certificates.chain_warnings().into_iter();
+        warnings
+            .map(|warning| warning.replace(&directory, ""))
+            .collect()
+    };
+    for whole in [
+        vec![&own, &middle_pem],
+        vec![&own, &middle_pem, &root_pem],
+        vec![&self_signed],
+        vec![&self_signed, &root_pem],
+    ] {
+        assert_eq!(warnings(&whole), [""; 0]);
+    }
+    let alone = warnings(&[&own]);
+    assert!(
+        alone.len() == 1
+            && alone[0].starts_with(
+                "--cert cert.pem: the chain has the server's own certificate only: clients refuse it \
+                 unless its issuer (CN=The Middle\\n) is a root they trust; the file must have"
+            ),
+        "{alone:?}"
+    );
+    for (chain, place) in [
+        (vec![&own, &root_pem, &middle_pem], 1),
+        (vec![&own, &own], 1),
+        (vec![&own, &renewed_pem], 1),
+        (vec![&own, &middle_pem, &own], 2),
+    ] {
+        let warnings = warnings(&chain);
+        let words = format!(
+            "--cert cert.pem: behind certificate {place} of the chain its issuer's is missing ("
+        );
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with(&words),
+            "{warnings:?}"
+        );
+    }
 }
 
 #[test]
