@@ -7,7 +7,7 @@
 )]
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -189,7 +189,54 @@ fn nothing_is_overwritten_unless_that_is_said_twice() {
     // Nothing recognises the old file system any more.
     assert!(zeros(&after[4096..65_536]) && zeros(&after[after.len() - (1 << 20)..]));
     let (_, reason) = site.refused(&["init", "disk"]);
-    assert!(reason.contains("holds an Atlas store"), "{reason}");
+    let part = "holds device 0 (of 0 to 0) of the Atlas store ";
+    assert!(reason.contains(part), "{reason}");
+}
+
+/// Whichever of a store's devices is named, before the question or while it waits for its answer.
+#[test]
+fn a_store_that_is_read_or_changed_is_not_overwritten() {
+    let site = Site::new();
+    site.ok(&["init", "first,second", "--size", "16M"]);
+    site.write("film", b"film");
+    site.ok(&["add", "first,second", "film"]);
+    let paths = ["first", "second"].map(|name| site.path(name));
+    let open = |access| RawStore::open(&paths, access).unwrap();
+    for device in ["first", "second"] {
+        let init = ["init", device, "--overwrite-existing"];
+        let reader = open(Access::Read { direct: false });
+        reader.load_locked().unwrap();
+        let (code, reason) = site.refused(&init);
+        assert_eq!(code, 2, "{reason}");
+        assert!(reason.contains("a server reads this store"), "{reason}");
+        drop(reader);
+        let writer = open(Access::Write);
+        let lock = writer.lock_for_writing().unwrap();
+        let (code, reason) = site.refused(&init);
+        assert_eq!(code, 2, "{reason}");
+        assert!(reason.contains("another process changes"), "{reason}");
+        drop(lock);
+
+        // While it waits for an answer.
+        let mut child = site.command(&init);
+        child.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut question = [0; 1];
+        child
+            .stderr
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut question)
+            .unwrap();
+        let reader = open(Access::Read { direct: false });
+        let refused = reader.load_locked().unwrap_err().to_string();
+        let part = format!("{device}: another process makes a store of it");
+        assert!(refused.ends_with(&part), "{refused}");
+        let stdin = child.stdin.take().unwrap();
+        drop(stdin);
+        assert_eq!(child.wait().unwrap().code(), Some(2));
+        site.ok(&["verify", "first,second"]);
+    }
 }
 
 #[test]

@@ -76,6 +76,9 @@ pub struct Catalogue {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueError {
+    /// The device reports an error for a part of it.
+    #[error("the catalogue cannot be read")]
+    Unreadable,
     /// Not the bytes that the superblock means: torn, damaged, or written over meanwhile.
     #[error("the catalogue's checksum is wrong")]
     Checksum,
@@ -113,6 +116,59 @@ pub fn is_name(name: &str) -> bool {
 fn is_content_type(name: &str) -> bool {
     let is_printable = |byte: u8| (b' '..=b'~').contains(&byte);
     name.len() <= TYPE_BYTES_MAX && name.bytes().all(is_printable)
+}
+
+/// The first fields of a catalogue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    magic: [u8; 8],
+    version: u32,
+    device_count: u32,
+    id: StoreId,
+    sequence: u64,
+    entry_count: u64,
+    retired_count: u64,
+    area_blocks: u64,
+}
+
+impl Header {
+    /// `None`: there are fewer bytes than it has.
+    pub(crate) fn decode(rest: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            magic: rest.array()?,
+            version: rest.u32()?,
+            device_count: rest.u32()?,
+            id: StoreId(rest.array()?),
+            sequence: rest.u64()?,
+            entry_count: rest.u64()?,
+            retired_count: rest.u64()?,
+            area_blocks: rest.u64()?,
+        })
+    }
+
+    /// Whether it is that of the catalogue that the superblock means.
+    pub(crate) fn check(&self, superblock: &Superblock) -> Result<(), CatalogueError> {
+        let devices = u32::from(superblock.device_count);
+        for (is_right, name) in [
+            (self.magic == MAGIC, "magic number"),
+            (self.version == VERSION, "version"),
+            (self.id == superblock.id, "store"),
+            (self.sequence == superblock.sequence, "sequence number"),
+            (self.area_blocks == superblock.area_blocks, "area"),
+            (self.device_count == devices, "number of devices"),
+        ] {
+            if !is_right {
+                return Err(CatalogueError::Field(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it may be that of a catalogue of this store after number `sequence`.
+    pub(crate) fn may_follow(&self, id: StoreId, sequence: u64) -> bool {
+        let is_ours = self.magic == MAGIC && self.id == id;
+        is_ours && (self.version != VERSION || self.sequence > sequence)
+    }
 }
 
 impl Catalogue {
@@ -203,6 +259,12 @@ impl Catalogue {
         }
     }
 
+    /// Only these objects, for tests.
+    #[cfg(test)]
+    pub(crate) fn retain(&mut self, is_kept: impl FnMut(&Entry) -> bool) {
+        self.entries.retain(is_kept);
+    }
+
     /// The catalogue as it is on the devices.
     #[must_use]
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -269,34 +331,18 @@ impl Catalogue {
         superblock: &Superblock,
         rest: &mut Reader<'_>,
     ) -> Result<Self, CatalogueError> {
-        let mut header = Reader::new(rest.bytes(64).ok_or(CatalogueError::Short)?);
-        let fields = (|| {
-            let magic: [u8; 8] = header.array()?;
-            let version = header.u32()?;
-            let device_count = header.u32()?;
-            let id = StoreId(header.array()?);
-            Some((magic, version, device_count, id))
-        })();
-        let (magic, version, device_count, id) = fields.ok_or(CatalogueError::Short)?;
-        let mut number = || header.u64().ok_or(CatalogueError::Short);
-        let (sequence, entry_count, retired_count, area_blocks) =
-            (number()?, number()?, number()?, number()?);
-        for (is_right, name) in [
-            (magic == MAGIC, "magic number"),
-            (version == VERSION, "version"),
-            (id == superblock.id, "store"),
-            (sequence == superblock.sequence, "sequence number"),
-            (area_blocks == superblock.area_blocks, "area"),
-            (
-                device_count == u32::from(superblock.device_count),
-                "number of devices",
-            ),
-        ] {
-            if !is_right {
-                return Err(CatalogueError::Field(name));
-            }
-        }
-        let device_blocks = (0..device_count).map(|_| rest.u64().ok_or(CatalogueError::Short));
+        let header = Header::decode(rest).ok_or(CatalogueError::Short)?;
+        header.check(superblock)?;
+        let Header {
+            id,
+            sequence,
+            entry_count,
+            retired_count,
+            area_blocks,
+            ..
+        } = header;
+        let device_blocks = 0..header.device_count;
+        let device_blocks = device_blocks.map(|_| rest.u64().ok_or(CatalogueError::Short));
         let device_blocks = device_blocks.collect::<Result<Vec<_>, _>>()?;
         let this = device_blocks.get(usize::from(superblock.device));
         if this != Some(&superblock.device_blocks) {

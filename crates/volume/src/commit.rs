@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use crate::catalogue::{as_u64, padded};
 use crate::digest::sha256;
+use crate::mount::slot_of;
 use crate::superblock::Superblock;
 use crate::{Catalogue, SUPERBLOCKS};
 
@@ -174,7 +175,7 @@ impl Commit {
                 self.superblock = self.superblock_of(device).encode();
                 Step::Write {
                     device,
-                    block: SUPERBLOCKS[usize::from(sequence % 2 == 1)],
+                    block: SUPERBLOCKS[slot_of(sequence)],
                     bytes: &self.superblock,
                 }
             }

@@ -12,7 +12,7 @@ use crate::catalogue::{RETIRED_BYTES, catalogue_bytes, entry_bytes, is_sound};
 #[cfg(test)]
 use crate::commit::Fault;
 use crate::space::Space;
-use crate::{BLOCK_BYTES, Catalogue, Commit, Entry, Extent, Retired, blocks_of};
+use crate::{BLOCK_BYTES, Catalogue, Commit, Entry, Extent, Retired, SEQUENCE_MAX, blocks_of};
 
 /// There is no free run for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -54,6 +54,18 @@ pub struct CatalogueFull {
     pub needed_bytes: u64,
     /// What there is.
     pub area_bytes: u64,
+}
+
+/// Why a change cannot be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// The catalogue does not fit its area.
+    #[error(transparent)]
+    Full(#[from] CatalogueFull),
+    /// The catalogue on the devices has the largest number there is: no program would read the next one.
+    #[error("the catalogue has the last number there is, {SEQUENCE_MAX}: make the store anew")]
+    Last,
 }
 
 /// A catalogue that is being changed.
@@ -234,11 +246,11 @@ impl Editor {
     /// inserted; to be asked before their data is written.
     ///
     /// # Errors
-    /// It would not.
+    /// It would not, or there is no number for it.
     pub fn check_catalogue<'a>(
         &self,
         added: impl Iterator<Item = (&'a str, &'a str, u64)>,
-    ) -> Result<(), CatalogueFull> {
+    ) -> Result<(), CommitError> {
         let entries = self.entries.values().map(Entry::encoded_bytes);
         let mut needed_bytes: u64 = entries.sum();
         for (name, content_type, size_bytes) in added {
@@ -250,12 +262,21 @@ impl Editor {
         }
         let geometry = self.base.geometry();
         let needed_bytes = catalogue_bytes(geometry, needed_bytes, self.retired.len());
-        let area_bytes = geometry.area_bytes();
+        self.check_next(needed_bytes)
+    }
+
+    /// # Errors
+    /// The next catalogue may not have this size, or there is none.
+    fn check_next(&self, needed_bytes: u64) -> Result<(), CommitError> {
+        if self.next_sequence() > SEQUENCE_MAX {
+            return Err(CommitError::Last);
+        }
+        let area_bytes = self.base.geometry().area_bytes();
         if needed_bytes > area_bytes {
-            return Err(CatalogueFull {
+            return Err(CommitError::Full(CatalogueFull {
                 needed_bytes,
                 area_bytes,
-            });
+            }));
         }
         Ok(())
     }
@@ -308,20 +329,15 @@ impl Editor {
     /// flushed.
     ///
     /// # Errors
-    /// It does not fit its area.
-    pub fn commit(self) -> Result<Commit, CatalogueFull> {
+    /// It does not fit its area, or there is no number for it.
+    pub fn commit(self) -> Result<Commit, CommitError> {
+        let entries = self.entries.values().map(Entry::encoded_bytes);
+        let geometry = self.base.geometry();
+        self.check_next(catalogue_bytes(geometry, entries.sum(), self.retired.len()))?;
         let sequence = self.next_sequence();
         let entries: Vec<_> = self.entries.into_values().collect();
-        let geometry = self.base.geometry().clone();
-        let area_bytes = geometry.area_bytes();
+        let geometry = geometry.clone();
         let catalogue = Catalogue::new(geometry, sequence, entries, self.retired);
-        let needed_bytes = catalogue.encoded_bytes();
-        if needed_bytes > area_bytes {
-            return Err(CatalogueFull {
-                needed_bytes,
-                area_bytes,
-            });
-        }
         let commit = Commit::new(catalogue);
         #[cfg(test)]
         let commit = commit.with_fault(self.fault);

@@ -1,12 +1,15 @@
 //! Which catalogue counts, from the superblocks of all devices.
 //!
 //! The highest sequence number wins whose catalogue checks, on whichever device. After a power cut the
-//! newest may be on some of the devices only; after damage the one before is whole, too. It refuses a
-//! store with a device missing, one that was named twice, and one of another store or version.
+//! newest may be on some of the devices only; after damage the one before is whole, too. A copy that the
+//! device cannot read is passed over like one with wrong bytes, but **what it says is not known, and it
+//! may be newer**: whoever writes asks [`Mounting::perhaps_newer`] first. It refuses a store with a device
+//! missing, one that was named twice, and one of another store or version.
 
-use crate::catalogue::CatalogueError;
+use crate::bytes::Reader;
+use crate::catalogue::{CatalogueError, Header};
 use crate::superblock::{Superblock, SuperblockError};
-use crate::{BLOCK_BYTES, Catalogue, StoreId, blocks_of};
+use crate::{BLOCK_BYTES, Catalogue, Geometry, StoreId, blocks_of};
 
 /// A device's two superblocks as read, and its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,16 @@ pub enum MountError {
         id: StoreId,
         /// This device's.
         other: StoreId,
+    },
+    /// The catalogue areas of two devices have different sizes, though they are of one store.
+    #[error("its catalogue areas have {blocks} blocks, and the first device's have {first_blocks}")]
+    Area {
+        /// Which.
+        index: usize,
+        /// Blocks of each of its areas.
+        blocks: u64,
+        /// Blocks of the first device's.
+        first_blocks: u64,
     },
     /// Devices are missing, or there are too many.
     #[error("the store has {count} devices, and {named} were named: name all, joined by commas")]
@@ -77,6 +90,7 @@ impl MountError {
         match self {
             Self::NoStore { index, .. }
             | Self::OtherStore { index, .. }
+            | Self::Area { index, .. }
             | Self::Twice { index, .. }
             | Self::Shrunk { index, .. } => Some(*index),
             Self::None | Self::Count { .. } => None,
@@ -102,13 +116,52 @@ impl Candidate {
         blocks_of(self.superblock.catalogue_bytes)
     }
 
-    /// The catalogue, from its blocks.
+    /// Looks at the first block of the catalogue, before the others are read.
     ///
     /// # Errors
-    /// What is wrong with it: try the next one.
-    pub fn check(&self, bytes: &[u8]) -> Result<Catalogue, CatalogueError> {
-        Catalogue::decode(&self.superblock, bytes)
+    /// It is not the one that the superblock means: try the next candidate.
+    pub fn check_first(&self, block: &[u8]) -> Result<(), CatalogueError> {
+        let header = Header::decode(&mut Reader::new(block)).ok_or(CatalogueError::Short)?;
+        header.check(&self.superblock)
     }
+
+    /// Looks at blocks of the catalogue that were read, before more of them are read: no block of a
+    /// catalogue is all zeros, so where one is, it has ended. A superblock that names a large catalogue on a
+    /// sparse image, or on a device that was trimmed, thus takes no more memory than there are bytes.
+    ///
+    /// # Errors
+    /// It ends too early: try the next candidate.
+    pub fn check_piece(&self, blocks: &[u8]) -> Result<(), CatalogueError> {
+        let mut blocks = blocks.chunks(BLOCK_BYTES as usize);
+        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        if blocks.any(is_zero) {
+            return Err(CatalogueError::Short);
+        }
+        Ok(())
+    }
+
+    /// The catalogue, from its blocks. `geometry`: of the store ([`Mounting::geometry`]).
+    ///
+    /// # Errors
+    /// What is wrong with it: try the next candidate.
+    pub fn check(&self, geometry: &Geometry, bytes: &[u8]) -> Result<Catalogue, CatalogueError> {
+        let catalogue = Catalogue::decode(&self.superblock, bytes)?;
+        if catalogue.geometry() != geometry {
+            return Err(CatalogueError::Field("size of a device"));
+        }
+        Ok(catalogue)
+    }
+}
+
+/// A superblock that the device cannot read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownSuperblock {
+    /// The index of the device in the order they were named.
+    pub index: usize,
+    /// Which of [`SUPERBLOCKS`](crate::SUPERBLOCKS).
+    pub slot: usize,
+    /// First block of the catalogue that it would name.
+    pub block: u64,
 }
 
 /// The devices in their order, and the catalogues to try.
@@ -116,8 +169,12 @@ impl Candidate {
 pub struct Mounting {
     /// For each device number, the index of the device in the order they were named.
     pub order: Vec<usize>,
+    /// The store and its sizes, as its superblocks say.
+    pub geometry: Geometry,
     /// The best first.
     pub candidates: Vec<Candidate>,
+    /// Superblocks that cannot be read, where the other one of the device can.
+    pub unknown: Vec<UnknownSuperblock>,
 }
 
 impl Mounting {
@@ -134,6 +191,27 @@ impl Mounting {
         let lagging = devices.filter(|(_, index)| !has_it(**index));
         lagging.map(|(device, _)| device).collect()
     }
+
+    /// Superblocks that cannot be read and could be those of the catalogue after this one. The catalogue
+    /// is written before its superblock, and durably so: read the first block of its area and ask
+    /// [`Mounting::rules_out`] before anything is written over.
+    pub fn perhaps_newer(&self, sequence: u64) -> impl Iterator<Item = &UnknownSuperblock> {
+        let next = slot_of(sequence.wrapping_add(1));
+        self.unknown.iter().filter(move |it| it.slot == next)
+    }
+
+    /// Whether the first block of a catalogue area shows that no superblock of a catalogue after number
+    /// `sequence` was written there.
+    #[must_use]
+    pub fn rules_out(&self, sequence: u64, first_block: &[u8]) -> bool {
+        let header = Header::decode(&mut Reader::new(first_block));
+        header.is_some_and(|header| !header.may_follow(self.geometry.id, sequence))
+    }
+}
+
+/// Which of [`SUPERBLOCKS`](crate::SUPERBLOCKS) a sequence number belongs to.
+pub(crate) const fn slot_of(sequence: u64) -> usize {
+    if sequence.is_multiple_of(2) { 0 } else { 1 }
 }
 
 /// Compares the superblocks of all devices that were named.
@@ -142,7 +220,7 @@ impl Mounting {
 /// Why they are no store.
 pub fn mount(devices: &[DeviceSlots]) -> Result<Mounting, MountError> {
     let mut first: Option<Superblock> = None;
-    let mut order: Vec<Option<usize>> = Vec::new();
+    let mut order: Vec<Option<(usize, u64)>> = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         let superblock = newest(index, device)?;
         let first = *first.get_or_insert(superblock);
@@ -153,6 +231,13 @@ pub fn mount(devices: &[DeviceSlots]) -> Result<Mounting, MountError> {
                 other: superblock.id,
             });
         }
+        if superblock.area_blocks != first.area_blocks {
+            return Err(MountError::Area {
+                index,
+                blocks: superblock.area_blocks,
+                first_blocks: first.area_blocks,
+            });
+        }
         let count = first.device_count;
         if usize::from(count) != devices.len() {
             let named = devices.len();
@@ -161,7 +246,7 @@ pub fn mount(devices: &[DeviceSlots]) -> Result<Mounting, MountError> {
         order.resize(usize::from(count), None);
         let device_number = superblock.device;
         match order.get_mut(usize::from(device_number)) {
-            Some(place @ None) => *place = Some(index),
+            Some(place @ None) => *place = Some((index, superblock.device_blocks)),
             _ => {
                 return Err(MountError::Twice {
                     index,
@@ -180,13 +265,43 @@ pub fn mount(devices: &[DeviceSlots]) -> Result<Mounting, MountError> {
             });
         }
     }
-    let order: Vec<_> = order.into_iter().flatten().collect();
-    if order.is_empty() {
+    let Some(Superblock {
+        id, area_blocks, ..
+    }) = first
+    else {
         return Err(MountError::None);
-    }
+    };
+    let (order, device_blocks) = order.into_iter().flatten().unzip();
     let mut candidates: Vec<_> = devices.iter().enumerate().flat_map(candidates_of).collect();
     candidates.sort_by_key(|it| (core::cmp::Reverse(it.superblock.sequence), it.index));
-    Ok(Mounting { order, candidates })
+    let geometry = Geometry {
+        id,
+        device_blocks,
+        area_blocks,
+    };
+    let devices = devices.iter().enumerate();
+    let unknown = devices.flat_map(|(index, device)| unknown_of(index, device, &geometry));
+    Ok(Mounting {
+        unknown: unknown.collect(),
+        geometry,
+        order,
+        candidates,
+    })
+}
+
+fn unknown_of(
+    index: usize,
+    device: &DeviceSlots,
+    geometry: &Geometry,
+) -> impl Iterator<Item = UnknownSuperblock> {
+    let slots = (0..).zip(device.slots.iter());
+    slots
+        .filter(|(_, slot)| **slot == Err(SuperblockError::Unreadable))
+        .map(move |(sequence, _)| UnknownSuperblock {
+            index,
+            slot: slot_of(sequence),
+            block: geometry.area_start(sequence),
+        })
 }
 
 /// The superblock of a device that counts.

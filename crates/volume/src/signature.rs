@@ -4,7 +4,8 @@
 //! is common, and calls any other byte that is not zero unknown data: a device is empty only if all
 //! bytes looked at are zero.
 
-use crate::superblock::MAGIC;
+use crate::superblock::{MAGIC, Superblock};
+use crate::{BLOCK_BYTES, SUPERBLOCKS};
 
 /// Bytes to look at, from the start of a device, and from its end.
 pub const LOOKED_AT_BYTES: usize = 1 << 20;
@@ -50,7 +51,29 @@ const SIGNATURES: [(usize, &[u8], &str); 22] = [
 
 /// What a device holds, by its first and last [`LOOKED_AT_BYTES`]; `None`: nothing.
 #[must_use]
-pub fn content_of(first: &[u8], last: &[u8]) -> Option<&'static str> {
+pub fn content_of(first: &[u8], last: &[u8]) -> Option<String> {
+    store_of(first).or_else(|| other_of(first, last).map(str::to_owned))
+}
+
+/// Which device of which store it is, if it has a superblock.
+fn store_of(first: &[u8]) -> Option<String> {
+    let blocks = SUPERBLOCKS.iter().filter_map(|block| {
+        let start = usize::try_from(*block).ok()? * BLOCK_BYTES as usize;
+        Superblock::decode(first.get(start..)?).ok()
+    });
+    let Superblock {
+        id,
+        device,
+        device_count,
+        ..
+    } = blocks.max_by_key(|it| it.sequence)?;
+    Some(format!(
+        "device {device} (of 0 to {}) of the Atlas store {id}",
+        device_count - 1
+    ))
+}
+
+fn other_of(first: &[u8], last: &[u8]) -> Option<&'static str> {
     let has = |(place, bytes, _): &&(usize, &[u8], &str)| {
         first
             .get(*place..)
@@ -73,19 +96,43 @@ pub fn content_of(first: &[u8], last: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::{LOOKED_AT_BYTES, SIGNATURES, content_of};
+    use crate::{StoreId, Superblock};
 
     #[test]
     fn every_signature_is_found_at_its_place_only() {
         for (place, bytes, name) in SIGNATURES {
             let mut first = vec![0; LOOKED_AT_BYTES];
             first[place..place + bytes.len()].copy_from_slice(bytes);
-            assert_eq!(content_of(&first, &[]), Some(name));
+            assert_eq!(content_of(&first, &[]).as_deref(), Some(name));
             first.rotate_right(1);
+            let unknown = Some("data of an unknown kind");
+            assert_eq!(content_of(&first, &[]).as_deref(), unknown, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_superblock_says_which_device_of_which_store_it_is() {
+        let superblock = Superblock {
+            id: StoreId([0xab; 16]),
+            device: 1,
+            device_count: 3,
+            device_blocks: 1000,
+            area_blocks: 1,
+            sequence: 5,
+            catalogue_bytes: 100,
+            catalogue_digest: [0; 32],
+        };
+        for place in [0, 65_536] {
+            let mut first = vec![0; LOOKED_AT_BYTES];
+            first[place..place + 4096].copy_from_slice(&superblock.encode());
+            let text = content_of(&first, &[]).unwrap();
+            let id = "abababababababababababababababab";
             assert_eq!(
-                content_of(&first, &[]),
-                Some("data of an unknown kind"),
-                "{name}"
+                text,
+                format!("device 1 (of 0 to 2) of the Atlas store {id}")
             );
+            first[place + 100] ^= 1;
+            assert_eq!(content_of(&first, &[]).as_deref(), Some("an Atlas store"));
         }
     }
 
@@ -97,14 +144,14 @@ mod tests {
             let mut bytes = zeros.clone();
             bytes[place] = 1;
             let unknown = Some("data of an unknown kind");
-            assert_eq!(content_of(&bytes, &zeros), unknown);
-            assert_eq!(content_of(&zeros, &bytes), unknown);
+            assert_eq!(content_of(&bytes, &zeros).as_deref(), unknown);
+            assert_eq!(content_of(&zeros, &bytes).as_deref(), unknown);
         }
         for block in [512, 4096] {
             let mut last = zeros.clone();
             last[8192 - block..][..8].copy_from_slice(b"EFI PART");
             let backup = Some("the backup of a GPT partition table");
-            assert_eq!(content_of(&zeros, &last), backup);
+            assert_eq!(content_of(&zeros, &last).as_deref(), backup);
         }
     }
 }

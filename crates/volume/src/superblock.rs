@@ -42,6 +42,9 @@ pub enum SuperblockError {
     /// Fewer bytes than a block.
     #[error("the device ends within it")]
     Short,
+    /// The device reports an error for it. What it says is not known; it may be of a newer catalogue.
+    #[error("its superblock cannot be read")]
+    Unreadable,
     /// Another program's bytes, or none.
     #[error("no superblock")]
     Magic,

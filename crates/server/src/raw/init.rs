@@ -1,8 +1,10 @@
 //! `atlas store init`: makes a store on devices that hold nothing else.
 //!
 //! **What a device holds is not overwritten unless that is said twice**: by `--overwrite-existing`, and
-//! by YES when asked with the name of what is there, as wipefs and cryptsetup do. It refuses
-//! devices that are mounted, and stores that a server reads, whatever is said.
+//! by YES when asked with the name of what is there, as wipefs and cryptsetup do. What cannot be read counts
+//! as something. It refuses devices that are mounted, and those of a store that is being read or changed,
+//! whatever is said, also if not all of its devices are named. From before the question until all is written
+//! nobody can begin to read or to change a store on them: locks on each device keep them away.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, Write as _};
@@ -27,7 +29,6 @@ pub(super) fn run(args: &StoreInitArgs) -> Result<(), Failure> {
     let area = area
         .map(|text| parse("--catalogue-size", text))
         .transpose()?;
-    refuse_if_served(&names)?;
     let images = names.iter().map(|name| make_image(name, size));
     let is_new = images.collect::<Result<Vec<_>, _>>()?;
     let made = make(&names, area, args.overwrite_existing);
@@ -65,10 +66,10 @@ fn make(names: &[PathBuf], area: Option<u64>, may_overwrite: bool) -> Result<(),
     id.0.copy_from_slice(&seed[..16]);
     let geometry = Geometry::new(id, blocks, area_blocks)
         .map_err(|error| Failure::refused(error.to_string(), "use larger devices"))?;
+    let raw = RawStore::unmounted(devices.clone());
+    let lock = raw.lock_for_making().map_err(refuse_raw)?;
     confirm(&devices, may_overwrite)?;
     let mut transfer = Transfer::new(&devices)?;
-    let raw = RawStore::unmounted(devices.clone());
-    let lock = raw.lock_for_writing().map_err(refuse_raw)?;
     let zeros = vec![0; LOOKED_AT_BYTES];
     for (number, device) in (0..).zip(&devices) {
         let blocks = device.size_bytes / block;
@@ -112,20 +113,6 @@ fn check_distinct(names: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A store whose objects a server may be sending is never made anew.
-fn refuse_if_served(names: &[PathBuf]) -> Result<(), Failure> {
-    let Ok(raw) = RawStore::open(names, Access::Read { direct: false }) else {
-        return Ok(());
-    };
-    match raw.oldest_reader().map_err(refuse_raw)? {
-        None => Ok(()),
-        Some(_) => Err(Failure::refused(
-            format!("{}: a server reads this store", raw.name()),
-            "end it first",
-        )),
-    }
-}
-
 /// Makes an image file of this size where there is none; whether it did.
 fn make_image(name: &Path, size: Option<u64>) -> Result<bool, Failure> {
     let shown = name.display();
@@ -156,21 +143,28 @@ fn make_image(name: &Path, size: Option<u64>) -> Result<bool, Failure> {
     }
 }
 
+/// What a device holds; `None`: nothing.
+fn content_of(device: &Device) -> Option<String> {
+    let end = device.size_bytes.saturating_sub(LOOKED_AT_BYTES as u64);
+    let start = end / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
+    let parts = [
+        device.read(0, LOOKED_AT_BYTES),
+        device.read(start, LOOKED_AT_BYTES + BLOCK_BYTES as usize),
+    ];
+    match parts {
+        [Ok(first), Ok(last)] => volume::content_of(&first, &last),
+        [Err(error), _] | [_, Err(error)] => Some(format!("what cannot be read ({error})")),
+    }
+}
+
 /// # Errors
 /// A device holds something, and nobody wants it overwritten.
 fn confirm(devices: &[Device], may_overwrite: bool) -> Result<(), Failure> {
-    let mut held = Vec::new();
-    for device in devices {
-        let first = device.read(0, LOOKED_AT_BYTES).map_err(refuse_raw)?;
-        let looked_at = LOOKED_AT_BYTES as u64;
-        let start = device.size_bytes.saturating_sub(looked_at) / u64::from(BLOCK_BYTES);
-        let start = start * u64::from(BLOCK_BYTES);
-        let last = device.read(start, LOOKED_AT_BYTES + BLOCK_BYTES as usize);
-        let last = last.map_err(refuse_raw)?;
-        if let Some(content) = volume::content_of(&first, &last) {
-            held.push(format!("{} holds {content}", device.path.display()));
-        }
-    }
+    let held = devices.iter().filter_map(|device| {
+        let content = content_of(device)?;
+        Some(format!("{} holds {content}", device.path.display()))
+    });
+    let held: Vec<_> = held.collect();
     if held.is_empty() {
         return Ok(());
     }

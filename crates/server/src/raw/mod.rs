@@ -84,7 +84,8 @@ struct Writing {
 }
 
 impl Writing {
-    /// Opens it, and brings devices up to date that a power cut left behind.
+    /// Opens it, and brings devices up to date that a power cut left behind. It refuses to write where that
+    /// could destroy something that is not known: the newest catalogue, or what a reader of it is sending.
     fn open(store: &Path) -> Result<(Self, Editor), Failure> {
         let raw = RawStore::open(&names_in(store), Access::Write).map_err(refuse_raw)?;
         let lock = raw.lock_for_writing().map_err(refuse_raw)?;
@@ -101,6 +102,22 @@ impl Writing {
                     writing.raw.name()
                 ),
                 "save what is there (atlas store get), and make the store anew",
+            ));
+        }
+        if let Some(fault) = loaded.unknown {
+            return Err(Failure::refused(
+                format!("{fault}; it may name a newer catalogue, which would be lost"),
+                "save what is there (atlas store get), and make the store anew",
+            ));
+        }
+        let sequence = loaded.catalogue.sequence();
+        if writing.raw.has_reader_after(sequence).map_err(refuse_raw)? {
+            return Err(Failure::refused(
+                format!(
+                    "{}: a server reads a newer catalogue than {sequence}, the newest that can be read",
+                    writing.raw.name()
+                ),
+                "see which copies are damaged (atlas store verify)",
             ));
         }
         if !loaded.lagging.is_empty() {

@@ -180,7 +180,8 @@ pub(crate) fn refuse_raw(error: RawError) -> Failure {
         RawError::Catalogue { .. } => {
             "the device is damaged: make the store anew, and add the files"
         }
-        RawError::Locked(_) => "wait until it has ended",
+        RawError::Locked(_) | RawError::BeingMade(_) => "wait until it has ended",
+        RawError::Served(_) => "end that server first",
         _ => "try again",
     };
     Failure::refused(error.to_string(), remedy)

@@ -1,12 +1,18 @@
 //! The devices of a raw store: opening them, finding the catalogue that counts, and locks.
 //!
-//! **A writer and its readers agree by locks of the first device's open file descriptions**
-//! (fcntl(2), `F_OFD_SETLK`), which end with the process that holds them. A reader has a shared lock on
-//! the byte [`LOCKS_START`] + *n* for each catalogue *n* that it uses; a writer has an exclusive lock on
-//! the byte before, and asks which of the others are locked before it uses space again.
+//! **A writer and its readers agree by locks of open file descriptions** (fcntl(2), `F_OFD_SETLK`), which end
+//! with the process that holds them. On each device a reader has a shared lock on the byte [`LOCKS_START`] + *n*
+//! for each catalogue *n* that it uses; a writer has an exclusive lock on the byte before, and asks which of
+//! the others are locked before it uses space again. Who makes a store anew has all of these bytes to itself,
+//! whichever of a store's devices it was given.
 //!
-//! It refuses devices that do not belong together, and those that another program has to itself.
-//! Bounded by [`ATTEMPTS_MAX`], [`volume::DEVICES_MAX`], and the catalogue's size.
+//! A copy of a superblock or of the catalogue that cannot be read is passed over, as one with wrong bytes is.
+//! What it says stays unknown, and who writes is told where it may matter ([`Loaded::unknown`]).
+//!
+//! It refuses devices that do not belong together, those that another program has to itself, and those on
+//! which another store is found later than the one that was opened. Bounded by [`ATTEMPTS_MAX`],
+//! [`volume::DEVICES_MAX`], and the catalogue's size: memory is taken for bytes that are there
+//! ([`volume::Candidate::check_piece`]).
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -17,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use volume::{
-    BLOCK_BYTES, Candidate, Catalogue, CatalogueError, DEVICES_MAX, DeviceSlots, MountError,
-    Mounting, SUPERBLOCKS, Superblock,
+    BLOCK_BYTES, Candidate, Catalogue, CatalogueError, DEVICES_MAX, DeviceSlots, Geometry,
+    MountError, Mounting, SEQUENCE_MAX, SUPERBLOCKS, Superblock, SuperblockError,
 };
 
 use crate::system::{Lock, discard_blocks, lock_of_another, punch_hole, set_lock};
@@ -27,6 +33,8 @@ use crate::system::{Lock, discard_blocks, lock_of_another, punch_hole, set_lock}
 const LOCKS_START: u64 = 1 << 62;
 /// The writer's lock byte.
 const WRITER_LOCK: u64 = LOCKS_START - 1;
+/// Behind the last lock byte of a catalogue.
+const LOCKS_END: u64 = LOCKS_START + SEQUENCE_MAX + 1;
 /// How often a catalogue is looked for that a writer replaces meanwhile.
 const ATTEMPTS_MAX: u32 = 16;
 /// Longest piece that is read at once, bytes.
@@ -108,6 +116,15 @@ pub enum RawError {
     /// Another process changes the store.
     #[error("{}: another process changes this store", .0.display())]
     Locked(PathBuf),
+    /// Another process reads the store, and nobody may while it is made anew.
+    #[error("{}: a server reads this store", .0.display())]
+    Served(PathBuf),
+    /// Another process makes the device a store.
+    #[error("{}: another process makes a store of it", .0.display())]
+    BeingMade(PathBuf),
+    /// The devices have another store than when they were opened, or other sizes, or another order.
+    #[error("{}: another store than the one that was opened", .0.display())]
+    Foreign(PathBuf),
     /// It was changed again and again while it was read.
     #[error("{}: the store changes too often to be read", .0.display())]
     Restless(PathBuf),
@@ -218,11 +235,8 @@ impl Device {
     /// # Errors
     /// What the kernel said.
     pub fn read(&self, offset_bytes: u64, length: usize) -> Result<Vec<u8>, RawError> {
-        let failed = |error| RawError::Io {
-            path: self.path.clone(),
-            error,
-        };
-        let file = self.file.try_clone().map(File::from).map_err(failed)?;
+        let file = self.file.try_clone().map(File::from);
+        let file = file.map_err(|error| self.failed(error))?;
         let mut bytes = Vec::new();
         // Only as much as there is: a wrong length must not take all memory.
         let mut piece = vec![0; PIECE_BYTES.min(length) + ALIGNMENT];
@@ -235,7 +249,7 @@ impl Device {
                 Ok(0) => break,
                 Ok(count) => bytes.extend_from_slice(&target[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(self.failed(error)),
             }
         }
         Ok(bytes)
@@ -243,6 +257,27 @@ impl Device {
 }
 
 impl Device {
+    /// Takes or gives up a lock of this open file description; `false`: another has one there.
+    fn set_lock(&self, lock: Lock, start: u64, length: u64) -> Result<bool, RawError> {
+        set_lock(self.locks.as_fd(), lock, start, length).map_err(|error| self.failed(error))
+    }
+
+    /// A byte from `start` on and before `end` that another open file description has a lock on.
+    fn lock_of_another(&self, start: u64, end: u64) -> Result<Option<u64>, RawError> {
+        if end <= start {
+            return Ok(None);
+        }
+        let found = lock_of_another(self.locks.as_fd(), start, end - start);
+        found.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: io::Error) -> RawError {
+        RawError::Io {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
     /// Has the device forget a part of what it holds: a block device is told (`BLKDISCARD`), an image gets a
     /// hole. For whoever has the writer's lock, and for what is free ([`volume::Editor::free_extents`]).
     ///
@@ -254,10 +289,7 @@ impl Device {
         } else {
             punch_hole(self.file.as_fd(), offset_bytes, length_bytes)
         };
-        discarded.map_err(|error| RawError::Io {
-            path: self.path.clone(),
-            error,
-        })
+        discarded.map_err(|error| self.failed(error))
     }
 }
 
@@ -270,46 +302,109 @@ pub struct Loaded {
     pub lagging: Vec<u16>,
     /// What is wrong with the newest catalogue, if this is not the newest: damage of the device.
     pub damage: Option<CatalogueError>,
+    /// Why there may be a newer catalogue: a superblock cannot be read. Then nothing is to be written, for it
+    /// would be written over.
+    pub unknown: Option<CopyFault>,
+    /// Copies that were tried and cannot be used, though others can.
+    pub faults: Vec<CopyFault>,
+}
+
+/// A copy of a superblock or of a catalogue that cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyFault {
+    /// The device.
+    pub path: PathBuf,
+    /// Where the copy begins there, bytes.
+    pub offset_bytes: u64,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl core::fmt::Display for CopyFault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (path, offset) = (self.path.display(), self.offset_bytes);
+        write!(f, "{path}, from byte {offset}: {}", self.problem)
+    }
 }
 
 /// Finds the catalogue on devices that nobody else changes, named in any order. Returns their indexes by
 /// the number that each device has in the store, too.
 ///
 /// # Errors
-/// A device cannot be read, they are not the devices of a store, or no catalogue checks.
+/// No copy can be read, they are not the devices of a store, or no catalogue checks.
 pub fn find_catalogue<B: Blocks>(devices: &[B]) -> Result<(Vec<usize>, Loaded), RawError> {
     if !(1..=DEVICES_MAX).contains(&devices.len()) {
         return Err(RawError::Devices(devices.len()));
     }
-    let mounting = superblocks(devices)?;
-    let loaded = load_from(devices, &mounting)?;
-    Ok((mounting.order, loaded))
+    let found = superblocks(devices)?;
+    let loaded = load_from(devices, &found)?;
+    Ok((found.mounting.order, loaded))
 }
 
-/// What the superblocks of devices say; there is a device.
-fn superblocks<B: Blocks>(devices: &[B]) -> Result<Mounting, RawError> {
+/// What the superblocks of devices say, and those that say nothing.
+#[derive(Clone, Debug)]
+struct Found {
+    mounting: Mounting,
+    faults: Vec<CopyFault>,
+}
+
+/// Reads all superblocks; there is a device.
+fn superblocks<B: Blocks>(devices: &[B]) -> Result<Found, RawError> {
     let mut slots = Vec::new();
+    let mut faults = Vec::new();
     for device in devices {
-        let block = |number: u64| {
-            let bytes = device.read(number * u64::from(BLOCK_BYTES), BLOCK_BYTES as usize)?;
-            Ok(Superblock::decode(&bytes))
+        let read = SUPERBLOCKS.map(|block| {
+            let offset_bytes = block * u64::from(BLOCK_BYTES);
+            (
+                offset_bytes,
+                device.read(offset_bytes, BLOCK_BYTES as usize),
+            )
+        });
+        for (offset_bytes, bytes) in &read {
+            if let Err(error) = bytes {
+                faults.push(fault(device, *offset_bytes, "the superblock", error));
+            }
+        }
+        let decode = |bytes: &Result<Vec<u8>, RawError>| match bytes {
+            Ok(bytes) => Superblock::decode(bytes),
+            Err(_) => Err(SuperblockError::Unreadable),
         };
+        let [(_, first), (_, second)] = read;
         slots.push(DeviceSlots {
-            slots: [block(SUPERBLOCKS[0])?, block(SUPERBLOCKS[1])?],
+            slots: [decode(&first), decode(&second)],
             size_bytes: device.size_bytes(),
         });
+        if let (Err(error), Err(_)) = (first, second) {
+            // The kernel's words say more than that there is no store.
+            return Err(error);
+        }
     }
-    volume::mount(&slots).map_err(|error| RawError::Mount {
+    let mounting = volume::mount(&slots).map_err(|error| RawError::Mount {
         path: devices[error.index().unwrap_or(0)].path().to_owned(),
         error,
-    })
+    })?;
+    Ok(Found { mounting, faults })
+}
+
+fn fault<B: Blocks>(device: &B, offset_bytes: u64, what: &str, error: &RawError) -> CopyFault {
+    let problem = match error {
+        RawError::Io { error, .. } => format!("{what} cannot be read: {error}"),
+        error => error.to_string(),
+    };
+    CopyFault {
+        path: device.path().to_owned(),
+        offset_bytes,
+        problem,
+    }
 }
 
 /// The best of the catalogues that the superblocks name.
-fn load_from<B: Blocks>(devices: &[B], mounting: &Mounting) -> Result<Loaded, RawError> {
+fn load_from<B: Blocks>(devices: &[B], found: &Found) -> Result<Loaded, RawError> {
+    let mounting = &found.mounting;
     let mut damage = None;
+    let mut faults = found.faults.clone();
     for candidate in &mounting.candidates {
-        match try_candidate(&devices[candidate.index], candidate)? {
+        match try_candidate(devices, candidate, &mounting.geometry) {
             Ok(catalogue) => {
                 let sequence = catalogue.sequence();
                 let newest = mounting.candidates.first();
@@ -317,10 +412,15 @@ fn load_from<B: Blocks>(devices: &[B], mounting: &Mounting) -> Result<Loaded, Ra
                 return Ok(Loaded {
                     lagging: mounting.lagging(sequence),
                     damage: damage.filter(|_| !is_newest),
+                    unknown: perhaps_newer(devices, found, sequence),
+                    faults,
                     catalogue,
                 });
             }
-            Err(error) => damage = damage.or(Some(error)),
+            Err((error, fault)) => {
+                damage = damage.or(Some(error));
+                faults.push(fault);
+            }
         }
     }
     Err(RawError::Catalogue {
@@ -329,26 +429,89 @@ fn load_from<B: Blocks>(devices: &[B], mounting: &Mounting) -> Result<Loaded, Ra
     })
 }
 
-fn try_candidate<B: Blocks>(
-    device: &B,
-    candidate: &Candidate,
-) -> Result<Result<Catalogue, CatalogueError>, RawError> {
-    let block_bytes = u64::from(BLOCK_BYTES);
-    let length = candidate.blocks().saturating_mul(block_bytes);
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let bytes = device.read(candidate.block.saturating_mul(block_bytes), length)?;
-    Ok(candidate.check(&bytes))
+/// A superblock that cannot be read and may name a catalogue after this one, as far as the place of that
+/// catalogue does not rule it out.
+fn perhaps_newer<B: Blocks>(devices: &[B], found: &Found, sequence: u64) -> Option<CopyFault> {
+    let mounting = &found.mounting;
+    let newer = mounting.perhaps_newer(sequence).find(|unknown| {
+        let place = unknown.block.saturating_mul(u64::from(BLOCK_BYTES));
+        let first = devices[unknown.index].read(place, BLOCK_BYTES as usize);
+        !first.is_ok_and(|block| mounting.rules_out(sequence, &block))
+    })?;
+    let path = devices[newer.index].path();
+    let offset_bytes = SUPERBLOCKS[newer.slot] * u64::from(BLOCK_BYTES);
+    let is_it = |it: &&CopyFault| it.path == path && it.offset_bytes == offset_bytes;
+    found.faults.iter().find(is_it).cloned()
 }
 
-/// The writer's lock, until it is dropped.
+/// Reads a catalogue, and no more of it than there is.
+fn try_candidate<B: Blocks>(
+    devices: &[B],
+    candidate: &Candidate,
+    geometry: &Geometry,
+) -> Result<Catalogue, (CatalogueError, CopyFault)> {
+    let device = &devices[candidate.index];
+    let offset_bytes = candidate.block.saturating_mul(u64::from(BLOCK_BYTES));
+    let refuse = |error: CatalogueError| {
+        let fault = CopyFault {
+            path: device.path().to_owned(),
+            offset_bytes,
+            problem: error.to_string(),
+        };
+        (error, fault)
+    };
+    let length = candidate.blocks().saturating_mul(BLOCK_BYTES.into());
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        let place = offset_bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        let read = device.read(place, PIECE_BYTES.min(length - bytes.len()));
+        let piece = read.map_err(|error| {
+            let fault = fault(device, offset_bytes, "the catalogue", &error);
+            (CatalogueError::Unreadable, fault)
+        })?;
+        if piece.is_empty() {
+            break;
+        }
+        if bytes.is_empty() {
+            candidate.check_first(&piece).map_err(refuse)?;
+        }
+        candidate.check_piece(&piece).map_err(refuse)?;
+        bytes.extend_from_slice(&piece);
+    }
+    candidate.check(geometry, &bytes).map_err(refuse)
+}
+
+/// The writer's lock on all devices, until it is dropped.
 #[derive(Debug)]
 #[must_use = "without it another process may change the store"]
-pub struct WriterLock(Arc<OwnedFd>);
+pub struct WriterLock(Vec<ExclusiveLock>);
 
-impl Drop for WriterLock {
+/// An exclusive lock on a part of a device.
+#[derive(Debug)]
+struct ExclusiveLock {
+    descriptor: Arc<OwnedFd>,
+    start: u64,
+    length: u64,
+}
+
+impl ExclusiveLock {
+    /// `None`: another process has a lock there.
+    fn take(device: &Device, start: u64, length: u64) -> Result<Option<Self>, RawError> {
+        let is_taken = device.set_lock(Lock::Exclusive, start, length)?;
+        Ok(is_taken.then(|| Self {
+            descriptor: Arc::clone(&device.locks),
+            start,
+            length,
+        }))
+    }
+}
+
+impl Drop for ExclusiveLock {
     fn drop(&mut self) {
         // The end of the process gives it up in any case.
-        let _ = set_lock(self.0.as_fd(), Lock::Unlocked, WRITER_LOCK, 1);
+        let descriptor = self.descriptor.as_fd();
+        let _ = set_lock(descriptor, Lock::Unlocked, self.start, self.length);
     }
 }
 
@@ -356,6 +519,8 @@ impl Drop for WriterLock {
 #[derive(Clone, Debug)]
 pub struct RawStore {
     devices: Vec<Device>,
+    /// What the superblocks said when they were opened; `None`: a store is being made.
+    geometry: Option<Geometry>,
     /// Reader's locks of this process by sequence number, and how often each is used.
     locks: Arc<Mutex<BTreeMap<u64, usize>>>,
 }
@@ -370,15 +535,13 @@ impl RawStore {
             return Err(RawError::Devices(paths.len()));
         }
         let devices = paths.iter().map(|path| Device::open(path, access));
-        let store = Self {
-            devices: devices.collect::<Result<_, _>>()?,
-            locks: Arc::default(),
-        };
-        let mounting = store.superblocks()?;
-        let devices = mounting.order.iter();
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let mounting = superblocks(&devices)?.mounting;
+        let order = mounting.order.iter();
         Ok(Self {
-            devices: devices.map(|index| store.devices[*index].clone()).collect(),
-            locks: store.locks,
+            devices: order.map(|index| devices[*index].clone()).collect(),
+            geometry: Some(mounting.geometry),
+            locks: Arc::default(),
         })
     }
 
@@ -391,6 +554,7 @@ impl RawStore {
         assert!(!devices.is_empty(), "a store has a device");
         Self {
             devices,
+            geometry: None,
             locks: Arc::default(),
         }
     }
@@ -412,16 +576,26 @@ impl RawStore {
         self.devices[0].path.clone()
     }
 
-    fn superblocks(&self) -> Result<Mounting, RawError> {
-        superblocks(&self.devices)
+    /// What the superblocks say now, of the store that was opened.
+    fn superblocks(&self) -> Result<Found, RawError> {
+        let found = superblocks(&self.devices)?;
+        let Mounting {
+            order, geometry, ..
+        } = &found.mounting;
+        let is_known = self.geometry.as_ref().is_none_or(|known| known == geometry);
+        if is_known && order.is_sorted() {
+            Ok(found)
+        } else {
+            Err(RawError::Foreign(self.name().into()))
+        }
     }
 
     /// The highest sequence number of a superblock.
     ///
     /// # Errors
-    /// A device cannot be read, or has no superblock any more.
+    /// A device cannot be read, or has no superblock any more, or another store's.
     pub fn newest_sequence(&self) -> Result<u64, RawError> {
-        let mounting = self.superblocks()?;
+        let mounting = self.superblocks()?.mounting;
         let newest = mounting.candidates.first();
         Ok(newest.map_or(0, |it| it.superblock.sequence))
     }
@@ -440,22 +614,24 @@ impl RawStore {
     /// # Errors
     /// Those of [`RawStore::load`]; or writers were faster too often.
     pub fn load_locked(&self) -> Result<Loaded, RawError> {
-        let newest = |mounting: &Mounting| mounting.candidates.first().map(|it| it.superblock);
-        let mut mounting = self.superblocks()?;
+        let newest = |found: &Found| found.mounting.candidates.first().map(|it| it.superblock);
+        let mut found = self.superblocks()?;
         for _ in 0..ATTEMPTS_MAX {
-            let loaded = load_from(&self.devices, &mounting);
+            let loaded = load_from(&self.devices, &found);
             if let Ok(loaded) = &loaded {
                 self.lock(loaded.catalogue.sequence())?;
             }
             // If it is still the newest, a writer sees the lock before it uses space again.
-            let again = self.superblocks()?;
-            if newest(&again) == newest(&mounting) {
+            let again = self.superblocks();
+            if let Ok(again) = &again
+                && newest(again) == newest(&found)
+            {
                 return loaded;
             }
             if let Ok(loaded) = &loaded {
                 self.unlock(loaded.catalogue.sequence());
             }
-            mounting = again;
+            found = again?;
         }
         Err(RawError::Restless(self.first_path()))
     }
@@ -463,9 +639,24 @@ impl RawStore {
     fn lock(&self, sequence: u64) -> Result<(), RawError> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         let byte = LOCKS_START.saturating_add(sequence);
-        self.set_lock(Lock::Shared, byte)?;
+        for device in &self.devices {
+            if device.set_lock(Lock::Shared, byte, 1)? {
+                continue;
+            }
+            if !locks.contains_key(&sequence) {
+                self.unlock_byte(byte);
+            }
+            return Err(RawError::BeingMade(device.path.clone()));
+        }
         *locks.entry(sequence).or_default() += 1;
         Ok(())
+    }
+
+    fn unlock_byte(&self, byte: u64) {
+        for device in &self.devices {
+            // The end of the process gives it up in any case.
+            let _ = device.set_lock(Lock::Unlocked, byte, 1);
+        }
     }
 
     /// Gives up a reader's lock on a catalogue.
@@ -477,30 +668,35 @@ impl RawStore {
         *uses -= 1;
         if *uses == 0 {
             locks.remove(&sequence);
-            let byte = LOCKS_START.saturating_add(sequence);
-            // The end of the process gives it up in any case.
-            let _ = self.set_lock(Lock::Unlocked, byte);
+            self.unlock_byte(LOCKS_START.saturating_add(sequence));
         }
     }
 
-    /// Takes the writer's lock.
+    /// Takes the writer's lock, on all devices.
     ///
     /// # Errors
     /// Another process has it.
     pub fn lock_for_writing(&self) -> Result<WriterLock, RawError> {
-        if self.set_lock(Lock::Exclusive, WRITER_LOCK)? {
-            Ok(WriterLock(Arc::clone(&self.devices[0].locks)))
-        } else {
-            Err(RawError::Locked(self.first_path()))
+        let mut locks = Vec::new();
+        for device in &self.devices {
+            let lock = ExclusiveLock::take(device, WRITER_LOCK, 1)?;
+            locks.push(lock.ok_or_else(|| RawError::Locked(device.path.clone()))?);
         }
+        Ok(WriterLock(locks))
     }
 
-    fn set_lock(&self, lock: Lock, byte: u64) -> Result<bool, RawError> {
-        let device = &self.devices[0];
-        set_lock(device.locks.as_fd(), lock, byte, 1).map_err(|error| RawError::Io {
-            path: device.path.clone(),
-            error,
-        })
+    /// Takes the writer's lock, and keeps readers away, on all devices: for who makes a store of them,
+    /// whatever they hold now.
+    ///
+    /// # Errors
+    /// Another process changes or reads a store that one of them belongs to.
+    pub fn lock_for_making(&self) -> Result<WriterLock, RawError> {
+        let WriterLock(mut locks) = self.lock_for_writing()?;
+        for device in &self.devices {
+            let lock = ExclusiveLock::take(device, 0, LOCKS_END)?;
+            locks.push(lock.ok_or_else(|| RawError::Served(device.path.clone()))?);
+        }
+        Ok(WriterLock(locks))
     }
 
     /// The lowest sequence number of a catalogue that another process reads.
@@ -508,22 +704,30 @@ impl RawStore {
     /// # Errors
     /// The kernel does not say.
     pub fn oldest_reader(&self) -> Result<Option<u64>, RawError> {
-        let device = &self.devices[0];
-        let mut end = LOCKS_START + volume::SEQUENCE_MAX + 1;
-        let mut oldest = None;
-        // Terminates: `end` decreases.
-        while end > LOCKS_START {
-            let found = lock_of_another(device.locks.as_fd(), LOCKS_START, end - LOCKS_START);
-            let found = found.map_err(|error| RawError::Io {
-                path: device.path.clone(),
-                error,
-            })?;
-            let Some(byte) = found else {
-                break;
-            };
-            oldest = Some(byte - LOCKS_START);
-            end = byte;
+        let mut oldest: Option<u64> = None;
+        for device in &self.devices {
+            let mut end = LOCKS_END;
+            // Terminates: `end` decreases.
+            while let Some(byte) = device.lock_of_another(LOCKS_START, end)? {
+                let sequence = byte - LOCKS_START;
+                oldest = Some(oldest.map_or(sequence, |oldest| oldest.min(sequence)));
+                end = byte;
+            }
         }
         Ok(oldest)
+    }
+
+    /// Whether another process reads a catalogue after the one of this sequence number.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn has_reader_after(&self, sequence: u64) -> Result<bool, RawError> {
+        let start = LOCKS_START.saturating_add(sequence).saturating_add(1);
+        for device in &self.devices {
+            if device.lock_of_another(start, LOCKS_END)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

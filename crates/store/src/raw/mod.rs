@@ -15,7 +15,8 @@ mod served;
 mod tests;
 
 pub use devices::{
-    Access, Blocks, Device, Loaded, RawError, RawStore, WriterLock, find_catalogue, names_in,
+    Access, Blocks, CopyFault, Device, Loaded, RawError, RawStore, WriterLock, find_catalogue,
+    names_in,
 };
 pub use served::{LOOK_INTERVAL, Notice, Volume};
 

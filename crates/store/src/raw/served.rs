@@ -181,9 +181,17 @@ impl Shared {
     /// Publishes a catalogue, unless it is the one that is served.
     fn take(&self, raw: &Arc<RawStore>, loaded: Loaded) {
         let known = self.with(|published| published.snapshot.catalogue.sequence());
-        let notice = notice_of(&loaded);
+        let found = loaded.catalogue.sequence();
+        // An older one is found if the newest was damaged, or became unreadable, after it was loaded.
+        let notice = if found < known {
+            Notice::Failed(format!(
+                "catalogue {known} is lost on the devices, which have {found}"
+            ))
+        } else {
+            notice_of(&loaded)
+        };
         let snapshot = snapshot(Some(raw), loaded.catalogue);
-        let is_new = snapshot.catalogue.sequence() != known;
+        let is_new = found > known;
         self.publish(is_new.then_some(snapshot), notice);
     }
 

@@ -22,6 +22,10 @@ struct Site {
 
 impl Site {
     fn new(devices: usize) -> Self {
+        Self::with_id(devices, 1)
+    }
+
+    fn with_id(devices: usize, id: u8) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..devices)
             .map(|number| directory.path().join(format!("image{number}")))
@@ -32,7 +36,7 @@ impl Site {
         }
         let site = Self { directory, paths };
         let blocks = vec![IMAGE_BYTES / u64::from(BLOCK_BYTES); devices];
-        let geometry = Geometry::new(StoreId([1; 16]), blocks, 8).unwrap();
+        let geometry = Geometry::new(StoreId([id; 16]), blocks, 8).unwrap();
         site.run(Commit::first(volume::Catalogue::empty(geometry)));
         site
     }
@@ -368,6 +372,102 @@ fn the_oldest_of_several_readers_is_found() {
     assert_eq!(site.readers(), Some(6));
     second.unlock(6);
     assert_eq!(site.readers(), Some(7));
+}
+
+fn open_device(path: &std::path::Path) -> Device {
+    Device::open(path, Access::Write).unwrap()
+}
+
+#[test]
+fn who_makes_a_store_of_any_device_keeps_readers_and_writers_away_from_all_of_it() {
+    let site = Site::new(2);
+    for path in &site.paths {
+        let made = RawStore::unmounted(vec![open_device(path)]);
+        let raw = site.open();
+        raw.load_locked().unwrap();
+        assert!(matches!(made.lock_for_making(), Err(RawError::Served(_))));
+        raw.unlock(1);
+        let writer = RawStore::open(&site.paths, Access::Write).unwrap();
+        let lock = writer.lock_for_writing().unwrap();
+        assert!(matches!(made.lock_for_making(), Err(RawError::Locked(_))));
+        drop(lock);
+        let lock = made.lock_for_making().unwrap();
+        assert!(matches!(raw.load_locked(), Err(RawError::BeingMade(_))));
+        assert!(matches!(
+            writer.lock_for_writing(),
+            Err(RawError::Locked(_))
+        ));
+        drop(lock);
+        drop(writer.lock_for_writing().unwrap());
+        // What failed has left no lock on the other device.
+        assert_eq!(writer.oldest_reader().unwrap(), None);
+        raw.load_locked().unwrap();
+        assert_eq!(writer.oldest_reader().unwrap(), Some(1));
+    }
+}
+
+#[test]
+fn a_reader_of_a_catalogue_that_cannot_be_found_is_known() {
+    let site = Site::new(2);
+    site.change(&[("a", "1")]);
+    let (reader, other) = (site.open(), site.open());
+    reader.load_locked().unwrap();
+    assert!(other.has_reader_after(1).unwrap() && !other.has_reader_after(2).unwrap());
+}
+
+#[test]
+fn another_store_on_the_devices_is_told_of_and_the_old_one_is_served_on() {
+    let other = Site::with_id(2, 2);
+    for content in ["1", "2"] {
+        other.change(&[("b", content)]);
+    }
+    for is_exchanged in [false, true] {
+        let site = Site::new(2);
+        site.change(&[("a", "1")]);
+        let (volume, mut look, mut store) = site.serve();
+        assert!(store.poll_answer(NOW).is_none() && store.poll_notice().is_some());
+        // Another store, or the same one with its devices exchanged.
+        let [first, second] = &site.paths[..] else {
+            unreachable!("two")
+        };
+        let sources = if is_exchanged {
+            [second, first]
+        } else {
+            [&other.paths[0], &other.paths[1]]
+        };
+        let contents = sources.map(|path| std::fs::read(path).unwrap());
+        for (path, bytes) in site.paths.iter().zip(contents) {
+            std::fs::write(path, bytes).unwrap();
+        }
+        volume.look(&mut look);
+        assert_eq!(round(&mut store), 0);
+        let notice = store.poll_notice();
+        let is_told = |text: &String| text.contains("another store than the one that was opened");
+        assert!(
+            matches!(&notice, Some(Notice::Failed(text)) if is_told(text)),
+            "{notice:?}"
+        );
+        assert_eq!(refusal(&mut store, "/b"), StoreRefusal::NotFound);
+        let found = find(&mut store, "/a");
+        store.release(found.handle);
+    }
+}
+
+#[test]
+fn what_is_served_never_goes_back_to_an_older_catalogue() {
+    let site = Site::new(1);
+    site.change(&[("a", "1")]);
+    site.change(&[("b", "2")]);
+    let (volume, mut look, mut store) = site.serve();
+    assert!(store.poll_answer(NOW).is_none() && store.poll_notice().is_some());
+    // The superblock of catalogue 3.
+    site.write(0, 16, &[0xff; 8]);
+    volume.look(&mut look);
+    assert_eq!(round(&mut store), 0);
+    assert!(matches!(store.poll_notice(), Some(Notice::Failed(_))));
+    let found = find(&mut store, "/b");
+    store.release(found.handle);
+    assert_eq!(site.readers(), Some(3));
 }
 
 #[test]

@@ -352,6 +352,39 @@ fn devices_that_do_not_belong_together_are_refused() {
     );
 }
 
+/// What a superblock says of its own device, the catalogue says of all.
+#[test]
+fn sizes_that_the_devices_and_the_catalogue_do_not_agree_on_are_refused() {
+    let (devices, catalogue, _) = sample();
+    let mut slots = devices.view().slots();
+    let mounting = mount(&slots).unwrap();
+    assert_eq!(mounting.geometry, *catalogue.geometry());
+    let with = |slots: &mut Vec<DeviceSlots>, change: &dyn Fn(&mut Superblock)| {
+        for slot in &mut slots[1].slots {
+            change(slot.as_mut().unwrap());
+        }
+        mount(slots)
+    };
+    // The second device is smaller than the catalogue says; the first has the catalogue.
+    let smaller = with(&mut slots, &|it| it.device_blocks -= 1).unwrap();
+    let candidate = smaller.candidates[0];
+    assert_eq!(candidate.index, 0);
+    let place = usize::try_from(candidate.block).unwrap() * BLOCK;
+    let length = usize::try_from(candidate.blocks()).unwrap() * BLOCK;
+    let bytes = devices.view().read(0, place, length);
+    let wrong = Err(CatalogueError::Field("size of a device"));
+    assert_eq!(candidate.check(&smaller.geometry, &bytes), wrong);
+    assert_eq!(candidate.check(&mounting.geometry, &bytes), Ok(catalogue));
+    let refused = with(&mut slots, &|it| it.area_blocks += 1).unwrap_err();
+    let (index, blocks, first_blocks) = (1, 5, 4);
+    let area = MountError::Area {
+        index,
+        blocks,
+        first_blocks,
+    };
+    assert_eq!(refused, area);
+}
+
 #[test]
 fn a_later_version_is_refused_even_beside_a_known_one() {
     let (devices, _, superblock) = sample();

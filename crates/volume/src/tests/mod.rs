@@ -5,13 +5,15 @@ mod formats;
 mod names;
 mod readers;
 mod space;
+mod unreadable;
 
 use std::collections::BTreeMap;
 
 use crate::commit::Fault;
 use crate::{
-    BLOCK_BYTES, Catalogue, Commit, ContentDigest, DeviceSlots, Editor, Entry, Extent, Geometry,
-    MountError, RUN_BYTES, SUPERBLOCKS, Step, StoreId, Superblock, Time, digest_run, mount,
+    BLOCK_BYTES, Catalogue, CatalogueError, Commit, ContentDigest, DeviceSlots, Editor, Entry,
+    Extent, Geometry, MountError, RUN_BYTES, SUPERBLOCKS, Step, StoreId, Superblock,
+    SuperblockError, Time, digest_run, mount,
 };
 
 /// The unit that a device writes whole or not at all, bytes.
@@ -24,6 +26,9 @@ struct Devices {
     durable: Vec<Vec<u8>>,
     /// Sectors written since the last flush, in order: device, offset in bytes, content.
     cached: Vec<(usize, usize, Vec<u8>)>,
+    /// Blocks that cannot be read, by device. One that is written is readable from then on: drives put
+    /// another sector in its place.
+    unreadable: Vec<(usize, usize)>,
 }
 
 impl Devices {
@@ -32,11 +37,17 @@ impl Devices {
         Self {
             durable: blocks.map(|blocks| vec![0; blocks * BLOCK]).collect(),
             cached: Vec::new(),
+            unreadable: Vec::new(),
         }
     }
 
     fn write(&mut self, device: u16, block: u64, bytes: &[u8]) {
         let start = usize::try_from(block).unwrap() * BLOCK;
+        let first = start / BLOCK;
+        let written = first..first + bytes.len().div_ceil(BLOCK);
+        let is_written =
+            |(at, block): &(usize, usize)| *at == device.into() && written.contains(block);
+        self.unreadable.retain(|it| !is_written(it));
         for (index, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
             let offset = start + index * SECTOR_BYTES;
             self.cached.push((device.into(), offset, sector.to_owned()));
@@ -67,6 +78,7 @@ impl Devices {
         View {
             below: &self.durable,
             over,
+            unreadable: self.unreadable.clone(),
         }
     }
 
@@ -81,6 +93,8 @@ impl Devices {
 struct View<'a> {
     below: &'a [Vec<u8>],
     over: BTreeMap<(usize, usize), &'a [u8]>,
+    /// See [`Devices::unreadable`].
+    unreadable: Vec<(usize, usize)>,
 }
 
 impl View<'_> {
@@ -94,6 +108,14 @@ impl View<'_> {
         bytes
     }
 
+    /// The same; `None` if a block of it cannot be read.
+    fn read_faulty(&self, device: usize, offset: usize, length: usize) -> Option<Vec<u8>> {
+        let blocks = offset / BLOCK..(offset + length).div_ceil(BLOCK);
+        let is_in = |(at, block): &(usize, usize)| *at == device && blocks.contains(block);
+        let is_readable = !self.unreadable.iter().any(is_in);
+        is_readable.then(|| self.read(device, offset, length))
+    }
+
     fn to_devices(&self) -> Devices {
         let mut durable = self.below.to_vec();
         for (&(device, offset), sector) in &self.over {
@@ -102,6 +124,7 @@ impl View<'_> {
         Devices {
             durable,
             cached: Vec::new(),
+            unreadable: self.unreadable.clone(),
         }
     }
 
@@ -111,7 +134,10 @@ impl View<'_> {
             .map(|device| DeviceSlots {
                 slots: SUPERBLOCKS.map(|block| {
                     let offset = usize::try_from(block).unwrap() * BLOCK;
-                    Superblock::decode(&self.read(device, offset, BLOCK))
+                    let block = self.read_faulty(device, offset, BLOCK);
+                    block.map_or(Err(SuperblockError::Unreadable), |it| {
+                        Superblock::decode(&it)
+                    })
                 }),
                 size_bytes: self.below[device].len() as u64,
             })
@@ -125,8 +151,10 @@ impl View<'_> {
         let catalogues = tried.filter_map(|(index, candidate)| {
             let offset = usize::try_from(candidate.block).unwrap() * BLOCK;
             let length = usize::try_from(candidate.blocks()).unwrap() * BLOCK;
-            let bytes = self.read(candidate.index, offset, length);
-            Some((index, candidate.check(&bytes).ok()?))
+            let bytes = self.read_faulty(candidate.index, offset, length);
+            let bytes = bytes.ok_or(CatalogueError::Unreadable);
+            let checked = bytes.and_then(|it| candidate.check(&mounting.geometry, &it));
+            Some((index, checked.ok()?))
         });
         Ok(catalogues.take(1).last())
     }
@@ -135,6 +163,22 @@ impl View<'_> {
         let offset = usize::try_from(entry.extent.start).unwrap() * BLOCK;
         let length = usize::try_from(entry.size_bytes).unwrap();
         self.read(entry.extent.device.into(), offset, length)
+    }
+
+    /// The same, but for objects with a block that cannot be read.
+    fn verify_readable(&self, catalogue: &Catalogue) -> Result<(), String> {
+        let mut readable = catalogue.clone();
+        readable.retain(|entry| {
+            let offset = usize::try_from(entry.extent.start).unwrap() * BLOCK;
+            let length = usize::try_from(entry.size_bytes).unwrap();
+            let read = self.read_faulty(entry.extent.device.into(), offset, length);
+            read.is_some()
+        });
+        let lost = catalogue.entries().len() - readable.entries().len();
+        if lost > self.unreadable.len() {
+            return Err(format!("{lost} objects cannot be read"));
+        }
+        self.verify(&readable)
     }
 
     /// What is wrong with the content of any object.

@@ -1,7 +1,7 @@
 //! Which space is free when.
 
 use super::{BLOCK, Change, change, entry, init};
-use crate::{CatalogueFull, Editor, Extent};
+use crate::{Catalogue, CatalogueFull, Commit, CommitError, Editor, Extent, SEQUENCE_MAX};
 
 const BLOCKS: [u64; 1] = [256 + 2 + 10];
 
@@ -150,9 +150,30 @@ fn a_catalogue_that_does_not_fit_its_area_is_refused() {
     assert_eq!(size(31), Ok(()));
     assert_eq!(
         size(32),
-        Err(CatalogueFull {
+        Err(CommitError::Full(CatalogueFull {
             needed_bytes: 72 + 32 * 128,
             area_bytes: 4096
-        })
+        }))
     );
+}
+
+/// A writer commits nothing that its reader would refuse.
+#[test]
+fn behind_the_last_sequence_number_nothing_is_committed() {
+    let (mut devices, first) = init(&BLOCKS, 1);
+    let last = Catalogue::new(
+        first.geometry().clone(),
+        SEQUENCE_MAX,
+        Vec::new(),
+        Vec::new(),
+    );
+    let made = super::run(Commit::new(last), &mut devices, &mut |_| {});
+    assert_eq!(devices.view().mount().unwrap().unwrap().1, made);
+    let editor = Editor::new(made, None);
+    let added = [("a", "", 0)];
+    assert_eq!(
+        editor.check_catalogue(added.into_iter()),
+        Err(CommitError::Last)
+    );
+    assert_eq!(editor.commit().map(|_| ()), Err(CommitError::Last));
 }
