@@ -35,6 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
         config: &config,
         unix_seconds_now: u64::from(wishes) << 32,
         keep_alive: wishes & 2 != 0,
+        is_secure: wishes & 16 != 0,
     };
     match verdict {
         Parsed::Incomplete => assert!(input.len() < HEAD_BYTES_MAX),

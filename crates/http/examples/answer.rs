@@ -20,6 +20,7 @@ fn main() -> std::io::Result<()> {
         config: &config,
         unix_seconds_now: 1_700_000_000,
         keep_alive: true,
+        is_secure: false,
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let reply = match parse_request(&input) {

@@ -3,8 +3,9 @@
 //!
 //! It accepts a written subset and refuses the rest with a status. It serves `GET` and `HEAD` of
 //! objects that do not change, with conditions and byte ranges, and CORS preflights by `OPTIONS`.
-//! It never reads a request body: a request that carries one is refused and its connection
-//! closed, so that no byte of a body can ever be taken for the next request.
+//! A request body means nothing here. A short one is thrown away by the caller, who gets its length; a
+//! request with a longer one, or one in chunks, is refused and its connection closed. So no byte of a
+//! body can ever be taken for the next request.
 //!
 //! It holds no bytes of any object. A reply is a list of [`Part`]s: so many bytes of text, then
 //! so many bytes of the object from such an offset.
@@ -12,7 +13,7 @@
 //! A path that ends with `/` asks for the [`INDEX_NAME`] of that directory; the caller, who has the
 //! objects, answers a directory's name without its slash by [`redirect_reply`].
 //!
-//! What bounds it: [`HEAD_BYTES_MAX`], [`HEADERS_MAX`], [`TARGET_BYTES_MAX`], [`RANGES_MAX`] and,
+//! What bounds it: [`HEAD_BYTES_MAX`], [`BODY_BYTES_MAX`], [`HEADERS_MAX`], [`TARGET_BYTES_MAX`], [`RANGES_MAX`] and,
 //! on the way out, [`REPLY_TEXT_BYTES_MAX`]. Parsing allocates one string, the path, of at most
 //! [`TARGET_BYTES_MAX`] bytes; replying allocates only what `text` and `parts` lack in capacity.
 
@@ -40,8 +41,8 @@ pub use reply::{
     error_reply, options_reply, redirect_reply, reply,
 };
 pub use request::{
-    HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method, Parsed,
-    Refusal, Request, TARGET_BYTES_MAX, parse_request,
+    BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method,
+    Parsed, Refusal, Request, TARGET_BYTES_MAX, parse_request,
 };
 pub use status::Status;
 

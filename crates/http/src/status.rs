@@ -6,8 +6,6 @@
 pub enum Status {
     /// 200: the whole object follows.
     Ok,
-    /// 204: answer to a CORS preflight.
-    NoContent,
     /// 206: one or more ranges follow.
     PartialContent,
     /// 301: a directory, asked for without its final slash.
@@ -26,7 +24,7 @@ pub enum Status {
     RequestTimeout,
     /// 412: `If-Match` or `If-Unmodified-Since` is false.
     PreconditionFailed,
-    /// 413: the request carries a body; none is ever read.
+    /// 413: the request carries a body that is longer than [`crate::BODY_BYTES_MAX`], or chunked.
     ContentTooLarge,
     /// 414: the target is longer than [`crate::TARGET_BYTES_MAX`].
     UriTooLong,
@@ -48,9 +46,8 @@ pub enum Status {
 
 impl Status {
     /// Every status, in the order of their codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 19] = [
         Self::Ok,
-        Self::NoContent,
         Self::PartialContent,
         Self::MovedPermanently,
         Self::NotModified,
@@ -76,7 +73,6 @@ impl Status {
     pub const fn code(self) -> u16 {
         match self {
             Self::Ok => 200,
-            Self::NoContent => 204,
             Self::PartialContent => 206,
             Self::MovedPermanently => 301,
             Self::NotModified => 304,
@@ -103,7 +99,6 @@ impl Status {
     pub const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",
-            Self::NoContent => "204 No Content",
             Self::PartialContent => "206 Partial Content",
             Self::MovedPermanently => "301 Moved Permanently",
             Self::NotModified => "304 Not Modified",

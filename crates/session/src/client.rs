@@ -61,6 +61,8 @@ pub(crate) struct Client {
     pub(crate) route: Route,
     /// The client will send nothing more.
     pub(crate) is_half_closed: bool,
+    /// What is still to come of the body of the last request taken, bytes: it is thrown away.
+    pub(crate) body_bytes_left: u16,
     /// Tells this client from earlier ones at the same index.
     pub(crate) serial: u32,
     /// How much of the head at the start of `input` was scanned.
@@ -115,6 +117,7 @@ impl Client {
             read_waits: None,
             progress: Progress::new(now),
             lookup: None,
+            body_bytes_left: 0,
             awaiting: Awaiting::Request(now),
             is_closing: false,
             is_half_closed: false,
@@ -138,6 +141,16 @@ impl Client {
     /// Whether the next request may be parsed.
     pub(crate) fn takes_requests(&self) -> bool {
         !self.is_closing && self.lookup.is_none() && self.stream.replies() < REPLIES_MAX
+    }
+
+    /// Throws away what arrived of the body of the last request taken. Returns whether that was all of
+    /// it, so that what follows is the next request.
+    pub(crate) fn skip_body(&mut self) -> bool {
+        let arrived = u16::try_from(self.input.len()).unwrap_or(u16::MAX);
+        let skipped = self.body_bytes_left.min(arrived);
+        self.input.take(skipped.into());
+        self.body_bytes_left -= skipped;
+        self.body_bytes_left == 0
     }
 
     /// TCP accepted `segment`, which came by `path`: from now on we send to the MAC address it came

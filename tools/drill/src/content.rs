@@ -132,6 +132,7 @@ fn head_of(setup: &Setup, config: &ReplyConfig) -> Vec<u8> {
         config,
         unix_seconds_now: UNIX_SECONDS,
         keep_alive: true,
+        is_secure: false,
     };
     let (mut head, mut parts) = (Vec::new(), Vec::new());
     let meta = object(setup).meta;

@@ -38,13 +38,14 @@ const DATE_UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 /// Configuration of all replies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyConfig {
-    /// Lets pages of any origin read the reply (`Access-Control-Allow-Origin: *`).
+    /// Lets pages of any origin read the reply (`Access-Control-Allow-Origin: *`), or of the one
+    /// origin that `extra_fields` names.
     pub cors: bool,
     /// Sends `Cache-Control` for media and playlists, unless `extra_fields` does.
     pub cache_control: bool,
     /// Content types by extension.
     pub types: ContentTypes,
-    /// Fields added to every 200, 206, 301 and 304.
+    /// Fields of the operator's.
     pub extra_fields: ExtraFields,
 }
 
@@ -60,6 +61,13 @@ impl Default for ReplyConfig {
     }
 }
 
+impl ReplyConfig {
+    /// Whether `OPTIONS` is a method of this server: where pages of another origin may read replies.
+    fn answers_preflights(&self) -> bool {
+        self.cors || self.extra_fields.allow_origin().is_some()
+    }
+}
+
 /// What a reply depends on besides the request and its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyOptions<'a> {
@@ -69,6 +77,8 @@ pub struct ReplyOptions<'a> {
     pub unix_seconds_now: u64,
     /// Whether the connection may stay open after the reply.
     pub keep_alive: bool,
+    /// Whether the reply goes out over TLS.
+    pub is_secure: bool,
 }
 
 /// A piece of a reply, in the order of sending.
@@ -192,7 +202,7 @@ pub fn redirect_reply(
     let status = Status::MovedPermanently;
     writer.common_head(status, options, close);
     writer.field("Location", &location);
-    writer.push(options.config.extra_fields.as_str());
+    writer.extra_fields(options);
     writer.status_body(status, head_only);
     writer.flush();
     Reply { status, close }
@@ -228,8 +238,8 @@ fn push_encoded(text: &mut String, bytes: &[u8], stays: impl Fn(u8) -> bool) {
     }
 }
 
-/// Replies to `OPTIONS`, for which no object is needed: 204 to a CORS preflight when `cors` is
-/// on, else 405.
+/// Replies to `OPTIONS`, for which no object is needed: 200 without a body where pages of another
+/// origin may read replies, else 405.
 pub fn options_reply(
     request: &Request<'_>,
     options: &ReplyOptions<'_>,
@@ -237,7 +247,7 @@ pub fn options_reply(
     parts: &mut Vec<Part>,
 ) -> Reply {
     let close = !(request.keep_alive && options.keep_alive);
-    if !options.config.cors {
+    if !options.config.answers_preflights() {
         return error_reply(Status::MethodNotAllowed, false, close, options, text, parts);
     }
     let mut writer = Writer::new(text, parts);
@@ -399,31 +409,37 @@ impl<'a> Writer<'a> {
         Status::NotModified
     }
 
-    /// The Fetch standard, "CORS protocol". RFC 9110 s8.6 forbids `Content-Length` in a 204.
+    /// The Fetch standard, "CORS-preflight fetch". The status is 200 and not 204: browsers of some
+    /// television sets take no other. What the operator's fields say is not said again.
     fn preflight(
         &mut self,
         request: &Request<'_>,
         options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
-        self.common_head(Status::NoContent, options, close);
+        let own = |name: &str| !options.config.extra_fields.has_cors_field(name);
+        self.common_head(Status::Ok, options, close);
         self.field("Allow", ALLOW_WITH_CORS);
         if request.preflight.method.is_some() {
-            self.field("Access-Control-Allow-Methods", ALLOW_WITH_CORS);
-            let asked = request.preflight.headers.and_then(header_names);
-            self.field(
-                "Access-Control-Allow-Headers",
-                asked.unwrap_or(ALLOW_HEADERS),
-            );
-            self.number_field("Access-Control-Max-Age", PREFLIGHT_SECONDS);
+            if own(ALLOW_METHODS_NAME) {
+                self.field(ALLOW_METHODS_NAME, ALLOW_WITH_CORS);
+            }
+            if own(ALLOW_HEADERS_NAME) {
+                let asked = request.preflight.headers.and_then(header_names);
+                self.field(ALLOW_HEADERS_NAME, asked.unwrap_or(ALLOW_HEADERS));
+            }
+            if own(MAX_AGE_NAME) {
+                self.number_field(MAX_AGE_NAME, PREFLIGHT_SECONDS);
+            }
             // Some caches keep answers to OPTIONS, whatever RFC 9110 s9.3.7 says.
             self.field(
                 "Vary",
                 "Access-Control-Request-Method, Access-Control-Request-Headers",
             );
         }
+        self.number_field("Content-Length", 0);
         self.end_head();
-        Status::NoContent
+        Status::Ok
     }
 
     fn error(
@@ -436,7 +452,9 @@ impl<'a> Writer<'a> {
         self.common_head(status, options, close);
         match status {
             // RFC 9110 s15.5.6: "The origin server MUST generate an Allow header field".
-            Status::MethodNotAllowed if options.config.cors => self.field("Allow", ALLOW_WITH_CORS),
+            Status::MethodNotAllowed if options.config.answers_preflights() => {
+                self.field("Allow", ALLOW_WITH_CORS)
+            }
             Status::MethodNotAllowed => self.field("Allow", ALLOW),
             Status::ServiceUnavailable => self.number_field("Retry-After", RETRY_AFTER_SECONDS),
             _ => {}
@@ -473,16 +491,45 @@ impl<'a> Writer<'a> {
         if modified <= options.unix_seconds_now {
             self.date_field("Last-Modified", modified);
         }
-        self.configured_fields(object.content_type, options.config);
+        self.configured_fields(object.content_type, options);
     }
 
     /// What the operator wants said of every object.
-    fn configured_fields(&mut self, content_type: ContentType<'_>, config: &ReplyConfig) {
+    fn configured_fields(&mut self, content_type: ContentType<'_>, options: &ReplyOptions<'_>) {
+        let config = options.config;
         let is_said = config.cache_control && !config.extra_fields.has_cache_control();
         if let Some(value) = content_type.cache_control().filter(|_| is_said) {
             self.field("Cache-Control", value);
         }
-        self.push(config.extra_fields.as_str());
+        self.extra_fields(options);
+    }
+
+    fn extra_fields(&mut self, options: &ReplyOptions<'_>) {
+        let fields = &options.config.extra_fields;
+        self.push(fields.as_str());
+        if options.is_secure {
+            self.push(fields.secure());
+        }
+    }
+
+    /// What lets pages of other origins read the reply (the Fetch standard, "CORS protocol").
+    fn cors_fields(&mut self, config: &ReplyConfig) {
+        let fields = &config.extra_fields;
+        let any = config.cors.then_some("*");
+        if let Some(origin) = fields.allow_origin().or(any) {
+            self.field("Access-Control-Allow-Origin", origin);
+        }
+        let own = config.cors.then_some(EXPOSE_HEADERS);
+        if own.is_some() || fields.expose_headers().is_some() {
+            self.push("Access-Control-Expose-Headers: ");
+            self.push(own.unwrap_or_default());
+            if own.is_some() && fields.expose_headers().is_some() {
+                self.push(", ");
+            }
+            self.push(fields.expose_headers().unwrap_or_default());
+            self.push("\r\n");
+        }
+        self.push(fields.cors());
     }
 
     fn content_type(&mut self, content_type: ContentType<'_>) {
@@ -498,10 +545,7 @@ impl<'a> Writer<'a> {
         self.push(status.line());
         self.push("\r\nServer: Atlas\r\n");
         self.date_field("Date", options.unix_seconds_now);
-        if options.config.cors {
-            self.field("Access-Control-Allow-Origin", "*");
-            self.field("Access-Control-Expose-Headers", EXPOSE_HEADERS);
-        }
+        self.cors_fields(options.config);
         // RFC 9112 s9.3: an HTTP/1.0 client must be told either way; the others lose nothing.
         self.field("Connection", if close { "close" } else { "keep-alive" });
     }
@@ -578,6 +622,10 @@ impl<'a> Writer<'a> {
         }
     }
 }
+
+const ALLOW_METHODS_NAME: &str = "Access-Control-Allow-Methods";
+const ALLOW_HEADERS_NAME: &str = "Access-Control-Allow-Headers";
+const MAX_AGE_NAME: &str = "Access-Control-Max-Age";
 
 const ALLOW: &str = "GET, HEAD";
 const ALLOW_WITH_CORS: &str = "GET, HEAD, OPTIONS";

@@ -22,6 +22,7 @@ fn with(config: &ReplyConfig) -> ReplyOptions<'_> {
         config,
         unix_seconds_now: NOW,
         keep_alive: true,
+        is_secure: false,
     }
 }
 
@@ -357,6 +358,96 @@ fn cross_origin_reads_are_allowed_when_asked_for() {
     assert_eq!(wire.field("access-control-allow-origin"), None);
 }
 
+#[test]
+fn fields_for_other_origins_are_in_errors_and_preflights_too() {
+    let of_operator = adding(&[
+        "Access-Control-Allow-Origin: https://a.example",
+        "Access-Control-Allow-Credentials: true",
+        "Access-Control-Expose-Headers: X-Viewer",
+        "Access-Control-Max-Age: 60",
+        "X-Viewer: 7",
+    ]);
+    let both = ReplyConfig {
+        cors: true,
+        ..of_operator.clone()
+    };
+    let get = "GET / HTTP/1.1\r\nHost: h\r\nOrigin: https://a.example\r\n\r\n";
+    let (mut text, mut parts) = (Vec::new(), Vec::new());
+    for config in [&of_operator, &both] {
+        let found = ask_about(get, &object(5), &with(config));
+        let missing = {
+            text.clear();
+            let _ = error_reply(
+                Status::NotFound,
+                false,
+                false,
+                &with(config),
+                &mut text,
+                &mut parts,
+            );
+            String::from_utf8(text.clone()).unwrap()
+        };
+        let preflight = preflight("range", config);
+        assert_eq!(preflight.status, 200);
+        assert_eq!(
+            preflight.field("access-control-allow-methods"),
+            Some("GET, HEAD, OPTIONS")
+        );
+        assert_eq!(
+            preflight.field("access-control-allow-headers"),
+            Some("range")
+        );
+        let own = if config.cors {
+            "Accept-Ranges, Content-Length, Content-Range, Date, ETag, "
+        } else {
+            ""
+        };
+        for (name, value) in [
+            ("Access-Control-Allow-Origin", "https://a.example"),
+            ("Access-Control-Allow-Credentials", "true"),
+            ("Access-Control-Expose-Headers", &format!("{own}X-Viewer")),
+            ("Access-Control-Max-Age", "60"),
+        ] {
+            let line = format!("\r\n{name}: {value}\r\n");
+            assert!(missing.contains(&line), "{missing}");
+            for wire in [&found, &preflight] {
+                assert_eq!(wire.field(&name.to_ascii_lowercase()), Some(value));
+            }
+            for head in [&missing, &found.head, &preflight.head] {
+                assert_eq!(head.matches(&format!("{name}:")).count(), 1, "{head}");
+            }
+        }
+        assert!(!missing.contains("X-Viewer: 7"), "{missing}");
+    }
+}
+
+#[test]
+fn strict_transport_security_goes_out_over_tls_only() {
+    let config = adding(&["Strict-Transport-Security: max-age=1", "X: y"]);
+    let get = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    for is_secure in [false, true] {
+        let options = ReplyOptions {
+            is_secure,
+            ..with(&config)
+        };
+        let wire = ask_about(get, &object(5), &options);
+        let said = wire.field("strict-transport-security");
+        assert_eq!(said, is_secure.then_some("max-age=1"));
+        assert_eq!(wire.field("x"), Some("y"));
+        let (mut text, mut parts) = (Vec::new(), Vec::new());
+        let Parsed::Complete { request, .. } = parse_request(get.as_bytes()) else {
+            panic!("a whole head");
+        };
+        let _ = redirect_reply(&request, &options, &mut text, &mut parts);
+        let redirect = String::from_utf8(text).unwrap();
+        assert_eq!(
+            redirect.contains("Strict-Transport"),
+            is_secure,
+            "{redirect}"
+        );
+    }
+}
+
 /// A preflight for `/a` that asks to send these fields; empty: none.
 fn preflight(headers: &str, config: &ReplyConfig) -> Wire {
     let headers = match headers {
@@ -373,7 +464,7 @@ fn preflight(headers: &str, config: &ReplyConfig) -> Wire {
 #[test]
 fn preflights() {
     let wire = preflight("range", &CORS);
-    assert_eq!(wire.status, 204);
+    assert_eq!(wire.status, 200);
     assert_eq!(wire.field("access-control-allow-origin"), Some("*"));
     assert_eq!(
         wire.field("access-control-allow-methods"),
@@ -384,7 +475,7 @@ fn preflights() {
         wire.field("vary"),
         Some("Access-Control-Request-Method, Access-Control-Request-Headers")
     );
-    assert_eq!(wire.field("content-length"), None);
+    assert_eq!(wire.field("content-length"), Some("0"));
     assert!(wire.body.is_empty() && !wire.close);
 
     let wire = preflight("range", &PLAIN);
@@ -397,7 +488,7 @@ fn an_options_request_that_is_no_preflight_is_told_the_methods() {
     let wire = ask_about(head, &object(1), &with(&CORS));
     assert_eq!(
         (wire.status, wire.field("allow")),
-        (204, Some("GET, HEAD, OPTIONS"))
+        (200, Some("GET, HEAD, OPTIONS"))
     );
     assert_eq!(wire.field("access-control-allow-methods"), None);
     assert_eq!(wire.field("access-control-allow-headers"), None);
@@ -420,7 +511,7 @@ fn a_preflight_is_granted_the_fields_it_asks_for() {
         let granted = wire.field("access-control-allow-headers");
         assert_eq!(
             (wire.status, granted),
-            (204, Some(ALLOW_HEADERS)),
+            (200, Some(ALLOW_HEADERS)),
             "{names:?}"
         );
     }

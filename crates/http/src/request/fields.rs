@@ -3,7 +3,7 @@
 //! It refuses what has no one meaning: a condition or `Host` given twice, lengths that differ,
 //! a length beside a transfer coding. All others are passed over. It keeps no copy of anything.
 
-use super::{Preflight, parse_decimal};
+use super::{BODY_BYTES_MAX, Preflight, parse_decimal};
 use crate::Status;
 use crate::authority::is_authority;
 use crate::conditional::Conditions;
@@ -14,9 +14,10 @@ pub(super) struct Fields<'a> {
     pub(super) conditions: Conditions<'a>,
     pub(super) range: Option<&'a [u8]>,
     pub(super) preflight: Preflight<'a>,
-    host: Option<&'a [u8]>,
+    pub(super) host: Option<&'a [u8]>,
     content_length: Option<u64>,
     transfer: Option<Transfer>,
+    expects_continue: bool,
     expectation_unknown: bool,
     close: bool,
     keep_alive: bool,
@@ -33,11 +34,13 @@ enum Transfer {
     Faulty,
 }
 
-/// Whether a request carries a body.
+/// What follows a request's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Body {
-    None,
-    Some,
+    /// A body of so many bytes; without one, 0.
+    Length(u64),
+    /// Chunks.
+    Chunked,
 }
 
 impl<'a> Fields<'a> {
@@ -51,7 +54,9 @@ impl<'a> Fields<'a> {
             Some(b'c') if is("content-length") => self.take_content_length(value)?,
             Some(b't') if is("transfer-encoding") => self.take_transfer_encoding(value),
             Some(b'e') if is("expect") => {
-                self.expectation_unknown |= !value.eq_ignore_ascii_case(b"100-continue");
+                let is_known = value.eq_ignore_ascii_case(b"100-continue");
+                self.expects_continue |= is_known;
+                self.expectation_unknown |= !is_known;
             }
             Some(b'r') if is("range") => self.range = self.range.or(Some(value)),
             Some(b'i') if is("if-match") => put_once(&mut self.conditions.if_match, value)?,
@@ -128,13 +133,10 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether there is a body, or 400 if that cannot be told safely.
+    /// What body there is, or 400 if that cannot be told safely.
     pub(super) fn framing(&self, version_minor: u8) -> Result<Body, Status> {
         let Some(transfer) = self.transfer else {
-            return Ok(match self.content_length {
-                None | Some(0) => Body::None,
-                Some(_) => Body::Some,
-            });
+            return Ok(Body::Length(self.content_length.unwrap_or(0)));
         };
         // RFC 9112 s6.1: in HTTP/1.0, or beside a length, a transfer coding means faulty framing.
         if version_minor == 0 || self.content_length.is_some() {
@@ -143,29 +145,34 @@ impl<'a> Fields<'a> {
         // RFC 9112 s6.3 rule 4: if chunked is not the final coding, "the server MUST respond with
         // the 400 (Bad Request) status code and then close the connection".
         match transfer {
-            Transfer::Chunked => Ok(Body::Some),
+            Transfer::Chunked => Ok(Body::Chunked),
             Transfer::NotChunked | Transfer::Faulty => Err(Status::BadRequest),
         }
     }
 
-    /// What is refused although it is understood.
-    pub(super) fn check_willing(&self, version_minor: u8, body: Body) -> Result<(), Status> {
-        // RFC 9110 s9.3.1: a body in a `GET` "might lead some implementations to reject the request
-        // and close the connection because of its potential as a request smuggling attack". We do.
-        if body == Body::Some {
+    /// Bytes of the body, or how the request is refused although it is understood. RFC 9110 s9.3.1
+    /// gives a body of a `GET` no meaning; some clients send a short one all the same.
+    pub(super) fn check_willing(&self, version_minor: u8, body: Body) -> Result<u16, Status> {
+        let bytes = match body {
+            Body::Length(bytes) => u16::try_from(bytes).unwrap_or(u16::MAX),
+            Body::Chunked => u16::MAX,
+        };
+        if bytes > BODY_BYTES_MAX {
             return Err(Status::ContentTooLarge);
         }
-        // RFC 9110 s10.1.1: HTTP/1.0 knows no expectations. `100-continue` needs no answer, for
-        // no body is ever awaited.
+        // RFC 9110 s10.1.1: HTTP/1.0 knows no expectations.
         if self.expectation_unknown && version_minor > 0 {
             return Err(Status::ExpectationFailed);
         }
-        Ok(())
+        Ok(bytes)
     }
 
-    /// RFC 9112 s9.3.
-    pub(super) fn keep_alive(&self, version_minor: u8) -> bool {
-        !self.close && (version_minor > 0 || self.keep_alive)
+    /// RFC 9112 s9.3. A client that waits for `100 (Continue)` gets the reply instead. It may send
+    /// the body then or leave it out (RFC 9110 s10.1.1), so that nobody knows where the next request
+    /// begins.
+    pub(super) fn keep_alive(&self, version_minor: u8, body_bytes: u16) -> bool {
+        let may_skip_body = self.expects_continue && version_minor > 0 && body_bytes > 0;
+        !self.close && (version_minor > 0 || self.keep_alive) && !may_skip_body
     }
 }
 

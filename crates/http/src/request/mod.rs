@@ -26,6 +26,9 @@ pub const HEADERS_MAX: usize = 100;
 pub const TARGET_BYTES_MAX: usize = 8192;
 /// Longest method looked at, bytes; `CONNECT` and `OPTIONS` are the longest known.
 pub const METHOD_BYTES_MAX: usize = 16;
+/// Longest body of a request, bytes: it is thrown away. As long as a head may be; who sends more wants
+/// to store something here.
+pub const BODY_BYTES_MAX: u16 = 16_384;
 /// Most empty lines tolerated before a request line (RFC 9112 s2.2 asks for "at least one").
 pub const LEADING_EMPTY_LINES_MAX: usize = 4;
 
@@ -46,7 +49,7 @@ pub enum Method {
 pub enum Parsed<'a> {
     /// Correct so far: more bytes are needed.
     Incomplete,
-    /// A whole head of `head_bytes` bytes; the next request starts right after it.
+    /// A whole head of `head_bytes` bytes; behind it and [`Request::body_bytes`] starts the next.
     Complete {
         /// What it asks for.
         request: Request<'a>,
@@ -58,7 +61,7 @@ pub enum Parsed<'a> {
 }
 
 /// Why a request is refused. A refusal always closes the connection: where the request ends, and
-/// so where the next would start, is unknown or a body lies between.
+/// so where the next would start, is unknown or a body lies between that is not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// What to answer with [`crate::error_reply`].
@@ -78,8 +81,13 @@ pub struct Request<'a> {
     pub path: String,
     /// Query of the target, as it came (RFC 3986 s3.4): for a redirect.
     pub(crate) query: Option<&'a [u8]>,
+    /// `Host`, as it came; none in HTTP/1.0 perhaps (RFC 9112 s3.2).
+    pub host: Option<&'a [u8]>,
     /// Whether the client can use the connection again (RFC 9112 s9.3).
     pub keep_alive: bool,
+    /// Bytes of the body, which follows the head and means nothing: 0 to [`BODY_BYTES_MAX`]. The next
+    /// request starts behind it.
+    pub body_bytes: u16,
     pub(crate) conditions: Conditions<'a>,
     /// `Range`, the first if there are several.
     pub(crate) range: Option<&'a [u8]>,
@@ -180,14 +188,16 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
         .map_err(refuse)?;
     let body = fields.framing(line.version_minor).map_err(refuse)?;
     let (method, target) = asked.map_err(refuse)?;
-    fields
+    let body_bytes = fields
         .check_willing(line.version_minor, body)
         .map_err(refuse)?;
     let request = Request {
         method,
         path: target.path,
         query: target.query,
-        keep_alive: fields.keep_alive(line.version_minor),
+        host: fields.host,
+        keep_alive: fields.keep_alive(line.version_minor, body_bytes),
+        body_bytes,
         conditions: fields.conditions,
         range: fields.range,
         preflight: fields.preflight,

@@ -162,7 +162,7 @@ const REFUSED: &[(&str, Status)] = &[
     ),
     // Bodies.
     (
-        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 16385\r\n\r\nx",
         Status::ContentTooLarge,
     ),
     (
@@ -272,7 +272,9 @@ fn a_request_is_what_it_says() {
             method: Method::Head,
             path: "/a b".to_owned(),
             query: Some(b"q"),
+            host: Some(b"h"),
             keep_alive: true,
+            body_bytes: 0,
             conditions: Conditions {
                 if_match: Some(b"\"a\""),
                 if_none_match: Some(b"\"b\""),
@@ -344,12 +346,55 @@ fn a_host_is_an_authority() {
 }
 
 #[test]
+fn a_short_body_is_none_of_the_head_and_is_told() {
+    let head = |method: &str, version: &str, fields: &str| {
+        format!("{method} / HTTP/{version}\r\nHost: h\r\n{fields}\r\n")
+    };
+    let parsed = |head: &str| {
+        let input = format!("{head}GET /b HTTP/1.1\r\n");
+        match parse_request(input.as_bytes()) {
+            Parsed::Complete {
+                request,
+                head_bytes,
+            } => {
+                assert_eq!(head_bytes, head.len());
+                (request.body_bytes, request.keep_alive)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        for (fields, expected) in [
+            ("", (0, true)),
+            ("Content-Length: 0\r\n", (0, true)),
+            ("Content-Length: 1\r\n", (1, true)),
+            ("Content-Length: 16384\r\n", (BODY_BYTES_MAX, true)),
+            ("Content-Length: 007\r\n", (7, true)),
+            ("Content-Length: 7\r\nConnection: close\r\n", (7, false)),
+            // The client may leave the body out once it has the reply.
+            ("Content-Length: 7\r\nExpect: 100-Continue\r\n", (7, false)),
+            ("Content-Length: 0\r\nExpect: 100-continue\r\n", (0, true)),
+            ("Expect: 100-continue\r\n", (0, true)),
+        ] {
+            assert_eq!(parsed(&head(method, "1.1", fields)), expected, "{fields}");
+        }
+    }
+    let old = "Connection: keep-alive\r\nContent-Length: 7\r\nExpect: 100-continue\r\n";
+    assert_eq!(parsed(&head("GET", "1.0", old)), (7, true));
+}
+
+#[test]
 fn framing_errors_take_precedence_over_refused_methods() {
     const FAULTY: Status = Status::BadRequest;
     for (fields, of_get, of_others) in [
         ("", None, None),
         ("Content-Length: 0\r\n", None, None),
-        ("Content-Length: 5\r\n", Some(Status::ContentTooLarge), None),
+        ("Content-Length: 5\r\n", None, None),
+        (
+            "Content-Length: 65536\r\n",
+            Some(Status::ContentTooLarge),
+            None,
+        ),
         (
             "Transfer-Encoding: chunked\r\n",
             Some(Status::ContentTooLarge),
@@ -365,11 +410,7 @@ fn framing_errors_take_precedence_over_refused_methods() {
             Some(Status::ExpectationFailed),
             None,
         ),
-        (
-            "Content-Length: 5\r\nContent-Length: 5\r\n",
-            Some(Status::ContentTooLarge),
-            None,
-        ),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", None, None),
         (
             "Content-Length: 5\r\nContent-Length: 6\r\n",
             Some(FAULTY),

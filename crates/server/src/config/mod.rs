@@ -477,7 +477,7 @@ pub static KEYS: [Key; 43] = [
         "cors",
         "--cors",
         "Whether web pages of any origin may play what is served \
-         (`Access-Control-Allow-Origin: *`).",
+         (`Access-Control-Allow-Origin: *`), or those of the origin that `header` names.",
     ),
     Key {
         name: "header",
@@ -487,7 +487,8 @@ pub static KEYS: [Key; 43] = [
             default: "none",
             range: "`NAME: VALUE`, 4096 bytes together",
         },
-        about: "Header fields added to every 200, 206, 301 and 304. The server's own, such as \
+        about: "Header fields added to every 200, 206, 301 and 304; `Access-Control-` fields to every \
+                reply, and `Strict-Transport-Security` over TLS only. The server's own, such as \
                 `Content-Length` and `Date`, cannot be added. Flags replace all of them.",
     },
     Key::switch(
@@ -729,7 +730,18 @@ content ([how](store-format.md#catalogue)), and `Last-Modified` the time of the 
 | Anything else | none |
 
 With `cors`, a preflight is granted whatever request fields it asks for (at most 1024 bytes of names),
-for 24 hours.
+for 24 hours. So it is with `Access-Control-Allow-Origin` in `header`, which replaces the `*` of `cors`: browsers
+take credentials (`withCredentials`) for one origin only, and want `Access-Control-Allow-Credentials: true`
+besides. `Access-Control-Expose-Headers` in `header` adds to what scripts may read anyway. What `header` says of
+`Access-Control-Allow-Methods`, `-Allow-Headers` and `-Max-Age` replaces the server's own.
+
+```toml
+cors = true
+header = [
+    \"Access-Control-Allow-Origin: https://player.example\",
+    \"Access-Control-Allow-Credentials: true\",
+]
+```
 
 ## Limits of a request
 
@@ -741,7 +753,8 @@ for 24 hours.
 | Path, decoded | 4095 bytes | 404 |
 | Ranges in one request | 16 | the whole file |
 | Requests answered ahead of the client (pipelined) | 8 | they wait |
-| Request body | none | 413 |
+| Request body, with `Content-Length`; it is thrown away | 16384 bytes | 413 |
+| Request body in chunks | none | 413 |
 
 ## Memory and descriptors
 

@@ -468,17 +468,18 @@ fn parse_headers(lines: &[String], cors: bool, origin: &Origin) -> Result<ExtraF
         if let Err(problem) = fields.push(line) {
             let remedy = match problem {
                 FieldProblem::Reserved => "leave it out; content types are set by [types]",
+                FieldProblem::Twice => "leave out one of the two",
                 FieldProblem::TooLong => "give fewer or shorter ones",
                 _ => "write 'Name: value'",
             };
             return refuse(&problem, remedy);
         }
-        if cors && fields.conflicts_with_cors() {
-            return refuse(
-                &"with cors the server writes this field itself",
-                "leave out one of the two",
-            );
-        }
+    }
+    if fields.has_credentials_for_any_origin(cors) {
+        return Err(Failure::refused(
+            format!("{origin}: Access-Control-Allow-Credentials for pages of any origin"),
+            "browsers refuse that; name the one origin: 'Access-Control-Allow-Origin: https://NAME'",
+        ));
     }
     Ok(fields)
 }

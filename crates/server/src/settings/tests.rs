@@ -754,14 +754,30 @@ fn header_fields_come_from_flags_or_the_file() {
 }
 
 #[test]
-fn an_origin_of_ones_own_excludes_cors() {
-    let field = "header = [\"Access-Control-Allow-Origin: https://a.example\"]";
-    assert!(with_file(field).is_ok());
-    let refused = with_file(&format!("cors = true\n{field}")).unwrap_err();
+fn credentials_need_an_origin_of_ones_own() {
+    let origin = "\"Access-Control-Allow-Origin: https://a.example\"";
+    let credentials = "\"Access-Control-Allow-Credentials: true\"";
+    let fields =
+        |cors: bool, fields: &str| with_file(&format!("cors = {cors}\nheader = [{fields}]"));
+    for cors in [true, false] {
+        assert!(fields(cors, origin).is_ok());
+        assert!(fields(cors, &format!("{credentials}, {origin}")).is_ok());
+    }
+    assert!(fields(false, credentials).is_ok());
+    let any = format!("\"Access-Control-Allow-Origin: *\", {credentials}");
+    for refused in [fields(true, credentials), fields(false, &any)] {
+        let refused = refused.unwrap_err();
+        assert!(
+            refused.starts_with(
+                "atlas.toml: header: Access-Control-Allow-Credentials for pages of any"
+            ),
+            "{refused}"
+        );
+    }
+    let twice = fields(true, &format!("{origin}, {origin}")).unwrap_err();
     assert!(
-        refused
-            .ends_with("with cors the server writes this field itself; leave out one of the two"),
-        "{refused}"
+        twice.ends_with(": given twice; leave out one of the two"),
+        "{twice}"
     );
 }
 

@@ -243,6 +243,11 @@ fn serve_on<L: Link + Send + 'static>(
     if let Some(warning) = warning {
         warn!("{warning}");
     }
+    if settings.https.is_none() && settings.replies.extra_fields.has_secure() {
+        warn!(
+            "Strict-Transport-Security goes out over TLS only, and https is off: say it where TLS ends"
+        );
+    }
     let objects_max = objects_max / settings.workers;
     let share = limits.share(settings.workers);
     let processors = processors(settings, links.len());

@@ -16,7 +16,7 @@ impl Conductor {
         while let Some(client) = self.clients.entry_mut(index)
             && client.takes_requests()
         {
-            if !client.head.is_due(client.input.as_slice()) {
+            if !client.skip_body() || !client.head.is_due(client.input.as_slice()) {
                 client.await_more(now);
                 return;
             }
@@ -110,10 +110,15 @@ impl Conductor {
     fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
         self.clear_reply();
         let Refusal { status, head_only } = refusal;
+        let is_secure = self
+            .clients
+            .entry(index)
+            .is_some_and(|client| client.tls.is_some());
         let options = ReplyOptions {
             config: &self.config.replies,
             unix_seconds_now: self.unix_seconds,
             keep_alive: false,
+            is_secure,
         };
         let (text, parts) = (&mut self.text, &mut self.parts);
         http::error_reply(status, head_only, true, &options, text, parts);
@@ -158,13 +163,14 @@ impl Conductor {
     ) {
         let frame_bytes = self.frame_bytes();
         self.clear_reply();
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
         let mut options = ReplyOptions {
             config: &self.config.replies,
             unix_seconds_now: self.unix_seconds,
             keep_alive: self.is_listening,
-        };
-        let Some(client) = self.clients.entry_mut(index) else {
-            return;
+            is_secure: client.tls.is_some(),
         };
         // The request was parsed before the look-up; its bytes have not changed since.
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
@@ -179,11 +185,13 @@ impl Conductor {
             parts.clear();
             reply = write(&request, &options, text, parts);
         }
+        let body_bytes = request.body_bytes;
         self.log_request(index, Some(head_bytes), reply.status.code());
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
         client.input.take(head_bytes);
+        client.body_bytes_left = body_bytes;
         client.head = HeadProgress::default();
         self.push_reply(now, index, place);
         let Some(client) = self.clients.entry_mut(index) else {

@@ -96,6 +96,64 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
+fn a_short_body_is_thrown_away_and_the_next_request_is_behind_it() {
+    let body = "GET /body HTTP/1.1\r\nHost: a\r\n\r\n";
+    let first = format!(
+        "GET /object HTTP/1.1\r\nHost: a\r\nRange: bytes=5-8\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let second = "HEAD /nothing HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n\r\n";
+    let third = "GET /object HTTP/1.1\r\nHost: a\r\nRange: bytes=9-9\r\n\r\n";
+    let all = format!("{first}{second}{third}");
+    // However the network cuts it.
+    for piece_bytes in [1, 7, 60, all.len()] {
+        let mut bench = Bench::new();
+        let mut peer = Peer::connect(&mut bench, 1000);
+        for piece in all.as_bytes().chunks(piece_bytes) {
+            peer.ask(&mut bench, std::str::from_utf8(piece).unwrap());
+        }
+        peer.drain(&mut bench);
+        let (_, rest) = peer.head_and_rest();
+        assert_is_object(&rest[..4], 5);
+        peer.received = rest[4..].to_vec();
+        let (head, rest) = peer.head_and_rest();
+        assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+        peer.received = rest.to_vec();
+        let (head, rest) = peer.head_and_rest();
+        assert!(
+            head.starts_with("HTTP/1.1 206 ") && rest.len() == 1,
+            "{head}"
+        );
+        assert_eq!(bench.conductor.counters().http_request_count, 3);
+    }
+}
+
+#[test]
+fn a_body_that_is_long_or_may_be_left_out_ends_the_connection() {
+    let next = "GET /object HTTP/1.1\r\nHost: a\r\n\r\n";
+    for (fields, status) in [
+        ("Content-Length: 16385\r\n", "413"),
+        ("Transfer-Encoding: chunked\r\n", "413"),
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "400"),
+        ("Content-Length: 5\r\nExpect: 100-continue\r\n", "404"),
+    ] {
+        let mut bench = Bench::new();
+        let mut peer = Peer::connect(&mut bench, 1000);
+        peer.ask(
+            &mut bench,
+            &format!("GET /nothing HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
+        );
+        peer.ask(&mut bench, next);
+        peer.drain(&mut bench);
+        let (head, rest) = peer.head_and_rest();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
+        assert!(!rest.windows(5).any(|place| place == b"HTTP/"));
+        assert!(peer.finished);
+    }
+}
+
+#[test]
 fn a_request_in_pieces_is_one_request() {
     let mut bench = Bench::new();
     let mut peer = Peer::connect(&mut bench, 1000);
