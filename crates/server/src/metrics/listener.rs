@@ -1,18 +1,26 @@
 //! The HTTP server for metrics and health checks, over the host's own TCP.
 //!
-//! Each of a few threads accepts a connection, reads one request, answers it and closes. They refuse
-//! (404) every path but three, and (403) to list connections for other hosts. Bounds: [`THREADS`] connections at once, [`http::HEAD_BYTES_MAX`] of a
-//! request, [`EXCHANGE_TIME_MAX`] for an exchange: a client that never sends or never reads blocks
-//! one thread that long, and never the worker.
+//! One thread waits for all clients at once, reads one request of each, answers it and closes. So a
+//! client that never sends or never reads delays no other, and never the worker. Connections are
+//! listed by other threads, since workers must be asked and a list may be long.
+//!
+//! It refuses (404) every path but three, and (403) to list connections for other hosts, or for a page
+//! that reached this host by a name of its own choice (DNS rebinding). Bounds: [`CONNECTIONS_MAX`]
+//! connections at once, and one more makes room for itself; [`THREADS`] lists at once;
+//! [`http::HEAD_BYTES_MAX`] of a request, [`HEAD_TIME_MAX`] for its rest, [`EXCHANGE_TIME_MAX`] for an
+//! exchange.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use http::{Method, Parsed};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::overview::Overview;
 use super::{Health, text};
@@ -20,10 +28,14 @@ use crate::connections::{Asker, Query};
 use crate::failure::Failure;
 use crate::host;
 
-/// Connections answered at once; more wait in the kernel.
+/// Connections open at once. For one more, the one is closed that has been silent for longest.
+pub const CONNECTIONS_MAX: usize = 64;
+/// Threads that list connections; as many more lists may wait.
 pub const THREADS: usize = 4;
 /// Longest time from a connection's beginning to its end.
 pub const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Longest time from a request's first byte to the end of its head: a retransmission fits in.
+pub const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
 /// Lines of JSON.
 const LINES_TYPE: &str = "application/x-ndjson";
 /// Pause after no connection could be taken, for want of descriptors for example.
@@ -69,43 +81,281 @@ impl Listener {
                 "raise the limit of threads (ulimit -u) and of open files",
             )
         };
+        self.socket.set_nonblocking(true).map_err(refuse)?;
+        let (lists, wanted) = sync_channel(THREADS);
+        let wanted = Arc::new(Mutex::new(wanted));
         for _ in 0..THREADS {
-            let socket = self.socket.try_clone().map_err(refuse)?;
-            let watched = Watched {
-                overview: Arc::clone(overview),
-                asker: asker.clone(),
-            };
-            let thread = thread::Builder::new().name("atlas-metrics".into());
+            let (wanted, asker) = (Arc::clone(&wanted), asker.clone());
+            let thread = thread::Builder::new().name("atlas-lists".into());
             thread
-                .spawn(move || serve(&socket, &watched))
+                .spawn(move || make_lists(&wanted, &asker))
                 .map_err(refuse)?;
         }
+        let mut server = Server {
+            socket: self.socket,
+            overview: Arc::clone(overview),
+            lists,
+            clients: VecDeque::with_capacity(CONNECTIONS_MAX),
+            accepts_from: Instant::now(),
+        };
+        let thread = thread::Builder::new().name("atlas-metrics".into());
+        let serve = move || {
+            loop {
+                server.serve_round();
+            }
+        };
+        thread.spawn(serve).map_err(refuse)?;
         Ok(())
     }
 }
 
-/// What is told of the process.
-#[derive(Debug)]
-struct Watched {
+/// The thread that waits for all clients.
+struct Server {
+    socket: TcpListener,
     overview: Arc<Overview>,
-    asker: Asker,
+    lists: SyncSender<List>,
+    /// In the order they came.
+    clients: VecDeque<Client>,
+    /// Until then no connection is taken.
+    accepts_from: Instant,
 }
 
-fn serve(socket: &TcpListener, watched: &Watched) {
-    loop {
-        match socket.accept() {
-            // What a client does wrong is its own business.
-            Ok((stream, peer)) => drop(exchange(stream, peer, watched)),
-            Err(_) => thread::sleep(RETRY_AFTER),
+/// A connection that is not listing others.
+struct Client {
+    stream: TcpStream,
+    peer: SocketAddr,
+    /// When the exchange must be over.
+    exchange_until: Instant,
+    /// When what is under way must be over.
+    deadline: Instant,
+    state: State,
+}
+
+enum State {
+    /// What has come of the request.
+    Reading(Vec<u8>),
+    /// What must still be sent of the reply.
+    Writing { reply: String, sent: usize },
+}
+
+/// What a client is told.
+enum Answer {
+    /// This.
+    Reply(String),
+    /// The connections.
+    List { query: Query, head_only: bool },
+}
+
+/// A list of connections that somebody waits for.
+struct List {
+    stream: TcpStream,
+    query: Query,
+    head_only: bool,
+    deadline: Instant,
+}
+
+impl Server {
+    /// Waits until something can be done, and does it.
+    fn serve_round(&mut self) {
+        let (is_connecting, ready) = self.wait();
+        let now = Instant::now();
+        // From the back, so that the places of the others stay.
+        for place in (0..self.clients.len()).rev() {
+            let is_ready = ready.get(place).copied().unwrap_or_default();
+            if (is_ready && !self.advance(place)) || self.clients[place].deadline <= now {
+                self.clients.remove(place);
+            }
         }
+        if is_connecting {
+            self.accept(now);
+        }
+    }
+
+    /// Whether a client connects, and which others can be gone on with.
+    fn wait(&self) -> (bool, Vec<bool>) {
+        let now = Instant::now();
+        let is_accepting = self.accepts_from <= now;
+        let first = self.clients.iter().map(|client| client.deadline).min();
+        let first = match first {
+            _ if !is_accepting => Some(self.accepts_from),
+            first => first,
+        };
+        let left = first.map(|first| first.saturating_duration_since(now));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let wanted = if is_accepting {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
+        let mut polled = vec![PollFd::new(&self.socket, wanted)];
+        polled.extend(self.clients.iter().map(|client| {
+            let wanted = match client.state {
+                State::Reading(_) => PollFlags::IN,
+                State::Writing { .. } => PollFlags::OUT,
+            };
+            PollFd::new(&client.stream, wanted)
+        }));
+        // An error leaves all as it was; the round then only looks at deadlines.
+        if rustix::event::poll(&mut polled, left.as_ref()).is_err() {
+            return (false, Vec::new());
+        }
+        let mut ready = polled.iter().map(|polled| !polled.revents().is_empty());
+        let is_connecting = ready.next().unwrap_or_default();
+        (is_connecting, ready.collect())
+    }
+
+    /// Takes the connections that wait. Each is looked at once: most requests come with the
+    /// connection.
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..CONNECTIONS_MAX {
+            match self.socket.accept() {
+                Ok((stream, peer)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    if self.clients.len() >= CONNECTIONS_MAX {
+                        self.evict();
+                    }
+                    let exchange_until = now + EXCHANGE_TIME_MAX;
+                    self.clients.push_back(Client {
+                        stream,
+                        peer,
+                        exchange_until,
+                        deadline: exchange_until,
+                        state: State::Reading(Vec::new()),
+                    });
+                    if !self.advance(self.clients.len() - 1) {
+                        self.clients.pop_back();
+                    }
+                }
+                Err(error) => {
+                    let is_want = !matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted
+                    );
+                    if is_want {
+                        self.evict();
+                        self.accepts_from = now + RETRY_AFTER;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Closes the connection that is least likely to be of use: the oldest that sent nothing, else the
+    /// oldest whose request is not whole, else the oldest.
+    fn evict(&mut self) {
+        let oldest = |is_such: fn(&State) -> bool| {
+            self.clients
+                .iter()
+                .position(|client| is_such(&client.state))
+        };
+        let place = oldest(|state| matches!(state, State::Reading(head) if head.is_empty()))
+            .or_else(|| oldest(|state| matches!(state, State::Reading(_))));
+        self.clients.remove(place.unwrap_or(0));
+    }
+
+    /// Goes on with a client as far as possible; returns whether it stays in the table.
+    fn advance(&mut self, place: usize) -> bool {
+        let Some(client) = self.clients.get_mut(place) else {
+            return false;
+        };
+        if let State::Reading(head) = &mut client.state {
+            let was_silent = head.is_empty();
+            match read_head(&mut client.stream, head) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if was_silent && !head.is_empty() {
+                        let head_until = Instant::now() + HEAD_TIME_MAX;
+                        client.deadline = head_until.min(client.exchange_until);
+                    }
+                    return true;
+                }
+                // What a client does wrong is its own business.
+                Err(_) => return false,
+            }
+            let reply = match answer(head, &self.overview, client.peer) {
+                Answer::Reply(reply) => reply,
+                Answer::List { query, head_only } => {
+                    let Ok(stream) = client.stream.try_clone() else {
+                        return false;
+                    };
+                    let list = List {
+                        stream,
+                        query,
+                        head_only,
+                        deadline: client.exchange_until,
+                    };
+                    if self.lists.try_send(list).is_ok() {
+                        return false;
+                    }
+                    reply(
+                        "503 Service Unavailable",
+                        head_only,
+                        "too many lists at once\n",
+                    )
+                }
+            };
+            client.deadline = client.exchange_until;
+            client.state = State::Writing { reply, sent: 0 };
+        }
+        let State::Writing { reply, sent } = &mut client.state else {
+            return true;
+        };
+        while let Some(rest) = reply
+            .as_bytes()
+            .get(*sent..)
+            .filter(|rest| !rest.is_empty())
+        {
+            match client.stream.write(rest) {
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        false
     }
 }
 
-/// One request, one reply.
-fn exchange(mut stream: TcpStream, peer: SocketAddr, watched: &Watched) -> io::Result<()> {
-    let deadline = Instant::now() + EXCHANGE_TIME_MAX;
-    let head = read_head(&mut stream, deadline)?;
-    let reply = answer(&head, watched, peer, deadline);
+/// Reads what there is, up to the end of a request, or of what a request may be long. Returns whether
+/// that is there.
+fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
+    let mut buffer = [0; 1024];
+    while matches!(http::parse_request(head), Parsed::Incomplete) {
+        let count = match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        head.extend_from_slice(buffer.get(..count).unwrap_or_default());
+    }
+    Ok(true)
+}
+
+/// A thread that lists connections, one request after the other.
+fn make_lists(wanted: &Mutex<Receiver<List>>, asker: &Asker) {
+    loop {
+        let list = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(list) = list else {
+            return;
+        };
+        // What a client does wrong is its own business.
+        let _ = send_list(list, asker);
+    }
+}
+
+fn send_list(list: List, asker: &Asker) -> io::Result<()> {
+    let List {
+        mut stream,
+        query,
+        head_only,
+        deadline,
+    } = list;
+    let reply = list_reply(asker, &query, head_only, deadline);
+    stream.set_nonblocking(false)?;
     let mut rest = reply.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(deadline)?))?;
@@ -113,21 +363,6 @@ fn exchange(mut stream: TcpStream, peer: SocketAddr, watched: &Watched) -> io::R
         rest = rest.get(written..).unwrap_or_default();
     }
     Ok(())
-}
-
-/// Reads up to the end of a request, or of what a request may be long.
-fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    let mut buffer = [0; 1024];
-    while matches!(http::parse_request(&head), Parsed::Incomplete) {
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        head.extend_from_slice(buffer.get(..count).unwrap_or_default());
-    }
-    Ok(head)
 }
 
 /// Time left; none is an error.
@@ -139,20 +374,21 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-/// The reply to a request.
-fn answer(head: &[u8], watched: &Watched, peer: SocketAddr, deadline: Instant) -> String {
-    let Watched { overview, asker } = watched;
+/// The answer to a request.
+fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
     let request = match http::parse_request(head) {
         Parsed::Complete { request, .. } => request,
-        Parsed::Refused(refusal) => return reply(refusal.status.line(), refusal.head_only, ""),
-        Parsed::Incomplete => return reply("400 Bad Request", false, ""),
+        Parsed::Refused(refusal) => {
+            return Answer::Reply(reply(refusal.status.line(), refusal.head_only, ""));
+        }
+        Parsed::Incomplete => return Answer::Reply(reply("400 Bad Request", false, "")),
     };
     let head_only = match request.method {
         Method::Get => false,
         Method::Head => true,
-        Method::Options => return reply("405 Method Not Allowed", false, ""),
+        Method::Options => return Answer::Reply(reply("405 Method Not Allowed", false, "")),
     };
-    match request.path.as_str() {
+    Answer::Reply(match request.path.as_str() {
         "/metrics" => reply_with(
             "200 OK",
             text::CONTENT_TYPE,
@@ -167,22 +403,43 @@ fn answer(head: &[u8], watched: &Watched, peer: SocketAddr, deadline: Instant) -
         "/connections" if !peer.ip().to_canonical().is_loopback() => {
             reply("403 Forbidden", head_only, "only for this host itself\n")
         }
-        "/connections" => list(asker, request.query(), head_only, deadline),
+        "/connections" if !request.host.is_none_or(is_own_host) => reply(
+            "403 Forbidden",
+            head_only,
+            "ask by an address or by localhost, not by another name\n",
+        ),
+        "/connections" => match Query::parse(request.query().unwrap_or_default()) {
+            Ok(query) => return Answer::List { query, head_only },
+            Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
+        },
         _ => reply(
             "404 Not Found",
             head_only,
             "there are /metrics, /health and /connections\n",
         ),
+    })
+}
+
+/// Whether a `Host` field names this host without the help of DNS: a page of a site whose name leads
+/// here has that name in it. Metrics and health are told by any name: they have no viewers in them, and
+/// those who collect them go by names.
+fn is_own_host(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else {
+        return false;
+    };
+    if let Some(rest) = host.strip_prefix('[') {
+        let address = rest
+            .split_once(']')
+            .map(|(address, _)| address.parse::<Ipv6Addr>());
+        return address.is_some_and(|address| address.is_ok());
     }
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    name.parse::<Ipv4Addr>().is_ok() || name.eq_ignore_ascii_case("localhost")
 }
 
 /// The connections that a query asks for.
-fn list(asker: &Asker, query: Option<&[u8]>, head_only: bool, deadline: Instant) -> String {
-    let query = match Query::parse(query.unwrap_or_default()) {
-        Ok(query) => query,
-        Err(problem) => return reply("400 Bad Request", head_only, &format!("{problem}\n")),
-    };
-    match asker.lines(&query, deadline) {
+fn list_reply(asker: &Asker, query: &Query, head_only: bool, deadline: Instant) -> String {
+    match asker.lines(query, deadline) {
         Some(lines) => reply_with("200 OK", LINES_TYPE, head_only, &lines),
         None => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
     }
@@ -209,18 +466,19 @@ fn reply_with(status: &str, content_type: &str, head_only: bool, body: &str) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
+    use std::io::{ErrorKind, Read as _, Write as _};
+    use std::net::{SocketAddr, TcpStream};
     use std::sync::Arc;
     use std::time::Duration;
 
     use clock::Instant;
 
-    use super::{EXCHANGE_TIME_MAX, Listener, THREADS, Watched, answer};
+    use super::{Answer, CONNECTIONS_MAX, EXCHANGE_TIME_MAX, Listener, answer, list_reply};
     use crate::connections::Asker;
     use crate::connections::tests::worker;
     use crate::mailbox::mailbox;
     use crate::metrics::Page;
+    use crate::metrics::overview::Overview;
     use crate::metrics::overview::tests::overview;
     use crate::metrics::text::CONTENT_TYPE;
 
@@ -233,18 +491,28 @@ mod tests {
         Asker::new(vec![mailbox().unwrap().0])
     }
 
-    fn asked(line: &str, page: Page) -> (String, String) {
-        let watched = Watched {
-            overview: Arc::new(overview(vec![page])),
-            asker: asker(),
-        };
-        asked_by("127.0.0.1:5000", line, &watched)
+    struct Watched {
+        overview: Overview,
+        asker: Asker,
     }
 
-    fn asked_by(peer: &str, line: &str, watched: &Watched) -> (String, String) {
-        let head = format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let deadline = std::time::Instant::now() + EXCHANGE_TIME_MAX;
-        let reply = answer(head.as_bytes(), watched, peer.parse().unwrap(), deadline);
+    fn asked(line: &str, page: Page) -> (String, String) {
+        let watched = Watched {
+            overview: overview(vec![page]),
+            asker: asker(),
+        };
+        asked_by("127.0.0.1:5000", line, "127.0.0.1:9100", &watched)
+    }
+
+    fn asked_by(peer: &str, line: &str, host: &str, watched: &Watched) -> (String, String) {
+        let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let reply = match answer(head.as_bytes(), &watched.overview, peer.parse().unwrap()) {
+            Answer::Reply(reply) => reply,
+            Answer::List { query, head_only } => {
+                let deadline = std::time::Instant::now() + EXCHANGE_TIME_MAX;
+                list_reply(&watched.asker, &query, head_only, deadline)
+            }
+        };
         let (head, body) = reply.split_once("\r\n\r\n").unwrap();
         let length = format!("Content-Length: {}\r\n", body.len());
         assert!(body.is_empty() || head.contains(&length), "{head}");
@@ -296,20 +564,25 @@ mod tests {
         let (sender, mailbox) = mailbox().unwrap();
         let _worker = worker(mailbox, 1);
         let watched = Watched {
-            overview: Arc::new(overview(vec![page()])),
+            overview: overview(vec![page()]),
             asker: Asker::new(vec![sender]),
         };
         for peer in ["127.0.0.1:5000", "[::1]:5000", "[::ffff:127.0.0.1]:5000"] {
-            let (head, body) = asked_by(peer, "GET /connections", &watched);
+            let (head, body) = asked_by(peer, "GET /connections", "localhost:9100", &watched);
             assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
             assert!(body.starts_with("{\"peer\":\"192.0.2.7:1000\",") && body.ends_with("}\n"));
         }
         for peer in ["192.0.2.7:5000", "[fe80::1]:5000"] {
-            let (head, body) = asked_by(peer, "GET /connections", &watched);
+            let (head, body) = asked_by(peer, "GET /connections", "localhost:9100", &watched);
             assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
             assert!(!body.contains("192.0.2.7"), "{body}");
         }
-        let (head, body) = asked_by("[::1]:5000", "GET /connections?peer=x", &watched);
+        let (head, body) = asked_by(
+            "[::1]:5000",
+            "GET /connections?peer=x",
+            "[::1]:9100",
+            &watched,
+        );
         assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
         assert!(body.starts_with("peer=x: there are "), "{body}");
     }
@@ -322,21 +595,105 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_client_occupies_one_thread_only() {
+    fn connections_are_not_listed_for_a_page_whose_name_leads_here() {
+        let (sender, mailbox) = mailbox().unwrap();
+        let _worker = worker(mailbox, 1);
+        let watched = Watched {
+            overview: overview(vec![page()]),
+            asker: Asker::new(vec![sender]),
+        };
+        let peer = "127.0.0.1:5000";
+        let asked = |host| asked_by(peer, "GET /connections", host, &watched);
+        for host in [
+            "127.0.0.1:9100",
+            "127.0.0.1",
+            "[::1]:9100",
+            "[::1]",
+            "localhost",
+            "LocalHost:1",
+        ] {
+            assert!(asked(host).0.starts_with("HTTP/1.1 200 "), "{host}");
+        }
+        for host in [
+            "evil.example:9100",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "127.0.0.1x",
+            "[v1.a]",
+        ] {
+            let (head, body) = asked(host);
+            assert!(head.starts_with("HTTP/1.1 403 "), "{host}: {head}");
+            assert_eq!(
+                body,
+                "ask by an address or by localhost, not by another name\n"
+            );
+            let (head, _) = asked_by(peer, "GET /metrics", host, &watched);
+            assert!(head.starts_with("HTTP/1.1 200 "), "{host}: {head}");
+        }
+    }
+
+    /// A listener that serves, by its address.
+    fn started() -> SocketAddr {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address().unwrap();
         let overview = Arc::new(overview(vec![page()]));
         listener.start(&overview, &asker()).unwrap();
-        let _silent: Vec<TcpStream> = (1..THREADS)
-            .map(|_| TcpStream::connect(address).unwrap())
-            .collect();
+        address
+    }
+
+    fn connect(address: SocketAddr, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(b"GET /health HT").unwrap();
-        stream.write_all(b"TP/1.0\r\n\r\n").unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    }
+
+    fn assert_is_healthy(mut stream: TcpStream) {
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
         assert!(reply.ends_with("\r\n\r\nok\n"), "{reply}");
+    }
+
+    #[test]
+    fn silent_clients_delay_nobody() {
+        let address = started();
+        let silent = (0..CONNECTIONS_MAX / 2).map(|place| {
+            let begun = ["", "GET /health HT"][place % 2];
+            connect(address, begun)
+        });
+        let silent: Vec<TcpStream> = silent.collect();
+        assert_is_healthy(connect(address, "GET /health HTTP/1.0\r\n\r\n"));
+        // Nobody had to go for that.
+        for mut stream in silent {
+            stream.set_nonblocking(true).unwrap();
+            let error = stream.read(&mut [0; 1]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn silent_clients_make_room_for_others_the_oldest_first() {
+        let address = started();
+        let begun = connect(address, "GET /health HT");
+        let silent = (0..2 * CONNECTIONS_MAX).map(|_| connect(address, ""));
+        let mut silent: Vec<TcpStream> = silent.collect();
+        assert_is_healthy(connect(address, "GET /health HTTP/1.0\r\n\r\n"));
+        assert!(
+            !matches!(silent[0].read(&mut [0; 1]), Ok(1..)),
+            "it is closed"
+        );
+        // What has begun is not silent.
+        (&begun).write_all(b"TP/1.0\r\n\r\n").unwrap();
+        assert_is_healthy(begun);
+    }
+
+    #[test]
+    fn a_request_in_pieces_is_answered() {
+        let mut stream = connect(started(), "GET /health HT");
+        for piece in ["TP/1.0\r\n", "\r\n"] {
+            stream.write_all(piece.as_bytes()).unwrap();
+        }
+        assert_is_healthy(stream);
     }
 
     #[test]
