@@ -6,6 +6,8 @@
 //! both records would reveal the authentication key, because the nonce was used twice (Joux,
 //! "Authentication failures in NIST version of GCM", 2006).
 //!
+//! How long records may be for a client is read from its ClientHello ([`ClientLimits`]).
+//!
 //! It makes no handshake and computes no key (both are rustls's, see the `server` room), does not
 //! count records on the sending side (the stream's layout does), does not allocate per record, and
 //! prints no key in `Debug`. Versions: TLS 1.3 (RFC 8446) and TLS 1.2 with AEAD suites (RFC 5246,
@@ -17,6 +19,7 @@
 
 mod aead;
 mod alert;
+mod client_limits;
 mod inbound;
 mod key;
 mod run;
@@ -27,6 +30,7 @@ mod tests;
 
 pub use aead::AeadLibrary;
 pub use alert::{Alert, AlertDescription};
+pub use client_limits::{ClientLimits, hello_bytes};
 pub use inbound::{Event, HEADER_BYTES, Inbound, RECORD_BYTES_MAX, peek_record};
 pub use key::{Algorithm, KeyError, TrafficKey, Version};
 pub use run::{RUN_RECORDS_MAX, RunTags, seal_run};

@@ -256,6 +256,9 @@ pub enum TlsAnswer {
         receive: (record::TrafficKey, u64),
         /// Whether the session was resumed.
         is_resumed: bool,
+        /// Most content bytes of a record that the client takes: 63 to
+        /// [`record::CONTENT_BYTES_MAX`].
+        content_bytes_max: u16,
     },
     /// The handshake failed; the connection ends after the flight.
     Refused {

@@ -36,6 +36,11 @@ const PLAIN_RECORD_BYTES_MAX: usize = HEADER_BYTES + CONTENT_BYTES_MAX;
 /// More records than one fetch can claim: one for each run of text, and those of one slot of an
 /// object.
 const KEY_MARGIN_RECORDS: u64 = 2 * RECORDS_PER_FETCH_MAX as u64;
+/// The same for a client that takes short records only, so that text is cut into several: a frame of
+/// 64 KiB has at most so many, of [`record::ClientLimits`]' least content.
+const KEY_MARGIN_SHORT_RECORDS: u64 = 1024;
+const _: () =
+    assert!((1 << 16) / (63 + 21) + RECORDS_PER_FETCH_MAX as u64 <= KEY_MARGIN_SHORT_RECORDS);
 
 /// See the module.
 #[derive(Debug)]
@@ -51,6 +56,8 @@ pub(crate) struct Tls {
     pub(crate) wants_send_key: bool,
     /// Most records that one key of ours seals.
     key_records_max: u64,
+    /// More records than one fetch can claim.
+    key_margin: u64,
     /// A `close_notify` must be sent before our FIN.
     owes_close_notify: bool,
     /// The client asked for renegotiation, and was refused.
@@ -98,15 +105,24 @@ impl Tls {
             wants_receive_key: false,
             wants_send_key: false,
             key_records_max: 0,
+            key_margin: KEY_MARGIN_RECORDS,
             owes_close_notify: false,
             has_refused_renegotiation: false,
         }
     }
 
     /// The handshake is complete.
-    pub(crate) fn open(&mut self, inbound: Inbound, key_records_max: u64) {
+    pub(crate) fn open(
+        &mut self,
+        inbound: Inbound,
+        key_records_max: u64,
+        content_bytes_max: usize,
+    ) {
         self.phase = Phase::Open(inbound);
-        self.key_records_max = key_records_max.max(2 * KEY_MARGIN_RECORDS);
+        if content_bytes_max < http::REPLY_TEXT_BYTES_MAX {
+            self.key_margin = KEY_MARGIN_SHORT_RECORDS;
+        }
+        self.key_records_max = key_records_max.max(2 * self.key_margin);
         self.owes_close_notify = true;
     }
 
@@ -142,7 +158,7 @@ impl Tls {
 
     /// Whether the key may seal what one fetch claims from record `number` on.
     pub(crate) const fn may_seal(&self, number: u64) -> bool {
-        number + KEY_MARGIN_RECORDS <= self.key_records_max
+        number + self.key_margin <= self.key_records_max
     }
 
     /// Whether record `number` is beyond half of what our key may seal and no other key can follow:

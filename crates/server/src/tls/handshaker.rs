@@ -136,11 +136,8 @@ impl Handshaker {
         self.counters.records += 1;
         let handshaking = match self.take(token) {
             None => Handshaking::new(&self.config),
-            Some(Stage::Handshaking(handshaking)) => Some(handshaking),
-            Some(Stage::Streaming(_)) => None,
-        };
-        let Some(handshaking) = handshaking else {
-            return TlsAnswer::Failed;
+            Some(Stage::Handshaking(handshaking)) => handshaking,
+            Some(Stage::Streaming(_)) => return TlsAnswer::Failed,
         };
         let is_key_exchange = handshaking.expects_key_exchange(&record);
         let step = handshaking.handle_record(record);
@@ -174,6 +171,7 @@ impl Handshaker {
         else {
             return TlsAnswer::Failed;
         };
+        let content_bytes_max = done.limits.content_bytes_max(send.version());
         let kernel = (send.version() == Version::Tls13).then(|| Box::new(done.kernel));
         self.put(token, Stage::Streaming(kernel));
         TlsAnswer::Established {
@@ -181,6 +179,7 @@ impl Handshaker {
             send: (send, send_number),
             receive: (receive, receive_number),
             is_resumed: done.is_resumed,
+            content_bytes_max,
         }
     }
 

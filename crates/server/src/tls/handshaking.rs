@@ -2,11 +2,14 @@
 //!
 //! rustls must be called until it answers that it needs more of the client's bytes
 //! ([`ConnectionState`]); this calls it and collects the records to be sent. Only rustls refuses
-//! records, except for one bound of ours: [`HANDSHAKE_BYTES_MAX`].
+//! records, except for a bound of ours, [`HANDSHAKE_BYTES_MAX`], and forbidden limits of records.
+//!
+//! rustls must know from the start how long its records may be. So it gets nothing before the
+//! ClientHello is whole, and we have read the client's limits from it ([`ClientLimits`]).
 
 use std::sync::Arc;
 
-use record::{Alert, AlertDescription};
+use record::{Alert, AlertDescription, CONTENT_BYTES_MAX, ClientLimits, HEADER_BYTES, Version};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
@@ -28,7 +31,14 @@ const TYPE_HANDSHAKE: u8 = 22;
 
 /// A handshake under way.
 pub(super) struct Handshaking {
-    connection: UnbufferedServerConnection,
+    /// What it was begun with. Kept until it is over: the loader waits for that, see
+    /// [`super::Loader`].
+    config: Arc<ServerConfig>,
+    /// `None`: the ClientHello is not whole yet.
+    connection: Option<UnbufferedServerConnection>,
+    /// The beginning of a ClientHello that is cut into several records, without their headers.
+    hello: Vec<u8>,
+    limits: ClientLimits,
     /// What rustls has not finished with: the beginning of a message that goes on in the next
     /// record. rustls remembers places in it, and moves fragments together.
     pending: Vec<u8>,
@@ -59,6 +69,8 @@ pub(super) struct Done {
     pub(super) kernel: KernelConnection<ServerConnectionData>,
     /// Whether the session was resumed.
     pub(super) is_resumed: bool,
+    /// How long records the client takes.
+    pub(super) limits: ClientLimits,
 }
 
 /// What to do next, after a call of rustls.
@@ -75,14 +87,16 @@ enum NextAction {
 }
 
 impl Handshaking {
-    /// `None` if rustls refuses the configuration.
-    pub(super) fn new(config: &Arc<ServerConfig>) -> Option<Box<Self>> {
-        let connection = UnbufferedServerConnection::new(Arc::clone(config)).ok()?;
-        Some(Box::new(Self {
-            connection,
+    /// Nothing has come yet.
+    pub(super) fn new(config: &Arc<ServerConfig>) -> Box<Self> {
+        Box::new(Self {
+            config: Arc::clone(config),
+            connection: None,
+            hello: Vec::new(),
+            limits: ClientLimits::default(),
             pending: Vec::new(),
             received_bytes: 0,
-        }))
+        })
     }
 
     /// Takes one whole record.
@@ -92,32 +106,107 @@ impl Handshaking {
             debug!("a handshake is refused: more than {HANDSHAKE_BYTES_MAX} bytes");
             return HandshakeStep::Refused(self.alert(AlertDescription::IllegalParameter));
         }
+        let is_begun = self.connection.is_some();
+        let limits = if is_begun {
+            None
+        } else {
+            self.read_limits(&record)
+        };
         if self.pending.is_empty() {
             self.pending = record;
         } else {
             self.pending.extend_from_slice(&record);
         }
-        self.drive()
+        match limits {
+            _ if is_begun => self.drive(),
+            None => HandshakeStep::More(self, Vec::new()),
+            Some(Ok(limits)) => self.begin(limits),
+            Some(Err(description)) => {
+                debug!("a handshake is refused: a forbidden limit of records");
+                HandshakeStep::Refused(self.alert(description))
+            }
+        }
+    }
+
+    /// The client's limits, if its ClientHello is whole with this record, and none of what is no
+    /// ClientHello: rustls refuses it. `None`: more records are needed.
+    fn read_limits(&mut self, record: &[u8]) -> Option<Result<ClientLimits, AlertDescription>> {
+        let content = record.get(HEADER_BYTES..).unwrap_or_default();
+        if record.first() != Some(&TYPE_HANDSHAKE) || content.is_empty() {
+            return Some(Ok(ClientLimits::default()));
+        }
+        let message = if self.hello.is_empty() {
+            content
+        } else {
+            self.hello.extend_from_slice(content);
+            &self.hello
+        };
+        let is_whole = match record::hello_bytes(message) {
+            None => false,
+            // Nobody will see the end of a longer one.
+            Some(bytes) => message.len() >= bytes || bytes > HANDSHAKE_BYTES_MAX,
+        };
+        if is_whole {
+            return Some(ClientLimits::of_hello(message));
+        }
+        if self.hello.is_empty() {
+            self.hello = content.to_vec();
+        }
+        None
+    }
+
+    /// The ClientHello is whole: hands it to rustls.
+    fn begin(mut self: Box<Self>, limits: ClientLimits) -> HandshakeStep {
+        self.hello = Vec::new();
+        self.limits = limits;
+        // Which version will be spoken is not known yet; that of TLS 1.3 is the smaller one.
+        let content_bytes = usize::from(limits.content_bytes_max(Version::Tls13));
+        let config = if content_bytes < CONTENT_BYTES_MAX {
+            let mut config = ServerConfig::clone(&self.config);
+            config.max_fragment_size = Some(HEADER_BYTES + content_bytes);
+            Arc::new(config)
+        } else {
+            Arc::clone(&self.config)
+        };
+        match UnbufferedServerConnection::new(config) {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.drive()
+            }
+            Err(error) => {
+                debug!("no handshake can begin: {error}");
+                HandshakeStep::Failed
+            }
+        }
     }
 
     /// Whether it resumes a session of before; `false` as long as that is not known.
     pub(super) fn is_resumed(&self) -> bool {
-        self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
+        let connection = self.connection.as_ref();
+        connection.and_then(|connection| connection.handshake_kind())
+            == Some(HandshakeKind::Resumed)
     }
 
     /// Whether this record, in the clear behind our flight of TLS 1.2, is the client's key share
     /// (RFC 5246 s7.4.7).
     pub(super) fn expects_key_exchange(&self, record: &[u8]) -> bool {
-        self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_2)
-            && record.first() == Some(&TYPE_HANDSHAKE)
+        self.version() == Some(ProtocolVersion::TLSv1_2) && record.first() == Some(&TYPE_HANDSHAKE)
+    }
+
+    /// The version, once it is known.
+    fn version(&self) -> Option<ProtocolVersion> {
+        self.connection.as_ref()?.protocol_version()
     }
 
     /// Calls rustls until it wants no more calls.
     fn drive(mut self: Box<Self>) -> HandshakeStep {
         let mut flight = Vec::new();
         loop {
+            let Some(connection) = self.connection.as_mut() else {
+                return HandshakeStep::Failed;
+            };
             let UnbufferedStatus { discard, state, .. } =
-                self.connection.process_tls_records(&mut self.pending);
+                connection.process_tls_records(&mut self.pending);
             let next = match state {
                 Ok(state) => apply_state(state, &mut flight),
                 Err(error) => {
@@ -141,9 +230,10 @@ impl Handshaking {
     ///
     /// For a few errors rustls queues no alert; then we send one.
     fn refuse(mut self: Box<Self>, mut flight: Vec<u8>, error: &Error) -> HandshakeStep {
-        while self.connection.wants_write() {
-            let UnbufferedStatus { state, .. } =
-                self.connection.process_tls_records(&mut self.pending);
+        while let Some(connection) = self.connection.as_mut()
+            && connection.wants_write()
+        {
+            let UnbufferedStatus { state, .. } = connection.process_tls_records(&mut self.pending);
             if !state.is_ok_and(|state| apply_state(state, &mut flight) == NextAction::Call) {
                 break;
             }
@@ -162,13 +252,17 @@ impl Handshaking {
         if !self.pending.is_empty() {
             return HandshakeStep::Failed;
         }
-        let is_resumed = self.is_resumed();
-        match self.connection.dangerous_into_kernel_connection() {
+        let (is_resumed, limits) = (self.is_resumed(), self.limits);
+        let Some(connection) = self.connection else {
+            return HandshakeStep::Failed;
+        };
+        match connection.dangerous_into_kernel_connection() {
             Ok((secrets, kernel)) => HandshakeStep::Done(Box::new(Done {
                 flight,
                 secrets,
                 kernel,
                 is_resumed,
+                limits,
             })),
             Err(error) => {
                 debug!("no keys after a handshake: {error}");
@@ -180,7 +274,7 @@ impl Handshaking {
     /// An alert of ours. Once there are keys only rustls could seal it, and it has no interface for
     /// that; the connection then ends without an alert.
     fn alert(&self, description: AlertDescription) -> Vec<u8> {
-        if self.connection.protocol_version().is_some() {
+        if self.version().is_some() {
             return Vec::new();
         }
         let alert = Alert::fatal(description).to_bytes();

@@ -212,6 +212,7 @@ impl Client {
         Layout {
             frame_bytes,
             window_bytes: self.tcp.congestion_window(),
+            content_bytes_max: self.stream.content_bytes_max(),
         }
     }
 

@@ -107,12 +107,13 @@ impl Conductor {
                 send,
                 receive,
                 is_resumed,
+                content_bytes_max,
             } => {
                 client.push_flight(now, &flight);
                 self.counters.tls_handshake_count += 1;
                 self.counters.tls_resumed_count += u64::from(is_resumed);
                 self.leave_handshake(token.index);
-                self.open_session(now, token.index, &send, &receive);
+                self.open_session(now, token.index, &send, &receive, content_bytes_max);
             }
             TlsAnswer::Refused { flight } => {
                 client.push_flight(now, &flight);
@@ -142,6 +143,7 @@ impl Conductor {
         index: u32,
         send: &(TrafficKey, u64),
         receive: &(TrafficKey, u64),
+        content_bytes_max: u16,
     ) {
         let (limit, library) = (self.config.key_records_max, self.config.aead_library);
         let Some(client) = self.clients.entry_mut(index) else {
@@ -154,10 +156,12 @@ impl Conductor {
             sealer: Rc::new(Sealer::with_library(library, &send.0)),
             next_number: send.1,
             is_text_sealed: true,
+            content_bytes_max: content_bytes_max.into(),
         });
         tls.open(
             Inbound::new(&receive.0, receive.1),
             limit.min(send.0.algorithm().records_max()),
+            content_bytes_max.into(),
         );
         client.awaiting = Awaiting::Request(now);
     }

@@ -16,6 +16,7 @@ const LIMITS: FetchLimits = FetchLimits {
 const LAYOUT: Layout = Layout {
     frame_bytes: LIMITS.frame_bytes,
     window_bytes: 1 << 20,
+    content_bytes_max: 16_384,
 };
 const HEAD: u64 = 300;
 

@@ -23,12 +23,28 @@ pub(crate) struct Layout {
     pub(crate) frame_bytes: u64,
     /// The congestion window when the reply is queued.
     pub(crate) window_bytes: u64,
+    /// Most content bytes of a record that the client takes.
+    pub(crate) content_bytes_max: u32,
 }
 
 impl Layout {
     /// Content bytes of a record of `object` while the window is large: one read and one frame can
-    /// hold the whole record.
+    /// hold the whole record, and the client takes it.
     fn content_bytes(self, object: &ObjectPlace) -> u32 {
+        let usual = self.usual_content_bytes(object);
+        let limit = self.content_bytes_max;
+        if usual <= limit {
+            usual
+        } else if object.read_bytes_max >= limit.saturating_add(object.block_bytes) {
+            limit
+        } else {
+            // Each record must lie within one read, which ends where a block does.
+            1 << limit.ilog2()
+        }
+    }
+
+    /// The same for a client that takes records of any length.
+    fn usual_content_bytes(self, object: &ObjectPlace) -> u32 {
         let content = u64::from(CONTENT_BYTES);
         let fits_frame = self.frame_bytes >= content + OVERHEAD_BYTES_MAX;
         let read_bytes_max = u64::from(object.read_bytes_max);
@@ -46,10 +62,11 @@ impl Layout {
         let content = object.map_or(CONTENT_BYTES, |object| self.content_bytes(object));
         let small = u64::from(SMALL_CONTENT_BYTES.min(content));
         let records = |part: &Part| match *part {
-            Part::Text(_) => 1,
-            // Full records and a last one, one for alignment, and the small ones of a small window.
+            Part::Text(bytes) => u64::from(bytes.div_ceil(self.content_bytes_max)),
+            // Full records and a last one, those for alignment, and the small ones of a small window.
             Part::Object { length, .. } => {
-                length / u64::from(content) + 2 + SMALL_RECORDS_BYTES.div_ceil(small)
+                let aligning = u64::from(SMALL_CONTENT_BYTES).div_ceil(small);
+                length / u64::from(content) + 1 + aligning + SMALL_RECORDS_BYTES.div_ceil(small)
             }
         };
         parts.iter().map(records).sum()
@@ -100,9 +117,10 @@ impl StreamMap {
         };
         // Small records of a device with small reads must each lie within one read.
         let must_align = content == small;
-        let beyond_small = start % u64::from(small);
-        if beyond_small > 0 && (must_align || length >= ALIGNED_LENGTH_MIN) {
-            push(u64::from(small) - beyond_small, small);
+        let alignment = u64::from(SMALL_CONTENT_BYTES.min(object.read_bytes_max));
+        let beyond = start % alignment;
+        if beyond > 0 && (must_align || length >= ALIGNED_LENGTH_MIN) {
+            push(alignment - beyond, small);
         }
         if layout.window_bytes < SMALL_WINDOW_BYTES {
             push(SMALL_RECORDS_BYTES, small);
@@ -123,6 +141,7 @@ mod tests {
     const OPEN: Layout = Layout {
         frame_bytes: 65_463,
         window_bytes: SMALL_WINDOW_BYTES,
+        content_bytes_max: 16_384,
     };
 
     /// Start, content length and record size of each run of the object.
@@ -187,6 +206,97 @@ mod tests {
         };
         assert_eq!(laid_out(place(1), 0, 99_999, framed(15_392)), [(0, 15_360)]);
         assert_eq!(laid_out(place(1), 0, 99_999, framed(15_391)), [(0, 4096)]);
+    }
+
+    #[test]
+    fn no_record_is_longer_than_the_client_takes() {
+        let limited = |content_bytes_max| Layout {
+            content_bytes_max,
+            ..OPEN
+        };
+        for (limit, content) in [
+            (63, 63),
+            (512, 512),
+            (4095, 4095),
+            (4097, 4097),
+            (15_359, 15_359),
+            (15_360, 15_360),
+            (15_361, 15_360),
+        ] {
+            let layout = limited(limit);
+            let small = content.min(4096);
+            let starts = laid_out(place(1), 0, 300_000, layout);
+            assert_eq!(starts, [(0, content)], "{limit}");
+            let layout = Layout {
+                window_bytes: 0,
+                ..layout
+            };
+            let starts = laid_out(place(1), 0, 300_000, layout);
+            let expected = [(0, small), (61_440, content)];
+            assert_eq!(starts, expected, "{limit}");
+        }
+        // A run that begins anywhere is aligned to blocks by short records.
+        let long = laid_out(place(1), 100, ALIGNED_LENGTH_MIN, limited(1000));
+        assert_eq!(long, [(100, 1000), (4096, 1000)]);
+        // Reads of one block: each record lies within one.
+        let object = ObjectPlace {
+            read_bytes_max: 4096,
+            ..place(1)
+        };
+        assert_eq!(laid_out(object, 0, 99_999, limited(4095)), [(0, 2048)]);
+        assert_eq!(laid_out(object, 0, 99_999, limited(511)), [(0, 256)]);
+    }
+
+    #[test]
+    fn a_reply_has_no_more_records_than_was_said() {
+        let parts = [
+            Part::Text(4),
+            Part::Object {
+                start: 100,
+                length: 1 << 21,
+            },
+        ];
+        for content_bytes_max in [63, 512, 4096, 16_384] {
+            for window_bytes in [0, SMALL_WINDOW_BYTES] {
+                let layout = Layout {
+                    window_bytes,
+                    content_bytes_max,
+                    ..OPEN
+                };
+                let mut map = sealed_map();
+                map.limit_content(content_bytes_max);
+                let _ = map.push_reply(b"head", &parts, Some(place(1)), layout);
+                let most = layout.records_max(&parts, Some(&place(1)));
+                let records = map.next_number();
+                assert!(
+                    records <= most && most <= records + records / 2,
+                    "{records} {most}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_cut_into_records_that_the_client_takes() {
+        let mut map = sealed_map();
+        map.limit_content(512);
+        let text = [7; 1025];
+        let layout = Layout {
+            content_bytes_max: 512,
+            ..OPEN
+        };
+        let parts = [Part::Text(1025)];
+        let bytes = map.push_reply(&text, &parts, None, layout);
+        assert_eq!(map.next_number(), 3);
+        assert_eq!(layout.records_max(&parts, None), 3);
+        let lengths: Vec<u64> = map.spans.iter().map(|span| span.bytes).collect();
+        let overhead = lengths[2] - 1;
+        assert_eq!(lengths, [512 + overhead, 512 + overhead, 1 + overhead]);
+        assert_eq!((bytes, map.replies()), (1025 + 3 * overhead, 1));
+        assert_eq!(map.content_behind(StreamOffset(0))[0], 1025);
+        let mut released = Vec::new();
+        map.release(StreamOffset(bytes), &mut released);
+        assert_eq!(map.replies(), 0);
     }
 
     #[test]

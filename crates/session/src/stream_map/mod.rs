@@ -5,7 +5,7 @@
 //! arithmetic: from the stream offset to the record and its number to the object offset
 //! (`records`).
 //!
-//! Over TLS each run of text is one record, sealed in the text buffer when it is first sent; a run
+//! Over TLS each run of text is one record, or several where the client takes short ones only, sealed in the text buffer when it is first sent; a run
 //! of an object is sealed in its slots. Until then a record has a position and a number, but nothing
 //! is computed, so a KeyUpdate can still be inserted before it ([`StreamMap::insert`]).
 //!
@@ -233,16 +233,30 @@ impl StreamMap {
         );
     }
 
-    /// Queues text; over TLS as one record of its own.
+    /// Most content bytes of a record that the client takes; without TLS it means nothing.
+    pub(crate) fn content_bytes_max(&self) -> u32 {
+        let sealing = self.sealing.as_ref();
+        sealing.map_or(u32::MAX, |sealing| sealing.content_bytes_max)
+    }
+
+    /// Queues text; over TLS as one record of its own, or as many as the client's limit makes of it.
     pub(crate) fn push_text(&mut self, content_type: ContentType, text: &[u8]) {
-        let sealing = self
+        let is_sealed = self
             .sealing
-            .as_mut()
-            .filter(|sealing| sealing.is_text_sealed);
-        let Some(sealing) = sealing.filter(|_| !text.is_empty()) else {
+            .as_ref()
+            .is_some_and(|sealing| sealing.is_text_sealed);
+        if !is_sealed || text.is_empty() {
             self.push_verbatim(text);
             return;
-        };
+        }
+        let content_bytes_max = as_index(self.content_bytes_max().into());
+        for content in text.chunks(content_bytes_max) {
+            self.push_text_record(content_type, content);
+        }
+    }
+
+    fn push_text_record(&mut self, content_type: ContentType, text: &[u8]) {
+        let sealing = self.sealing.as_mut().expect("invariant: TLS is spoken");
         let seal = TextSeal {
             sealer: Rc::clone(&sealing.sealer),
             number: sealing.take_numbers(1),

@@ -29,6 +29,8 @@ pub(crate) struct Sealing {
     pub(crate) next_number: u64,
     /// Whether text is sealed too; the emulation sends heads in plaintext.
     pub(crate) is_text_sealed: bool,
+    /// Most content bytes of a record that the client takes.
+    pub(crate) content_bytes_max: u32,
 }
 
 impl Sealing {
@@ -38,6 +40,7 @@ impl Sealing {
             sealer: Rc::clone(sealer),
             next_number: 0,
             is_text_sealed: false,
+            content_bytes_max: CONTENT_BYTES,
         }
     }
 

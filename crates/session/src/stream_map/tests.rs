@@ -33,8 +33,16 @@ pub(crate) fn sealed_map() -> StreamMap {
         sealer: sealer(1),
         next_number: 0,
         is_text_sealed: true,
+        content_bytes_max: 16_384,
     });
     map
+}
+
+impl StreamMap {
+    /// As for a client that takes no longer records.
+    pub(crate) fn limit_content(&mut self, content_bytes_max: u32) {
+        self.sealing.as_mut().unwrap().content_bytes_max = content_bytes_max;
+    }
 }
 
 /// A head and `length` bytes of an object, one reply.
@@ -245,6 +253,7 @@ fn queued_handshake_records_keep_their_position() {
             sealer: sealer(1),
             next_number: 1,
             is_text_sealed: true,
+            content_bytes_max: 16_384,
         });
         push(&mut map, b"head", 0, 1500, 1);
         map

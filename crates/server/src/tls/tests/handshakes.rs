@@ -370,3 +370,97 @@ fn records_without_an_answer_are_charged_little() {
     handshaker.handle(plan);
     assert_eq!(handshaker.cost_us(), 3);
 }
+
+/// The client's hello with another extension, as records with at most that much content. The client does
+/// not know of it, so its handshake cannot be completed.
+fn hello_with(extension: &[u8], content_bytes: usize) -> Vec<Vec<u8>> {
+    let mut client = connect(&client_of(&TLS13), NAME);
+    let record = records_of(&mut client).remove(0);
+    let mut message = record[5..].to_vec();
+    // Header, version, random; then vectors with lengths of one, two and one bytes.
+    let mut place = 4 + 2 + 32;
+    place += 1 + usize::from(message[place]);
+    place += 2 + usize::from(u16::from_be_bytes([message[place], message[place + 1]]));
+    place += 1 + usize::from(message[place]);
+    let longer = |bytes: [u8; 2]| {
+        let length = usize::from(u16::from_be_bytes(bytes)) + extension.len();
+        u16::try_from(length).unwrap().to_be_bytes()
+    };
+    for at in [place, 2] {
+        let bytes = longer([message[at], message[at + 1]]);
+        message[at..at + 2].copy_from_slice(&bytes);
+    }
+    message.splice(place + 2..place + 2, extension.iter().copied());
+    let records = message.chunks(content_bytes).map(|content| {
+        let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+        [&[22, 3, 1], &length[..], content].concat()
+    });
+    records.collect()
+}
+
+/// The lengths of the records that answer such a hello, without their headers.
+fn answer_lengths(extension: &[u8], content_bytes: usize) -> Vec<usize> {
+    let mut handshaker = handshaker();
+    let mut records = hello_with(extension, content_bytes);
+    let last = records.pop().unwrap();
+    for record in records {
+        match handshake(&mut handshaker, TOKEN, record) {
+            TlsAnswer::Continue { flight } => assert!(flight.is_empty()),
+            answer => panic!("{answer:?}"),
+        }
+    }
+    match handshake(&mut handshaker, TOKEN, last) {
+        TlsAnswer::Continue { flight } => split(&flight)
+            .iter()
+            .map(|record| record.len() - 5)
+            .collect(),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn our_records_are_as_short_as_the_client_wants_them() {
+    // What is sealed has the content type and a tag besides.
+    const SEALED: usize = 1 + 16;
+    let usual = answer_lengths(&[], usize::MAX);
+    assert!(usual.iter().any(|length| *length > 300), "{usual:?}");
+    for (extension, limit) in [
+        (&[0, 28, 0, 2, 0, 64][..], 63),
+        (&[0, 28, 0, 2, 0, 101], 100),
+        (&[0, 1, 0, 1, 1], 512),
+        (&[0, 1, 0, 1, 1, 0, 28, 0, 2, 0, 101], 100),
+    ] {
+        // Also of a hello that is cut into several records.
+        for content_bytes in [usize::MAX, 100, 3, 1] {
+            let lengths = answer_lengths(extension, content_bytes);
+            assert!(
+                lengths.iter().all(|length| *length <= limit + SEALED),
+                "{lengths:?}"
+            );
+            assert!(lengths.len() >= usual.len());
+        }
+    }
+}
+
+#[test]
+fn a_forbidden_limit_of_records_is_an_illegal_parameter() {
+    for (extension, alert) in [
+        (&[0, 28, 0, 2, 0, 63][..], 47),
+        (&[0, 1, 0, 1, 0], 47),
+        (&[0, 1, 0, 1, 5], 47),
+        (&[0, 28, 0, 1, 64], 50),
+    ] {
+        let record = hello_with(extension, usize::MAX).remove(0);
+        match handshake(&mut handshaker(), TOKEN, record) {
+            TlsAnswer::Refused { flight } => assert_eq!(flight, [21, 3, 3, 0, 2, 2, alert]),
+            answer => panic!("{answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_client_without_a_limit_gets_records_of_any_length() {
+    let mut client = connect(&client_of(&TLS13), NAME);
+    let streaming = establish(&mut handshaker(), &mut client, TOKEN).unwrap();
+    assert_eq!(streaming.content_bytes_max, 16_384);
+}

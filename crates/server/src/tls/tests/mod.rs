@@ -195,6 +195,7 @@ struct Streaming {
     number: u64,
     inbound: Inbound,
     is_resumed: bool,
+    content_bytes_max: u16,
     /// The client's records behind its Finished.
     rest: Vec<Vec<u8>>,
 }
@@ -219,6 +220,7 @@ fn establish(
                     send: (send, number),
                     receive: (receive, receive_number),
                     is_resumed,
+                    content_bytes_max,
                 } => {
                     give(client, &flight)?;
                     return Ok(Streaming {
@@ -226,6 +228,7 @@ fn establish(
                         number,
                         inbound: Inbound::new(&receive, receive_number),
                         is_resumed,
+                        content_bytes_max,
                         rest: records.collect(),
                     });
                 }

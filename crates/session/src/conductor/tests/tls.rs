@@ -52,11 +52,17 @@ pub(super) fn handshake(plan: Option<TlsPlan>) -> (TlsToken, Vec<u8>) {
 }
 
 pub(super) fn established(version: Version) -> TlsAnswer {
+    established_limited(version, 16_384)
+}
+
+/// The same for a client that takes records with so many bytes of content.
+fn established_limited(version: Version, content_bytes_max: u16) -> TlsAnswer {
     TlsAnswer::Established {
         flight: b"flight".to_vec(),
         send: (key(version, 1), 2),
         receive: (key(version, 101), 0),
         is_resumed: false,
+        content_bytes_max,
     }
 }
 
@@ -81,11 +87,15 @@ pub(super) struct TlsPeer {
 
 impl TlsPeer {
     pub(super) fn connect(bench: &mut Bench, port: u16, version: Version) -> Self {
+        Self::connect_limited(bench, port, version, 16_384)
+    }
+
+    fn connect_limited(bench: &mut Bench, port: u16, version: Version, limit: u16) -> Self {
         let mut peer = Peer::connect_to(bench, TLS_PORT, port);
         peer.send(bench, TcpFlags::ACK, HELLO);
         let (token, record) = handshake(next_plan(bench));
         assert_eq!(record, HELLO);
-        answer(bench, token, established(version));
+        answer(bench, token, established_limited(version, limit));
         bench.turn();
         peer.take(bench);
         assert_eq!(peer.received, b"flight");
@@ -230,6 +240,38 @@ fn an_object_is_served_over_tls_1_2_and_1_3() {
     }
 }
 
+#[test]
+fn records_are_as_short_as_the_client_takes_them() {
+    for version in [Version::Tls12, Version::Tls13] {
+        for limit in [63, 512, 1000, 4096, 15_360] {
+            let mut bench = Bench::with(tls_config(), 8);
+            let mut client = TlsPeer::connect_limited(&mut bench, 1000, version, limit);
+            let request = format!(
+                "GET /object HTTP/1.1\r\nHost: a\r\nRange: bytes={}-\r\n\r\n",
+                limit / 2
+            );
+            client.say(&mut bench, ContentType::ApplicationData, request.as_bytes());
+            bench.turn();
+            client.drain_slowly(&mut bench);
+            assert_eq!(
+                client.body().len() as u64,
+                OBJECT_BYTES - u64::from(limit / 2)
+            );
+            assert_is_object(client.body(), (limit / 2).into());
+            let overhead = Sealer::new(&key(version, 1)).framing().overhead_bytes() as usize;
+            let mut rest = &client.peer.received[b"flight".len()..];
+            while let Ok(Some(length)) = record::peek_record(rest) {
+                assert!(
+                    length <= overhead + usize::from(limit),
+                    "{length} for {limit}"
+                );
+                rest = &rest[length..];
+            }
+            assert!(rest.is_empty());
+        }
+    }
+}
+
 /// Fetches the object with one segment lost; says what that segment was first, and again.
 fn lose_one(bench: &mut Bench, client: &mut TlsPeer, twist: u8) -> (Vec<u8>, Option<Vec<u8>>) {
     // The first time, the window opens.
@@ -271,11 +313,13 @@ fn lose_one(bench: &mut Bench, client: &mut TlsPeer, twist: u8) -> (Vec<u8>, Opt
 
 #[test]
 fn a_lost_range_is_sealed_to_the_same_bytes() {
-    let mut bench = Bench::with(tls_config(), 8);
-    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
-    let (first, again) = lose_one(&mut bench, &mut client, 0);
-    assert_eq!(Some(first), again);
-    assert!(bench.conductor.counters().record_reseal_count > 0);
+    for limit in [100, 512, 16_384] {
+        let mut bench = Bench::with(tls_config(), 8);
+        let mut client = TlsPeer::connect_limited(&mut bench, 1000, Version::Tls13, limit);
+        let (first, again) = lose_one(&mut bench, &mut client, 0);
+        assert_eq!(Some(first), again, "{limit}");
+        assert!(bench.conductor.counters().record_reseal_count > 0);
+    }
 }
 
 #[test]

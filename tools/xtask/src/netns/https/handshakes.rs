@@ -70,6 +70,12 @@ pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
     });
     check("renegotiation refused", &|| renegotiation(fixture));
     check("ALPN: HTTP/1.1 it is", &|| protocol(fixture));
+    for version in ["-tls1_3", "-tls1_2"] {
+        for limit in ["512", "1024", "2048", "4096"] {
+            let label = format!("short records, openssl {version} -maxfraglen {limit}");
+            check(&label, &|| short_records(fixture, version, limit));
+        }
+    }
     for refusal in &REFUSALS {
         check(&format!("refuses {}", refusal.what), &|| {
             refused(fixture, refusal)
@@ -190,6 +196,43 @@ fn protocol(fixture: Fixture<'_>) -> Result<Outcome> {
         end.expect(expected)?;
         expect_body(&end, files::content(4096))?;
     }
+    Ok(Outcome::Passed)
+}
+
+/// A file whole, in records no longer than the client wants them. openssl itself does not mind longer
+/// ones, since rustls agrees to no limit; it writes down how long each is.
+fn short_records(fixture: Fixture<'_>, version: &str, limit: &str) -> Result<Outcome> {
+    /// What sealing adds at most: the content type of TLS 1.3 or the nonce of TLS 1.2, and the tag.
+    const SEALED_BYTES: u32 = 8 + 16;
+    let directory = fixture.identities.directory();
+    let file = directory.join(format!("records{version}-{limit}"));
+    let written = file.to_string_lossy();
+    let arguments = [version, "-maxfraglen", limit, "-msg", "-msgfile", &written];
+    let mut client = connect(fixture, &arguments)?;
+    client.await_handshake()?;
+    ask_last(&mut client, 300_000)?;
+    let end = client.finish()?;
+    expect_body(&end, files::content(300_000))?;
+    let text = std::fs::read_to_string(&file).context("what openssl wrote down")?;
+    let mut lines = text.lines();
+    let (mut count, mut longest) = (0, 0);
+    while let Some(line) = lines.next() {
+        if line.starts_with("<<< ") && line.contains("RecordHeader [length 0005]") {
+            let header: String = lines
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect();
+            let length = header.get(6..10).context("a header of five bytes")?;
+            longest = longest.max(u32::from_str_radix(length, 16)?);
+            count += 1;
+        }
+    }
+    let most = limit.parse::<u32>()? + SEALED_BYTES;
+    ensure!(
+        count > 300_000 / most && longest <= most,
+        "{count} records, the longest has {longest} bytes"
+    );
     Ok(Outcome::Passed)
 }
 
