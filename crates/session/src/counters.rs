@@ -57,6 +57,17 @@ counters! {
     wire_conflict_frames,
     /// Announcements sent to defend an address against such a claim.
     wire_defense_frames,
+    /// Fragments of packets to our addresses.
+    wire_fragment_frames,
+    /// Packets put together of their fragments.
+    wire_reassembled_count,
+    /// Packets given up because a fragment was missing for 30 s.
+    wire_reassembly_timeout_count,
+    /// Packets given up, with fragments missing, because the fragments of others needed the room.
+    wire_reassembly_evicted_count,
+    /// Packets discarded because their fragments overlapped, contradicted each other, or were too many or
+    /// too large.
+    wire_reassembly_refused_count,
     /// Segments that belonged to no connection, answered by a reset.
     tcp_refused_segments,
     /// Segments that belonged to no connection, not answered: the limit of resets a second was reached.

@@ -30,6 +30,7 @@ mod listing;
 mod outbox;
 mod read_budget;
 mod read_turns;
+mod reassembly;
 mod request_log;
 mod run_queue;
 mod shortest_rtt;

@@ -54,17 +54,23 @@ impl Sources {
     }
 }
 
-/// The key of a peer's source: all but its network is zero.
-fn source(peer: &SocketAddr) -> FourTuple {
-    let (network, any): (IpAddr, IpAddr) = match peer.ip() {
-        IpAddr::V4(address) => (address.into(), Ipv4Addr::UNSPECIFIED.into()),
+/// The source that an address is of: itself, or its /64 with zeros behind.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
         IpAddr::V6(address) => {
             let network = address.to_bits() >> HOST_BITS_V6 << HOST_BITS_V6;
-            (
-                Ipv6Addr::from_bits(network).into(),
-                Ipv6Addr::UNSPECIFIED.into(),
-            )
+            Ipv6Addr::from_bits(network).into()
         }
+    }
+}
+
+/// The key of a peer's source.
+fn source(peer: &SocketAddr) -> FourTuple {
+    let network = network_of(peer.ip());
+    let any: IpAddr = match network {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     FourTuple {
         local: SocketAddr::new(any, 0),

@@ -251,6 +251,10 @@ fn parse_neighbor<'a>(
     packet: &Ipv6Packet<'a>,
     code: u8,
 ) -> Result<(&'a [u8; NEIGHBOR_BYTES], Ipv6Addr, &'a [u8]), DropReason> {
+    // RFC 6980 s5, also for a packet whose only fragment is itself.
+    if packet.has_fragment_header() {
+        return Err(DropReason::NeighborInvalid);
+    }
     if packet.hop_limit() != NEIGHBOR_HOP_LIMIT {
         return Err(DropReason::NeighborHopLimit);
     }

@@ -12,6 +12,7 @@ use crate::ecn::Ecn;
 use crate::ethernet::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetFrame, EthernetRepr, MacAddress,
 };
+use crate::fragment::Fragment;
 use crate::icmpv4::{CODE_FRAGMENTATION_NEEDED, Icmpv4Message};
 use crate::icmpv6::Icmpv6Message;
 use crate::ipv4::{self, Ipv4Packet};
@@ -111,6 +112,8 @@ pub enum Incoming<'a> {
         /// The segment.
         original: OriginalTcp,
     },
+    /// A part of a packet.
+    Fragment(Fragment<'a>),
     /// A segment of ours could not be delivered: other codes of ICMP type 3, ICMPv6 type 1.
     Unreachable {
         /// Where it came from: some router, or the peer's host.
@@ -141,6 +144,28 @@ pub fn parse_frame(frame: &[u8], checksum: ChecksumState) -> Result<Incoming<'_>
     }
 }
 
+/// Takes a packet apart that was put together of its fragments: `payload` is what they carried, in
+/// order, and `protocol` what the first one says that it begins with. Its checksum is verified.
+///
+/// # Errors
+/// The first [`DropReason`] met, outermost header first.
+pub fn parse_reassembled(
+    path: Path,
+    protocol: u8,
+    ecn: Ecn,
+    payload: &[u8],
+) -> Result<Incoming<'_>, DropReason> {
+    let checksum = ChecksumState::Unverified;
+    match (path.source, path.destination) {
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let ends = [source, destination];
+            let packet = Ipv6Packet::reassembled(ends, ecn, protocol, payload)?;
+            sort_ipv6(path, &packet, checksum)
+        }
+        _ => sort_ipv4(path, protocol, ecn, payload, checksum),
+    }
+}
+
 fn parse_ipv4<'a>(
     ethernet: &EthernetRepr,
     bytes: &'a [u8],
@@ -152,11 +177,31 @@ fn parse_ipv4<'a>(
         packet.source().into(),
         packet.destination().into(),
     );
-    match packet.protocol() {
-        ipv4::PROTOCOL_TCP => parse_tcp(path, packet.ecn(), packet.payload(), checksum),
+    let (protocol, ecn, payload) = (packet.protocol(), packet.ecn(), packet.payload());
+    let Some(place) = packet.fragment() else {
+        return sort_ipv4(path, protocol, ecn, payload, checksum);
+    };
+    sort_fragment(Fragment {
+        path,
+        place,
+        protocol,
+        ecn,
+        payload,
+    })
+}
+
+fn sort_ipv4(
+    path: Path,
+    protocol: u8,
+    ecn: Ecn,
+    payload: &[u8],
+    checksum: ChecksumState,
+) -> Result<Incoming<'_>, DropReason> {
+    match protocol {
+        ipv4::PROTOCOL_TCP => parse_tcp(path, ecn, payload, checksum),
         ipv4::PROTOCOL_ICMP => {
             check_ends(&path)?;
-            sort_icmpv4(path, Icmpv4Message::parse(packet.payload(), checksum)?)
+            sort_icmpv4(path, Icmpv4Message::parse(payload, checksum)?)
         }
         _ => Err(DropReason::ProtocolUnsupported),
     }
@@ -173,11 +218,43 @@ fn parse_ipv6<'a>(
         packet.source().into(),
         packet.destination().into(),
     );
+    let Some(place) = packet.fragment() else {
+        return sort_ipv6(path, &packet, checksum);
+    };
+    sort_fragment(Fragment {
+        path,
+        place,
+        protocol: packet.protocol(),
+        ecn: packet.ecn(),
+        payload: packet.payload(),
+    })
+}
+
+fn sort_ipv6<'a>(
+    path: Path,
+    packet: &Ipv6Packet<'a>,
+    checksum: ChecksumState,
+) -> Result<Incoming<'a>, DropReason> {
     match packet.protocol() {
         ipv6::PROTOCOL_TCP => parse_tcp(path, packet.ecn(), packet.payload(), checksum),
-        ipv6::PROTOCOL_ICMP => sort_icmpv6(path, Icmpv6Message::parse(&packet, checksum)?),
+        ipv6::PROTOCOL_ICMP => sort_icmpv6(path, Icmpv6Message::parse(packet, checksum)?),
         _ => Err(DropReason::ProtocolUnsupported),
     }
+}
+
+/// Refuses fragments of what would be refused as a whole.
+fn sort_fragment(fragment: Fragment<'_>) -> Result<Incoming<'_>, DropReason> {
+    let is_supported = match fragment.path.source {
+        IpAddr::V4(_) => matches!(fragment.protocol, ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_ICMP),
+        // Of IPv6, only the first part says what the packet carries, and may begin with options.
+        IpAddr::V6(_) => true,
+    };
+    if !is_supported {
+        return Err(DropReason::ProtocolUnsupported);
+    }
+    check_ends(&fragment.path)?;
+    fragment.check()?;
+    Ok(Incoming::Fragment(fragment))
 }
 
 fn parse_tcp(

@@ -1,14 +1,15 @@
 //! IPv4 headers (RFC 791).
 //!
-//! Options are skipped, never acted on. Refused: fragments (we send with DF and keep to the path
-//! MTU, so an honest peer's TCP does not fragment), bad lengths, bad header checksums. The payload
-//! ends where the total length says, so Ethernet padding is cut off.
+//! Options are skipped, never acted on. Refused: bad lengths, bad header checksums. The payload ends
+//! where the total length says, so Ethernet padding is cut off. It may be a part of a packet:
+//! [`Ipv4Packet::fragment`].
 
 use core::net::Ipv4Addr;
 
 use crate::checksum;
 use crate::ecn::Ecn;
 use crate::field;
+use crate::fragment::FragmentPlace;
 use crate::reason::DropReason;
 use crate::writer::Writer;
 
@@ -31,7 +32,7 @@ pub struct Ipv4Packet<'a> {
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Checks version, lengths, header checksum and that this is no fragment.
+    /// Checks version, lengths and header checksum.
     ///
     /// # Errors
     /// The `Ipv4...` reasons and [`DropReason::IpLengthZero`].
@@ -56,9 +57,6 @@ impl<'a> Ipv4Packet<'a> {
             .ok_or(DropReason::Ipv4BadHeaderLength)?;
         if !checksum::is_valid(0, whole_header) {
             return Err(DropReason::Ipv4BadChecksum);
-        }
-        if is_fragment(header) {
-            return Err(DropReason::Ipv4Fragment);
         }
         Ok(Self { header, payload })
     }
@@ -85,6 +83,17 @@ impl<'a> Ipv4Packet<'a> {
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         Ecn::of_v4(self.header[1])
+    }
+
+    /// Which part of a packet the payload is; `None`: all of it.
+    #[must_use]
+    pub fn fragment(&self) -> Option<FragmentPlace> {
+        let field = field::u16::<6, _>(self.header);
+        is_fragment(self.header).then_some(FragmentPlace {
+            identification: field::u16::<4, _>(self.header).into(),
+            offset_bytes: (field & FRAGMENT_OFFSET) * 8,
+            is_last: field & MORE_FRAGMENTS == 0,
+        })
     }
 
     /// Remaining time to live.

@@ -1,13 +1,15 @@
 //! IPv6 headers and the extension headers in front of the payload (RFC 8200).
 //!
-//! Hop-by-hop and destination options are walked and skipped, up to [`EXTENSION_BYTES_MAX`].
-//! Refused: fragments, routing headers, options that ask to be refused, jumbograms. A protocol this
-//! crate does not know is handed up as it is.
+//! Hop-by-hop and destination options are walked and skipped, up to [`EXTENSION_BYTES_MAX`], and so is
+//! the fragment header of a packet that is whole (RFC 6946). The payload may be a part of a packet:
+//! [`Ipv6Packet::fragment`]. Refused: routing headers, options that ask to be refused, jumbograms. A
+//! protocol this crate does not know is handed up as it is.
 
 use core::net::Ipv6Addr;
 
 use crate::ecn::Ecn;
 use crate::field;
+use crate::fragment::FragmentPlace;
 use crate::reason::DropReason;
 use crate::writer::Writer;
 
@@ -31,12 +33,31 @@ const OPTION_PAD1: u8 = 0;
 /// The two bits of an option type that say what to do with an unknown option; 00 means skip it.
 const OPTION_ACTION: u8 = 0xc0;
 
+/// Bytes of a fragment header (RFC 8200 s4.5).
+const FRAGMENT_HEADER_BYTES: usize = 8;
+/// Of its third and fourth byte: the offset, which counts units of eight bytes.
+const FRAGMENT_OFFSET: u16 = 0xfff8;
+/// Of the same: another part follows.
+const MORE_FRAGMENTS: u16 = 0x0001;
+
 /// A received packet whose headers are sound.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6Packet<'a> {
-    header: &'a [u8; HEADER_BYTES],
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    ecn: Ecn,
+    hop_limit: u8,
+    content: Content<'a>,
+}
+
+/// What is behind the headers.
+#[derive(Clone, Copy, Debug)]
+struct Content<'a> {
     protocol: u8,
     payload: &'a [u8],
+    /// Which part of a packet the payload is.
+    fragment: Option<FragmentPlace>,
+    has_fragment_header: bool,
 }
 
 impl<'a> Ipv6Packet<'a> {
@@ -58,72 +79,113 @@ impl<'a> Ipv6Packet<'a> {
         let rest = rest
             .get(..payload_bytes)
             .ok_or(DropReason::Ipv6BadPayloadLength)?;
-        let (protocol, payload) = skip_extensions(header[6], rest)?;
         Ok(Self {
-            header,
-            protocol,
-            payload,
+            source: Ipv6Addr::from_octets(field::bytes::<8, 16, _>(header)),
+            destination: Ipv6Addr::from_octets(field::bytes::<24, 16, _>(header)),
+            ecn: Ecn::of_v6(header[1]),
+            hop_limit: header[7],
+            content: skip_extensions(header[6], rest)?,
+        })
+    }
+
+    /// The packet that fragments from `source` made; `first` is what their headers say that `bytes`
+    /// begin with. No fragment's hop limit is the packet's: it is 0.
+    pub(crate) fn reassembled(
+        [source, destination]: [Ipv6Addr; 2],
+        ecn: Ecn,
+        first: u8,
+        bytes: &'a [u8],
+    ) -> Result<Self, DropReason> {
+        Ok(Self {
+            source,
+            destination,
+            ecn,
+            hop_limit: 0,
+            content: skip_extensions_behind(first, bytes, FRAGMENT_HEADER_BYTES, true)?,
         })
     }
 
     /// Source address.
     #[must_use]
     pub const fn source(&self) -> Ipv6Addr {
-        Ipv6Addr::from_octets(field::bytes::<8, 16, _>(self.header))
+        self.source
     }
 
     /// Destination address.
     #[must_use]
     pub const fn destination(&self) -> Ipv6Addr {
-        Ipv6Addr::from_octets(field::bytes::<24, 16, _>(self.header))
+        self.destination
     }
 
     /// Next-header number of the payload, after extension headers.
     #[must_use]
     pub const fn protocol(&self) -> u8 {
-        self.protocol
+        self.content.protocol
     }
 
     /// ECN field (RFC 3168 s5).
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
-        Ecn::of_v6(self.header[1])
+        self.ecn
     }
 
     /// Remaining hop limit.
     #[must_use]
     pub const fn hop_limit(&self) -> u8 {
-        self.header[7]
+        self.hop_limit
     }
 
-    /// What follows all headers, up to the payload length.
+    /// What follows all headers, up to the payload length; of a fragment, what follows its header.
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
-        self.payload
+        self.content.payload
+    }
+
+    /// Which part of a packet the payload is; `None`: all of it.
+    #[must_use]
+    pub const fn fragment(&self) -> Option<FragmentPlace> {
+        self.content.fragment
+    }
+
+    /// Whether there is a fragment header, of one part or of the only one.
+    #[must_use]
+    pub const fn has_fragment_header(&self) -> bool {
+        self.content.has_fragment_header
     }
 }
 
-/// Walks extension headers until one that is none, which it returns with what follows.
-fn skip_extensions(first: u8, payload: &[u8]) -> Result<(u8, &[u8]), DropReason> {
+/// Walks extension headers until one that is none, or to the end of a fragment's header.
+fn skip_extensions(first: u8, payload: &[u8]) -> Result<Content<'_>, DropReason> {
+    skip_extensions_behind(first, payload, 0, false)
+}
+
+/// The same behind `skipped_bytes` of them.
+fn skip_extensions_behind(
+    first: u8,
+    payload: &[u8],
+    mut skipped_bytes: usize,
+    mut has_fragment_header: bool,
+) -> Result<Content<'_>, DropReason> {
     let mut next = first;
     let mut rest = payload;
-    let mut skipped_bytes = 0;
-    loop {
-        match next {
+    let fragment = loop {
+        let header_bytes = match next {
             // RFC 8200 s4.1: a hop-by-hop header comes first or not at all.
             NEXT_HOP_BY_HOP if skipped_bytes > 0 => {
                 return Err(DropReason::Ipv6ExtensionUnsupported);
             }
-            NEXT_HOP_BY_HOP | NEXT_DESTINATION_OPTIONS => {}
+            NEXT_FRAGMENT if has_fragment_header => {
+                return Err(DropReason::Ipv6ExtensionUnsupported);
+            }
             NEXT_ROUTING => return Err(DropReason::Ipv6ExtensionUnsupported),
-            NEXT_FRAGMENT => return Err(DropReason::Ipv6Fragment),
-            _ => return Ok((next, rest)),
-        }
-        let [following, length, ..] = *rest else {
-            return Err(DropReason::Ipv6BadExtension);
+            NEXT_FRAGMENT => FRAGMENT_HEADER_BYTES,
+            NEXT_HOP_BY_HOP | NEXT_DESTINATION_OPTIONS => match rest {
+                // The length counts units of eight bytes, the first one not included.
+                [_, length, ..] => (usize::from(*length) + 1) * 8,
+                _ => return Err(DropReason::Ipv6BadExtension),
+            },
+            _ => break None,
         };
-        // The length counts units of eight bytes, the first one not included.
-        let header_bytes = (usize::from(length) + 1) * 8;
         skipped_bytes += header_bytes;
         if skipped_bytes > EXTENSION_BYTES_MAX {
             return Err(DropReason::Ipv6ExtensionsTooLong);
@@ -131,10 +193,35 @@ fn skip_extensions(first: u8, payload: &[u8]) -> Result<(u8, &[u8]), DropReason>
         let (header, after) = rest
             .split_at_checked(header_bytes)
             .ok_or(DropReason::Ipv6BadExtension)?;
-        check_options(header.get(2..).unwrap_or_default())?;
-        next = following;
+        let is_fragment_header = next == NEXT_FRAGMENT;
+        next = header.first().copied().unwrap_or_default();
         rest = after;
-    }
+        if !is_fragment_header {
+            check_options(header.get(2..).unwrap_or_default())?;
+            continue;
+        }
+        has_fragment_header = true;
+        if let Some(place) = fragment_place(header) {
+            break Some(place);
+        }
+    };
+    Ok(Content {
+        protocol: next,
+        payload: rest,
+        fragment,
+        has_fragment_header,
+    })
+}
+
+/// What a fragment header says; `None`: the packet is whole.
+fn fragment_place(header: &[u8]) -> Option<FragmentPlace> {
+    let header: &[u8; FRAGMENT_HEADER_BYTES] = header.first_chunk()?;
+    let field = field::u16::<2, _>(header);
+    (field & (FRAGMENT_OFFSET | MORE_FRAGMENTS) != 0).then_some(FragmentPlace {
+        identification: field::u32::<4, _>(header),
+        offset_bytes: field & FRAGMENT_OFFSET,
+        is_last: field & MORE_FRAGMENTS == 0,
+    })
 }
 
 /// Refuses options that run over the end and those whose type forbids skipping them.

@@ -9,8 +9,8 @@
 //! says in one word what it is, or in one [`DropReason`] why it was refused; [`emit_tcp`] and its
 //! sisters write whole frames; [`cut`] does in software what segmentation offload does elsewhere.
 //!
-//! Refused: tags of VLANs (a priority tag is skipped), fragments (the stack sends with DF set and
-//! announces an MSS, so a peer has no cause to fragment), jumbograms, IPv6 routing headers, every
+//! A fragment is taken apart alone; who puts fragments together has [`parse_reassembled`] for what they
+//! make. Refused: tags of VLANs (a priority tag is skipped), jumbograms, IPv6 routing headers, every
 //! transport but TCP and ICMP.
 //!
 //! Bounds: a frame carries at most one IP packet of 65,535 bytes (65,575 with an IPv6 header), TCP
@@ -26,6 +26,7 @@ pub mod checksum;
 pub mod ecn;
 pub mod emit;
 pub mod ethernet;
+pub mod fragment;
 pub mod icmpv4;
 pub mod icmpv6;
 pub mod incoming;
@@ -48,7 +49,8 @@ pub use emit::{
     emit_tcp, emit_unsolicited_advertisement,
 };
 pub use ethernet::MacAddress;
-pub use incoming::{ChecksumState, Incoming, Path, parse_frame};
+pub use fragment::{Fragment, FragmentPlace};
+pub use incoming::{ChecksumState, Incoming, Path, parse_frame, parse_reassembled};
 pub use outgoing::{Offload, Outgoing, PartialChecksum, Segmentation, SegmentationKind};
 pub use quote::OriginalTcp;
 pub use reason::DropReason;

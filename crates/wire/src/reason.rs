@@ -64,8 +64,6 @@ drop_reasons! {
     Ipv4BadTotalLength => "ipv4_bad_total_length",
     /// The header checksum is wrong.
     Ipv4BadChecksum => "ipv4_bad_checksum",
-    /// A fragment: more-fragments set, or an offset.
-    Ipv4Fragment => "ipv4_fragment",
     /// Shorter than an IPv6 header (40 bytes).
     Ipv6TooShort => "ipv6_too_short",
     /// The version field is not 6.
@@ -77,12 +75,14 @@ drop_reasons! {
     Ipv6BadExtension => "ipv6_bad_extension",
     /// Extension headers beyond [`crate::ipv6::EXTENSION_BYTES_MAX`].
     Ipv6ExtensionsTooLong => "ipv6_extensions_too_long",
-    /// A routing header, or a hop-by-hop header that does not come first (RFC 8200 s4.1).
+    /// A routing header, a second fragment header, or a hop-by-hop header that does not come first
+    /// (RFC 8200 s4.1).
     Ipv6ExtensionUnsupported => "ipv6_extension_unsupported",
     /// An unknown option whose type asks for the packet to be discarded (RFC 8200 s4.2).
     Ipv6OptionRefused => "ipv6_option_refused",
-    /// A fragment header.
-    Ipv6Fragment => "ipv6_fragment",
+    /// A part of a packet that has no content, ends beyond 65,535 bytes, or is not the last one and no
+    /// multiple of eight bytes.
+    FragmentInvalid => "fragment_invalid",
     /// A length of zero in the IP header: a jumbogram (RFC 2675) or a packet grown beyond 64 KiB by
     /// receive offload. Neither is asked for.
     IpLengthZero => "ip_length_zero",
@@ -116,7 +116,8 @@ drop_reasons! {
     Icmpv6Other => "icmpv6_other",
     /// Neighbour discovery with a hop limit below 255: it came through a router (RFC 4861 s7.1).
     NeighborHopLimit => "neighbor_hop_limit",
-    /// Neighbour discovery that fails another test of RFC 4861 s7.1: code, target, options, source.
+    /// Neighbour discovery that fails another test of RFC 4861 s7.1: code, target, options, source; or
+    /// with a fragment header (RFC 6980 s5).
     NeighborInvalid => "neighbor_invalid",
     /// An ICMP error that does not quote an IP header and eight bytes of transport header.
     QuoteTooShort => "quote_too_short",

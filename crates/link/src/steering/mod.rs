@@ -8,7 +8,10 @@
 //! |---|---|
 //! | TCP over IPv4 (options allowed) or IPv6 | by the source address and port, which are the client's |
 //! | "destination unreachable" and "packet too big" (ICMP, ICMPv6) about a TCP segment | by the destination address and port of the quoted segment, which are the client's, too |
-//! | everything else: ARP, neighbour discovery, echo, fragments behind the first, IPv6 with extension headers, frames cut short | 0 |
+//! | everything else: ARP, neighbour discovery, echo, fragments, IPv6 with extension headers, frames cut short | 0 |
+//!
+//! Only the first fragment of a packet has the port, so all of them go to queue 0: they must meet to
+//! become a packet again.
 //!
 //! Our own address and port take no part: a quoted segment shows them as well, but they hardly differ
 //! from client to client. The rule knows no connections: who moves a client to another queue, or
@@ -38,6 +41,8 @@ pub(crate) const ICMPV6_ERRORS: [u32; 2] = [1, 2];
 
 // From the start of an IPv4 header.
 pub(crate) const V4_FRAGMENT: u32 = 6;
+/// The bits of that field that a fragment has: its offset, and that others follow.
+pub(crate) const V4_FRAGMENT_BITS: u32 = 0x3fff;
 /// The bits of that field that are the fragment's offset; without them it is the first.
 pub(crate) const V4_FRAGMENT_OFFSET_BITS: u32 = 0x1fff;
 pub(crate) const V4_PROTOCOL: u32 = 9;
@@ -95,9 +100,8 @@ fn flow_hash(frame: &[u8], seed: u32) -> Option<u32> {
 }
 
 fn ipv4_hash(packet: Bytes<'_>, seed: u32) -> Option<u32> {
-    let is_first_fragment =
-        |at: u32| Some(packet.half(at + V4_FRAGMENT)? & V4_FRAGMENT_OFFSET_BITS == 0);
-    if !is_first_fragment(0)? {
+    let has_none = |bits: u32, at: u32| Some(packet.half(at + V4_FRAGMENT)? & bits == 0);
+    if !has_none(V4_FRAGMENT_BITS, 0)? {
         return None;
     }
     let header_bytes = packet.v4_header_bytes(0)?;
@@ -109,7 +113,7 @@ fn ipv4_hash(packet: Bytes<'_>, seed: u32) -> Option<u32> {
         PROTOCOL_ICMP if packet.byte(header_bytes)? == ICMP_UNREACHABLE => {
             let quote = header_bytes + ICMP_HEADER_BYTES;
             let is_tcp = packet.byte(quote + V4_PROTOCOL)? == PROTOCOL_TCP;
-            if !is_tcp || !is_first_fragment(quote)? {
+            if !is_tcp || !has_none(V4_FRAGMENT_OFFSET_BITS, quote)? {
                 return None;
             }
             let address = packet.word(quote + V4_DESTINATION)?;

@@ -110,7 +110,6 @@ fn of_the_client() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("TCP over IPv4", segment_v4(PORT, 0)),
         ("TCP over IPv4 with options", segment_v4(PORT, 10)),
-        ("the first fragment", fragment_v4(0x2000)),
         ("an error", error_v4(3, PORT, 0, 0)),
         ("an error with options", error_v4(3, PORT, 10, 0)),
         (
@@ -135,7 +134,8 @@ fn of_queue_0() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("ARP", ethernet(0x0806, &[1; 46])),
         ("a tagged frame", ethernet(0x8100, &[1; 46])),
-        ("a fragment behind the first", fragment_v4(1)),
+        ("the first fragment", fragment_v4(0x2000)),
+        ("a fragment behind the first", fragment_v4(0x2001)),
         ("the last fragment", fragment_v4(0x1fff)),
         (
             "UDP",

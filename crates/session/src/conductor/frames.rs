@@ -5,9 +5,10 @@ use core::net::IpAddr;
 use clock::Instant;
 use memory::Arena;
 use tcp::TableIndex;
+use wire::ethernet;
 use wire::{
-    ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, OriginalTcp, Path, Route,
-    TcpChecksum, TcpRepr,
+    ArpOperation, ArpRepr, ChecksumState, Fragment, HEADERS_BYTES_MAX, Incoming, OriginalTcp, Path,
+    Route, TcpChecksum, TcpRepr,
 };
 
 use super::strays::quoted_tuple;
@@ -29,13 +30,29 @@ impl Conductor {
         checksum: ChecksumState,
     ) {
         self.counters.wire_receive_frames += 1;
-        let incoming = match wire::parse_frame(frame, checksum) {
-            Ok(incoming) => incoming,
-            Err(reason) => {
-                self.counters.wire_drops[reason.index()] += 1;
-                return;
+        match wire::parse_frame(frame, checksum) {
+            Ok(Incoming::Fragment(fragment)) if self.is_ours(fragment.path.destination) => {
+                self.handle_fragment(now, arena, &fragment);
             }
+            Ok(incoming) => self.handle_incoming(now, arena, incoming),
+            Err(reason) => self.counters.wire_drops[reason.index()] += 1,
+        }
+    }
+
+    /// A part of a packet arrived; with it the packet may be whole.
+    fn handle_fragment(&mut self, now: Instant, arena: &mut Arena, fragment: &Fragment<'_>) {
+        let Some(whole) = (self.reassembly).take(now, fragment, &mut self.counters) else {
+            return;
         };
+        let path = fragment.path;
+        match wire::parse_reassembled(path, whole.protocol, whole.ecn, whole.content()) {
+            Ok(incoming) => self.handle_incoming(now, arena, incoming),
+            Err(reason) => self.counters.wire_drops[reason.index()] += 1,
+        }
+        self.reassembly.give_back(whole);
+    }
+
+    fn handle_incoming(&mut self, now: Instant, arena: &mut Arena, incoming: Incoming<'_>) {
         if let Incoming::Tcp {
             path,
             segment,
@@ -71,7 +88,11 @@ impl Conductor {
                 data,
             } if self.is_ours(path.destination) => {
                 let route = path.reply_route();
+                // We never fragment: a request that came in fragments may be too large to be returned.
+                let frame_bytes_max = ethernet::HEADER_BYTES + usize::from(self.config.mtu_bytes);
                 self.answer(|buffer| {
+                    let most = buffer.len().min(frame_bytes_max);
+                    let buffer = buffer.get_mut(..most)?;
                     wire::emit_echo_reply(buffer, &route, identifier, sequence, data)
                 });
             }

@@ -42,6 +42,7 @@ use crate::fetch::FetchLimits;
 use crate::idle_list::IdleList;
 use crate::outbox::Outbox;
 use crate::read_turns::ReadTurns;
+use crate::reassembly::Reassembly;
 use crate::run_queue::RunQueue;
 use crate::shortest_rtt::ShortestRtt;
 use crate::slab::Slab;
@@ -137,6 +138,7 @@ pub struct Conductor {
     writers: RunQueue,
     outbox: Outbox,
     defense: Defense,
+    reassembly: Reassembly,
     /// Segments for other workers.
     strays: Strays,
     /// Of the clients heard from lately.
@@ -209,6 +211,7 @@ impl Conductor {
             writers: RunQueue::new(clients),
             outbox: Outbox::new(),
             defense: Defense::new(config.addresses.len()),
+            reassembly: Reassembly::new(),
             shortest_rtt: ShortestRtt::new(),
             strays: Strays::default(),
             lookups: VecDeque::with_capacity(clients),
@@ -249,10 +252,12 @@ impl Conductor {
     /// When [`Conductor::handle_timeouts`] next has work.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.timers.next_deadline(), self.time_wait.next_expiry()]
-            .into_iter()
-            .flatten()
-            .min()
+        let deadlines = [
+            self.timers.next_deadline(),
+            self.time_wait.next_expiry(),
+            self.reassembly.next_expiry(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Fires every timer due at `now`.
@@ -267,6 +272,7 @@ impl Conductor {
         while let Some(tuple) = self.time_wait.pop_expired(now) {
             self.table.remove(&tuple);
         }
+        self.reassembly.expire(now, &mut self.counters);
     }
 
     /// A batch of frames ends: takes the requests that came, and evaluates each client that got a

@@ -9,6 +9,7 @@ mod devices;
 mod ecn;
 mod endings;
 mod eviction;
+mod fragments;
 mod handshakes;
 mod next_hop;
 mod nonces;
@@ -103,6 +104,8 @@ struct Bench {
     object_bytes: u64,
     /// Frames are one batch until it is ended.
     is_batch_open: bool,
+    /// Packets arrive in fragments with so many bytes of their content, the last one first.
+    fragment_bytes: Option<usize>,
 }
 
 /// A sent TCP segment, or the bytes of another frame.
@@ -130,6 +133,7 @@ impl Bench {
             peer_segment_bytes: 1460,
             object_bytes: OBJECT_BYTES,
             is_batch_open: false,
+            fragment_bytes: None,
         };
         bench.transmit();
         bench.sent.clear();
@@ -138,8 +142,14 @@ impl Bench {
 
     fn receive(&mut self, frame: &[u8]) {
         let (now, arena) = (self.now, &mut self.arena);
-        self.conductor
-            .handle_frame(now, arena, frame, ChecksumState::Unverified);
+        let frames = match self.fragment_bytes {
+            Some(bytes) => fragments::cut(frame, bytes),
+            None => vec![frame.to_vec()],
+        };
+        for frame in frames.iter().rev() {
+            self.conductor
+                .handle_frame(now, arena, frame, ChecksumState::Unverified);
+        }
         if !self.is_batch_open {
             self.conductor.end_batch(now, &mut self.arena);
         }

@@ -60,7 +60,7 @@ pub(super) fn tcp_v4() -> Vec<u8> {
     tcp_frame(&route_v4(), &syn(), &[b"text"], TcpChecksum::Full)
 }
 
-pub(super) fn tcp_v6() -> Vec<u8> {
+pub(crate) fn tcp_v6() -> Vec<u8> {
     tcp_frame(&route_v6(), &syn(), &[b"text"], TcpChecksum::Full)
 }
 
@@ -205,6 +205,14 @@ pub(super) fn sum_tcp_v4(frame: Vec<u8>) -> Vec<u8> {
 pub(super) fn with_extensions(kind: u8, extensions: &[u8]) -> Vec<u8> {
     let mut frame = patch(tcp_v6(), IP + 6, &[kind]);
     frame.splice(TCP_V6..TCP_V6, extensions.iter().copied());
+    ip_v6(frame)
+}
+
+/// An IPv6 packet with the header of a fragment that is all of it (RFC 6946).
+pub(super) fn atomic_fragment(frame: Vec<u8>) -> Vec<u8> {
+    let next = frame[IP + 6];
+    let mut frame = patch(frame, IP + 6, &[44]);
+    frame.splice(TCP_V6..TCP_V6, [next, 0, 0, 0, 0, 0, 0, 9]);
     ip_v6(frame)
 }
 

@@ -9,6 +9,7 @@ use wire::icmpv6::solicited_node;
 use wire::ipv6::EXTENSION_BYTES_MAX;
 use wire::{ChecksumState, DropReason, parse_frame};
 
+pub(crate) use frames::tcp_v6;
 use frames::*;
 
 struct Row {
@@ -184,9 +185,28 @@ fn ipv4_rows() -> Vec<Row> {
             tcp_v4(),
         ),
         row(patch(tcp_v4(), IP + 8, &[1]), D::Ipv4BadChecksum, tcp_v4()),
-        row(fragment([0x20, 0]), D::Ipv4Fragment, fragment([0x40, 0])),
-        row(fragment([0, 1]), D::Ipv4Fragment, fragment([0, 0])),
-        row(fragment([0x1f, 0xff]), D::Ipv4Fragment, fragment([0x80, 0])),
+        // A segment of 28 bytes: the last part may have them, and end at 65,535 bytes.
+        row(fragment([0x20, 0]), D::FragmentInvalid, fragment([0, 1])),
+        row(
+            fragment([0x1f, 0xfd]),
+            D::FragmentInvalid,
+            fragment([0x1f, 0xfc]),
+        ),
+        row(
+            ip_v4(cut_to(fragment([0, 1]), TCP_V4)),
+            D::FragmentInvalid,
+            ip_v4(cut_to(fragment([0, 1]), TCP_V4 + 1)),
+        ),
+        row(
+            header_v4(patch(fragment([0, 1]), IP + 9, &[17])),
+            D::ProtocolUnsupported,
+            header_v4(patch(fragment([0, 1]), IP + 9, &[1])),
+        ),
+        row(
+            patch(fragment([0, 1]), 0, &[0xff; 6]),
+            D::DestinationMacInvalid,
+            fragment([0, 1]),
+        ),
         row(
             header_v4(patch(tcp_v4(), IP + 9, &[17])),
             D::ProtocolUnsupported,
@@ -256,12 +276,46 @@ fn extension_rows() -> Vec<Row> {
     let option = |kind: u8, length: u8| {
         with_extensions(HOP_BY_HOP, &extension(TCP, &[kind, length, 0, 0, 0, 0]))
     };
-    let fragment = with_extensions(44, &[TCP, 0, 0, 0, 0, 0, 0, 0]);
+    // Behind its header are the 28 bytes of a segment.
+    let fragment = |offset: u16, more: u16| {
+        let [high, low] = (offset | more).to_be_bytes();
+        with_extensions(44, &[TCP, 0, high, low, 0, 0, 0, 9])
+    };
+    let options_in_front = |next: u8| {
+        let headers = [extension(44, &[0; 6]), vec![next, 0, 0, 0, 0, 0, 0, 9]].concat();
+        with_extensions(DESTINATION_OPTIONS, &headers)
+    };
+    let options_behind = |kind: u8| {
+        let headers = [vec![kind, 0, 0, 0, 0, 0, 0, 9], pad_n.clone()].concat();
+        with_extensions(44, &headers)
+    };
     let routing = with_extensions(43, &[TCP, 0, 0, 0, 0, 0, 0, 0]);
     let lone_kind = with_extensions(HOP_BY_HOP, &extension(TCP, &[0, 0, 0, 0, 0, 1]));
     let lone_pad = with_extensions(HOP_BY_HOP, &extension(TCP, &[1, 3, 0, 0, 0, 0]));
     vec![
-        row(fragment, D::Ipv6Fragment, padded),
+        row(fragment(0, 1), D::FragmentInvalid, fragment(0, 0)),
+        row(fragment(65_512, 0), D::FragmentInvalid, fragment(65_504, 0)),
+        row(
+            ip_v6(cut_to(fragment(8, 1), TCP_V6 + 8)),
+            D::FragmentInvalid,
+            ip_v6(cut_to(fragment(8, 1), TCP_V6 + 16)),
+        ),
+        row(
+            ip_v6(cut_to(fragment(8, 1), TCP_V6 + 7)),
+            D::Ipv6BadExtension,
+            ip_v6(cut_to(fragment(8, 1), TCP_V6 + 16)),
+        ),
+        row(
+            options_in_front(44),
+            D::Ipv6ExtensionUnsupported,
+            options_in_front(TCP),
+        ),
+        row(
+            options_behind(HOP_BY_HOP),
+            D::Ipv6ExtensionUnsupported,
+            options_behind(DESTINATION_OPTIONS),
+        ),
+        row(options_behind(43), D::Ipv6ExtensionUnsupported, padded),
         row(routing, D::Ipv6ExtensionUnsupported, router_alert),
         row(
             with_extensions(DESTINATION_OPTIONS, &late),
@@ -604,6 +658,12 @@ fn neighbor_rows() -> Vec<Row> {
             detection(group, false),
         ),
         row(from_loopback, D::SourceInvalid, solicitation()),
+        // RFC 6980 s5.
+        row(
+            atomic_fragment(solicitation()),
+            D::NeighborInvalid,
+            atomic_fragment(echo(&route_v6())),
+        ),
         row(
             advertisement(0x60, group),
             D::NeighborInvalid,
