@@ -41,8 +41,11 @@ scripts! {
     close_fin_is_sent_again
     close_fin_wait_2_ends
     close_fin_wait_2_in_the_last_moment
+    close_fin_wait_2_new_connection
+    close_fin_wait_new_connection
     close_half_closed
     close_idle_connection
+    close_last_ack_new_connection
     close_peer_first
     close_server_first
     credit_ack_read_segment
@@ -89,6 +92,7 @@ scripts! {
     ecn_syn_that_is_ect
     handshake_ack_in_the_last_moment
     handshake_ack_of_something_else
+    handshake_half_open_new_connection
     handshake_lost_syn_ack_timeout
     handshake_port_without_a_listener
     handshake_request_with_the_ack
@@ -189,6 +193,7 @@ scripts! {
     time_wait_ends
     time_wait_ignores_resets
     time_wait_new_connection
+    time_wait_new_connection_after_a_reset
     time_wait_new_connection_by_timestamp
     time_wait_new_connection_soon
     timeout_backoff_ends_with_a_timestamp

@@ -398,7 +398,7 @@ impl Conductor {
         tuple: &FourTuple,
         received: &Received<'_>,
     ) {
-        let Some(entry) = self.time_wait.entry(index) else {
+        let Some(entry) = self.time_wait.entry_mut(index) else {
             return;
         };
         let route = received.path.reply_route();

@@ -1,12 +1,23 @@
 //! TIME-WAIT: the four-tuple of a closed connection is not reused for two maximum segment lifetimes,
 //! so that a late duplicate segment cannot disturb a new connection (RFC 9293 s3.3.2, s3.6.1).
 //!
+//! Several clients behind one address translator use the same four-tuples, with sequence numbers and
+//! timestamps that have nothing to do with each other. A SYN that is not certainly newer is answered by
+//! an ACK. Its client knows nothing of that connection and sends a reset at the number acknowledged
+//! (RFC 9293 s3.10.7.3), then its SYN again. RFC 1337 s3 wants such resets ignored, and then the client
+//! waits for the end of TIME-WAIT; Linux (`tcp_rfc1337` = 0) ends TIME-WAIT. Neither is done here: the
+//! reset tells that no peer is left, so the next SYN opens a connection, whatever its numbers, but all else
+//! is treated as before. What RFC 1337 s2 fears of an early end does not follow: a FIN that comes again
+//! is acknowledged and not reset, old duplicates meet this entry and no listener, and the new connection's
+//! initial sequence number is beyond the old one's.
+//!
 //! An entry is a few words. The table is bounded; when it is full the oldest entry is evicted, which
 //! weakens the protection but never refuses a new client.
 
 use clock::{Duration, Instant};
 use wire::{SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 
+use crate::listener::is_connection_request;
 use crate::receive::TimestampState;
 use crate::table::FourTuple;
 
@@ -26,13 +37,15 @@ pub struct TimeWait {
     timestamps: Option<TimestampState>,
     /// The peer has not sent its FIN: we closed an idle connection and kept no more than this.
     peer_is_open: bool,
+    /// A reset said that the peer has no such connection any more: any SYN is that of a new one.
+    peer_is_gone: bool,
     expires_at: Instant,
 }
 
 /// What a segment means to a four-tuple in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeWaitVerdict {
-    /// An old duplicate, which is ignored.
+    /// An old duplicate, or a reset: there is nothing to do.
     Ignore,
     /// The peer's FIN: it did not receive our last ACK; this is it again. No limit: whoever knows where
     /// the FIN belongs is the peer, or sees its segments.
@@ -44,7 +57,7 @@ pub enum TimeWaitVerdict {
     /// that does not exist (RFC 9293 s3.6.1).
     Reset,
     /// The SYN of a new connection with the same four-tuple, which is certainly newer than the old
-    /// one (RFC 6191 s2): remove the entry and handle the SYN as for a new connection.
+    /// one (RFC 6191 s2), or whose client has said that it has no other: remove the entry and handle the SYN as for a new connection.
     Reopen {
         /// The least initial sequence number with which segments of the old connection that are
         /// still in the network do not fall into the new one (RFC 9293 s3.6.1).
@@ -68,6 +81,7 @@ impl TimeWait {
             receive_next,
             timestamps,
             peer_is_open: false,
+            peer_is_gone: false,
             expires_at: now + DURATION,
         }
     }
@@ -95,22 +109,24 @@ impl TimeWait {
     /// A segment with this four-tuple arrived.
     #[must_use]
     pub fn handle_segment(
-        &self,
+        &mut self,
         now: Instant,
         segment: &TcpRepr,
         payload: usize,
     ) -> TimeWaitVerdict {
-        // RFC 1337 s3: a reset must not end TIME-WAIT early.
         if segment.flags.contains(TcpFlags::RST) {
+            // RFC 5961 s3.2: exactly there. No PAWS (RFC 7323 s5.2): another client behind the same
+            // address has another timestamp clock.
+            self.peer_is_gone |= segment.sequence == self.receive_next;
             return TimeWaitVerdict::Ignore;
         }
         let is_later = segment.sequence.distance(self.receive_next) > 0;
-        if segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::ACK) {
+        if is_connection_request(segment) {
             let newer_stamp = match (&self.timestamps, segment.options.timestamps) {
                 (Some(state), Some(stamp)) => state.is_newer(stamp.value),
                 _ => false,
             };
-            if is_later || newer_stamp {
+            if is_later || newer_stamp || self.peer_is_gone {
                 return TimeWaitVerdict::Reopen {
                     iss_min: self.send_next.wrapping_add(ISS_GAP),
                 };
@@ -204,9 +220,8 @@ impl TimeWaitTable {
     }
 
     /// The entry at an index; `None` if it was removed.
-    #[must_use]
-    pub fn entry(&self, index: u32) -> Option<&TimeWait> {
-        self.ring.get(index as usize)?.as_ref()
+    pub fn entry_mut(&mut self, index: u32) -> Option<&mut TimeWait> {
+        self.ring.get_mut(index as usize)?.as_mut()
     }
 
     /// Removes an entry early: its four-tuple is used again.

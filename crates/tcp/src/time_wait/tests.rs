@@ -42,7 +42,7 @@ fn segment(sequence: u32, flags: TcpFlags, stamp: u32) -> TcpRepr {
 
 #[test]
 fn a_retransmitted_fin_is_acknowledged_again() {
-    let entry = waiting(1, Instant::ZERO);
+    let mut entry = waiting(1, Instant::ZERO);
     let fin = segment(99, TcpFlags::FIN.union(TcpFlags::ACK), 5000);
     let TimeWaitVerdict::Acknowledge(ack) = entry.handle_segment(Instant::ZERO, &fin, 0) else {
         panic!("the peer's FIN must be acknowledged");
@@ -68,7 +68,7 @@ fn what_does_not_end_with_the_peers_fin_is_a_challenge() {
         (99, closing.union(TcpFlags::SYN), 0, false),
         (99, TcpFlags::SYN, 0, false),
     ] {
-        let entry = waiting(1, Instant::ZERO);
+        let mut entry = waiting(1, Instant::ZERO);
         let ack = entry.acknowledgment(Instant::ZERO);
         let expected = if is_peers {
             TimeWaitVerdict::Acknowledge(ack)
@@ -82,7 +82,7 @@ fn what_does_not_end_with_the_peers_fin_is_a_challenge() {
 
 #[test]
 fn resets_and_old_acks_are_ignored() {
-    let entry = waiting(1, Instant::ZERO);
+    let mut entry = waiting(1, Instant::ZERO);
     for (sequence, flags) in [(100, TcpFlags::RST), (100, TcpFlags::ACK)] {
         let verdict = entry.handle_segment(Instant::ZERO, &segment(sequence, flags, 5000), 0);
         assert_eq!(verdict, TimeWaitVerdict::Ignore);
@@ -91,8 +91,8 @@ fn resets_and_old_acks_are_ignored() {
 
 #[test]
 fn an_open_peer_may_close_and_gets_a_reset_for_data() {
-    let entry = waiting(1, Instant::ZERO).with_open_peer();
-    let verdict = |sequence, flags, payload| {
+    let mut entry = waiting(1, Instant::ZERO).with_open_peer();
+    let mut verdict = |sequence, flags, payload| {
         entry.handle_segment(Instant::ZERO, &segment(sequence, flags, 5000), payload)
     };
     assert_eq!(verdict(100, TcpFlags::ACK, 0), TimeWaitVerdict::Ignore);
@@ -109,15 +109,15 @@ fn an_open_peer_may_close_and_gets_a_reset_for_data() {
         };
         assert_eq!(ack.acknowledgment, SeqNumber(100));
     }
-    let closed = waiting(1, Instant::ZERO);
+    let mut closed = waiting(1, Instant::ZERO);
     let late = closed.handle_segment(Instant::ZERO, &segment(100, TcpFlags::ACK, 5000), 1);
     assert!(matches!(late, TimeWaitVerdict::Challenge(_)));
 }
 
 #[test]
 fn only_a_newer_syn_reopens() {
-    let entry = waiting(1, Instant::ZERO);
-    let verdict = |sequence, stamp| {
+    let mut entry = waiting(1, Instant::ZERO);
+    let mut verdict = |sequence, stamp| {
         entry.handle_segment(Instant::ZERO, &segment(sequence, TcpFlags::SYN, stamp), 0)
     };
     let reopen = TimeWaitVerdict::Reopen {
@@ -126,6 +126,39 @@ fn only_a_newer_syn_reopens() {
     assert_eq!(verdict(101, 4000), reopen);
     assert_eq!(verdict(50, 5001), reopen);
     assert!(matches!(verdict(100, 5000), TimeWaitVerdict::Challenge(_)));
+}
+
+/// RFC 1337 s3, RFC 9293 s3.10.7.3: a client that knows nothing of the connection answers our ACK by a
+/// reset at its number.
+#[test]
+fn a_reset_at_the_next_number_lets_any_syn_open_and_changes_nothing_else() {
+    let mut entry = waiting(1, Instant::ZERO);
+    let older = segment(50, TcpFlags::SYN, 4000);
+    let fin = segment(99, TcpFlags::FIN.union(TcpFlags::ACK), 5000);
+    for (sequence, reopens) in [(99, false), (101, false), (100, true)] {
+        // Of another client, with another clock.
+        let reset = segment(sequence, TcpFlags::RST, 1);
+        assert_eq!(
+            entry.handle_segment(Instant::ZERO, &reset, 0),
+            TimeWaitVerdict::Ignore
+        );
+        let verdict = entry.handle_segment(Instant::ZERO, &older, 0);
+        assert_eq!(
+            matches!(verdict, TimeWaitVerdict::Reopen { iss_min } if iss_min == SeqNumber(900 + (1 << 16))),
+            reopens,
+            "{sequence}"
+        );
+        assert!(matches!(
+            entry.handle_segment(Instant::ZERO, &fin, 0),
+            TimeWaitVerdict::Acknowledge(_)
+        ));
+        assert_eq!(entry.expires_at(), Instant::ZERO + DURATION);
+    }
+    let not_a_request = segment(50, TcpFlags::SYN.union(TcpFlags::FIN), 4000);
+    assert!(matches!(
+        entry.handle_segment(Instant::ZERO, &not_a_request, 0),
+        TimeWaitVerdict::Challenge(_)
+    ));
 }
 
 #[test]
@@ -142,7 +175,7 @@ fn tuples_expire_in_order_and_not_before_their_time() {
     );
     assert_eq!(table.pop_expired(due), Some(tuple(1)));
     table.remove(second);
-    assert!(table.entry(second).is_none());
+    assert!(table.entry_mut(second).is_none());
     assert_eq!(
         table.pop_expired(due + Duration::from_millis(20)),
         Some(tuple(3))
@@ -186,5 +219,8 @@ fn a_full_table_evicts_the_oldest() {
     assert_eq!(table.insert(waiting(2, Instant::ZERO)).1, None);
     let (index, evicted) = table.insert(waiting(3, Instant::ZERO));
     assert_eq!(evicted, Some(tuple(1)));
-    assert_eq!(table.entry(index).map(TimeWait::tuple), Some(tuple(3)));
+    assert_eq!(
+        table.entry_mut(index).map(|entry| entry.tuple()),
+        Some(tuple(3))
+    );
 }

@@ -373,7 +373,7 @@ impl Host {
         segment: &TcpRepr,
         payload: &[u8],
     ) {
-        let Some(entry) = self.time_waits.entry(index) else {
+        let Some(entry) = self.time_waits.entry_mut(index) else {
             return;
         };
         match entry.handle_segment(self.now, segment, payload.len()) {

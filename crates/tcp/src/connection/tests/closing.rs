@@ -308,7 +308,7 @@ fn time_wait_and_reset_carry_the_final_numbers() {
     assert_eq!(reset.flags, TcpFlags::RST.union(TcpFlags::ACK));
     let arrival = driver.receive(ack(501).fin());
     assert_eq!(arrival.outcome, Outcome::TimeWait);
-    let time_wait = driver.connection.time_wait(driver.now);
+    let mut time_wait = driver.connection.time_wait(driver.now);
     assert_eq!(time_wait.tuple(), driver.connection.tuple());
     assert!(time_wait.expires_at() > Instant::from_millis(60_000));
     let fin_again = driver.repr(ack(501).at(-1).fin());
