@@ -9,8 +9,6 @@ pub enum SegmentDrop {
     OutOfWindow,
     /// PAWS (RFC 7323 s5.3); an ACK answers it.
     StaleTimestamp,
-    /// The agreed timestamp option is missing (RFC 7323 s3.2).
-    MissingTimestamp,
     /// A reset in the window but not at its edge: challenge ACK (RFC 5961 s3.2).
     InexactReset,
     /// A SYN on a synchronised connection: challenge ACK (RFC 5961 s4.2).
@@ -23,12 +21,11 @@ pub enum SegmentDrop {
 
 impl SegmentDrop {
     /// Number of reasons.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = 6;
     /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; Self::COUNT] = [
         Self::OutOfWindow,
         Self::StaleTimestamp,
-        Self::MissingTimestamp,
         Self::InexactReset,
         Self::UnexpectedSyn,
         Self::NoAck,
@@ -41,7 +38,6 @@ impl SegmentDrop {
         match self {
             Self::OutOfWindow => "out_of_window",
             Self::StaleTimestamp => "stale_timestamp",
-            Self::MissingTimestamp => "missing_timestamp",
             Self::InexactReset => "inexact_reset",
             Self::UnexpectedSyn => "unexpected_syn",
             Self::NoAck => "no_ack",

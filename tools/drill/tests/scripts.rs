@@ -132,7 +132,9 @@ scripts! {
     options_paws_drops_an_old_segment
     options_timestamp_echo_of_the_first_delayed
     options_timestamp_is_missing
+    options_timestamp_is_missing_at_a_reset
     options_timestamp_of_a_segment_beyond_a_hole
+    options_timestamps_are_removed_from_our_syn_ack
     options_timestamps_shorten_segments
     options_window_scale
     options_window_scale_of_the_syn_is_not_used

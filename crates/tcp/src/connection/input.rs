@@ -108,7 +108,7 @@ impl Connection {
 
     /// First check failed. Retransmitted data means that our ACK was lost, so it is always answered.
     /// Other segments are answered at a bounded rate, because otherwise two desynchronised peers
-    /// could ACK each other forever; a SYN is challenged, whatever comes with it.
+    /// could ACK each other forever; a SYN is challenged, whatever comes with it (RFC 5961 s4.2).
     fn refuse_sequence(
         &mut self,
         now: Instant,
@@ -119,24 +119,18 @@ impl Connection {
         let reason = match reason {
             Unacceptable::OutOfWindow => SegmentDrop::OutOfWindow,
             Unacceptable::StaleTimestamp => SegmentDrop::StaleTimestamp,
-            Unacceptable::MissingTimestamp => SegmentDrop::MissingTimestamp,
         };
-        // RFC 7323 s3.2: a segment without timestamp is dropped silently. RFC 5961 s4.2: every SYN
-        // is challenged, and a SYN of a client that lost its state may have no timestamp.
         if segment.flags.contains(TcpFlags::RST) {
             return Arrival::dropped(reason);
         }
         if segment.flags.contains(TcpFlags::SYN) {
             return self.challenged(now, reason);
         }
-        if reason != SegmentDrop::MissingTimestamp {
-            let fin = segment.flags.contains(TcpFlags::FIN);
-            if payload_bytes > 0 || fin {
-                self.acknowledgment = Acknowledgment::Now;
-            } else if self.is_challenge_due(now) {
-                // A keep-alive, or an old ACK: one that the peer's own TCP sent.
-                self.send_challenge(now);
-            }
+        if payload_bytes > 0 || segment.flags.contains(TcpFlags::FIN) {
+            self.acknowledgment = Acknowledgment::Now;
+        } else if self.is_challenge_due(now) {
+            // A keep-alive, or an old ACK: one that the peer's own TCP sent.
+            self.send_challenge(now);
         }
         Arrival::dropped(reason)
     }

@@ -6,7 +6,7 @@
 //! * bytes sent before the timeout arrived, and nothing was retransmitted yet;
 //! * the first ACK that moves SND.UNA echoes a timestamp from before the first retransmission
 //!   (Eifel, RFC 3522);
-//! * without timestamps, F-RTO (RFC 5682): after the first retransmission new data is sent instead
+//! * without timestamps of the peer, F-RTO (RFC 5682): after the first retransmission new data is sent instead
 //!   of more retransmissions, so that the next ACK is of a segment that was sent once.
 //!
 //! Then cwnd and ssthresh are restored (RFC 4015), and the segments considered lost count as in
@@ -61,7 +61,7 @@ impl Connection {
         // If the timer is backed off already, there was no sample since it last fired: that timeout
         // was genuine, and a receiver that keeps no out-of-order data would drop F-RTO's new data.
         let is_first = !self.rtt.is_backed_off();
-        let step = if self.receive.timestamps.is_some() || !is_first {
+        let step = if self.receive.has_echoes() || !is_first {
             DetectionStep::Echo
         } else {
             DetectionStep::FirstAck

@@ -158,18 +158,18 @@ impl HalfOpen {
         let in_window = start == 0
             || (start > 0 && start < i32::from(self.offer.window))
             || (start < 0 && payload_bytes > start.unsigned_abs() as usize);
-        if !in_window || self.is_timestamp_wrong(segment.options.timestamps) {
+        if !in_window || self.is_stale(segment.options.timestamps) {
             return HalfOpenVerdict::Challenge;
         }
         HalfOpenVerdict::Establish
     }
 
-    fn is_timestamp_wrong(&self, stamp: Option<Timestamps>) -> bool {
-        match (&self.timestamps, stamp) {
-            (Some(state), Some(stamp)) => state.is_older(stamp.value),
-            (Some(_), None) => true,
-            (None, _) => false,
-        }
+    /// PAWS (RFC 7323 s5.3). A client whose SYN-ACK lost its timestamp on the way sends none.
+    fn is_stale(&self, stamp: Option<Timestamps>) -> bool {
+        let state = self.timestamps.as_ref();
+        state
+            .zip(stamp)
+            .is_some_and(|(state, stamp)| state.is_older(stamp.value))
     }
 
     /// The SYN-ACK is retransmitted because of `segment`. It echoes the timestamp of a retransmitted

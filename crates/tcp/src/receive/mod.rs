@@ -92,8 +92,6 @@ pub enum Unacceptable {
     OutOfWindow,
     /// An old timestamp (RFC 7323 s5.3).
     StaleTimestamp,
-    /// No timestamp though both sides agreed on them (RFC 7323 s3.2).
-    MissingTimestamp,
 }
 
 /// The text of a segment after trimming.
@@ -120,6 +118,8 @@ pub struct ReceiveState {
     edge: SeqNumber,
     /// Timestamps, if agreed.
     pub timestamps: Option<TimestampState>,
+    /// The last segment that passed all checks had a timestamp.
+    is_stamped: bool,
 }
 
 impl ReceiveState {
@@ -133,6 +133,7 @@ impl ReceiveState {
             last_ack_sent: nxt,
             edge,
             timestamps,
+            is_stamped: timestamps.is_some(),
         }
     }
 
@@ -159,6 +160,11 @@ impl ReceiveState {
 
     /// First check: sequence number and timestamp.
     ///
+    /// A segment without the agreed timestamp passes, as in Linux. RFC 7323 s3.2 would drop it, but
+    /// middleboxes remove the option, from our SYN-ACK alone or from all that a client sends later, and
+    /// keep-alives of some systems have none: such a connection would never get a byte. What PAWS protects
+    /// from is an old duplicate 4 GiB of requests later.
+    ///
     /// # Errors
     /// Why the segment is not acceptable.
     pub fn check_sequence(
@@ -168,16 +174,12 @@ impl ReceiveState {
         payload_bytes: usize,
     ) -> Result<(), Unacceptable> {
         let is_reset = segment.flags.contains(TcpFlags::RST);
-        if let Some(state) = &self.timestamps {
-            match segment.options.timestamps {
-                // RFC 7323 s5.2: RST segments are not subject to PAWS.
-                _ if is_reset => {}
-                None => return Err(Unacceptable::MissingTimestamp),
-                Some(stamp) if state.is_stale(now, stamp.value) => {
-                    return Err(Unacceptable::StaleTimestamp);
-                }
-                Some(_) => {}
-            }
+        // RFC 7323 s5.2: RST segments are not subject to PAWS.
+        if let (Some(state), Some(stamp), false) =
+            (&self.timestamps, segment.options.timestamps, is_reset)
+            && state.is_stale(now, stamp.value)
+        {
+            return Err(Unacceptable::StaleTimestamp);
         }
         if !self.is_in_window(segment, payload_bytes) {
             return Err(Unacceptable::OutOfWindow);
@@ -209,6 +211,7 @@ impl ReceiveState {
     /// must have passed every check, that of its ACK field included (RFC 5961 s5.2): otherwise an
     /// attacker who guesses a sequence number in the window could make genuine segments look stale.
     pub fn remember_timestamp(&mut self, now: Instant, segment: &TcpRepr) {
+        self.is_stamped = segment.options.timestamps.is_some();
         let spans = segment.sequence.distance(self.last_ack_sent) <= 0;
         if let (Some(state), Some(stamp), true) =
             (&mut self.timestamps, segment.options.timestamps, spans)
@@ -216,6 +219,13 @@ impl ReceiveState {
             state.recent = stamp.value;
             state.recent_at = now;
         }
+    }
+
+    /// Whether the peer's segments echo our timestamps: both sides agreed on that, and the last segment
+    /// had the option.
+    #[must_use]
+    pub const fn has_echoes(&self) -> bool {
+        self.timestamps.is_some() && self.is_stamped
     }
 
     /// Takes the part of the segment's text that is in order and fits, and its FIN.

@@ -201,15 +201,23 @@ fn a_forged_segment_does_not_poison_ts_recent() {
     assert_eq!(arrival.drop, Some(SegmentDrop::StaleTimestamp));
 }
 
-/// RFC 7323 s3.2.
+/// RFC 7323 s3.2 says SHOULD, and middleboxes remove the option.
 #[test]
-fn a_segment_without_timestamp_is_dropped_silently() {
-    let mut driver = Driver::with(STAMPING);
-    let mut segment = driver.repr(ack(0).text(10));
-    segment.options.timestamps = None;
+fn a_segment_without_timestamp_is_accepted_and_changes_nothing_for_paws() {
+    let mut driver = Driver::sending(STAMPING, 10_000);
+    driver.pass(millis(100)).accept(ack(1000));
+    let mut segment = driver.repr(ack(2000).text(10));
+    let stamp = segment.options.timestamps.take().unwrap();
     let arrival = driver.receive_repr(&segment, 10);
-    assert_eq!(arrival.drop, Some(SegmentDrop::MissingTimestamp));
-    assert_eq!(driver.flush(), []);
+    assert_eq!((arrival.text, arrival.drop), (0..10, None));
+    assert!(arrival.acknowledged);
+    let mut older = driver.repr(ack(3000));
+    older.options.timestamps = Some(Timestamps {
+        value: stamp.value - 1,
+        ..stamp
+    });
+    let arrival = driver.receive_repr(&older, 0);
+    assert_eq!(arrival.drop, Some(SegmentDrop::StaleTimestamp));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use clock::Instant;
 
 use super::Sent::{Again, New};
-use super::{Driver, PEER, PEER_WITHOUT_SACK, Peer, STAMPING_WITHOUT_SACK, ack, millis, range};
+use super::{
+    Driver, PEER, PEER_WITHOUT_SACK, Peer, STAMPING_WITHOUT_SACK, Segment, ack, millis, range,
+};
 use crate::congestion::Controller as _;
 use crate::recovery::RecoveryState;
 
@@ -297,4 +299,26 @@ fn after_an_undone_timeout_nothing_is_taken_for_lost() {
         }
         assert!(is_undone(&driver));
     }
+}
+
+/// A middlebox takes the peer's timestamps away: F-RTO finds out what they would have told.
+#[test]
+fn frto_judges_a_timeout_where_agreed_timestamps_do_not_arrive() {
+    let receive = |driver: &mut Driver, segment: Segment| {
+        let mut repr = driver.repr(segment);
+        repr.options.timestamps = None;
+        driver.receive_repr(&repr, 0)
+    };
+    let mut driver = Driver::sending(STAMPING, 100_000);
+    let _ = receive(&mut driver, ack(0));
+    while driver.connection.timeouts == 0 {
+        let _ = driver.fire();
+    }
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(100));
+    assert!(!receive(&mut driver, ack(1000)).timeout_undone);
+    assert_eq!(driver.flush(), [New(10_000, 12_000)], "and nothing again");
+    driver.pass(millis(1));
+    assert!(receive(&mut driver, ack(2000)).timeout_undone);
+    assert!(is_undone(&driver));
 }
