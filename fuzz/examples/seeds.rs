@@ -48,7 +48,7 @@ fn raw_stores() -> Vec<Vec<u8>> {
         (&["a", "b/c", "empty"][..], 5000),
         (&["a", "long"], 1_100_000),
     ] {
-        let mut editor = volume::Editor::new(catalogue, None);
+        let mut editor = volume::Editor::new(catalogue, &volume::Readers::default());
         for name in names {
             let content = vec![1; if *name == "empty" { 0 } else { size_bytes }];
             let mut digest = volume::ContentDigest::new();

@@ -37,7 +37,7 @@ fn catalogue(bytes: &[u8]) {
         return;
     };
     // It panics if extents overlap or lie outside.
-    let mut editor = Editor::new(catalogue.clone(), None);
+    let mut editor = Editor::new(catalogue.clone(), &volume::Readers::default());
     if let Some(first) = catalogue.entries().first() {
         assert!(editor.remove(&first.name));
     }

@@ -11,6 +11,7 @@ use std::time;
 use clock::{Duration, Instant};
 use diskmap::Disk;
 use link::Link;
+use store::StoreError;
 use store::raw::Notice;
 use tracing::{error, info, warn};
 
@@ -271,6 +272,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 info!("SIGHUP: the served directory or store is opened again");
             }
             None | Some(Ok(())) => {}
+            Some(Err(error @ StoreError::Volume(_))) if self.number == 0 => {
+                error!("SIGHUP: {error}")
+            }
+            Some(Err(StoreError::Volume(_))) => {}
             Some(Err(error)) => error!("SIGHUP: the old directory stays: {error}"),
         }
     }

@@ -58,6 +58,8 @@ kinds! {
     ReadFailed: Warning, "read failed, connection reset";
     /// A file changed while it was being sent.
     FileChanged: Warning, "file changed while it was being sent, connection reset";
+    /// An object was in use for too long after its name led elsewhere.
+    ObjectOutdated: Info, "an object that was replaced or removed is sent for too long, connections reset";
     /// A look-up failed.
     LookupFailed: Warning, "look-up failed";
     /// A look-up took too long.

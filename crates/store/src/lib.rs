@@ -30,6 +30,9 @@
 //! descriptors ([`Store::close_descriptor`]), because the last close of a deleted file frees its
 //! space, which may take long.
 //!
+//! An object in use that its name does not lead to any more keeps its space, too. Its users have
+//! [`StoreConfig::retired_time_max`]; then [`Store::poll_outdated`] names it.
+//!
 //! The life of an object:
 //!
 //! ```text
@@ -100,6 +103,9 @@ pub struct StoreConfig {
     pub lookup_time_max: Duration,
     /// How long an unused object is kept open.
     pub unused_time_max: Duration,
+    /// How long an object may be in use after its name leads to another, or to none:
+    /// [`Store::poll_outdated`].
+    pub retired_time_max: Duration,
     /// Whether files must be readable without the page cache.
     pub direct: Direct,
     /// How long a path is assumed to lead to the same file, before it is checked.
@@ -126,6 +132,8 @@ impl Default for StoreConfig {
             // An object requested less often is opened for each request, which costs a few
             // microseconds more than a check of an open one.
             unused_time_max: Duration::from_secs(30),
+            // Longer than a film. [guess]
+            retired_time_max: Duration::from_secs(4 * 3600),
             direct: Direct::Required,
             revalidate_after: Duration::from_secs(1),
             cached_lookups: true,
@@ -381,6 +389,9 @@ pub enum StoreError {
         /// The file it was tried with.
         path: PathBuf,
     },
+    /// A raw store has no newer catalogue than the one that is served, since it cannot be read.
+    #[error("no new catalogue of the raw store: {0}")]
+    Volume(String),
     /// Threads or their signal could not be made.
     #[error("cannot start the look-up threads: {0}")]
     Threads(std::io::Error),
@@ -399,6 +410,7 @@ pub struct Store {
     revalidate_after: Duration,
     lookup_time_max: Duration,
     unused_time_max: Duration,
+    retired_time_max: Duration,
     /// Result of the last [`Store::reopen`].
     reopened: Option<Result<(), StoreError>>,
     /// The latest `now` of a caller.
@@ -468,12 +480,16 @@ pub struct Counters {
     pub store_finished_closes: u64,
     /// Times the directory was opened again.
     pub store_reopened_roots: u64,
+    /// Objects that were in use for [`StoreConfig::retired_time_max`] after their names led elsewhere.
+    pub store_outdated_objects: u64,
+    /// Times the devices of a raw store, or its newest catalogue, could not be read.
+    pub store_failed_catalogues: u64,
 }
 
 impl Counters {
     /// Name and value of every counter, in a fixed order.
     #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 14] {
+    pub fn as_pairs(&self) -> [(&'static str, u64); 16] {
         [
             ("store_shared_lookups", self.store_shared_lookups),
             ("store_inline_lookups", self.store_inline_lookups),
@@ -489,6 +505,8 @@ impl Counters {
             ("store_threaded_closes", self.store_threaded_closes),
             ("store_finished_closes", self.store_finished_closes),
             ("store_reopened_roots", self.store_reopened_roots),
+            ("store_outdated_objects", self.store_outdated_objects),
+            ("store_failed_catalogues", self.store_failed_catalogues),
         ]
     }
 }
@@ -545,6 +563,7 @@ impl Store {
             revalidate_after: config.revalidate_after,
             lookup_time_max: config.lookup_time_max,
             unused_time_max: config.unused_time_max,
+            retired_time_max: config.retired_time_max,
             reopened: None,
             now: Instant::ZERO,
             counters: Counters::default(),
@@ -576,7 +595,7 @@ impl Store {
         self.close_unneeded();
         match opening {
             Opening::WouldBlock(device, resolve)
-                if self.has_room(device) && self.table.reserve() =>
+                if self.has_room(device) && self.table.reserve(self.now) =>
             {
                 let id = self
                     .lookups
@@ -607,6 +626,7 @@ impl Store {
                 self.counters.store_shared_lookups += 1;
                 return LookUp::Ready(self.share(handle));
             }
+            served.leave(handle);
             self.replace(handle);
         }
         if !self.table.has_room() {
@@ -639,16 +659,23 @@ impl Store {
             return;
         };
         served.refresh();
+        self.counters.store_failed_catalogues += served.take_failures();
+        if let Some(answer) = served.poll_answer() {
+            self.reopened = Some(answer.map_err(StoreError::Volume));
+        }
         for _ in 0..raw::MOVED_MAX {
             let Some(handle) = served.next_to_move() else {
                 return;
             };
             let name = self.table.name(handle);
-            if self.table.find(name) == Some(handle)
-                && !served.keep(handle, name, self.table.metadata(handle))
-            {
+            let is_found = self.table.find(name) == Some(handle);
+            if is_found && served.keep(handle, name, self.table.metadata(handle)) {
+                continue;
+            }
+            served.leave(handle);
+            if is_found {
                 self.counters.store_replaced_objects += 1;
-                self.table.retire(handle);
+                self.table.retire(handle, self.now);
             }
         }
     }
@@ -738,7 +765,7 @@ impl Store {
         Some((pending.token, admitted))
     }
 
-    /// The next deadline: of a pending look-up, or of an unused object. Never before the latest
+    /// The next deadline: of a pending look-up, of an unused object, or of one that its name does not lead to. Never before the latest
     /// `now`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -746,11 +773,16 @@ impl Store {
             Backend::Volume(served) if served.is_moving() => Some(self.now),
             _ => None,
         };
-        [self.lookups.poll_timeout(), self.next_expiry(), moving]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|due| due.max(self.now))
+        [
+            self.lookups.poll_timeout(),
+            self.next_expiry(),
+            self.next_outdated(),
+            moving,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|due| due.max(self.now))
     }
 
     /// Retires the objects unused for [`StoreConfig::unused_time_max`], at most
@@ -780,10 +812,27 @@ impl Store {
                 }
                 _ => {
                     self.counters.store_expired_objects += 1;
-                    self.table.retire(handle);
+                    self.table.retire(handle, self.now);
                 }
             }
         }
+    }
+
+    /// An object that has been in use for [`StoreConfig::retired_time_max`] since its name led elsewhere, once:
+    /// its uses are to be ended, so that it can be closed and its space be used again. A client that reads
+    /// slowly would keep it for as long as it likes.
+    pub fn poll_outdated(&mut self, now: Instant) -> Option<u32> {
+        self.now = now;
+        self.next_outdated().filter(|due| *due <= now)?;
+        let (handle, _) = self.table.oldest_retired()?;
+        self.table.forget_retired(handle);
+        self.counters.store_outdated_objects += 1;
+        Some(handle)
+    }
+
+    fn next_outdated(&self) -> Option<Instant> {
+        let (_, retired_at) = self.table.oldest_retired()?;
+        Some(retired_at + self.retired_time_max)
     }
 
     /// When the next object expires, rounded up to a whole [`EXPIRY_INTERVAL`].
@@ -848,10 +897,7 @@ impl Store {
         match &mut self.backend {
             Backend::Directory(directory) => directory.open_root(),
             Backend::Catalogue(_) => self.reopened = Some(Ok(())),
-            Backend::Volume(served) => {
-                served.look_now();
-                self.reopened = Some(Ok(()));
-            }
+            Backend::Volume(served) => served.look_now(),
         }
     }
 
@@ -874,7 +920,7 @@ impl Store {
     /// # Panics
     /// If the object is not in use.
     pub fn retire(&mut self, handle: u32) {
-        self.table.retire_used(handle);
+        self.table.retire_used(handle, self.now);
     }
 
     /// The path of an object that [`Store::poll_closed`] has not returned yet.
@@ -969,7 +1015,7 @@ impl Store {
             }
             self.replace(handle);
         }
-        if !self.table.reserve() {
+        if !self.table.reserve(self.now) {
             assert!(!is_reserved, "a cancelled reservation can be made again");
             let device = DeviceId::new(opened.metadata.device);
             self.close_opened(opened);
@@ -1030,7 +1076,7 @@ impl Store {
 
     fn replace(&mut self, handle: u32) {
         self.counters.store_replaced_objects += 1;
-        self.table.retire(handle);
+        self.table.retire(handle, self.now);
     }
 
     fn refuse(&mut self, refusal: StoreRefusal) -> LookUp {

@@ -10,6 +10,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::fixed::FileSystemType;
@@ -264,22 +265,29 @@ pub(crate) fn punch_hole(file: BorrowedFd<'_>, start: u64, length: u64) -> io::R
     }
 }
 
-/// Where another open file description has a lock in a part of a file, if one has: its first byte.
-/// Of several it is any.
+/// Which bytes of a part of a file another open file description has a lock on, if one has. Of several
+/// locks it is any.
 pub(crate) fn lock_of_another(
     file: BorrowedFd<'_>,
-    start: u64,
-    length: u64,
-) -> io::Result<Option<u64>> {
-    let mut flock = flock_of(Lock::Exclusive, start, length)?;
+    part: Range<u64>,
+) -> io::Result<Option<Range<u64>>> {
+    let length = part.end.saturating_sub(part.start);
+    let mut flock = flock_of(Lock::Exclusive, part.start, length)?;
     // SAFETY: the kernel reads the structure and writes to it; it is ours alone.
     let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) };
     if outcome != 0 {
         return Err(io::Error::last_os_error());
     }
-    let is_free = libc::c_int::from(flock.l_type) == libc::F_UNLCK;
-    let at = u64::try_from(flock.l_start).unwrap_or(start);
-    Ok((!is_free).then_some(at.max(start)))
+    if libc::c_int::from(flock.l_type) == libc::F_UNLCK {
+        return Ok(None);
+    }
+    let start = u64::try_from(flock.l_start).unwrap_or(0);
+    // A length of 0 means that it has no end.
+    let end = match u64::try_from(flock.l_len) {
+        Ok(0) | Err(_) => u64::MAX,
+        Ok(length) => start.saturating_add(length),
+    };
+    Ok(Some(start.max(part.start)..end.min(part.end)))
 }
 
 #[cfg(test)]

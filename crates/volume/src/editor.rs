@@ -4,7 +4,7 @@
 //! **It gives out no block that either of the two catalogues on the devices has, nor one that a
 //! reader may be sending.** An extent that catalogue *r* is the first without is used again from
 //! catalogue *r* + 1 on, so that the two newest catalogues are whole at any time, and only when no
-//! reader uses a catalogue before *r*. Bounded by the catalogue's area.
+//! reader uses a catalogue before *r*, nor the extent itself. Bounded by the catalogue's area.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,9 @@ use crate::catalogue::{RETIRED_BYTES, catalogue_bytes, entry_bytes, is_sound};
 #[cfg(test)]
 use crate::commit::Fault;
 use crate::space::Space;
-use crate::{BLOCK_BYTES, Catalogue, Commit, Entry, Extent, Retired, SEQUENCE_MAX, blocks_of};
+use crate::{
+    BLOCK_BYTES, Catalogue, Commit, Entry, Extent, Readers, Retired, SEQUENCE_MAX, blocks_of,
+};
 
 /// There is no free run for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -81,24 +83,22 @@ pub struct Editor {
 }
 
 impl Editor {
-    /// Begins to change what is on the devices. `oldest_reader`: the lowest sequence number that a
-    /// reader holds a lock on. Nobody else may change the store meanwhile.
+    /// Begins to change what is on the devices, except for what `readers` read. Nobody else may change the
+    /// store meanwhile.
     #[must_use]
-    pub fn new(catalogue: Catalogue, oldest_reader: Option<u64>) -> Self {
-        Self::with_reuse(catalogue, oldest_reader, 1)
+    pub fn new(catalogue: Catalogue, readers: &Readers) -> Self {
+        Self::with_reuse(catalogue, readers, 1)
     }
 
     /// `distance`: how many catalogues later an extent is used again; 1, or 0 to see that tests notice.
-    fn with_reuse(catalogue: Catalogue, oldest_reader: Option<u64>, distance: u64) -> Self {
+    fn with_reuse(catalogue: Catalogue, readers: &Readers, distance: u64) -> Self {
         let geometry = catalogue.geometry();
         let start = geometry.data_start();
         let blocks = geometry.device_blocks.iter();
         let mut spaces: Vec<_> = blocks.map(|blocks| Space::new(start, *blocks)).collect();
         let sequence = catalogue.sequence();
-        let is_needed = |retired: &&Retired| {
-            retired.since + distance > sequence
-                || oldest_reader.is_some_and(|reader| reader < retired.since)
-        };
+        let is_needed =
+            |retired: &&Retired| retired.since + distance > sequence || readers.reads(retired);
         let retired: Vec<_> = catalogue
             .retired()
             .iter()
@@ -127,11 +127,11 @@ impl Editor {
     #[cfg(test)]
     pub(crate) fn with_fault(
         catalogue: Catalogue,
-        oldest_reader: Option<u64>,
+        readers: &Readers,
         fault: Option<Fault>,
     ) -> Self {
         let distance = u64::from(fault != Some(Fault::EarlyReuse));
-        let mut editor = Self::with_reuse(catalogue, oldest_reader, distance);
+        let mut editor = Self::with_reuse(catalogue, readers, distance);
         editor.fault = fault;
         editor
     }
@@ -199,9 +199,8 @@ impl Editor {
 
     /// Whether another commit, even of nothing, would free space.
     #[must_use]
-    pub fn would_free(&self, oldest_reader: Option<u64>) -> bool {
-        let is_read = |it: &Retired| oldest_reader.is_some_and(|reader| reader < it.since);
-        self.retired.iter().any(|it| !is_read(it))
+    pub fn would_free(&self, readers: &Readers) -> bool {
+        self.retired.iter().any(|it| !readers.reads(it))
     }
 
     /// Space for an object, on the device that has most of it free. Write the data there, and then

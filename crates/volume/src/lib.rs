@@ -8,8 +8,8 @@
 //! A store is one or several devices ([`DEVICES_MAX`]). Each object lies in one piece on one of them
 //! ([`Extent`]). Each device has two superblocks and two areas for catalogues, and all have the same
 //! catalogue. Objects never change: another content under the same name is a new version, and the
-//! space of the old one is used again only when no [`Editor::new`] hears of a reader of a catalogue
-//! that has it.
+//! space of the old one is used again only when [`Editor::new`] hears of no reader of it, nor of a
+//! catalogue that has it ([`Readers`]).
 //!
 //! It makes no system calls: callers read and write blocks, flush, and hold locks. Bytes from a device
 //! are untrusted: each decoder returns a typed error and never panics, and allocates no more than a
@@ -32,6 +32,7 @@ mod digest;
 mod editor;
 mod mount;
 mod names;
+mod readers;
 mod signature;
 mod space;
 mod superblock;
@@ -44,6 +45,7 @@ pub use digest::{ContentDigest, ContentTag, RunDigest, digest_run};
 pub use editor::{CatalogueFull, CommitError, Editor, NoRoom};
 pub use mount::{Candidate, DeviceSlots, MountError, Mounting, UnknownSuperblock, mount};
 pub use names::NameIndex;
+pub use readers::Readers;
 pub use signature::{LOOKED_AT_BYTES, content_of};
 pub use superblock::{Superblock, SuperblockError};
 

@@ -65,6 +65,7 @@ pub struct FileConfig {
     pub head_timeout_seconds: Option<Seconds>,
     pub idle_timeout_seconds: Option<Seconds>,
     pub send_timeout_seconds: Option<Seconds>,
+    pub replaced_timeout_seconds: Option<Seconds>,
     pub shutdown_grace_seconds: Option<Seconds>,
 }
 

@@ -95,6 +95,13 @@ pub static IDLE_TIMEOUT_SECONDS: Number =
 /// Time for a client to acknowledge something of its reply.
 pub static SEND_TIMEOUT_SECONDS: Number =
     number("send_timeout_seconds", "seconds", Some(60), 1..=3_600);
+/// Time for the clients of an object that was replaced or removed.
+pub static REPLACED_TIMEOUT_SECONDS: Number = number(
+    "replaced_timeout_seconds",
+    "seconds",
+    Some(14_400),
+    1..=604_800,
+);
 /// Time to finish replies after SIGINT or SIGTERM.
 pub static SHUTDOWN_GRACE_SECONDS: Number =
     number("shutdown_grace_seconds", "seconds", Some(10), 0..=3_600);
@@ -243,7 +250,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 43] = [
+pub static KEYS: [Key; 44] = [
     Key {
         name: "link",
         flag: "--link",
@@ -592,6 +599,11 @@ pub static KEYS: [Key; 43] = [
         &SEND_TIMEOUT_SECONDS,
         "",
         "A client that acknowledges less of its reply than 256 bytes a second, over this time, is reset.",
+    ),
+    Key::number(
+        &REPLACED_TIMEOUT_SECONDS,
+        "",
+        "A file or object that was replaced or removed is sent on for this long to the clients that had asked for it before; then they are reset, and its space can be used again.",
     ),
     Key::number(
         &SHUTDOWN_GRACE_SECONDS,

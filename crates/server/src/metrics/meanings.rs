@@ -46,7 +46,7 @@ const GAUGES: [(&str, &str); 6] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str); 62] = [
+const COUNTERS: [(&str, &str); 64] = [
     ("server_step_rounds", "Rounds of the worker."),
     ("server_empty_rounds", "Rounds without progress."),
     (
@@ -261,6 +261,14 @@ const COUNTERS: [(&str, &str); 62] = [
     (
         "store_reopened_roots",
         "Times the served directory was opened again.",
+    ),
+    (
+        "store_outdated_objects",
+        "Files or objects whose clients were reset, `replaced_timeout_seconds` after they were replaced or removed.",
+    ),
+    (
+        "store_failed_catalogues",
+        "Times the devices of a raw store, or its newest catalogue, could not be read.",
     ),
 ];
 

@@ -83,6 +83,9 @@ fn read_object(
 pub(super) fn get(store: &Path, name: &str, stop: &Stop) -> Result<(), Failure> {
     let reading = Reading::open(store)?;
     let entry = find(&reading, name)?;
+    // Whoever takes the bytes may be slow: only this object is kept meanwhile.
+    reading.raw.lock_extent(entry.extent).map_err(refuse_raw)?;
+    reading.raw.unlock(reading.loaded.catalogue.sequence());
     let mut out = io::stdout().lock();
     let damaged = read_object(&mut reading.transfer()?, entry, &mut |bytes| {
         stop.check()?;
@@ -200,8 +203,8 @@ pub(super) fn stat(store: &Path) -> Result<(), Failure> {
         "objects",
         format!("{} ({})", catalogue.entries().len(), size(content)),
     );
-    let oldest = reading.raw.oldest_reader().map_err(refuse_raw)?;
-    let editor = Editor::new(catalogue, oldest);
+    let readers = reading.raw.readers().map_err(refuse_raw)?;
+    let editor = Editor::new(catalogue, &readers);
     let all = geometry.data_blocks() * block;
     line(
         "free",
@@ -210,14 +213,14 @@ pub(super) fn stat(store: &Path) -> Result<(), Failure> {
     line("largest run", size(editor.largest_free_bytes()));
     if editor.waiting_bytes() > 0 {
         let waiting = size(editor.waiting_bytes());
-        let why = if editor.would_free(oldest) {
+        let why = if editor.would_free(&readers) {
             "of removed objects, free with the next change"
         } else {
             "of removed objects, free when a server has ended sending them"
         };
         line("waiting", format!("{waiting} {why}"));
     }
-    if let Some(oldest) = oldest {
+    if let Some(oldest) = readers.oldest() {
         line(
             "read",
             format!("by another process, from catalogue {oldest} on"),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use store::raw::{Access, RawError, RawStore, WriterLock, names_in};
-use volume::{Commit, Editor, Step};
+use volume::{Commit, Editor, Readers, Step};
 
 use crate::cli::StoreCommand;
 use crate::failure::Failure;
@@ -124,12 +124,12 @@ impl Writing {
             let repair = Commit::repair(loaded.catalogue.clone(), &loaded.lagging);
             writing.carry_out(repair)?;
         }
-        let editor = Editor::new(loaded.catalogue, writing.oldest_reader()?);
+        let editor = Editor::new(loaded.catalogue, &writing.readers()?);
         Ok((writing, editor))
     }
 
-    fn oldest_reader(&self) -> Result<Option<u64>, Failure> {
-        self.raw.oldest_reader().map_err(refuse_raw)
+    fn readers(&self) -> Result<Readers, Failure> {
+        self.raw.readers().map_err(refuse_raw)
     }
 
     /// Makes the change, and begins the next one.
@@ -137,7 +137,7 @@ impl Writing {
         let commit = editor.commit();
         let commit = commit.map_err(|error| Failure::Broken(error.to_string()))?;
         let catalogue = self.carry_out(commit)?;
-        Ok(Editor::new(catalogue, self.oldest_reader()?))
+        Ok(Editor::new(catalogue, &self.readers()?))
     }
 
     fn carry_out(&mut self, mut commit: Commit) -> Result<volume::Catalogue, Failure> {
@@ -156,7 +156,7 @@ impl Writing {
 
     /// Makes space free that waits for nothing but another catalogue, if nothing is changed yet.
     fn free_space(&mut self, editor: Editor) -> Result<Editor, Failure> {
-        if !editor.has_changed() && editor.would_free(self.oldest_reader()?) {
+        if !editor.has_changed() && editor.would_free(&self.readers()?) {
             return self.commit(editor);
         }
         Ok(editor)

@@ -143,6 +143,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// For a client to acknowledge something of its reply.
     pub send_timeout: Duration,
+    /// For clients of an object that was replaced or removed.
+    pub replaced_timeout: Duration,
     /// For replies to finish after SIGINT or SIGTERM.
     pub shutdown_grace: Duration,
 }
@@ -431,6 +433,10 @@ fn resolve_limits(keys: &Keys, file: &FileConfig, workers: u32) -> Result<Limits
         head_timeout: keys.seconds(file.head_timeout_seconds, &config::HEAD_TIMEOUT_SECONDS)?,
         idle_timeout: keys.seconds(file.idle_timeout_seconds, &config::IDLE_TIMEOUT_SECONDS)?,
         send_timeout: keys.seconds(file.send_timeout_seconds, &config::SEND_TIMEOUT_SECONDS)?,
+        replaced_timeout: keys.seconds(
+            file.replaced_timeout_seconds,
+            &config::REPLACED_TIMEOUT_SECONDS,
+        )?,
         shutdown_grace: keys
             .seconds(file.shutdown_grace_seconds, &config::SHUTDOWN_GRACE_SECONDS)?,
     })

@@ -177,6 +177,7 @@ pub(super) fn open_store(
         } else {
             Direct::Required
         },
+        retired_time_max: settings.limits.replaced_timeout,
         ..StoreConfig::default()
     };
     if let StartedContent::Volume(volume, _) = content {

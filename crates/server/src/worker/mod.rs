@@ -62,6 +62,8 @@ pub const COMPLETIONS_MAX: usize = 64;
 /// Most lookups begun, most answered later, and most begun again after they waited for room in the
 /// store, in a round.
 pub const LOOKUPS_MAX: usize = 64;
+/// Most places of the table of connections in which users of outdated objects are looked for in a round.
+pub const PLACES_MAX: u32 = 1024;
 /// Most reads enqueued in a round. The disk's queue and the slots bound them too.
 pub const READS_MAX: usize = 256;
 /// Most frames sent in a round: an answer for each frame received, and a frame for each completion.
@@ -109,6 +111,8 @@ pub struct Worker<L: Link, D: Disk> {
     reading: Vec<Option<(ObjectHandle, FileIndex)>>,
     /// How many reads may be in flight.
     reads: ReadsInFlight,
+    /// The place of the table of connections from which on users of outdated objects are looked for.
+    outdated_from: Option<u32>,
     /// Failures that affect clients, for the log.
     warnings: Warnings,
     counters: Counters,
@@ -159,6 +163,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             completions: VecDeque::with_capacity(COMPLETIONS_MAX),
             reading: vec![None; arena.slot_count()],
             reads: ReadsInFlight::new(arena.slot_count()),
+            outdated_from: None,
             arena,
             tls,
             credit: Credit::new(),
@@ -182,6 +187,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.fire_timers(now);
         progressed |= self.drive_handshakes(now, !progressed);
         self.objects.expire_unused(now);
+        progressed |= self.end_outdated(now);
         // Handles retired by the answers above are free again for the look-ups below.
         progressed |= self.objects.close_unused(&mut self.disk);
         progressed |= self.look_up(now);
@@ -411,6 +417,19 @@ impl<L: Link, D: Disk> Worker<L, D> {
             let arena = &mut self.arena;
             self.conductor.handle_tls(now, arena, token, answer);
         }
+    }
+
+    /// Resets those who are still being sent an object that was replaced or removed long ago.
+    fn end_outdated(&mut self, now: Instant) -> bool {
+        if self.outdated_from.is_none() && self.objects.take_outdated(now) {
+            self.outdated_from = Some(0);
+        }
+        let Some(from) = self.outdated_from else {
+            return false;
+        };
+        let is_ended = |object| self.objects.is_ended(object);
+        self.outdated_from = self.conductor.reset_users(from, PLACES_MAX, &is_ended);
+        true
     }
 
     /// Looks up what waited for room in the store, then what is asked now.

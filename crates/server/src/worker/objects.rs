@@ -40,6 +40,9 @@ pub(super) const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 /// What the log calls an object that is gone.
 const NO_PATH: &str = "(a file that is closed)";
 
+/// Most objects whose uses are ended together.
+const OUTDATED_MAX: usize = 64;
+
 /// Most faults kept until they are asked for; of more, the last.
 pub(super) const FAULTS_MAX: usize = 64;
 
@@ -63,6 +66,8 @@ pub(super) enum FaultKind {
     Open(DiskError),
     /// A read: its connection is reset.
     Read(DiskError),
+    /// It is still in use long after its name led elsewhere: its connections are reset.
+    Outdated,
 }
 
 /// An answer to a look-up, as the conductor takes it.
@@ -119,6 +124,8 @@ struct Opened {
     limits: FileLimits,
     /// A read of it failed: the next look-up of its path opens the file anew.
     needs_reopen: bool,
+    /// Its uses are to be ended.
+    is_ended: bool,
 }
 
 impl Objects {
@@ -355,6 +362,29 @@ impl Objects {
         self.store.expire_unused(now);
     }
 
+    /// Takes objects whose uses are to be ended, since their names have led elsewhere for long; whether there
+    /// are any. [`Objects::is_ended`] says which.
+    pub(super) fn take_outdated(&mut self, now: Instant) -> bool {
+        let mut is_any = false;
+        for _ in 0..OUTDATED_MAX {
+            let Some(handle) = self.store.poll_outdated(now) else {
+                break;
+            };
+            if let Some(opened) = self.opened_mut(handle) {
+                opened.is_ended = true;
+                is_any = true;
+                let path = self.store.path_of(handle);
+                self.note_fault(path, FaultKind::Outdated);
+            }
+        }
+        is_any
+    }
+
+    /// Whether nobody is to be sent this object any more.
+    pub(super) fn is_ended(&self, object: ObjectHandle) -> bool {
+        self.opened(object.0).is_some_and(|opened| opened.is_ended)
+    }
+
     /// Closes the objects that the store has retired; whether there were any.
     pub(super) fn close_unused<D: Disk>(&mut self, disk: &mut D) -> bool {
         let mut is_any = false;
@@ -533,6 +563,7 @@ fn open<D: Disk>(
         file,
         limits,
         needs_reopen: false,
+        is_ended: false,
     })
 }
 

@@ -79,6 +79,9 @@ fn note_fault(warnings: &mut Warnings, now: Instant, ObjectFault { path, what }:
         FaultKind::LookUp(refusal) => warnings.note(now, Kind::LookupFailed, 1, |text| {
             let _ = write!(text, "{path}: {refusal}");
         }),
+        FaultKind::Outdated => warnings.note(now, Kind::ObjectOutdated, 1, |text| {
+            let _ = write!(text, "{path}; see replaced_timeout_seconds");
+        }),
         FaultKind::NoRoom => warnings.note(now, Kind::LookupOverdue, 1, |text| {
             let seconds = LOOKUP_WAIT_MAX.as_secs();
             let _ = write!(
@@ -170,6 +173,11 @@ mod tests {
             (
                 FaultKind::LookUp(StoreRefusal::TimedOut),
                 "look-up overdue: /a: its file system does not answer; see its mount",
+            ),
+            (
+                FaultKind::Outdated,
+                "an object that was replaced or removed is sent for too long, connections reset: /a; \
+                 see replaced_timeout_seconds",
             ),
             (
                 FaultKind::NoRoom,

@@ -20,7 +20,7 @@ use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
 use crate::stream_map::Sealing;
 use crate::tls::Tls;
-use crate::{TlsToken, TraceEnd, Warning};
+use crate::{ObjectHandle, TlsToken, TraceEnd, Warning};
 
 /// What is sealed in one piece, bytes: sending a part of a record costs reading and sealing all of it.
 #[expect(clippy::cast_possible_truncation, reason = "a record has 16 KiB")]
@@ -551,6 +551,26 @@ impl Conductor {
         self.answer_segment(&route, &reset);
         self.end_trace(now, index, TraceEnd::Aborted);
         self.remove_client(arena, index);
+    }
+
+    /// Resets clients that are being sent an object that `is_ended`, among `places_max` places of the table
+    /// from place `from` on. Returns the place at which to go on; `None`: that was the last part.
+    pub fn reset_users(
+        &mut self,
+        from: u32,
+        places_max: u32,
+        is_ended: &dyn Fn(ObjectHandle) -> bool,
+    ) -> Option<u32> {
+        let places = u32::try_from(self.config.connections_max).unwrap_or(u32::MAX);
+        let end = from.saturating_add(places_max).min(places);
+        for index in from..end {
+            let client = self.clients.entry(index);
+            if let Some(client) = client.filter(|client| client.stream.uses_any(is_ended)) {
+                let serial = client.serial;
+                self.pending_resets.push(TlsToken { index, serial });
+            }
+        }
+        (end < places).then_some(end)
     }
 
     /// Sends pending resets as long as the outbox has room for them.

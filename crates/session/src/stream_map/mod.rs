@@ -368,6 +368,15 @@ impl StreamMap {
         self.release(self.end, released);
     }
 
+    /// Whether an object is one of these of which something is queued or not acknowledged.
+    pub(crate) fn uses_any(&self, is_meant: &dyn Fn(ObjectHandle) -> bool) -> bool {
+        let objects = self
+            .spans
+            .iter()
+            .filter_map(|span| span.ends_reply.flatten());
+        objects.into_iter().any(is_meant)
+    }
+
     /// The run that holds `offset`; `None` at or past the end.
     pub(crate) fn find(&self, offset: StreamOffset) -> Option<&Span> {
         self.spans.get(self.index_of(offset)?)

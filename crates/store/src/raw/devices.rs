@@ -3,8 +3,9 @@
 //! **A writer and its readers agree by locks of open file descriptions** (fcntl(2), `F_OFD_SETLK`), which end
 //! with the process that holds them. On each device a reader has a shared lock on the byte [`LOCKS_START`] + *n*
 //! for each catalogue *n* that it uses; a writer has an exclusive lock on the byte before, and asks which of
-//! the others are locked before it uses space again. Who makes a store anew has all of these bytes to itself,
-//! whichever of a store's devices it was given.
+//! the others are locked before it uses space again. A reader that goes on with single objects of a catalogue has
+//! a shared lock on the bytes of each, on its device, and gives the catalogue up. Who makes a store anew has
+//! all of these bytes to itself, whichever of a store's devices it was given.
 //!
 //! A copy of a superblock or of the catalogue that cannot be read is passed over, as one with wrong bytes is.
 //! What it says stays unknown, and who writes is told where it may matter ([`Loaded::unknown`]).
@@ -17,14 +18,15 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use volume::{
-    BLOCK_BYTES, Candidate, Catalogue, CatalogueError, DEVICES_MAX, DeviceSlots, Geometry,
-    MountError, Mounting, SEQUENCE_MAX, SUPERBLOCKS, Superblock, SuperblockError,
+    BLOCK_BYTES, Candidate, Catalogue, CatalogueError, DEVICES_MAX, DeviceSlots, Extent, Geometry,
+    MountError, Mounting, Readers, SEQUENCE_MAX, SUPERBLOCKS, Superblock, SuperblockError,
 };
 
 use crate::system::{Lock, discard_blocks, lock_of_another, punch_hole, set_lock};
@@ -262,12 +264,12 @@ impl Device {
         set_lock(self.locks.as_fd(), lock, start, length).map_err(|error| self.failed(error))
     }
 
-    /// A byte from `start` on and before `end` that another open file description has a lock on.
-    fn lock_of_another(&self, start: u64, end: u64) -> Result<Option<u64>, RawError> {
-        if end <= start {
+    /// Which bytes of a part another open file description has a lock on; of several locks it is any.
+    fn lock_of_another(&self, part: Range<u64>) -> Result<Option<Range<u64>>, RawError> {
+        if part.is_empty() {
             return Ok(None);
         }
-        let found = lock_of_another(self.locks.as_fd(), start, end - start);
+        let found = lock_of_another(self.locks.as_fd(), part);
         found.map_err(|error| self.failed(error))
     }
 
@@ -708,10 +710,10 @@ impl RawStore {
         for device in &self.devices {
             let mut end = LOCKS_END;
             // Terminates: `end` decreases.
-            while let Some(byte) = device.lock_of_another(LOCKS_START, end)? {
-                let sequence = byte - LOCKS_START;
+            while let Some(found) = device.lock_of_another(LOCKS_START..end)? {
+                let sequence = found.start - LOCKS_START;
                 oldest = Some(oldest.map_or(sequence, |oldest| oldest.min(sequence)));
-                end = byte;
+                end = found.start;
             }
         }
         Ok(oldest)
@@ -724,10 +726,70 @@ impl RawStore {
     pub fn has_reader_after(&self, sequence: u64) -> Result<bool, RawError> {
         let start = LOCKS_START.saturating_add(sequence).saturating_add(1);
         for device in &self.devices {
-            if device.lock_of_another(start, LOCKS_END)?.is_some() {
+            if device.lock_of_another(start..LOCKS_END)?.is_some() {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// What other processes read. For who holds the writer's lock: no other changes the store meanwhile.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn readers(&self) -> Result<Readers, RawError> {
+        // First the catalogues: a reader locks what it keeps of one before it gives the catalogue up.
+        let oldest = self.oldest_reader()?;
+        let mut extents = Vec::new();
+        for (number, device) in (0..).zip(&self.devices) {
+            // Terminates: what is left to ask for is a part of what was asked for, without a lock at least.
+            let whole = 0..device.size_bytes.min(LOCKS_START - 1);
+            let mut parts = Vec::from([whole]);
+            while let Some(part) = parts.pop() {
+                let Some(found) = device.lock_of_another(part.clone())? else {
+                    continue;
+                };
+                let block = u64::from(BLOCK_BYTES);
+                let first = found.start / block;
+                extents.push(Extent {
+                    device: number,
+                    start: first,
+                    blocks: found.end.div_ceil(block) - first,
+                });
+                let around = [part.start..found.start, found.end..part.end];
+                parts.extend(around.into_iter().filter(|it| !it.is_empty()));
+            }
+        }
+        Ok(Readers::new(oldest, extents))
+    }
+
+    /// Has a reader's lock on an extent of a catalogue that this process has a lock on: its bytes, on its
+    /// device. It stays when the catalogue is given up.
+    ///
+    /// # Errors
+    /// The kernel has no more locks, or somebody makes a store of the device.
+    pub fn lock_extent(&self, extent: Extent) -> Result<(), RawError> {
+        self.set_extent_lock(Lock::Shared, extent)
+    }
+
+    /// Gives up a reader's lock on an extent, however often it was taken.
+    pub fn unlock_extent(&self, extent: Extent) {
+        // The end of the process gives it up in any case.
+        let _ = self.set_extent_lock(Lock::Unlocked, extent);
+    }
+
+    fn set_extent_lock(&self, lock: Lock, extent: Extent) -> Result<(), RawError> {
+        // A length of 0 would mean all that follows.
+        if extent.blocks == 0 {
+            return Ok(());
+        }
+        let device = &self.devices[usize::from(extent.device)];
+        let block = u64::from(BLOCK_BYTES);
+        let (start, length) = (extent.start * block, extent.blocks * block);
+        if device.set_lock(lock, start, length)? {
+            Ok(())
+        } else {
+            Err(RawError::BeingMade(device.path.clone()))
+        }
     }
 }

@@ -1,34 +1,44 @@
-//! A raw store that is served: the newest catalogue, found by a thread, and the catalogues whose objects
-//! are still being sent.
+//! A raw store that is served: the newest catalogue, found by a thread, and the objects that are still
+//! being sent.
 //!
-//! **An object's space stays as long as the object is open**: each handle has the [`Snapshot`] that it
-//! was found in, and the snapshot has the reader's lock on its catalogue. When there is a new one, the
-//! handles of objects that are in both are moved to it, a few in each round ([`MOVED_MAX`]), and the
-//! others are retired. So an old catalogue is unlocked when the last of its objects is closed that the
-//! new one does not have.
+//! **An object's space stays as long as the object is open.** The lock on the newest catalogue keeps the
+//! objects that it has. When there is a newer one, each store looks its handles up in that, a few in each
+//! round ([`MOVED_MAX`]), and hands over the extents of those that it does not have. The thread locks
+//! these, and only then gives up the lock on the catalogue before, and its memory. So a client that reads
+//! an old object slowly keeps the extent of that object, and nothing else.
+//!
+//! **There are two catalogues in memory at most**: the newest, and one that is being loaded or being left. The
+//! thread loads no other before all stores have left the one before.
+//!
+//! What cannot be read is tried again: the superblocks with each look, a catalogue after 1, 2, 4 and up to
+//! [`WAIT_LOOKS_MAX`] looks, and whenever somebody asks.
 //!
 //! A store on namespaces that this process has to itself ([`Volume::of_namespaces`]) does not change, and
 //! has neither locks nor a thread.
 //!
-//! It refuses to wait: a look-up searches memory. The worker takes a lock only to get a new snapshot,
-//! and only if the thread does not hold it. Bounded by the catalogue's size for each snapshot in use.
+//! It refuses to wait: a look-up searches memory, and locks on devices are the thread's. The worker takes a
+//! mutex only to get a new snapshot and to leave an old one, and only if the thread does not hold it. Bounded
+//! by the catalogue's size, and by the handles.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use volume::{BLOCK_BYTES, Catalogue, Entry, NameIndex};
+use volume::{BLOCK_BYTES, Catalogue, Entry, Extent, NameIndex};
 
 use super::{Device, Loaded, RawError, RawStore};
 use crate::{DeviceId, FileTime, Metadata, NamespaceId, Opened, Source, StoreRefusal, system};
 
 /// How often the devices are asked for a new catalogue.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Most looks between two attempts to load a catalogue.
+pub(super) const WAIT_LOOKS_MAX: u32 = 64;
 /// Most handles that are moved to a new catalogue in one round.
 pub(crate) const MOVED_MAX: usize = 64;
 
@@ -38,7 +48,7 @@ pub(crate) struct Snapshot {
     catalogue: Catalogue,
     names: NameIndex,
     /// Where the lock is, if there is one.
-    raw: Option<Arc<RawStore>>,
+    raw: Option<RawStore>,
 }
 
 impl Snapshot {
@@ -98,13 +108,22 @@ pub enum Notice {
     Failed(String),
 }
 
-/// What the thread has found.
+/// An extent that a store has handed over. It is in use as long as the store has a clone.
+type Kept = Arc<Extent>;
+
+/// What the thread has found, and what the stores have for it.
 #[derive(Debug)]
 struct Published {
     snapshot: Arc<Snapshot>,
     notice: Option<Notice>,
-    /// Earlier ones. The thread drops them when no store uses them: that takes long for many objects.
-    earlier: Vec<Arc<Snapshot>>,
+    /// Times that the devices or a new catalogue could not be read; taken by one of the stores.
+    failures: u64,
+    /// The last look that somebody asked for, and why it did not find out what the newest catalogue is.
+    answer: (u64, Result<(), String>),
+    /// The snapshot before. The thread drops it when no store uses it: that takes long for many objects.
+    earlier: Option<Arc<Snapshot>>,
+    /// Extents of objects that are in use and not in the newest catalogue, not locked yet.
+    kept: Vec<Kept>,
     /// Of the stores.
     wakers: Vec<Arc<File>>,
 }
@@ -116,20 +135,26 @@ struct Shared {
     places: Vec<Place>,
     /// Changes with `published`.
     version: AtomicU64,
+    /// How often somebody has asked for a look.
+    asks: AtomicU64,
     published: Mutex<Published>,
 }
 
 impl Shared {
-    fn new(name: String, places: Vec<Place>, raw: Option<&Arc<RawStore>>, loaded: Loaded) -> Self {
+    fn new(name: String, places: Vec<Place>, raw: Option<&RawStore>, loaded: Loaded) -> Self {
         let notice = Some(notice_of(&loaded));
         Self {
             name,
             places,
             version: AtomicU64::new(0),
+            asks: AtomicU64::new(0),
             published: Mutex::new(Published {
                 snapshot: snapshot(raw, loaded.catalogue),
                 notice,
-                earlier: Vec::new(),
+                failures: 0,
+                answer: (0, Ok(())),
+                earlier: None,
+                kept: Vec::new(),
                 wakers: Vec::new(),
             }),
         }
@@ -140,13 +165,9 @@ impl Shared {
         act(&mut published.unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn publish(&self, snapshot: Option<Arc<Snapshot>>, notice: Notice) {
+    fn publish(&self, change: impl FnOnce(&mut Published)) {
         self.with(|published| {
-            published.notice = Some(notice);
-            if let Some(snapshot) = snapshot {
-                let earlier = core::mem::replace(&mut published.snapshot, snapshot);
-                published.earlier.push(earlier);
-            }
+            change(published);
             self.version.fetch_add(1, Ordering::Release);
             for waker in &published.wakers {
                 // It is full only if nobody has read it for 2^64 - 2 times.
@@ -155,63 +176,169 @@ impl Shared {
         });
     }
 
-    /// Looks for a new catalogue, and drops old ones.
-    fn look(&self, raw: &Arc<RawStore>, last: &mut Look) {
-        self.drop_unused();
-        match raw.newest_sequence() {
-            Ok(newest) if newest == last.sequence => {}
-            Ok(newest) => {
-                last.sequence = newest;
-                match raw.load_locked() {
-                    Ok(loaded) => self.take(raw, loaded),
-                    Err(error) => self.publish(None, Notice::Failed(error.to_string())),
-                }
-                last.failed = None;
+    /// Looks for a new catalogue, and gives up what nobody uses any more.
+    fn look(&self, raw: &RawStore, last: &mut Look, load: &Loader<'_>) {
+        let asks = self.asks.load(Ordering::Acquire);
+        let is_asked = asks != last.answered;
+        let outcome = match self.leave_earlier(raw, last) {
+            Ok(true) => self.try_look(raw, last, is_asked, load),
+            // The stores need a round or several.
+            Ok(false) => return,
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(text) = &outcome {
+            let is_news = last.failed.as_ref() != Some(text);
+            let notice = is_news.then(|| Notice::Failed(text.clone()));
+            last.failed = Some(text.clone());
+            self.publish(|published| {
+                published.failures += 1;
+                published.notice = notice.or(published.notice.take());
+            });
+        }
+        if is_asked {
+            last.answered = asks;
+            let outcome = match (&last.damage, outcome) {
+                (Some(damage), Ok(())) => Err(damage.clone()),
+                (_, outcome) => outcome,
+            };
+            self.publish(|published| published.answer = (asks, outcome));
+        }
+    }
+
+    /// Whether the newest catalogue is served, unless it is too early to try again.
+    fn try_look(
+        &self,
+        raw: &RawStore,
+        last: &mut Look,
+        is_asked: bool,
+        load: &Loader<'_>,
+    ) -> Result<(), String> {
+        let newest = raw.newest_sequence().map_err(|error| error.to_string())?;
+        if newest == last.sequence && last.failed.is_none() {
+            return Ok(());
+        }
+        if last.wait > 0 && !is_asked {
+            last.wait -= 1;
+            return Ok(());
+        }
+        match load(raw) {
+            Ok(loaded) => {
+                *last = Look {
+                    sequence: newest,
+                    damage: self.take(raw, loaded),
+                    answered: last.answered,
+                    locked: core::mem::take(&mut last.locked),
+                    ..Look::default()
+                };
+                Ok(())
             }
             Err(error) => {
-                let text = error.to_string();
-                if last.failed.as_ref() != Some(&text) {
-                    self.publish(None, Notice::Failed(text.clone()));
-                    last.failed = Some(text);
-                }
+                last.wait = last.wait_next;
+                last.wait_next = (2 * last.wait_next + 1).min(WAIT_LOOKS_MAX - 1);
+                Err(error.to_string())
             }
         }
     }
 
-    /// Publishes a catalogue, unless it is the one that is served.
-    fn take(&self, raw: &Arc<RawStore>, loaded: Loaded) {
+    /// Publishes a catalogue, unless it is the one that is served or an older one. Returns why it is not the
+    /// newest that there was.
+    fn take(&self, raw: &RawStore, loaded: Loaded) -> Option<String> {
         let known = self.with(|published| published.snapshot.catalogue.sequence());
         let found = loaded.catalogue.sequence();
         // An older one is found if the newest was damaged, or became unreadable, after it was loaded.
-        let notice = if found < known {
-            Notice::Failed(format!(
-                "catalogue {known} is lost on the devices, which have {found}"
-            ))
-        } else {
-            notice_of(&loaded)
-        };
+        let lost = (found < known)
+            .then(|| format!("catalogue {known} is lost on the devices, which have {found}"));
+        let damage = lost
+            .clone()
+            .or_else(|| loaded.damage.as_ref().map(ToString::to_string));
+        let notice = lost.map_or_else(|| notice_of(&loaded), Notice::Failed);
         let snapshot = snapshot(Some(raw), loaded.catalogue);
-        let is_new = found > known;
-        self.publish(is_new.then_some(snapshot), notice);
+        self.publish(|published| {
+            published.notice = Some(notice);
+            if found > known {
+                let earlier = core::mem::replace(&mut published.snapshot, snapshot);
+                published.earlier = Some(earlier);
+            }
+        });
+        damage
     }
 
-    /// Drops catalogues that no store uses any more.
-    fn drop_unused(&self) {
-        let unused: Vec<_> = self.with(|published| {
-            let is_unused = |it: &mut Arc<Snapshot>| Arc::strong_count(it) == 1;
-            published.earlier.extract_if(.., is_unused).collect()
+    /// Locks the extents that stores have handed over, and gives up those that are not in use any more,
+    /// and the catalogue before if all stores have left it. Whether there is none before.
+    fn leave_earlier(&self, raw: &RawStore, last: &mut Look) -> Result<bool, RawError> {
+        let (kept, earlier) = self.with(|published| {
+            let is_left = published.earlier.as_ref().map(Arc::strong_count) == Some(1);
+            let earlier = published.earlier.take_if(|_| is_left);
+            (core::mem::take(&mut published.kept), earlier)
         });
-        drop(unused);
+        last.unlock_unused(raw);
+        let locked = last.lock(raw, kept);
+        self.with(|published| {
+            if let Err((_, kept)) = &locked {
+                // They are not locked, so the lock on the catalogue is still needed.
+                published.kept.extend_from_slice(kept);
+                published.earlier = earlier.clone().or(published.earlier.take());
+            }
+        });
+        // Outside the mutex: it takes long.
+        drop(earlier);
+        locked.map_err(|(error, _)| error)?;
+        Ok(self.with(|published| published.earlier.is_none()))
     }
 }
 
-/// What the thread found last.
-#[derive(Debug)]
+/// [`RawStore::load_locked`], or what a test has instead.
+type Loader<'a> = dyn Fn(&RawStore) -> Result<Loaded, RawError> + 'a;
+
+/// What the thread found last, and what it has locked.
+#[derive(Debug, Default)]
 struct Look {
-    /// The newest superblock's sequence number.
+    /// The newest superblock's sequence number, when a catalogue was last read.
     sequence: u64,
-    /// Why the devices could not be read, once it was reported.
+    /// Why that was not the newest.
+    damage: Option<String>,
+    /// Why the devices or a new catalogue could not be read, unless they were since.
     failed: Option<String>,
+    /// Looks that pass before a catalogue is tried again, and after the next failure.
+    wait: u32,
+    wait_next: u32,
+    /// The last look that was asked for and done.
+    answered: u64,
+    /// Extents that are locked, and their users.
+    locked: BTreeMap<Extent, Vec<Kept>>,
+}
+
+impl Look {
+    /// Locks extents that are in use.
+    ///
+    /// # Errors
+    /// Why it cannot, and those that are not locked.
+    fn lock(&mut self, raw: &RawStore, kept: Vec<Kept>) -> Result<(), (RawError, Vec<Kept>)> {
+        let mut kept = kept.into_iter();
+        while let Some(extent) = kept.next() {
+            if Arc::strong_count(&extent) == 1 {
+                continue;
+            }
+            if !self.locked.contains_key(&extent)
+                && let Err(error) = raw.lock_extent(*extent)
+            {
+                return Err((error, std::iter::once(extent).chain(kept).collect()));
+            }
+            self.locked.entry(*extent).or_default().push(extent);
+        }
+        Ok(())
+    }
+
+    /// Gives up the locks on extents that are not in use any more.
+    fn unlock_unused(&mut self, raw: &RawStore) {
+        self.locked.retain(|extent, users| {
+            users.retain(|user| Arc::strong_count(user) > 1);
+            if users.is_empty() {
+                raw.unlock_extent(*extent);
+            }
+            !users.is_empty()
+        });
+    }
 }
 
 fn notice_of(loaded: &Loaded) -> Notice {
@@ -224,7 +351,7 @@ fn notice_of(loaded: &Loaded) -> Notice {
     }
 }
 
-fn snapshot(raw: Option<&Arc<RawStore>>, mut catalogue: Catalogue) -> Arc<Snapshot> {
+fn snapshot(raw: Option<&RawStore>, mut catalogue: Catalogue) -> Arc<Snapshot> {
     catalogue.forget_runs();
     Arc::new(Snapshot {
         names: NameIndex::new(&catalogue),
@@ -244,7 +371,7 @@ pub struct Volume {
 /// What the thread has beside what is shared.
 #[derive(Debug)]
 pub(super) struct Looker {
-    raw: Arc<RawStore>,
+    raw: RawStore,
     asked: Receiver<()>,
     last: Look,
 }
@@ -265,7 +392,7 @@ impl Volume {
                 let Some(shared) = looked_at.upgrade() else {
                     return;
                 };
-                shared.look(&looker.raw, &mut looker.last);
+                shared.look(&looker.raw, &mut looker.last, &RawStore::load_locked);
             }
         };
         let started = thread::Builder::new().name("catalogue".into()).spawn(look);
@@ -281,7 +408,6 @@ impl Volume {
         raw: RawStore,
         namespaces: Option<&[NamespaceId]>,
     ) -> Result<(Self, Looker), RawError> {
-        let raw = Arc::new(raw);
         let loaded = raw.load_locked()?;
         let place = |(number, device): (usize, &Device)| match namespaces {
             Some(namespaces) => Place::Namespace(namespaces[number]),
@@ -292,9 +418,10 @@ impl Volume {
         let looker = Looker {
             last: Look {
                 sequence: loaded.catalogue.sequence(),
-                failed: None,
+                damage: loaded.damage.as_ref().map(ToString::to_string),
+                ..Look::default()
             },
-            raw: Arc::clone(&raw),
+            raw: raw.clone(),
             asked,
         };
         let shared = Shared::new(raw.name(), places.collect(), Some(&raw), loaded);
@@ -324,7 +451,20 @@ impl Volume {
     /// What the thread does, for tests.
     #[cfg(test)]
     pub(super) fn look(&self, looker: &mut Looker) {
-        self.shared.look(&looker.raw, &mut looker.last);
+        self.look_with(looker, &RawStore::load_locked);
+    }
+
+    /// The same with another way to load a catalogue.
+    #[cfg(test)]
+    pub(super) fn look_with(&self, looker: &mut Looker, load: &Loader<'_>) {
+        self.shared.look(&looker.raw, &mut looker.last, load);
+    }
+
+    /// Catalogues in memory, for tests.
+    #[cfg(test)]
+    pub(super) fn catalogues(&self) -> usize {
+        self.shared
+            .with(|published| 1 + usize::from(published.earlier.is_some()))
     }
 
     /// The devices, joined by commas.
@@ -334,18 +474,16 @@ impl Volume {
     }
 }
 
-/// Where an open object was found.
+/// What an open object needs of the catalogue that it was found in.
 #[derive(Clone, Debug)]
 struct Pin {
-    snapshot: Arc<Snapshot>,
-    /// Its place in the catalogue.
-    index: usize,
-}
-
-impl Pin {
-    fn is_of(&self, snapshot: &Arc<Snapshot>) -> bool {
-        Arc::ptr_eq(&self.snapshot, snapshot)
-    }
+    /// The newest catalogue that is known to have the object.
+    sequence: u64,
+    extent: Extent,
+    /// Empty: as the name says.
+    content_type: Box<str>,
+    /// Was handed over: no catalogue that is served has the object.
+    kept: Option<Kept>,
 }
 
 /// The objects of a [`Volume`] for one store.
@@ -354,12 +492,28 @@ pub(crate) struct Served {
     volume: Volume,
     version: u64,
     snapshot: Arc<Snapshot>,
-    /// For each handle of the store where its object was found, until it is closed.
+    /// By handle of the store, until it is closed.
     pins: Vec<Option<Pin>>,
-    /// Handles from here on may have an older snapshot; `None`: none has.
-    moving: Option<usize>,
+    /// The snapshot before, until all handles are moved.
+    moving: Option<Moving>,
     notice: Option<Notice>,
+    /// Not asked for yet.
+    failures: u64,
+    /// The look that [`Served::look_now`] asked for, and what came of it.
+    asked: Option<u64>,
+    answer: Option<Result<(), String>>,
     waker: Arc<File>,
+}
+
+/// How far handles are moved to a new snapshot.
+#[derive(Debug)]
+struct Moving {
+    /// Whose lock they need.
+    earlier: Arc<Snapshot>,
+    /// Handles from here on may be of it.
+    next: usize,
+    /// To be handed over.
+    kept: Vec<Kept>,
 }
 
 impl Served {
@@ -379,6 +533,9 @@ impl Served {
             pins: vec![None; handles_max],
             moving: None,
             notice: None,
+            failures: 0,
+            asked: None,
+            answer: None,
             waker,
         })
     }
@@ -387,41 +544,59 @@ impl Served {
         self.waker.as_fd()
     }
 
-    /// Has the thread look at once.
-    pub(crate) fn look_now(&self) {
-        if let Some(thread) = &self.volume.thread {
-            // If it is full the thread will look.
-            let _ = thread.try_send(());
-        }
+    /// Has the thread look at once; [`Served::poll_answer`] will say what came of it.
+    pub(crate) fn look_now(&mut self) {
+        let Some(thread) = &self.volume.thread else {
+            self.answer = Some(Ok(()));
+            return;
+        };
+        let asks = self.volume.shared.asks.fetch_add(1, Ordering::AcqRel);
+        self.asked = Some(asks.wrapping_add(1));
+        // If it is full the thread will look.
+        let _ = thread.try_send(());
     }
 
-    /// Takes a new catalogue over, if there is one.
+    /// What came of [`Served::look_now`]: whether the newest catalogue is served, or why not.
+    pub(crate) fn poll_answer(&mut self) -> Option<Result<(), String>> {
+        self.answer.take()
+    }
+
+    /// Takes a new catalogue over, if there is one and all handles are moved to the one before.
     pub(crate) fn refresh(&mut self) {
         let shared = &self.volume.shared;
         let version = shared.version.load(Ordering::Acquire);
         if version == self.version {
             return;
         }
-        let published = match shared.published.try_lock() {
-            Ok(published) => Some(published),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        let Some(mut published) = try_lock(&shared.published) else {
             // In the next round.
-            Err(TryLockError::WouldBlock) => None,
-        };
-        let Some(mut published) = published else {
             return;
         };
         self.version = version;
         self.notice = published.notice.take().or(self.notice.take());
-        let newest = Arc::clone(&published.snapshot);
-        drop(published);
-        if !Arc::ptr_eq(&newest, &self.snapshot) {
-            self.snapshot = newest;
-            self.moving = Some(0);
+        self.failures += core::mem::take(&mut published.failures);
+        if self.asked.is_some_and(|asked| asked <= published.answer.0) {
+            self.asked = None;
+            self.answer = Some(published.answer.1.clone());
         }
+        // While handles are moved there is no newer one: the thread waits for this store.
+        if !Arc::ptr_eq(&published.snapshot, &self.snapshot) {
+            let newest = Arc::clone(&published.snapshot);
+            self.moving = Some(Moving {
+                earlier: core::mem::replace(&mut self.snapshot, newest),
+                next: 0,
+                kept: Vec::new(),
+            });
+        }
+        drop(published);
         let mut count = [0; 8];
         // Nothing to read is no error.
         let _ = self.waker.as_ref().read(&mut count);
+    }
+
+    /// Times that the devices or a new catalogue could not be read, since this was last asked.
+    pub(crate) fn take_failures(&mut self) -> u64 {
+        core::mem::take(&mut self.failures)
     }
 
     pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
@@ -481,15 +656,19 @@ impl Served {
     /// The content type that was given to an object; empty: none was.
     pub(crate) fn content_type(&self, handle: u32) -> &str {
         let pin = self.pins.get(place(handle)).and_then(Option::as_ref);
-        pin.map_or("", |pin| {
-            &pin.snapshot.catalogue.entries()[pin.index].content_type
-        })
+        pin.map_or("", |pin| &pin.content_type)
     }
 
     /// The object of this handle was found in the newest catalogue, at this place among its entries.
     pub(crate) fn pin(&mut self, handle: u32, index: usize) {
-        let snapshot = Arc::clone(&self.snapshot);
-        self.pins[place(handle)] = Some(Pin { snapshot, index });
+        let catalogue = &self.snapshot.catalogue;
+        let entry = &catalogue.entries()[index];
+        self.pins[place(handle)] = Some(Pin {
+            sequence: catalogue.sequence(),
+            extent: entry.extent,
+            content_type: entry.content_type.clone(),
+            kept: None,
+        });
     }
 
     /// Nobody reads the object of this handle any more.
@@ -497,24 +676,35 @@ impl Served {
         self.pins[place(handle)] = None;
     }
 
-    /// Whether the newest catalogue has the object of this handle; then the handle is one of that
-    /// catalogue from now on.
+    /// Whether the newest catalogue has the object of this handle, which can be found by its name.
     pub(crate) fn keep(&mut self, handle: u32, name: &str, metadata: &Metadata) -> bool {
-        let pin = &mut self.pins[place(handle)];
-        if pin.as_ref().is_some_and(|pin| pin.is_of(&self.snapshot)) {
-            return true;
-        }
-        let catalogue = &self.snapshot.catalogue;
-        let index = self.snapshot.index_of(name).filter(|index| {
-            let entry = &catalogue.entries()[*index];
-            entry.added == metadata.inode && Some(entry.tag.0) == metadata.content
-        });
-        let Some(index) = index else {
+        let newest = self.snapshot.catalogue.sequence();
+        let Some(pin) = &mut self.pins[place(handle)] else {
             return false;
         };
-        let snapshot = Arc::clone(&self.snapshot);
-        *pin = Some(Pin { snapshot, index });
-        true
+        if pin.sequence == newest {
+            return true;
+        }
+        let has_it = self.snapshot.find(name).is_some_and(|entry| {
+            entry.added == metadata.inode && Some(entry.tag.0) == metadata.content
+        });
+        if has_it {
+            pin.sequence = newest;
+        }
+        has_it
+    }
+
+    /// The object of this handle is not looked for any more: its extent is kept until it is closed.
+    pub(crate) fn leave(&mut self, handle: u32) {
+        let newest = self.snapshot.catalogue.sequence();
+        let (Some(pin), Some(moving)) = (&mut self.pins[place(handle)], &mut self.moving) else {
+            return;
+        };
+        if pin.kept.is_none() && pin.sequence != newest {
+            let kept = Arc::new(pin.extent);
+            moving.kept.push(Arc::clone(&kept));
+            pin.kept = Some(kept);
+        }
     }
 
     /// Whether handles wait for [`Served::next_to_move`].
@@ -522,15 +712,37 @@ impl Served {
         self.moving.is_some()
     }
 
-    /// The next handle whose object was found in an older catalogue.
+    /// The next handle whose object was found in the catalogue before: to be kept, or to be left. When there
+    /// is none any more, that catalogue is left.
     pub(crate) fn next_to_move(&mut self) -> Option<u32> {
-        let start = self.moving?;
-        let newest = &self.snapshot;
-        let is_old = |pin: &Option<Pin>| pin.as_ref().is_some_and(|pin| !pin.is_of(newest));
-        let next = self.pins[start..].iter().position(is_old);
-        let next = next.map(|offset| start + offset);
-        self.moving = next.map(|next| next + 1);
-        next.and_then(|next| u32::try_from(next).ok())
+        let moving = self.moving.as_mut()?;
+        let newest = self.snapshot.catalogue.sequence();
+        let is_old = |pin: &Option<Pin>| {
+            let pin = pin.as_ref();
+            pin.is_some_and(|pin| pin.kept.is_none() && pin.sequence != newest)
+        };
+        let found = self.pins[moving.next..].iter().position(is_old);
+        if let Some(offset) = found {
+            moving.next += offset + 1;
+            return u32::try_from(moving.next - 1).ok();
+        }
+        moving.next = self.pins.len();
+        // Both at once: the thread locks the extents before it gives the catalogue up. If it has the mutex
+        // now, the next round does it.
+        let mut published = try_lock(&self.volume.shared.published)?;
+        let moving = self.moving.take()?;
+        published.kept.extend(moving.kept);
+        drop(moving.earlier);
+        None
+    }
+}
+
+/// The mutex, if nobody has it.
+fn try_lock(published: &Mutex<Published>) -> Option<MutexGuard<'_, Published>> {
+    match published.try_lock() {
+        Ok(published) => Some(published),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

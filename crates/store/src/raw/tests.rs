@@ -8,7 +8,7 @@ use volume::{BLOCK_BYTES, Commit, ContentDigest, Editor, Entry, Geometry, Step, 
 
 use super::served::Looker;
 use super::*;
-use crate::{Found, LookUp, Source, Store, StoreConfig, StoreRefusal};
+use crate::{Found, LookUp, Source, Store, StoreConfig, StoreError, StoreRefusal};
 use clock::Instant;
 
 const NOW: Instant = Instant::ZERO;
@@ -69,7 +69,7 @@ impl Site {
     /// Changes the store as another process would. Objects of no content are removed.
     fn change(&self, objects: &[(&str, &str)]) {
         let raw = self.open();
-        let mut editor = Editor::new(raw.load().unwrap().catalogue, raw.oldest_reader().unwrap());
+        let mut editor = Editor::new(raw.load().unwrap().catalogue, &raw.readers().unwrap());
         for (name, content) in objects {
             if content.is_empty() {
                 assert!(editor.remove(name), "{name}");
@@ -109,8 +109,18 @@ impl Site {
         (volume, look, store)
     }
 
-    fn readers(&self) -> Option<u64> {
+    /// The oldest catalogue that is locked.
+    fn oldest(&self) -> Option<u64> {
         self.open().oldest_reader().unwrap()
+    }
+
+    /// Blocks of removed objects that an `add` cannot use, whatever it does first.
+    fn blocks_in_use(&self) -> u64 {
+        // Two catalogues later.
+        self.change(&[]);
+        let raw = self.open();
+        let editor = Editor::new(raw.load().unwrap().catalogue, &raw.readers().unwrap());
+        editor.waiting_bytes() / u64::from(BLOCK_BYTES)
     }
 }
 
@@ -197,8 +207,8 @@ fn a_full_table_has_room_again_when_an_object_is_unused() {
 }
 
 #[test]
-fn a_new_catalogue_is_found_and_the_old_one_stays_as_long_as_it_is_read() {
-    let site = Site::new(1);
+fn a_new_catalogue_is_found_and_old_objects_stay_as_long_as_they_are_read() {
+    let site = Site::new(2);
     site.change(&[
         ("kept", "1"),
         ("replaced", "2"),
@@ -206,7 +216,7 @@ fn a_new_catalogue_is_found_and_the_old_one_stays_as_long_as_it_is_read() {
         ("idle", "4"),
     ]);
     let (volume, mut look, mut store) = site.serve();
-    assert_eq!(site.readers(), Some(2));
+    assert_eq!(site.oldest(), Some(2));
     let kept = find(&mut store, "/kept");
     let replaced = find(&mut store, "/replaced");
     let removed = find(&mut store, "/removed");
@@ -230,24 +240,98 @@ fn a_new_catalogue_is_found_and_the_old_one_stays_as_long_as_it_is_read() {
     let again = find(&mut store, "/replaced");
     assert!(again.handle != replaced.handle && again.metadata.size_bytes == 2);
     assert_eq!(find(&mut store, "/kept").handle, kept.handle);
-    for handle in [replaced.handle, removed.handle] {
+    for (handle, blocks) in [(replaced.handle, 2), (removed.handle, 1)] {
         volume.look(&mut look);
-        assert_eq!(
-            site.readers(),
-            Some(2),
-            "an object of the old one is in use"
-        );
+        assert_eq!(round(&mut store), 0);
+        assert_eq!(site.blocks_in_use(), blocks);
         store.release(handle);
         assert_eq!(round(&mut store), 1);
     }
     volume.look(&mut look);
-    assert_eq!(site.readers(), Some(3));
-    drop((store, volume));
-    assert_eq!(site.readers(), None);
+    assert_eq!(round(&mut store), 0);
+    volume.look(&mut look);
+    assert_eq!(site.blocks_in_use(), 0);
+    assert_eq!((site.oldest(), volume.catalogues()), (Some(5), 1));
+    drop((store, volume, look));
+    assert_eq!(site.oldest(), None);
 }
 
 #[test]
-fn a_catalogue_that_comes_while_handles_are_moved_is_taken_over() {
+fn a_slow_client_keeps_its_object_and_no_catalogue() {
+    let site = Site::new(2);
+    let many: Vec<_> = (0..100).map(|number| format!("o{number}")).collect();
+    let objects: Vec<_> = many.iter().map(|name| (name.as_str(), "x")).collect();
+    site.change(&objects);
+    let (volume, mut look, mut store) = site.serve();
+    let slow = find(&mut store, "/o7");
+    for version in 0..12 {
+        // Room for so many versions is only where the ones before were.
+        let content = "y".repeat(10_000 + version);
+        site.change(&[("o7", "z"), ("film", &content), ("o9", &content)]);
+        volume.look(&mut look);
+        assert!(volume.catalogues() <= 2);
+        round(&mut store);
+        let film = find(&mut store, "/film");
+        store.release(film.handle);
+        volume.look(&mut look);
+        assert_eq!(volume.catalogues(), 1, "version {version}");
+        assert_eq!(site.oldest(), Some(3 + version as u64));
+        round(&mut store);
+    }
+    assert_eq!(site.blocks_in_use(), 1, "the slow client's object");
+    assert_eq!(store.content_type(slow.handle), None);
+    store.release(slow.handle);
+    assert_eq!(round(&mut store), 1);
+    volume.look(&mut look);
+    assert_eq!(site.blocks_in_use(), 0);
+}
+
+#[test]
+fn an_extent_is_locked_as_long_as_any_store_reads_it() {
+    let site = Site::new(1);
+    site.change(&[("a", "1")]);
+    let (volume, mut look, mut first) = site.serve();
+    let mut second = Store::open_volume(&volume, config()).unwrap();
+    let uses = [&mut first, &mut second].map(|store| {
+        let found = find(store, "/a");
+        // A read that failed: the name gets another handle, and both have the same extent.
+        store.retire(found.handle);
+        [found.handle, find(store, "/a").handle]
+    });
+    site.change(&[("a", "2")]);
+    volume.look(&mut look);
+    assert_eq!(round(&mut first), 0);
+    // The second store has still the old catalogue.
+    volume.look(&mut look);
+    assert_eq!((site.oldest(), volume.catalogues()), (Some(2), 2));
+    site.change(&[("a", "3")]);
+    volume.look(&mut look);
+    assert_eq!(volume.catalogues(), 2, "no third one is loaded");
+    assert_eq!(round(&mut second), 0);
+    volume.look(&mut look);
+    assert_eq!((round(&mut first), round(&mut second)), (0, 0));
+    volume.look(&mut look);
+    assert_eq!((site.oldest(), volume.catalogues()), (Some(4), 1));
+    for (store, handles) in [(&mut first, uses[0]), (&mut second, uses[1])] {
+        for handle in handles {
+            assert_eq!(site.blocks_in_use(), 1);
+            store.release(handle);
+            assert_eq!(round(store), 1);
+            volume.look(&mut look);
+            round(store);
+        }
+    }
+    // The other store has still to take the last catalogues over.
+    for _ in 0..2 {
+        round(&mut first);
+        round(&mut second);
+        volume.look(&mut look);
+    }
+    assert_eq!(site.blocks_in_use(), 0);
+}
+
+#[test]
+fn two_catalogues_that_come_at_once_are_taken_over() {
     let site = Site::new(1);
     site.change(&[("a", "1")]);
     let (volume, mut look, mut store) = site.serve();
@@ -257,13 +341,17 @@ fn a_catalogue_that_comes_while_handles_are_moved_is_taken_over() {
         volume.look(&mut look);
     }
     // Even before a round.
-    let last = find(&mut store, "/a");
-    assert_ne!(last.handle, first.handle);
+    let second = find(&mut store, "/a");
+    assert_ne!(second.handle, first.handle);
     assert_eq!(round(&mut store), 0);
-    store.release(first.handle);
-    assert_eq!(round(&mut store), 1);
     volume.look(&mut look);
-    assert_eq!(site.readers(), Some(4));
+    let third = find(&mut store, "/a");
+    assert_ne!(third.handle, second.handle);
+    store.release(first.handle);
+    store.release(second.handle);
+    assert_eq!(round(&mut store), 2);
+    volume.look(&mut look);
+    assert_eq!(site.oldest(), Some(4));
     assert_eq!(store.poll_timeout(), None);
 }
 
@@ -282,9 +370,17 @@ fn a_damaged_catalogue_is_told_of_and_the_one_before_is_served() {
     let found = find(&mut store, "/a");
     store.release(found.handle);
     assert_eq!(refusal(&mut store, "/b"), StoreRefusal::NotFound);
-    // Said once.
+    // Said once, and to whoever asks.
     volume.look(&mut look);
     assert_eq!((round(&mut store), store.poll_notice()), (0, None));
+    store.reopen();
+    assert!(store.poll_reopened().is_none());
+    volume.look(&mut look);
+    assert_eq!(round(&mut store), 0);
+    assert!(matches!(
+        store.poll_reopened(),
+        Some(Err(StoreError::Volume(_)))
+    ));
     let loaded = site.open().load().unwrap();
     assert_eq!(loaded.catalogue.sequence(), 2);
     assert!(loaded.damage.is_some() && loaded.lagging.is_empty());
@@ -305,6 +401,72 @@ fn a_device_that_is_cut_off_is_told_of_and_served_on() {
 }
 
 #[test]
+fn a_device_that_can_be_read_again_is_told_of() {
+    let site = Site::new(1);
+    let (volume, mut look, mut store) = site.serve();
+    assert!(store.poll_answer(NOW).is_none() && store.poll_notice().is_some());
+    let file = OpenOptions::new().write(true).open(&site.paths[0]).unwrap();
+    let image = std::fs::read(&site.paths[0]).unwrap();
+    let mut failures = 0;
+    for _ in 0..2 {
+        file.set_len(0).unwrap();
+        for _ in 0..3 {
+            volume.look(&mut look);
+            assert_eq!(round(&mut store), 0);
+        }
+        failures += 3;
+        assert!(matches!(store.poll_notice(), Some(Notice::Failed(_))));
+        assert_eq!(store.counters().store_failed_catalogues, failures);
+        file.write_all_at(&image, 0).unwrap();
+        volume.look(&mut look);
+        assert_eq!(round(&mut store), 0);
+        let found = store.poll_notice();
+        assert!(
+            matches!(found, Some(Notice::Catalogue { sequence: 1, .. })),
+            "{found:?}"
+        );
+    }
+    assert_eq!(store.counters().store_failed_catalogues, failures);
+}
+
+#[test]
+fn a_catalogue_that_cannot_be_read_is_tried_again_less_and_less_often() {
+    let site = Site::new(1);
+    let (volume, mut look, mut store) = site.serve();
+    site.change(&[("a", "1")]);
+    let attempts = std::cell::Cell::new(0);
+    let fail = |_: &RawStore| {
+        attempts.set(attempts.get() + 1);
+        Err(RawError::Restless("image".into()))
+    };
+    let mut times = Vec::new();
+    for number in 0..400 {
+        let before = attempts.get();
+        volume.look_with(&mut look, &fail);
+        if attempts.get() > before {
+            times.push(number);
+        }
+        round(&mut store);
+    }
+    assert_eq!(times, [0, 1, 3, 7, 15, 31, 63, 127, 191, 255, 319, 383]);
+    assert_eq!(store.counters().store_failed_catalogues, 12);
+    assert_eq!(refusal(&mut store, "/a"), StoreRefusal::NotFound);
+    // Whoever asks has it tried at once, and hears what came of it.
+    store.reopen();
+    volume.look_with(&mut look, &fail);
+    round(&mut store);
+    let answer = store.poll_reopened().unwrap().unwrap_err().to_string();
+    assert!(answer.contains("changes too often"), "{answer}");
+    store.reopen();
+    assert!(store.poll_reopened().is_none());
+    volume.look(&mut look);
+    round(&mut store);
+    assert!(store.poll_reopened().unwrap().is_ok());
+    let found = find(&mut store, "/a");
+    store.release(found.handle);
+}
+
+#[test]
 fn the_thread_finds_a_new_catalogue_when_it_is_asked() {
     let site = Site::new(1);
     let volume = Volume::start(site.open(), None).unwrap();
@@ -312,7 +474,6 @@ fn the_thread_finds_a_new_catalogue_when_it_is_asked() {
     assert_eq!(round(&mut store), 0);
     site.change(&[("a", "1")]);
     store.reopen();
-    assert!(store.poll_reopened().is_some_and(|outcome| outcome.is_ok()));
     let found = Notice::Catalogue {
         sequence: 2,
         objects: 1,
@@ -322,6 +483,14 @@ fn the_thread_finds_a_new_catalogue_when_it_is_asked() {
         crate::tests::wait_readable(store.poll_fd().unwrap());
         assert_eq!(round(&mut store), 0);
     }
+    let opened = loop {
+        if let Some(opened) = store.poll_reopened() {
+            break opened;
+        }
+        crate::tests::wait_readable(store.poll_fd().unwrap());
+        assert_eq!(round(&mut store), 0);
+    };
+    assert!(opened.is_ok());
     let found = find(&mut store, "/a");
     store.release(found.handle);
 }
@@ -339,7 +508,7 @@ fn one_writer_at_a_time_and_any_readers() {
     let loaded = first.load_locked().unwrap();
     assert_eq!(second.load_locked().unwrap().catalogue, loaded.catalogue);
     // Its own lock is no other's.
-    assert_eq!(site.readers(), Some(1));
+    assert_eq!(site.oldest(), Some(1));
     first.unlock(1);
     assert_eq!(first.oldest_reader().unwrap(), Some(1));
     second.unlock(1);
@@ -358,10 +527,10 @@ fn the_oldest_of_several_readers_is_found() {
         site.change(&[("a", &"x".repeat(count))]);
     }
     for oldest in 1..=5 {
-        assert_eq!(site.readers(), Some(oldest));
+        assert_eq!(site.oldest(), Some(oldest));
         readers.remove(0);
     }
-    assert_eq!(site.readers(), None);
+    assert_eq!(site.oldest(), None);
     // The kernel names the locks of the first one first, which are later ones by now.
     let (first, second) = (site.open(), site.open());
     first.load_locked().unwrap();
@@ -369,9 +538,9 @@ fn the_oldest_of_several_readers_is_found() {
     site.change(&[("a", "another")]);
     first.load_locked().unwrap();
     first.unlock(6);
-    assert_eq!(site.readers(), Some(6));
+    assert_eq!(site.oldest(), Some(6));
     second.unlock(6);
-    assert_eq!(site.readers(), Some(7));
+    assert_eq!(site.oldest(), Some(7));
 }
 
 fn open_device(path: &std::path::Path) -> Device {
@@ -467,7 +636,7 @@ fn what_is_served_never_goes_back_to_an_older_catalogue() {
     assert!(matches!(store.poll_notice(), Some(Notice::Failed(_))));
     let found = find(&mut store, "/b");
     store.release(found.handle);
-    assert_eq!(site.readers(), Some(3));
+    assert_eq!(site.oldest(), Some(3));
 }
 
 #[test]
@@ -483,11 +652,11 @@ fn the_same_content_in_another_place_is_another_version() {
     assert_eq!(new.metadata.entity_tag(), old.metadata.entity_tag());
     assert_ne!(new.handle, old.handle);
     volume.look(&mut look);
-    assert_eq!(site.readers(), Some(2), "the old place is in use");
+    assert_eq!(site.blocks_in_use(), 1, "the old place");
     store.release(old.handle);
     assert_eq!(round(&mut store), 1);
     volume.look(&mut look);
-    assert_eq!(site.readers(), Some(3));
+    assert_eq!(site.blocks_in_use(), 0);
 }
 
 #[test]

@@ -42,8 +42,23 @@ pub(crate) struct Table {
     reserved_count: usize,
     open_max: usize,
     /// Unused objects, from the least to the most recently used.
+    unused: List,
+    /// Retired objects in use, in the order in which they were retired.
+    retired: List,
+}
+
+/// Ends of a list of entries; an entry is in one list at most.
+#[derive(Clone, Copy, Debug)]
+struct List {
     oldest: u32,
     newest: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self {
+        oldest: NONE,
+        newest: NONE,
+    };
 }
 
 #[derive(Clone, Debug)]
@@ -54,8 +69,10 @@ struct Entry {
     checked_at: Instant,
     state: State,
     uses: u32,
-    /// When its last use ended. This and the next two are valid only while it is shared and unused.
-    unused_since: Instant,
+    /// Whether it is in the list of its state: shared and unused, or retired and in use.
+    is_listed: bool,
+    /// When its last use ended, or it was retired. This and the next two are valid only in a list.
+    since: Instant,
     /// Towards the oldest.
     older: u32,
     newer: u32,
@@ -83,7 +100,8 @@ impl Table {
             checked_at: Instant::ZERO,
             state: State::Free,
             uses: 0,
-            unused_since: Instant::ZERO,
+            is_listed: false,
+            since: Instant::ZERO,
             older: NONE,
             newer: NONE,
         };
@@ -96,8 +114,8 @@ impl Table {
             open_count: 0,
             reserved_count: 0,
             open_max,
-            oldest: NONE,
-            newest: NONE,
+            unused: List::EMPTY,
+            retired: List::EMPTY,
         }
     }
 
@@ -133,19 +151,19 @@ impl Table {
     /// Whether [`Table::reserve`] would succeed: an entry is free, or an object is unused.
     pub(crate) fn has_room(&self) -> bool {
         let is_full = self.open_count + self.reserved_count == self.open_max;
-        self.reserved_count < self.free.len() && !(is_full && self.oldest == NONE)
+        self.reserved_count < self.free.len() && !(is_full && self.unused.oldest == NONE)
     }
 
     /// Reserves an entry for an object about to be opened; evicts the least recently used unused
     /// object if necessary. `false` if every object is in use, or too many closed ones wait for
     /// `poll_closed`.
     #[must_use]
-    pub(crate) fn reserve(&mut self) -> bool {
+    pub(crate) fn reserve(&mut self, now: Instant) -> bool {
         if !self.has_room() {
             return false;
         }
         if self.open_count + self.reserved_count == self.open_max {
-            self.retire(self.oldest);
+            self.retire(self.unused.oldest, now);
         }
         self.reserved_count += 1;
         true
@@ -204,7 +222,10 @@ impl Table {
         entry.uses -= 1;
         match (entry.uses, entry.state) {
             (0, State::Shared) => self.link_newest(handle, now),
-            (0, State::Retired) => self.close(handle),
+            (0, State::Retired) => {
+                self.unlink(handle);
+                self.close(handle);
+            }
             (0, state) => unreachable!("entry {handle} was in use and {state:?}"),
             _ => {}
         }
@@ -212,8 +233,24 @@ impl Table {
 
     /// The object that has been unused for longest, and since when.
     pub(crate) fn oldest_unused(&self) -> Option<(u32, Instant)> {
-        let handle = (self.oldest != NONE).then_some(self.oldest)?;
-        Some((handle, self.entry(handle).unused_since))
+        self.oldest_of(self.unused)
+    }
+
+    /// The object in use that was retired before all others, and when; without those that are forgotten.
+    pub(crate) fn oldest_retired(&self) -> Option<(u32, Instant)> {
+        self.oldest_of(self.retired)
+    }
+
+    /// [`Table::oldest_retired`] does not return this object any more.
+    pub(crate) fn forget_retired(&mut self, handle: u32) {
+        let state = self.entry(handle).state;
+        assert_eq!(state, State::Retired, "entry {handle} is in the list");
+        self.unlink(handle);
+    }
+
+    fn oldest_of(&self, list: List) -> Option<(u32, Instant)> {
+        let handle = (list.oldest != NONE).then_some(list.oldest)?;
+        Some((handle, self.entry(handle).since))
     }
 
     /// Moves an unused object to the end of the LRU list, as if it had been used until now.
@@ -223,7 +260,7 @@ impl Table {
     }
 
     /// Removes the object's name. The object is closed now, or when its last use ends.
-    pub(crate) fn retire(&mut self, handle: u32) {
+    pub(crate) fn retire(&mut self, handle: u32, now: Instant) {
         let entry = self.entry(handle);
         assert_eq!(entry.state, State::Shared, "entry {handle} can be found");
         let (hash, is_unused) = (entry.hash, entry.uses == 0);
@@ -236,15 +273,16 @@ impl Table {
             self.close(handle);
         } else {
             self.entry_mut(handle).state = State::Retired;
+            self.link_newest(handle, now);
         }
     }
 
     /// Retires an object that is in use, which may have been retired already.
-    pub(crate) fn retire_used(&mut self, handle: u32) {
+    pub(crate) fn retire_used(&mut self, handle: u32, now: Instant) {
         let entry = self.entry(handle);
         assert!(entry.uses > 0, "object {handle} is not in use");
         if entry.state == State::Shared {
-            self.retire(handle);
+            self.retire(handle, now);
         }
     }
 
@@ -268,28 +306,47 @@ impl Table {
         self.open_count -= 1;
     }
 
-    fn link_newest(&mut self, handle: u32, now: Instant) {
-        let older = self.newest;
-        let entry = self.entry_mut(handle);
-        entry.unused_since = now;
-        entry.older = older;
-        entry.newer = NONE;
-        match older {
-            NONE => self.oldest = handle,
-            older => self.entry_mut(older).newer = handle,
+    /// The list that entries of this state are in.
+    fn list_mut(&mut self, state: State) -> &mut List {
+        match state {
+            State::Shared => &mut self.unused,
+            State::Retired => &mut self.retired,
+            State::Free | State::Closed => {
+                unreachable!("entries that are {state:?} are in no list")
+            }
         }
-        self.newest = handle;
     }
 
+    /// Puts an entry at the end of the list of its state.
+    fn link_newest(&mut self, handle: u32, now: Instant) {
+        let state = self.entry(handle).state;
+        let list = self.list_mut(state);
+        let older = core::mem::replace(&mut list.newest, handle);
+        if older == NONE {
+            list.oldest = handle;
+        } else {
+            self.entry_mut(older).newer = handle;
+        }
+        let entry = self.entry_mut(handle);
+        entry.is_listed = true;
+        entry.since = now;
+        entry.older = older;
+        entry.newer = NONE;
+    }
+
+    /// Takes an entry out of the list of its state, if it is in it.
     fn unlink(&mut self, handle: u32) {
-        let entry = self.entry(handle);
-        let (older, newer) = (entry.older, entry.newer);
+        let entry = self.entry_mut(handle);
+        if !core::mem::take(&mut entry.is_listed) {
+            return;
+        }
+        let (older, newer, state) = (entry.older, entry.newer, entry.state);
         match older {
-            NONE => self.oldest = newer,
+            NONE => self.list_mut(state).oldest = newer,
             older => self.entry_mut(older).newer = newer,
         }
         match newer {
-            NONE => self.newest = older,
+            NONE => self.list_mut(state).newest = older,
             newer => self.entry_mut(newer).older = older,
         }
     }

@@ -15,7 +15,7 @@ fn metadata(size_bytes: u64) -> Metadata {
 
 fn insert(table: &mut Table, name: &str) -> Option<u32> {
     table
-        .reserve()
+        .reserve(NOW)
         .then(|| table.insert(name, metadata(1), NOW))
 }
 
@@ -73,16 +73,39 @@ fn a_retired_object_lives_to_its_last_use() {
     let mut table = Table::new(2, 1);
     let old = insert(&mut table, "a").unwrap();
     table.acquire(old);
-    table.retire(old);
+    table.retire(old, NOW);
     assert_eq!(table.find("a"), None);
     let new = insert(&mut table, "a").unwrap();
     assert_ne!(old, new);
     table.release(old, NOW);
     assert_eq!(table.poll_closed(), None);
-    table.retire_used(old);
+    table.retire_used(old, NOW);
     table.release(old, NOW);
     assert_eq!(table.poll_closed(), Some(old));
     assert_eq!(table.find("a"), Some(new));
+}
+
+#[test]
+fn retired_objects_in_use_are_named_in_order_until_they_are_forgotten() {
+    let mut table = Table::new(4, 1);
+    let at = |seconds| NOW + core::time::Duration::from_secs(seconds);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| insert(&mut table, name).unwrap());
+    assert_eq!(table.oldest_retired(), None);
+    table.release(d, NOW);
+    for (handle, seconds) in [(b, 1), (d, 2), (a, 3), (c, 4)] {
+        table.retire(handle, at(seconds));
+    }
+    assert_eq!(table.oldest_retired(), Some((b, at(1))));
+    // Another use of it does not matter, nor does the one that nobody used.
+    table.retire_used(b, at(9));
+    table.release(a, at(5));
+    table.forget_retired(b);
+    assert_eq!(table.oldest_retired(), Some((c, at(4))));
+    table.release(c, at(6));
+    table.release(b, at(6));
+    assert_eq!(table.oldest_retired(), None);
+    let closed: Vec<_> = core::iter::from_fn(|| table.poll_closed()).collect();
+    assert_eq!(closed, [d, a, c, b]);
 }
 
 #[test]
@@ -91,7 +114,7 @@ fn an_unused_object_closes_when_retired() {
     let handle = insert(&mut table, "a").unwrap();
     assert_eq!(table.name(handle), "a");
     table.release(handle, NOW);
-    table.retire(handle);
+    table.retire(handle, NOW);
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(handle)));
 }
 
@@ -99,10 +122,10 @@ fn an_unused_object_closes_when_retired() {
 fn a_reserved_entry_is_not_given_to_another_object() {
     let mut table = Table::new(2, 1);
     let a = insert(&mut table, "a").unwrap();
-    assert!(table.reserve());
-    assert!(!table.has_room() && !table.reserve());
+    assert!(table.reserve(NOW));
+    assert!(!table.has_room() && !table.reserve(NOW));
     table.release(a, NOW);
-    assert!(table.has_room() && table.reserve(), "`a` makes room");
+    assert!(table.has_room() && table.reserve(NOW), "`a` makes room");
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(a)));
     table.cancel();
     let b = table.insert("b", metadata(1), NOW);
@@ -132,7 +155,7 @@ fn retire_used_accepts_objects_in_use_only() {
     let mut table = Table::new(1, 1);
     let handle = insert(&mut table, "a").unwrap();
     table.release(handle, NOW);
-    table.retire_used(handle);
+    table.retire_used(handle, NOW);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -255,13 +278,13 @@ proptest! {
                 Step::Release(_) => {}
                 Step::Retire(name) => {
                     if let Some(handle) = table.find(&name.to_string()) {
-                        table.retire(handle);
+                        table.retire(handle, NOW);
                         twin.retire(handle);
                     }
                 }
                 Step::Reserve => {
                     let has_room = table.has_room();
-                    let is_reserved = table.reserve();
+                    let is_reserved = table.reserve(NOW);
                     prop_assert_eq!(is_reserved, has_room);
                     prop_assert_eq!(is_reserved, twin.make_room(open_max, closed_max));
                     twin.reserved += usize::from(is_reserved);
@@ -281,7 +304,7 @@ proptest! {
         }
         for name in 0..8 {
             if let Some(handle) = table.find(&name.to_string()) {
-                table.retire(handle);
+                table.retire(handle, NOW);
                 twin.retire(handle);
             }
         }
@@ -290,6 +313,8 @@ proptest! {
         }
         prop_assert!(twin.closed.is_empty() && twin.open.is_empty());
         prop_assert_eq!((table.open_count, table.free.len()), (0, table.handles_max()));
-        prop_assert_eq!((table.oldest, table.newest), (NONE, NONE));
+        for list in [table.unused, table.retired] {
+            prop_assert_eq!((list.oldest, list.newest), (NONE, NONE));
+        }
     }
 }

@@ -612,6 +612,29 @@ fn a_retired_object_is_opened_anew() {
 }
 
 #[test]
+fn an_object_that_is_in_use_long_after_its_name_is_named_once() {
+    let long = config().retired_time_max;
+    let mut site = Site::new(config(), &["a", "b"]);
+    let (a, b) = (site.ask("/a").unwrap(), site.ask("/b").unwrap());
+    site.store.retire(a.handle);
+    let later = NOW + Duration::from_secs(1);
+    site.store.expire_unused(later);
+    site.store.retire(b.handle);
+    let just_before = NOW + long - Duration::from_nanos(1);
+    assert_eq!(site.store.poll_outdated(just_before), None);
+    assert_eq!(site.store.poll_timeout(), Some(NOW + long));
+    assert_eq!(site.store.poll_outdated(NOW + long), Some(a.handle));
+    assert_eq!(site.store.poll_outdated(NOW + long), None);
+    // Its users may end it by themselves.
+    site.store.release(b.handle);
+    assert_eq!(site.store.poll_outdated(later + long), None);
+    assert_eq!(site.store.counters().store_outdated_objects, 1);
+    site.store.release(a.handle);
+    assert_eq!(site.store.poll_closed(), Some(b.handle));
+    assert_eq!(site.store.poll_closed(), Some(a.handle));
+}
+
+#[test]
 fn direct_reads_where_the_file_system_can() {
     let strict = StoreConfig {
         direct: Direct::Required,

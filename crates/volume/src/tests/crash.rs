@@ -3,7 +3,7 @@
 
 use super::{BLOCK, Change, Devices, View, change, init, run};
 use crate::commit::Fault;
-use crate::{Catalogue, Commit, Editor, mount};
+use crate::{Catalogue, Commit, Editor, Readers, mount};
 
 /// Random choices of sectors for each cut, beside those that are always tried.
 const CHOICES: u64 = 40;
@@ -267,7 +267,8 @@ fn trim_everywhere(fault: Option<Fault>) -> Result<u64, String> {
         // A reader of the catalogue before last has what that names until it ends.
         for reader in [None, older.as_ref().map(Catalogue::sequence)] {
             let mut copy = devices.clone();
-            let editor = Editor::with_fault(catalogue.clone(), reader, fault);
+            let readers = Readers::new(reader, Vec::new());
+            let editor = Editor::with_fault(catalogue.clone(), &readers, fault);
             for extent in editor.free_extents() {
                 trimmed_blocks += extent.blocks;
                 copy.discard(extent);

@@ -6,7 +6,8 @@ use super::{BLOCK, Change, Devices, change, entry, init};
 use crate::digest::sha256;
 use crate::{
     Catalogue, CatalogueError, DeviceSlots, Editor, Extent, Geometry, GeometryError, MountError,
-    SEQUENCE_MAX, StoreId, Superblock, SuperblockError, blocks_of, is_name, mount, runs_of,
+    Readers, SEQUENCE_MAX, StoreId, Superblock, SuperblockError, blocks_of, is_name, mount,
+    runs_of,
 };
 
 const BLOCKS: [u64; 2] = [256 + 8 + 300, 256 + 8 + 300];
@@ -119,7 +120,7 @@ fn wrong_bytes_with_a_right_checksum_are_judged_one_by_one() {
                 accepted += 1;
                 assert_eq!(catalogue.encode(), wrong);
                 // It does not panic: no extents overlap.
-                drop(Editor::new(catalogue, None));
+                drop(Editor::new(catalogue, &Readers::default()));
             }
         }
     }
@@ -213,7 +214,7 @@ fn fields_of_a_superblock_have_limits() {
 #[test]
 fn extents_that_overlap_are_refused() {
     let (_, mut catalogue) = init(&BLOCKS, 4);
-    let mut editor = Editor::new(catalogue, None);
+    let mut editor = Editor::new(catalogue, &Readers::default());
     for name in ["a", "b"] {
         let extent = editor.allocate(8192).unwrap();
         editor.insert(entry(

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use crate::commit::Fault;
 use crate::{
     BLOCK_BYTES, Catalogue, CatalogueError, Commit, ContentDigest, DeviceSlots, Editor, Entry,
-    Extent, Geometry, MountError, RUN_BYTES, SUPERBLOCKS, Step, StoreId, Superblock,
+    Extent, Geometry, MountError, RUN_BYTES, Readers, SUPERBLOCKS, Step, StoreId, Superblock,
     SuperblockError, Time, digest_run, mount,
 };
 
@@ -183,16 +183,18 @@ impl View<'_> {
 
     /// What is wrong with the content of any object.
     fn verify(&self, catalogue: &Catalogue) -> Result<(), String> {
-        for entry in catalogue.entries() {
-            let content = self.content(entry);
-            for (index, (run, digest)) in content
-                .chunks(RUN_BYTES as usize)
-                .zip(&entry.runs)
-                .enumerate()
-            {
-                if digest_run(run) != *digest {
-                    return Err(format!("run {index} of {} is damaged", entry.name));
-                }
+        catalogue
+            .entries()
+            .iter()
+            .try_for_each(|entry| self.verify_entry(entry))
+    }
+
+    fn verify_entry(&self, entry: &Entry) -> Result<(), String> {
+        let content = self.content(entry);
+        let runs = content.chunks(RUN_BYTES as usize).zip(&entry.runs);
+        for (index, (run, digest)) in runs.enumerate() {
+            if digest_run(run) != *digest {
+                return Err(format!("run {index} of {} is damaged", entry.name));
             }
         }
         Ok(())
@@ -275,7 +277,7 @@ fn change(
     fault: Option<Fault>,
     after: &mut dyn FnMut(&Devices),
 ) -> Catalogue {
-    let mut editor = Editor::with_fault(catalogue, None, fault);
+    let mut editor = Editor::with_fault(catalogue, &Readers::default(), fault);
     for change in changes {
         match change {
             Change::Put(name, seed, length) => {

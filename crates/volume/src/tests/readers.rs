@@ -1,8 +1,9 @@
-//! Random changes with random readers: whoever has a lock on a catalogue can read all of its objects, and
-//! the two newest catalogues are whole, whatever is changed meanwhile.
+//! Random changes with random readers: whoever has a lock on a catalogue can read all of its objects, whoever
+//! has one on an object's extent can read that object, and the two newest catalogues are whole, whatever is
+//! changed meanwhile.
 
 use super::{BLOCK, Devices, content, entry, init, run};
-use crate::{Catalogue, Editor};
+use crate::{Catalogue, Editor, Entry, Readers};
 
 const BLOCKS: [u64; 2] = [264 + 60, 264 + 50];
 const AREA_BLOCKS: u64 = 4;
@@ -25,10 +26,10 @@ impl Choices {
 fn change(
     devices: &mut Devices,
     catalogue: Catalogue,
-    oldest_reader: Option<u64>,
+    readers: &Readers,
     choices: &mut Choices,
 ) -> (Catalogue, bool) {
-    let mut editor = Editor::new(catalogue, oldest_reader);
+    let mut editor = Editor::new(catalogue, readers);
     let mut lacked_room = false;
     for _ in 0..choices.below(4) {
         let name = NAMES[choices.below(NAMES.len() as u64)];
@@ -56,18 +57,30 @@ fn read_and_change(seed: u64, are_told: bool) -> Result<usize, String> {
     let mut choices = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut devices, mut catalogue) = init(&BLOCKS, AREA_BLOCKS);
     let mut readers: Vec<Catalogue> = Vec::new();
+    // Those that go on reading one object, and nothing else of its catalogue.
+    let mut objects: Vec<Entry> = Vec::new();
     let mut lacks = 0;
     for _ in 0..60 {
         if choices.below(3) == 0 {
             readers.push(catalogue.clone());
         }
         if choices.below(3) == 0 && !readers.is_empty() {
-            readers.swap_remove(choices.below(readers.len() as u64));
+            let read = readers.swap_remove(choices.below(readers.len() as u64));
+            if choices.below(2) == 0 {
+                objects.extend(read.entries().first().cloned());
+            }
+        }
+        if choices.below(4) == 0 && !objects.is_empty() {
+            objects.swap_remove(choices.below(objects.len() as u64));
         }
         let oldest = readers.iter().map(Catalogue::sequence).min();
         let before = catalogue.clone();
-        let told = oldest.filter(|_| are_told);
-        let (new, lacked_room) = change(&mut devices, catalogue, told, &mut choices);
+        let told = if are_told {
+            Readers::new(oldest, objects.iter().map(|it| it.extent).collect())
+        } else {
+            Readers::default()
+        };
+        let (new, lacked_room) = change(&mut devices, catalogue, &told, &mut choices);
         catalogue = new;
         lacks += usize::from(lacked_room);
         let view = devices.view();
@@ -78,6 +91,10 @@ fn read_and_change(seed: u64, are_told: bool) -> Result<usize, String> {
         for read in readers.iter().chain([&before, &catalogue]) {
             view.verify(read)
                 .map_err(|error| format!("reader of {}: {error}", read.sequence()))?;
+        }
+        for entry in &objects {
+            view.verify_entry(entry)
+                .map_err(|error| format!("reader of one object: {error}"))?;
         }
     }
     Ok(lacks)

@@ -1,9 +1,14 @@
 //! Which space is free when.
 
 use super::{BLOCK, Change, change, entry, init};
-use crate::{Catalogue, CatalogueFull, Commit, CommitError, Editor, Extent, SEQUENCE_MAX};
+use crate::{Catalogue, CatalogueFull, Commit, CommitError, Editor, Extent, Readers, SEQUENCE_MAX};
 
 const BLOCKS: [u64; 1] = [256 + 2 + 10];
+
+/// Somebody who reads this catalogue.
+fn reader(sequence: u64) -> Readers {
+    Readers::new(Some(sequence), Vec::new())
+}
 
 /// The content is never written: only the catalogue matters here.
 fn put(editor: &mut Editor, name: &str, blocks: usize) -> Extent {
@@ -25,16 +30,16 @@ fn space_is_used_again_two_catalogues_later() {
         None,
         &mut |_| {},
     );
-    let mut editor = Editor::new(catalogue, None);
+    let mut editor = Editor::new(catalogue, &Readers::default());
     let refusal = editor.allocate(3 * BLOCK as u64).unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "no room for 12288 bytes in one piece: the largest free run has 8192, 8192 are free in all, \
          and 32768 of removed objects are not free yet"
     );
-    assert!(editor.would_free(None) && !editor.has_changed());
+    assert!(editor.would_free(&Readers::default()) && !editor.has_changed());
     let catalogue = super::run(editor.commit().unwrap(), &mut devices, &mut |_| {});
-    let mut editor = Editor::new(catalogue, None);
+    let mut editor = Editor::new(catalogue, &Readers::default());
     assert_eq!(editor.free_bytes(), 10 * BLOCK as u64);
     assert_eq!(put(&mut editor, "b", 10).blocks, 10);
     assert!(editor.allocate(1).is_err());
@@ -54,13 +59,13 @@ fn space_that_a_reader_may_send_is_not_used() {
         &mut |_| {},
     );
     for _ in 0..3 {
-        let editor = Editor::new(catalogue, Some(read));
+        let editor = Editor::new(catalogue, &reader(read));
         assert_eq!(editor.free_bytes(), 2 * BLOCK as u64);
-        assert!(!editor.would_free(Some(read)) && editor.would_free(Some(read + 1)));
+        assert!(!editor.would_free(&reader(read)) && editor.would_free(&reader(read + 1)));
         catalogue = super::run(editor.commit().unwrap(), &mut devices, &mut |_| {});
     }
     // A reader of the first catalogue without the object does not read it.
-    let editor = Editor::new(catalogue, Some(read + 1));
+    let editor = Editor::new(catalogue, &reader(read + 1));
     assert_eq!(editor.free_bytes(), 10 * BLOCK as u64);
     assert!(!editor.has_changed());
 }
@@ -68,7 +73,7 @@ fn space_that_a_reader_may_send_is_not_used() {
 #[test]
 fn what_no_catalogue_had_is_free_at_once() {
     let (_, catalogue) = init(&BLOCKS, 1);
-    let mut editor = Editor::new(catalogue, None);
+    let mut editor = Editor::new(catalogue, &Readers::default());
     put(&mut editor, "a", 8);
     put(&mut editor, "a", 2);
     assert_eq!(editor.free_bytes(), 8 * BLOCK as u64);
@@ -82,7 +87,7 @@ fn what_no_catalogue_had_is_free_at_once() {
 #[test]
 fn objects_go_to_the_device_with_the_most_room() {
     let (_, catalogue) = init(&[256 + 2 + 10, 256 + 2 + 14], 1);
-    let mut editor = Editor::new(catalogue, None);
+    let mut editor = Editor::new(catalogue, &Readers::default());
     let devices: Vec<_> = (0..4)
         .map(|index| put(&mut editor, &index.to_string(), 5).device)
         .collect();
@@ -99,7 +104,7 @@ fn the_catalogues_size_is_known_before() {
     let (mut devices, mut catalogue) = init(&[256 + 16 + 2000], 8);
     for sizes in [[5000, 0, 0], [1, 3 << 20, 0], [0, 9, 1 << 20]] {
         let names = ["a", "longer", "empty"];
-        let mut editor = Editor::new(catalogue, None);
+        let mut editor = Editor::new(catalogue, &Readers::default());
         // The smallest area in which it is said to fit is the size of what is written.
         let full = |editor: &Editor, extra: u64| {
             let padding = "p".repeat(usize::try_from(extra).unwrap());
@@ -131,7 +136,7 @@ fn the_catalogues_size_is_known_before() {
 fn a_catalogue_that_does_not_fit_its_area_is_refused() {
     let (_, catalogue) = init(&BLOCKS, 1);
     let size = |names: usize| {
-        let mut editor = Editor::new(catalogue.clone(), None);
+        let mut editor = Editor::new(catalogue.clone(), &Readers::default());
         for index in 0..names {
             // 64 bytes and the name.
             editor.insert(entry(&format!("{index:064}"), Extent::default(), &[]));
@@ -141,7 +146,7 @@ fn a_catalogue_that_does_not_fit_its_area_is_refused() {
     let check = |names: usize| {
         let names: Vec<_> = (0..names).map(|index| format!("{index:064}")).collect();
         let added = names.iter().map(|name| (&**name, "", 0));
-        Editor::new(catalogue.clone(), None).check_catalogue(added)
+        Editor::new(catalogue.clone(), &Readers::default()).check_catalogue(added)
     };
     for names in [0, 1, 31, 32, 33] {
         assert_eq!(check(names), size(names), "{names}");
@@ -169,7 +174,7 @@ fn behind_the_last_sequence_number_nothing_is_committed() {
     );
     let made = super::run(Commit::new(last), &mut devices, &mut |_| {});
     assert_eq!(devices.view().mount().unwrap().unwrap().1, made);
-    let editor = Editor::new(made, None);
+    let editor = Editor::new(made, &Readers::default());
     let added = [("a", "", 0)];
     assert_eq!(
         editor.check_catalogue(added.into_iter()),

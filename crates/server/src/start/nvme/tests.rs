@@ -165,7 +165,7 @@ impl Machine {
         let geometry = Geometry::new(StoreId([id; 16]), blocks, 16).unwrap();
         let data_start = geometry.area_start(0).max(geometry.area_start(1)) + 16;
         let catalogue = carry_out(Commit::first(Catalogue::empty(geometry)));
-        let mut editor = Editor::new(catalogue, None);
+        let mut editor = Editor::new(catalogue, &volume::Readers::default());
         for number in 0..u16::try_from(devices.len()).unwrap() {
             let content = content(number);
             let extent = loop {

@@ -56,6 +56,8 @@ struct Setup {
     answers_later: bool,
     /// Objects open at once.
     objects_max: usize,
+    /// How long an object may be in use that its name does not lead to.
+    retired_time_max: Duration,
     tls: Option<Handshaker>,
 }
 
@@ -73,6 +75,7 @@ impl Default for Setup {
             devices: 1,
             answers_later: false,
             objects_max: 8,
+            retired_time_max: StoreConfig::default().retired_time_max,
             tls: None,
         }
     }
@@ -144,6 +147,7 @@ fn store(setup: &Setup) -> Store {
         catalogue,
         StoreConfig {
             objects_max: setup.objects_max,
+            retired_time_max: setup.retired_time_max,
             ..StoreConfig::default()
         },
     )

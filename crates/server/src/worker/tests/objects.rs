@@ -339,3 +339,56 @@ fn an_object_in_use_stays_open() {
     world.receive(head + super::bytes(&content(0)).len());
     assert_eq!(world.client.received[head..], super::bytes(&content(0)));
 }
+
+#[test]
+fn clients_of_an_object_that_was_removed_long_ago_are_reset() {
+    let long = Duration::from_secs(20);
+    let mut world = World::connected(Setup {
+        files: 2,
+        retired_time_max: long,
+        ..Setup::default()
+    });
+    world.ask(0);
+    world.receive(1);
+    let catalogue = world.worker.store_mut().catalogue_mut().unwrap();
+    assert!(catalogue.remove("/0"));
+    world.now += Duration::from_secs(2);
+    // Somebody else finds that it is gone; the first client goes on slowly.
+    world.reconnect();
+    world.client.received.clear();
+    world.ask(0);
+    world.receive(20);
+    assert!(world.client.received.starts_with(b"HTTP/1.1 404"));
+    let due = world.now + long;
+    world.now = due - Duration::from_millis(1);
+    world.settle();
+    world.client.receive(world.now);
+    assert_eq!(
+        (world.client.resets, world.counter("store_closed_objects")),
+        (0, 0)
+    );
+    assert!(
+        world
+            .worker
+            .store()
+            .poll_timeout()
+            .is_some_and(|next| next <= due)
+    );
+    world.now = due;
+    world.settle();
+    world.client.receive(world.now);
+    assert_eq!(
+        (world.client.resets, world.counter("store_closed_objects")),
+        (1, 1)
+    );
+    assert_eq!(world.counter("store_outdated_objects"), 1);
+    let line = world.worker.poll_warning(world.now).expect("a line").text;
+    assert!(
+        line.contains("replaced or removed is sent for too long"),
+        "{line}"
+    );
+    // The others are not.
+    world.client.received.clear();
+    world.fetch(1);
+    assert_eq!(world.client.resets, 1);
+}
