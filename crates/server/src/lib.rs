@@ -31,6 +31,7 @@ pub mod monitoring;
 mod nodes;
 pub mod notify;
 pub mod output;
+pub mod own_file;
 pub mod privileges;
 pub mod process;
 pub mod raw;

@@ -4,52 +4,17 @@
 //! byte is written. A file that has the size and time of the object of its name is left out, as rsync does.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use volume::{ContentDigest, Editor, Entry, Extent, NoRoom, Time, is_name};
+use volume::{ContentDigest, Editor, Entry, Extent, NoRoom, is_name};
 
+use super::files::{Found, Item, Status, Unopened};
 use super::progress::Progress;
 use super::{Stop, Writing, units};
 use crate::cli::StoreAddArgs;
 use crate::failure::Failure;
-
-/// A file to become an object.
-#[derive(Clone, Debug)]
-struct Item {
-    path: PathBuf,
-    name: String,
-    status: Status,
-}
-
-/// What tells whether a file has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Status {
-    size_bytes: u64,
-    modified: Time,
-}
-
-impl Status {
-    fn of(metadata: &fs::Metadata) -> Self {
-        Self {
-            size_bytes: metadata.len(),
-            modified: Time {
-                seconds: metadata.mtime(),
-                nanos: u32::try_from(metadata.mtime_nsec()).unwrap_or(0),
-            },
-        }
-    }
-}
-
-/// Files found, and what was left out.
-#[derive(Debug, Default)]
-struct Found {
-    items: Vec<Item>,
-    /// Symbolic links, device nodes and the like.
-    skipped: usize,
-}
 
 /// Imports files.
 pub(super) fn add(args: &StoreAddArgs, stop: &Stop) -> Result<(), Failure> {
@@ -57,7 +22,7 @@ pub(super) fn add(args: &StoreAddArgs, stop: &Stop) -> Result<(), Failure> {
     let prefix = checked_prefix(args.under.as_deref())?;
     let mut found = Found::default();
     for path in &args.paths {
-        gather(path, &prefix, &mut found)?;
+        found.gather(path, &prefix)?;
     }
     check_names(&found.items)?;
     let (mut writing, editor) = Writing::open(&args.store)?;
@@ -139,84 +104,6 @@ fn checked_prefix(under: Option<&str>) -> Result<String, Failure> {
     Ok(format!("{name}/"))
 }
 
-/// Files of a directory, with names relative to it, or a single one.
-fn gather(path: &Path, prefix: &str, found: &mut Found) -> Result<(), Failure> {
-    let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-    if metadata.is_dir() {
-        return gather_directory(path, prefix, found);
-    }
-    if !metadata.is_file() {
-        return Err(Failure::refused(
-            format!("{}: neither a directory nor a regular file", path.display()),
-            "name one",
-        ));
-    }
-    let name = path.file_name().unwrap_or_default();
-    push(path, prefix, name, &metadata, found)
-}
-
-fn gather_directory(path: &Path, prefix: &str, found: &mut Found) -> Result<(), Failure> {
-    let failed = |error: io::Error| unreadable(path, &error);
-    let entries = fs::read_dir(path).map_err(failed)?;
-    let mut entries = entries.collect::<io::Result<Vec<_>>>().map_err(failed)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        // Of the entry itself: a link to a directory could lead round in a circle.
-        let metadata = entry
-            .metadata()
-            .map_err(|error| unreadable(&path, &error))?;
-        let name = entry.file_name();
-        if metadata.is_dir() {
-            let name = utf8(&path, &name)?;
-            gather_directory(&path, &format!("{prefix}{name}/"), found)?;
-        } else if metadata.is_file() {
-            push(&path, prefix, &name, &metadata, found)?;
-        } else {
-            found.skipped += 1;
-        }
-    }
-    Ok(())
-}
-
-fn push(
-    path: &Path,
-    prefix: &str,
-    name: &std::ffi::OsStr,
-    metadata: &fs::Metadata,
-    found: &mut Found,
-) -> Result<(), Failure> {
-    let name = format!("{prefix}{}", utf8(path, name)?);
-    if !is_name(&name) {
-        return Err(Failure::refused(
-            format!("{}: no request could have its name", path.display()),
-            "rename it",
-        ));
-    }
-    found.items.push(Item {
-        path: path.to_owned(),
-        name,
-        status: Status::of(metadata),
-    });
-    Ok(())
-}
-
-fn utf8<'a>(path: &Path, name: &'a std::ffi::OsStr) -> Result<&'a str, Failure> {
-    name.to_str().ok_or_else(|| {
-        Failure::refused(
-            format!("{}: its name is not UTF-8", path.display()),
-            "rename it",
-        )
-    })
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::refused(
-        format!("{}: {error}", path.display()),
-        "nothing was changed",
-    )
-}
-
 fn check_names(items: &[Item]) -> Result<(), Failure> {
     let mut names = BTreeSet::new();
     match items.iter().find(|item| !names.insert(&item.name)) {
@@ -230,11 +117,9 @@ fn check_names(items: &[Item]) -> Result<(), Failure> {
 
 fn is_known(editor: &Editor, item: &Item, content_type: &str) -> bool {
     editor.find(&item.name).is_some_and(|entry| {
-        let status = Status {
-            size_bytes: entry.size_bytes,
-            modified: entry.modified,
-        };
-        status == item.status && *entry.content_type == *content_type
+        let status = (entry.size_bytes, entry.modified);
+        status == (item.status.size_bytes, item.status.modified)
+            && *entry.content_type == *content_type
     })
 }
 
@@ -306,7 +191,10 @@ fn import(
             "{path}: it changed while it was read; the store is as it was"
         ))
     };
-    let mut file = File::open(&item.path).map_err(failed)?;
+    let mut file = item.open().map_err(|error| match error {
+        Unopened::Changed => changed(),
+        Unopened::Failed(error) => failed(error),
+    })?;
     let mut digest = ContentDigest::new();
     let mut left = item.status.size_bytes;
     let mut place = extent.start * u64::from(volume::BLOCK_BYTES);
@@ -329,8 +217,7 @@ fn import(
         left -= filled;
         progress.add(filled);
     }
-    let after = file.metadata().map_err(failed)?;
-    if Status::of(&after) != item.status {
+    if Status::of_file(&file).map_err(failed)? != item.status {
         return Err(changed());
     }
     let (runs, tag) = digest.finish();

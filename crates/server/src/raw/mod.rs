@@ -5,6 +5,7 @@
 //! It refuses names that no request can have, and files that change while they are read. Bounded by the
 //! slots of `transfer::Transfer`, and by the catalogue in memory.
 
+mod files;
 mod import;
 mod init;
 mod inspect;

@@ -3,21 +3,24 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::sync::Arc;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite as suite};
 use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::version::{TLS12, TLS13};
-use rustls::{KeyLog, KeyLogFile, NoKeyLog, ServerConfig, SupportedCipherSuite};
+use rustls::{KeyLog, NoKeyLog, ServerConfig, SupportedCipherSuite};
 use tracing::warn;
 
 use super::certificates::{Certificates, PairPaths};
 use super::files::PemFiles;
 use crate::failure::Failure;
+use crate::own_file::{self, Writes};
 use crate::settings::{Https, Origin};
 
 /// The suites: AEAD with forward secrecy. The client's order decides, as in nginx: only the client
@@ -147,7 +150,6 @@ impl Source {
     }
 }
 
-/// rustls does not report that it cannot write there, so this is tried first.
 fn open_key_log(origin: &Origin, file: Option<&OsStr>) -> Result<Arc<dyn KeyLog>, Failure> {
     let Some(file) = file.filter(|file| !file.is_empty()) else {
         return Err(Failure::refused(
@@ -155,9 +157,7 @@ fn open_key_log(origin: &Origin, file: Option<&OsStr>) -> Result<Arc<dyn KeyLog>
             "set it to the file the secrets shall go to, or leave them unlogged",
         ));
     };
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600);
-    options.open(file).map_err(|error| {
+    let opened = own_file::open(Path::new(file), Writes::AtTheEnd).map_err(|error| {
         Failure::refused(
             format!("{origin}: {KEY_LOG_VARIABLE} {}: {error}", file.display()),
             "set it to a file that can be written",
@@ -167,5 +167,26 @@ fn open_key_log(origin: &Origin, file: Option<&OsStr>) -> Result<Arc<dyn KeyLog>
         "TLS secrets go to {}: whoever reads it can read every connection",
         file.display()
     );
-    Ok(Arc::new(KeyLogFile::new()))
+    Ok(Arc::new(SecretsFile(Mutex::new(opened))))
+}
+
+/// TLS secrets in the format of NSS (`SSLKEYLOGFILE`). The file is opened once: by its path another could be
+/// there later. What cannot be written is lost.
+#[derive(Debug)]
+struct SecretsFile(Mutex<File>);
+
+impl KeyLog for SecretsFile {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        let mut line = format!("{label} ");
+        let mut push_hex = |bytes: &[u8], end| {
+            for byte in bytes {
+                let _ = write!(line, "{byte:02x}");
+            }
+            line.push(end);
+        };
+        push_hex(client_random, ' ');
+        push_hex(secret, '\n');
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = file.write_all(line.as_bytes());
+    }
 }

@@ -13,10 +13,9 @@
 pub mod qlog;
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +26,7 @@ use tracing::{info, warn};
 
 use crate::failure::Failure;
 use crate::output::{Output, OutputLimits, Target};
+use crate::own_file::{self, Writes};
 use qlog::Qlog;
 
 /// Bytes of the file at most: some million segments. The first record that would pass it ends the
@@ -130,13 +130,9 @@ struct TraceFile {
 }
 
 impl TraceFile {
-    /// Readable by its owner alone. A symbolic link is not followed: in a directory that others may
-    /// write to, it could point to any file.
     fn create(path: &Path, bytes_max: u64) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
         Ok(Self {
-            file: options.custom_flags(libc::O_NOFOLLOW).open(path)?,
+            file: own_file::open(path, Writes::Anew)?,
             shown: path.display().to_string(),
             written_bytes: 0,
             bytes_max,
