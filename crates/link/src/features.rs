@@ -86,7 +86,7 @@ pub(crate) fn removes_vlan_tags(
 ) -> Option<bool> {
     let (_, feature) = vlan_feature(protocol);
     let [bit] = bits(fd, name, [feature])?;
-    Some(are_active(fd, name, &[bit]))
+    are_active(fd, name, &[bit])
 }
 
 /// The feature that removes tags of this Ethernet type: as `ethtool -K` takes it, and as the kernel does.
@@ -110,9 +110,9 @@ impl SegmentationFeatures {
         bits(fd, name, NAMES).map(|bits| Self { bits })
     }
 
-    /// Whether both are switched on now.
+    /// Whether both are known to be switched on now.
     pub(crate) fn are_active(self, fd: BorrowedFd<'_>, name: InterfaceName) -> bool {
-        are_active(fd, name, &self.bits)
+        are_active(fd, name, &self.bits) == Some(true)
     }
 }
 
@@ -148,21 +148,19 @@ fn bits<const N: usize>(
     Some(bits)
 }
 
-/// Whether all of these features are switched on now.
-fn are_active(fd: BorrowedFd<'_>, name: InterfaceName, bits: &[usize]) -> bool {
+/// Whether all of these features are switched on now; `None` if the kernel does not tell.
+fn are_active(fd: BorrowedFd<'_>, name: InterfaceName, bits: &[usize]) -> Option<bool> {
     // struct ethtool_gfeatures: cmd, size in blocks, blocks[size]
     let mut features = [0_u32; 2 + BLOCKS_MAX * BLOCK_WORDS];
     features[0] = ETHTOOL_GFEATURES;
     features[1] = u32::try_from(BLOCKS_MAX).expect("invariant: a small constant");
     // SAFETY: the kernel writes at most as many blocks as the size says, and they fit.
-    if unsafe { sys::ethtool(fd, name, &mut features) }.is_err() {
-        return false;
-    }
+    unsafe { sys::ethtool(fd, name, &mut features) }.ok()?;
     let is_active = |bit: &usize| {
         let word = features.get(2 + bit / 32 * BLOCK_WORDS + BLOCK_ACTIVE);
         word.is_some_and(|word| word >> (bit % 32) & 1 == 1)
     };
-    bits.iter().all(is_active)
+    Some(bits.iter().all(is_active))
 }
 
 #[cfg(test)]

@@ -84,13 +84,19 @@ impl InterfaceName {
         Ok(Self(bytes))
     }
 
+    /// A name that the kernel told; `None` if it is not UTF-8.
+    pub(crate) fn of_kernel(bytes: [u8; libc::IFNAMSIZ]) -> Option<Self> {
+        let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        std::str::from_utf8(name).is_ok().then_some(Self(bytes))
+    }
+
     pub(crate) const fn to_bytes(self) -> [u8; libc::IFNAMSIZ] {
         self.0
     }
 
     pub(crate) fn as_str(&self) -> &str {
         let bytes = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
-        std::str::from_utf8(bytes).expect("invariant: names come from a str")
+        std::str::from_utf8(bytes).expect("invariant: names are checked to be UTF-8")
     }
 
     /// The error of a failed operation on this interface, with the remedies that are known.

@@ -338,11 +338,29 @@ fn interface_ioctl(
     Ok(())
 }
 
-/// `IFF_UP`, `IFF_RUNNING` and the rest of an interface's flags (low 16 bits).
-pub(crate) fn interface_flags(fd: BorrowedFd<'_>, name: InterfaceName) -> Result<u16, i32> {
-    let mut request = InterfaceRequest::new(name);
+/// The name that the interface of this index has now. `ENODEV` if there is no such interface.
+pub(crate) fn interface_name(fd: BorrowedFd<'_>, index: i32) -> Result<InterfaceName, i32> {
+    let request = request_by_index(fd, index)?;
+    InterfaceName::of_kernel(request.name).ok_or(libc::EILSEQ)
+}
+
+/// `IFF_UP`, `IFF_RUNNING` and the rest of the flags (low 16 bits) of the interface of this index, whatever
+/// its name is now.
+pub(crate) fn interface_flags(fd: BorrowedFd<'_>, index: i32) -> Result<u16, i32> {
+    let mut request = request_by_index(fd, index)?;
     interface_ioctl(fd, libc::SIOCGIFFLAGS, &mut request)?;
     Ok(request.flags())
+}
+
+/// A request that names the interface of this index.
+fn request_by_index(fd: BorrowedFd<'_>, index: i32) -> Result<InterfaceRequest, i32> {
+    let mut request = InterfaceRequest {
+        name: [0; libc::IFNAMSIZ],
+        value: [0; 24],
+    };
+    request.value[..4].copy_from_slice(&index.to_ne_bytes());
+    interface_ioctl(fd, libc::SIOCGIFNAME, &mut request)?;
+    Ok(request)
 }
 
 /// Attaches `/dev/net/tun` (or a macvtap's descriptor) to an interface in the given mode.

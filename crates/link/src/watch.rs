@@ -2,7 +2,8 @@
 //!
 //! The server asks before it serves, until the interface carries frames, and then once in a while:
 //! an operator may change the interface, and its carrier may fail. It refuses to say what changed:
-//! a netlink notification only triggers a new query, and the answer is the state at that moment.
+//! a netlink notification only triggers a new query, and the answer is the state at that moment. It asks by the
+//! interface's index, since that stays the same when the interface is renamed.
 //!
 //! Bounds: two netlink sockets; the kernel bounds their queues.
 
@@ -78,7 +79,7 @@ impl InterfaceWatch {
         })
     }
 
-    /// The interface's name.
+    /// The interface's name at the last query.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
@@ -93,18 +94,16 @@ impl InterfaceWatch {
     /// Asks again if the kernel has notified a change; `None` if the state is the same.
     ///
     /// # Errors
-    /// [`SetupError`]: the interface was removed, or the kernel does not answer.
+    /// [`SetupError`]: the interface was removed or moved to another network namespace, or the kernel does not
+    /// answer.
     pub fn take_change(&mut self) -> Result<Option<InterfaceState>, SetupError> {
         if !self.notifications.take(self.index) {
             return Ok(None);
         }
         let name = self.name;
         let failed = |errno| name.error(OPERATION, CAPABILITY, errno);
-        let found = self.netlink.describe(name.as_str()).map_err(failed)?;
-        // Another interface may have the name by now.
-        if found.index != self.index {
-            return Err(failed(libc::ENODEV));
-        }
+        let found = self.netlink.describe_index(self.index).map_err(failed)?;
+        self.name = InterfaceName::parse(&found.name).unwrap_or(name);
         let state = InterfaceState::new(&found);
         let is_changed = state != self.state;
         self.state = state;

@@ -18,8 +18,8 @@ use common::{
     set_segmentation, talk, wait_writable,
 };
 use link::{
-    CopyReason, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX, Sent,
-    SetupError, Tap, TapConfig, TransmitError, ZeroCopy, interface_mac,
+    CopyReason, InterfaceWatch, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX,
+    Sent, SetupError, Tap, TapConfig, TransmitError, ZeroCopy, interface_mac,
 };
 use memory::{Arena, ArenaConfig, FilledSlot, PageKind};
 use wire::MacAddress;
@@ -515,6 +515,38 @@ fn a_link_opened_while_the_interface_is_down_works_once_it_is_up() {
 }
 
 #[test]
+fn a_removal_is_noticed_at_whatever_moment_the_link_asks() {
+    in_namespace(|| {
+        for _ in 0..8 {
+            let _peer = connect();
+            let mut link = open();
+            // A thread is in the namespace of the one that starts it.
+            let remove = std::thread::spawn(|| ip("link delete v0"));
+            // Each call asks for the state, also while the interface is on its way out.
+            let mut now = Instant::ZERO;
+            eventually(|| {
+                now += Duration::from_millis(5);
+                link.receive(now, 64, &mut |_| ()).is_err()
+            });
+            remove.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_removal_is_noticed_after_a_renaming() {
+    in_namespace(|| {
+        let _peer = connect();
+        let mut link = open();
+        ip("link set v0 down");
+        ip("link set v0 name renamed0");
+        assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+        ip("link delete renamed0");
+        assert!(matches!(receive_until_gone(&mut link), LinkError::Gone(_)));
+    });
+}
+
+#[test]
 fn a_removed_interface_is_gone_whether_it_was_up_or_down() {
     in_namespace(|| {
         for take_down_first in [false, true] {
@@ -876,5 +908,25 @@ fn segments_that_the_kernel_makes_have_no_page_of_a_slot() {
         }
         assert!(received == body);
         arena.release(slot.into_free());
+    });
+}
+
+#[test]
+fn changes_are_followed_after_a_renaming() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut watch = InterfaceWatch::open("v0").unwrap();
+        let mut link = open();
+        ip("link set v0 name renamed0");
+        ip("link set renamed0 mtu 1400");
+        let state = watch.take_change().unwrap().unwrap();
+        assert_eq!((watch.name(), state.mtu_bytes), ("renamed0", 1_400));
+        // Another interface may have the old name.
+        ip("link add v0 type veth peer name other0");
+        assert_eq!(watch.take_change(), Ok(None));
+        talk(&mut link, &peer, "10.77.0.2", V4);
+        ip("link delete renamed0");
+        let refusal = watch.take_change().unwrap_err();
+        assert!(matches!(refusal, SetupError::NoInterface { .. }));
     });
 }

@@ -24,6 +24,8 @@ pub const SILENCE_HINT_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct LinkWatch {
     watch: InterfaceWatch,
+    /// The interface's name when last looked at.
+    name: String,
     is_first: bool,
     /// Our MAC is one that the network may not let through.
     has_own_mac: bool,
@@ -42,6 +44,7 @@ impl LinkWatch {
     #[must_use]
     pub fn new(watch: InterfaceWatch, now: Instant, has_own_mac: bool, is_first: bool) -> Self {
         Self {
+            name: watch.name().to_owned(),
             watch,
             is_first,
             has_own_mac,
@@ -66,11 +69,30 @@ impl LinkWatch {
             );
         }
         let before = self.watch.state();
-        // An interface that was removed is noticed by the link itself.
-        if let Ok(Some(state)) = self.watch.take_change() {
-            self.on_change(now, before, state, worker);
+        match self.watch.take_change() {
+            Ok(Some(state)) => self.on_change(now, before, state, worker),
+            Ok(None) => {}
+            // A link whose interface was removed notices it by itself. A tap may serve on where the interface
+            // was moved to.
+            Err(error) if self.is_first => {
+                warn!("changes of {} are no longer followed: {error}", self.name);
+            }
+            Err(_) => {}
         }
+        self.tell_new_name();
         self.look_at_counters(now, worker.link().counters());
+    }
+
+    /// Nothing but messages depends on the name.
+    fn tell_new_name(&mut self) {
+        let name = self.watch.name();
+        if name == self.name {
+            return;
+        }
+        if self.is_first {
+            info!("{} is called {name} now", self.name);
+        }
+        name.clone_into(&mut self.name);
     }
 
     fn on_change<L: Link, D: Disk>(

@@ -117,7 +117,6 @@ pub enum MacChoice {
 pub struct Packet {
     receiver: OwnedFd,
     sender: Sender,
-    name: InterfaceName,
     capabilities: Capabilities,
     ring: ReceiveRing,
     /// Without those of `sender`.
@@ -181,18 +180,13 @@ impl Packet {
         if waiting != 0 {
             self.classify_receive_error(waiting);
         }
-        // It may be down because it was removed, which causes no error of its own.
-        if self.is_down {
-            let fd = self.receiver.as_fd();
-            match sys::bound_interface(fd) {
-                Ok(index) if index > 0 => {
-                    // Frames received lately prove nothing: they may have come before it went down.
-                    let flags = sys::interface_flags(fd, self.name).map(i32::from);
-                    self.is_down = flags.is_ok_and(|flags| flags & libc::IFF_UP == 0);
-                }
-                Ok(_) => self.gone = Some(libc::ENODEV),
-                Err(errno) => self.gone = Some(errno),
-            }
+        // A removal causes no error of its own: the interface goes down, which is told once, and later the
+        // socket is bound to none.
+        let fd = self.receiver.as_fd();
+        match sys::bound_interface(fd) {
+            Ok(index) if index > 0 => self.is_down = self.is_down && !is_up(fd, index),
+            Ok(_) => self.gone = Some(libc::ENODEV),
+            Err(errno) => self.gone = Some(errno),
         }
     }
 
@@ -270,7 +264,6 @@ impl Station {
         Ok(Packet {
             receiver,
             sender,
-            name,
             capabilities,
             ring,
             counters: LinkCounters::default(),
@@ -379,6 +372,12 @@ impl Link for Packet {
     fn counters(&self) -> LinkCounters {
         self.counters.plus(self.sender.counters())
     }
+}
+
+/// Whether an interface is known to be up. Frames received lately prove nothing: they may have come before it
+/// went down. Without an answer it is not: it is being removed then.
+fn is_up(fd: BorrowedFd<'_>, index: i32) -> bool {
+    sys::interface_flags(fd, index).is_ok_and(|flags| i32::from(flags) & libc::IFF_UP != 0)
 }
 
 /// Whether an errno says that the interface of a packet socket was removed.

@@ -79,7 +79,6 @@ pub enum ZeroCopy {
 pub(crate) struct Sender {
     /// Bound to no protocol.
     socket: OwnedFd,
-    name: InterfaceName,
     /// The one whose driver sends the frames.
     device: InterfaceName,
     interface_index: i32,
@@ -115,7 +114,6 @@ impl Sender {
         };
         Ok(Self {
             socket,
-            name,
             device: device_of(name, found),
             interface_index: found.index,
             config: *config,
@@ -287,15 +285,19 @@ impl Sender {
     fn handle_enobufs(&mut self, now: Instant, large: bool) -> SendFailure {
         let fd = self.socket.as_fd();
         let needed = libc::IFF_UP | libc::IFF_RUNNING;
-        let flags = sys::interface_flags(fd, self.name).map(i32::from);
-        let is_down = flags.is_ok_and(|flags| flags & needed != needed);
-        if is_down || features::has_carrier(fd, self.name) == Some(false) {
+        let flags = sys::interface_flags(fd, self.interface_index).map(i32::from);
+        let is_running = flags.is_ok_and(|flags| flags & needed == needed);
+        // It may have another name by now. An interface that does not answer is being removed.
+        let name = sys::interface_name(fd, self.interface_index).ok();
+        let name =
+            name.filter(|name| is_running && features::has_carrier(fd, *name) != Some(false));
+        let Some(name) = name else {
             self.counters.down_events += 1;
             return SendFailure::Lost(libc::ENETDOWN);
-        }
+        };
         let has_stopped_segmenting = self
             .bypass
-            .is_some_and(|features| large && !features.are_active(fd, self.name));
+            .is_some_and(|features| large && !features.are_active(fd, name));
         let is_limit_reached = self.refusals.record(now);
         // The queueing discipline segments for a device that does not, queues frames that the
         // device has no room for, and makes the descriptor writable when there is room.

@@ -244,7 +244,7 @@ fn attach(
     let membership = shared_ports.is_none().then(join).transpose();
     let membership =
         membership.map_err(|errno| kernel(name, "letting frames to us through", errno))?;
-    let watch = || VlanDevice::open(name, found.index);
+    let watch = || VlanDevice::open(found.index);
     let vlan_device = found.vlan.is_some().then(watch).transpose();
     let vlan_device =
         vlan_device.map_err(|errno| kernel(name, "watching the VLAN device", errno))?;

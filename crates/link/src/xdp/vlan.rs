@@ -92,11 +92,13 @@ impl Device {
         };
         let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).map_err(failed)?;
         match features::removes_vlan_tags(socket.as_fd(), self.name, protocol) {
+            Some(false) => Ok(()),
             Some(true) => Err(SetupError::VlanTagsRemoved {
                 device: self.name.as_str().to_owned(),
                 feature: features::vlan_feature(protocol).0,
             }),
-            _ => Ok(()),
+            // Every kernel that has AF_XDP tells.
+            None => Err(failed(libc::EOPNOTSUPP)),
         }
     }
 
@@ -113,7 +115,6 @@ impl Device {
 pub(super) struct VlanDevice {
     /// A packet socket that receives nothing.
     socket: OwnedFd,
-    name: InterfaceName,
 }
 
 impl VlanDevice {
@@ -121,19 +122,20 @@ impl VlanDevice {
     ///
     /// # Errors
     /// The errno of the call that failed.
-    pub(super) fn open(name: InterfaceName, index: i32) -> Result<Self, i32> {
+    pub(super) fn open(index: i32) -> Result<Self, i32> {
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         sys::bind_to_interface(socket.as_fd(), index, 0)?;
-        Ok(Self { socket, name })
+        Ok(Self { socket })
     }
 
     /// `ENETDOWN` if it is down, `ENODEV` if it was removed.
     pub(super) fn check(&self) -> Result<(), i32> {
         let fd = self.socket.as_fd();
-        if sys::bound_interface(fd)? <= 0 {
+        let index = sys::bound_interface(fd)?;
+        if index <= 0 {
             return Err(libc::ENODEV);
         }
-        let flags = sys::interface_flags(fd, self.name)?;
+        let flags = sys::interface_flags(fd, index)?;
         if i32::from(flags) & libc::IFF_UP == 0 {
             return Err(libc::ENETDOWN);
         }
