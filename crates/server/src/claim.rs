@@ -240,16 +240,27 @@ fn warn_of_forwarding(settings: &Settings) {
     if settings.mac != MacSetting::Interface || !is_packet {
         return;
     }
-    for (version, is_used) in [
-        ("ipv4", settings.own_addresses().iter().any(IpAddr::is_ipv4)),
-        ("ipv6", settings.own_addresses().iter().any(IpAddr::is_ipv6)),
+    let addresses = settings.own_addresses();
+    for (version, sysctl, is_used) in [
+        (
+            "ipv4",
+            "net.ipv4.ip_forward",
+            addresses.iter().any(IpAddr::is_ipv4),
+        ),
+        (
+            "ipv6",
+            "net.ipv6.conf.all.forwarding",
+            addresses.iter().any(IpAddr::is_ipv6),
+        ),
     ] {
         let file = format!("/proc/sys/net/{version}/conf/{interface}/forwarding");
+        // Without IPv6 there is no such file, and nothing is forwarded.
         let forwards = fs::read_to_string(&file).is_ok_and(|text| text.trim() != "0");
         if is_used && forwards {
             warn!(
                 "--mac interface: this host forwards packets from {interface}, also those sent to \
-                 the server; set {file} to 0, or drop them in the table raw (docs/configuration.md)"
+                 the server; set {file} to 0 (of a container: docker run --sysctl {sysctl}=0), or drop \
+                 them in the table raw (docs/configuration.md)"
             );
         }
     }

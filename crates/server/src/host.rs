@@ -91,15 +91,19 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether a socket of this host listens on this TCP port, at whatever address.
+/// Whether a socket of this host listens on this TCP port, at one of these addresses or at all.
 ///
 /// # Errors
 /// `/proc` does not say.
-pub fn listens_on(port: u16) -> io::Result<bool> {
+pub fn listens_at(addresses: &[IpAddr], port: u16) -> io::Result<bool> {
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
         match fs::read_to_string(table) {
-            Ok(text) if text.lines().any(|line| is_listener(line, port)) => return Ok(true),
-            Ok(_) => {}
+            Ok(text) => {
+                let mut listeners = text.lines().filter_map(|line| listener(line, port));
+                if listeners.any(|it| it.is_unspecified() || addresses.contains(&it)) {
+                    return Ok(true);
+                }
+            }
             // A kernel without IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -108,13 +112,30 @@ pub fn listens_on(port: u16) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a line of such a table is of a socket that listens on this port (proc_pid_net(5)).
-fn is_listener(line: &str, port: u16) -> bool {
+/// The address of a socket that listens on this port, of its line in such a table (proc_pid_net(5)).
+fn listener(line: &str, port: u16) -> Option<IpAddr> {
     const LISTEN: &str = "0A";
     let mut fields = line.split_ascii_whitespace().skip(1);
-    let local = fields.next().and_then(|local| local.rsplit_once(':'));
-    let is_port = local.is_some_and(|(_, digits)| u16::from_str_radix(digits, 16) == Ok(port));
-    is_port && fields.nth(1) == Some(LISTEN)
+    let (address, digits) = fields.next()?.rsplit_once(':')?;
+    let is_port = u16::from_str_radix(digits, 16) == Ok(port);
+    (is_port && fields.nth(1) == Some(LISTEN)).then(|| table_address(address))?
+}
+
+/// An address as these tables write it: words of the machine's byte order, in hexadecimal.
+fn table_address(digits: &str) -> Option<IpAddr> {
+    let word = |from: usize| {
+        let digits = digits.get(from..from + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    if digits.len() == 8 {
+        return Some(IpAddr::from(word(0)?));
+    }
+    let mut octets = [0; 16];
+    for (number, bytes) in octets.chunks_exact_mut(4).enumerate() {
+        bytes.copy_from_slice(&word(8 * number)?);
+    }
+    // An IPv6 socket may listen at an IPv4 address.
+    Some(IpAddr::from(octets).to_canonical())
 }
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.
@@ -241,25 +262,41 @@ fn check(outcome: libc::c_int) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv6Addr};
+
     use super::{
-        InterfaceAddress, cpu_times, interface_addresses, is_listener, listens_on,
+        InterfaceAddress, cpu_times, interface_addresses, listener, listens_at,
         raise_descriptor_limit, random_seed,
     };
 
     #[test]
-    fn a_listener_is_found_by_its_port_and_state() {
+    fn a_listener_is_found_by_its_address_its_port_and_its_state() {
         let line = |state: &str| {
             format!("   0: 0100007F:1F90 00000000:0000 {state} 00000000:00000000 00:00000000")
         };
-        assert!(is_listener(&line("0A"), 8080));
-        assert!(!is_listener(&line("0A"), 8081));
-        assert!(!is_listener(&line("01"), 8080), "an open connection");
-        assert!(!is_listener(
-            "  sl  local_address rem_address   st tx_queue",
-            8080
-        ));
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(listens_on(listener.local_addr().unwrap().port()).unwrap());
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        if cfg!(target_endian = "little") {
+            assert_eq!(listener(&line("0A"), 8080), Some(loopback));
+        }
+        assert_eq!(listener(&line("0A"), 8081), None);
+        assert_eq!(listener(&line("01"), 8080), None, "an open connection");
+        let heading = "  sl  local_address rem_address   st tx_queue";
+        assert_eq!(listener(heading, 8080), None);
+        let other = IpAddr::from([192, 0, 2, 1]);
+        for (at, addresses, expected) in [
+            ("127.0.0.1:0", loopback, true),
+            ("127.0.0.1:0", other, false),
+            ("0.0.0.0:0", other, true),
+            ("[::1]:0", Ipv6Addr::LOCALHOST.into(), true),
+            ("[::1]:0", other, false),
+            ("[::ffff:127.0.0.1]:0", loopback, true),
+            ("[::]:0", other, true),
+        ] {
+            let listener = std::net::TcpListener::bind(at).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let found = listens_at(&[addresses], port).unwrap();
+            assert_eq!(found, expected, "{at}, {addresses}");
+        }
     }
 
     #[test]

@@ -597,8 +597,10 @@ fn an_address_of_the_host_is_refused() {
 
 #[test]
 fn the_interface_must_exist() {
-    let output = serve(&["--link", &format!("packet:{NO_INTERFACE}")]);
+    let packet = format!("packet:{NO_INTERFACE}");
+    let output = serve(&["--link", &packet, "--address", "10.99.99.2/24"]);
     assert_refused(&output, &["--link", NO_INTERFACE]);
+    assert_refused(&serve(&["--link", &packet]), &["no address", "--address"]);
     for bad in ["tap:", "tap:sixteen-letters-", "tap:a/b", "packet:a%d"] {
         assert_refused(&serve(&["--link", bad]), &["--link"]);
     }

@@ -293,11 +293,11 @@ pub static KEYS: [Key; 44] = [
         flag: "--address",
         kind: Kind::Other {
             unit: "array of strings",
-            default: "`[\"10.77.0.2/24\"]`",
+            default: "`[\"10.77.0.2/24\"]` with `tap:`",
             range: "1 to 16 of `ADDRESS/BITS`",
         },
         about: "Addresses the server answers at. None may be the host's own, nor name a network \
-                or its broadcast.",
+                or its broadcast. With `packet:` there must be one.",
     },
     Key {
         name: "address_check",
@@ -696,7 +696,8 @@ addresses of its own. Promiscuous mode is not needed. The server answers ARP and
 solicitations for its addresses, the kernel for the kernel's. The kernel sees the server's packets,
 too, and drops them, because their address is none of its own. But if it forwards (`sysctl
 net.ipv4.conf.IFACE.forwarding`), it tries to forward them, and sends the clients redirects and
-\"host unreachable\"; the log warns of it. Switch forwarding off on that interface, or drop them where
+\"host unreachable\"; the log warns of it. Switch forwarding off on that interface (a container has it
+from its host: `docker run --sysctl net.ipv4.ip_forward=0`), or drop them where
 the server has them already: `iptables -t raw -A PREROUTING -i IFACE -d ADDRESS -j DROP`. In a cloud
 the address must be assigned to the interface there (as a secondary address), but not be configured
 on it in the host.

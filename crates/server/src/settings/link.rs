@@ -194,7 +194,21 @@ pub(super) fn check_busy_poll(
     }
 }
 
-/// The algorithm's name, as Linux spells it.
+/// The addresses of a server that was given none and shares none: on a TAP, where this host alone sees them
+/// announced. On a network they would be anybody's.
+pub(super) fn default_addresses(
+    link: &LinkChoice,
+    origin: &Origin,
+) -> Result<Vec<String>, Failure> {
+    if link.is_tap() {
+        return Ok(vec![config::ADDRESS_DEFAULT.into()]);
+    }
+    Err(Failure::refused(
+        format!("{origin} {link}: no address to serve at"),
+        "name one that no host has: --address ADDRESS/BITS, or address = [...] in the configuration file",
+    ))
+}
+
 pub(super) fn parse_addresses(texts: &[String], origin: &Origin) -> Result<Vec<Cidr>, Failure> {
     if texts.is_empty() || texts.len() > ADDRESSES_MAX {
         return Err(Failure::refused(

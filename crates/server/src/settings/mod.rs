@@ -34,7 +34,9 @@ use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
 use crate::trace::{Peers, TraceSettings};
 
 pub use link::{LinkChoice, MacSetting};
-use link::{check_busy_poll, parse_addresses, parse_link, parse_mac, parse_zero_copy};
+use link::{
+    check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
+};
 
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
@@ -256,7 +258,7 @@ impl Settings {
         let addresses = if is_address_shared {
             Vec::new()
         } else {
-            let addresses = addresses.unwrap_or_else(|| vec![config::ADDRESS_DEFAULT.into()]);
+            let addresses = addresses.map_or_else(|| default_addresses(&link, &link_origin), Ok)?;
             parse_addresses(&addresses, &addresses_origin)?
         };
         let mac = parse_mac(mac.as_deref(), &mac_origin, &link, is_address_shared)?;

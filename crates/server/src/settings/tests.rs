@@ -86,7 +86,7 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
 #[test]
 fn zero_copy_is_left_to_the_link_forced_or_off() {
     assert_eq!(with_file("").unwrap().zero_copy, ZeroCopy::Auto);
-    let packet = "link = \"packet:eth1\"\n";
+    let packet = "link = \"packet:eth1\"\naddress = [\"10.1.0.2/24\"]\n";
     let written = |choice: &str| with_file(&format!("{packet}zero_copy = \"{choice}\""));
     assert_eq!(written("auto").unwrap().zero_copy, ZeroCopy::Auto);
     assert_eq!(written("on").unwrap().zero_copy, ZeroCopy::On);
@@ -196,7 +196,7 @@ fn the_library_that_seals_is_measured_or_named() {
 #[test]
 fn the_mac_address_is_our_own_or_the_interface_s() {
     assert_eq!(with_file("").unwrap().mac, MacSetting::Own);
-    let packet = "link = \"packet:eth1\"\n";
+    let packet = "link = \"packet:eth1\"\naddress = [\"10.1.0.2/24\"]\n";
     let written = |mac: &str| with_file(&format!("{packet}mac = \"{mac}\""));
     assert_eq!(written("interface").unwrap().mac, MacSetting::Interface);
     assert_eq!(written("own").unwrap().mac, MacSetting::Own);
@@ -303,13 +303,14 @@ fn only_the_device_of_an_xdp_link_is_polled() {
              long it pauses; leave out one of the two"
         );
     }
-    for link in ["packet:eth0", "tap:t0"] {
+    let given = "address = [\"10.1.0.2/24\"]\n";
+    for (link, rest) in [("packet:eth0", given), ("tap:t0", "")] {
         assert_eq!(
-            file(link, polled).unwrap_err(),
+            file(link, &format!("{rest}{polled}")).unwrap_err(),
             "atlas.toml: busy_poll_us 50: only AF_XDP links have their device polled; leave it out, or \
              use --link xdp:IFACE or xdp+packet:IFACE"
         );
-        assert_eq!(file(link, "").unwrap().busy_poll, Duration::ZERO);
+        assert_eq!(file(link, rest).unwrap().busy_poll, Duration::ZERO);
     }
     let refusal = file("auto:eth0", polled).unwrap_err();
     assert!(
@@ -488,7 +489,13 @@ fn workers_share_the_limits_that_are_set_and_have_a_default_each() {
 
 #[test]
 fn a_link_is_a_kind_and_a_name() {
-    let link = |text: &str| with_flags(|args| args.common.link = Some(text.into())).map(|s| s.link);
+    let link = |text: &str| {
+        let settings = with_flags(|args| {
+            args.common.link = Some(text.into());
+            args.common.addresses = vec!["10.1.0.2/24".into()];
+        });
+        settings.map(|settings| settings.link)
+    };
     assert_eq!(link("tap:a"), Ok(LinkChoice::Tap("a".into())));
     assert_eq!(
         link("packet:eth0.7"),
@@ -505,6 +512,21 @@ fn a_link_is_a_kind_and_a_name() {
         let message = link(bad).unwrap_err();
         assert!(message.starts_with(&format!("--link {bad}: ")), "{message}");
         assert!(message.contains("write tap:NAME"), "{message}");
+    }
+}
+
+#[test]
+fn on_a_network_no_address_is_taken_that_was_not_given() {
+    let link = |text: &str| with_flags(|args| args.common.link = Some(text.into()));
+    assert_eq!(
+        link("packet:eth0").unwrap_err(),
+        "--link packet:eth0: no address to serve at; name one that no host has: --address ADDRESS/BITS, \
+         or address = [...] in the configuration file"
+    );
+    assert_eq!(link("tap:a").unwrap().urls(), "http://10.77.0.2/");
+    for text in ["xdp:a", "xdp+packet:a", "auto:a"] {
+        let settings = link(text).unwrap();
+        assert!(settings.is_address_shared && settings.addresses.is_empty());
     }
 }
 

@@ -614,7 +614,7 @@ fn host_addresses(link: &LinkChoice) -> Result<Vec<Cidr>, Failure> {
 /// Refuses addresses of the host's kernel, which would answer for them as well, unless it shares them.
 fn check_addresses(settings: &Settings) -> Result<(), Failure> {
     if settings.is_address_shared {
-        warn_of_listeners(settings);
+        tell_shared_ports(settings);
         return Ok(());
     }
     let owned = host::interface_addresses().map_err(|error| {
@@ -638,15 +638,23 @@ fn check_addresses(settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Warns of servers of the host's own on our ports: their clients come to us from now on.
-fn warn_of_listeners(settings: &Settings) {
+/// Says which ports of the host's are ours from now on, and warns of servers of the host's own on them.
+fn tell_shared_ports(settings: &Settings) {
     let interface = settings.link.interface();
     for port in shared_ports(settings) {
-        if host::listens_on(port).unwrap_or(false) {
-            warn!(
+        match host::listens_at(&settings.own_addresses(), port) {
+            Ok(true) => warn!(
                 "this host has a server of its own on port {port}: from {interface} it gets nothing any \
                  more; stop it, or choose another port"
-            );
+            ),
+            Ok(false) => info!(
+                "port {port} of the host's addresses on {interface} is this server's: no other server of \
+                 the host hears of clients there"
+            ),
+            Err(error) => warn!(
+                "port {port} of the host's addresses on {interface} is this server's, and a server of the \
+                 host's own on it would get nothing any more; whether there is one cannot be told: {error}"
+            ),
         }
     }
 }

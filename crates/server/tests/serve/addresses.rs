@@ -176,3 +176,48 @@ fn an_interface_that_takes_smaller_packets_is_followed() {
     assert!(line.contains("1280"), "{line}");
     assert!(client.curl(&["http://10.78.0.2/film.bin"]) == bytes);
 }
+
+#[test]
+fn ports_taken_from_the_host_are_told_and_its_servers_there_are_named() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let _client = lab.join_by_veth();
+    lab.ip(&["address", "add", "10.78.0.3/24", "dev", "server0"]);
+    let check = || {
+        Atlas::start(
+            &lab,
+            directory.path(),
+            &["--link", "xdp:server0", "--check"],
+        )
+        .end()
+    };
+    let elsewhere = lab.listen("127.0.0.1:80");
+    let stderr = check().stderr;
+    assert!(stderr.contains("port 80 of the host's addresses on server0 is this server's"));
+    assert!(!stderr.contains("WARN"), "{stderr}");
+    drop(elsewhere);
+    let _here = lab.listen("0.0.0.0:80");
+    let end = check();
+    let expected =
+        "this host has a server of its own on port 80: from server0 it gets nothing any more";
+    assert!(end.stderr.contains(expected), "{}", end.stderr);
+    assert_eq!(end.code, Some(0));
+}
+
+#[test]
+fn an_interface_is_followed_under_its_new_name() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let client = lab.join_by_veth();
+    let mut atlas = Atlas::start(&lab, directory.path(), &words(&[&LINK, &V4]));
+    atlas.ready();
+    lab.ip(&["link", "set", "server0", "name", "renamed0"]);
+    atlas.stderr_line("server0 is called renamed0 now");
+    lab.ip(&["link", "set", "renamed0", "mtu", "1280"]);
+    let line = atlas.stderr_line("has other limits");
+    assert!(line.contains("renamed0") && line.contains("1280"), "{line}");
+    assert!(client.curl(&["http://10.78.0.2/film.bin"]) == bytes);
+    lab.ip(&["link", "del", "renamed0"]);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(1), "{}", end.stderr);
+}

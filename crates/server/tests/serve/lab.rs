@@ -1,7 +1,7 @@
 //! A network namespace, the server in it, and a way to talk to both.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
@@ -101,16 +101,25 @@ impl Lab {
 
     /// A connection made in the namespace. The socket stays in it, whoever uses it.
     pub(crate) fn connect(&self, address: &str) -> TcpStream {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.name)).unwrap();
         let address = address.to_owned();
-        // Namespaces are entered by threads: this one ends with its only job.
-        let connect = move || {
-            enter(&file);
-            TcpStream::connect(address)
-        };
-        let stream = std::thread::spawn(connect).join().unwrap().unwrap();
+        let stream = self.run(move || TcpStream::connect(address)).unwrap();
         stream.set_read_timeout(Some(SILENCE_MAX)).unwrap();
         stream
+    }
+
+    /// A socket of the kernel's that listens in the namespace.
+    pub(crate) fn listen(&self, address: &'static str) -> TcpListener {
+        self.run(move || TcpListener::bind(address)).unwrap()
+    }
+
+    /// Runs `job` in the namespace. Namespaces are entered by threads: this one ends with its only job.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.name)).unwrap();
+        let job = move || {
+            enter(&file);
+            job()
+        };
+        std::thread::spawn(job).join().unwrap()
     }
 
     fn command(&self, program: &str) -> Command {
