@@ -68,6 +68,8 @@ counters! {
     /// Packets discarded because their fragments overlapped, contradicted each other, or were too many or
     /// too large.
     wire_reassembly_refused_count,
+    /// ARP requests and neighbour solicitations sent because clients did not answer.
+    wire_neighbor_request_frames,
     /// Segments that belonged to no connection, answered by a reset.
     tcp_refused_segments,
     /// Segments that belonged to no connection, not answered: the limit of resets a second was reached.
@@ -132,7 +134,8 @@ counters! {
     tcp_spurious_recovery_count,
     /// Segments without data that the link took: ACKs, FINs, probes.
     tcp_control_segments,
-    /// Times the next hop of a connection changed to the source MAC of its client's segments.
+    /// Times the next hop of a connection changed: to the source MAC of its client's segments, or to the
+    /// station that took over from one which does not answer.
     tcp_next_hop_change_count,
     /// ICMP reports of a smaller path MTU that quoted a segment in flight.
     tcp_packet_too_big_count,

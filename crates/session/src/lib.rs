@@ -27,6 +27,7 @@ mod fetch;
 mod idle_list;
 mod input;
 mod listing;
+mod next_hops;
 mod outbox;
 mod read_budget;
 mod read_turns;

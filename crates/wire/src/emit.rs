@@ -205,6 +205,24 @@ pub fn emit_arp_probe(
     emit_arp(buffer, MacAddress::BROADCAST, &probe)
 }
 
+/// Writes an ARP request for the address `target` of another station, to all stations; returns its
+/// length.
+pub fn emit_arp_request(
+    buffer: &mut [u8; HEADERS_BYTES_MAX],
+    our_mac: MacAddress,
+    our_address: Ipv4Addr,
+    target: Ipv4Addr,
+) -> usize {
+    let request = ArpRepr {
+        operation: ArpOperation::Request,
+        sender_mac: our_mac,
+        sender_address: our_address,
+        target_mac: MacAddress::default(),
+        target_address: target,
+    };
+    emit_arp(buffer, MacAddress::BROADCAST, &request)
+}
+
 /// Writes any ARP frame, from its sender's MAC; returns its length.
 pub fn emit_arp(
     buffer: &mut [u8; HEADERS_BYTES_MAX],

@@ -101,6 +101,8 @@ pub enum Incoming<'a> {
         target: Ipv6Addr,
         /// The MAC it is said to be at, if any is.
         target_link: Option<MacAddress>,
+        /// It replaces what is known of the address (RFC 4861 s4.4, the flag O).
+        is_override: bool,
     },
     /// A segment of ours was larger than a link on its way: ICMP type 3 code 4, ICMPv6 type 2.
     PacketTooBig {
@@ -351,6 +353,7 @@ fn sort_icmpv6(path: Path, message: Icmpv6Message<'_>) -> Result<Incoming<'_>, D
         Icmpv6Message::NeighborAdvertisement {
             target,
             target_link,
+            is_override,
             ..
         } => {
             check_source(path.source)?;
@@ -358,6 +361,7 @@ fn sort_icmpv6(path: Path, message: Icmpv6Message<'_>) -> Result<Incoming<'_>, D
                 path,
                 target,
                 target_link,
+                is_override,
             })
         }
         Icmpv6Message::PacketTooBig { mtu_bytes, quote } => {

@@ -45,8 +45,8 @@ pub use arp::{ArpOperation, ArpRepr};
 pub use ecn::{Ecn, read_ecn, set_ecn};
 pub use emit::{
     HEADERS_BYTES_MAX, Route, TcpChecksum, emit_arp, emit_arp_probe, emit_arp_reply,
-    emit_echo_reply, emit_gratuitous_arp, emit_neighbor_advertisement, emit_neighbor_solicitation,
-    emit_tcp, emit_unsolicited_advertisement,
+    emit_arp_request, emit_echo_reply, emit_gratuitous_arp, emit_neighbor_advertisement,
+    emit_neighbor_solicitation, emit_tcp, emit_unsolicited_advertisement,
 };
 pub use ethernet::MacAddress;
 pub use fragment::{Fragment, FragmentPlace};

@@ -116,12 +116,13 @@ impl Workers {
         mailbox.due_at = None;
         let mut progressed = !mailbox.waiting.is_empty();
         for stray in mailbox.waiting.drain(..) {
-            let tuple = stray.tuple();
-            let ends = (
-                (tuple.local.ip(), tuple.local.port()),
-                (tuple.peer.ip(), tuple.peer.port()),
-            );
-            self.occupancy.borrow_mut().on_stray(now, ends);
+            if let Some(tuple) = stray.tuple() {
+                let ends = (
+                    (tuple.local.ip(), tuple.local.port()),
+                    (tuple.peer.ip(), tuple.peer.port()),
+                );
+                self.occupancy.borrow_mut().on_stray(now, ends);
+            }
             worker.handle_stray(now, stray);
         }
         progressed |= worker.step(now);

@@ -146,6 +146,7 @@ pub(crate) fn claim(incoming: &Incoming<'_>) -> Option<AddressConflict> {
             path,
             target,
             target_link,
+            ..
         } => Some(AddressConflict {
             address: IpAddr::V6(target),
             mac: target_link.unwrap_or(path.source_mac),

@@ -322,6 +322,7 @@ impl Conductor {
         self.counters.tcp_ecn_count += u64::from(uses_ecn);
         self.table.set(tuple, TableIndex::Connection(index));
         self.begin_trace(now, index);
+        self.next_hops.note_router(now, &received.path);
         self.handle_client_segment(now, arena, index, received);
     }
 
@@ -447,8 +448,12 @@ impl Conductor {
         observing::record_arrival(trace, now, client, &segment, payload.len(), drop);
         if let Some(reason) = arrival.drop {
             self.counters.tcp_drops[reason as usize] += 1;
-        } else if client.follow_path(&path, &segment) {
-            self.counters.tcp_next_hop_change_count += 1;
+        } else {
+            self.next_hops.routers.hear(now, path.source_mac);
+            if client.follow_path(&path, &segment) {
+                self.counters.tcp_next_hop_change_count += 1;
+                self.next_hops.note_router(now, &path);
+            }
         }
         self.counters.tcp_spurious_timeout_count += u64::from(arrival.timeout_undone);
         if arrival.challenge {
@@ -501,6 +506,10 @@ impl Conductor {
             self.forget_client(now, arena, index, reason);
             return;
         }
+        self.doubt_next_hop(now, index);
+        let Some(client) = self.clients.entry_mut(index) else {
+            return;
+        };
         match client.client_timeout(&self.config) {
             Some((deadline, ClientTimeout::Acknowledgment)) if deadline <= now => {
                 self.counters.http_stall_count += 1;

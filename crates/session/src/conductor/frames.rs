@@ -71,6 +71,7 @@ impl Conductor {
             return;
         }
         self.apply_acknowledgments(now, arena);
+        self.note_sender(now, &incoming);
         match incoming {
             Incoming::Arp(_) | Incoming::NeighborAdvertisement { .. }
                 if self.is_conflict(now, &incoming) => {}
@@ -174,7 +175,10 @@ impl Conductor {
         self.answer_short(|buffer| wire::emit_arp_reply(buffer, &arp, mac));
     }
 
-    fn answer_short(&mut self, write: impl FnOnce(&mut [u8; HEADERS_BYTES_MAX]) -> usize) {
+    pub(super) fn answer_short(
+        &mut self,
+        write: impl FnOnce(&mut [u8; HEADERS_BYTES_MAX]) -> usize,
+    ) {
         self.answer(|buffer| Some(write(buffer.first_chunk_mut()?)));
     }
 

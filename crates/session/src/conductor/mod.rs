@@ -14,6 +14,7 @@ mod clients;
 mod fetching;
 mod frames;
 mod logging;
+mod next_hops;
 mod observing;
 mod requests;
 mod strays;
@@ -40,6 +41,7 @@ use crate::counters::Counters;
 use crate::device_reads::DeviceReads;
 use crate::fetch::FetchLimits;
 use crate::idle_list::IdleList;
+use crate::next_hops::NextHops;
 use crate::outbox::Outbox;
 use crate::read_turns::ReadTurns;
 use crate::reassembly::Reassembly;
@@ -139,6 +141,7 @@ pub struct Conductor {
     outbox: Outbox,
     defense: Defense,
     reassembly: Reassembly,
+    next_hops: NextHops,
     /// Segments for other workers.
     strays: Strays,
     /// Of the clients heard from lately.
@@ -212,6 +215,7 @@ impl Conductor {
             outbox: Outbox::new(),
             defense: Defense::new(config.addresses.len()),
             reassembly: Reassembly::new(),
+            next_hops: NextHops::new(),
             shortest_rtt: ShortestRtt::new(),
             strays: Strays::default(),
             lookups: VecDeque::with_capacity(clients),

@@ -38,6 +38,7 @@ use memory::Arena;
 use tcp::FourTuple;
 use wire::{Ecn, OriginalTcp, Path, TcpRepr};
 
+use super::next_hops::Statement;
 use super::{CHALLENGES_PER_SECOND, Conductor, RESETS_PER_SECOND, Received};
 
 /// Most strays that wait to be taken: those of a round, since they are taken after each batch of frames.
@@ -65,6 +66,8 @@ enum StrayContent {
         mtu_bytes: u32,
         original: OriginalTcp,
     },
+    /// Not a stray: what a station on our link said of itself to one worker.
+    Statement(Statement),
 }
 
 /// Strays that wait, and how far one may go.
@@ -80,12 +83,13 @@ pub(super) struct Strays {
 }
 
 impl Stray {
-    /// Both ends of the connection it is for.
+    /// Both ends of the connection it is for; `None`: it is for every worker.
     #[must_use]
-    pub fn tuple(&self) -> FourTuple {
+    pub fn tuple(&self) -> Option<FourTuple> {
         match &self.content {
-            StrayContent::Segment { path, segment, .. } => tuple(path, segment),
-            StrayContent::PacketTooBig { original, .. } => quoted_tuple(original),
+            StrayContent::Segment { path, segment, .. } => Some(tuple(path, segment)),
+            StrayContent::PacketTooBig { original, .. } => Some(quoted_tuple(original)),
+            StrayContent::Statement(_) => None,
         }
     }
 }
@@ -141,9 +145,13 @@ impl Conductor {
                 mtu_bytes,
                 original,
             } => self.handle_packet_too_big(now, mtu_bytes, &original),
+            StrayContent::Statement(statement) => {
+                self.apply_statement(now, &statement);
+                self.strays.end_of_stray();
+                return;
+            }
         }
-        self.strays.workers_left = self.strays.other_workers;
-        self.strays.is_from_worker = false;
+        self.strays.end_of_stray();
         let is_taken = self.unmatched_strays() == unmatched_before;
         self.counters.tcp_stray_taken_count += u64::from(is_taken);
     }
@@ -189,6 +197,13 @@ impl Conductor {
         });
     }
 
+    /// Passes on what a station said of itself, until every worker knows.
+    pub(super) fn tell_other_workers(&mut self, statement: &Statement) {
+        if self.strays.workers_left > 0 && self.strays.waiting.len() < STRAYS_MAX {
+            self.strays.push(StrayContent::Statement(*statement));
+        }
+    }
+
     fn count_unclaimed(&mut self) {
         self.counters.tcp_stray_unclaimed_count += u64::from(self.strays.is_from_worker);
     }
@@ -199,10 +214,23 @@ impl Conductor {
             return;
         }
         self.counters.tcp_stray_passed_count += 1;
-        self.strays.waiting.push_back(Stray {
-            content: content(),
-            workers_left: self.strays.workers_left - 1,
+        self.strays.push(content());
+    }
+}
+
+impl Strays {
+    /// For the next worker; there is one.
+    fn push(&mut self, content: StrayContent) {
+        self.waiting.push_back(Stray {
+            content,
+            workers_left: self.workers_left - 1,
         });
+    }
+
+    /// What is handled from now on came from our own link.
+    fn end_of_stray(&mut self) {
+        self.workers_left = self.other_workers;
+        self.is_from_worker = false;
     }
 }
 

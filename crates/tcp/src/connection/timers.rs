@@ -115,6 +115,26 @@ impl Connection {
         Outcome::Open
     }
 
+    /// Retransmission timeouts in a row, without an acknowledgment of new data between them.
+    #[must_use]
+    pub const fn timeouts_in_a_row(&self) -> u32 {
+        self.timeouts
+    }
+
+    /// Segments leave by another next hop from `now` on. A retransmission that was not answered is due
+    /// again at once, since its timer was doubled for a path that is gone; and what did not pass there says
+    /// nothing of this one.
+    pub fn on_next_hop_changed(&mut self, now: Instant) {
+        if self.timeouts > 0
+            && self.flight.in_flight_bytes() > 0
+            && let Some((_, deadline)) = &mut self.retransmit
+        {
+            *deadline = now.min(*deadline);
+        }
+        self.timeouts = 0;
+        self.sizes.stuck_timeouts = 0;
+    }
+
     /// (Re)starts the timer of the oldest unacknowledged byte.
     pub(super) fn restart_retransmit(&mut self, now: Instant) {
         self.retransmit = if !self.flight.is_empty() {

@@ -165,8 +165,12 @@ proptest! {
             destination: group.into(),
         };
         let parsed = parse_frame(&buffer[..length], ChecksumState::Unverified);
-        let target_link = Some(us);
-        prop_assert_eq!(parsed, Ok(Incoming::NeighborAdvertisement { path, target, target_link }));
+        prop_assert_eq!(parsed, Ok(Incoming::NeighborAdvertisement {
+            path,
+            target,
+            target_link: Some(us),
+            is_override: true,
+        }));
     }
 }
 

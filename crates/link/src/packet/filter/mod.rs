@@ -4,16 +4,18 @@
 //! host's own traffic on the same interface. It passes these untagged frames:
 //!
 //! - to our MAC: ARP about our IPv4 addresses, IPv4 and IPv6 to our addresses;
-//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations and
-//!   advertisements (RFC 4861 s4.3, s4.4) sent to an IPv6 multicast group that are about one of our
-//!   addresses.
+//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations (RFC 4861 s4.3)
+//!   sent to an IPv6 multicast group that are about one of our addresses;
+//! - what any station says of itself to all: ARP announcements (RFC 5227 s3) and multicast neighbour
+//!   advertisements (RFC 4861 s4.4), since it may be a router that takes over from another;
+//! - multicast listener queries (RFC 3810 s5.1).
 //!
 //! ARP is about an address if that is its target or sender address: a host that claims one of our
-//! addresses must be detected (RFC 5227 s2.1.1).
+//! addresses must be detected (RFC 5227 s2.1.1). In an announcement both are the same.
 //!
 //! It refuses everything else, and frames too short for the fields it loads: a classic BPF load
 //! beyond the end refuses the frame. It does not check what the parser checks: lengths, checksums,
-//! header versions. Bounds: [`ADDRESSES_MAX`] addresses make at most 1,800 instructions of the
+//! header versions. Bounds: [`ADDRESSES_MAX`] addresses make at most 1,850 instructions of the
 //! kernel's 4,096.
 //!
 //! Reading first: Documentation/networking/filter.rst of the kernel.
@@ -24,8 +26,8 @@ use libc::sock_filter;
 use wire::MacAddress;
 
 use super::bpf::{
-    AND, JUMP, JUMP_BITS, JUMP_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_WORD, PACKET_TYPE, RETURN,
-    VLAN_TAG, plain, step,
+    AND, JUMP, JUMP_BITS, JUMP_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_WORD, PACKET_TYPE, RETURN, TO_X,
+    VLAN_TAG, XOR_X, plain, step,
 };
 
 /// Addresses one packet link answers for at most.
@@ -50,8 +52,12 @@ const OFFSET_IPV6_NEXT_HEADER: u32 = 14 + 6;
 const OFFSET_IPV6_DESTINATION: u32 = 14 + 24;
 const OFFSET_ICMPV6_TYPE: u32 = 14 + 40;
 const OFFSET_ND_TARGET: u32 = 14 + 40 + 8;
+const OFFSET_HOP_BY_HOP: u32 = 14 + 40;
+const HOP_BY_HOP_BYTES: u32 = 8;
 
 const NEXT_HEADER_ICMPV6: u32 = 58;
+const NEXT_HEADER_HOP_BY_HOP: u32 = 0;
+const LISTENER_QUERY: u32 = 130;
 const NEIGHBOR_SOLICITATION: u32 = 135;
 const NEIGHBOR_ADVERTISEMENT: u32 = 136;
 /// First byte of every IPv6 multicast address.
@@ -93,16 +99,13 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
             IpAddr::V6(address) => v6.push(*address),
         }
     }
-    let arp = when_equal(
-        ETHERTYPE_ARP,
-        &accept_any_v4(&[OFFSET_ARP_TARGET, OFFSET_ARP_SENDER], &v4),
-    );
+    let arp = when_equal(ETHERTYPE_ARP, &accept_arp(&v4));
     let to_us = concat(&[
         vec![load(LOAD_HALF, OFFSET_ETHERTYPE)],
         arp.clone(),
         when_equal(
             ETHERTYPE_IPV4,
-            &accept_any_v4(&[OFFSET_IPV4_DESTINATION], &v4),
+            &concat(&[accept_v4(OFFSET_IPV4_DESTINATION, &v4), vec![refuse()]]),
         ),
         when_equal(ETHERTYPE_IPV6, &accept_ipv6(&v6)),
         vec![refuse()],
@@ -128,16 +131,29 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
     ])
 }
 
-/// Accepts if one of `addresses` is at one of `offsets`, refuses otherwise.
-fn accept_any_v4(offsets: &[u32], addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
-    let mut block = Vec::new();
-    for offset in offsets {
-        block.push(load(LOAD_WORD, *offset));
-        for address in addresses {
-            block.extend([step(JUMP_EQUAL, 0, 1, address.to_bits()), accept()]);
-        }
+/// Accepts ARP about one of `addresses`, and announcements; refuses otherwise.
+fn accept_arp(addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+    concat(&[
+        accept_v4(OFFSET_ARP_TARGET, addresses),
+        accept_v4(OFFSET_ARP_SENDER, addresses),
+        // Sender and target are the same if nothing is left of one XOR the other.
+        vec![
+            plain(TO_X, 0),
+            load(LOAD_WORD, OFFSET_ARP_TARGET),
+            plain(XOR_X, 0),
+            step(JUMP_EQUAL, 0, 1, 0),
+            accept(),
+            refuse(),
+        ],
+    ])
+}
+
+/// Accepts if one of `addresses` is at `offset`; goes on behind the block otherwise, with what is there.
+fn accept_v4(offset: u32, addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+    let mut block = vec![load(LOAD_WORD, offset)];
+    for address in addresses {
+        block.extend([step(JUMP_EQUAL, 0, 1, address.to_bits()), accept()]);
     }
-    block.push(refuse());
     block
 }
 
@@ -152,22 +168,32 @@ fn accept_ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     block
 }
 
-/// Accepts multicast neighbour solicitations and advertisements of one of `addresses`, refuses
-/// otherwise.
+/// Accepts multicast neighbour solicitations of one of `addresses`, multicast neighbour advertisements,
+/// and multicast listener queries; refuses otherwise.
 ///
-/// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no other extension
-/// header before these messages.
+/// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no extension header before
+/// neighbour messages, and before queries one of eight bytes with the router alert (RFC 3810 s5).
 fn accept_neighbor(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     let mut block = vec![
         load(LOAD_BYTE, OFFSET_IPV6_DESTINATION),
         step(JUMP_EQUAL, 1, 0, IPV6_MULTICAST),
         refuse(),
         load(LOAD_BYTE, OFFSET_IPV6_NEXT_HEADER),
-        step(JUMP_EQUAL, 1, 0, NEXT_HEADER_ICMPV6),
+        step(JUMP_EQUAL, 9, 0, NEXT_HEADER_ICMPV6),
+        step(JUMP_EQUAL, 1, 0, NEXT_HEADER_HOP_BY_HOP),
+        refuse(),
+        // Its next header, and its length beyond eight bytes.
+        load(LOAD_HALF, OFFSET_HOP_BY_HOP),
+        step(JUMP_EQUAL, 1, 0, NEXT_HEADER_ICMPV6 << 8),
+        refuse(),
+        load(LOAD_BYTE, OFFSET_HOP_BY_HOP + HOP_BY_HOP_BYTES),
+        step(JUMP_EQUAL, 0, 1, LISTENER_QUERY),
+        accept(),
         refuse(),
         load(LOAD_BYTE, OFFSET_ICMPV6_TYPE),
-        step(JUMP_EQUAL, 2, 0, NEIGHBOR_SOLICITATION),
-        step(JUMP_EQUAL, 1, 0, NEIGHBOR_ADVERTISEMENT),
+        step(JUMP_EQUAL, 3, 0, NEIGHBOR_SOLICITATION),
+        step(JUMP_EQUAL, 0, 1, NEIGHBOR_ADVERTISEMENT),
+        accept(),
         refuse(),
     ];
     for address in addresses {

@@ -6,9 +6,9 @@
 //! **Own addresses**: it takes what the filter of a packet socket takes:
 //!
 //! - to our MAC: ARP about our IPv4 addresses, IPv4 and IPv6 to our addresses;
-//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations and
-//!   advertisements (RFC 4861 s4.3, s4.4) sent to an IPv6 multicast group that are about one of our
-//!   addresses.
+//! - to a group MAC or ours: ARP about our IPv4 addresses, and neighbour solicitations (RFC 4861 s4.3)
+//!   sent to an IPv6 multicast group that are about one of our addresses;
+//! - what any station says of itself to all, and multicast listener queries.
 //!
 //! **Shared addresses**, which the kernel has as well: it takes, to our MAC and one of the addresses,
 //!
@@ -68,6 +68,9 @@ const PROTOCOL_ICMPV6: u32 = 58;
 const ICMP_UNREACHABLE: u32 = 3;
 const ICMPV6_UNREACHABLE: u32 = 1;
 const ICMPV6_PACKET_TOO_BIG: u32 = 2;
+const HOP_BY_HOP: u32 = 0;
+const HOP_BY_HOP_BYTES: i16 = 8;
+const LISTENER_QUERY: u32 = 130;
 const NEIGHBOR_SOLICITATION: u32 = 135;
 const NEIGHBOR_ADVERTISEMENT: u32 = 136;
 /// First byte of every IPv6 multicast address.
@@ -270,12 +273,15 @@ impl Program<'_> {
     }
 
     /// ARP is about an address if that is its target or sender address: a host that claims one of
-    /// our addresses must be detected (RFC 5227 s2.1.1).
+    /// our addresses must be detected (RFC 5227 s2.1.1). In an announcement both are the same.
     fn arp(&mut self) {
         self.need(FRAME, ARP_END);
         for place in [ARP_TARGET, ARP_SENDER] {
             self.jump_if_v4_at(place, self.taken);
         }
+        self.code.load(Size::Word, OTHER_FIELD, FRAME, ARP_TARGET);
+        self.code
+            .jump_if_register(Condition::Equal, FIELD, OTHER_FIELD, self.taken);
         self.code.jump(self.pass);
     }
 
@@ -292,21 +298,32 @@ impl Program<'_> {
         self.jump_if_v6_at(IPV6_DESTINATION, self.taken);
     }
 
-    /// Multicast neighbour messages about one of our addresses.
+    /// Multicast neighbour solicitations of one of our addresses, multicast neighbour advertisements, and
+    /// multicast listener queries.
     ///
-    /// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no other extension
-    /// header before these messages.
+    /// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no extension header before
+    /// neighbour messages, and before queries one of eight bytes with the router alert (RFC 3810 s5).
     fn neighbor(&mut self) {
-        let about = self.code.label();
+        let (icmp, solicitation) = (self.code.label(), self.code.label());
+        // A query is as long as a neighbour message.
         self.need(FRAME, ND_END);
         self.pass_unless_byte(FRAME, IPV6_DESTINATION, IPV6_MULTICAST);
-        self.pass_unless_byte(FRAME, IP + IPV6_NEXT_HEADER, PROTOCOL_ICMPV6);
-        self.code.load(Size::Byte, FIELD, FRAME, IPV6_END);
-        for kind in [NEIGHBOR_SOLICITATION, NEIGHBOR_ADVERTISEMENT] {
-            self.code.jump_if(Condition::Equal, FIELD, kind, about);
-        }
-        self.code.jump(self.pass);
-        self.code.bind(about);
+        let code = &mut self.code;
+        code.load(Size::Byte, FIELD, FRAME, IP + IPV6_NEXT_HEADER);
+        code.jump_if(Condition::Equal, FIELD, PROTOCOL_ICMPV6, icmp);
+        code.jump_if(Condition::NotEqual, FIELD, HOP_BY_HOP, self.pass);
+        self.pass_unless_byte(FRAME, IPV6_END, PROTOCOL_ICMPV6);
+        // Its length beyond eight bytes.
+        self.pass_unless_byte(FRAME, IPV6_END + 1, 0);
+        self.pass_unless_byte(FRAME, IPV6_END + HOP_BY_HOP_BYTES, LISTENER_QUERY);
+        let code = &mut self.code;
+        code.jump(self.taken);
+        code.bind(icmp);
+        code.load(Size::Byte, FIELD, FRAME, IPV6_END);
+        code.jump_if(Condition::Equal, FIELD, NEIGHBOR_ADVERTISEMENT, self.taken);
+        code.jump_if(Condition::Equal, FIELD, NEIGHBOR_SOLICITATION, solicitation);
+        code.jump(self.pass);
+        code.bind(solicitation);
         self.jump_if_v6_at(ND_TARGET, self.taken);
         self.code.jump(self.pass);
     }

@@ -84,6 +84,7 @@ impl Machine<'_> {
                 }
                 0x95 => return u32::try_from(machine.registers[0]).unwrap(),
                 0x05 => true,
+                0x1d => left == right,
                 0x2d => left > right,
                 0x5d => left != right,
                 0x16 | 0x26 | 0x46 | 0x56 | 0xa6 => {
@@ -320,6 +321,17 @@ fn ip_cases() -> Vec<Case> {
     cases
 }
 
+/// A message to all nodes behind a hop-by-hop header of `units` times eight bytes more than eight.
+fn hop_by_hop(kind: u8, units: u8) -> Vec<u8> {
+    let mut frame = neighbor(ALL_NODES, "ff02::1", kind, V6);
+    let message = frame.split_off(54);
+    frame[14 + 6] = 0;
+    frame.extend_from_slice(&[58, units, 5, 2, 0, 0, 1, 0]);
+    frame.resize(frame.len() + 8 * usize::from(units), 0);
+    frame.extend_from_slice(&message);
+    frame
+}
+
 fn neighbor_cases() -> Vec<Case> {
     const GROUP: &str = "ff02::1:ffa1:b2c3";
     const ALL: &str = "ff02::1";
@@ -334,6 +346,11 @@ fn neighbor_cases() -> Vec<Case> {
         only_own("a solicitation", ask(SOLICITED, GROUP, 135, V6)),
         only_own("an advertisement", ask(ALL_NODES, ALL, 136, V6)),
         only_own("a solicitation to our MAC", ask(OURS.0, GROUP, 135, V6)),
+        only_own("an announcement", arp(BROADCAST, "10.1.2.4", "10.1.2.4")),
+        only_own("another's advertisement", ask(ALL_NODES, ALL, 136, AWAY)),
+        only_own("a listener query", hop_by_hop(130, 0)),
+        neither("a listener report", hop_by_hop(131, 0)),
+        neither("a longer header", hop_by_hop(130, 1)),
         neither("a router's message", ask(SOLICITED, GROUP, 134, V6)),
         neither("a redirect", ask(SOLICITED, GROUP, 137, V6)),
         neither("about another", ask(SOLICITED, GROUP, 135, AWAY)),

@@ -1,16 +1,27 @@
 //! Where frames go when the router in front of a client changes.
 
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions};
+use clock::Duration;
+use wire::{
+    ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Route,
+    SeqNumber, TcpFlags, TcpOptions,
+};
 
-use super::{Bench, OUR_MAC, PEER_MAC, PORT, Peer, assert_is_object, config, peer_route};
+use super::strays::Ring;
+use super::{
+    Bench, OUR_ADDRESS, OUR_MAC, PEER_MAC, PORT, Peer, Sent, assert_is_object, config, peer_route,
+};
 use crate::Config;
 
 /// The router that takes over.
 const OTHER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
 const OUR_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PEER_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+
+/// The router's address on our link.
+const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
 
 fn route_v6() -> Route {
     Route {
@@ -155,4 +166,247 @@ fn a_retransmitted_syn_is_answered_by_its_own_next_hop() {
     peer.get(&mut bench, "/nothing");
     assert_eq!(bench.last_hop, OTHER_MAC);
     assert_eq!(peer.route.destination_mac, OUR_MAC);
+}
+
+/// An ARP packet from the station at `mac`, whose address is `sender`.
+fn arp(mac: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let packet = ArpRepr {
+        operation: ArpOperation::Request,
+        sender_mac: mac,
+        sender_address: sender,
+        target_mac: MacAddress::default(),
+        target_address: target,
+    };
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = wire::emit_arp(&mut buffer, MacAddress::BROADCAST, &packet);
+    buffer[..length].to_vec()
+}
+
+/// The router asks for one of our addresses.
+fn asks(route: &Route, mac: MacAddress) -> Vec<u8> {
+    if route.source.is_ipv4() {
+        return arp(mac, ROUTER, OUR_ADDRESS);
+    }
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = wire::emit_neighbor_solicitation(&mut buffer, mac, ROUTER_V6, OUR_ADDRESS_V6);
+    buffer[..length].to_vec()
+}
+
+/// The router announces its address to all.
+fn announces(route: &Route, mac: MacAddress) -> Vec<u8> {
+    if route.source.is_ipv4() {
+        return arp(mac, ROUTER, ROUTER);
+    }
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let length = wire::emit_unsolicited_advertisement(&mut buffer, mac, ROUTER_V6);
+    buffer[..length].to_vec()
+}
+
+/// The client's flight was lost, and so are retransmissions; until `timeouts` went by.
+fn lose_flights(bench: &mut Bench, timeouts: u32) {
+    let done = |bench: &Bench| {
+        let clients = &bench.conductor.clients;
+        let index = clients.indexes().next().expect("a client");
+        clients.entry(index).expect("it").tcp.timeouts_in_a_row() >= timeouts
+    };
+    while !done(bench) {
+        let next = bench.conductor.poll_timeout().expect("a timer");
+        bench.now = bench.now.max(next);
+        bench.pass(Duration::ZERO);
+        bench.complete_reads();
+    }
+}
+
+/// The next timer fires, which is due at once but for the coarseness of timers, and the read it asks for
+/// is answered.
+fn retransmit_at_once(bench: &mut Bench) {
+    let next = bench.conductor.poll_timeout().expect("a timer");
+    assert!(next.since(bench.now) < Duration::from_millis(10));
+    bench.now = bench.now.max(next);
+    bench.pass(Duration::ZERO);
+    bench.complete_reads();
+}
+
+/// Frames that ask for an address, taken out of what was sent.
+fn questions(bench: &mut Bench) -> Vec<IpAddr> {
+    let mut targets = Vec::new();
+    bench.sent.retain(|(frame, bytes)| {
+        let Sent::Other = frame else { return true };
+        match wire::parse_frame(bytes, ChecksumState::Unverified) {
+            Ok(Incoming::Arp(arp)) if arp.operation == ArpOperation::Request => {
+                assert_eq!((arp.sender_mac, arp.sender_address), (OUR_MAC, OUR_ADDRESS));
+                targets.push(arp.target_address.into());
+            }
+            Ok(Incoming::NeighborSolicitation { path, target, .. }) => {
+                assert_eq!(path.source, IpAddr::from(OUR_ADDRESS_V6));
+                targets.push(target.into());
+            }
+            other => panic!("{other:?}"),
+        }
+        false
+    });
+    targets
+}
+
+#[test]
+fn a_router_that_announces_itself_elsewhere_is_followed_at_once() {
+    for route in [peer_route(), route_v6()] {
+        let (mut bench, mut peer) = begin(route);
+        bench.receive(&asks(&route, PEER_MAC));
+        bench.turn();
+        bench.sent.clear();
+        peer.take(&mut bench);
+        lose_flights(&mut bench, 1);
+        bench.sent.clear();
+        bench.receive(&announces(&route, OTHER_MAC));
+        retransmit_at_once(&mut bench);
+        assert_eq!(
+            bench.last_hop, OTHER_MAC,
+            "a retransmission that is not waited for"
+        );
+        peer.take(&mut bench);
+        peer.send(&mut bench, TcpFlags::ACK, b"");
+        bench.turn();
+        peer.drain(&mut bench);
+        assert_is_object(peer.head_and_rest().1, 0);
+        assert_eq!(bench.conductor.counters().tcp_next_hop_change_count, 1);
+    }
+}
+
+#[test]
+fn an_unknown_station_that_announces_itself_is_tried_for_clients_that_do_not_answer() {
+    for (timeouts, hop) in [(1, PEER_MAC), (2, OTHER_MAC)] {
+        let route = peer_route();
+        let (mut bench, _peer) = begin(route);
+        lose_flights(&mut bench, timeouts);
+        bench.receive(&announces(&route, OTHER_MAC));
+        if hop == OTHER_MAC {
+            retransmit_at_once(&mut bench);
+        }
+        assert_eq!(bench.last_hop, hop, "after {timeouts} timeouts");
+    }
+}
+
+#[test]
+fn a_router_that_does_not_answer_is_asked_for() {
+    for route in [peer_route(), route_v6()] {
+        let (mut bench, _peer) = begin(route);
+        bench.receive(&asks(&route, PEER_MAC));
+        bench.turn();
+        bench.sent.clear();
+        lose_flights(&mut bench, 1);
+        assert!(questions(&mut bench).is_empty());
+        lose_flights(&mut bench, 2);
+        let router: IpAddr = match route.source {
+            IpAddr::V4(_) => ROUTER.into(),
+            IpAddr::V6(_) => ROUTER_V6.into(),
+        };
+        assert_eq!(questions(&mut bench), [router]);
+        assert_eq!(bench.last_hop, PEER_MAC);
+        // The answer comes to us.
+        bench.receive(&asks(&route, OTHER_MAC));
+        retransmit_at_once(&mut bench);
+        assert_eq!(bench.last_hop, OTHER_MAC);
+        assert_eq!(bench.conductor.counters().wire_neighbor_request_frames, 1);
+    }
+}
+
+#[test]
+fn a_client_on_our_link_is_asked_for_itself_and_given_to_no_router() {
+    let (mut bench, peer) = begin(peer_route());
+    let IpAddr::V4(address) = peer.route.source else {
+        panic!("IPv4");
+    };
+    bench.receive(&arp(PEER_MAC, address, OUR_ADDRESS));
+    bench.receive(&arp(OTHER_MAC, ROUTER, ROUTER));
+    bench.turn();
+    bench.sent.clear();
+    lose_flights(&mut bench, 3);
+    assert_eq!(questions(&mut bench)[0], IpAddr::V4(address));
+    assert_eq!(bench.last_hop, PEER_MAC);
+    bench.receive(&arp(OTHER_MAC, address, OUR_ADDRESS));
+    retransmit_at_once(&mut bench);
+    assert_eq!(bench.last_hop, OTHER_MAC);
+}
+
+#[test]
+fn another_router_that_brings_segments_is_tried_after_two_timeouts() {
+    let (mut bench, _peer) = begin(peer_route());
+    lose_flights(&mut bench, 1);
+    let other = Route {
+        source_mac: OTHER_MAC,
+        source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77)),
+        ..peer_route()
+    };
+    let _other = Peer::connect_by(&mut bench, other, PORT, 1001);
+    bench.last_hop = PEER_MAC;
+    // It brings no answer either: after two more timeouts it is the first one's turn again.
+    let mut hops = Vec::new();
+    for _ in 0..5 {
+        let next = bench.conductor.poll_timeout().expect("a timer");
+        bench.now = bench.now.max(next);
+        bench.pass(Duration::ZERO);
+        bench.complete_reads();
+        hops.push(bench.last_hop);
+    }
+    let (first, other) = (PEER_MAC, OTHER_MAC);
+    assert_eq!(hops, [other, other, first, first, other]);
+}
+
+#[test]
+fn a_router_that_brings_segments_of_others_is_kept() {
+    let (mut bench, _peer) = begin(peer_route());
+    bench.receive(&announces(&peer_route(), OTHER_MAC));
+    lose_flights(&mut bench, 1);
+    bench.now = bench.conductor.poll_timeout().expect("a timer");
+    let other = Peer::connect(&mut bench, 1001);
+    lose_flights(&mut bench, 2);
+    assert_eq!(bench.last_hop, PEER_MAC, "a path with losses behind it");
+    assert!(!other.reset);
+}
+
+#[test]
+fn statements_that_do_not_count_move_nothing() {
+    let (mut bench, _peer) = begin(route_v6());
+    bench.receive(&asks(&route_v6(), PEER_MAC));
+    bench.turn();
+    // An advertisement without the override flag, and a question of another station to another.
+    let mut soft = announces(&route_v6(), OTHER_MAC);
+    let flags = 14 + 40 + 4;
+    soft[flags] &= !0x20;
+    // The checksum makes up for it.
+    let sum = u16::from_be_bytes([soft[56], soft[57]]);
+    soft[56..58].copy_from_slice(&sum.wrapping_add(0x2000).to_be_bytes());
+    bench.receive(&soft);
+    bench.receive(&arp(OTHER_MAC, ROUTER, Ipv4Addr::new(10, 0, 0, 9)));
+    // Nor does our own frame that a switch returns.
+    bench.receive(&announces(&route_v6(), OUR_MAC));
+    lose_flights(&mut bench, 2);
+    assert_eq!(bench.last_hop, PEER_MAC);
+    assert_eq!(bench.conductor.counters().tcp_next_hop_change_count, 0);
+    assert!(
+        bench
+            .conductor
+            .counters()
+            .wire_drop_pairs()
+            .next()
+            .is_none()
+    );
+}
+
+#[test]
+fn what_one_worker_is_told_of_a_router_moves_the_clients_of_all() {
+    let (first, _) = begin(peer_route());
+    let (second, mut peer) = begin(peer_route());
+    let mut ring = Ring::of(vec![first, second]);
+    ring.0[0].receive(&asks(&peer_route(), PEER_MAC));
+    ring.carry();
+    ring.0[0].receive(&announces(&peer_route(), OTHER_MAC));
+    ring.carry();
+    for worker in &mut ring.0 {
+        assert_eq!(worker.conductor.counters().tcp_next_hop_change_count, 1);
+    }
+    peer.take(&mut ring.0[1]);
+    lose_flights(&mut ring.0[1], 1);
+    assert_eq!(ring.0[1].last_hop, OTHER_MAC);
 }

@@ -12,14 +12,14 @@ use crate::{STRAYS_MAX, Stray};
 const CLIENT_PORT: u16 = 1000;
 
 /// Workers, each of which passes strays on to the next.
-struct Ring(Vec<Bench>);
+pub(super) struct Ring(pub(super) Vec<Bench>);
 
 impl Ring {
     fn new(workers: u8) -> Self {
         Self::of((0..workers).map(|_| Bench::new()).collect())
     }
 
-    fn of(mut workers: Vec<Bench>) -> Self {
+    pub(super) fn of(mut workers: Vec<Bench>) -> Self {
         let others = u8::try_from(workers.len() - 1).unwrap();
         for worker in &mut workers {
             worker.conductor.set_other_workers(others);
@@ -28,7 +28,7 @@ impl Ring {
     }
 
     /// Brings strays to the next workers until there are none. Each goes around once at most.
-    fn carry(&mut self) {
+    pub(super) fn carry(&mut self) {
         let count = self.0.len();
         for step in 0..2 * count {
             let from = step % count;
