@@ -80,6 +80,7 @@ fn check(incoming: &Incoming<'_>) {
             assert_eq!(length, 14 + 40 + 32);
         }
         Incoming::NeighborAdvertisement { target, .. } => assert!(!target.is_multicast()),
+        Incoming::ListenerQuery { path, .. } => assert!(path.source.is_ipv6()),
         Incoming::PacketTooBig { original, .. } | Incoming::Unreachable { original, .. } => {
             assert_eq!(original.source.is_ipv4(), original.destination.is_ipv4());
         }

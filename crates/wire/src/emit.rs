@@ -19,6 +19,7 @@ use crate::icmpv6::{self, Icmpv6Message};
 use crate::incoming::Path;
 use crate::ipv4::{self, Ipv4Repr};
 use crate::ipv6::{self, Ipv6Repr};
+use crate::listener::{self, ListenerReport};
 use crate::outgoing::{PartialChecksum, SegmentationKind};
 use crate::tcp::{self, TcpRepr};
 
@@ -296,6 +297,34 @@ pub fn emit_neighbor_solicitation(
     let group = icmpv6::solicited_node(target);
     let macs = (our_mac, MacAddress::from_multicast_v6(group));
     emit_neighbor(buffer, macs, our_address, group, &message)
+}
+
+/// Writes a multicast listener report that `group` is wanted (RFC 3810 s5.2); returns its length. With `source`
+/// unspecified we have no link-local address, which RFC 3810 s5.2.13 permits: switches take such a report.
+pub fn emit_listener_report(
+    buffer: &mut [u8; HEADERS_BYTES_MAX],
+    our_mac: MacAddress,
+    source: Ipv6Addr,
+    group: Ipv6Addr,
+    report: ListenerReport,
+) -> usize {
+    let destination = listener::REPORTS_GROUP;
+    let route = Route {
+        source_mac: our_mac,
+        destination_mac: MacAddress::from_multicast_v6(destination),
+        source: source.into(),
+        destination: destination.into(),
+    };
+    let start = route.transport_offset();
+    let bytes = listener::HOP_BY_HOP_BYTES + listener::REPORT_BYTES;
+    let ip = IpPart::new(ipv6::NEXT_HOP_BY_HOP, bytes).expect("invariant: 36 bytes");
+    IpPart {
+        hop_limit: listener::HOP_LIMIT,
+        ..ip
+    }
+    .emit(buffer, &route);
+    listener::emit_report(place(buffer, start), source, group, report);
+    start + bytes
 }
 
 /// Writes the answer to an echo request; returns its length, or `None` if `buffer` is too short or

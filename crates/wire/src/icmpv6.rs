@@ -2,8 +2,8 @@
 //! too big, destination unreachable, neighbour solicitation and advertisement.
 //!
 //! Everything else is refused as [`DropReason::Icmpv6Other`]: router advertisements and redirects,
-//! because our answers go back to the MAC address they came from and need no router; multicast
-//! listener queries, because the link joins our groups once, at start.
+//! because our answers go back to the MAC address they came from and need no router. Multicast listener
+//! queries are in [`crate::listener`].
 //! Neighbour discovery is accepted only with a hop limit of 255, that is, from our own link.
 
 use core::net::{IpAddr, Ipv6Addr};
@@ -229,7 +229,7 @@ impl<'a> Icmpv6Message<'a> {
     }
 }
 
-fn pseudo_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> u16 {
+pub(crate) fn pseudo_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> u16 {
     let length = u32::try_from(length).expect("invariant: a message is no longer than a packet");
     checksum::pseudo_header(
         IpAddr::V6(source),
@@ -239,7 +239,7 @@ fn pseudo_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> u16 
     )
 }
 
-fn is_checksum_valid(packet: &Ipv6Packet<'_>) -> bool {
+pub(crate) fn is_checksum_valid(packet: &Ipv6Packet<'_>) -> bool {
     let bytes = packet.payload();
     let pseudo = pseudo_header(packet.source(), packet.destination(), bytes.len());
     checksum::is_valid(pseudo, bytes)

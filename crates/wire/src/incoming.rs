@@ -5,6 +5,7 @@
 //! of our addresses is for the caller to decide.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
 
 use crate::arp::ArpRepr;
 use crate::checksum;
@@ -17,6 +18,7 @@ use crate::icmpv4::{CODE_FRAGMENTATION_NEEDED, Icmpv4Message};
 use crate::icmpv6::Icmpv6Message;
 use crate::ipv4::{self, Ipv4Packet};
 use crate::ipv6::{self, Ipv6Packet};
+use crate::listener;
 use crate::quote::OriginalTcp;
 use crate::reason::DropReason;
 use crate::tcp::{TcpRepr, TcpSegment};
@@ -103,6 +105,15 @@ pub enum Incoming<'a> {
         target_link: Option<MacAddress>,
         /// It replaces what is known of the address (RFC 4861 s4.4, the flag O).
         is_override: bool,
+    },
+    /// A router or a switch asks which groups we listen to.
+    ListenerQuery {
+        /// Where it came from.
+        path: Path,
+        /// The group asked for; unspecified: all.
+        group: Ipv6Addr,
+        /// It is to be answered after a random part of this time.
+        response_time_max: Duration,
     },
     /// A segment of ours was larger than a link on its way: ICMP type 3 code 4, ICMPv6 type 2.
     PacketTooBig {
@@ -239,6 +250,14 @@ fn sort_ipv6<'a>(
 ) -> Result<Incoming<'a>, DropReason> {
     match packet.protocol() {
         ipv6::PROTOCOL_TCP => parse_tcp(path, packet.ecn(), packet.payload(), checksum),
+        ipv6::PROTOCOL_ICMP if listener::is_query(packet) => {
+            let query = listener::parse_query(packet, checksum)?;
+            Ok(Incoming::ListenerQuery {
+                path,
+                group: query.group,
+                response_time_max: query.response_time_max,
+            })
+        }
         ipv6::PROTOCOL_ICMP => sort_icmpv6(path, Icmpv6Message::parse(packet, checksum)?),
         _ => Err(DropReason::ProtocolUnsupported),
     }

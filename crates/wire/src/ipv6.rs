@@ -23,7 +23,8 @@ pub const PROTOCOL_ICMP: u8 = 58;
 /// Next-header number of TCP.
 pub const PROTOCOL_TCP: u8 = 6;
 
-const NEXT_HOP_BY_HOP: u8 = 0;
+/// Next-header number of the hop-by-hop options header.
+pub(crate) const NEXT_HOP_BY_HOP: u8 = 0;
 const NEXT_ROUTING: u8 = 43;
 const NEXT_FRAGMENT: u8 = 44;
 const NEXT_DESTINATION_OPTIONS: u8 = 60;

@@ -32,6 +32,7 @@ pub mod icmpv6;
 pub mod incoming;
 pub mod ipv4;
 pub mod ipv6;
+pub mod listener;
 pub mod outgoing;
 pub mod quote;
 pub mod reason;
@@ -45,12 +46,14 @@ pub use arp::{ArpOperation, ArpRepr};
 pub use ecn::{Ecn, read_ecn, set_ecn};
 pub use emit::{
     HEADERS_BYTES_MAX, Route, TcpChecksum, emit_arp, emit_arp_probe, emit_arp_reply,
-    emit_arp_request, emit_echo_reply, emit_gratuitous_arp, emit_neighbor_advertisement,
-    emit_neighbor_solicitation, emit_tcp, emit_unsolicited_advertisement,
+    emit_arp_request, emit_echo_reply, emit_gratuitous_arp, emit_listener_report,
+    emit_neighbor_advertisement, emit_neighbor_solicitation, emit_tcp,
+    emit_unsolicited_advertisement,
 };
 pub use ethernet::MacAddress;
 pub use fragment::{Fragment, FragmentPlace};
 pub use incoming::{ChecksumState, Incoming, Path, parse_frame, parse_reassembled};
+pub use listener::ListenerReport;
 pub use outgoing::{Offload, Outgoing, PartialChecksum, Segmentation, SegmentationKind};
 pub use quote::OriginalTcp;
 pub use reason::DropReason;

@@ -119,6 +119,8 @@ drop_reasons! {
     /// Neighbour discovery that fails another test of RFC 4861 s7.1: code, target, options, source; or
     /// with a fragment header (RFC 6980 s5).
     NeighborInvalid => "neighbor_invalid",
+    /// A multicast listener query that is too short or did not come from our link (RFC 3810 s5.1.14).
+    ListenerQueryInvalid => "listener_query_invalid",
     /// An ICMP error that does not quote an IP header and eight bytes of transport header.
     QuoteTooShort => "quote_too_short",
     /// An ICMP error about something that is not an unfragmented TCP segment of this IP version.

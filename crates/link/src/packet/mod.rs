@@ -20,10 +20,9 @@
 //! again after it was down, they join one after the other: frames of that moment may reach another
 //! queue than later ones.
 //!
-//! **Known limits.** Multicast listener reports are not sent: behind a switch with MLD snooping,
-//! neighbour solicitations may not arrive (IPv4 is not affected). A wireless or cloud network may
-//! refuse a second MAC: then use [`MacChoice::Interface`]. With that choice on a host that
-//! forwards packets, the kernel also tries to forward the packets that are sent to Atlas.
+//! **Known limits.** A wireless or cloud network may refuse a second MAC: then use
+//! [`MacChoice::Interface`]. With that choice on a host that forwards packets, the kernel also tries
+//! to forward the packets that are sent to Atlas.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -64,7 +64,7 @@
 //! - When the interface goes down, frames already queued, one large segment at most, may be sent when it
 //!   is up again, though they were reported as lost. To TCP they are old duplicates.
 //! - A queue added later (`ethtool -L`) has no socket: frames that arrive there pass to the kernel.
-//! - What a packet socket's module says of multicast listener reports, and of a second MAC, holds here.
+//! - What a packet socket's module says of a second MAC holds here.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;

@@ -7,8 +7,8 @@ use memory::Arena;
 use tcp::TableIndex;
 use wire::ethernet;
 use wire::{
-    ArpOperation, ArpRepr, ChecksumState, Fragment, HEADERS_BYTES_MAX, Incoming, OriginalTcp, Path,
-    Route, TcpChecksum, TcpRepr,
+    ArpOperation, ArpRepr, ChecksumState, Fragment, HEADERS_BYTES_MAX, Incoming, ListenerReport,
+    OriginalTcp, Path, Route, TcpChecksum, TcpRepr,
 };
 
 use super::strays::quoted_tuple;
@@ -112,6 +112,11 @@ impl Conductor {
             } if self.is_ours(path.destination) => {
                 self.handle_packet_too_big(now, mtu_bytes, &original);
             }
+            Incoming::ListenerQuery {
+                group,
+                response_time_max,
+                ..
+            } => self.handle_listener_query(now, group, response_time_max),
             // RFC 5461 s4: an ICMP unreachable about a synchronised connection is a soft error;
             // the retransmission timer decides. On our link it changes nothing.
             Incoming::Unreachable { .. } => {}
@@ -120,10 +125,12 @@ impl Conductor {
     }
 
     /// Announces our addresses on the link: gratuitous ARP (RFC 5227 s3), unsolicited neighbour
-    /// advertisement (RFC 4861 s7.2.6). Done at start, and to be repeated after the interface was
-    /// down, because switches and neighbours may have dropped their entries.
+    /// advertisement (RFC 4861 s7.2.6), and a multicast listener report before that. Done at start, and to
+    /// be repeated after the interface was down, because switches and neighbours may have dropped their
+    /// entries.
     pub fn announce(&mut self) {
         for place in 0..self.config.addresses.len() {
+            self.report_listener(place, ListenerReport::Joined);
             self.announce_one(place);
         }
     }

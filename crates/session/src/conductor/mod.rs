@@ -13,6 +13,7 @@ mod ahead;
 mod clients;
 mod fetching;
 mod frames;
+mod listener_reports;
 mod logging;
 mod next_hops;
 mod observing;
@@ -52,6 +53,7 @@ use crate::sources::Sources;
 use crate::warning::PendingWarnings;
 use crate::{Config, LookupPlan, ObjectHandle, RequestLog, TcpConfig, TlsToken, Warning};
 use ahead::Acknowledgments;
+use listener_reports::ListenerReports;
 use strays::Strays;
 pub use strays::{STRAYS_MAX, Stray};
 
@@ -142,6 +144,7 @@ pub struct Conductor {
     defense: Defense,
     reassembly: Reassembly,
     next_hops: NextHops,
+    listener_reports: ListenerReports,
     /// Segments for other workers.
     strays: Strays,
     /// Of the clients heard from lately.
@@ -216,6 +219,7 @@ impl Conductor {
             defense: Defense::new(config.addresses.len()),
             reassembly: Reassembly::new(),
             next_hops: NextHops::new(),
+            listener_reports: ListenerReports::default(),
             shortest_rtt: ShortestRtt::new(),
             strays: Strays::default(),
             lookups: VecDeque::with_capacity(clients),
@@ -260,6 +264,7 @@ impl Conductor {
             self.timers.next_deadline(),
             self.time_wait.next_expiry(),
             self.reassembly.next_expiry(),
+            self.listener_reports.due,
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -277,6 +282,7 @@ impl Conductor {
             self.table.remove(&tuple);
         }
         self.reassembly.expire(now, &mut self.counters);
+        self.send_due_listener_reports(now);
     }
 
     /// A batch of frames ends: takes the requests that came, and evaluates each client that got a

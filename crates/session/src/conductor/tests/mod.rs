@@ -11,6 +11,7 @@ mod endings;
 mod eviction;
 mod fragments;
 mod handshakes;
+mod listener_reports;
 mod next_hop;
 mod nonces;
 mod observing;

@@ -593,6 +593,29 @@ fn icmp_rows() -> Vec<Row> {
     ]
 }
 
+/// A general listener query from `source` with this hop limit, whose message has `bytes` bytes.
+fn listener_query(source: Ipv6Addr, hop_limit: u8, bytes: usize) -> Vec<u8> {
+    let mut frame = solicitation();
+    frame[IP + 7] = hop_limit;
+    frame[IP + 8..IP + 24].copy_from_slice(&source.octets());
+    frame.truncate(ICMP_V6);
+    frame.extend_from_slice(&[130, 0, 0, 0, 3, 232, 0, 0]);
+    frame.resize(ICMP_V6 + bytes, 0);
+    icmp_v6(frame)
+}
+
+fn listener_rows() -> Vec<Row> {
+    use DropReason::ListenerQueryInvalid as Invalid;
+    let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let far = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    let query = |hop_limit, bytes| listener_query(router, hop_limit, bytes);
+    vec![
+        row(query(2, 24), Invalid, query(1, 24)),
+        row(query(1, 23), Invalid, query(1, 28)),
+        row(listener_query(far, 1, 24), Invalid, query(1, 24)),
+    ]
+}
+
 fn neighbor_rows() -> Vec<Row> {
     use DropReason as D;
     let target = ICMP_V6 + 8;
@@ -689,6 +712,7 @@ fn all_rows() -> Vec<Row> {
         option_rows(),
         icmp_rows(),
         neighbor_rows(),
+        listener_rows(),
     ];
     rows.into_iter().flatten().collect()
 }
