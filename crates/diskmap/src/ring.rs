@@ -305,12 +305,32 @@ fn event_fd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// What to do about a ring that the kernel refuses to set up. `first`: the Linux that has all it needs.
+pub(crate) fn setup_remedy(errno: i32, first: &str) -> String {
+    match errno {
+        // Of a user without CAP_IPC_LOCK, the ring itself counts as locked memory.
+        libc::ENOMEM => "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1), or grant \
+                         CAP_IPC_LOCK"
+            .into(),
+        libc::EMFILE | libc::ENFILE => "raise the limit of open files (ulimit -n, LimitNOFILE=)".into(),
+        libc::EPERM | libc::EACCES => "set the sysctl kernel.io_uring_disabled to 0, or let the seccomp profile \
+                        (of the container, or SystemCallFilter= of the unit) allow io_uring_setup, io_uring_enter, \
+                        io_uring_register and eventfd2"
+            .into(),
+        _ => format!(
+            "let the seccomp profile (of the container, or SystemCallFilter= of the unit) allow io_uring_setup, \
+             io_uring_enter, io_uring_register and eventfd2, or use Linux {first} or newer"
+        ),
+    }
+}
+
 fn explain_registration(error: &io::Error, bytes: usize) -> String {
     let errno = error.raw_os_error().unwrap_or(0);
     if errno == libc::ENOMEM {
         return format!(
             "the slots cannot be registered with io_uring (errno {errno}): raise RLIMIT_MEMLOCK \
-             (ulimit -l, LimitMEMLOCK=) to {bytes} bytes or more, or grant CAP_IPC_LOCK"
+             (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock) to {bytes} bytes or more, or grant \
+             CAP_IPC_LOCK"
         );
     }
     format!("the slots cannot be registered with io_uring (errno {errno})")
@@ -329,6 +349,26 @@ mod tests {
         );
         let other = explain_registration(&io::Error::from_raw_os_error(libc::EFAULT), 1 << 21);
         assert!(!other.contains("RLIMIT_MEMLOCK"), "{other}");
+    }
+
+    #[test]
+    fn a_refused_ring_has_the_remedy_of_its_reason() {
+        for (errno, part) in [
+            (
+                libc::ENOMEM,
+                "RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock",
+            ),
+            (libc::EMFILE, "LimitNOFILE="),
+            (libc::EPERM, "kernel.io_uring_disabled"),
+            (libc::EPERM, "seccomp"),
+            (libc::ENOSYS, "seccomp"),
+            (libc::ENOSYS, "Linux 5.19 or newer"),
+        ] {
+            let remedy = setup_remedy(errno, "5.19");
+            assert!(remedy.contains(part), "{errno}: {remedy}");
+        }
+        // A limit is no matter of filters.
+        assert!(!setup_remedy(libc::ENOMEM, "5.19").contains("seccomp"));
     }
 
     #[test]

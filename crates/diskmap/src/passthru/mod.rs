@@ -101,8 +101,9 @@ pub enum PassthruError {
     Devices(usize),
     /// The kernel refused to set up a ring.
     #[error(
-        "no io_uring with entries of 128 bytes (errno {errno}): set kernel.io_uring_disabled to 0, \
-         let the seccomp profile of the container allow io_uring_setup, or use Linux 6.1 or newer"
+        "no io_uring with entries of 128 bytes ({}); {}",
+        std::io::Error::from_raw_os_error(*.errno),
+        crate::ring::setup_remedy(*.errno, "6.1")
     )]
     Setup {
         /// What the kernel said.

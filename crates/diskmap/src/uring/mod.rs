@@ -111,8 +111,9 @@ pub enum UringError {
     },
     /// The kernel refused to set up a ring.
     #[error(
-        "no io_uring (errno {errno}): set kernel.io_uring_disabled to 0, let the seccomp profile \
-         of the container allow io_uring_setup, or use Linux 5.19 or newer"
+        "no io_uring ({}); {}",
+        std::io::Error::from_raw_os_error(*.errno),
+        crate::ring::setup_remedy(*.errno, "5.19")
     )]
     Setup {
         /// What the kernel said.
