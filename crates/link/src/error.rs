@@ -323,8 +323,8 @@ pub enum SetupError {
     },
     /// The process may not lock the memory that the device is to access.
     #[error(
-        "{bytes} bytes of memory cannot be locked: raise the limit (`ulimit -l`, LimitMEMLOCK=), or \
-         grant cap_ipc_lock"
+        "{bytes} bytes of memory cannot be locked: raise the limit (`ulimit -l`, LimitMEMLOCK=, docker \
+         --ulimit memlock), or grant cap_ipc_lock"
     )]
     LockedMemory {
         /// How much for one receive queue.
@@ -340,6 +340,26 @@ pub enum SetupError {
         /// The kernel's answer.
         errno: i32,
     },
+}
+
+impl SetupError {
+    /// Whether it may be otherwise soon, though nobody changes a setting: an interface that comes late,
+    /// or something that another process has now.
+    #[must_use]
+    pub const fn may_pass(&self) -> bool {
+        match self {
+            Self::NoInterface { .. }
+            | Self::Busy { .. }
+            | Self::Fanout { .. }
+            | Self::ProgramAttached { .. }
+            | Self::QueueBusy { .. } => true,
+            Self::Kernel { errno, .. } => matches!(
+                *errno,
+                libc::EAGAIN | libc::EINTR | libc::ENETDOWN | libc::ENOBUFS
+            ),
+            _ => false,
+        }
+    }
 }
 
 /// What is wrong with a tap of the other kind, and what to do.
@@ -366,6 +386,36 @@ const fn node_permission_remedy(errno: i32) -> &'static str {
         _ => {
             "run as root, or let this user open it (`chmod 0666 /dev/net/tun`: using it takes \
              cap_net_admin besides)"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SetupError;
+
+    #[test]
+    fn what_comes_late_or_is_in_use_may_pass_and_what_is_wrong_does_not() {
+        let name = || "eth0".to_owned();
+        let kernel = |errno| SetupError::Kernel {
+            operation: "opening",
+            name: name(),
+            errno,
+        };
+        for error in [
+            SetupError::NoInterface { name: name() },
+            SetupError::Busy { name: name() },
+            SetupError::ProgramAttached { name: name() },
+            kernel(libc::ENETDOWN),
+        ] {
+            assert!(error.may_pass(), "{error}");
+        }
+        for error in [
+            SetupError::NoXdp,
+            SetupError::AddressCount { count: 0, max: 16 },
+            kernel(libc::EINVAL),
+        ] {
+            assert!(!error.may_pass(), "{error}");
         }
     }
 }

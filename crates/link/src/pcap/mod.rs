@@ -81,10 +81,15 @@ impl<L: Link> Captured<L> {
     /// followed: in a directory that others may write to, it could point to any file.
     ///
     /// # Errors
-    /// If the file cannot be created or written; `ELOOP` if it is a symbolic link.
+    /// If the file cannot be created or written; `ELOOP` if it is a symbolic link, `ENXIO` if it is a FIFO
+    /// that nobody reads.
     pub fn create(link: L, path: &Path, config: CaptureConfig) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
+        // The open of a FIFO would wait until somebody reads it. Held, so that its reader stays.
+        let _opened = options
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)?;
         let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
         Self::new(link, BufWriter::with_capacity(BUFFER_BYTES, file), config)
     }

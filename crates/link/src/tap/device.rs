@@ -56,18 +56,9 @@ impl Device {
     /// Opens the interface and as many descriptors of it, one for each queue.
     pub(super) fn open(config: &TapConfig, queues: usize) -> Result<(Vec<File>, Self), SetupError> {
         let name = InterfaceName::parse(&config.name)?;
-        match describe(name) {
-            Ok(found) if found.is_macvtap() => Self::open_macvtap(name, &found, queues),
-            Ok(found) if found.kind.as_deref() != Some("tun") => Err(SetupError::NotATap {
-                name: config.name.clone(),
-                kind: found.kind.unwrap_or_else(|| "device".to_owned()),
-            }),
-            Ok(found) => {
-                check_kind(name, &found, queues)?;
-                Self::open_tap(name, config, queues)
-            }
-            Err(SetupError::NoInterface { .. }) => Self::open_tap(name, config, queues),
-            Err(error) => Err(error),
+        match find(name, queues)? {
+            Some(found) if found.is_macvtap() => Self::open_macvtap(name, &found, queues),
+            _ => Self::open_tap(name, config, queues),
         }
     }
 
@@ -202,6 +193,34 @@ impl Drop for HostAddresses {
                 let _ = netlink.remove_address(self.index, address, prefix_bits);
             }
         }
+    }
+}
+
+/// See [`super::Tap::check`].
+pub(super) fn check(name: &str, queues: usize) -> Result<(), SetupError> {
+    let name = InterfaceName::parse(name)?;
+    match find(name, queues)? {
+        Some(found) if found.is_macvtap() => {
+            let path = format!("/dev/tap{}", found.index);
+            let file = open_node(name, &path, MACVTAP_REMEDY)?;
+            check_owner(name, &file, &path, found.ethernet_mac(name)?)
+        }
+        _ => open_node(name, TUN_PATH, TUN_REMEDY).map(drop),
+    }
+}
+
+/// The interface, if there is one of the name: a macvtap, or a tap that takes descriptors for as many
+/// queues. `None`: it is to be made.
+fn find(name: InterfaceName, queues: usize) -> Result<Option<InterfaceDescription>, SetupError> {
+    match describe(name) {
+        Ok(found) if found.is_macvtap() => Ok(Some(found)),
+        Ok(found) if found.kind.as_deref() != Some("tun") => Err(SetupError::NotATap {
+            name: name.as_str().to_owned(),
+            kind: found.kind.unwrap_or_else(|| "device".to_owned()),
+        }),
+        Ok(found) => check_kind(name, &found, queues).map(|()| Some(found)),
+        Err(SetupError::NoInterface { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

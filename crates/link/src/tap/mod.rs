@@ -111,6 +111,15 @@ impl Tap {
         Ok(queues.collect())
     }
 
+    /// Whether [`Tap::open_queues`] could succeed, as far as it can be known without making or changing
+    /// an interface. Whether the capability is there is not looked at.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do.
+    pub fn check(name: &str, queues: usize) -> Result<(), SetupError> {
+        device::check(name, queues)
+    }
+
     /// Classifies the errno of a failed read: no frame, interface removed, or another error.
     fn handle_read_error(&mut self, now: Instant, errno: i32) {
         match errno {
