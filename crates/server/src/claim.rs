@@ -34,6 +34,23 @@ pub struct Locks {
     _sockets: Vec<UnixDatagram>,
 }
 
+/// The name of the lock on an address.
+fn lock_name(settings: &Settings, address: IpAddr) -> String {
+    format!("atlas/{}/{address}", settings.link.interface())
+}
+
+/// Whether a server runs that has one of our addresses on our interface. Takes no lock.
+#[must_use]
+pub fn is_locked(settings: &Settings) -> bool {
+    let is_bound = |address: IpAddr| {
+        let name = SocketAddr::from_abstract_name(lock_name(settings, address));
+        let asked = name.and_then(|name| UnixDatagram::unbound()?.connect_addr(&name));
+        asked.is_ok()
+    };
+    let mut addresses = settings.addresses.iter().map(|cidr| cidr.address());
+    addresses.any(is_bound)
+}
+
 /// Locks our addresses on our interface.
 ///
 /// Two packet sockets on one interface do not receive each other's frames, so a probe would not find
@@ -44,7 +61,7 @@ pub struct Locks {
 pub fn lock(settings: &Settings) -> Result<Locks, Failure> {
     let interface = settings.link.interface();
     let lock_one = |address: IpAddr| {
-        let name = format!("atlas/{interface}/{address}");
+        let name = lock_name(settings, address);
         SocketAddr::from_abstract_name(&name)
             .and_then(|name| UnixDatagram::bind_addr(&name))
             .map_err(|error| {
@@ -52,7 +69,8 @@ pub fn lock(settings: &Settings) -> Result<Locks, Failure> {
                     std::io::ErrorKind::AddrInUse => "another server has it".to_owned(),
                     _ => format!("it cannot be locked: {error}"),
                 };
-                Failure::refused(
+                Failure::of_error(
+                    &error,
                     format!(
                         "{} {address} on {interface}: {problem}",
                         settings.addresses_origin
@@ -114,13 +132,14 @@ pub fn claim<L: Link>(
     }
 }
 
+/// The link worked when it was opened, so this is about the moment.
 fn refuse(error: impl std::fmt::Display) -> Failure {
-    Failure::Refused(format!("--link: {error}"))
+    Failure::NotNow(format!("--link: {error}"))
 }
 
 fn refuse_conflict(settings: &Settings, conflict: AddressConflict) -> Failure {
     let AddressConflict { address, mac } = conflict;
-    Failure::refused(
+    Failure::not_now(
         format!(
             "{} {address}: the station {mac} on {} has that address",
             settings.addresses_origin,

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::failure::EXIT_CODES;
 use crate::tls::reader::ReaderArgs;
 
-/// What follows `atlas --help`.
+/// What follows `atlas --help`, in front of the exit codes.
 const EXAMPLES: &str = "\
 Examples:
   Serve /srv/video on a new TAP interface, then fetch from it:
@@ -39,10 +40,13 @@ Deploying, every setting, an example and a unit for systemd: docs/deploy.md, doc
 dist/
 
 Exit codes:
-  0  ended by SIGINT or SIGTERM
-  1  an error while serving (interface gone, device failure)
-  2  serving could not begin: the one line on stderr names the remedy
-  130, 143  a second SIGINT or SIGTERM reset the replies in progress";
+";
+
+/// What follows `atlas --help`.
+fn notes() -> String {
+    let codes = EXIT_CODES.map(|(code, meaning)| format!("  {code:<9} {meaning}"));
+    format!("{EXAMPLES}{}", codes.join("\n"))
+}
 
 /// What follows `atlas serve --help`.
 const SERVE_NOTES: &str = "\
@@ -109,7 +113,7 @@ The exit code is 2 if something is MISSING, otherwise 0.";
 /// for it, and sent at once from the buffer it was read into. There is no page cache and no socket
 /// buffer in between.
 #[derive(Parser, Debug)]
-#[command(name = "atlas", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "atlas", version, after_help = notes(), max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -277,10 +281,10 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Look whether it could serve, then end: exit code 0 if so, 2 and the reason if not
+    /// Look whether it could serve, then end: exit code 0 if so, that of a start and the reason if not
     ///
-    /// Reads flags, configuration file, certificates and keys, and looks for the user and at the
-    /// directory. Touches no interface, so it can run beside a server.
+    /// Looks at all that a start looks at, as far as it changes nothing: it can run beside a server. Not
+    /// whether another host has an address, nor at the content of NVMe controllers.
     #[arg(long)]
     pub check: bool,
 

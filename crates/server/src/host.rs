@@ -138,6 +138,15 @@ fn table_address(digits: &str) -> Option<IpAddr> {
     Some(IpAddr::from(octets).to_canonical())
 }
 
+/// Whether system calls of this process are filtered (seccomp(2)).
+#[must_use]
+pub fn has_filter() -> bool {
+    const FILTERED: &str = "2";
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut fields = status.lines().filter_map(|line| line.split_once(':'));
+    fields.any(|(name, value)| name == "Seccomp" && value.trim() == FILTERED)
+}
+
 /// Raises the soft limit of open descriptors to the hard one and returns it.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 //! runs the same [`worker`].
 //!
 //! It refuses to serve if anything the settings need is missing: it prints one line with the remedy
-//! and ends with exit code 2. Bounds: those of the settings ([`settings::Limits`]).
+//! and ends ([`failure::EXIT_CODES`]). Bounds: those of the settings ([`settings::Limits`]).
 
 pub mod access_log;
 pub mod aead;
@@ -21,11 +21,13 @@ pub mod doctor;
 #[cfg(feature = "emulate")]
 pub mod emulate;
 pub mod failure;
+mod files;
 pub mod host;
 pub mod limiter;
 pub mod link_watch;
 pub mod log;
 pub mod mailbox;
+mod memory_need;
 pub mod metrics;
 pub mod monitoring;
 mod nodes;

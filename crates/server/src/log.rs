@@ -5,14 +5,21 @@
 //! for stderr. Bound: [`QUEUE`]; lines beyond are dropped and counted ([`dropped`]). After [`close`]
 //! lines are written synchronously again.
 //!
+//! Where stderr is a stream of systemd's journal, each line begins with its priority (sd-daemon(3)), which
+//! the journal takes off.
+//!
 //! There is one log per process, because there is one stderr.
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
+use std::os::linux::fs::MetadataExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
 
 use crate::output::{Output, OutputLimits, Target};
 
@@ -57,6 +64,37 @@ pub fn start() -> io::Result<()> {
     Ok(())
 }
 
+/// Names the stream that stdout or stderr is connected to, as `device:inode` (systemd.exec(5)).
+pub const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
+
+/// What stands before a line of this level on stderr.
+#[must_use]
+pub fn priority(level: Level) -> &'static str {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    let is_journal = *IS_JOURNAL.get_or_init(|| {
+        let stream = std::env::var(JOURNAL_VARIABLE);
+        stream.is_ok_and(|stream| is_stream(&stream, &io::stderr()))
+    });
+    if is_journal { prefix(level) } else { "" }
+}
+
+/// Whether a descriptor is this `device:inode`.
+fn is_stream(stream: &str, descriptor: &impl AsFd) -> bool {
+    let file = descriptor.as_fd().try_clone_to_owned().map(File::from);
+    let metadata = file.and_then(|file| file.metadata());
+    metadata.is_ok_and(|it| stream == format!("{}:{}", it.st_dev(), it.st_ino()))
+}
+
+/// Priorities of syslog(3).
+const fn prefix(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
 /// Writes or queues a line with its line break. Errors are ignored: stderr may be closed.
 pub fn write(line: &[u8]) {
     match (MODE.load(Ordering::Acquire), OUTPUT.get()) {
@@ -88,12 +126,38 @@ pub fn dropped() -> u64 {
 }
 
 /// What the tracing subscriber writes to. It writes each event at once, so each write is a line.
+#[derive(Clone, Copy, Debug)]
+pub struct LogWriter {
+    priority: &'static str,
+}
+
+/// Makes a writer for each event.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LogWriter;
+pub struct LogWriters;
+
+impl MakeWriter<'_> for LogWriters {
+    type Writer = LogWriter;
+
+    fn make_writer(&self) -> LogWriter {
+        LogWriter {
+            priority: priority(Level::INFO),
+        }
+    }
+
+    fn make_writer_for(&self, event: &Metadata<'_>) -> LogWriter {
+        LogWriter {
+            priority: priority(*event.level()),
+        }
+    }
+}
 
 impl io::Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        write(line);
+        if self.priority.is_empty() {
+            write(line);
+        } else {
+            write(&[self.priority.as_bytes(), line].concat());
+        }
         Ok(line.len())
     }
 
@@ -109,4 +173,33 @@ pub fn install_panic_hook() {
         close();
         tell(panic);
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::linux::fs::MetadataExt as _;
+
+    use tracing::Level;
+
+    use super::{is_stream, prefix};
+
+    #[test]
+    fn the_journal_s_stream_is_told_by_device_and_inode() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let metadata = file.metadata().unwrap();
+        let stream = format!("{}:{}", metadata.st_dev(), metadata.st_ino());
+        assert!(is_stream(&stream, &file));
+        let other = File::open("/dev/null").unwrap();
+        assert!(!is_stream(&stream, &other));
+        for malformed in ["", ":", "1", "a:b"] {
+            assert!(!is_stream(malformed, &file), "{malformed}");
+        }
+    }
+
+    #[test]
+    fn levels_have_the_priorities_of_syslog() {
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG];
+        assert_eq!(levels.map(prefix), ["<3>", "<4>", "<6>", "<7>"]);
+    }
 }

@@ -21,7 +21,6 @@ use crate::metrics::listener::Listener;
 use crate::metrics::overview::{Outputs, Overview};
 use crate::metrics::{PUBLISH_EVERY, Page};
 use crate::output::Output;
-use crate::privileges::Identity;
 use crate::report::Pair;
 use crate::settings::Settings;
 
@@ -33,21 +32,33 @@ pub struct MonitoringSetup {
 }
 
 impl MonitoringSetup {
-    /// Opens what the settings ask for, with the rights of the start. `identity`: the user that
-    /// serves.
+    /// Opens what the settings ask for, with the rights of the start. A file that is made belongs to
+    /// `owner`, a user and a group.
     ///
     /// # Errors
     /// What cannot be opened, and what to do about it.
-    pub fn open(settings: &Settings, identity: &Identity) -> Result<Self, Failure> {
-        let owner = match identity {
-            Identity::Other(account) => Some((account.uid, account.gid)),
-            Identity::Same | Identity::Root => None,
-        };
+    pub fn open(settings: &Settings, owner: Option<(u32, u32)>) -> Result<Self, Failure> {
         let access_log = settings.access_log.as_ref();
         Ok(Self {
             access_log: access_log.map(|target| target.open(owner)).transpose()?,
             metrics: settings.metrics.map(Listener::bind).transpose()?,
         })
+    }
+
+    /// Whether it could be opened. Changes nothing. `is_running`: a server with the same addresses runs,
+    /// which has the port.
+    ///
+    /// # Errors
+    /// What could not be opened.
+    pub fn check(settings: &Settings, is_running: bool) -> Result<(), Failure> {
+        if let Some(target) = &settings.access_log {
+            target.check()?;
+        }
+        match settings.metrics.map(Listener::bind) {
+            Some(Err(Failure::NotNow(_))) if is_running => Ok(()),
+            Some(Err(failure)) => Err(failure),
+            Some(Ok(_)) | None => Ok(()),
+        }
     }
 
     /// Starts the thread that writes the access log; `trace` is written already.

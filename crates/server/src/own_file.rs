@@ -31,7 +31,13 @@ pub fn open(path: &Path, writes: Writes) -> io::Result<File> {
     // Not blocking: the open of a FIFO would wait for a reader.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = options.create(true).mode(0o600).custom_flags(flags);
-    let file = file.open(path)?;
+    let file = file
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            // A FIFO that nobody reads, or a socket.
+            Some(libc::ENXIO) => refused("not a regular file"),
+            _ => error,
+        })?;
     let status = file.metadata()?;
     let user = rustix::process::geteuid().as_raw();
     let refusal = if !status.is_file() {
@@ -46,7 +52,11 @@ pub fn open(path: &Path, writes: Writes) -> io::Result<File> {
         }
         return Ok(file);
     };
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
+    Err(refused(refusal))
+}
+
+fn refused(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
+use tracing::Level;
+
 use crate::failure::{EXIT_OK, Failure};
-use crate::log::{self, LogWriter};
+use crate::log::{self, LogWriters};
 use crate::settings::Settings;
 use crate::start;
 
@@ -39,7 +41,8 @@ pub fn exit_code(name: &str, outcome: Result<(), Failure>) -> ExitCode {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(failure) => {
             // Not through the log: the reason must be printed at every log level.
-            let _ = writeln!(std::io::stderr(), "{name}: {failure}");
+            let priority = log::priority(Level::ERROR);
+            let _ = writeln!(std::io::stderr(), "{priority}{name}: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -50,7 +53,7 @@ fn start_log(settings: &Settings) {
     let is_colour_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(settings.log)
-        .with_writer(LogWriter::default)
+        .with_writer(LogWriters)
         .with_ansi(std::io::stderr().is_terminal() && !is_colour_unwanted)
         .with_target(false)
         // It would report a log that cannot be written by `eprintln!`, which panics then.

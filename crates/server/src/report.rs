@@ -4,6 +4,8 @@
 //! order. It refuses to keep history: for rates, take the difference of two reports. Bound: one
 //! line.
 
+use tracing::Level;
+
 use crate::{host, log};
 
 /// A counter's name and value.
@@ -31,7 +33,7 @@ pub fn write(word: &str, mut pairs: Vec<Pair>) {
         pairs.push(("cpu_user_us", times.user_us));
         pairs.push(("cpu_system_us", times.system_us));
     }
-    let mut text = line(word, &pairs);
+    let mut text = format!("{}{}", log::priority(Level::INFO), line(word, &pairs));
     text.push('\n');
     log::write(text.as_bytes());
 }

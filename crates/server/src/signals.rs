@@ -3,7 +3,9 @@
 //! The handlers (signal-hook's) only set a flag and write one byte to a socket pair, which ends a
 //! sleep; [`crate::run`] acts on them. SIGINT and SIGTERM are counted: the first asks for an orderly
 //! shutdown, the second for an immediate one. At the third, the handler itself ends the process,
-//! because the worker may hang; the exit code is the one a shell gives to a killed process.
+//! because the worker may hang; the exit code is the one a shell gives to a killed process. While the
+//! server opens what it needs, where a file system may hang and nothing is served, it does so at the
+//! first, with the code of an orderly end ([`Signals::set_starting`]).
 //!
 //! It refuses all other work in a handler. Bounds: one flag per signal, one byte in the socket pair.
 
@@ -24,6 +26,8 @@ use signal_hook::{
     low_level::{self, pipe},
 };
 
+use crate::failure::EXIT_OK;
+
 /// What a shell adds to a signal's number to make an exit code.
 const KILLED_BY_SIGNAL: i32 = 128;
 /// Number of SIGINTs and SIGTERMs at which the handler ends the process.
@@ -34,11 +38,15 @@ const ENDS_MAX: u32 = 3;
 struct TerminationSignals {
     count: AtomicU32,
     last: AtomicI32,
+    is_starting: AtomicBool,
 }
 
 impl TerminationSignals {
     /// Called by the handler: touches atomics only, and may not return.
     fn count_one(&self, signal: i32) {
+        if self.is_starting.load(Ordering::Relaxed) {
+            low_level::exit(EXIT_OK.into());
+        }
         self.last.store(signal, Ordering::Relaxed);
         if self.count.fetch_add(1, Ordering::Release) + 1 >= ENDS_MAX {
             low_level::exit(KILLED_BY_SIGNAL + signal);
@@ -83,6 +91,12 @@ impl Signals {
             pipe::register(signal, waker.try_clone()?)?;
         }
         Ok(signals)
+    }
+
+    /// Whether the first SIGINT or SIGTERM ends the process at once: while it opens what it needs, and has
+    /// nobody to finish for.
+    pub fn set_starting(&self, is_starting: bool) {
+        self.ends.is_starting.store(is_starting, Ordering::Relaxed);
     }
 
     /// Whether the server was asked to end. Stays so.

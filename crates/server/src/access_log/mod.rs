@@ -4,6 +4,9 @@
 //! 192.0.2.7 - - [22/Nov/2026:09:40:03 +0000] "GET /film.mp4 HTTP/1.1" 206 65536 "-" "curl/8.5.0"
 //! ```
 //!
+//! A FIFO is written to while somebody reads it: without a reader lines are dropped, and each batch of them
+//! looks whether there is one.
+//!
 //! A line is written when its reply ends. Its text is formatted when the reply begins, while the
 //! request is available, and kept until the end: one allocation for each request in progress, and
 //! none without an access log. A separate thread writes ([`crate::output`]): it refuses to make the
@@ -15,7 +18,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{OpenOptionsExt as _, fchown};
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,6 +28,7 @@ use session::{LoggedRequest, RequestLog, RequestName};
 use tracing::{info, warn};
 
 use crate::failure::Failure;
+use crate::files;
 use crate::limiter::Limiter;
 use crate::output::{Output, OutputLimits, Target};
 
@@ -84,32 +88,42 @@ impl AccessLogTarget {
                         "leave stdout open, or name a file",
                     )
                 })?;
-                Ok(OpenLog::new(file, None))
+                Ok(OpenLog::new(Some(file), None))
             }
             Self::File(path) => {
-                let file = open_to_append(path, owner).map_err(|error| {
-                    let path = path.display();
-                    match error.raw_os_error() {
-                        Some(libc::ELOOP) => Failure::refused(
-                            format!("--access-log {path}: that is a symbolic link"),
-                            "name a file, or - for stdout",
-                        ),
-                        _ => Failure::refused(
-                            format!("--access-log {path}: {error}"),
-                            "name a file that can be written, or - for stdout",
-                        ),
-                    }
-                })?;
+                let file = open_to_append(path, owner).map_err(|error| refuse(path, &error))?;
+                if file.is_none() {
+                    warn!(
+                        "access log: nobody reads the FIFO {}: lines are dropped until somebody does",
+                        path.display()
+                    );
+                }
                 Ok(OpenLog::new(file, Some(path.clone())))
             }
         }
     }
+
+    /// Whether it could be opened. Changes nothing.
+    ///
+    /// # Errors
+    /// It could not.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Stdout => Ok(()),
+            Self::File(path) => files::check_writable(path).map_err(|error| refuse(path, &error)),
+        }
+    }
+}
+
+fn refuse(path: &Path, error: &io::Error) -> Failure {
+    files::refuse("--access-log", path, error)
 }
 
 /// An access log that is open, and that nothing writes to yet.
 #[derive(Debug)]
 pub struct OpenLog {
-    file: File,
+    /// `None`: a FIFO that nobody read when it was last opened.
+    file: Option<File>,
     /// To be opened again; `None`: stdout.
     path: Option<PathBuf>,
     epoch: std::time::Instant,
@@ -117,19 +131,13 @@ pub struct OpenLog {
 }
 
 impl OpenLog {
-    fn new(file: File, path: Option<PathBuf>) -> Self {
+    fn new(file: Option<File>, path: Option<PathBuf>) -> Self {
         Self {
             file,
             path,
             epoch: std::time::Instant::now(),
             failures: Limiter::default(),
         }
-    }
-
-    /// The open file.
-    #[must_use]
-    pub const fn file(&self) -> &File {
-        &self.file
     }
 
     /// Starts the thread that writes it.
@@ -154,7 +162,20 @@ impl OpenLog {
 
 impl Target for OpenLog {
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
-        self.file.write_all(lines)
+        if let (None, Some(path)) = (&self.file, &self.path) {
+            self.file = open_to_append(path, None)?;
+        }
+        let file = self.file.as_mut();
+        let file = file.ok_or_else(|| io::Error::other("nobody reads the FIFO"))?;
+        let written = file.write_all(lines);
+        if let Err(error) = &written
+            && error.kind() == io::ErrorKind::BrokenPipe
+            && self.path.is_some()
+        {
+            // Its reader has gone; there may be another.
+            self.file = None;
+        }
+        written
     }
 
     fn reopen(&mut self) {
@@ -166,8 +187,9 @@ impl Target for OpenLog {
             }
             // The rights of the start may be gone by now, and the directory closed to who is left.
             Err(error) => warn!(
-                "access log: {} cannot be opened again ({error}): writing on to the old file; let \
-                 the user that the server runs as make files there",
+                "access log: {} cannot be opened again ({error}): writing on to the old file; make the new \
+                 one before the signal, owned by the user that the server runs as (logrotate: create), or \
+                 give that user the directory",
                 path.display()
             ),
         }
@@ -185,19 +207,25 @@ impl Target for OpenLog {
     }
 }
 
-/// Follows no symbolic link, which others may have put there for a process that may write anywhere.
-fn open_to_append(path: &Path, owner: Option<(u32, u32)>) -> io::Result<File> {
+/// `None`: a FIFO that nobody reads. A file that is made belongs to `owner`.
+fn open_to_append(path: &Path, owner: Option<(u32, u32)>) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
-    options.append(true).custom_flags(libc::O_NOFOLLOW);
-    match options.clone().create_new(true).open(path) {
+    options.append(true);
+    let mut to_make = options.clone();
+    to_make.create_new(true);
+    let opened = match files::open(to_make, path) {
         Ok(file) => {
             if let Some((user, group)) = owner {
                 fchown(&file, Some(user), Some(group))?;
             }
-            Ok(file)
+            return Ok(Some(file));
         }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => files::open(options, path),
         Err(error) => Err(error),
+    };
+    match opened {
+        Err(error) if files::is_unread_fifo(&error, path) => Ok(None),
+        opened => opened.map(Some),
     }
 }
 

@@ -1,5 +1,6 @@
+use std::io::Read as _;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
@@ -10,6 +11,7 @@ use session::{LoggedRequest, RequestLog as _, RequestName};
 use super::{
     AccessLog, AccessLogTarget, FIELD_BYTES_MAX, PENDING_BYTES_MAX, Pending, QUEUE, TimeText,
 };
+use crate::files::tests::make_fifo;
 use crate::output::tests::LONG;
 use crate::output::{Output, Target};
 
@@ -202,7 +204,7 @@ fn a_new_log_file_belongs_to_the_serving_user() {
         (own.uid(), own.gid())
     };
     let owner_of = |log: &super::OpenLog| {
-        let metadata = log.file().metadata().unwrap();
+        let metadata = log.file.as_ref().unwrap().metadata().unwrap();
         (metadata.uid(), metadata.gid())
     };
     let target = AccessLogTarget::parse(path.clone());
@@ -218,6 +220,42 @@ fn a_new_log_file_belongs_to_the_serving_user() {
         refusal.to_string().contains("symbolic link; name a file"),
         "{refusal}"
     );
+}
+
+#[test]
+fn a_fifo_is_written_to_while_somebody_reads_it() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("fifo");
+    make_fifo(&path);
+    let target = AccessLogTarget::parse(path.clone());
+    target.check().unwrap();
+    // Nobody reads it: that neither holds up nor fails the start.
+    let mut log = target.open(None).unwrap();
+    assert!(log.write_lines(b"lost\n").is_err());
+    let reader = || {
+        let mut options = std::fs::OpenOptions::new();
+        options
+            .custom_flags(libc::O_NONBLOCK)
+            .read(true)
+            .open(&path)
+    };
+    let read = |mut from: &std::fs::File| {
+        let mut text = [0; 64];
+        let length = from.read(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let first = reader().unwrap();
+    log.write_lines(b"1\n").unwrap();
+    assert_eq!(read(&first), "1\n");
+    drop(first);
+    assert!(log.write_lines(b"lost\n").is_err());
+    let second = reader().unwrap();
+    log.write_lines(b"2\n").unwrap();
+    assert_eq!(read(&second), "2\n");
+    // Reopening is what it is for a file.
+    log.reopen();
+    log.write_lines(b"3\n").unwrap();
+    assert_eq!(read(&second), "3\n");
 }
 
 #[test]

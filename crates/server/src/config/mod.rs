@@ -4,6 +4,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::failure::EXIT_CODES;
+
 mod file;
 
 pub use file::{CertificateTable, FileConfig, NumberOrAuto, PortOrOff, Seconds};
@@ -616,20 +618,35 @@ pub static KEYS: [Key; 44] = [
 #[must_use]
 pub fn documentation() -> String {
     let rows: String = KEYS.iter().map(Key::markdown).collect();
-    format!("{DOCUMENTATION_HEAD}{rows}{DOCUMENTATION_TAIL}")
+    let codes = EXIT_CODES.map(|(codes, meaning)| format!("| {codes} | {meaning} |\n"));
+    let codes = codes.concat();
+    format!("{DOCUMENTATION_HEAD}{rows}{DOCUMENTATION_TAIL}{CODES_HEAD}{codes}{CODES_TAIL}")
 }
+
+const CODES_HEAD: &str = "
+## Exit codes
+
+| Code | Meaning |
+|---|---|
+";
+
+const CODES_TAIL: &str = "
+A service manager should start the server again after 1 and 75, however often, and not after 2: so does
+`dist/atlas.service`. `--check` has the codes of a start.
+";
 
 const DOCUMENTATION_HEAD: &str = "\
 # Configuration
 
 `atlas serve PATH --config FILE.toml` reads its settings from a TOML file. A flag wins over the
 file, the file over the default. A key the file should not have is refused, and so is a value out
-of its range: `atlas` then exits with code 2 and one line that names the key, the value and the
+of its range: `atlas` then exits with [code 2](#exit-codes) and one line that names the key, the value and the
 remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, PATH is
 opened again, and nothing else is. PATH is a directory, or a raw store (`atlas store --help`): its
 devices, joined by commas, or `nvme:ADDRESS` for the namespace of an NVMe controller that the server is
-to drive itself (`nvme:ADDRESS/2` for the second; `atlas nvme bind` gives it away). `atlas serve PATH --config FILE.toml --check` looks whether it could serve with the
-file, and ends with exit code 0 or 2.
+to drive itself (`nvme:ADDRESS/2` for the second; `atlas nvme bind` gives it away). `atlas serve PATH --config FILE.toml --check` looks at all that a start looks at, changes
+nothing, and says why it could not serve, or that it could: also beside a server that runs. What it does not find is another
+host that has an address, and what is wrong in the content of NVMe controllers.
 
 Seconds are whole numbers, or texts with a unit: `20`, `\"20s\"`, `\"2m\"`, `\"1h\"`.
 
@@ -670,12 +687,12 @@ in this order:
 
 1. The server takes a lock on each address on its interface (an abstract Unix socket named
    `atlas/IFACE/ADDRESS`, in its network namespace). A second server with one of these addresses
-   ends with code 2. Two servers may share an interface if they share no address.
+   ends with code 75. Two servers may share an interface if they share no address.
 2. It waits until the interface is up and has carrier, with one line in the log. SIGTERM ends the
    wait, with code 0.
 3. It probes the network for each address three times, 200 ms apart, and waits 200 ms more: ARP
    probes (RFC 5227), duplicate address detection (RFC 4862). If another host answers, or probes for
-   the same address, the server ends with code 2 and prints that host's MAC. This takes 600 ms; on a
+   the same address, the server ends with code 75 and prints that host's MAC. This takes 600 ms; on a
    TAP that is no port of a bridge, where only the host can answer, 20 ms. `address_check = false`
    skips this step. That is needed only where the network answers for every address (proxy ARP, as
    in some clouds).

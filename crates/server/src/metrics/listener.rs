@@ -54,7 +54,8 @@ impl Listener {
     /// The host has no such address, or something else listens there.
     pub fn bind(address: SocketAddr) -> Result<Self, Failure> {
         let socket = TcpListener::bind(address).map_err(|error| {
-            Failure::refused(
+            Failure::of_error(
+                &error,
                 format!("--metrics {address}: {error}"),
                 "use an address of this host, like 127.0.0.1, and a port that is free",
             )

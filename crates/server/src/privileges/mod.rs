@@ -97,6 +97,16 @@ impl Identity {
         }
     }
 
+    /// The user and group to give files that are made before [`Identity::assume`]; `None`: they have the
+    /// right owner.
+    #[must_use]
+    pub const fn new_owner(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Other(account) => Some((account.uid, account.gid)),
+            Self::Same | Self::Root => None,
+        }
+    }
+
     /// Whether files that can be read now may be out of reach after [`Identity::assume`].
     ///
     /// # Errors
@@ -130,7 +140,8 @@ impl Identity {
             "invariant: privileges are dropped before threads are started"
         );
         let failed = |what: &str, error: io::Error| {
-            Failure::refused(
+            Failure::of_error(
+                &error,
                 format!("giving privileges up ({self}): {what}: {error}"),
                 "allow CAP_SETUID and CAP_SETGID and map the user, or --user root to go on as root",
             )
@@ -192,7 +203,8 @@ impl Identity {
 pub fn set_core_dumps(are_allowed: bool) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| {
         let error = io::Error::from(error);
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("core dumps cannot be switched: {error}"),
             "allow prctl and setrlimit in the seccomp profile",
         )

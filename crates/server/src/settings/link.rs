@@ -88,7 +88,8 @@ pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Fail
     };
     if text == "auto" {
         let interface = routes::default_route_interface().ok_or_else(|| {
-            Failure::refused(
+            // DHCP may be on its way.
+            Failure::not_now(
                 format!("{origin} auto: no interface has a default route"),
                 "name one: auto:IFACE",
             )

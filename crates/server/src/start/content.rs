@@ -13,7 +13,7 @@ use std::time::Instant as RealInstant;
 use store::raw::{Access, RawError, RawStore, Volume, names_in};
 use tracing::warn;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, may_pass};
 use crate::privileges::Identity;
 use crate::settings::Settings;
 
@@ -92,21 +92,17 @@ impl Content {
             return Ok(Self::Directory(path.clone()));
         }
         let direct = !settings.buffered;
-        let refuse = |error| match refuse_raw(error) {
-            Failure::Refused(text) => Failure::Refused(format!("PATH {text}")),
-            failure => failure,
-        };
         let raw = match RawStore::open(&names, Access::Read { direct }) {
             // Which files have no O_DIRECT matters only if they are a store.
             Err(error @ RawError::NotDirect(_)) => {
-                RawStore::open(&names, Access::Read { direct: false }).map_err(refuse)?;
+                RawStore::open(&names, Access::Read { direct: false }).map_err(refuse_to_serve)?;
                 Err(error)
             }
             opened => opened,
         };
-        let raw = raw.map_err(refuse)?;
+        let raw = raw.map_err(refuse_to_serve)?;
         // So that it is known before anything else is opened.
-        raw.load().map_err(refuse)?;
+        raw.load().map_err(refuse_to_serve)?;
         let namespaces = if settings.nvme_passthrough {
             Some(Namespaces::open(raw.devices())?)
         } else {
@@ -187,20 +183,35 @@ pub(crate) fn refuse_raw(error: RawError) -> Failure {
     Failure::refused(error.to_string(), remedy)
 }
 
+/// Why a raw store cannot be served, and whether it may be soon.
+pub(super) fn refuse_to_serve(error: RawError) -> Failure {
+    let is_passing = match &error {
+        RawError::Locked(_) | RawError::BeingMade(_) | RawError::Restless(_) => true,
+        RawError::Io { error, .. } => error.raw_os_error().is_some_and(may_pass),
+        _ => false,
+    };
+    match refuse_raw(error) {
+        Failure::Refused(text) if is_passing => Failure::NotNow(text),
+        failure => failure,
+    }
+    .behind("PATH ")
+}
+
 fn check_directory(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let refuse = |problem: &str, remedy: &str| {
         Err(Failure::refused(format!("PATH {shown}: {problem}"), remedy))
     };
+    let of_error = |error: &io::Error, remedy: &str| {
+        let problem = format!("PATH {shown}: {error}");
+        Err(Failure::of_error(error, problem, remedy))
+    };
     match fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => refuse(
+        Err(error) if error.kind() == io::ErrorKind::NotFound => refuse(
             "there is no such directory or device",
             "name an existing one",
         ),
-        Err(error) => refuse(
-            &error.to_string(),
-            "name a directory that this user can reach",
-        ),
+        Err(error) => of_error(&error, "name a directory that this user can reach"),
         Ok(metadata) if !metadata.is_dir() => refuse(
             "that is not a directory",
             "name the directory the files are in",
@@ -208,10 +219,7 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
         // Serving lists no directory, but one that cannot be listed is seldom the one intended.
         Ok(_) => match fs::read_dir(path) {
             Ok(_) => Ok(()),
-            Err(error) => refuse(
-                &error.to_string(),
-                "let this user read it, or run as another",
-            ),
+            Err(error) => of_error(&error, "let this user read it, or run as another"),
         },
     }
 }
@@ -223,7 +231,8 @@ fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
         return Ok(());
     };
     let path = path.display();
-    Err(Failure::refused(
+    Err(Failure::of_error(
+        &error,
         format!("PATH {path}: {identity} cannot read it: {error}"),
         format!(
             "let everybody (chmod -R o+rX {path}, and o+x on the directories above), or name \

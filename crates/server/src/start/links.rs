@@ -124,7 +124,11 @@ fn open_xdp_packet(settings: &Settings, interface: &str) -> Result<Links, Failur
 }
 
 /// Each receive queue needs a worker of its own, since the device chooses the queue.
-fn check_queue_count(settings: &Settings, device: &str, queues: usize) -> Result<(), Failure> {
+pub(super) fn check_queue_count(
+    settings: &Settings,
+    device: &str,
+    queues: usize,
+) -> Result<(), Failure> {
     let workers = settings.workers_count();
     if queues == workers {
         return Ok(());

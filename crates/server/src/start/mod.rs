@@ -12,6 +12,7 @@
 //! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
 //! the server starts. Bounds: `storage::DESCRIPTORS_RESERVED`, `content::FILES_TRIED_MAX`.
 
+mod checks;
 mod content;
 mod links;
 mod nvme;
@@ -19,7 +20,7 @@ mod passthrough;
 mod storage;
 mod worker_disk;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
@@ -36,9 +37,11 @@ use crate::claim::{self, Locks};
 use crate::coalescing::Pauses;
 use crate::cores;
 use crate::failure::Failure;
+use crate::files;
 use crate::host;
 use crate::link_watch::LinkWatch;
 use crate::log;
+use crate::memory_need;
 use crate::metrics::links::LinkInfo;
 use crate::metrics::overview::Outputs;
 use crate::monitoring::{self, MonitoringSetup};
@@ -53,6 +56,7 @@ use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
 use crate::worker::Worker;
 
+pub use checks::check;
 pub(crate) use content::refuse_raw;
 
 use content::Content;
@@ -101,22 +105,28 @@ struct StartupContext {
 /// Starts the server and serves until it ends.
 ///
 /// # Errors
-/// A failed check (exit code 2), or an error while serving (exit code 1).
+/// A failed check, or an error while serving ([`crate::failure::EXIT_CODES`]).
 pub fn serve(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
     let epoch = Epoch::now();
     // First: before this, SIGUSR1 or SIGHUP would end the process.
     let signals = Signals::install().map_err(|error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("signal handlers: {error}"),
             "raise the limit of open files",
         )
     })?;
+    signals.set_starting(true);
     let content = Content::open(settings, epoch.real)?;
     let identity = Identity::resolve(settings)?;
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
-    let monitoring = MonitoringSetup::open(settings, &identity)?;
+    let owner = identity.new_owner();
+    let monitoring = MonitoringSetup::open(settings, owner)?;
+    for (_, path) in written_later(settings) {
+        files::make_for(owner, &path);
+    }
     let locks = claim::lock(settings)?;
     let context = StartupContext {
         epoch,
@@ -143,36 +153,6 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     }
 }
 
-/// Runs the checks of [`serve`] that touch no interface, and prints the result on stdout. It takes nothing
-/// from a server that runs: of NVMe controllers it checks only what can be found out without taking them.
-///
-/// # Errors
-/// The check that failed.
-pub fn check(settings: &Settings) -> Result<(), Failure> {
-    let settings = &with_host_addresses(settings)?;
-    let content = Content::check(settings)?;
-    let identity = Identity::resolve(settings)?;
-    load_tls(settings, &identity)?;
-    check_addresses(settings)?;
-    let descriptors = raise_descriptor_limit()?;
-    storage::objects_max(settings.limits.objects_max, descriptors, settings.workers)?;
-    identity.assume()?;
-    let unchecked = match content {
-        Some(content) => {
-            content.check_as(&identity)?;
-            ""
-        }
-        None => "; not checked: the store, since the NVMe controllers were left alone",
-    };
-    let urls = settings.urls();
-    // If stdout is closed, the exit code still tells.
-    let _ = writeln!(
-        io::stdout(),
-        "ok: could serve {urls} as {identity}{unchecked}"
-    );
-    Ok(())
-}
-
 /// Reads the certificates, if TLS is configured.
 fn load_tls(
     settings: &Settings,
@@ -196,7 +176,8 @@ fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
         PemFiles::by_reader(files.cloned().collect(), identity)
     };
     start().map_err(|error: io::Error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("a process to read certificates cannot be started: {error}"),
             "see that /proc is mounted and processes may be started",
         )
@@ -205,7 +186,8 @@ fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
 
 fn start_loader(source: tls::Source, loaded: &tls::Loaded) -> Result<tls::Loader, Failure> {
     tls::Loader::start(source, loaded).map_err(|error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("the thread that reads certificates: {error}"),
             "raise the limits of threads and of open files",
         )
@@ -263,9 +245,21 @@ fn serve_on<L: Link + Send + 'static>(
     };
     let opened = links.into_iter().zip(processors).enumerate().map(open);
     let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
+    let slots_bytes: usize = opened
+        .iter()
+        .map(|worker| worker.storage.arena.bytes())
+        .sum();
+    let need_bytes = memory_need::of_slots(slots_bytes as u64, settings);
+    info!(
+        memory_mebibytes_max = need_bytes.div_ceil(1 << 20),
+        "memory needed at most"
+    );
+    memory_need::warn_of_limit(need_bytes);
     context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
     context.content.check_as(&context.identity)?;
+    // What follows waits for signals, too.
+    context.signals.set_starting(false);
     let Some(path) = &settings.pcap else {
         return assemble(opened, settings, context, objects_max);
     };
@@ -310,19 +304,18 @@ fn capture<L: Link>(
         epoch_nanos,
         ..CaptureConfig::default()
     };
-    Captured::create(link, path, config).map_err(|error| {
-        let (path, identity) = (path.display(), &context.identity);
-        match error.raw_os_error() {
-            Some(libc::ELOOP) => Failure::refused(
-                format!("--pcap {path}: that is a symbolic link"),
-                "name a file",
-            ),
-            _ => Failure::refused(
-                format!("--pcap {path}: {error}"),
-                format!("name a file that can be written by {identity}"),
-            ),
-        }
-    })
+    Captured::create(link, path, config).map_err(|error| files::refuse("--pcap", path, &error))
+}
+
+/// The files that the serving user opens, once privileges are dropped, and the flags that name them.
+fn written_later(settings: &Settings) -> Vec<(&'static str, PathBuf)> {
+    let captures = settings.pcap.iter().flat_map(|path| {
+        let workers = settings.workers_count();
+        (0..workers).map(|worker| ("--pcap", capture_path(path, worker)))
+    });
+    let traces = settings.trace.iter();
+    let traces = traces.map(|trace| ("--trace", trace.file.clone()));
+    captures.chain(traces).collect()
 }
 
 /// Everything a worker is put together from, in its thread.
@@ -508,7 +501,8 @@ impl<L: Link> Parts<L> {
 
 fn random_seed() -> Result<[u8; 32], Failure> {
     host::random_seed().map_err(|error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("getrandom: {error}"),
             "allow it in the seccomp profile",
         )
@@ -516,7 +510,8 @@ fn random_seed() -> Result<[u8; 32], Failure> {
 }
 
 fn refuse_threads(error: io::Error) -> Failure {
-    Failure::refused(
+    Failure::of_error(
+        &error,
         format!("the workers cannot be started: {error}"),
         "raise the limits of threads (ulimit -u) and of open files, or use fewer workers",
     )
@@ -594,7 +589,8 @@ fn with_host_addresses(settings: &Settings) -> Result<Settings, Failure> {
 fn host_addresses(link: &LinkChoice) -> Result<Vec<Cidr>, Failure> {
     let interface = link.interface();
     let found = host::interface_addresses().map_err(|error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("the host's addresses cannot be listed: {error}"),
             "allow netlink sockets in the seccomp profile",
         )
@@ -603,7 +599,8 @@ fn host_addresses(link: &LinkChoice) -> Result<Vec<Cidr>, Failure> {
     let addresses = of_interface.filter_map(|it| Cidr::of_host(it.address));
     let addresses: Vec<Cidr> = addresses.take(ADDRESSES_MAX).collect();
     if addresses.is_empty() {
-        return Err(Failure::refused(
+        // DHCP may be on its way, and the interface itself.
+        return Err(Failure::not_now(
             format!("--link {link}: the host has no address there that clients can name"),
             format!("give it one (ip addr add ADDRESS/BITS dev {interface}), or use --address"),
         ));
@@ -618,7 +615,8 @@ fn check_addresses(settings: &Settings) -> Result<(), Failure> {
         return Ok(());
     }
     let owned = host::interface_addresses().map_err(|error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("the host's addresses cannot be listed: {error}"),
             "allow netlink sockets in the seccomp profile",
         )
@@ -689,8 +687,14 @@ fn host_ends(addresses: &[Cidr]) -> Vec<InterfaceAddress> {
         .collect()
 }
 
-fn refuse_link(error: SetupError) -> Failure {
-    Failure::Refused(format!("--link: {error}"))
+/// Why a link cannot be opened, and whether it may be soon.
+pub(crate) fn refuse_link(error: SetupError) -> Failure {
+    let text = format!("--link: {error}");
+    if error.may_pass() {
+        Failure::NotNow(text)
+    } else {
+        Failure::Refused(text)
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ impl Storage {
 
 pub(super) fn raise_descriptor_limit() -> Result<u64, Failure> {
     host::raise_descriptor_limit().map_err(|error| {
-        Failure::refused(
+        Failure::of_error(
+            &error,
             format!("the limit of open files cannot be raised: {error}"),
             "allow setrlimit in the seccomp profile",
         )
@@ -193,10 +194,17 @@ pub(super) fn open_store(
             "serve from ext4, xfs or btrfs, or set buffered = true in the configuration file",
         ),
         StoreError::OpenAt2(_) => Failure::Refused(error.to_string()),
-        error => Failure::refused(
+        StoreError::Directory { error, .. } => Failure::of_error(
+            &error,
             format!("PATH {path}: {error}"),
-            "see that this user may read the directory and start threads",
+            "see that this user may read the directory",
         ),
+        StoreError::Threads(error) => Failure::of_error(
+            &error,
+            format!("PATH {path}: its threads cannot be started: {error}"),
+            "raise the limits of threads (ulimit -u) and of open files",
+        ),
+        error => Failure::Refused(format!("PATH {path}: {error}")),
     })?;
     match store.direct_support() {
         _ if !is_first => {}
@@ -253,14 +261,19 @@ fn make_arena(config: ArenaConfig) -> Result<Arena, Failure> {
     Ok(arena)
 }
 
-fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring, Failure> {
-    let files_max = u32::try_from(files_max).unwrap_or(u32::MAX);
-    let config = UringConfig {
+/// How a worker's ring is made.
+pub(super) fn uring_config(queue_depth: u32, files_max: u32) -> UringConfig {
+    UringConfig {
         queue_depth,
         files_max,
         return_closed_files: true,
         ..UringConfig::default()
-    };
+    }
+}
+
+fn make_disk(queue_depth: u32, files_max: usize, arena: &Arena) -> Result<Uring, Failure> {
+    let files_max = u32::try_from(files_max).unwrap_or(u32::MAX);
+    let config = uring_config(queue_depth, files_max);
     let disk =
         Uring::new_disabled(config, arena).map_err(|error| Failure::Refused(error.to_string()))?;
     if let Some(reason) = disk.fallback_reason() {

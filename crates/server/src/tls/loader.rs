@@ -26,16 +26,20 @@ use super::config::{Loaded, Source, warn_of_times};
 const TIMES_CHECK_EVERY: Duration = Duration::from_hours(24);
 /// How often it is looked whether the last handshake with old certificates is over.
 const RETIRED_CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Longest wait for the thread at the end: it may be reading from a disk that hangs.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The worker's end of the thread.
 #[derive(Debug)]
 pub struct Loader {
-    /// Holds one request.
-    requests: SyncSender<()>,
+    /// Holds one request. `None` while this is dropped.
+    requests: Option<SyncSender<()>>,
     /// Holds one result; the thread waits with the next.
     results: Receiver<Loaded>,
     /// Readable when a result is there.
     wake: UnixStream,
+    /// Disconnected once the thread has ended.
+    ended: Receiver<()>,
 }
 
 /// The thread's end.
@@ -61,6 +65,7 @@ impl Loader {
         waker.set_nonblocking(true)?;
         let (requests, asked) = sync_channel(1);
         let (made, results) = sync_channel(1);
+        let (end, ended) = sync_channel(1);
         let thread = Thread {
             source,
             requests: asked,
@@ -71,11 +76,15 @@ impl Loader {
         };
         thread::Builder::new()
             .name("atlas-tls".into())
-            .spawn(move || thread.run())?;
+            .spawn(move || {
+                thread.run();
+                drop(end);
+            })?;
         Ok(Self {
-            requests,
+            requests: Some(requests),
             results,
             wake,
+            ended,
         })
     }
 
@@ -83,7 +92,9 @@ impl Loader {
     pub fn request(&self) {
         // Full: what waits already will read the files as they are now. Gone: the thread logs
         // nothing, and the old certificates stay.
-        let _ = self.requests.try_send(());
+        if let Some(requests) = &self.requests {
+            let _ = requests.try_send(());
+        }
     }
 
     /// What was made since the last call, if anything. What could not be made was logged.
@@ -102,6 +113,16 @@ impl Loader {
     pub fn drain(&self) {
         let mut bytes = [0_u8; 16];
         while matches!((&self.wake).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+    }
+}
+
+impl Drop for Loader {
+    /// Waits for the end of the thread, and with it of the process that reads for it, [`END_TIME_MAX`] at most.
+    fn drop(&mut self) {
+        self.requests = None;
+        // A result that nobody takes any more makes room for one that the thread waits with.
+        let _ = self.results.try_recv();
+        let _: Result<(), RecvTimeoutError> = self.ended.recv_timeout(END_TIME_MAX);
     }
 }
 

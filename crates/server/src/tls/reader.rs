@@ -13,12 +13,14 @@
 //!          ◀── errno, u32; length, u32; bytes ──
 //! ```
 
+use std::env;
 use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +32,7 @@ use zeroize::Zeroizing;
 
 use super::files::{PEM_BYTES_MAX, read_bounded};
 use crate::failure::Failure;
+use crate::log;
 use crate::privileges::{self, Account, Identity};
 
 /// The hidden command that is this process.
@@ -60,6 +63,8 @@ pub(super) struct Reader {
     paths: Vec<PathBuf>,
     /// `None` once an answer did not come: what comes later would answer another question.
     socket: Mutex<Option<UnixStream>>,
+    /// `None` in tests.
+    process: Option<Child>,
 }
 
 impl Reader {
@@ -74,8 +79,16 @@ impl Reader {
         }
         command.arg("--").args(&paths);
         command.env_clear().stdin(OwnedFd::from(theirs));
-        command.stdout(Stdio::null()).spawn()?;
-        Self::new(ours, paths)
+        // Its stderr is ours.
+        if let Some(stream) = env::var_os(log::JOURNAL_VARIABLE) {
+            command.env(log::JOURNAL_VARIABLE, stream);
+        }
+        let process = command.stdout(Stdio::null()).spawn()?;
+        // Closes our copy of its end: only its end says then that it has ended.
+        drop(command);
+        let mut reader = Self::new(ours, paths)?;
+        reader.process = Some(process);
+        Ok(reader)
     }
 
     fn new(socket: UnixStream, paths: Vec<PathBuf>) -> io::Result<Self> {
@@ -84,6 +97,7 @@ impl Reader {
         Ok(Self {
             paths,
             socket: Mutex::new(Some(socket)),
+            process: None,
         })
     }
 
@@ -102,6 +116,26 @@ impl Reader {
                 *socket = None;
                 Err(gone())
             }
+        }
+    }
+}
+
+impl Drop for Reader {
+    /// Waits for the end of the process, [`ANSWER_TIME_MAX`] at most, so that nobody finds it left over.
+    fn drop(&mut self) {
+        let socket = self
+            .socket
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Without a socket an answer did not come: the process may hang.
+        let (Some(process), Some(socket)) = (&mut self.process, socket) else {
+            return;
+        };
+        // It ends when it reads this end, and the kernel closes its end then.
+        let has_ended =
+            socket.shutdown(Shutdown::Write).is_ok() && matches!(socket.read(&mut [0]), Ok(0));
+        if has_ended {
+            let _ = process.wait();
         }
     }
 }

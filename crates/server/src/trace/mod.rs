@@ -25,6 +25,7 @@ use tcp::FourTuple;
 use tracing::{info, warn};
 
 use crate::failure::Failure;
+use crate::files;
 use crate::output::{Output, OutputLimits, Target};
 use crate::own_file::{self, Writes};
 use qlog::Qlog;
@@ -95,18 +96,8 @@ impl TraceSettings {
     /// The file cannot be made, or there can be no thread.
     pub fn start(&self, reference_unix_ms: u64) -> Result<Arc<Output>, Failure> {
         let path = self.file.display();
-        let file = TraceFile::create(&self.file, BYTES_MAX).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::ELOOP) => Failure::refused(
-                    format!("--trace {path}: that is a symbolic link"),
-                    "name a file",
-                ),
-                _ => Failure::refused(
-                    format!("--trace {path}: {error}"),
-                    "name a file that can be written by the user that serves",
-                ),
-            }
-        })?;
+        let file = TraceFile::create(&self.file, BYTES_MAX);
+        let file = file.map_err(|error| files::refuse("--trace", &self.file, &error))?;
         let output = Output::spawn("atlas-trace", QUEUE, file).map_err(|error| {
             Failure::refused(
                 format!("--trace: its thread cannot be started: {error}"),

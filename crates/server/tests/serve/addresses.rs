@@ -1,7 +1,7 @@
 //! Before serving: the addresses must be nobody's, and the interface must carry frames.
 
 use super::directory;
-use crate::lab::{Atlas, Lab};
+use crate::lab::{Atlas, Lab, NOT_NOW};
 
 /// The link of [`Lab::join_by_veth`], and our addresses on it.
 const LINK: [&str; 2] = ["--link", "packet:server0"];
@@ -30,7 +30,7 @@ fn an_address_that_a_neighbour_has_is_refused() {
     client.ip(&["address", "add", "fd78::2/64", "dev", "client0", "nodad"]);
     for (own, address) in [(V4, "10.78.0.2"), (V6, "fd78::2")] {
         let end = Atlas::start(&lab, directory.path(), &words(&[&LINK, &own])).end();
-        assert_eq!(end.code, Some(2), "{}", end.stderr);
+        assert_eq!(end.code, Some(NOT_NOW), "{}", end.stderr);
         let expected = format!("atlas: --address {address}: the station {mac} on server0 has");
         let line = end.stderr.lines().last().unwrap();
         assert!(line.starts_with(&expected), "{}", end.stderr);
@@ -54,7 +54,7 @@ fn a_second_server_at_one_address_of_an_interface_is_refused() {
     // Another first address makes it another MAC: nothing else would tell the two apart.
     let second = words(&[&LINK, &["--address", "10.78.0.7/24"], &V4]);
     let end = Atlas::start(&lab, directory.path(), &second).end();
-    assert_eq!(end.code, Some(2), "{}", end.stderr);
+    assert_eq!(end.code, Some(NOT_NOW), "{}", end.stderr);
     let expected = "atlas: --address 10.78.0.2 on server0: another server has it; stop that one";
     assert!(end.stderr.starts_with(expected), "{}", end.stderr);
     // Beside each other at addresses of their own, and in each other's place when one has ended.
@@ -134,7 +134,7 @@ fn a_server_that_waits_for_its_interface_can_be_ended() {
     atlas.stderr_line("waiting");
     lab.ip(&["link", "del", "server0"]);
     let end = atlas.end();
-    assert_eq!(end.code, Some(2), "{}", end.stderr);
+    assert_eq!(end.code, Some(NOT_NOW), "{}", end.stderr);
     assert!(
         end.stderr.contains("no interface \"server0\""),
         "{}",

@@ -49,6 +49,12 @@ impl Lab {
     /// Another namespace, joined to this one: `server0` here, `client0` (10.78.0.1/24) there.
     pub(crate) fn join_by_veth(&self) -> Self {
         let other = Self::new().expect("the first one could be made");
+        self.join_by_veth_to(&other);
+        other
+    }
+
+    /// The same with a namespace that is there.
+    pub(crate) fn join_by_veth_to(&self, other: &Self) {
         let (here, there) = (["name", "server0"], ["peer", "name", "client0", "netns"]);
         let words = [
             &["link", "add"],
@@ -61,7 +67,6 @@ impl Lab {
         self.ip(&["link", "set", "server0", "up"]);
         other.ip(&["address", "add", "10.78.0.1/24", "dev", "client0"]);
         other.ip(&["link", "set", "client0", "up"]);
-        other
     }
 
     /// Runs `ip` in the namespace.
@@ -150,6 +155,9 @@ fn enter(namespace: &std::fs::File) {
 /// The server and its command.
 const SERVE: [&str; 2] = [env!("CARGO_BIN_EXE_atlas"), "serve"];
 
+/// The exit code of a start that is worth another try.
+pub(crate) const NOT_NOW: i32 = 75;
+
 /// `atlas serve` running in a [`Lab`], killed when dropped.
 pub(crate) struct Atlas {
     child: Child,
@@ -190,11 +198,28 @@ impl Atlas {
         Self::spawn(lab, "true", &[by, &SERVE].concat(), directory, words)
     }
 
-    fn spawn(lab: &Lab, prepare: &str, program: &[&str], directory: &Path, words: &[&str]) -> Self {
+    /// What came of `atlas serve --check`.
+    pub(crate) fn check(lab: &Lab, directory: &Path, words: &[&str]) -> Output {
+        let mut command = Self::command(lab, "true", &SERVE, directory, words);
+        command.arg("--check").output().unwrap()
+    }
+
+    fn command(
+        lab: &Lab,
+        prepare: &str,
+        program: &[&str],
+        directory: &Path,
+        words: &[&str],
+    ) -> Command {
         let mut command = lab.command("sh");
         // The shell becomes the server, so that signals reach it.
         command.args(["-c", &format!("{prepare} && exec \"$@\""), "sh"]);
         command.args(program).arg(directory).args(words);
+        command
+    }
+
+    fn spawn(lab: &Lab, prepare: &str, program: &[&str], directory: &Path, words: &[&str]) -> Self {
+        let mut command = Self::command(lab, prepare, program, directory, words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("ip is installed");
         let stdout = BufReader::new(child.stdout.take().unwrap());

@@ -16,6 +16,7 @@ mod lab;
 mod monitoring;
 mod privileges;
 mod raw;
+mod start;
 mod tls;
 
 use std::fs::Permissions;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::files::{self, Library, name};
 use super::setup::{Family, Setup};
-use super::start::EXIT_REFUSED;
+use super::start::EXIT_NOT_NOW;
 use testbed::namespace::VethPair;
 use testbed::process::output;
 use testbed::server::Server;
@@ -111,12 +111,12 @@ fn wait_for_line(file: &Path, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Exit code 2, nothing on stdout, and this in the last line of stderr.
+/// Exit code 75, nothing on stdout, and this in the last line of stderr.
 fn expect_refusal(command: &mut Command, words: &str) -> Result<()> {
     let output = output(command, LIMIT)?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let (status, last) = (output.status, stderr.lines().last().unwrap_or_default());
-    ensure!(status.code() == Some(EXIT_REFUSED), "{status}: {last}");
+    ensure!(status.code() == Some(EXIT_NOT_NOW), "{status}: {last}");
     ensure!(output.stdout.is_empty(), "printed to stdout");
     ensure!(
         last.starts_with("atlas: ") && last.contains(words),

@@ -1,4 +1,4 @@
-//! Starts that cannot succeed: exit code 2 and one line that names the remedy.
+//! Starts that cannot succeed: exit code 2, or 75 where that may pass, and one line that names the remedy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,8 +12,10 @@ use super::setup::Setup;
 use testbed::process::output;
 use testbed::suite::{Outcome, Suite};
 
-/// The exit code of a start that failed.
-pub(super) const EXIT_REFUSED: i32 = 2;
+/// The exit code of a start that failed, and would the next time.
+const EXIT_REFUSED: i32 = 2;
+/// The exit code of a start that failed, and is worth another try.
+pub(super) const EXIT_NOT_NOW: i32 = 75;
 
 /// A start that hangs is a failure too.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -68,7 +70,11 @@ pub(crate) fn run(
             };
             let mut command = setup.server().command("env");
             command.arg(atlas).arg("serve").arg(path).args(&arguments);
-            expect_refusal(&mut command)
+            let code = match what {
+                "unknown interface" => EXIT_NOT_NOW,
+                _ => EXIT_REFUSED,
+            };
+            expect_code(&mut command, code)
         });
     }
     suite.run("start refused: unknown key in the configuration", || {
@@ -138,11 +144,15 @@ fn unprivileged(setup: &Setup, atlas: &Path, root: &Path, own: &[&str]) -> Resul
 }
 
 fn expect_refusal(command: &mut std::process::Command) -> Result<Outcome> {
+    expect_code(command, EXIT_REFUSED)
+}
+
+fn expect_code(command: &mut std::process::Command, code: i32) -> Result<Outcome> {
     let output = output(command, LIMIT)?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(
-        output.status.code() == Some(EXIT_REFUSED),
-        "{} instead of exit code {EXIT_REFUSED}: {}",
+        output.status.code() == Some(code),
+        "{} instead of exit code {code}: {}",
         output.status,
         stderr.trim()
     );

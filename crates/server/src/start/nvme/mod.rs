@@ -12,19 +12,18 @@ mod reader;
 mod tests;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use diskmap::nvme::{ControllerState, NamespaceRange, NvmeConfig};
-use diskmap::vfio::{PciAddress, Vfio};
+use diskmap::vfio::{PciAddress, Vfio, VfioError};
 use memory::Arena;
 use store::NamespaceId;
 use store::raw::{RawError, Volume, find_catalogue};
 use tracing::{info, warn};
 
-use super::content::refuse_raw;
-use crate::failure::Failure;
+use super::content::refuse_to_serve;
+use crate::failure::{Failure, may_pass};
 pub(super) use names::NvmeNames;
 use names::{NamedNamespace, PREFIX, named_twice};
 pub(super) use platform::OverVfio;
@@ -53,8 +52,13 @@ pub(super) struct Controllers<P: Platform> {
     members: Vec<Member<P>>,
 }
 
-fn refuse(address: PciAddress, error: &dyn fmt::Display) -> Failure {
-    Failure::Refused(format!("PATH {PREFIX}{address}: {error}"))
+fn refuse(address: PciAddress, error: &VfioError) -> Failure {
+    let text = format!("PATH {PREFIX}{address}: {error}");
+    match error {
+        // A server that ends gives it back, after a while.
+        VfioError::GroupFile { errno, .. } if may_pass(*errno) => Failure::NotNow(text),
+        _ => Failure::Refused(text),
+    }
 }
 
 /// Checks what can be found out about controllers without taking them: that they are there, that `vfio-pci`
@@ -212,10 +216,7 @@ impl<P: Platform> Controllers<P> {
                 format!("PATH {}: {error}", path.display()),
                 "give the controller back (atlas nvme unbind), and see whether the kernel can read it",
             ),
-            error => match refuse_raw(error) {
-                Failure::Refused(text) => Failure::Refused(format!("PATH {text}")),
-                failure => failure,
-            },
+            error => refuse_to_serve(error),
         })?;
         let shown = order.iter().map(|&it| names.namespaces[it].name.as_str());
         let shown = shown.collect::<Vec<_>>().join(",");
