@@ -97,15 +97,30 @@ pub fn hello_bytes(message: &[u8]) -> Option<usize> {
     }
 }
 
-/// The block of extensions (RFC 8446 s4.1.2); `None` if there is none.
+/// Where the type of an extension is in a whole ClientHello, and the extension's value; `None`: it is not
+/// there, or cannot be found.
+#[must_use]
+pub fn find_extension(message: &[u8], kind: u16) -> Option<(usize, &[u8])> {
+    let mut rest = extensions_of(message)?;
+    let end = hello_bytes(message)?;
+    while let Some((found, value, behind)) = take_extension(rest) {
+        if found == kind {
+            return Some((end - rest.len(), value));
+        }
+        rest = behind;
+    }
+    None
+}
+
+/// The block of extensions (RFC 8446 s4.1.2), which is the message's end; `None` if there is none.
 fn extensions_of(message: &[u8]) -> Option<&[u8]> {
     let body = message.get(MESSAGE_HEADER_BYTES..hello_bytes(message)?)?;
     let rest = body.get(FIXED_BYTES..)?;
     let (_session, rest) = take_vector(rest, 1)?;
     let (_suites, rest) = take_vector(rest, 2)?;
     let (_compression, rest) = take_vector(rest, 1)?;
-    let (extensions, _) = take_vector(rest, 2)?;
-    Some(extensions)
+    let (extensions, behind) = take_vector(rest, 2)?;
+    behind.is_empty().then_some(extensions)
 }
 
 /// Type and value of the first extension, and what is behind it.
@@ -128,7 +143,7 @@ fn take_vector(bytes: &[u8], length_bytes: usize) -> Option<(&[u8], &[u8])> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{ClientLimits, hello_bytes};
+    use super::{ClientLimits, find_extension, hello_bytes};
     use crate::{AlertDescription, Version};
 
     /// A ClientHello with those extensions.
@@ -214,6 +229,19 @@ mod tests {
         }
         assert_eq!(hello_bytes(&[2]), Some(0));
         assert_eq!(hello_bytes(&[1, 255, 255, 255]), Some(0xff_ffff + 4));
+    }
+
+    #[test]
+    fn an_extension_is_found_where_it_is() {
+        let hello = hello(&[(0, b"abc"), (1, &[2]), (28, &[2, 0])]);
+        let (place, value) = find_extension(&hello, 28).unwrap();
+        assert_eq!((place, value), (hello.len() - 6, &[2, 0][..]));
+        let (place, value) = find_extension(&hello, 0).unwrap();
+        assert_eq!(
+            (&hello[place..place + 4], value),
+            (&[0, 0, 0, 3][..], &b"abc"[..])
+        );
+        assert_eq!(find_extension(&hello, 2), None);
     }
 
     #[test]

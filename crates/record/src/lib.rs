@@ -30,7 +30,7 @@ mod tests;
 
 pub use aead::AeadLibrary;
 pub use alert::{Alert, AlertDescription};
-pub use client_limits::{ClientLimits, hello_bytes};
+pub use client_limits::{ClientLimits, find_extension, hello_bytes};
 pub use inbound::{Event, HEADER_BYTES, Inbound, RECORD_BYTES_MAX, peek_record};
 pub use key::{Algorithm, KeyError, TrafficKey, Version};
 pub use run::{RUN_RECORDS_MAX, RunTags, seal_run};

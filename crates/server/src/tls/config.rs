@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use rustls::crypto::CryptoProvider;
@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::certificates::{Certificates, PairPaths};
 use super::files::PemFiles;
+use super::names;
 use crate::failure::Failure;
 use crate::own_file::{self, Writes};
 use crate::settings::{Https, Origin};
@@ -37,6 +38,10 @@ static SUITES: [SupportedCipherSuite; 9] = [
     suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
 
+/// The same for names that rustls does not take.
+static SUITES_FOR_ALL_NAMES: LazyLock<Vec<SupportedCipherSuite>> =
+    LazyLock::new(|| names::suites(&SUITES));
+
 /// The protocols spoken inside, the preferred one first (RFC 7301; `http/1.0` is what `curl -0`
 /// asks for). Clients that name none are served as well.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"http/1.0"];
@@ -54,7 +59,7 @@ pub fn server_config(
     certificates: Arc<dyn ResolvesServerCert>,
 ) -> Result<ServerConfig, rustls::Error> {
     let provider = CryptoProvider {
-        cipher_suites: SUITES.to_vec(),
+        cipher_suites: SUITES_FOR_ALL_NAMES.clone(),
         ..aws_lc_rs::default_provider()
     };
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider))

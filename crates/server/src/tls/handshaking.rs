@@ -16,6 +16,8 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, Unbuffered
 use rustls::{Error, ExtractedSecrets, HandshakeKind, ProtocolVersion, ServerConfig};
 use tracing::debug;
 
+use super::names::HiddenName;
+
 /// Most bytes a client may send before its handshake is complete: a ClientHello, another after a
 /// HelloRetryRequest, its Finished (some 2 KB each, in browsers), and one record's worth of early
 /// data to be thrown away (RFC 8446 s4.2.10), which is what rustls drops. rustls alone would take
@@ -39,6 +41,8 @@ pub(super) struct Handshaking {
     /// The beginning of a ClientHello that is cut into several records, without their headers.
     hello: Vec<u8>,
     limits: ClientLimits,
+    /// The client's name is none of DNS, and rustls does not see it.
+    is_name_hidden: bool,
     /// What rustls has not finished with: the beginning of a message that goes on in the next
     /// record. rustls remembers places in it, and moves fragments together.
     pending: Vec<u8>,
@@ -94,6 +98,7 @@ impl Handshaking {
             connection: None,
             hello: Vec::new(),
             limits: ClientLimits::default(),
+            is_name_hidden: false,
             pending: Vec::new(),
             received_bytes: 0,
         })
@@ -118,7 +123,7 @@ impl Handshaking {
             self.pending.extend_from_slice(&record);
         }
         match limits {
-            _ if is_begun => self.drive(),
+            _ if is_begun => self.drive_on(),
             None => HandshakeStep::More(self, Vec::new()),
             Some(Ok(limits)) => self.begin(limits),
             Some(Err(description)) => {
@@ -157,8 +162,13 @@ impl Handshaking {
 
     /// The ClientHello is whole: hands it to rustls.
     fn begin(mut self: Box<Self>, limits: ClientLimits) -> HandshakeStep {
+        let name = match self.hello.as_slice() {
+            [] => self.pending.get(HEADER_BYTES..).and_then(HiddenName::of),
+            hello => HiddenName::of(hello),
+        };
         self.hello = Vec::new();
         self.limits = limits;
+        self.is_name_hidden = name.is_some();
         // Which version will be spoken is not known yet; that of TLS 1.3 is the smaller one.
         let content_bytes = usize::from(limits.content_bytes_max(Version::Tls13));
         let config = if content_bytes < CONTENT_BYTES_MAX {
@@ -171,7 +181,7 @@ impl Handshaking {
         match UnbufferedServerConnection::new(config) {
             Ok(connection) => {
                 self.connection = Some(connection);
-                self.drive()
+                self.drive_hiding(name)
             }
             Err(error) => {
                 debug!("no handshake can begin: {error}");
@@ -191,6 +201,26 @@ impl Handshaking {
     /// (RFC 5246 s7.4.7).
     pub(super) fn expects_key_exchange(&self, record: &[u8]) -> bool {
         self.version() == Some(ProtocolVersion::TLSv1_2) && record.first() == Some(&TYPE_HANDSHAKE)
+    }
+
+    /// Calls rustls with a further record. A second ClientHello, which we asked for, has the same name
+    /// (RFC 8446 s4.1.2).
+    fn drive_on(self: Box<Self>) -> HandshakeStep {
+        let hello = self
+            .pending
+            .get(HEADER_BYTES..)
+            .filter(|_| self.is_name_hidden);
+        let name = hello.and_then(HiddenName::of);
+        self.drive_hiding(name)
+    }
+
+    fn drive_hiding(mut self: Box<Self>, name: Option<HiddenName>) -> HandshakeStep {
+        let Some(name) = name else {
+            return self.drive();
+        };
+        debug!("a server name that is no name of DNS: passed over");
+        name.hide_in(&mut self.pending);
+        name.during(|| self.drive())
     }
 
     /// The version, once it is known.

@@ -20,6 +20,7 @@ mod files;
 mod handshaker;
 mod handshaking;
 mod loader;
+mod names;
 mod pem;
 pub mod reader;
 mod validity;

@@ -12,8 +12,9 @@ use session::{TlsAnswer, TlsPlan, TlsToken};
 
 use super::{
     ECDSA_KEY, NAME, RSA_KEY, TOKEN, certified, client_config, client_of, config_with, connect,
-    establish, give, handshake, handshaker, records_of, split,
+    establish, establish_changing, give, handshake, handshaker, records_of, split,
 };
+use crate::tls::names::tests::{change_name, suites_of_changed_hello};
 use crate::tls::{Certificates, Handshaker, server_config};
 
 const TLS13_SUITES: [SupportedCipherSuite; 3] = [
@@ -186,9 +187,9 @@ pub(super) fn handshake_record(content: &[u8]) -> Vec<u8> {
     [&[22, 3, 3], &length[..], content].concat()
 }
 
-#[test]
-fn a_second_hello_is_asked_for_when_the_first_has_no_share_we_take() {
-    let mut config = client_config(&TLS13, &TLS13_SUITES);
+/// A client whose first hello has no share that the server takes, and that server.
+fn asked_twice(suites: &[SupportedCipherSuite]) -> (rustls::ClientConfig, Handshaker) {
+    let mut config = client_config(&TLS13, suites);
     let mut provider = (**config.crypto_provider()).clone();
     provider.kx_groups = vec![
         aws_lc_rs::kx_group::X25519MLKEM768,
@@ -208,7 +209,12 @@ fn a_second_hello_is_asked_for_when_the_first_has_no_share_we_take() {
         .with_no_client_auth()
         .with_cert_resolver(Arc::clone(&server.cert_resolver));
     server.enable_secret_extraction = true;
-    let mut handshaker = Handshaker::new(Arc::new(server), 1);
+    (config, Handshaker::new(Arc::new(server), 1))
+}
+
+#[test]
+fn a_second_hello_is_asked_for_when_the_first_has_no_share_we_take() {
+    let (config, mut handshaker) = asked_twice(&TLS13_SUITES);
     let mut client = connect(&Arc::new(config), NAME);
     let streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
     assert_eq!(
@@ -216,6 +222,42 @@ fn a_second_hello_is_asked_for_when_the_first_has_no_share_we_take() {
         Some(rustls::HandshakeKind::FullWithHelloRetryRequest)
     );
     streaming.talk(&mut client);
+}
+
+#[test]
+fn a_client_whose_server_name_is_none_gets_the_default_certificate() {
+    for (version, suites) in [(&TLS13, &TLS13_SUITES), (&TLS12, &TLS12_ECDSA_SUITES)] {
+        let suites = suites_of_changed_hello(suites);
+        let config = Arc::new(client_config(version, &suites));
+        let mut handshaker = handshaker();
+        // The second time, it resumes: its ticket is bound to the hello by the same hash.
+        for is_resumed in [false, true] {
+            let mut client = connect(&config, NAME);
+            let token = TlsToken {
+                index: u32::from(is_resumed),
+                ..TOKEN
+            };
+            let streaming =
+                establish_changing(&mut handshaker, &mut client, token, change_name).unwrap();
+            assert_eq!(streaming.is_resumed, is_resumed);
+            streaming.talk(&mut client);
+        }
+    }
+    let (config, mut handshaker) = asked_twice(&suites_of_changed_hello(&TLS13_SUITES));
+    let mut client = connect(&Arc::new(config), NAME);
+    let streaming = establish_changing(&mut handshaker, &mut client, TOKEN, change_name).unwrap();
+    assert_eq!(
+        client.handshake_kind(),
+        Some(rustls::HandshakeKind::FullWithHelloRetryRequest)
+    );
+    streaming.talk(&mut client);
+}
+
+#[test]
+fn a_hello_that_is_changed_on_the_way_is_found_out() {
+    let mut client = connect(&client_of(&TLS13), NAME);
+    let result = establish_changing(&mut handshaker(), &mut client, TOKEN, change_name);
+    assert!(result.is_err(), "the client sent another name");
 }
 
 #[test]

@@ -206,9 +206,20 @@ fn establish(
     client: &mut ClientConnection,
     token: TlsToken,
 ) -> Result<Streaming, rustls::Error> {
+    establish_changing(handshaker, client, token, |_| ())
+}
+
+/// The same with the client's records changed on the way.
+fn establish_changing(
+    handshaker: &mut Handshaker,
+    client: &mut ClientConnection,
+    token: TlsToken,
+    change: fn(&mut [u8]),
+) -> Result<Streaming, rustls::Error> {
     for _ in 0..10 {
         let mut records = records_of(client).into_iter();
-        while let Some(record) = records.next() {
+        while let Some(mut record) = records.next() {
+            change(&mut record);
             match handshake(handshaker, token, record) {
                 TlsAnswer::Continue { flight } => give(client, &flight)?,
                 TlsAnswer::Refused { flight } => {

@@ -76,6 +76,10 @@ pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
             check(&label, &|| short_records(fixture, version, limit));
         }
     }
+    for version in ["-tls1_3", "-tls1_2"] {
+        let label = format!("server names that are none, openssl {version}");
+        check(&label, &|| odd_names(fixture, version));
+    }
     for refusal in &REFUSALS {
         check(&format!("refuses {}", refusal.what), &|| {
             refused(fixture, refusal)
@@ -233,6 +237,18 @@ fn short_records(fixture: Fixture<'_>, version: &str, limit: &str) -> Result<Out
         count > 300_000 / most && longest <= most,
         "{count} records, the longest has {longest} bytes"
     );
+    Ok(Outcome::Passed)
+}
+
+/// Names that are none of DNS get the default certificate, and the handshake is whole.
+fn odd_names(fixture: Fixture<'_>, version: &str) -> Result<Outcome> {
+    for name in ["[fd78::2]", "host:443", "1.2.3", "b\u{fc}cher.example"] {
+        let mut client = connect(fixture, &[version, "-servername", name])?;
+        client.await_handshake().with_context(|| name.to_owned())?;
+        ask_last(&mut client, 300_000)?;
+        let end = client.finish()?;
+        expect_body(&end, files::content(300_000))?;
+    }
     Ok(Outcome::Passed)
 }
 
