@@ -391,6 +391,19 @@ pub struct CommonArgs {
     #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
     pub addresses: Vec<String>,
 
+    /// Serve clients of this network only, 192.0.2.0/24; may be repeated [default: everybody]
+    ///
+    /// All others get no answer, as from a packet filter that drops. Most links pass the host's
+    /// firewall by, so that it cannot do this.
+    #[arg(long = "allow", value_name = "NETWORK", action = ArgAction::Append)]
+    pub allow: Vec<String>,
+
+    /// Do not answer clients of this network; may be repeated [default: nobody]
+    ///
+    /// It wins over --allow.
+    #[arg(long = "deny", value_name = "NETWORK", action = ArgAction::Append)]
+    pub deny: Vec<String>,
+
     /// TCP port of plain HTTP, 1 to 65535, or off [default: 80]
     #[arg(long, value_name = "PORT")]
     pub http: Option<String>,

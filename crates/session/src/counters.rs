@@ -57,6 +57,8 @@ counters! {
     wire_conflict_frames,
     /// Announcements sent to defend an address against such a claim.
     wire_defense_frames,
+    /// Frames not answered because `allow` and `deny` do not let their source be served.
+    wire_denied_frames,
     /// Fragments of packets to our addresses.
     wire_fragment_frames,
     /// Packets put together of their fragments.

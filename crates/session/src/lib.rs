@@ -36,6 +36,7 @@ mod request_log;
 mod run_queue;
 mod shortest_rtt;
 mod slab;
+mod source_filter;
 mod sources;
 mod stream_map;
 mod tls;
@@ -54,6 +55,7 @@ pub use counters::Counters;
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use listing::{Activity, ListedConnection, PageLimits};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
+pub use source_filter::{NETWORKS_MAX, Network, NetworkProblem, SourceFilter};
 pub use tcp::Config as TcpConfig;
 pub use tcp::congestion::CongestionControl;
 pub use warning::Warning;
@@ -93,6 +95,8 @@ pub struct Config {
     /// Most connections of one source, an IPv4 address or an IPv6 network of 64 bits; `None`: no
     /// limit.
     pub connections_per_source_max: Option<u32>,
+    /// Which sources are served.
+    pub source_filter: SourceFilter,
     /// Secret of this run: hash keys, initial sequence numbers.
     pub seed: [u8; 32],
     /// Options of replies.

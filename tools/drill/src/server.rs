@@ -337,6 +337,7 @@ fn config(setup: &Setup, content: &Content) -> Config {
         is_sealing_emulated: false,
         connections_max: 4,
         connections_per_source_max: None,
+        source_filter: session::SourceFilter::default(),
         seed: [9; 32],
         replies: content.reply_config(),
         unix_seconds_at_start: content::UNIX_SECONDS,

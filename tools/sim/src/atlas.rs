@@ -290,6 +290,7 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
         connections_per_source_max: None,
+        source_filter: session::SourceFilter::default(),
         read_limits: scenario.read_limits,
         reads_max: scenario.slots.min(scenario.disk.depth) as usize,
     }

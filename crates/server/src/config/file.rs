@@ -27,6 +27,8 @@ pub struct FileConfig {
     pub zero_copy: Option<String>,
     pub address: Option<Vec<String>>,
     pub address_check: Option<bool>,
+    pub allow: Option<Vec<String>>,
+    pub deny: Option<Vec<String>>,
     pub http: Option<PortOrOff>,
     pub https: Option<PortOrOff>,
     pub certificate: Option<Vec<CertificateTable>>,

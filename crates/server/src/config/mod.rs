@@ -252,7 +252,7 @@ impl Number {
 }
 
 /// Every setting, in the order of the documentation.
-pub static KEYS: [Key; 44] = [
+pub static KEYS: [Key; 46] = [
     Key {
         name: "link",
         flag: "--link",
@@ -311,6 +311,27 @@ pub static KEYS: [Key; 44] = [
         },
         about: "Whether the network is probed, before serving, for hosts that use one of the \
                 addresses. See below.",
+    },
+    Key {
+        name: "allow",
+        flag: "--allow",
+        kind: Kind::Other {
+            unit: "array of strings",
+            default: "everybody",
+            range: "1 to 16384 of `NETWORK/BITS` or addresses",
+        },
+        about: "Networks whose clients are served; others get no answer at all, as from a packet filter. Flags \
+                replace all of them. See below.",
+    },
+    Key {
+        name: "deny",
+        flag: "--deny",
+        kind: Kind::Other {
+            unit: "array of strings",
+            default: "nobody",
+            range: "1 to 16384 of `NETWORK/BITS` or addresses",
+        },
+        about: "Networks whose clients get no answer, also those within a network of `allow`.",
     },
     Key::port(&HTTP, "--http", "Port of plain HTTP."),
     Key::port(
@@ -679,6 +700,16 @@ key = \"/etc/atlas/example.org/key.pem\"
 [types]
 lrc = \"text/plain\"
 ```
+
+## Sources
+
+A client is served if its address is in a network of `allow`, or `allow` is not given, and in none of `deny`. The order of the networks
+and the lengths of their prefixes do not matter: `deny` always wins. With an `allow` that names networks of IPv4 only, no client of IPv6
+is served. An address alone is a network of one.
+
+All others get no answer, as from a packet filter that drops: no SYN-ACK, no reset, no echo reply. Their packets are counted in
+`wire_denied_frames`. ARP and neighbour discovery are answered to all, so that a router among them goes on working. Health checks need
+an address that is allowed; `metrics` is answered by the host's own TCP, to which its own firewall applies.
 
 ## Addresses
 

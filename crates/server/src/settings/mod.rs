@@ -7,6 +7,7 @@
 //! the ranges in [`crate::config`].
 
 mod link;
+mod sources;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use ::link::ZeroCopy;
 use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
 use record::AeadLibrary;
-use session::CongestionControl;
+use session::{CongestionControl, SourceFilter};
 use tracing::level_filters::LevelFilter;
 
 use crate::access_log::AccessLogTarget;
@@ -37,6 +38,7 @@ pub use link::{LinkChoice, MacSetting};
 use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
 };
+use sources::resolve_sources;
 
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
@@ -74,6 +76,8 @@ pub struct Settings {
     pub is_address_shared: bool,
     /// Whether the network is asked who has them before they are used.
     pub is_address_checked: bool,
+    /// Which sources are served.
+    pub source_filter: SourceFilter,
     /// TCP port of plain HTTP.
     pub http_port: Option<u16>,
     /// HTTP over TLS.
@@ -285,6 +289,7 @@ impl Settings {
             addresses_origin,
             is_address_shared,
             is_address_checked: file.address_check.unwrap_or(true) && !is_address_shared,
+            source_filter: resolve_sources(&keys, args.allow, args.deny, &mut file)?,
             http_port,
             https,
             #[cfg(feature = "emulate")]

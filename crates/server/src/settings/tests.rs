@@ -905,3 +905,65 @@ fn metrics_need_an_address_and_a_port() {
     let key = with_file("metrics = \"x\"").unwrap_err();
     assert!(key.starts_with("atlas.toml: metrics x: "), "{key}");
 }
+
+/// Whether each source is served, or why not at all.
+fn served(text: &str, sources: &[&str]) -> Result<Vec<bool>, String> {
+    let filter = with_file(text)?.source_filter;
+    let sources = sources.iter().map(|source| source.parse().unwrap());
+    Ok(sources.map(|source| filter.serves(source)).collect())
+}
+
+#[test]
+fn sources_are_allowed_and_denied_by_network() {
+    let sources = ["192.0.2.7", "192.0.2.8", "198.51.100.1", "2001:db8::1"];
+    assert_eq!(served("", &sources), Ok(vec![true; 4]));
+    let text = "allow = [\"192.0.2.0/24\", \"2001:db8::/32\"]\ndeny = [\"192.0.2.7\"]";
+    assert_eq!(served(text, &sources), Ok(vec![false, true, false, true]));
+    let everybody = "deny = [\"0.0.0.0/0\", \"::/0\"]";
+    assert_eq!(served(everybody, &sources), Ok(vec![false; 4]));
+}
+
+#[test]
+fn flags_replace_the_networks_of_the_file() {
+    let text = "allow = [\"192.0.2.0/24\"]\ndeny = [\"10.0.0.0/8\"]";
+    let settings = with_both(text, |args| {
+        args.common.allow = vec!["198.51.100.0/24".into()]
+    });
+    let filter = settings.unwrap().source_filter;
+    let serves = |source: &str| filter.serves(source.parse().unwrap());
+    assert!(serves("198.51.100.1") && !serves("192.0.2.1") && !serves("10.0.0.1"));
+}
+
+#[test]
+fn networks_that_are_none_are_refused_with_the_remedy() {
+    for (text, problem) in [
+        (
+            "allow = []",
+            "allow: 0 networks; name 1 to 16384, or leave it out",
+        ),
+        (
+            "deny = [\"192.0.2.0/+24\"]",
+            "deny 192.0.2.0/+24: not a network; write it like 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7",
+        ),
+        (
+            "deny = [\"example.org\"]",
+            "deny example.org: not a network; write it like 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7",
+        ),
+        (
+            "allow = [\"192.0.2.0/33\"]",
+            "allow 192.0.2.0/33: the prefix length is out of range; use 0 to 32",
+        ),
+        (
+            "allow = [\"::/300\"]",
+            "allow ::/300: the prefix length is out of range; use 0 to 128",
+        ),
+        (
+            "allow = [\"192.0.2.7/24\"]",
+            "allow 192.0.2.7/24: the address has bits behind the prefix; write 192.0.2.0/24 for the \
+             network, or 192.0.2.7 for the address",
+        ),
+    ] {
+        let refusal = with_file(text).unwrap_err();
+        assert!(refusal.ends_with(problem), "{refusal}");
+    }
+}

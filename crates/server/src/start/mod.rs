@@ -550,6 +550,7 @@ fn conductor_config<L: Link>(
         is_sealing_emulated: settings.is_sealing_emulated(),
         connections_max: limits.connections_max,
         connections_per_source_max: limits.connections_per_source_max,
+        source_filter: settings.source_filter.clone(),
         seed,
         replies: settings.replies.clone(),
         unix_seconds_at_start: wall_clock::unix_seconds(),

@@ -84,6 +84,7 @@ impl Conductor {
             Some(TableIndex::TimeWait(index)) => {
                 self.handle_time_wait_segment(now, index, tuple, received);
             }
+            None if self.is_denied(&received.path) => {}
             None if is_connection_request(segment) => {
                 self.handle_syn(now, tuple, received, None);
             }

@@ -41,6 +41,9 @@ impl Conductor {
 
     /// A part of a packet arrived; with it the packet may be whole.
     fn handle_fragment(&mut self, now: Instant, arena: &mut Arena, fragment: &Fragment<'_>) {
+        if self.is_denied(&fragment.path) {
+            return;
+        }
         let Some(whole) = (self.reassembly).take(now, fragment, &mut self.counters) else {
             return;
         };
@@ -88,6 +91,9 @@ impl Conductor {
                 sequence,
                 data,
             } if self.is_ours(path.destination) => {
+                if self.is_denied(&path) {
+                    return;
+                }
                 let route = path.reply_route();
                 // We never fragment: a request that came in fragments may be too large to be returned.
                 let frame_bytes_max = ethernet::HEADER_BYTES + usize::from(self.config.mtu_bytes);
@@ -122,6 +128,14 @@ impl Conductor {
             Incoming::Unreachable { .. } => {}
             _ => self.counters.wire_foreign_frames += 1,
         }
+    }
+
+    /// Whether a packet's source is not served; if so, the packet is counted. To be asked before anything
+    /// is kept of a source that has no connection, and before it is answered.
+    pub(super) fn is_denied(&mut self, path: &Path) -> bool {
+        let is_denied = !self.config.source_filter.serves(path.source);
+        self.counters.wire_denied_frames += u64::from(is_denied);
+        is_denied
     }
 
     /// Announces our addresses on the link: gratuitous ARP (RFC 5227 s3), unsolicited neighbour

@@ -369,6 +369,7 @@ fn config(args: &SessionArgs) -> Config {
         is_sealing_emulated: false,
         connections_max: args.connections as usize,
         connections_per_source_max: None,
+        source_filter: session::SourceFilter::default(),
         seed: [9; 32],
         replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_000_000,

@@ -176,6 +176,7 @@ fn conductor(capabilities: Capabilities, connections_max: usize, reads_max: usiz
         idle_timeout: Duration::from_secs(50),
         send_timeout: Duration::from_secs(60),
         connections_per_source_max: None,
+        source_filter: session::SourceFilter::default(),
         read_limits: session::ReadLimits::default(),
         reads_max,
     })

@@ -5,6 +5,7 @@ mod answer_limits;
 mod answers;
 mod batches;
 mod budget;
+mod denied;
 mod devices;
 mod ecn;
 mod endings;
@@ -68,6 +69,7 @@ fn config() -> Config {
         is_sealing_emulated: false,
         connections_max: 4,
         connections_per_source_max: None,
+        source_filter: crate::SourceFilter::default(),
         seed: [9; 32],
         replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,

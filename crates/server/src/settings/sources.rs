@@ -1,0 +1,88 @@
+//! `allow` and `deny`: the networks whose clients are served. It refuses a list without networks, since
+//! nobody can say what an empty `allow` was meant to be, and networks with host bits, of which one or the other
+//! part is a mistake.
+
+use std::net::IpAddr;
+
+use session::{NETWORKS_MAX, Network, NetworkProblem, SourceFilter};
+
+use super::{Keys, Origin};
+use crate::config::FileConfig;
+use crate::failure::Failure;
+
+pub(super) fn resolve_sources(
+    keys: &Keys,
+    typed_allow: Vec<String>,
+    typed_deny: Vec<String>,
+    file: &mut FileConfig,
+) -> Result<SourceFilter, Failure> {
+    let written = (file.allow.take(), file.deny.take());
+    let allowed = resolve_list(keys, typed_allow, written.0, "--allow", "allow")?;
+    let denied = resolve_list(keys, typed_deny, written.1, "--deny", "deny")?;
+    Ok(SourceFilter::new(
+        allowed.as_deref(),
+        &denied.unwrap_or_default(),
+    ))
+}
+
+fn resolve_list(
+    keys: &Keys,
+    typed: Vec<String>,
+    written: Option<Vec<String>>,
+    flag: &'static str,
+    key: &'static str,
+) -> Result<Option<Vec<Network>>, Failure> {
+    let typed = (!typed.is_empty()).then_some(typed);
+    let (texts, origin) = keys.pick(typed, written, flag, key);
+    let Some(texts) = texts else {
+        return Ok(None);
+    };
+    if !(1..=NETWORKS_MAX).contains(&texts.len()) {
+        return Err(Failure::refused(
+            format!("{origin}: {} networks", texts.len()),
+            format!("name 1 to {NETWORKS_MAX}, or leave it out"),
+        ));
+    }
+    let networks = texts.iter().map(|text| parse_network(text, &origin));
+    networks.collect::<Result<_, _>>().map(Some)
+}
+
+/// `ADDRESS/BITS`, or an address alone.
+fn parse_network(text: &str, origin: &Origin) -> Result<Network, Failure> {
+    let refuse = |problem: &str, remedy: String| {
+        Failure::refused(format!("{origin} {text}: {problem}"), remedy)
+    };
+    let syntax = || {
+        refuse(
+            "not a network",
+            "write it like 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7".to_owned(),
+        )
+    };
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| syntax())?;
+    let Some(bits) = bits else {
+        return Ok(Network::of_address(address));
+    };
+    // `u8::from_str` would take "+24", which no other tool prints or accepts.
+    if bits.is_empty() || !bits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(syntax());
+    }
+    // What is too large for a number of bits is too large for a prefix.
+    let bits = bits.parse().unwrap_or(u8::MAX);
+    Network::new(address, bits).map_err(|problem| match problem {
+        NetworkProblem::PrefixRange => {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            refuse(
+                "the prefix length is out of range",
+                format!("use 0 to {most}"),
+            )
+        }
+        NetworkProblem::HostBits(network) => refuse(
+            "the address has bits behind the prefix",
+            format!("write {network} for the network, or {address} for the address"),
+        ),
+    })
+}
