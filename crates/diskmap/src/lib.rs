@@ -37,6 +37,8 @@ use std::sync::Arc;
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
 
+pub use ring::probe_io_uring;
+
 /// Smallest block, bytes: the sector size that every disk supports, and the smallest alignment of
 /// `O_DIRECT`.
 pub const BLOCK_BYTES_MIN: u32 = 512;

@@ -252,6 +252,22 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     }
 }
 
+/// Tries whether this process may use `io_uring`: sets a ring up, asks it something, and enters it.
+///
+/// # Errors
+/// The name of the first system call that was refused, and errno. `EPERM` and `ENOSYS` come from filters of
+/// system calls as well as from the kernel.
+pub fn probe_io_uring() -> Result<(), (&'static str, i32)> {
+    let ring: Ring = Ring::at(Level::Plain, 1, false).map_err(|errno| ("io_uring_setup", errno))?;
+    let refused = |call| move |error: io::Error| (call, error.raw_os_error().unwrap_or(libc::EIO));
+    let submitter = ring.submitter();
+    let registered = submitter.register_probe(&mut Probe::new());
+    registered.map_err(refused("io_uring_register"))?;
+    // Of nothing: the call is made all the same.
+    let entered = submitter.submit();
+    entered.map_err(refused("io_uring_enter")).map(drop)
+}
+
 /// How often one [`Ring::reap`] enters the kernel for task work.
 ///
 /// The kernel does some of the work in a call, and sets the flag again if there is more. But the flag may

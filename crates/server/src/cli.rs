@@ -105,7 +105,16 @@ Exit codes:
 const DOCTOR_NOTES: &str = "\
 Each line is a finding: ok; less (it works, but not everything or not at full speed); MISSING (no
 server starts without it). Below it, behind ->, what mends it. Nothing is changed.
-The exit code is 2 if something is MISSING, otherwise 0.";
+The exit code is 2 if something is MISSING, otherwise 0.
+
+With --json it is one object: \"missing\", how many are, and \"findings\", an array of objects with
+\"section\", \"verdict\" (\"ok\", \"less\" or \"missing\"), \"subject\", \"found\" and \"remedy\" (null if nothing
+is to be mended). These names stay.
+
+Examples:
+  sudo atlas doctor
+  sudo atlas doctor /srv/video --config /etc/atlas/atlas.toml
+  sudo atlas doctor --json | jq -r '.findings[] | select(.verdict != \"ok\") | .remedy'";
 
 /// Serves files over HTTP and HTTPS from its own TCP/IP stack, straight from disk to wire.
 ///
@@ -131,7 +140,7 @@ pub enum Command {
     Serve(ServeArgs),
     /// Tell what this machine offers, and the command that mends what is missing
     #[command(after_help = DOCTOR_NOTES)]
-    Doctor,
+    Doctor(DoctorArgs),
     /// Make and change a raw store: objects on block devices or images, without a file system
     #[command(after_help = STORE_NOTES)]
     Store {
@@ -254,6 +263,22 @@ pub struct StoreAddArgs {
     /// Content type of what is added [default: by the names' extensions]
     #[arg(long = "type", value_name = "TYPE")]
     pub content_type: Option<String>,
+}
+
+/// `atlas doctor`, as typed.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DoctorArgs {
+    /// What is to be served: tries whether the serving user may read it, and whether it has O_DIRECT
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+
+    /// Configuration file (TOML) that it is to be served with: tells its user, memory and link
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The commands of `atlas nvme`.

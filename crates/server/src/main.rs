@@ -14,7 +14,7 @@ fn main() -> ExitCode {
             let action = if args.check { check } else { serve };
             Settings::resolve(args).and_then(|settings| action(&settings))
         }
-        Command::Doctor => doctor::run(),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Store { command } => server::raw::run(&command),
         Command::Nvme { command } => match command {
             NvmeCommand::Bind { device } => doctor::nvme::bind(&device),

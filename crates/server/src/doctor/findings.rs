@@ -1,6 +1,10 @@
-//! What was found, and how it is printed: a line for each, below it the command that mends it.
+//! What was found, and how it is printed: a line for each, below it the command that mends it; or as JSON.
 
 use std::fmt::Write as _;
+
+use serde_json::json;
+
+use crate::failure::Failure;
 
 /// How good it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +72,13 @@ impl Finding {
             ..Self::less(subject, found, remedy)
         }
     }
+
+    /// What serving would be refused for, with the remedy that the refusal names.
+    pub(super) fn refused(subject: impl Into<String>, failure: &Failure) -> Self {
+        let text = failure.to_string();
+        let (found, remedy) = text.rsplit_once("; ").unwrap_or((&text, "see above"));
+        Self::missing(subject, found, remedy)
+    }
 }
 
 /// Columns of a verdict and of a subject.
@@ -100,9 +111,55 @@ pub(super) fn render(sections: &[(&str, Vec<Finding>)]) -> String {
     text
 }
 
+/// All sections as one JSON object, of which `missing` is the number of findings without which no server starts.
+pub(super) fn render_json(sections: &[(&str, Vec<Finding>)], missing: usize) -> String {
+    let rows = sections.iter().flat_map(|(section, findings)| {
+        findings.iter().map(move |finding| {
+            json!({
+                "section": section,
+                "verdict": finding.verdict.word().to_lowercase(),
+                "subject": finding.subject,
+                "found": finding.found,
+                "remedy": finding.remedy,
+            })
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    format!("{}\n", json!({ "missing": missing, "findings": rows }))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Finding, render};
+    use super::{Failure, Finding, Verdict, render, render_json};
+
+    #[test]
+    fn a_refusal_becomes_a_finding_with_its_remedy() {
+        let failure = Failure::refused("PATH /srv: no such; directory", "name an existing one");
+        let finding = Finding::refused("PATH", &failure);
+        assert_eq!(finding.verdict, Verdict::Missing);
+        assert_eq!(finding.found, "PATH /srv: no such; directory");
+        assert_eq!(finding.remedy.as_deref(), Some("name an existing one"));
+    }
+
+    #[test]
+    fn json_has_the_same_findings_by_stable_names() {
+        let findings = vec![
+            Finding::good("kernel", "Linux \"6.18\""),
+            Finding::missing("io_uring", "refused", "allow it"),
+        ];
+        let text = render_json(&[("Host", findings)], 1);
+        let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let expected = serde_json::json!({
+            "missing": 1,
+            "findings": [
+                {"section": "Host", "verdict": "ok", "subject": "kernel",
+                 "found": "Linux \"6.18\"", "remedy": null},
+                {"section": "Host", "verdict": "missing", "subject": "io_uring",
+                 "found": "refused", "remedy": "allow it"},
+            ],
+        });
+        assert_eq!(read, expected);
+    }
 
     #[test]
     fn a_remedy_stands_below_its_finding() {

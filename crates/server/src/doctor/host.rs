@@ -1,9 +1,14 @@
 //! Kernel, memory, limits, rights and devices that every server uses.
 
+use std::fs::OpenOptions;
+use std::io;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Finding;
+use super::serving::Plan;
 use super::tree::Tree;
 use crate::cores;
 
@@ -11,25 +16,36 @@ use crate::cores;
 const KERNEL_MIN: (u32, u32) = (5, 19);
 
 /// Bytes of a slot with the room around it.
-const SLOT_BYTES: u64 = 72 << 10;
+pub(super) const SLOT_BYTES: u64 = 72 << 10;
 /// Slots of a worker unless configured.
-const SLOTS: u64 = 512;
+pub(super) const SLOTS: u64 = 512;
 /// Bytes of a reserved huge page.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Files that a worker may have open without complaint: one for each of the usual connections.
 const DESCRIPTORS: u64 = 20_000;
 
-pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
+/// What a server takes of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Serving {
+    /// Memory that it locks.
+    pub(super) locked_bytes: u64,
+    /// Whether it does not start without locking it.
+    pub(super) is_xdp: bool,
+}
+
+pub(super) fn findings(tree: &Tree, plan: &Plan) -> Vec<Finding> {
     let processors = cores::allowed().map_or(1, |allowed| allowed.len());
     vec![
         kernel(tree),
-        io_uring(tree),
+        io_uring(tree, diskmap::probe_io_uring()),
+        beneath(probe_openat2()),
         Finding::good(
             "processors",
             format!("{processors}: --workers {processors} at most"),
         ),
         huge_pages(tree, processors as u64),
         rights(),
+        locked_memory(plan.needs(), lockable_bytes()),
         descriptors(),
         tun(tree),
         iommu(tree),
@@ -53,14 +69,78 @@ fn kernel(tree: &Tree) -> Finding {
     )
 }
 
-fn io_uring(tree: &Tree) -> Finding {
+/// By the sysctl the remedy is known; whether this process may use it, only a trial tells: filters of containers
+/// refuse it, too.
+fn io_uring(tree: &Tree, probed: Result<(), (&str, i32)>) -> Finding {
     let disabled = tree.read("proc/sys/kernel/io_uring_disabled");
-    let remedy = "sysctl -w kernel.io_uring_disabled=0";
-    match disabled.as_deref() {
-        // Kernels before 6.6 have no such switch.
-        None | Some("0") => Finding::good("io_uring", "allowed"),
-        Some("1") => Finding::less("io_uring", "for privileged processes only", remedy),
-        Some(_) => Finding::missing("io_uring", "switched off", remedy),
+    let is_disabled = disabled.as_deref().is_some_and(|it| it != "0");
+    let Err((call, errno)) = probed else {
+        return if is_disabled {
+            Finding::good("io_uring", "allowed, to privileged processes only")
+        } else {
+            Finding::good("io_uring", "allowed")
+        };
+    };
+    let found = format!("{call}: {}", io::Error::from_raw_os_error(errno));
+    let remedy = if is_disabled {
+        "sysctl -w kernel.io_uring_disabled=0"
+    } else {
+        "allow io_uring_setup, io_uring_enter and io_uring_register in the filter of system calls: a container's \
+         seccomp profile, SystemCallFilter= of a unit"
+    };
+    Finding::missing("io_uring", found, remedy)
+}
+
+fn probe_openat2() -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    openat2(CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
+    Ok(())
+}
+
+/// Files are opened beneath the served directory, so that no link leads out of it.
+fn beneath(probed: io::Result<()>) -> Finding {
+    match probed {
+        Ok(()) => Finding::good("openat2", "allowed"),
+        // The call was let through.
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            Finding::good("openat2", "allowed")
+        }
+        Err(error) => Finding::missing(
+            "openat2",
+            format!("{error}: no directory can be served"),
+            "allow openat2 in the filter of system calls; a unit must not have RestrictSUIDSGID= or DynamicUser=",
+        ),
+    }
+}
+
+/// How much memory this process may lock; `None`: as much as there is.
+fn lockable_bytes() -> Option<u64> {
+    let sets = capabilities(None);
+    if sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK)) {
+        return None;
+    }
+    getrlimit(Resource::Memlock).maximum
+}
+
+fn locked_memory(serving: Serving, lockable_bytes: Option<u64>) -> Finding {
+    let Serving {
+        locked_bytes,
+        is_xdp,
+    } = serving;
+    let subject = "locked memory";
+    let needed = locked_bytes.div_ceil(1 << 10);
+    let Some(limit) = lockable_bytes.filter(|limit| *limit < locked_bytes) else {
+        return Finding::good(
+            subject,
+            format!("{needed} KiB are wanted, and may be locked"),
+        );
+    };
+    let found = format!("{needed} KiB are wanted, and {} may be locked", limit >> 10);
+    let remedy = format!("LimitMEMLOCK=infinity in the unit, ulimit -Hl {needed}, or CAP_IPC_LOCK");
+    if is_xdp {
+        Finding::missing(subject, found, remedy)
+    } else {
+        Finding::less(subject, format!("{found}: reads cost more"), remedy)
     }
 }
 
@@ -126,10 +206,17 @@ fn descriptors() -> Finding {
 }
 
 fn tun(tree: &Tree) -> Finding {
-    if tree.exists("dev/net/tun") {
+    let file = tree.path("dev/net/tun");
+    let opened = OpenOptions::new().read(true).write(true).open(file);
+    let Err(error) = opened else {
         return Finding::good("taps", "/dev/net/tun");
-    }
-    Finding::less("taps", "no /dev/net/tun, so no --link tap:", "modprobe tun")
+    };
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "modprobe tun; for a container --device /dev/net/tun",
+        _ => "DeviceAllow=/dev/net/tun rw in the unit; --device /dev/net/tun for a container",
+    };
+    let found = format!("/dev/net/tun: {error}, so no --link tap:");
+    Finding::less("taps", found, remedy)
 }
 
 fn iommu(tree: &Tree) -> Finding {
@@ -150,7 +237,7 @@ mod tests {
     use std::path::Path;
 
     use super::super::Verdict;
-    use super::{Tree, huge_pages, io_uring, iommu, kernel, tun};
+    use super::{Serving, Tree, beneath, huge_pages, io_uring, iommu, kernel, locked_memory, tun};
 
     fn write(root: &Path, path: &str, text: &str) {
         let file = root.join(path);
@@ -177,18 +264,51 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_may_be_switched_off() {
+    fn io_uring_is_what_a_trial_says_and_the_remedy_what_the_switch_says() {
         let root = tempfile::tempdir().unwrap();
-        let verdict = || io_uring(&Tree::under(root.path())).verdict;
-        assert_eq!(verdict(), Verdict::Good, "an older kernel");
-        for (text, expected) in [
-            ("0\n", Verdict::Good),
-            ("1\n", Verdict::Less),
-            ("2\n", Verdict::Missing),
-        ] {
+        let found = |probed| io_uring(&Tree::under(root.path()), probed);
+        let refused = Err(("io_uring_setup", libc::EPERM));
+        // An older kernel has no such switch.
+        assert_eq!(found(Ok(())).verdict, Verdict::Good);
+        let filtered = found(refused);
+        assert_eq!(filtered.verdict, Verdict::Missing);
+        assert!(filtered.found.starts_with("io_uring_setup: Operation"));
+        assert!(filtered.remedy.unwrap().contains("seccomp"));
+        for text in ["0\n", "1\n", "2\n"] {
             write(root.path(), "proc/sys/kernel/io_uring_disabled", text);
-            assert_eq!(verdict(), expected);
+            assert_eq!(found(Ok(())).verdict, Verdict::Good);
+            let remedy = found(refused).remedy.unwrap();
+            assert_eq!(remedy.starts_with("sysctl"), text != "0\n", "{remedy}");
         }
+    }
+
+    #[test]
+    fn openat2_is_missing_only_if_it_was_not_let_through() {
+        let error = |errno| Err(std::io::Error::from_raw_os_error(errno));
+        assert_eq!(beneath(Ok(())).verdict, Verdict::Good);
+        assert_eq!(beneath(error(libc::EACCES)).verdict, Verdict::Good);
+        for errno in [libc::ENOSYS, libc::EPERM] {
+            let found = beneath(error(errno));
+            assert_eq!(found.verdict, Verdict::Missing);
+            assert!(found.remedy.unwrap().contains("RestrictSUIDSGID="));
+        }
+    }
+
+    #[test]
+    fn locked_memory_is_measured_by_what_is_to_be_served() {
+        let serving = |is_xdp| Serving {
+            locked_bytes: 10 << 20,
+            is_xdp,
+        };
+        for limit in [None, Some(10 << 20)] {
+            assert_eq!(locked_memory(serving(true), limit).verdict, Verdict::Good);
+        }
+        let less = locked_memory(serving(false), Some(8 << 20));
+        assert_eq!(less.verdict, Verdict::Less);
+        assert!(less.found.contains("10240 KiB are wanted, and 8192 may"));
+        assert!(less.remedy.unwrap().contains("ulimit -Hl 10240"));
+        let missing = locked_memory(serving(true), Some(8 << 20));
+        assert_eq!(missing.verdict, Verdict::Missing);
     }
 
     #[test]

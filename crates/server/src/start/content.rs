@@ -243,6 +243,17 @@ fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
 
 /// Warns at start if the serving user can read none of the first files.
 fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
+    if has_closed_files_only(path) {
+        let path = path.display();
+        warn!(
+            "{path}: {identity} cannot read the files in it: requests for them get 403; \
+             chmod -R o+rX {path}, or name another user with --user"
+        );
+    }
+}
+
+/// Whether there are files, and this user can read none of the first.
+pub(super) fn has_closed_files_only(path: &Path) -> bool {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     let is_closed = |entry: fs::DirEntry| {
@@ -250,11 +261,5 @@ fn warn_of_unreadable_files(path: &Path, identity: &Identity) {
             .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     };
     let mut closed = files.take(FILES_TRIED_MAX).map(is_closed).peekable();
-    if closed.peek().is_some() && closed.all(|is_closed| is_closed) {
-        let path = path.display();
-        warn!(
-            "{path}: {identity} cannot read the files in it: requests for them get 403; \
-             chmod -R o+rX {path}, or name another user with --user"
-        );
-    }
+    closed.peek().is_some() && closed.all(|is_closed| is_closed)
 }

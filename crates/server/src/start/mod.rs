@@ -17,6 +17,7 @@ mod content;
 mod links;
 mod nvme;
 mod passthrough;
+mod probe;
 mod storage;
 mod worker_disk;
 
@@ -58,6 +59,7 @@ use crate::worker::Worker;
 
 pub use checks::check;
 pub(crate) use content::refuse_raw;
+pub(crate) use probe::{Probed, probe_path};
 
 use content::Content;
 use links::Links;

@@ -1,0 +1,55 @@
+//! What `atlas doctor` tries of what is to be served, by the parts that the start has.
+//!
+//! It refuses to touch interfaces, addresses and NVMe controllers. Bounds: those of the start.
+
+use super::content::{Content, StartedContent, has_closed_files_only};
+use super::storage::open_store;
+use crate::failure::Failure;
+use crate::privileges::Identity;
+use crate::settings::Settings;
+
+/// Objects that the store may open which is opened for a moment.
+const OBJECTS_MAX: u32 = 16;
+
+/// How PATH can be served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Probed {
+    /// By whom and how.
+    pub(crate) how: String,
+    /// What lets the user read the files, if it can read none of the first.
+    pub(crate) remedy: Option<String>,
+}
+
+/// Looks whether the user that serves could serve PATH, and drops rights for good.
+///
+/// # Errors
+/// It cannot be served, and what to do.
+pub(crate) fn probe_path(settings: &Settings) -> Result<Probed, Failure> {
+    let content = Content::check(settings)?;
+    let identity = Identity::resolve(settings)?;
+    identity.assume()?;
+    let by = |how: &str| Probed {
+        how: format!("{how}, as {identity}"),
+        remedy: None,
+    };
+    match content {
+        None => Ok(by("NVMe controllers, which were left alone")),
+        Some(Content::Directory(path)) => {
+            Content::Directory(path.clone()).check_as(&identity)?;
+            let store = open_store(&StartedContent::Directory, settings, OBJECTS_MAX, false)?;
+            let how = match store.direct_support() {
+                store::DirectSupport::Direct => "readable, with O_DIRECT",
+                store::DirectSupport::Refused => "readable, through the page cache",
+                store::DirectSupport::Unknown => "readable, without a file to try O_DIRECT with",
+            };
+            if has_closed_files_only(&path) {
+                return Ok(Probed {
+                    remedy: Some(format!("chmod -R o+rX {}, or --user", path.display())),
+                    ..by("its first files cannot be read")
+                });
+            }
+            Ok(by(how))
+        }
+        Some(_) => Ok(by("a raw store whose catalogue is whole")),
+    }
+}
