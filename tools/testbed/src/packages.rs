@@ -64,6 +64,12 @@ pub const CALLGRIND: &str = "/usr/libexec/valgrind/callgrind-amd64-linux";
 /// What `lab --disk count` uses besides.
 pub const FOR_COUNTS: [Package; 1] = [package(CALLGRIND, "valgrind")];
 
+/// What `boot` uses: a Debian tree, and what boots it.
+pub const FOR_BOOT: [Package; 2] = [
+    package("mmdebstrap", "mmdebstrap"),
+    package("systemd-nspawn", "systemd-container"),
+];
+
 /// What `demo` uses.
 pub const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg", "ffmpeg")];
 

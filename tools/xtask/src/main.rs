@@ -10,8 +10,11 @@
     reason = "a command-line tool speaks to its terminal"
 )]
 
+mod boot;
+mod check;
 mod demo;
 mod drill;
+mod fuzz;
 mod interop;
 mod lab;
 mod netns;
@@ -37,6 +40,10 @@ enum Command {
     /// Measures Atlas beside its rivals
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Boots a system with the unit that is shipped, and runs the documents' commands (needs root)
+    Boot(boot::BootOptions),
+    /// Runs the checks that take longer than those of `test`: boot and fuzz
+    Check,
     /// Plays a film over the wire and compares every frame (needs root)
     Demo(demo::DemoOptions),
     /// Runs scripts of a peer and a disk, and prints all segments and reads with their times
@@ -44,6 +51,8 @@ enum Command {
         /// Scripts; those of the project are in tools/drill/scripts
         files: Vec<String>,
     },
+    /// Runs the fuzz targets for a time, from the corpus that is kept
+    Fuzz(fuzz::FuzzOptions),
     /// Tests the server with TCPs of others as clients, over paths with faults (needs root)
     Interop(interop::InteropOptions),
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
@@ -68,6 +77,9 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = testbed::interrupt::catch().and_then(|()| match &arguments.command {
         Command::Bench(bench) => bench::run_command(bench),
+        Command::Boot(options) => boot::run_command(options),
+        Command::Check => check::run_command(),
+        Command::Fuzz(options) => fuzz::run_command(options),
         Command::Netns(options) => netns::run_command(options),
         Command::Demo(options) => demo::run_command(options),
         Command::Drill { files } => drill::run_command(files),
