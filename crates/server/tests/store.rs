@@ -464,6 +464,27 @@ fn sizes_and_names_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn a_name_with_control_characters_is_refused_and_shown_with_escapes() {
+    let site = Site::new();
+    site.ok(&["init", "image", "--size", "16M"]);
+    for (name, shown) in [
+        ("a\nb", "a\\nb"),
+        ("\u{1b}[2J", "\\u{1b}[2J"),
+        ("a\\b", "a\\\\b"),
+    ] {
+        site.write(&format!("tree/{name}"), b"x");
+        let (code, reason) = site.refused(&["add", "image", "tree"]);
+        assert_eq!(code, 2, "{reason}");
+        let part = format!("tree/{shown}\": no request could have its name");
+        assert!(
+            reason.contains(&part) && reason.lines().count() == 1,
+            "{reason}"
+        );
+        std::fs::remove_file(site.path("tree").join(name)).unwrap();
+    }
+}
+
+#[test]
 fn planted_damage_is_found_where_it_is() {
     let site = Site::new();
     site.ok(&["init", "image", "--size", "16M"]);

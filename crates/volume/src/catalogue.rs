@@ -104,10 +104,17 @@ pub enum CatalogueError {
     },
 }
 
-/// Whether an object may have this name: 1 to [`NAME_BYTES_MAX`] bytes without NUL, of segments between
-/// slashes that are neither empty nor `.` nor `..`.
+/// Whether a new object may have this name: 1 to [`NAME_BYTES_MAX`] bytes, of segments between slashes that are
+/// neither empty nor `.` nor `..`, and without control characters and backslashes, which no request's path may
+/// have, and which would do something to a terminal that lists them.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
+    is_stored_name(name) && !name.contains(|it: char| it.is_control() || it == '\\')
+}
+
+/// Whether an object of a catalogue may have this name: all that [`is_name`] wants, but any character other
+/// than NUL, since there are stores with such objects. They can be removed.
+fn is_stored_name(name: &str) -> bool {
     let is_plain = |segment: &str| !matches!(segment, "" | "." | "..");
     name.len() <= NAME_BYTES_MAX && !name.contains('\0') && name.split('/').all(is_plain)
 }
@@ -440,7 +447,8 @@ fn decode_entry(rest: &mut Reader<'_>, index: u64, sequence: u64) -> Result<Entr
     };
     let fields = fixed().ok_or(CatalogueError::Short)?;
     let (extent, size_bytes, modified, zero, added, tag, name, content_type, runs) = fields;
-    let name = core::str::from_utf8(name).ok().filter(|name| is_name(name));
+    let name = core::str::from_utf8(name).ok();
+    let name = name.filter(|name| is_stored_name(name));
     let Some(name) = name else {
         return refuse("name");
     };

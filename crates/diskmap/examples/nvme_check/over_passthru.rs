@@ -67,7 +67,7 @@ fn worker(
 /// See the program.
 pub(crate) fn check(file: &str, seeds: (u64, u64)) -> Outcome {
     let since = WallClock::now();
-    let device = Arc::new(NamespaceDevice::open(Path::new(file))?);
+    let device = Arc::new(NamespaceDevice::open_for_writing(Path::new(file))?);
     let format = device.format();
     println!(
         "check: {file} has {} bytes in blocks of {}",
@@ -134,7 +134,7 @@ pub(crate) fn beside(file: &str, low: u64) -> Outcome {
 
 /// For the promises: a ring with the file's bytes.
 pub(crate) fn subject(file: &str, polled: bool) -> Outcome<Subject> {
-    let device = Arc::new(NamespaceDevice::open(Path::new(file))?);
+    let device = Arc::new(NamespaceDevice::open_for_writing(Path::new(file))?);
     if polled && !device.has_poll_queues() {
         return Err("the controller has no poll queues (nvme.poll_queues)".into());
     }

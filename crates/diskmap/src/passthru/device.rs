@@ -40,22 +40,31 @@ pub struct NamespaceDevice {
 }
 
 impl NamespaceDevice {
-    /// Opens a generic device such as `/dev/ng0n1`, for reading, and for writing if that is permitted.
-    /// Without `CAP_SYS_ADMIN` it needs Linux 6.2 or newer.
+    /// Opens a generic device such as `/dev/ng0n1` for reading: through this descriptor the kernel refuses to
+    /// write, and to erase, to who has no `CAP_SYS_ADMIN`. Without that it needs Linux 6.2 or newer.
     ///
     /// # Errors
     /// It is none, or the kernel refuses Identify, or the namespace's format cannot be used.
     pub fn open(path: &Path) -> Result<Self, PassthruError> {
+        Self::open_for(path, false)
+    }
+
+    /// The same for reading and writing.
+    ///
+    /// # Errors
+    /// Those of [`NamespaceDevice::open`].
+    pub fn open_for_writing(path: &Path) -> Result<Self, PassthruError> {
+        Self::open_for(path, true)
+    }
+
+    fn open_for(path: &Path, writes: bool) -> Result<Self, PassthruError> {
         let refused = |what, errno| PassthruError::Device {
             path: path.to_owned(),
             what,
             errno,
         };
         let errno = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        let mut options = OpenOptions::new();
-        options.read(true);
-        let file = options.clone().write(true).open(path);
-        let file = file.or_else(|_| options.open(path));
+        let file = OpenOptions::new().read(true).write(writes).open(path);
         let file = file.map_err(|error| refused("opening it", errno(&error)))?;
         let id = namespace_id(&file).map_err(|errno| refused("asking for its number", errno))?;
         let data = identify(&file, id).map_err(|errno| refused("Identify", errno))?;

@@ -10,7 +10,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+
+use store::raw::is_in_use;
 
 use super::Finding;
 use super::tree::Tree;
@@ -168,6 +171,12 @@ fn claim_disk(tree: &Tree, disk: &str) -> Result<File, String> {
         if let Some(purpose) = purpose(tree, &name, &place)? {
             return Err(purpose);
         }
+        match File::open(tree.path(format!("dev/{name}"))) {
+            Ok(device) => check_store(&name, &device)?,
+            // By no other node, or it is refused below.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("/dev/{name}: {error}")),
+        }
     }
     let file = format!("dev/{disk}");
     let mut options = OpenOptions::new();
@@ -179,6 +188,18 @@ fn claim_disk(tree: &Tree, disk: &str) -> Result<File, String> {
             format!("/{file} cannot be opened to see whether it is in use: {error}")
         }
     })
+}
+
+/// Whether a program has a raw store on a disk or a partition open: it shares the device, but has locks there.
+///
+/// # Errors
+/// It has, or that is not known.
+fn check_store(name: &str, device: &File) -> Result<(), String> {
+    match is_in_use(device.as_fd()) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(format!("a program has the raw store on {name} open")),
+        Err(error) => Err(format!("/dev/{name}: its locks are not known: {error}")),
+    }
 }
 
 /// What the host uses a disk or a partition for, of which `place` is the directory in `/sys`; `None`: nothing.
@@ -614,6 +635,23 @@ mod tests {
             "power",
         ] {
             assert_eq!(found(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_controller_with_a_raw_store_that_is_read_or_changed_is_refused() {
+        use store::raw::{Access, Device, RawStore};
+        for name in ["nvme0n1", "nvme0n1p1"] {
+            let root = machine();
+            write(root.path(), &format!("dev/{name}"), "");
+            let device = Device::open(&root.path().join("dev").join(name), Access::Write);
+            let lock = RawStore::unmounted(vec![device.unwrap()]);
+            let lock = lock.lock_for_writing().unwrap();
+            let refused = refusal(&root);
+            let part = format!("a program has the raw store on {name} open");
+            assert!(refused.contains(&part), "{refused}");
+            drop(lock);
+            bind_in(&tree(&root), ADDRESS).unwrap();
         }
     }
 

@@ -176,7 +176,7 @@ impl Found {
         let name = format!("{prefix}{}", utf8(&path, name)?);
         if !is_name(&name) {
             return Err(Failure::refused(
-                format!("{}: no request could have its name", path.display()),
+                format!("{path:?}: no request could have its name"),
                 "rename it",
             ));
         }

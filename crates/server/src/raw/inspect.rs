@@ -22,9 +22,10 @@ pub(super) fn list(store: &Path, long: bool) -> Result<(), Failure> {
         let written = if long {
             let size = units::size(entry.size_bytes);
             let modified = utc(entry.modified);
-            writeln!(out, "{size:>10}  {modified}  {}  {}", entry.tag, entry.name)
+            let name = units::name(&entry.name);
+            writeln!(out, "{size:>10}  {modified}  {}  {name}", entry.tag)
         } else {
-            writeln!(out, "{}", entry.name)
+            writeln!(out, "{}", units::name(&entry.name))
         };
         if written.is_err() {
             // Nobody reads on.
@@ -128,6 +129,13 @@ pub(super) fn verify(store: &Path, names: &[String], stop: &Stop) -> Result<(), 
     if let Some(error) = reading.loaded.damage {
         found.push(format!("the newest catalogue: {error}"));
     }
+    match reading.raw.check_copies().map_err(refuse_raw)? {
+        Some(faults) => found.extend(faults.iter().map(ToString::to_string)),
+        None => {
+            let text = "another process changes the store: its copies are not looked at";
+            let _ = writeln!(io::stderr(), "{text}");
+        }
+    }
     for entry in &entries {
         let read = read_object(&mut transfer, entry, &mut |bytes| {
             stop.check()?;
@@ -140,12 +148,13 @@ pub(super) fn verify(store: &Path, names: &[String], stop: &Stop) -> Result<(), 
         match read {
             Ok(damaged) => found.extend(damaged.iter().map(|(first, last)| {
                 let place = start + first;
-                let name = &entry.name;
+                let name = units::name(&entry.name);
                 format!("{name}: bytes {first} to {last} are damaged ({device}, from byte {place})")
             })),
             Err(stopped @ Failure::Stopped { .. }) => return Err(stopped),
             Err(error) => {
-                found.push(format!("{}: cannot be read: {error}", entry.name));
+                let name = units::name(&entry.name);
+                found.push(format!("{name}: cannot be read: {error}"));
                 // Reads of the old one may be in progress.
                 transfer = reading.transfer()?;
             }
@@ -237,6 +246,13 @@ pub(super) fn stat(store: &Path) -> Result<(), Failure> {
     }
     if let Some(error) = reading.loaded.damage {
         line("damage", format!("the newest catalogue: {error}"));
+    }
+    for fault in &reading.loaded.faults {
+        line("copy", fault.to_string());
+    }
+    if reading.loaded.unknown.is_some() {
+        let text = "there may be a newer catalogue, which cannot be read: nothing can be changed";
+        line("unknown", text.to_owned());
     }
     let _ = write!(io::stdout(), "{text}");
     Ok(())

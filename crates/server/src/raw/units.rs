@@ -1,4 +1,6 @@
-//! Sizes as people write them, with binary units.
+//! Sizes as people write them, with binary units, and names for a terminal.
+
+use std::borrow::Cow;
 
 /// Suffixes, each 1024 times the one before.
 const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -49,9 +51,36 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1024_u64.pow(power))
 }
 
+/// An object's name for a terminal: control characters, which older versions stored, as escapes, and then
+/// backslashes, too, so that no two names look alike.
+pub(super) fn name(name: &str) -> Cow<'_, str> {
+    if !name.contains(char::is_control) {
+        return name.into();
+    }
+    let escape = |character: char| match character {
+        '\\' => "\\\\".to_owned(),
+        _ if character.is_control() => character.escape_default().to_string(),
+        _ => character.to_string(),
+    };
+    name.chars().map(escape).collect::<String>().into()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{parse_size, size};
+    use super::{name, parse_size, size};
+
+    #[test]
+    fn control_characters_of_names_are_escaped() {
+        for (stored, shown) in [
+            ("films/a b.mp4", "films/a b.mp4"),
+            ("ü\\n", "ü\\n"),
+            ("a\nb", "a\\nb"),
+            ("a\\n\n", "a\\\\n\\n"),
+            ("\u{1b}[2J\u{7f}\u{9b}", "\\u{1b}[2J\\u{7f}\\u{9b}"),
+        ] {
+            assert_eq!(name(stored), shown);
+        }
+    }
 
     #[test]
     fn sizes_have_three_digits() {

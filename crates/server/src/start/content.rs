@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::time::Instant as RealInstant;
 
-use store::raw::{Access, RawError, RawStore, Volume, names_in};
+use store::raw::{Access, Loaded, RawError, RawStore, Volume, names_in};
 use tracing::warn;
 
 use crate::failure::{Failure, may_pass};
@@ -102,7 +102,7 @@ impl Content {
         };
         let raw = raw.map_err(refuse_to_serve)?;
         // So that it is known before anything else is opened.
-        raw.load().map_err(refuse_to_serve)?;
+        warn_of_copies(&raw.load().map_err(refuse_to_serve)?);
         let namespaces = if settings.nvme_passthrough {
             Some(Namespaces::open(raw.devices())?)
         } else {
@@ -155,6 +155,18 @@ fn controllers_named(settings: &Settings) -> Result<Option<NvmeNames>, Failure> 
         ));
     }
     Ok(names)
+}
+
+/// Warns of copies of superblocks and catalogues that cannot be used: the store has fewer than it should.
+pub(super) fn warn_of_copies(loaded: &Loaded) {
+    for fault in &loaded.faults {
+        warn!("{fault}; another copy is used");
+    }
+    if loaded.unknown.is_some() {
+        warn!(
+            "there may be a newer catalogue, which cannot be read: the last change may be missing"
+        );
+    }
 }
 
 /// Why a raw store cannot be used, and what to do.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -130,6 +130,15 @@ pub enum RawError {
     /// It was changed again and again while it was read.
     #[error("{}: the store changes too often to be read", .0.display())]
     Restless(PathBuf),
+}
+
+/// Whether a program reads or changes a raw store on a device, or makes one: whether it has locks there.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn is_in_use(device: BorrowedFd<'_>) -> io::Result<bool> {
+    let found = lock_of_another(device, 0..LOCKS_END)?;
+    Ok(found.is_some())
 }
 
 /// The devices that a name means: several are joined by commas. A name that exists with its commas is
@@ -362,15 +371,21 @@ fn superblocks<B: Blocks>(devices: &[B]) -> Result<Found, RawError> {
                 device.read(offset_bytes, BLOCK_BYTES as usize),
             )
         });
-        for (offset_bytes, bytes) in &read {
-            if let Err(error) = bytes {
-                faults.push(fault(device, *offset_bytes, "the superblock", error));
-            }
-        }
         let decode = |bytes: &Result<Vec<u8>, RawError>| match bytes {
             Ok(bytes) => Superblock::decode(bytes),
             Err(_) => Err(SuperblockError::Unreadable),
         };
+        for (offset_bytes, bytes) in &read {
+            faults.push(match (decode(bytes), bytes) {
+                (Ok(_), _) => None,
+                (_, Err(error)) => Some(fault(device, *offset_bytes, "the superblock", error)),
+                (Err(error), Ok(_)) => Some(CopyFault {
+                    path: device.path().to_owned(),
+                    offset_bytes: *offset_bytes,
+                    problem: format!("the superblock: {error}"),
+                }),
+            });
+        }
         let [(_, first), (_, second)] = read;
         slots.push(DeviceSlots {
             slots: [decode(&first), decode(&second)],
@@ -385,6 +400,14 @@ fn superblocks<B: Blocks>(devices: &[B]) -> Result<Found, RawError> {
         path: devices[error.index().unwrap_or(0)].path().to_owned(),
         error,
     })?;
+    // The first change of a store leaves one place empty.
+    let newest = mounting.candidates.first();
+    let is_first = newest.is_some_and(|it| it.superblock.sequence == 1);
+    let is_empty = |slot: &&Result<Superblock, _>| **slot == Err(SuperblockError::Magic);
+    let slots = slots.iter().flat_map(|it| &it.slots);
+    let faults = slots.zip(faults);
+    let faults = faults.filter(|(slot, _)| !(is_first && is_empty(slot)));
+    let faults = faults.filter_map(|(_, fault)| fault).collect();
     Ok(Found { mounting, faults })
 }
 
@@ -608,6 +631,35 @@ impl RawStore {
     /// A device cannot be read, or no catalogue checks.
     pub fn load(&self) -> Result<Loaded, RawError> {
         load_from(&self.devices, &self.superblocks()?)
+    }
+
+    /// Reads every copy of the superblocks and of the catalogues that they name. Returns those that cannot be
+    /// used; `None`: another process changes the store meanwhile, so that they are not what they were.
+    ///
+    /// # Errors
+    /// Those of [`RawStore::load`].
+    pub fn check_copies(&self) -> Result<Option<Vec<CopyFault>>, RawError> {
+        let found = self.superblocks()?;
+        let Mounting {
+            candidates,
+            geometry,
+            ..
+        } = &found.mounting;
+        let mut faults = found.faults;
+        for candidate in candidates {
+            if let Err((_, fault)) = try_candidate(&self.devices, candidate, geometry) {
+                faults.push(fault);
+            }
+        }
+        // A change ends with superblocks, behind which the writer's lock is given up.
+        for device in &self.devices {
+            let writer = device.lock_of_another(WRITER_LOCK..WRITER_LOCK + 1)?;
+            if writer.is_some() {
+                return Ok(None);
+            }
+        }
+        let again = self.superblocks()?.mounting;
+        Ok((again.candidates == *candidates).then_some(faults))
     }
 
     /// Reads the catalogue that counts, and has a reader's lock on it: what it names stays until

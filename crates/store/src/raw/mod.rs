@@ -13,10 +13,12 @@ mod devices;
 mod served;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unreadable;
 
 pub use devices::{
     Access, Blocks, CopyFault, Device, Loaded, RawError, RawStore, WriterLock, find_catalogue,
-    names_in,
+    is_in_use, names_in,
 };
 pub use served::{LOOK_INTERVAL, Notice, Volume};
 

@@ -289,10 +289,38 @@ fn names_are_those_that_paths_have() {
     for name in ["a", "a/b.c", "...", "a b", "ü"] {
         assert!(is_name(name), "{name}");
     }
-    for name in ["", "/", "/a", "a/", "a//b", ".", "a/..", "../a", "a\0"] {
+    for name in [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "a/..",
+        "../a",
+        "a\0",
+        "a\nb",
+        "\u{1b}[2J",
+        "\u{7f}",
+        "\u{9b}",
+        "a\\b",
+    ] {
         assert!(!is_name(name), "{name:?}");
     }
     assert!(is_name(&"n".repeat(4094)) && !is_name(&"n".repeat(4095)));
+}
+
+/// A store that has such an object is read, and the object can be removed.
+#[test]
+fn a_stored_name_may_have_control_characters() {
+    let (_, catalogue, superblock) = sample();
+    let mut bytes = catalogue.encode();
+    let name = bytes.windows(9).position(|it| it == b"films.txt");
+    bytes[name.unwrap() + 5] = b'\n';
+    let odd = Catalogue::decode(&meaning(&superblock, &bytes), &bytes).unwrap();
+    let mut editor = Editor::new(odd, &Readers::default());
+    assert!(editor.remove("films\ntxt"));
+    editor.commit().unwrap();
 }
 
 #[test]

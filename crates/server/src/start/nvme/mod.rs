@@ -22,7 +22,7 @@ use store::NamespaceId;
 use store::raw::{RawError, Volume, find_catalogue};
 use tracing::{info, warn};
 
-use super::content::refuse_to_serve;
+use super::content::{refuse_to_serve, warn_of_copies};
 use crate::failure::{Failure, may_pass};
 pub(super) use names::NvmeNames;
 use names::{NamedNamespace, PREFIX, named_twice};
@@ -218,6 +218,7 @@ impl<P: Platform> Controllers<P> {
             ),
             error => refuse_to_serve(error),
         })?;
+        warn_of_copies(&loaded);
         let shown = order.iter().map(|&it| names.namespaces[it].name.as_str());
         let shown = shown.collect::<Vec<_>>().join(",");
         let id = |&it: &usize| NamespaceId {
