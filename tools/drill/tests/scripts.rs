@@ -169,6 +169,8 @@ scripts! {
     sack_reneging
     sack_three_segments_above_a_hole
     sack_two_holes
+    sack_useless_blocks_count_as_duplicates
+    sack_useless_for_a_while
     sack_was_not_agreed
     spurious_frto
     spurious_frto_genuine

@@ -5,6 +5,7 @@
 use clock::Instant;
 
 use super::Connection;
+use super::sack::SackReports;
 use crate::congestion::Controller as _;
 use crate::pacing::PacingRate;
 use crate::recovery::DUPLICATE_THRESHOLD;
@@ -165,7 +166,7 @@ impl Connection {
     /// that a small window brings the third. With SACK what was SACKed is not outstanding, which comes to
     /// the same.
     fn limited_transmit_bytes(&self) -> u64 {
-        if self.sack_permitted || !self.is_duplicate_meaningful() {
+        if self.sack == SackReports::Useful || !self.is_duplicate_meaningful() {
             return 0;
         }
         let duplicates = self.duplicate_acks.min(DUPLICATE_THRESHOLD - 1);

@@ -232,7 +232,7 @@ impl Connection {
             congestion_state: self.congestion_state(),
             limit: self.limit(now),
             limit_times: self.limit_times(now),
-            has_sack: self.sack_permitted,
+            has_sack: self.sack.is_agreed(),
             has_timestamps: self.receive.timestamps.is_some(),
             segment_bytes: self.sizes.current,
             segment_bytes_limit: self.sizes.limit(),

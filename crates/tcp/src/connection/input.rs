@@ -34,10 +34,10 @@ pub(super) struct Delivery {
     pub(super) first_sendings: bool,
     /// SND.UNA moved.
     pub(super) advanced: bool,
-    /// The peer reported bytes received twice (DSACK, RFC 2883).
-    is_dsack: bool,
-    /// Those bytes, if they are of our stream.
+    /// The bytes that the peer reported as received twice (DSACK, RFC 2883).
     duplicate: Option<StreamRange>,
+    /// A SACK block reported something that we sent.
+    pub(super) has_reports: bool,
     /// The peer says that packets were marked (ECE, RFC 3168).
     is_echo: bool,
     /// It ended a fast recovery, whose last step set cwnd to ssthresh; its RecoveryPoint.
@@ -72,8 +72,10 @@ impl Connection {
         ecn: Ecn,
         payload_bytes: usize,
     ) -> Arrival {
-        if let Err(reason) = self.receive.check_sequence(now, segment, payload_bytes) {
-            return self.refuse_sequence(now, segment, payload_bytes, reason);
+        match self.receive.check_sequence(now, segment, payload_bytes) {
+            Ok(()) => {}
+            Err(Unacceptable::StaleTimestamp) if self.is_overtaken_ack(segment, payload_bytes) => {}
+            Err(reason) => return self.refuse_sequence(now, segment, payload_bytes, reason),
         }
         if segment.flags.contains(TcpFlags::RST) {
             return self.check_reset(now, segment);
@@ -104,6 +106,21 @@ impl Connection {
             arrival.outcome = self.after_ack_of_fin(now);
         }
         arrival
+    }
+
+    /// An ACK that a later one has overtaken, so that its timestamp looks old: it acknowledges nothing new,
+    /// and may have reports that no other ACK has. PAWS (RFC 7323 s5.3) is to keep old duplicates of earlier
+    /// sequence space out, so the timestamp must be of the last moments. Linux has the same exception
+    /// (`tcp_disordered_ack`).
+    fn is_overtaken_ack(&self, segment: &TcpRepr, payload_bytes: usize) -> bool {
+        let others = TcpFlags::SYN.0 | TcpFlags::FIN.0 | TcpFlags::RST.0;
+        let una = self.send.sequence_of(self.send.una);
+        payload_bytes == 0
+            && segment.flags.contains(TcpFlags::ACK)
+            && segment.flags.0 & others == 0
+            && segment.sequence == self.receive.nxt
+            && segment.acknowledgment.distance(una) <= 0
+            && self.receive.is_stamped_lately(segment)
     }
 
     /// First check failed. Retransmitted data means that our ACK was lost, so it is always answered.
@@ -194,7 +211,8 @@ impl Connection {
             return Err(());
         }
         if ack < self.send.una {
-            return check_age(self.send.una.since(ack));
+            check_age(self.send.una.since(ack))?;
+            return Ok(self.take_late_reports(now, segment, ack));
         }
         let window_before = self.send.window();
         if self
@@ -212,7 +230,7 @@ impl Connection {
             && !segment.flags.contains(TcpFlags::FIN)
             && self.send.window() == window_before;
         self.check_limited();
-        let delivery = self.record_delivery(now, segment, ack);
+        let delivery = self.record_delivery(now, segment, ack, ack);
         let acknowledged = self.apply_delivery(now, ack, delivery, is_duplicate);
         if self.send.window() == 0 {
             // RFC 9293 s3.8.6: the peer may close its window on data in flight. Retransmissions then
@@ -224,16 +242,40 @@ impl Connection {
         Ok(acknowledged)
     }
 
-    /// Moves SND.UNA, marks SACKed bytes, and collects what was delivered.
-    fn record_delivery(&mut self, now: Instant, segment: &TcpRepr, ack: StreamOffset) -> Delivery {
+    /// The SACK blocks of an ACK that others have overtaken, as of an ACK of what is acknowledged now.
+    /// Where many frames overtake each other, there is no room for all holes in the later ACKs, and no
+    /// duplicate is reported twice (RFC 2883 s4).
+    fn take_late_reports(
+        &mut self,
+        now: Instant,
+        segment: &TcpRepr,
+        ack: StreamOffset,
+    ) -> Acknowledged {
+        if !self.sack.is_agreed() || segment.options.sack.as_slice().is_empty() {
+            return Acknowledged::default();
+        }
+        self.check_limited();
+        let una = self.send.una;
+        let delivery = self.record_delivery(now, segment, una, ack);
+        self.apply_delivery(now, una, delivery, false)
+    }
+
+    /// Moves SND.UNA, marks SACKed bytes, and collects what was delivered. `segment_ack` is that of the
+    /// segment: less than `ack` if others have overtaken it.
+    fn record_delivery(
+        &mut self,
+        now: Instant,
+        segment: &TcpRepr,
+        ack: StreamOffset,
+        segment_ack: StreamOffset,
+    ) -> Delivery {
         let outstanding = self.outstanding_bytes();
         let nxt = self.send.nxt;
         let mut delivery = Delivery {
             outstanding_bytes_max: self.window_use.on_ack(outstanding, ack, nxt),
             is_window_limited: self.is_window_limited(now),
             advanced: ack > self.send.una,
-            is_dsack: self.is_dsack(segment, ack),
-            duplicate: self.reported_duplicate(segment, ack),
+            duplicate: self.reported_duplicate(segment, segment_ack),
             is_echo: self.is_echo(segment),
             echoed_at: self.receive.echoed_at(now, segment),
             ..Delivery::default()
@@ -271,7 +313,8 @@ impl Connection {
         };
         self.flight.acknowledge(ack, &mut on_delivered);
         self.send.una = ack;
-        if self.sack_permitted {
+        let mut has_reports = delivery.duplicate.is_some();
+        if self.sack.is_agreed() {
             let mut blocks: [Option<StreamRange>; 4] = [None; 4];
             for (place, block) in blocks.iter_mut().zip(segment.options.sack.as_slice()) {
                 *place = self.send.reported_range(*block);
@@ -279,9 +322,11 @@ impl Connection {
             // In stream order, or two new blocks of one ACK would look like reordering.
             blocks.sort_unstable_by_key(|block| block.map(|range| range.start));
             for range in blocks.into_iter().flatten() {
+                has_reports = true;
                 self.flight.sack(range, &mut on_delivered);
             }
         }
+        delivery.has_reports = has_reports;
         // All packets of one entry except the last have the current segment size.
         let packet_bytes = u16::try_from(largest_bytes).unwrap_or(u16::MAX);
         self.note_arrived(packet_bytes.min(self.sizes.current));
@@ -298,35 +343,9 @@ impl Connection {
                 .filter(|_| delivery.advanced && !is_sample_refused)
                 .map(|echoed| now.since(echoed).max(TIMESTAMP_GRANULARITY));
             // Without SACK, bytes sent once may have been acknowledged only after a retransmission.
-            delivery.first_sendings &= self.sack_permitted;
+            delivery.first_sendings &= self.sack.is_used();
         }
         delivery
-    }
-
-    /// Whether the segment has a DSACK (RFC 2883 s4): its first block lies below the ACK, or inside
-    /// the second block.
-    fn is_dsack(&self, segment: &TcpRepr, ack: StreamOffset) -> bool {
-        let blocks = segment.options.sack.as_slice();
-        let Some(first) = blocks.first() else {
-            return false;
-        };
-        let ack = self.send.sequence_of(ack);
-        if first.1.distance(ack) <= 0 {
-            return true;
-        }
-        blocks.get(1).is_some_and(|second| {
-            first.0.distance(second.0) >= 0 && first.1.distance(second.1) <= 0
-        })
-    }
-
-    /// The bytes of a DSACK.
-    fn reported_duplicate(&self, segment: &TcpRepr, ack: StreamOffset) -> Option<StreamRange> {
-        if !(self.sack_permitted && self.is_dsack(segment, ack)) {
-            return None;
-        }
-        let (start, end) = *segment.options.sack.as_slice().first()?;
-        let (start, end) = (self.send.offset_of(start)?, self.send.offset_of(end)?);
-        (start < end && end <= self.send.nxt).then(|| StreamRange::new(start, end))
     }
 
     /// Updates the RTT estimate, detects losses, adjusts the congestion window and restarts the
@@ -345,11 +364,12 @@ impl Connection {
             }
             self.rtt.on_sample(sample, ends_round);
         }
-        if delivery.is_dsack {
+        if delivery.duplicate.is_some() {
             self.rack.on_dsack(ack, self.send.nxt);
         }
         self.check_tail_probe(ack, &delivery, duplicate);
         let duplicate = duplicate && !self.flight.is_empty();
+        self.judge_reports(&delivery, duplicate);
         delivery.arrived = self.estimate_arrived(&delivery, duplicate);
         if delivery.advanced && self.config.canary.is(Fault::NoSampleOfRetransmission) {
             self.rtt.on_window_opened();
@@ -367,10 +387,10 @@ impl Connection {
         let has_ended = self.end_recovery(ack);
         delivery.recovered = recovery_point.filter(|_| has_ended);
         let loss_undone = self.check_needless_resends(delivery.duplicate);
-        let has_new_loss = if self.sack_permitted {
+        let has_new_loss = if self.sack.is_used() {
             self.detect_losses(now, &delivery)
         } else {
-            self.count_duplicates(now, &delivery, duplicate)
+            self.count_duplicates(now, &delivery)
         };
         let reduced_by_echo = delivery.is_echo && self.on_echo();
         self.adjust_window(now, &delivery, has_new_loss);
@@ -458,7 +478,7 @@ impl Connection {
     /// subtracted from the bytes that a later ACK covers.
     fn estimate_arrived(&self, delivery: &Delivery, duplicate: bool) -> u64 {
         let segment = u64::from(self.sizes.current);
-        if self.sack_permitted {
+        if self.sack.is_used() {
             delivery.bytes
         } else if duplicate {
             segment
@@ -474,10 +494,7 @@ impl Connection {
     /// is acknowledged than was sent when the timer fired, because they may answer needless
     /// retransmissions (RFC 6582 s3.2, step 2).
     /// Returns whether it considers a segment lost.
-    fn count_duplicates(&mut self, now: Instant, delivery: &Delivery, duplicate: bool) -> bool {
-        if duplicate {
-            self.duplicate_acks += 1;
-        }
+    fn count_duplicates(&mut self, now: Instant, delivery: &Delivery) -> bool {
         let partial = delivery.advanced && matches!(self.recovery, RecoveryState::Recovery { .. });
         let third = self.duplicate_acks == DUPLICATE_THRESHOLD && self.is_duplicate_meaningful();
         let is_lost = third || partial;
@@ -528,6 +545,7 @@ impl Connection {
     /// it also showed that more was lost.
     fn adjust_window(&mut self, now: Instant, delivery: &Delivery, has_new_loss: bool) {
         let outstanding_bytes = self.outstanding_bytes();
+        let uses_sack = self.sack.is_used();
         // Where segments overtake each other, most of a window may be SACKed when a late one arrives, and
         // it has passed the path like what comes in order. Elsewhere a SACK hints at a loss. As in Linux
         // (`tcp_may_raise_cwnd`).
@@ -546,7 +564,7 @@ impl Connection {
                     threshold: self.congestion.threshold(),
                     segment_bytes: u64::from(self.sizes.current),
                     is_safe: delivery.advanced && !has_new_loss,
-                    is_partial: delivery.advanced && !self.sack_permitted,
+                    is_partial: delivery.advanced && !uses_sack,
                 });
             }
             RecoveryState::Open | RecoveryState::Loss { .. } if may_grow => {
@@ -585,7 +603,7 @@ impl Connection {
         if ack < probe.end {
             return;
         }
-        if !probe.is_retransmission || delivery.is_dsack {
+        if !probe.is_retransmission || delivery.duplicate.is_some() {
             self.tail_probe = None;
         } else if ack > probe.end {
             // No DSACK: the probe repaired a loss that nothing else would have detected, so the

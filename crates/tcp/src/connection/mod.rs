@@ -25,6 +25,7 @@ mod input;
 mod output;
 mod path;
 mod probing;
+mod sack;
 mod sampling;
 mod spurious;
 mod timers;
@@ -61,6 +62,7 @@ use path::{PathState, SegmentSizes};
 pub use probing::{
     BASE_PACKET_BYTES_V4, BASE_PACKET_BYTES_V6, BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_UNPROVEN,
 };
+use sack::SackReports;
 use spurious::TimeoutRecord;
 use timers::{Acknowledgment, TailProbe, TimerKind};
 use undo::LossRecord;
@@ -148,14 +150,14 @@ pub struct Connection {
     state: State,
     /// Payload of packets.
     sizes: SegmentSizes,
-    /// Both sides agreed on SACK (RFC 2018 s2).
-    sack_permitted: bool,
+    /// What is known of the peer's SACK blocks.
+    sack: SackReports,
     /// A probe segment must be sent (keep-alive or zero window).
     probe_due: bool,
     /// The override timer of sender SWS avoidance fired: a small segment must be sent
     /// (RFC 9293 s3.8.6.2.1).
     sws_override_due: bool,
-    /// Duplicate ACKs in a row, for peers without SACK.
+    /// Duplicate ACKs in a row that reported nothing, while no SACK block ever has.
     duplicate_acks: u32,
     /// Timeouts in a row without new data acknowledged.
     timeouts: u32,
@@ -270,7 +272,11 @@ impl Connection {
             recovery: RecoveryState::Open,
             sizes: SegmentSizes::new(half_open),
             ecn: half_open.uses_ecn().then(EcnState::default),
-            sack_permitted: half_open.sack_permitted(),
+            sack: if half_open.sack_permitted() {
+                SackReports::Expected
+            } else {
+                SackReports::NotAgreed
+            },
             duplicate_acks: 0,
             recover: None,
             window_use: WindowUse::new(),

@@ -147,7 +147,7 @@ impl Connection {
             }
             DetectionStep::FirstAck if delivery.advanced => self.frto_send_new_data(ack, high),
             // RFC 5682 s2.1, step 2a; with SACK, s3.1, step 2: duplicates decide nothing.
-            DetectionStep::FirstAck if is_duplicate && !self.sack_permitted => {
+            DetectionStep::FirstAck if is_duplicate && !self.sack.is_used() => {
                 TimeoutVerdict::Genuine
             }
             DetectionStep::SecondAck { .. }

@@ -274,7 +274,7 @@ impl Connection {
     /// `None` while SRTT is unconfirmed: if the round trip has grown, each probe would be needless,
     /// and by Karn's rule it would prevent the RTT sample that shows the growth.
     fn tail_probe_delay(&self) -> Option<Duration> {
-        let eligible = self.sack_permitted
+        let eligible = self.sack.is_used()
             && self.recovery == RecoveryState::Open
             && self.tail_probe.is_none()
             && self.flight.sacked_bytes() == 0

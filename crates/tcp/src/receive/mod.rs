@@ -17,6 +17,9 @@ use crate::rtt::RTO_MAX;
 pub const WINDOW_SHIFT: u8 = 0;
 /// Age at which TS.Recent is no longer trusted (RFC 7323 s5.5: 24 days).
 const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
+/// By so many ticks of the peer's clock, mostly milliseconds, one segment may overtake another: no less
+/// than the least retransmission timeout, and less than a link of 100 Gb/s takes for all sequence numbers.
+const OVERTAKEN_TICKS_MAX: u32 = 200;
 
 /// Timestamp state; present only if both sides offered the option.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +80,11 @@ impl TimestampState {
     #[expect(clippy::cast_possible_wrap, reason = "timestamp comparison is modular")]
     pub const fn is_older(&self, value: u32) -> bool {
         (value.wrapping_sub(self.recent) as i32) < 0
+    }
+
+    /// Whether a value was stamped at most [`OVERTAKEN_TICKS_MAX`] before TS.Recent.
+    const fn is_just_before(&self, value: u32) -> bool {
+        self.recent.wrapping_sub(value) <= OVERTAKEN_TICKS_MAX
     }
 
     /// PAWS (RFC 7323 s5.3 R1): whether a value is older than TS.Recent and thus a duplicate.
@@ -199,6 +207,13 @@ impl ReceiveState {
         window > 0 && ((0 <= start && start < window) || (0 <= last && last < window))
     }
 
+    /// Whether the segment was stamped so little before the newest one that others may have overtaken it.
+    #[must_use]
+    pub fn is_stamped_lately(&self, segment: &TcpRepr) -> bool {
+        let stamps = self.timestamps.as_ref().zip(segment.options.timestamps);
+        stamps.is_some_and(|(state, stamp)| state.is_just_before(stamp.value))
+    }
+
     /// When the segment was sent whose timestamp this one echoes, rounded down to the millisecond;
     /// `None` without timestamps, or if the echo is not plausible ([`TimestampState::echoed_at`]).
     #[must_use]
@@ -215,6 +230,7 @@ impl ReceiveState {
         let spans = segment.sequence.distance(self.last_ack_sent) <= 0;
         if let (Some(state), Some(stamp), true) =
             (&mut self.timestamps, segment.options.timestamps, spans)
+            && !state.is_stale(now, stamp.value)
         {
             state.recent = stamp.value;
             state.recent_at = now;

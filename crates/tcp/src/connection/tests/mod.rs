@@ -18,6 +18,7 @@ mod info;
 mod keep_alive;
 mod lossy_pipe;
 mod needless_resends;
+mod overtaken;
 mod pacing;
 mod packet_too_big;
 mod reset_and_challenge;
@@ -28,6 +29,7 @@ mod spurious_timeout;
 mod tail_probe;
 mod text;
 mod timeout;
+mod useless_sack;
 mod window_growth;
 mod window_probe;
 

@@ -7,6 +7,7 @@ use wire::{Ecn, TcpFlags};
 
 use super::super::{ISS, OFFER, Peer, check_log, credit, range, syn, tuple};
 use super::{Case, Packet, Pipe, START, millis};
+use crate::connection::sack::SackReports;
 use crate::connection::{Admitted, Claim, Config, Connection, Control, Credit};
 use crate::half_open::HalfOpen;
 use crate::stream::StreamRange;
@@ -167,7 +168,7 @@ impl Server {
             let segment = u64::from(self.connection.segment_bytes());
             let is_within = if is_probe {
                 after <= window.max(before + segment)
-            } else if pipe.case.sack {
+            } else if self.connection.sack == SackReports::Useful {
                 after <= window
             } else {
                 // Limited transmit.
