@@ -20,6 +20,7 @@ mod lab;
 mod netns;
 mod rights;
 mod simulate;
+mod soak;
 mod test;
 mod tidy;
 
@@ -65,6 +66,9 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Keeps a server busy for minutes, and compares every byte
+    #[command(subcommand)]
+    Soak(soak::Soak),
     /// Runs everything the project checks about itself
     Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
             packetdrill::command::run_command(options, &testbed::workspace_root())
         }
         Command::Sim { arguments } => simulate::run_command(arguments),
+        Command::Soak(soak) => soak::run_command(soak),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),
     });
