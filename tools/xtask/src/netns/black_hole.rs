@@ -47,19 +47,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
     let setup = Setup::new(LinkKind::Packet, &subject)?;
     let router = setup.client();
     let far = Namespace::new("far")?;
-    far.ip(&format!(
-        "link add far1 mtu 1500 type veth peer name far0 mtu {MTU_BYTES} netns {}",
-        router.name()
-    ))?;
-    for (namespace, interface, host) in [(router, "far0", 1), (&far, "far1", 2)] {
-        namespace.ip(&format!("addr add 10.79.0.{host}/24 dev {interface}"))?;
-        namespace.ip(&format!("addr add fd79::{host}/64 dev {interface}"))?;
-        namespace.ip(&format!("link set {interface} up"))?;
-    }
-    far.ip("route add 10.77.0.0/24 via 10.79.0.1")?;
-    far.ip("route add fd77::/64 via fd79::1")?;
-    router.set("ipv4/ip_forward", "1")?;
-    router.set("ipv6/conf/all/forwarding", "1")?;
+    join(router, &far, MTU_BYTES)?;
     let mut drop_reports = router.command(filter);
     drop_reports.args(["-w", "-A", "OUTPUT"]);
     drop_reports
@@ -79,4 +67,22 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
     let reports = stopped.counter("tcp_packet_too_big_count")?;
     ensure!(reports == 0, "{reports} reports arrived");
     Ok(Outcome::Passed)
+}
+
+/// Makes a link from the router to a client far away, whose MTU is `mtu_bytes` at the router's end, and the
+/// routes between client and server.
+pub(super) fn join(router: &Namespace, far: &Namespace, mtu_bytes: u32) -> Result<()> {
+    far.ip(&format!(
+        "link add far1 mtu 1500 type veth peer name far0 mtu {mtu_bytes} netns {}",
+        router.name()
+    ))?;
+    for (namespace, interface, host) in [(router, "far0", 1), (far, "far1", 2)] {
+        namespace.ip(&format!("addr add 10.79.0.{host}/24 dev {interface}"))?;
+        namespace.ip(&format!("addr add fd79::{host}/64 dev {interface}"))?;
+        namespace.ip(&format!("link set {interface} up"))?;
+    }
+    far.ip("route add 10.77.0.0/24 via 10.79.0.1")?;
+    far.ip("route add fd77::/64 via fd79::1")?;
+    router.set("ipv4/ip_forward", "1")?;
+    router.set("ipv6/conf/all/forwarding", "1")
 }

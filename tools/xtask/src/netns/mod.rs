@@ -6,6 +6,7 @@
 mod addresses;
 mod black_hole;
 mod files;
+mod fragments;
 mod https;
 mod identities;
 mod refusals;
@@ -310,6 +311,7 @@ impl Run<'_> {
                 start::run(suite, &setup, atlas, library.root(), self.identities);
                 addresses::run(suite, &setup, atlas, library);
                 black_hole::run(suite, atlas, library);
+                fragments::run(suite, atlas, library);
             }
             LinkKind::Xdp if is_first => shared_address::run(suite, atlas, library),
             _ => {}
