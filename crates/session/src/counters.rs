@@ -103,6 +103,8 @@ counters! {
     tcp_source_refused_count,
     /// Idle connections closed to make room for a new one.
     tcp_evicted_count,
+    /// Connections reset to make room for a new one: their source had far more than the new one's.
+    tcp_source_evicted_count,
     /// SYNs answered by a SYN cookie because the table of half-open connections was full.
     tcp_cookie_sent_count,
     /// SYNs dropped because SYN cookies were in use and a batch of frames had more SYNs than are answered.

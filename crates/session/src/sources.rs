@@ -16,13 +16,13 @@ const HOST_BITS_V6: u32 = 64;
 pub(crate) struct Sources {
     /// Connections by source.
     counts: Table<u32>,
-    /// Most connections of one source.
-    most: u32,
+    /// Most connections of one source; `None`: no limit.
+    most: Option<u32>,
 }
 
 impl Sources {
     /// For at most `capacity` connections; `key` is secret.
-    pub(crate) fn new(capacity: usize, most: u32, key: [u8; 16]) -> Self {
+    pub(crate) fn new(capacity: usize, most: Option<u32>, key: [u8; 16]) -> Self {
         Self {
             counts: Table::new(capacity, key),
             most,
@@ -31,7 +31,7 @@ impl Sources {
 
     /// Whether the peer's source may open one more connection.
     pub(crate) fn has_room(&self, peer: &SocketAddr) -> bool {
-        self.count(peer) < self.most
+        self.most.is_none_or(|most| self.count(peer) < most)
     }
 
     /// The peer opened a connection.
@@ -49,7 +49,8 @@ impl Sources {
         }
     }
 
-    fn count(&self, peer: &SocketAddr) -> u32 {
+    /// Connections of the peer's source.
+    pub(crate) fn count(&self, peer: &SocketAddr) -> u32 {
         self.counts.find(&source(peer)).unwrap_or(0)
     }
 }
@@ -94,7 +95,7 @@ mod tests {
             ("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"),
             ("[fd00::1]:1", "[fd00::ffff:0:0:2]:1", "[fd00:0:0:1::1]:1"),
         ] {
-            let mut sources = Sources::new(4, 2, [1; 16]);
+            let mut sources = Sources::new(4, Some(2), [1; 16]);
             sources.enter(&peer(first));
             assert!(sources.has_room(&peer(same)));
             sources.enter(&peer(same));
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn there_is_an_entry_for_each_connection() {
-        let mut sources = Sources::new(300, 1, [1; 16]);
+        let mut sources = Sources::new(300, Some(1), [1; 16]);
         let peers: Vec<_> = (0..300)
             .map(|n| peer(&format!("10.0.{}.{}:9", n / 256, n % 256)))
             .collect();

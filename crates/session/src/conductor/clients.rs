@@ -1,6 +1,7 @@
 //! A connection's life from SYN to FIN or reset: finds the table that holds a segment's connection
 //! (half-open, established, TIME-WAIT), and moves the connection from one table to the next.
 
+use core::cmp::Reverse;
 use core::net::SocketAddr;
 
 use std::sync::Arc;
@@ -29,6 +30,23 @@ const SEALED_UNIT_BYTES: u32 = record::RECORD_BYTES_MAX as u32;
 /// A connection that has waited for a request for less than this is not closed to make room: a
 /// client opens a connection, or asks for the next segment of a video, a moment before it is used.
 pub(super) const EVICTION_IDLE_MIN: Duration = Duration::from_secs(1);
+
+/// A source with no more connections than this loses none to make room: a browser opens six, and some share
+/// an address. `[guess]`
+const SOURCE_CONNECTIONS_KEPT: u32 = 16;
+
+/// Connections that are looked at to find one of a source that holds the table. If it holds half of them,
+/// one search in 65,536 finds none; and a SYN to a full table costs so many look-ups, some microseconds.
+const EVICTION_SAMPLE: u32 = 16;
+
+/// A connection that may end to make room for another, by its index.
+#[derive(Clone, Copy, Debug)]
+enum Evictable {
+    /// It waits for a request.
+    Idle(u32),
+    /// Its source has far more connections than the newcomer's.
+    Crowding(u32),
+}
 
 /// Most SYN cookies sent for one batch of frames; further SYNs of the batch are dropped, and a client
 /// repeats its SYN after a second. A cookie costs a frame, some microseconds of the kernel's; reading
@@ -119,7 +137,7 @@ impl Conductor {
             self.refuse_crowded(now, received);
             return;
         }
-        if self.clients.is_full() && self.evictable(now).is_none() {
+        if self.clients.is_full() && self.evictable(now, &tuple.peer).is_none() {
             // A reset lets the client try another server at once; a dropped SYN would not.
             self.refuse_overflow(now, received);
             return;
@@ -205,8 +223,7 @@ impl Conductor {
 
     /// Whether the peer's source has as many connections as it may have.
     fn is_crowded(&self, peer: &SocketAddr) -> bool {
-        let sources = self.sources.as_ref();
-        sources.is_some_and(|sources| !sources.has_room(peer))
+        !self.sources.has_room(peer)
     }
 
     /// Refuses a client whose source has too many connections.
@@ -285,11 +302,14 @@ impl Conductor {
         if self.clients.is_full() {
             // A client whose request came in this batch is not idle.
             self.evaluate_touched(now);
-            let Some(idlest) = self.evictable(now) else {
-                self.refuse_overflow(now, received);
-                return;
-            };
-            self.evict(now, arena, idlest);
+            match self.evictable(now, &tuple.peer) {
+                Some(Evictable::Idle(index)) => self.evict(now, arena, index),
+                Some(Evictable::Crowding(index)) => self.evict_crowding(now, arena, index),
+                None => {
+                    self.refuse_overflow(now, received);
+                    return;
+                }
+            }
         }
         let segment = &received.segment;
         let connection = Connection::new(
@@ -316,9 +336,7 @@ impl Conductor {
         }
         let index = self.clients.insert(client).ok();
         let index = index.expect("invariant: room was made");
-        if let Some(sources) = &mut self.sources {
-            sources.enter(&tuple.peer);
-        }
+        self.sources.enter(&tuple.peer);
         self.counters.tcp_established_count += 1;
         self.counters.tcp_ecn_count += u64::from(uses_ecn);
         self.table.set(tuple, TableIndex::Connection(index));
@@ -327,10 +345,35 @@ impl Conductor {
         self.handle_client_segment(now, arena, index, received);
     }
 
-    /// The connection that has waited longest for a request, if it may be closed to make room.
-    fn evictable(&self, now: Instant) -> Option<u32> {
-        let (index, since) = self.idle.first()?;
-        (now.since(since) >= EVICTION_IDLE_MIN).then_some(index)
+    /// The connection that may end to make room for one of `peer`: the one that has waited longest for a
+    /// request; if none waits, one of a source that has far more connections than the peer's.
+    fn evictable(&self, now: Instant, peer: &SocketAddr) -> Option<Evictable> {
+        let idle = self.idle.first();
+        let idle = idle.filter(|(_, since)| now.since(*since) >= EVICTION_IDLE_MIN);
+        idle.map(|(index, _)| Evictable::Idle(index))
+            .or_else(|| self.crowding(peer).map(Evictable::Crowding))
+    }
+
+    /// Of some connections of the full table, one of the source that has the most: the one that has
+    /// waited longest for its client's progress. One source that holds the table has most of them.
+    fn crowding(&self, peer: &SocketAddr) -> Option<u32> {
+        let most = (self.sources.count(peer) * 2).max(SOURCE_CONNECTIONS_KEPT);
+        let capacity = self.first_half_open_key();
+        let sample = (0..EVICTION_SAMPLE.min(capacity)).filter_map(|place| {
+            let index = (self.eviction_cursor + place) % capacity;
+            let client = self.clients.entry(index)?;
+            let count = self.sources.count(&client.tcp.tuple().peer);
+            (count > most).then_some((count, client.progress_at(), index))
+        });
+        let crowding = sample.max_by_key(|(count, progress_at, _)| (*count, Reverse(*progress_at)));
+        crowding.map(|(_, _, index)| index)
+    }
+
+    /// Resets a connection of a source that has many, for a client of another.
+    fn evict_crowding(&mut self, now: Instant, arena: &mut Arena, index: u32) {
+        self.counters.tcp_source_evicted_count += 1;
+        self.eviction_cursor = index + 1;
+        self.abort(now, arena, index);
     }
 
     /// Closes an idle connection. Its entry is free at once; what is left is an entry in TIME-WAIT,
@@ -642,9 +685,7 @@ impl Conductor {
         };
         let tuple = client.tcp.tuple();
         self.table.remove(&tuple);
-        if let Some(sources) = &mut self.sources {
-            sources.leave(&tuple.peer);
-        }
+        self.sources.leave(&tuple.peer);
         self.log_departure(&mut client);
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {

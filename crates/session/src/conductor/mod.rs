@@ -125,8 +125,10 @@ pub struct Conductor {
     clients: Slab<Client>,
     /// Clients that wait for a request.
     idle: IdleList,
-    /// Connections by source; `None`: they are not limited.
-    sources: Option<Sources>,
+    /// Connections by source.
+    sources: Sources,
+    /// Where the next search for a connection to evict begins.
+    eviction_cursor: u32,
     time_wait: TimeWaitTable,
     /// Keys: clients by index, then half-open connections.
     timers: TimerQueue,
@@ -206,8 +208,8 @@ impl Conductor {
             half_opens: Slab::new(half_opens),
             clients: Slab::new(clients),
             idle: IdleList::new(clients),
-            sources: (config.connections_per_source_max)
-                .map(|most| Sources::new(clients, most, table_key)),
+            sources: Sources::new(clients, config.connections_per_source_max, table_key),
+            eviction_cursor: 0,
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
             timers: TimerQueue::new(clients + half_opens),
             acknowledgments: Acknowledgments::new(),

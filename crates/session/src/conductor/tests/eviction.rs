@@ -243,3 +243,92 @@ fn a_tls_handshake_under_way_is_not_evicted_and_a_silent_or_open_client_is() {
     shaking.take(&mut bench);
     assert!(!shaking.finished && !shaking.reset);
 }
+
+/// As many connections of one source as the table holds, each with a reply that is not acknowledged.
+fn held_by_one_source(most: u16) -> (Bench, Vec<Peer>) {
+    let config = Config {
+        connections_max: usize::from(most),
+        ..config()
+    };
+    let mut bench = Bench::with(config, 64);
+    let peers = (1000..1000 + most)
+        .map(|port| {
+            let mut peer = Peer::connect(&mut bench, port);
+            assert!(!peer.reset, "{port}");
+            peer.get(&mut bench, "/object");
+            bench.pass(Duration::from_millis(1));
+            peer.take(&mut bench);
+            peer
+        })
+        .collect();
+    (bench, peers)
+}
+
+fn elsewhere(host: u8) -> Route {
+    Route {
+        source: IpAddr::from([10, 0, 1, host]),
+        ..peer_route()
+    }
+}
+
+#[test]
+fn a_source_that_holds_the_table_makes_room_for_others() {
+    let most = 40;
+    let (mut bench, mut peers) = held_by_one_source(u16::from(most));
+    for host in 0..most - 16 {
+        let mut newcomer = Peer::connect_by(&mut bench, elsewhere(host), PORT, 5000);
+        assert!(!newcomer.reset, "{host}");
+        newcomer.get(&mut bench, "/object");
+        bench.complete_reads();
+        assert!(newcomer.take(&mut bench) && !newcomer.reset);
+    }
+    assert_eq!(bench.conductor.counters().tcp_source_evicted_count, 24);
+    let reset = peers.iter_mut().filter_map(|peer| {
+        peer.take(&mut bench);
+        peer.reset.then_some(peer.port)
+    });
+    assert_eq!(reset.count(), 24);
+    // What is left of the source is no more than others may have.
+    assert!(Peer::connect_by(&mut bench, elsewhere(99), PORT, 5000).reset);
+    assert_eq!(bench.conductor.counters().tcp_overflow_count, 1);
+}
+
+#[test]
+fn a_source_that_holds_the_table_takes_no_place_of_others() {
+    let (mut bench, mut peers) = held_by_one_source(40);
+    assert!(Peer::connect(&mut bench, 2000).reset);
+    let mut other = Peer::connect_by(&mut bench, elsewhere(1), PORT, 5000);
+    other.get(&mut bench, "/object");
+    for port in 2001..2010 {
+        assert!(Peer::connect(&mut bench, port).reset);
+    }
+    other.take(&mut bench);
+    assert!(!other.reset);
+    let resets = peers.iter_mut().filter_map(|peer| {
+        peer.take(&mut bench);
+        peer.reset.then_some(())
+    });
+    assert_eq!(resets.count(), 1);
+}
+
+#[test]
+fn the_connection_without_progress_for_longest_makes_room() {
+    // As many as are looked at, and one that moves.
+    let (mut bench, mut peers) = held_by_one_source(17);
+    // The second flight too: the first is less than what counts as progress.
+    for _ in 0..2 {
+        bench.complete_reads();
+        peers[0].take(&mut bench);
+        peers[0].send(&mut bench, TcpFlags::ACK, b"");
+        bench.turn();
+    }
+    assert!(!Peer::connect_by(&mut bench, elsewhere(1), PORT, 5000).reset);
+    let reset: Vec<bool> = peers
+        .iter_mut()
+        .map(|peer| {
+            peer.take(&mut bench);
+            peer.reset
+        })
+        .collect();
+    assert!(!reset[0] && reset[1], "{reset:?}");
+}
