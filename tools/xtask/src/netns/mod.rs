@@ -5,6 +5,7 @@
 
 mod addresses;
 mod black_hole;
+mod failover;
 mod files;
 mod fragments;
 mod https;
@@ -312,6 +313,7 @@ impl Run<'_> {
                 addresses::run(suite, &setup, atlas, library);
                 black_hole::run(suite, atlas, library);
                 fragments::run(suite, atlas, library);
+                failover::run(suite, atlas, library);
             }
             LinkKind::Xdp if is_first => shared_address::run(suite, atlas, library),
             _ => {}

@@ -1,0 +1,147 @@
+//! A router fails under a download, and another takes its addresses over and announces them, as with VRRP:
+//! the client only receives, so nothing of its own tells the server. Its file comes whole all the same.
+//!
+//! The namespace of the clients is the switch here. Bounded by curl's own limit.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use super::files::{self, Access, Library};
+use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use testbed::curl::Curl;
+use testbed::namespace::{Namespace, VethPair};
+use testbed::scratch_directory;
+use testbed::suite::{Outcome, Suite};
+
+/// How long there is no router: some retransmissions are lost.
+const OUTAGE: Duration = Duration::from_secs(1);
+/// What is fetched, bytes, and how fast: the rate is the server's, so that the client's window stays open.
+const FILE_BYTES: u64 = files::LARGE_BYTES;
+const RATE: &str = "16777216";
+/// What is fetched before the router fails, bytes.
+const BEFORE_BYTES: u64 = FILE_BYTES / 4;
+
+/// Both families, with one worker and with two.
+pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
+    for (family, workers) in [(Family::V4, 1), (Family::V6, 2)] {
+        let what = format!("packet {} file while the router fails over", family.name());
+        suite.run(&what, || through(atlas, library, family, workers));
+    }
+}
+
+fn through(atlas: &Path, library: &Library, family: Family, workers: u32) -> Result<Outcome> {
+    let subject = Subject::Atlas {
+        program: atlas.to_owned(),
+        workers,
+        lends: false,
+        busy_poll_us: 0,
+        mtu_bytes: USUAL_MTU_BYTES,
+    };
+    let setup = Setup::new(LinkKind::Packet, &subject)?;
+    let switch = setup.client();
+    switch.ip("link add near type bridge")?;
+    switch.ip(&format!(
+        "link set {} master near",
+        VethPair::CLIENT_INTERFACE
+    ))?;
+    switch.ip("link add far type bridge")?;
+    switch.ip("link set near up")?;
+    switch.ip("link set far up")?;
+    let first = router(switch, 1)?;
+    let second = router(switch, 2)?;
+    raise(&first)?;
+    let client = Namespace::new("viewer")?;
+    join(&client, switch, "far", "viewer0")?;
+    client.ip("addr add 10.79.0.9/24 dev viewer0")?;
+    client.ip("addr add fd79::9/64 dev viewer0")?;
+    client.ip("link set viewer0 up")?;
+    client.ip("route add 10.77.0.0/24 via 10.79.0.254")?;
+    client.ip("route add fd77::/64 via fd79::fe")?;
+
+    let scratch = scratch_directory()?;
+    let config = scratch.path().join("rate.toml");
+    fs::write(&config, format!("connection_rate_max = {RATE}\n")).context("writing the rate")?;
+    let server = setup.start(library.root(), Some(&config), None)?;
+    let url = Access::Http.url(&setup, family, &files::name(FILE_BYTES))?;
+    let mut curl = Curl::start(&client, &[url])?;
+    curl.read_checked(files::content(FILE_BYTES), 0, BEFORE_BYTES)?;
+    let at = thread::scope(|scope| {
+        // Meanwhile the client goes on reading, and has nothing to say.
+        let failover = scope.spawn(|| {
+            lower(&first)?;
+            thread::sleep(OUTAGE);
+            raise(&second).map(|()| Instant::now())
+        });
+        let rest = FILE_BYTES - BEFORE_BYTES;
+        curl.read_checked(files::content(FILE_BYTES), BEFORE_BYTES, rest)?;
+        failover
+            .join()
+            .map_err(|_| anyhow!("the failover panicked"))?
+    })?;
+    println!(
+        "the rest came in {:.1} s after the failover",
+        at.elapsed().as_secs_f64()
+    );
+    curl.finish()?;
+    let changes = server.stop()?.counter("tcp_next_hop_change_count")?;
+    ensure!(changes > 0, "the download was over before the failover");
+    Ok(Outcome::Passed)
+}
+
+/// A router between the two bridges, with the same addresses as any other, and down.
+fn router(switch: &Namespace, number: u8) -> Result<Namespace> {
+    let router = Namespace::new(&format!("router{number}"))?;
+    router.set("ipv4/conf/default/arp_notify", "1")?;
+    router.set("ipv6/conf/default/ndisc_notify", "1")?;
+    router.set("ipv4/ip_forward", "1")?;
+    router.set("ipv6/conf/all/forwarding", "1")?;
+    for (bridge, net) in [("near", 77), ("far", 79)] {
+        join(&router, switch, bridge, &format!("{bridge}{number}"))?;
+        let interface = format!("{bridge}{number}");
+        router.ip(&format!("addr add 10.{net}.0.254/24 dev {interface}"))?;
+    }
+    Ok(router)
+}
+
+/// Joins a namespace to a bridge of the switch by an interface of this name at both ends.
+fn join(namespace: &Namespace, switch: &Namespace, bridge: &str, name: &str) -> Result<()> {
+    switch.ip(&format!(
+        "link add {name} master {bridge} type veth peer name {name} netns {}",
+        namespace.name()
+    ))?;
+    switch.ip(&format!("link set {name} up")).map(drop)
+}
+
+/// Lets a router forward; it announces its addresses.
+fn raise(router: &Namespace) -> Result<()> {
+    for (interface, net) in ends(router)? {
+        router.ip(&format!("link set {interface} up"))?;
+        router.ip(&format!("addr add fd{net}::fe/64 dev {interface}"))?;
+    }
+    Ok(())
+}
+
+fn lower(router: &Namespace) -> Result<()> {
+    for (interface, _) in ends(router)? {
+        router.ip(&format!("link set {interface} down"))?;
+    }
+    Ok(())
+}
+
+/// A router's interfaces, each with the number of its network.
+fn ends(router: &Namespace) -> Result<Vec<(String, u8)>> {
+    let links = router.ip("-brief link")?;
+    let names = links
+        .lines()
+        .filter_map(|line| line.split(['@', ' ']).next());
+    let end = |name: &str| match name {
+        name if name.starts_with("near") => Some((name.to_owned(), 77)),
+        name if name.starts_with("far") => Some((name.to_owned(), 79)),
+        _ => None,
+    };
+    Ok(names.filter_map(end).collect())
+}
