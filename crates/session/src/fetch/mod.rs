@@ -6,9 +6,7 @@
 //! * It is as large as credit, one slot, one read and one frame allow.
 //! * It ends on a block boundary if that shortens it by an eighth at most. The next read then
 //!   starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small window
-//!   is used to the byte instead, because a block read twice costs less than idle credit: up to
-//!   four segments always, since what is left of such a window is less than TCP sends, and receivers
-//!   whose window is not used up may not say that it has opened again. A burst of
+//!   is used to the byte instead, because a block read twice costs less than idle credit. A burst of
 //!   pacing may be shortened to any number of blocks but one: no credit is idle then, since the next burst
 //!   comes sooner.
 //! * Over TLS whole records are read, even if only a part of one is sent, because only a whole
@@ -30,8 +28,6 @@ use crate::stream_map::{
 pub(crate) const FETCHES_MAX: usize = 16;
 /// A fetch may be shortened by one part in this many to end on a block boundary.
 const ALIGNMENT_SHARE: u64 = 8;
-/// A window below this is used to the byte: four segments over Ethernet.
-const SMALL_WINDOW_BYTES: u64 = 4 * 1460;
 /// A fetch that pacing limits ends on a block boundary if it then has so many blocks. Its last packet is
 /// short, and where each packet may be lost goodput depends on the mean size of packets
 /// (docs/decisions/0003-read-size.md).
@@ -214,8 +210,7 @@ fn plain_bytes(
         beyond_block <= bytes / ALIGNMENT_SHARE || is_paced && left >= PACED_BLOCKS_MIN * block;
     // If the run ends here, there is no next read to align.
     let has_next = range.start + bytes < span.end();
-    let has_room_left = demand.window_bytes >= SMALL_WINDOW_BYTES;
-    if has_next && has_room_left && is_worthwhile {
+    if has_next && is_worthwhile {
         left
     } else {
         bytes

@@ -102,26 +102,6 @@ fn small_credit_is_used_to_the_byte() {
     assert_eq!(kept.range.bytes(), 24_576 + 4095);
 }
 
-/// A receiver whose whole window is 1,083 bytes would be left 59, which silly window avoidance holds back.
-#[test]
-fn a_window_below_four_segments_is_used_to_the_byte() {
-    let stream = stream(0, 200_000, 512);
-    let planned = |bytes, window_bytes| {
-        let wanted = Demand {
-            window_bytes,
-            ..demand(HEAD, HEAD + bytes)
-        };
-        planned(&stream, &wanted).range.bytes()
-    };
-    assert_eq!(planned(1083, 1083), 1083);
-    assert_eq!(planned(5700, 5839), 5700);
-    assert_eq!(
-        planned(5700, 5840),
-        5632,
-        "with a larger window the next read follows"
-    );
-}
-
 #[test]
 fn a_burst_of_pacing_ends_aligned_if_that_leaves_two_blocks() {
     let planned = |start, bytes, quantum_bytes| {
