@@ -62,7 +62,7 @@ fn through(atlas: &Path, library: &Library, family: Family, workers: u32) -> Res
     client.ip("route add 10.77.0.0/24 via 10.79.0.254")?;
     client.ip("route add fd77::/64 via fd79::fe")?;
 
-    let scratch = scratch_directory()?;
+    let scratch = scratch_directory("failover")?;
     let config = scratch.path().join("rate.toml");
     fs::write(&config, format!("connection_rate_max = {RATE}\n")).context("writing the rate")?;
     let server = setup.start(library.root(), Some(&config), None)?;
