@@ -2,9 +2,9 @@
 //! do: each is named, with what to do, by a start's check.
 
 #![allow(
+    unsafe_code,
     clippy::unwrap_used,
     clippy::print_stderr,
-    unsafe_code,
     reason = "UNSAFETY: a filter is set between fork and exec; a test may panic, and says what it skips"
 )]
 

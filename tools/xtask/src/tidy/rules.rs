@@ -91,6 +91,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
             "packetdrill",
             "sim",
             "testbed",
+            "volume",
             "wire",
         ],
     ),
