@@ -5,7 +5,8 @@
 #   make test          everything the project checks about itself
 #   make test SKIPS_EXPECTED=FILE
 #                      the same; fails if a check is skipped whose name is not in the file
-#   make check         what takes longer: boots what is shipped, runs the documents' commands, fuzzes
+#   make check         what takes longer: boots what is shipped, runs the commands of the documents, fuzzes,
+#                      changes a raw store under load
 
 SHELL := /bin/sh
 # Where rustup puts cargo and Go's installer go, for shells that do not know them yet.

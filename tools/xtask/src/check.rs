@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use crate::{boot, fuzz};
+use crate::{boot, fuzz, soak};
 use testbed::suite::Suite;
 
 /// Runs every check; fails if one does.
@@ -12,6 +12,7 @@ pub(crate) fn run_command() -> Result<()> {
     let mut suite = Suite::default();
     boot::run_with_rights(&mut suite);
     fuzz::run(&mut suite, &fuzz::FuzzOptions::default());
+    soak::run(&mut suite);
     println!();
     suite.close()
 }
