@@ -80,6 +80,10 @@ fn check(incoming: &Incoming<'_>) {
             assert_eq!(length, 14 + 40 + 32);
         }
         Incoming::NeighborAdvertisement { target, .. } => assert!(!target.is_multicast()),
+        Incoming::Fragment(fragment) => {
+            let path = fragment.path;
+            assert_eq!(path.source.is_ipv4(), path.destination.is_ipv4());
+        }
         Incoming::ListenerQuery { path, .. } => assert!(path.source.is_ipv6()),
         Incoming::PacketTooBig { original, .. } | Incoming::Unreachable { original, .. } => {
             assert_eq!(original.source.is_ipv4(), original.destination.is_ipv4());
