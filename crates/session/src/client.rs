@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use clock::{Duration, Instant, earlier};
 use tcp::{Connection, Credit, Permission, State, StreamOffset};
-use wire::{Path, Route, TcpRepr};
+use wire::{MacAddress, Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
 use crate::input::{HeadProgress, InputBuffer};
@@ -90,6 +90,8 @@ pub(crate) struct Client {
     /// Every event is reported to the trace.
     pub(crate) is_traced: bool,
     pub(crate) tcp: Connection,
+    /// Where its last segment came from. Frames go there, but while that does not answer.
+    pub(crate) heard_from: MacAddress,
 }
 
 impl Client {
@@ -106,6 +108,7 @@ impl Client {
         Self {
             tcp,
             route,
+            heard_from: route.destination_mac,
             serial,
             input: InputBuffer::default(),
             head: HeadProgress::default(),
@@ -163,6 +166,7 @@ impl Client {
             && self.tcp.is_acknowledged_to(segment.acknowledgment);
         if moves {
             self.route.destination_mac = path.source_mac;
+            self.heard_from = path.source_mac;
         }
         moves
     }

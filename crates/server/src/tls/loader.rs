@@ -117,7 +117,7 @@ impl Loader {
 }
 
 impl Drop for Loader {
-    /// Waits for the end of the thread, and with it of the process that reads for it, [`END_TIME_MAX`] at most.
+    /// Waits for the end of the thread, and with it of the process that reads for it, `END_TIME_MAX` at most.
     fn drop(&mut self) {
         self.requests = None;
         // A result that nobody takes any more makes room for one that the thread waits with.

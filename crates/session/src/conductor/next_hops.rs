@@ -111,6 +111,10 @@ impl Conductor {
         let client = self.clients.entry(index)?;
         let is_doubted = client.tcp.timeouts_in_a_row() >= TIMEOUTS_UNTIL_ASKED;
         let (peer, hop) = (client.route.destination, client.route.destination_mac);
+        if is_doubted && hop != client.heard_from {
+            // It was a guess, and is not the way either.
+            return Some(client.heard_from);
+        }
         (is_doubted && !self.next_hops.neighbors.knows(peer))
             .then(|| self.next_hops.other_than(now, hop))
             .flatten()
@@ -129,6 +133,9 @@ impl Conductor {
                 || peer.is_ipv4() == address.is_ipv4() && !self.next_hops.neighbors.knows(peer);
             if client.route.destination_mac == from && (peer == address || is_behind()) {
                 self.move_client(now, index, to);
+                if let Some(client) = self.clients.entry_mut(index) {
+                    client.heard_from = to;
+                }
             }
         }
     }

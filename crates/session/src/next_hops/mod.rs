@@ -66,7 +66,7 @@ impl NextHops {
     /// router.
     pub(crate) fn note_router(&mut self, now: Instant, path: &Path) {
         if !self.neighbors.knows(path.source) {
-            self.routers.note(now, path.source_mac);
+            self.routers.note(now, path);
         }
     }
 
@@ -83,12 +83,8 @@ impl NextHops {
             *mac != current && is_later(*at) && now.since(*at) < ANNOUNCEMENT_AGE_MAX
         });
         let router = self.routers.latest_but(current);
-        // After a wrong guess the next one is the router before it, which was heard earlier.
-        router
-            .filter(|(_, at)| is_later(*at))
-            .or(announced)
-            .or(router)
-            .map(|(mac, _)| mac)
+        let router = router.filter(|(_, at)| is_later(*at));
+        router.or(announced).map(|(mac, _)| mac)
     }
 }
 
@@ -223,6 +219,10 @@ struct Router {
     mac: MacAddress,
     /// When the last acceptable segment of a client came from it.
     heard_at: Instant,
+    /// The first client that came by it.
+    first: IpAddr,
+    /// Another client came by it, too: a host would have one address, as a rule.
+    has_more: bool,
 }
 
 /// Stations from which the segments of clients come that are not on our link; see the module.
@@ -260,11 +260,18 @@ impl Routers {
     }
 
     /// A client that is not on our link opened its connection by `mac`, or moved to it.
-    fn note(&mut self, now: Instant, mac: MacAddress) {
-        if self.heard_at(mac).is_some() {
+    fn note(&mut self, now: Instant, path: &Path) {
+        let (mac, first) = (path.source_mac, path.source);
+        if let Some(router) = self.entries.iter_mut().find(|router| router.mac == mac) {
+            router.has_more |= router.first != first;
             return self.hear(now, mac);
         }
-        let router = Router { mac, heard_at: now };
+        let router = Router {
+            mac,
+            heard_at: now,
+            first,
+            has_more: false,
+        };
         if self.entries.len() < ROUTERS_MAX {
             self.entries.push(router);
         } else if let Some(oldest) = self.entries.iter_mut().min_by_key(|entry| entry.heard_at) {
@@ -277,9 +284,10 @@ impl Routers {
         router.map(|router| router.heard_at)
     }
 
-    /// The router other than `current` that was heard last, and when.
+    /// The router of several clients, other than `current`, that was heard last, and when.
     fn latest_but(&self, current: MacAddress) -> Option<(MacAddress, Instant)> {
-        let others = self.entries.iter().filter(|router| router.mac != current);
+        let is_other = |router: &&Router| router.mac != current && router.has_more;
+        let others = self.entries.iter().filter(is_other);
         let latest = others.max_by_key(|router| router.heard_at);
         latest.map(|router| (router.mac, router.heard_at))
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask boot`: what is shipped, on a Debian system that systemd has booted ([`machine`]).
 //!
 //! The unit is installed by the commands in its own head, and started, reloaded, rotated, stopped and disturbed
-//! ([`unit`]). The commands that the documents show are run as they stand there ([`documents`]). It refuses to change
+//! ([`mod@unit`]). The commands that the documents show are run as they stand there ([`documents`]). It refuses to change
 //! the host: all of it happens in a tree, a network namespace and processes made here. Bounded by: a limit on every wait.
 
 mod documents;

@@ -339,6 +339,11 @@ fn another_router_that_brings_segments_is_tried_after_two_timeouts() {
         ..peer_route()
     };
     let _other = Peer::connect_by(&mut bench, other, PORT, 1001);
+    let other = Route {
+        source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 78)),
+        ..other
+    };
+    let _other = Peer::connect_by(&mut bench, other, PORT, 1002);
     bench.last_hop = PEER_MAC;
     // It brings no answer either: after two more timeouts it is the first one's turn again.
     let mut hops = Vec::new();
