@@ -11,8 +11,7 @@ use wire::{ArpRepr, Incoming, MacAddress};
 use super::Conductor;
 use crate::next_hops::{ADDRESSES_ASKED_MAX, Learned};
 
-/// Retransmission timeouts in a row after which the next hop may have failed: one may be a lost tail, and
-/// RFC 4861 s7.3.3 also lets a host wait for a second sign.
+/// Retransmission timeouts in a row after which the next hop may have failed: one may be a lost tail.
 const TIMEOUTS_UNTIL_ASKED: u32 = 2;
 
 /// What a station said of itself.
