@@ -11,7 +11,7 @@
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
 //! - Bytes of a regular file that changed since it was opened are not handed out: such a read
-//!   ends in [`DiskError::Changed`] (`docs/decisions/0004-file-change-detection.md`).
+//!   ends in [`DiskError::Changed`] (`docs/develop/decisions/0004-file-change-detection.md`).
 //! - Every accepted read and write completes once, after [`Disk::close`] too.
 //!
 //! It refuses to cache, to read ahead, to resolve paths (it is given open descriptors) and to make a
@@ -129,7 +129,7 @@ pub struct FileStatus {
     /// The last bytes of its path, if they are known without asking the kernel.
     pub path_end: Option<PathEnd>,
     /// Its content cannot change, so it is not checked for changes
-    /// (`docs/decisions/0014-when-status-is-not-compared.md`).
+    /// (`docs/develop/decisions/0014-when-status-is-not-compared.md`).
     pub is_fixed: bool,
 }
 

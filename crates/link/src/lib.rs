@@ -336,7 +336,7 @@ fn linear_bytes(frame: &Outgoing<'_>) -> usize {
 /// The kernel compares `gso_max_size` with the whole frame, Ethernet header included, and cuts a
 /// frame that is as large or larger: an IP packet of 65,521 bytes passes in one piece, one of 65,522
 /// in forty-six. When the queueing discipline is bypassed, the kernel refuses the larger one
-/// (docs/decisions/0005-packet-io.md).
+/// (docs/develop/decisions/0005-packet-io.md).
 fn segmentation_bytes_max(gso_bytes_max: Option<u32>) -> u32 {
     const KERNEL_DEFAULT: u32 = 65_536;
     const OVERHEAD: u32 = 14 + 1;

@@ -2,7 +2,7 @@
 //!
 //! It is for devices that segment TCP. A received frame reaches us before the kernel has made a socket
 //! buffer of it, or asked the host's firewall; and a large frame is sent in one piece, from its slot where
-//! that pays, which AF_XDP can't do (`docs/decisions/0027-receive-by-xdp-send-by-packet.md`). Addresses may
+//! that pays, which AF_XDP can't do (`docs/develop/decisions/0027-receive-by-xdp-send-by-packet.md`). Addresses may
 //! be shared with the host, as with [`Xdp`].
 //!
 //! It refuses what either of its halves refuses: [`Xdp`] says what is received, and at which MTU;

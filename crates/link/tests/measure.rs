@@ -1,4 +1,4 @@
-//! What a frame costs by each I/O method: the numbers of docs/decisions/0005-packet-io.md and
+//! What a frame costs by each I/O method: the numbers of docs/develop/decisions/0005-packet-io.md and
 //! 0024-af-xdp.md.
 //!
 //! `cargo test --release -p atlas-link --test measure -- --ignored --nocapture --test-threads=1`
@@ -328,7 +328,7 @@ fn checksums_through_xdp() {
     });
 }
 
-/// What a GB and an acknowledgment cost over each link, at two MTUs: the table of docs/ledger.md. A GB is
+/// What a GB and an acknowledgment cost over each link, at two MTUs: the table of docs/develop/ledger.md. A GB is
 /// sent in frames as large as the link takes; an acknowledgment is sent by the far end and received.
 #[test]
 #[ignore = "a measurement, not a test"]

@@ -1,5 +1,5 @@
 //! What seals: the AEADs of two libraries. Which of them is faster depends on the processor
-//! (`docs/decisions/0013-aead-by-machine.md`).
+//! (`docs/develop/decisions/0013-aead-by-machine.md`).
 //!
 //! An AEAD is a function, so both libraries give the same bytes, and nothing beyond this file knows
 //! which one seals. It does not choose: the caller does. It does not open either: what clients send

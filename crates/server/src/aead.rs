@@ -1,4 +1,4 @@
-//! Which library's AEADs seal fastest on this processor (`docs/decisions/0013-aead-by-machine.md`).
+//! Which library's AEADs seal fastest on this processor (`docs/develop/decisions/0013-aead-by-machine.md`).
 //!
 //! It is measured at start. It refuses to conclude from the processor's features: what each library
 //! makes of them changes with its version. Bound: `TIME_MAX`, or `ROUNDS_MIN` records for each

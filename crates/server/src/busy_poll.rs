@@ -3,7 +3,7 @@
 //! Each round has the kernel poll the network device ([`link::XdpConfig::busy_poll_us`]), so that frames need
 //! no interrupt and no wake-up. It is what the sysctl net.core.busy_poll does for `poll(2)`: poll for a set
 //! time, then sleep. Chosen by the operator (`busy_poll_us`);
-//! `docs/decisions/0031-busy-polling-by-choice.md` says what it costs.
+//! `docs/develop/decisions/0031-busy-polling-by-choice.md` says what it costs.
 //!
 //! It refuses to poll an idle device for ever: only work begins the time again, not a wake-up. Bounded by the
 //! time it was made with.

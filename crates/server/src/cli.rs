@@ -36,7 +36,7 @@ Examples:
     sudo atlas serve /srv/video --config /etc/atlas.toml --check
     sudo atlas serve /srv/video --config /etc/atlas.toml
 
-Deploying, every setting, an example and a unit for systemd: docs/deploy.md, docs/configuration.md,
+Deploying, every setting, an example and a unit for systemd: docs/run/deploy.md, docs/run/configuration.md,
 dist/
 
 Exit codes:
@@ -404,7 +404,7 @@ pub struct CommonArgs {
     /// Poll the device for so many microseconds without work, then sleep: 0 to 1000000 [default: 0]
     ///
     /// With xdp:IFACE and xdp+packet:IFACE. Under traffic each worker then uses all of its core; an idle
-    /// server sleeps. The interface should defer its interrupts: docs/deploy.md says how.
+    /// server sleeps. The interface should defer its interrupts: docs/run/deploy.md says how.
     #[arg(long, value_name = "MICROSECONDS")]
     pub busy_poll: Option<String>,
 
@@ -452,7 +452,7 @@ pub struct CommonArgs {
 
     /// Configuration file (TOML); flags win over it
     ///
-    /// Every setting there is, with its unit, default and range: docs/configuration.md.
+    /// Every setting there is, with its unit, default and range: docs/run/configuration.md.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -467,7 +467,7 @@ pub struct CommonArgs {
     ///
     /// For streams that are slow or stuck: segments, losses, windows, RTTs and reads of the disk. The
     /// file is made by --user, is readable by that user only, and ends at 1 GiB. A symbolic link is
-    /// refused. docs/slow-streams.md shows how to read it. To list connections without a trace, see
+    /// refused. docs/run/slow-streams.md shows how to read it. To list connections without a trace, see
     /// --metrics.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

@@ -4,7 +4,7 @@
 //! while they come faster than one in a pause's time ([`Pauses`]), the worker does not wait for the next
 //! one: it pauses for that time, and then handles what has come together. This is what a NIC does with
 //! its interrupts (`ethtool -C rx-usecs`); what it costs and brings is in
-//! `docs/decisions/0015-wake-ups.md`.
+//! `docs/develop/decisions/0015-wake-ups.md`.
 //!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.

@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_exit_codes_are_in_the_document_and_in_the_unit() {
-        let page = include_str!("../../../docs/configuration.md");
+        let page = include_str!("../../../docs/run/configuration.md");
         for (codes, meaning) in EXIT_CODES {
             let row = format!("| {codes} | {meaning} |");
             assert!(page.lines().any(|line| line == row), "{row}");

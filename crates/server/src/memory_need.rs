@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::doctor::tree::Tree;
 use crate::settings::{LinkChoice, Settings};
 
-/// What a connection takes at most, in the table that is made at start and beside it: `docs/configuration.md`.
+/// What a connection takes at most, in the table that is made at start and beside it: `docs/run/configuration.md`.
 const CONNECTION_BYTES_MAX: u64 = 2560;
 /// Program, libraries, tables of objects and of half-open connections, with one worker: 23 MiB resident with 16
 /// slots and one connection (x86-64, glibc 2.36).

@@ -126,7 +126,7 @@ fn files_become_objects_and_come_out_again() {
     }
 }
 
-/// Tags are those that the command of docs/store-format.md computes.
+/// Tags are those that the command of docs/develop/store-format.md computes.
 #[test]
 fn tags_are_hashes_that_anybody_can_compute() {
     let site = Site::new();

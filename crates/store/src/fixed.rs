@@ -1,7 +1,7 @@
 //! Files whose content cannot change while they are open, so that nobody has to look whether it did.
 //!
 //! Two kinds of files are known to be such, and no others: why, and what does not count, is in
-//! `docs/decisions/0014-when-status-is-not-compared.md`.
+//! `docs/develop/decisions/0014-when-status-is-not-compared.md`.
 //!
 //! - Files with fs-verity of a file system that implements it.
 //! - Files of file systems that Linux cannot write.

@@ -21,19 +21,19 @@ pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
 /// every path must take (RFC 6928).
 pub const BURST_BYTES_MIN: u32 = 16 << 10;
 /// Greatest burst of a path that does not lose, bytes: one full read and frame (15 blocks), because
-/// smaller reads cost more (docs/decisions/0003-read-size.md).
+/// smaller reads cost more (docs/develop/decisions/0003-read-size.md).
 pub const BURST_BYTES_MAX: u32 = 60 << 10;
 /// Before a loss a burst is at most one part in this many of the congestion window, unless that is less
 /// than [`BURST_BYTES_MIN`].
 const WINDOW_SHARE: u64 = 3;
 /// The same after a loss, unless that is less than [`LOSSY_BURST_SEGMENTS_MIN`] or a unit. A buffer that
 /// several flows share drops what comes in bursts: with bursts of 16 KiB our CUBIC had 0.33 of the rate of
-/// Linux's beside it at 10 ms, with an eighth of the window 0.94 (docs/decisions/0020-paths.md).
+/// Linux's beside it at 10 ms, with an eighth of the window 0.94 (docs/develop/decisions/0020-paths.md).
 const LOSSY_WINDOW_SHARE: u64 = 8;
 /// A burst of a window that grows until something is lost takes at most this time at the pacing rate after a
 /// loss, unless that is less than [`LOSSY_BURST_SEGMENTS_MIN`] or a unit. An eighth of the window is a
 /// longer burst the longer the round trip is: at 40 ms it was 13 segments beside Linux's 3, and the queue
-/// that both shared dropped more of them (docs/decisions/0020-paths.md). Linux's bursts take 1 ms.
+/// that both shared dropped more of them (docs/develop/decisions/0020-paths.md). Linux's bursts take 1 ms.
 const LOSSY_BURST_TIME: Duration = Duration::from_millis(2);
 /// Least burst after a loss, segments: reads are 4 KiB at least.
 const LOSSY_BURST_SEGMENTS_MIN: u64 = 4;

@@ -3,7 +3,7 @@
 //!
 //! A round of the search first tries that limit, then halves the range between the largest size that
 //! passed and the least that did not. After a round the next one waits, because paths change
-//! (docs/decisions/0021-path-mtu.md). All sizes are payload of one packet, bytes.
+//! (docs/develop/decisions/0021-path-mtu.md). All sizes are payload of one packet, bytes.
 //!
 //! It refuses to know how a probe is sent and how its loss is detected. Bounded: of one round at most
 //! [`PROBE_LOSSES_MAX`] probes are lost for each size, and there are no more sizes than halvings of

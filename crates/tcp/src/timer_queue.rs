@@ -7,7 +7,7 @@
 //!
 //! Deadlines are exact, keys come due in their order, and the size is known at start. A timing wheel
 //! would have neither the order within a tick nor an exact next deadline
-//! (docs/decisions/0023-cost-of-a-turn.md).
+//! (docs/develop/decisions/0023-cost-of-a-turn.md).
 
 use clock::Instant;
 

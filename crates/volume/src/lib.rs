@@ -3,7 +3,7 @@
 //! **After a power cut at any write, the store has the old catalogue or the new one, and every byte of
 //! its objects.** A change writes the data of new objects where neither of the two catalogues on the
 //! devices has any, then the new catalogue over the older of the two, then the superblock that names
-//! it, with a flush behind each of the three ([`Commit`]). The format is `docs/store-format.md`.
+//! it, with a flush behind each of the three ([`Commit`]). The format is `docs/develop/store-format.md`.
 //!
 //! A store is one or several devices ([`DEVICES_MAX`]). Each object lies in one piece on one of them
 //! ([`Extent`]). Each device has two superblocks and two areas for catalogues, and all have the same

@@ -478,7 +478,7 @@ pub(crate) fn command_line() -> String {
 
 /// The same congestion control for every kernel TCP in the bench, whatever the host's default, and
 /// no slow start after a pause, as who serves video from a kernel's TCP sets it: thousands of
-/// connections pause while others have their turn (docs/decisions/0008-comparing.md).
+/// connections pause while others have their turn (docs/develop/decisions/0008-comparing.md).
 fn tune_kernel_tcp(namespace: &Namespace) -> Result<()> {
     namespace.set("ipv4/tcp_congestion_control", "cubic")?;
     namespace.set("ipv4/tcp_slow_start_after_idle", "0")?;

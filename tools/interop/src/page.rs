@@ -11,7 +11,7 @@ use crate::run::Outcome;
 use crate::scenario::Scenario;
 
 /// The page with the table, and what is around the table there.
-const PAGE: &str = "docs/interop.md";
+const PAGE: &str = "docs/develop/interop.md";
 const TABLE_BEGIN: &str = "<!-- The table of cargo xtask interop --write begins. -->\n";
 const TABLE_END: &str = "<!-- The table ends. -->\n";
 

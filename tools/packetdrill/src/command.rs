@@ -14,7 +14,7 @@ use crate::explained::explanation;
 use crate::program::{IpVersion, Judge, PROGRAM_VARIABLE, SCRIPTS_VARIABLE, Verdict};
 
 /// The page with the table, and what is around the table there.
-const PAGE: &str = "docs/packetdrill.md";
+const PAGE: &str = "docs/develop/packetdrill.md";
 const TABLE_BEGIN: &str = "<!-- The table of cargo xtask packetdrill --write begins. -->\n";
 const TABLE_END: &str = "<!-- The table ends. -->\n";
 
@@ -30,7 +30,7 @@ pub struct Options {
     /// Prints all that packetdrill says of this one script, and the script as it was run
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Writes the table into docs/packetdrill.md
+    /// Writes the table into docs/develop/packetdrill.md
     #[arg(long)]
     write: bool,
 }

@@ -5,7 +5,7 @@
 //! object: [`host`] is a host with our listener, table and connections behind calls like those of
 //! sockets, on a virtual clock; `interface` exports it. And it is the command that runs the scripts:
 //! [`adapt`] says whether a script applies to a server, and rewrites what is about Linux alone;
-//! [`command`] runs them and prints the table in `docs/packetdrill.md`, which says how to get the
+//! [`command`] runs them and prints the table in `docs/develop/packetdrill.md`, which says how to get the
 //! program.
 //!
 //! It is an instrument: the product never depends on it. It refuses active opens, and whatever

@@ -1,5 +1,5 @@
 //! Runs packetdrill's scripts if the program and the scripts are found; else says SKIPPED. How to get
-//! them: `docs/packetdrill.md`.
+//! them: `docs/develop/packetdrill.md`.
 
 use std::fs;
 
@@ -25,7 +25,10 @@ fn scripts_pass_or_their_failure_is_explained() {
     };
     let problems: Vec<String> = rows.iter().filter_map(Row::problem).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/packetdrill.md");
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/develop/packetdrill.md"
+    );
     let page = fs::read_to_string(page).unwrap();
     let (new, old) = (table(&rows), table_of(&page).unwrap());
     let only_in = |one: &str, other: &str| {
@@ -34,7 +37,7 @@ fn scripts_pass_or_their_failure_is_explained() {
     };
     assert!(
         new == old,
-        "docs/packetdrill.md is old, or of other scripts (cargo xtask packetdrill --write):\n\
+        "docs/develop/packetdrill.md is old, or of other scripts (cargo xtask packetdrill --write):\n\
          new:\n{}\nold:\n{}",
         only_in(&new, old),
         only_in(old, &new)

@@ -53,7 +53,7 @@ The whole server on a virtual clock, seeded.
   --seed N         one run, with all its counters
   --frames         prints its scenario and a line for each frame
   --trace FILE     writes what TCP does on its connections to FILE, as qlog (see
-                   docs/slow-streams.md)
+                   docs/run/slow-streams.md)
   --pcap FILE      writes its frames to FILE
   --seeds A..B     many runs, B excluded [0..1000]
   --jobs N         on that many threads [1]

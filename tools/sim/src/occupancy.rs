@@ -20,7 +20,7 @@ use crate::scenario::PORT;
 use crate::segment::{End, Segment};
 
 /// A connection that has waited for a request for less than this is not closed to make room
-/// (docs/decisions/0017-abuse-at-connection-setup.md).
+/// (docs/develop/decisions/0017-abuse-at-connection-setup.md).
 const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// See the module.

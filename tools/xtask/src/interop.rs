@@ -29,7 +29,7 @@ pub(crate) struct InteropOptions {
     /// The clients' programs are built already
     #[arg(long)]
     is_built: bool,
-    /// Writes the table into docs/interop.md
+    /// Writes the table into docs/develop/interop.md
     #[arg(long)]
     write: bool,
 }

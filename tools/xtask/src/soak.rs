@@ -425,7 +425,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The entity tag of a content (docs/store-format.md), without quotes.
+/// The entity tag of a content (docs/develop/store-format.md), without quotes.
 fn tag_of(bytes: &[u8]) -> String {
     let mut digest = ContentDigest::new();
     digest.update(bytes);

@@ -12,7 +12,7 @@
 //! | `ctime`, and also link count, mode, owner or path | not written: unlinked, renamed or replaced, linked, `chmod`, `chown`. Served on; the next check compares with the new `ctime` |
 //! | only `ctime` | changed: overwritten, and its `mtime` restored (`touch -r`, `cp -p`) |
 //!
-//! What this cannot detect, and why: `docs/decisions/0004-file-change-detection.md`. It refuses to
+//! What this cannot detect, and why: `docs/develop/decisions/0004-file-change-detection.md`. It refuses to
 //! check block devices, which have no timestamps, ranges of devices and images ([`DeviceRange`]), files
 //! written through this disk, and files whose content cannot change ([`FileStatus::is_fixed`]).
 //!

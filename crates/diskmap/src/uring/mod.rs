@@ -9,7 +9,7 @@
 //! Task work is deferred (`DEFER_TASKRUN`, Linux 6.1): a completion neither interrupts the thread nor
 //! ends its sleep, except in `ppoll` on [`Disk::poll_fd`], an eventfd registered with the ring. So a
 //! caller that does other things meanwhile, or sleeps for a set time, gets completions together
-//! (`docs/decisions/0015-wake-ups.md`). The kernel adds to the eventfd when the first completion waits,
+//! (`docs/develop/decisions/0015-wake-ups.md`). The kernel adds to the eventfd when the first completion waits,
 //! and again when we have it appear in the ring. Therefore it is cleared behind that, and *before* the
 //! flag is looked at again: a completion that came in between is seen by the flag. The thread that
 //! makes the disk must be the one that uses it, or [`Uring::new_disabled`] makes it and the other enables
@@ -62,7 +62,7 @@ pub const FILES_MAX: u32 = 1 << 16;
 /// sooner (the block layer's timeout is 30 s).
 pub const DRAIN_SECONDS_MAX: u64 = 40;
 /// Reads of a file before it is registered with the ring. Registering and unregistering cost 360 ns,
-/// and a registered file saves 14 ns in each read: `docs/decisions/0014-when-status-is-not-compared.md`.
+/// and a registered file saves 14 ns in each read: `docs/develop/decisions/0014-when-status-is-not-compared.md`.
 pub const REGISTER_AFTER_READS: u32 = 32;
 /// Most completions reaped at a time. Completions of one batch share the check of their file.
 const BATCH_MAX: usize = 64;

@@ -2,7 +2,7 @@
 //! takes no system call.
 //!
 //! A TPACKET_V2 ring of [`RING_ENTRIES`] entries of [`ENTRY_BYTES`]. Receiving an acknowledgment
-//! costs half of what it costs by `recvmmsg` in batches of 64 (docs/decisions/0005-packet-io.md).
+//! costs half of what it costs by `recvmmsg` in batches of 64 (docs/develop/decisions/0005-packet-io.md).
 //! Only receive offload and uploads make frames too large for an entry. The kernel queues such a
 //! frame whole on the socket and puts a truncated copy into the ring; it is received from the socket
 //! when its entry is reached.

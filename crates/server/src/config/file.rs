@@ -190,7 +190,7 @@ impl FileConfig {
         Self::parse(&text).map_err(|problem| {
             Failure::refused(
                 format!("--config {shown}: {problem}"),
-                "docs/configuration.md lists every key with its type and range",
+                "docs/run/configuration.md lists every key with its type and range",
             )
         })
     }

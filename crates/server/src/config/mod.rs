@@ -1,6 +1,6 @@
 //! The settings' one table (name, unit, default, range, meaning); the configuration file is in `file`.
 //!
-//! `docs/configuration.md` is generated from [`KEYS`]; a test compares the two. Nothing is resolved here: see [`crate::settings`].
+//! `docs/run/configuration.md` is generated from [`KEYS`]; a test compares the two. Nothing is resolved here: see [`crate::settings`].
 
 use std::ops::RangeInclusive;
 
@@ -635,7 +635,7 @@ pub static KEYS: [Key; 46] = [
     ),
 ];
 
-/// `docs/configuration.md`, whole.
+/// `docs/run/configuration.md`, whole.
 #[must_use]
 pub fn documentation() -> String {
     let rows: String = KEYS.iter().map(Key::markdown).collect();
@@ -780,7 +780,7 @@ Text is said to be UTF-8 unless its entry in
 `rsync -t`) on another server has the same one, and a download that was broken off there goes on here. A
 file changed twice within a second, to the same size, keeps its tag: replace files by renaming. A
 file dated in the future has no `Last-Modified`. Of an object of a raw store, `ETag` is a hash of the
-content ([how](store-format.md#catalogue)), and `Last-Modified` the time of the file that it was made from.
+content ([how](../develop/store-format.md#catalogue)), and `Last-Modified` the time of the file that it was made from.
 
 `Cache-Control`, by content type, unless `header` has one or `cache_control = false`:
 

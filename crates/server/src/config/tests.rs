@@ -4,8 +4,10 @@ use super::{FileConfig, KEYS, PortOrOff, documentation};
 use crate::cli::{Cli, Command, ServeArgs};
 use crate::settings::Settings;
 
-const DOCUMENTATION_PATH: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+const DOCUMENTATION_PATH: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/run/configuration.md"
+);
 
 /// Run with `UPDATE_DOCS=1` after changing a key: the page is written from the table.
 #[test]
@@ -16,7 +18,7 @@ fn the_documentation_is_the_table() {
     let page = std::fs::read_to_string(DOCUMENTATION_PATH).unwrap();
     assert!(
         page == documentation(),
-        "docs/configuration.md is stale: UPDATE_DOCS=1 cargo test -p atlas-server writes it"
+        "docs/run/configuration.md is stale: UPDATE_DOCS=1 cargo test -p atlas-server writes it"
     );
 }
 

@@ -12,7 +12,7 @@ use super::Row;
 /// Bytes of a path that are shown.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// What is said of a connection; `docs/slow-streams.md` has the meaning of each field. Bytes are of
+/// What is said of a connection; `docs/run/slow-streams.md` has the meaning of each field. Bytes are of
 /// the stream, times are milliseconds.
 #[derive(Serialize)]
 struct RowJson<'a> {

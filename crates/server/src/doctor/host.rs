@@ -12,7 +12,7 @@ use super::serving::Plan;
 use super::tree::Tree;
 use crate::cores;
 
-/// The oldest kernel that has what Atlas asks of io_uring (docs/deploy.md).
+/// The oldest kernel that has what Atlas asks of io_uring (docs/run/deploy.md).
 const KERNEL_MIN: (u32, u32) = (5, 19);
 
 /// Bytes of a slot with the room around it.

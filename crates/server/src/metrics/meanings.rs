@@ -1,4 +1,4 @@
-//! What each counter means, for `docs/metrics.md` and for those who read metrics.
+//! What each counter means, for `docs/run/metrics.md` and for those who read metrics.
 //!
 //! The page is generated from here; a test compares the two, and another finds counters that are
 //! missing here. The session has the meanings of its own counters. It refuses computed texts. Bound:
@@ -333,7 +333,7 @@ fn all() -> impl Iterator<Item = (&'static str, Meaning)> {
         .chain(Counters::MEANINGS.iter().map(of(Kind::Counter)))
 }
 
-/// `docs/metrics.md`, whole.
+/// `docs/run/metrics.md`, whole.
 #[must_use]
 pub fn documentation() -> String {
     let mut text = DOCUMENTATION_HEAD.to_owned();
@@ -374,7 +374,8 @@ mod tests {
 
     use super::{all, documentation, family_of, meaning_of};
 
-    const DOCUMENTATION_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    const DOCUMENTATION_PATH: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run/metrics.md");
 
     /// Run with `UPDATE_DOCS=1` after a counter came or went: the page is written from the tables.
     #[test]
@@ -385,7 +386,7 @@ mod tests {
         let page = std::fs::read_to_string(DOCUMENTATION_PATH).unwrap();
         assert!(
             page == documentation(),
-            "docs/metrics.md is stale: UPDATE_DOCS=1 cargo test -p atlas-server writes it"
+            "docs/run/metrics.md is stale: UPDATE_DOCS=1 cargo test -p atlas-server writes it"
         );
     }
 

@@ -1,4 +1,4 @@
-//! `atlas store`: makes raw stores, changes them, and looks at them (`docs/store-format.md`).
+//! `atlas store`: makes raw stores, changes them, and looks at them (`docs/develop/store-format.md`).
 //!
 //! Who changes a store holds its writer's lock, and writes through `diskmap`. Until the last step of a
 //! change is durable the old catalogue counts: whoever stops this process, or the power, changes nothing.

@@ -126,7 +126,7 @@ pub struct Https {
     pub secrets_origin: Option<Origin>,
 }
 
-/// Bounds on memory and time. See `docs/configuration.md` for each.
+/// Bounds on memory and time. See `docs/run/configuration.md` for each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Connections at once; half-open ones are bounded apart.

@@ -1,7 +1,7 @@
 //! Opens the links of all workers: those that were named, or, for `auto:IFACE`, the best that the
 //! interface offers.
 //!
-//! What is best follows the measurements of `docs/decisions/0027-receive-by-xdp-send-by-packet.md`: large
+//! What is best follows the measurements of `docs/develop/decisions/0027-receive-by-xdp-send-by-packet.md`: large
 //! frames should leave in one piece where the device segments TCP, which AF_XDP can't do; and receiving by
 //! XDP is cheaper where the program runs in the driver. It refuses to
 //! fall back to a link that could not do what was asked: shared addresses need XDP.

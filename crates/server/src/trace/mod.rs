@@ -1,7 +1,7 @@
 //! A trace of the connections of one peer, as qlog: `--trace FILE --trace-peer ADDRESS`.
 //!
 //! For a stream that is slow or stuck, where a capture would say less: it has what TCP believed and
-//! which reads of the disk were under way, beside the segments. `docs/slow-streams.md` shows how to
+//! which reads of the disk were under way, beside the segments. `docs/run/slow-streams.md` shows how to
 //! read it.
 //!
 //! Records are made on the worker, a few microseconds for each segment of a traced connection, and

@@ -1,7 +1,7 @@
 //! From credit to a disk read: how many bytes to read, from where, and when to wait for more credit.
 //!
 //! A fetch covers one frame's worth of the stream: some text, then at most one read of an object.
-//! The rules for its size (docs/decisions/0003-read-size.md):
+//! The rules for its size (docs/develop/decisions/0003-read-size.md):
 //!
 //! * It is as large as credit, one slot, one read and one frame allow.
 //! * It ends on a block boundary if that shortens it by an eighth at most. The next read then
@@ -30,7 +30,7 @@ pub(crate) const FETCHES_MAX: usize = 16;
 const ALIGNMENT_SHARE: u64 = 8;
 /// A fetch that pacing limits ends on a block boundary if it then has so many blocks. Its last packet is
 /// short, and where each packet may be lost goodput depends on the mean size of packets
-/// (docs/decisions/0003-read-size.md).
+/// (docs/develop/decisions/0003-read-size.md).
 const PACED_BLOCKS_MIN: u64 = 2;
 /// New data waits while the credit is below one part in this many of the window.
 const WINDOW_SHARE: u64 = 3;

@@ -1,4 +1,4 @@
-//! Reassembly: fragments become the packet that was cut (docs/decisions/0035-reassembly.md).
+//! Reassembly: fragments become the packet that was cut (docs/develop/decisions/0035-reassembly.md).
 //!
 //! A router cuts an IPv4 packet without DF that is larger than its next link, and an IPv6 host one that
 //! is larger than its path. The parts arrive in any order, some of them twice or not at all. Each

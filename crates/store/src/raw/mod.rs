@@ -1,4 +1,4 @@
-//! A raw store: objects on block devices or images, without a file system (`docs/store-format.md`).
+//! A raw store: objects on block devices or images, without a file system (`docs/develop/store-format.md`).
 //!
 //! [`RawStore`] is the devices: it finds the catalogue that counts, and holds the locks by which a
 //! writer leaves alone what readers read. [`Volume`] is a raw store that is being served: a thread looks

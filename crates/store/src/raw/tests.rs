@@ -170,7 +170,7 @@ fn objects_are_found_by_their_names() {
     assert_eq!(&bytes, b"content");
     assert_eq!(found.metadata.size_bytes, 7);
     assert_eq!(found.metadata.modified_unix_seconds(), 1_700_000_000);
-    // By the command of docs/store-format.md.
+    // By the command of docs/develop/store-format.md.
     let tag = "\"a97b4ce4293c9402eae78d01724886b9\"";
     assert_eq!(found.metadata.entity_tag(), tag);
     assert_eq!(store.content_type(found.handle), None);

@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// Whether so little is left of the window that the session waits for more
-    /// (docs/decisions/0003-read-size.md).
+    /// (docs/develop/decisions/0003-read-size.md).
     pub(super) fn is_window_limited(&self, now: Instant) -> bool {
         if self.delivery_rate.is_none() {
             return false;

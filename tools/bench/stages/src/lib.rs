@@ -33,7 +33,7 @@ pub use timing::Report;
 use timing::{Step, Timing};
 
 /// Payload bytes of a read, of the records sealed together and of a frame: what a full fetch of the
-/// server is (docs/decisions/0003-read-size.md).
+/// server is (docs/develop/decisions/0003-read-size.md).
 const FETCH_BYTES: u32 = 61_440;
 
 /// Runs a stage and prints its report. `send` never returns but in error.

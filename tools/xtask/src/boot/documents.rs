@@ -20,10 +20,10 @@ use testbed::workspace_root;
 /// The documents, each with the server that its first commands ask, if one must be there before.
 const DOCUMENTS: [(&str, Option<&str>); 4] = [
     ("README.md", None),
-    ("docs/configuration.md", None),
-    ("docs/deploy.md", None),
+    ("docs/run/configuration.md", None),
+    ("docs/run/deploy.md", None),
     (
-        "docs/slow-streams.md",
+        "docs/run/slow-streams.md",
         Some("atlas serve /srv/video --metrics 127.0.0.1:9100"),
     ),
 ];
@@ -67,9 +67,9 @@ pub(super) fn commands_in_head(file: &str) -> Result<Vec<String>> {
     Ok(commands)
 }
 
-/// What docs/deploy.md has logrotate run.
+/// What docs/run/deploy.md has logrotate run.
 pub(super) fn log_rotation() -> Result<String> {
-    let text = fs::read_to_string(workspace_root().join("docs/deploy.md"))?;
+    let text = fs::read_to_string(workspace_root().join("docs/run/deploy.md"))?;
     let (_, command) = text
         .split_once("`postrotate ")
         .context("no postrotate line")?;

@@ -151,7 +151,7 @@ impl Trial<'_> {
         };
         // Of the check before.
         self.machine
-            .shell(&has("err", "docs/configuration.md lists every key"))?;
+            .shell(&has("err", "docs/run/configuration.md lists every key"))?;
         self.configure(&[], "")?;
         self.machine.shell(&format!(
             "{STOP}; chmod 000 /srv/video/film.mp4; systemctl start atlas"
@@ -215,7 +215,7 @@ impl Trial<'_> {
     }
 
     /// Where the host lets nobody lock memory without limit, systemd cannot either: then by the other way that
-    /// docs/deploy.md names.
+    /// docs/run/deploy.md names.
     fn allow_locked_memory(&self) -> Result<()> {
         let limits = fs::read_to_string("/proc/self/limits")?;
         let mut lines = limits

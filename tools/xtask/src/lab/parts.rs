@@ -35,7 +35,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KernelAge {
     /// Linux 6.12, whose virtio driver without NAPI for sending releases frames before they were read. That
-    /// of 7.3 copies them first (docs/decisions/0012-slots-on-loan.md).
+    /// of 7.3 copies them first (docs/develop/decisions/0012-slots-on-loan.md).
     Old,
     /// A newer one, whose igb and virtio drivers have zero copy for AF_XDP (since Linux 6.14 and 6.13).
     New,

@@ -123,10 +123,10 @@ const PLACES: [&str; 6] = [
 const USER_FOLDERS: [&str; 2] = [concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 /// Where the decision notes are.
-const DECISIONS: &str = "docs/decisions/";
+const DECISIONS: &str = "docs/develop/decisions/";
 
 /// Where modules with unsafe code are listed.
-const UNSAFE_LIST: &str = "docs/unsafe.md";
+const UNSAFE_LIST: &str = "docs/develop/unsafe.md";
 
 /// How a module says that it has unsafe code.
 const UNSAFE_MARK: &str = concat!("allow(\n    unsafe", "_code");
@@ -327,7 +327,9 @@ fn lines_with(file: &SourceFile, words: &[&str]) -> Vec<String> {
 
 /// Every numbered note has its line in the index.
 pub(super) fn decisions(tree: &Tree) -> Vec<String> {
-    let index = tree.text_of("docs/decisions/README.md").unwrap_or_default();
+    let index = tree
+        .text_of("docs/develop/decisions/README.md")
+        .unwrap_or_default();
     tree.ending(".md")
         .filter_map(|file| file.path.strip_prefix(DECISIONS))
         .filter(|name| name.starts_with(|first: char| first.is_ascii_digit()))
@@ -531,9 +533,9 @@ mod tests {
         let long = "x();\n".repeat(CODE_LINES_MAX + 1);
         assert_eq!(lengths(&tree(&[("a.rs", &long)])).len(), 1);
         assert!(lengths(&tree(&[("a.rs", &long[5..]), ("b/tests.rs", &long)])).is_empty());
-        let note = ("docs/decisions/0001-a.md", "");
+        let note = ("docs/develop/decisions/0001-a.md", "");
         assert_eq!(decisions(&tree(&[note])).len(), 1);
-        let index = ("docs/decisions/README.md", "[a](0001-a.md)");
+        let index = ("docs/develop/decisions/README.md", "[a](0001-a.md)");
         assert!(decisions(&tree(&[note, index])).is_empty());
         assert_eq!(banned_words(&tree(&[("a.rs", BANNED_WORDS[0])])).len(), 1);
         assert_eq!(
