@@ -328,7 +328,7 @@ fn checksums_through_xdp() {
     });
 }
 
-/// What a GB and an acknowledgment cost over each link, at two MTUs: the table of docs/develop/ledger.md. A GB is
+/// What a GB and an acknowledgment cost over each link, at two MTUs: the table of decision 27. A GB is
 /// sent in frames as large as the link takes; an acknowledgment is sent by the far end and received.
 #[test]
 #[ignore = "a measurement, not a test"]

@@ -55,7 +55,7 @@ const DESCRIPTORS: u64 = 131_072;
 const RETAKES_MAX: usize = 2;
 
 /// Where results are kept.
-const RESULTS: &str = "bench/results/figures.jsonl";
+const RESULTS: &str = "bench/results/files.jsonl";
 
 /// Options of `bench figures`.
 #[derive(Args, Clone, Debug)]

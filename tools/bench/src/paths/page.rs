@@ -17,7 +17,7 @@ const RATIO_WANTED: f64 = 0.9;
 const FAIR_TIMES: f64 = 2.0;
 
 /// The file a page is regenerated from, as its text says.
-const COMMAND: &str = "cargo xtask bench paths --json FILE --page docs/develop/loss_matrix.md";
+const COMMAND: &str = "cargo xtask bench paths --json FILE --page bench/results/paths.md";
 
 /// Medians of one connection over the rounds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

@@ -51,7 +51,7 @@ const WINDOW: Duration = Duration::from_millis(40);
 /// A resource that was used for so much of the window has ended, parts in a thousand.
 const USED_UP_PERMILLE: u64 = 980;
 
-/// What a worker's core spends, in nanoseconds: one worker's, from the ledger (docs/develop/ledger.md says how each
+/// What a worker's core spends, in nanoseconds: one worker's (docs/ledger.md at commit 3cabae8 says how each
 /// was derived).
 #[derive(Clone, Copy, Debug)]
 struct Costs {

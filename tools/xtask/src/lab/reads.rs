@@ -4,7 +4,7 @@
 //! Passthrough needs an NVMe controller that the kernel's driver has, and few machines have one: so the
 //! example `read_cost` of `diskmap` runs under callgrind in the guest of `--disk nvme`. Instructions of the process
 //! are counted, and not time, so the guest may be emulated; rows of the guest are to be compared with each other
-//! only (docs/develop/ledger.md). It refuses runs that have looked for completions in vain, whose counts would
+//! only (decision 28). It refuses runs that have looked for completions in vain, whose counts would
 //! depend on the disk's speed. Bounded by [`COUNTS`] and a limit on every command.
 
 use std::path::Path;
@@ -24,12 +24,12 @@ const COUNTS: [(u32, u64); 2] = [(1, 50), (32, 320)];
 /// How often a run is tried that a busy machine has disturbed.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// What counts: the verbs of a disk (docs/develop/ledger.md). There is no launcher, which the variable is for.
+/// What counts: the verbs of a disk (decision 28). There is no launcher, which the variable is for.
 const COUNT: &str = "VALGRIND_LAUNCHER=/bin/callgrind callgrind --tool=callgrind --vgdb=no --collect-atstart=no \
                      --callgrind-out-file=/dev/null --toggle-collect='*counted_*' --toggle-collect='*platform_*' \
                      /bin/read_cost";
 
-/// Counts, and prints the rows of the ledger's table.
+/// Counts, and prints the rows of decision 28's table.
 pub(super) fn run(parts: &Parts, (lab, scratch): (&Path, &Path), example: &Path) -> Result<()> {
     let programs = [("read_cost", example), ("callgrind", Path::new(CALLGRIND))];
     let mut trial = disks::boot(parts, (&lab.join("count.log"), scratch), &programs)?;
