@@ -54,10 +54,6 @@ fn main() {
             let name = format!("{version:?} {algorithm:?}");
             compare(&name, &alone, &sealer, &mut arena);
         }
-        if algorithm == Algorithm::Aes128Gcm {
-            let sealer = Sealer::emulated(AeadLibrary::AwsLc);
-            compare("emulated", &alone, &sealer, &mut arena);
-        }
     }
     println!();
     print_heads("aws-lc", "ring");

@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::aead::{AeadLibrary, SealingKey};
 use crate::scheme::{self, Iv, NONCE_BYTES, Scheme};
-use crate::{Algorithm, CONTENT_BYTES_MAX, ContentType, HEADER_BYTES, TrafficKey, Version};
+use crate::{CONTENT_BYTES_MAX, ContentType, HEADER_BYTES, TrafficKey};
 
 /// Bytes of an authentication tag, the same for every AEAD here.
 pub const TAG_BYTES: usize = 16;
@@ -31,11 +31,6 @@ impl Framing {
     pub const HEADER_BYTES_MAX: usize = 13;
     /// Most bytes after the content, of any framing.
     pub const TRAILER_BYTES_MAX: usize = 17;
-    /// No framing at all: what [`Sealer::emulated`] leaves on the wire.
-    pub const NONE: Self = Self {
-        header_bytes: 0,
-        trailer_bytes: 0,
-    };
 
     /// Bytes a record is longer than its content.
     #[must_use]
@@ -51,18 +46,8 @@ impl Framing {
 pub struct Sealer {
     key: SealingKey,
     iv: Iv,
-    form: Form,
+    scheme: Scheme,
 }
-
-/// What sealing leaves around the content.
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    Record(Scheme),
-    Bare,
-}
-
-/// The key of [`Sealer::emulated`]. It is public and protects nothing.
-const EMULATED_KEY: [u8; 16] = *b"everybody knows!";
 
 impl Sealer {
     /// [`Sealer::with_library`] with the default, aws-lc.
@@ -75,35 +60,17 @@ impl Sealer {
     /// library changes how long sealing takes, and no byte of a record.
     #[must_use]
     pub fn with_library(library: AeadLibrary, key: &TrafficKey) -> Self {
-        let scheme = Scheme::of(key.version(), key.algorithm());
-        Self::with_form(library, key, Form::Record(scheme))
-    }
-
-    /// AES-128-GCM under a key that everybody knows, without framing: the sealing cost of TLS
-    /// without its protocol, as the evaluation of Disk|Crypt|Net had it. For benches only.
-    #[must_use]
-    pub fn emulated(library: AeadLibrary) -> Self {
-        let iv = [0; NONCE_BYTES];
-        let key = TrafficKey::new(Version::Tls13, Algorithm::Aes128Gcm, &EMULATED_KEY, iv)
-            .expect("invariant: the emulated key has the length of its algorithm");
-        Self::with_form(library, &key, Form::Bare)
-    }
-
-    fn with_form(library: AeadLibrary, key: &TrafficKey, form: Form) -> Self {
         Self {
             key: SealingKey::new(library, key),
             iv: Iv::new(key.iv()),
-            form,
+            scheme: Scheme::of(key.version(), key.algorithm()),
         }
     }
 
     /// What [`Sealer::seal`] writes around the content.
     #[must_use]
     pub const fn framing(&self) -> Framing {
-        match self.form {
-            Form::Record(scheme) => scheme.framing(),
-            Form::Bare => Framing::NONE,
-        }
+        self.scheme.framing()
     }
 
     /// Seals the content in `record` in place as record `number`, and writes the header before it and
@@ -111,7 +78,7 @@ impl Sealer {
     /// give the same bytes; nothing else is remembered.
     ///
     /// The caller never seals two contents under one number (the nonce would be used twice), and
-    /// not more records than [`Algorithm::records_max`] under one key.
+    /// not more records than [`crate::Algorithm::records_max`] under one key.
     ///
     /// # Panics
     /// If `record` is shorter than header and trailer, or the content longer than
@@ -147,14 +114,10 @@ impl Sealer {
             ContentType::ChangeCipherSpec,
             "change_cipher_spec is never sealed"
         );
-        let Form::Record(scheme) = self.form else {
-            let data = scheme::header(content_type, rest.len());
-            return self.seal_text(number, &data, rest);
-        };
         let (text, tag_bytes) = rest
             .split_last_chunk_mut::<TAG_BYTES>()
             .expect("invariant: the trailer of every scheme has room for the tag");
-        let tag = match scheme {
+        let tag = match self.scheme {
             Scheme::Tls13 => self.seal_tls13(number, content_type, header, text),
             Scheme::Tls12ExplicitNonce | Scheme::Tls12 => {
                 self.seal_tls12(number, content_type, header, text)
@@ -207,7 +170,7 @@ impl Sealer {
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer")
-            .field("form", &self.form)
+            .field("scheme", &self.scheme)
             .finish_non_exhaustive()
     }
 }

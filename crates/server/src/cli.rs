@@ -534,28 +534,6 @@ mod tests {
         assert_eq!(args.common.addresses, ["b", "a"]);
     }
 
-    /// The bench's emulation of TLS is no command of the server, whatever was built with it.
-    #[test]
-    fn there_is_no_command_that_emulates() {
-        let names: Vec<_> = Cli::command()
-            .get_subcommands()
-            .map(|command| command.get_name().to_owned())
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "serve",
-                "doctor",
-                "store",
-                "nvme",
-                crate::tls::reader::COMMAND
-            ]
-        );
-        let error = Cli::try_parse_from(["atlas", "emulate", "/srv"]).unwrap_err();
-        assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);
-        assert!(Cli::try_parse_from(["atlas", "serve", "/srv", "--emulate"]).is_err());
-    }
-
     #[test]
     fn verbose_and_quiet_exclude_each_other() {
         assert!(Cli::try_parse_from(["atlas", "serve", "/srv", "-v", "-q"]).is_err());

@@ -18,8 +18,6 @@ pub mod config;
 pub mod connections;
 pub mod cores;
 pub mod doctor;
-#[cfg(feature = "emulate")]
-pub mod emulate;
 pub mod failure;
 mod files;
 pub mod host;

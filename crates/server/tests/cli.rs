@@ -165,51 +165,6 @@ fn help_has_units_defaults_and_examples() {
     }
 }
 
-/// Any build of `atlas` refuses to emulate TLS, and tells nobody of it; the code that could is in no
-/// build without the feature.
-#[test]
-fn atlas_knows_nothing_of_the_emulation() {
-    for words in [
-        &["emulate", "/srv"][..],
-        &["emulate", "--help"],
-        &["serve", "/srv", "--emulate"],
-        &["serve", "/srv", "emulate"],
-    ] {
-        let output = atlas(words);
-        assert_eq!(output.status.code(), Some(2), "{words:?}");
-        let text = stderr(&output);
-        assert!(
-            text.contains("unrecognized subcommand") || text.contains("unexpected argument"),
-            "{words:?}: {text}"
-        );
-    }
-    for words in [&["--help"][..], &["serve", "--help"]] {
-        let help = stdout(&atlas(words));
-        assert!(!help.contains("emulat"), "{help}");
-    }
-    #[cfg(not(feature = "emulate"))]
-    {
-        let binary = std::fs::read(env!("CARGO_BIN_EXE_atlas")).unwrap();
-        let has = |text: &str| binary.windows(text.len()).any(|at| at == text.as_bytes());
-        assert!(has("the files of a directory"), "its own help is found");
-        assert!(!has("emulated TLS:"), "the warning of the emulation");
-    }
-}
-
-#[cfg(feature = "emulate")]
-#[test]
-fn the_emulation_says_what_it_is_and_fits_a_hundred_columns() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_atlas-emulate"));
-    let help = stdout(&command.arg("--help").output().unwrap());
-    for phrase in ["benches only", "protects nothing", "--http <PORT>"] {
-        assert!(flat(&help).contains(phrase), "no {phrase:?} in:\n{help}");
-    }
-    assert!(!help.contains("--https"), "{help}");
-    for line in help.lines() {
-        assert!(line.chars().count() <= 100, "{line}");
-    }
-}
-
 #[test]
 fn help_fits_a_hundred_columns() {
     for words in [&["--help"][..], &["serve", "-h"], &["serve", "--help"]] {

@@ -87,9 +87,6 @@ pub struct Config {
     pub tcp: TcpConfig,
     /// The library whose AEADs seal.
     pub aead_library: record::AeadLibrary,
-    /// Emulates sealing on the plain-HTTP port: objects are sealed under a public key, which costs
-    /// what TLS costs but without its protocol ([`record::Sealer::emulated`]). For benches only.
-    pub is_sealing_emulated: bool,
     /// Most connections at once.
     pub connections_max: usize,
     /// Most connections of one source, an IPv4 address or an IPv6 network of 64 bits; `None`: no

@@ -65,8 +65,6 @@ pub(crate) enum Contender {
     Atlas(PathBuf),
     /// `atlas serve` of another build, to be compared with.
     AtlasBaseline(PathBuf),
-    /// `atlas-emulate`: TLS's sealing without TLS.
-    AtlasEmulated(PathBuf),
     /// nginx, sending files in one of its ways.
     Nginx(NginxMode),
     /// Another server of our day.
@@ -80,15 +78,12 @@ impl Contender {
     pub(crate) const ATLAS: &str = "atlas";
     /// The name in reports of the other build of Atlas.
     pub(crate) const ATLAS_BASELINE: &str = "atlas-baseline";
-    /// The name in reports of Atlas emulating TLS.
-    pub(crate) const ATLAS_EMULATED: &str = "atlas-emulated";
 
     /// What reports call it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Atlas(_) => Self::ATLAS,
             Self::AtlasBaseline(_) => Self::ATLAS_BASELINE,
-            Self::AtlasEmulated(_) => Self::ATLAS_EMULATED,
             Self::Nginx(mode) => mode.name(),
             Self::Peer(peer) => peer.name(),
             Self::TrafficServer => TrafficServer::NAME,
@@ -97,10 +92,7 @@ impl Contender {
 
     /// Whether it is Atlas, of whatever build.
     pub(crate) fn is_atlas(&self) -> bool {
-        matches!(
-            self,
-            Self::Atlas(_) | Self::AtlasBaseline(_) | Self::AtlasEmulated(_)
-        )
+        matches!(self, Self::Atlas(_) | Self::AtlasBaseline(_))
     }
 
     /// What of Atlas's further arguments is for this server: a baseline gets none.
@@ -110,7 +102,7 @@ impl Contender {
 
     /// Whether it is measured against the others.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, Self::Atlas(_) | Self::AtlasEmulated(_))
+        matches!(self, Self::Atlas(_))
     }
 
     /// The server of a name; `None`: no such name, or another build of Atlas.
@@ -266,11 +258,7 @@ impl Lab {
         let server = match contender {
             Contender::Atlas(binary) | Contender::AtlasBaseline(binary) => {
                 let content = self.content(contender);
-                self.start_atlas(place, at, (binary, &["serve"]), (&content, arguments))?
-            }
-            Contender::AtlasEmulated(binary) => {
-                let content = self.content(contender);
-                self.start_atlas(place, at, (binary, &[]), (&content, arguments))?
+                self.start_atlas(place, at, binary, (&content, arguments))?
             }
             Contender::Nginx(mode) => {
                 let tls = identity.map(|identity| NginxTls {
@@ -298,13 +286,12 @@ impl Lab {
         &self,
         place: Place<'_>,
         address: SocketAddr,
-        (binary, command_words): (&Path, &[&str]),
+        binary: &Path,
         (content, arguments): (&Path, &str),
     ) -> Result<Server> {
         let mut command = place.namespace.command("taskset");
         command.args(["-c", &SERVER_CORE.to_string()]);
-        command.arg(binary).args(command_words);
-        command.arg(content);
+        command.arg(binary).arg("serve").arg(content);
         if !arguments.contains("--link ") {
             command.args(["--link", &format!("packet:{}", VethPair::SERVER_INTERFACE)]);
         }
@@ -337,7 +324,7 @@ impl Lab {
             ("load before", self.load_before.clone()),
         ];
         let atlas = contenders.iter().find_map(|contender| match contender {
-            Contender::Atlas(binary) | Contender::AtlasEmulated(binary) => Some(binary),
+            Contender::Atlas(binary) => Some(binary),
             _ => None,
         });
         if let Some(binary) = atlas {

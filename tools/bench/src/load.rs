@@ -49,15 +49,6 @@ pub(crate) struct Load<'a> {
     pub(crate) tls: Option<(Version, Suite)>,
 }
 
-/// How the bodies of a sample are compared with the objects.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BodyCheck {
-    /// The same.
-    Same,
-    /// As long, and unlike them everywhere.
-    Sealed,
-}
-
 /// What a window brought.
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -85,13 +76,10 @@ impl Load<'_> {
     }
 
     /// Fetches a sample spread over all objects and looks at every byte; how many were right.
-    pub(crate) fn verify(&self, body_check: BodyCheck) -> Result<u64> {
+    pub(crate) fn verify(&self) -> Result<u64> {
         let step = (self.objects / SAMPLE_OBJECTS).max(1);
         let mut command = self.command(&self.urls(step, SAMPLE_OBJECTS), SAMPLE_CONNECTIONS)?;
         command.args(["--once", "--verify"]);
-        if body_check == BodyCheck::Sealed {
-            command.arg("--verify-sealed");
-        }
         let verified = self.read(&mut command)?.verified_replies;
         ensure!(
             verified == SAMPLE_OBJECTS.min(self.objects),

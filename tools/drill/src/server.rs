@@ -334,7 +334,6 @@ fn config(setup: &Setup, content: &Content) -> Config {
             ..TcpConfig::default()
         },
         aead_library: record::AeadLibrary::default(),
-        is_sealing_emulated: false,
         connections_max: 4,
         connections_per_source_max: None,
         source_filter: session::SourceFilter::default(),

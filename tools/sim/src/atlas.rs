@@ -278,7 +278,6 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         tcp: scenario.tcp,
         // Either, so that runs cover both. No byte depends on it.
         aead_library: AeadLibrary::ALL[usize::from(!scenario.fault_seed.is_multiple_of(2))],
-        is_sealing_emulated: false,
         connections_max: scenario.connections_max_each(),
         seed: server_seed(scenario),
         replies: http::ReplyConfig {

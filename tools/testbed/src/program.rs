@@ -24,9 +24,6 @@ pub enum Program {
     Atlas,
     /// The instruments: load generator, middlebox, disk and stages.
     AtlasBench,
-    /// The server that emulates TLS's sealing, for benches only. Of the server's package cargo then
-    /// builds this binary and no other, so `atlas` stays the one without the feature.
-    AtlasEmulate,
 }
 
 impl Program {
@@ -35,23 +32,13 @@ impl Program {
         match self {
             Self::Atlas => "atlas",
             Self::AtlasBench => "atlas-bench",
-            Self::AtlasEmulate => "atlas-emulate",
         }
     }
 
-    /// What `cargo build --release` is told.
-    fn build_arguments(self) -> &'static [&'static str] {
+    fn package(self) -> &'static str {
         match self {
-            Self::Atlas => &["--package", "atlas-server"],
-            Self::AtlasBench => &["--package", "atlas-bench"],
-            Self::AtlasEmulate => &[
-                "--package",
-                "atlas-server",
-                "--features",
-                "emulate",
-                "--bin",
-                "atlas-emulate",
-            ],
+            Self::Atlas => "atlas-server",
+            Self::AtlasBench => "atlas-bench",
         }
     }
 
@@ -80,8 +67,7 @@ impl Program {
 
     fn build_by(self, mut cargo: Command) -> Result<PathBuf> {
         cargo
-            .args(["build", "--quiet", "--release"])
-            .args(self.build_arguments())
+            .args(["build", "--quiet", "--release", "--package", self.package()])
             .current_dir(workspace_root());
         let status = Process::spawn_tree("cargo build", &mut cargo)?.wait(BUILD_LIMIT)?;
         ensure!(
@@ -96,16 +82,6 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_server_is_built_without_features_and_the_emulation_without_the_server() {
-        assert_eq!(
-            Program::Atlas.build_arguments(),
-            ["--package", "atlas-server"]
-        );
-        let emulation = Program::AtlasEmulate.build_arguments();
-        assert!(emulation.ends_with(&["--bin", Program::AtlasEmulate.name()]));
-    }
 
     #[test]
     fn a_file_given_is_taken_and_one_that_is_not_there_refused() {

@@ -21,9 +21,6 @@ use testbed::{interrupt, packages};
 /// No cargo command takes longer, even on a small machine that compiles everything.
 const CARGO_LIMIT: Duration = Duration::from_secs(3600);
 
-/// The server with what only benches are to have. Its tests have `emulat` in their names.
-const EMULATION: [&str; 4] = ["--package", "atlas-server", "--features", "emulate"];
-
 /// Options of `test`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TestOptions {
@@ -61,13 +58,6 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
         "warnings",
     ];
     suite.run("cargo clippy", || cargo(&clippy));
-    let clippy = [
-        &["clippy", "--all-targets", "--quiet"][..],
-        &EMULATION,
-        &["--", "-D", "warnings"],
-    ]
-    .concat();
-    suite.run("cargo clippy, emulation", || cargo(&clippy));
     suite.run("cargo clippy, fuzz targets", clippy_fuzz_targets);
     // Many tests wait for each other or for time: meanwhile the server is built.
     suite.run("cargo test, compiled", || {
@@ -75,9 +65,6 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     });
     let server = Program::Atlas.build_ahead();
     cargo_test(&mut suite, "cargo test", &["--workspace"]);
-    // All that has the feature's name; the rest is the same without it.
-    let emulation = [&EMULATION[..], &["emulat"]].concat();
-    cargo_test(&mut suite, "cargo test, emulation", &emulation);
     suite.run("cargo doc", || {
         cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
     });

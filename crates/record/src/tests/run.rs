@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{DATA, SUITES, Suite, content};
-use crate::{AeadLibrary, RUN_RECORDS_MAX, Sealer, seal_run};
+use crate::{RUN_RECORDS_MAX, seal_run};
 
 const COUNT_MAX: usize = RUN_RECORDS_MAX as usize;
 
@@ -56,19 +56,6 @@ fn a_record_too_many_is_refused() {
 fn a_last_record_without_room_for_its_header_is_refused() {
     let sealer = SUITES[0].sealer();
     seal_run(&sealer, 0, 4, &mut [0; 4 + 22 + 4]);
-}
-
-#[test]
-fn without_framing_nothing_moves() {
-    let sealer = Sealer::emulated(AeadLibrary::Ring);
-    let (mut run, mut alone) = (content(90), content(90));
-    let tags = seal_run(&sealer, 7, 30, &mut run);
-    for (index, record) in alone.chunks_mut(30).enumerate() {
-        let number = 7 + index as u64;
-        let tag = sealer.seal(number, crate::ContentType::ApplicationData, record);
-        assert_eq!(tags[index], Some(tag));
-    }
-    assert_eq!(run, alone);
 }
 
 proptest! {

@@ -116,14 +116,12 @@ fn tag(sealer: &Sealer, content: &[u8]) -> Tag {
 
 #[test]
 fn one_changed_bit_anywhere_changes_the_tag() {
-    let sealers = SUITES.map(|suite| suite.sealer());
-    let emulated = AeadLibrary::ALL.map(Sealer::emulated);
-    for sealer in sealers.iter().chain(&emulated) {
-        let kept = tag(sealer, &content(100));
+    for sealer in SUITES.map(|suite| suite.sealer()) {
+        let kept = tag(&sealer, &content(100));
         for index in 0..100 {
             let mut changed = content(100);
             changed[index] ^= 1 << (index % 8);
-            assert_ne!(tag(sealer, &changed), kept, "{sealer:?} {index}");
+            assert_ne!(tag(&sealer, &changed), kept, "{sealer:?} {index}");
         }
     }
 }
@@ -141,22 +139,6 @@ fn only_the_content_matters() {
             sealer.seal(9, ContentType::ApplicationData, &mut record);
             assert_eq!(record, suite.record(9, DATA, &content(bytes)), "{suite:?}");
         }
-    }
-}
-
-#[test]
-fn an_emulated_record_costs_what_a_record_costs_and_has_no_framing() {
-    let suite = Suite {
-        iv: [0; 12],
-        key: *b"everybody knows!................",
-        ..TLS13
-    };
-    let expected = suite.seal(suite.xored(3), &[23, 3, 3, 16, 0], &content(4096));
-    for sealer in AeadLibrary::ALL.map(Sealer::emulated) {
-        assert_eq!(sealer.framing(), Framing::NONE);
-        let mut sealed = content(4096);
-        let kept = sealer.seal(3, ContentType::ApplicationData, &mut sealed);
-        assert_eq!([sealed.as_slice(), &kept.0].concat(), expected);
     }
 }
 

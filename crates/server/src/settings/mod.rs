@@ -82,9 +82,6 @@ pub struct Settings {
     pub http_port: Option<u16>,
     /// HTTP over TLS.
     pub https: Option<Https>,
-    /// Files are sealed under a publicly known key, on the plain port. For benchmarks only.
-    #[cfg(feature = "emulate")]
-    pub(crate) is_sealing_emulated: bool,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
     /// What every TCP connection is like.
@@ -214,16 +211,6 @@ impl Settings {
         Self::lay(args.common, args.tls, file)
     }
 
-    /// Whether objects leave sealed under a key that everybody knows: never without the feature.
-    #[must_use]
-    pub const fn is_sealing_emulated(&self) -> bool {
-        #[cfg(feature = "emulate")]
-        let is_emulated = self.is_sealing_emulated;
-        #[cfg(not(feature = "emulate"))]
-        let is_emulated = false;
-        is_emulated
-    }
-
     /// Lays flags over file over defaults.
     pub(crate) fn lay(
         args: CommonArgs,
@@ -292,8 +279,6 @@ impl Settings {
             source_filter: resolve_sources(&keys, args.allow, args.deny, &mut file)?,
             http_port,
             https,
-            #[cfg(feature = "emulate")]
-            is_sealing_emulated: false,
             user: resolve_user(&keys, args.user, file.user.take())?,
             tcp: session::TcpConfig {
                 congestion,

@@ -54,7 +54,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.coalesce, Pauses::ByRoundTrip);
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
-    assert!(settings.https.is_none() && !settings.is_sealing_emulated());
+    assert!(settings.https.is_none());
     assert!(!settings.replies.cors && !settings.buffered && settings.pcap.is_none());
     assert!(settings.access_log.is_none() && settings.metrics.is_none());
     assert!(settings.trace.is_none());
@@ -722,15 +722,6 @@ fn at_least_one_port_is_served_and_words_other_than_off_are_refused() {
         useless.starts_with("atlas.toml: certificate: means nothing"),
         "{useless}"
     );
-}
-
-#[test]
-fn nothing_that_serve_takes_emulates_sealing() {
-    let everything = format!("http = 81\nhttps = 443\ncors = true\n{}", table("x"));
-    assert!(!with_file(&everything).unwrap().is_sealing_emulated());
-    for key in ["emulate", "is_sealing_emulated"] {
-        assert!(FileConfig::parse(&format!("{key} = true")).is_err());
-    }
 }
 
 #[test]

@@ -363,10 +363,6 @@ fn assemble<L: Link + Send + 'static>(
     let aead_library = aead
         .as_ref()
         .map_or_else(AeadLibrary::default, |(library, _)| *library);
-    #[cfg(feature = "emulate")]
-    if settings.is_sealing_emulated() {
-        warn!("emulated TLS: files are sealed under a publicly known key; for benchmarks only");
-    }
     let capabilities = first.link.capabilities();
     debug!(
         ?capabilities,
@@ -549,7 +545,6 @@ fn conductor_config<L: Link>(
         key_records_max: limits.tls_key_records_max.unwrap_or(u64::MAX),
         tcp: settings.tcp,
         aead_library,
-        is_sealing_emulated: settings.is_sealing_emulated(),
         connections_max: limits.connections_max,
         connections_per_source_max: limits.connections_per_source_max,
         source_filter: settings.source_filter.clone(),
@@ -567,7 +562,7 @@ fn conductor_config<L: Link>(
 /// The library that seals, and what the log says of it: the configured one, or the fastest here.
 /// `None` if there is nothing to seal.
 fn choose_aead_library(settings: &Settings) -> Option<(AeadLibrary, String)> {
-    if settings.https.is_none() && !settings.is_sealing_emulated() {
+    if settings.https.is_none() {
         return None;
     }
     Some(match settings.aead_library {

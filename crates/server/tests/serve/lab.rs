@@ -181,13 +181,6 @@ impl Atlas {
         Self::start_after(lab, "true", directory, words)
     }
 
-    /// `atlas-emulate` instead.
-    #[cfg(feature = "emulate")]
-    pub(crate) fn emulate(lab: &Lab, directory: &Path) -> Self {
-        let program = [env!("CARGO_BIN_EXE_atlas-emulate")];
-        Self::spawn(lab, "true", &program, directory, &[])
-    }
-
     /// Starts it after a shell has run `prepare` in a mount namespace that only they see.
     pub(crate) fn start_after(lab: &Lab, prepare: &str, directory: &Path, words: &[&str]) -> Self {
         Self::spawn(lab, prepare, &SERVE, directory, words)

@@ -10,8 +10,6 @@
 )]
 
 mod addresses;
-#[cfg(feature = "emulate")]
-mod emulation;
 mod lab;
 mod monitoring;
 mod privileges;

@@ -19,7 +19,6 @@ use super::ahead::may_wait;
 use super::{Conductor, HalfOpenEntry, Received, observing};
 use crate::client::{Client, ClientTimeout, INPUT_BYTES_MAX};
 use crate::fetch::FetchState;
-use crate::stream_map::Sealing;
 use crate::tls::Tls;
 use crate::{ObjectHandle, TlsToken, TraceEnd, Warning};
 
@@ -329,9 +328,6 @@ impl Conductor {
         );
         if Some(segment.destination_port) == self.config.https_port {
             client.tls = Some(Box::new(Tls::new()));
-            client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
-        } else if let Some(sealer) = &self.emulation {
-            client.stream.seal_from_here(Sealing::emulated(sealer));
             client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
         }
         let index = self.clients.insert(client).ok();

@@ -24,12 +24,10 @@ mod transmit;
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use clock::{Duration, Instant, earlier};
 use memory::Arena;
-use record::Sealer;
 use tcp::{
     AnswerLimit, Answers, HalfOpen, Listener, Permission, SynCookies, Table, TimeWaitTable,
     TimerQueue,
@@ -167,8 +165,6 @@ pub struct Conductor {
     handshakes: VecDeque<TlsToken>,
     /// Handshakes under way, in [`Stage::Begun`] or [`Stage::Answered`].
     handshakes_begun: usize,
-    /// The sealer of objects on the plain-HTTP port while sealing is emulated (for benchmarks).
-    emulation: Option<Rc<Sealer>>,
     /// Scratch buffer: a reply's text before it is copied into its stream.
     text: Vec<u8>,
     parts: Vec<http::Part>,
@@ -233,9 +229,6 @@ impl Conductor {
             forgotten: Vec::new(),
             handshakes: VecDeque::new(),
             handshakes_begun: 0,
-            emulation: config
-                .is_sealing_emulated
-                .then(|| Rc::new(Sealer::emulated(config.aead_library))),
             text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             request_log: None,

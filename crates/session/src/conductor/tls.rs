@@ -155,7 +155,6 @@ impl Conductor {
         client.stream.seal_from_here(Sealing {
             sealer: Rc::new(Sealer::with_library(library, &send.0)),
             next_number: send.1,
-            is_text_sealed: true,
             content_bytes_max: content_bytes_max.into(),
         });
         tls.open(

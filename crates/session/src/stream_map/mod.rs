@@ -241,11 +241,7 @@ impl StreamMap {
 
     /// Queues text; over TLS as one record of its own, or as many as the client's limit makes of it.
     pub(crate) fn push_text(&mut self, content_type: ContentType, text: &[u8]) {
-        let is_sealed = self
-            .sealing
-            .as_ref()
-            .is_some_and(|sealing| sealing.is_text_sealed);
-        if !is_sealed || text.is_empty() {
+        if self.sealing.is_none() || text.is_empty() {
             self.push_verbatim(text);
             return;
         }

@@ -27,23 +27,11 @@ pub(crate) struct Sealing {
     pub(crate) sealer: Rc<Sealer>,
     /// The next record's number.
     pub(crate) next_number: u64,
-    /// Whether text is sealed too; the emulation sends heads in plaintext.
-    pub(crate) is_text_sealed: bool,
     /// Most content bytes of a record that the client takes.
     pub(crate) content_bytes_max: u32,
 }
 
 impl Sealing {
-    /// Objects only.
-    pub(crate) fn emulated(sealer: &Rc<Sealer>) -> Self {
-        Self {
-            sealer: Rc::clone(sealer),
-            next_number: 0,
-            is_text_sealed: false,
-            content_bytes_max: CONTENT_BYTES,
-        }
-    }
-
     pub(super) fn take_numbers(&mut self, count: u64) -> u64 {
         let first = self.next_number;
         self.next_number += count;

@@ -32,7 +32,6 @@ pub(crate) fn sealed_map() -> StreamMap {
     map.seal_from_here(Sealing {
         sealer: sealer(1),
         next_number: 0,
-        is_text_sealed: true,
         content_bytes_max: 16_384,
     });
     map
@@ -252,7 +251,6 @@ fn queued_handshake_records_keep_their_position() {
         map.seal_from_here(Sealing {
             sealer: sealer(1),
             next_number: 1,
-            is_text_sealed: true,
             content_bytes_max: 16_384,
         });
         push(&mut map, b"head", 0, 1500, 1);

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::content::{BodyCheck, OBJECT_SEED, Reference};
+use crate::content::{OBJECT_SEED, Reference};
 use crate::schedule::{Amount, Pace};
 use crate::socket::check_sources;
 use crate::tls::{ClientOptions, Suite, Version, client_config};
@@ -156,9 +156,6 @@ pub struct LoadArgs {
     /// Compares only so many of the URLs, spread over the list; other bodies are counted
     #[arg(long, value_name = "N")]
     pub verify_sample: Option<usize>,
-    /// Bodies must be as long as the content and unlike it everywhere (emulated sealing)
-    #[arg(long)]
-    pub verify_sealed: bool,
     /// Every body must be so long
     #[arg(long, value_name = "BYTES")]
     pub expect_bytes: Option<u64>,
@@ -227,7 +224,6 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Verification {
     pub(crate) reference: Reference,
-    pub(crate) body_check: BodyCheck,
     /// So many of the URLs; all if none.
     pub(crate) sample: Option<usize>,
 }
@@ -391,20 +387,12 @@ fn length(args: &LoadArgs) -> Result<(Amount, Option<Duration>)> {
 }
 
 fn verification(args: &LoadArgs) -> Option<Verification> {
-    let is_wanted = args.verify
-        || args.verify_sealed
-        || args.verify_sample.is_some()
-        || args.verify_against.is_some();
+    let is_wanted = args.verify || args.verify_sample.is_some() || args.verify_against.is_some();
     is_wanted.then(|| Verification {
         reference: args
             .verify_against
             .clone()
             .map_or(Reference::Seeded(args.verify_seed), Reference::Directory),
-        body_check: if args.verify_sealed {
-            BodyCheck::Sealed
-        } else {
-            BodyCheck::Same
-        },
         sample: args.verify_sample,
     })
 }
@@ -493,7 +481,6 @@ mod tests {
         let covered = |sample, urls: u32| -> Vec<u32> {
             let verification = Verification {
                 reference: Reference::Seeded(0),
-                body_check: BodyCheck::Same,
                 sample: Some(sample),
             };
             (0..urls)

@@ -148,7 +148,7 @@ pub(crate) struct RecordCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::{BodyCheck, Reference};
+    use crate::content::Reference;
 
     fn ask(expected: Expectation) -> Channel {
         let mut channel = Channel::Plain(Reply::default());
@@ -177,7 +177,7 @@ mod tests {
         assert!(channel.reply_mut().close().is_some());
 
         for (body_bytes, piece) in [(5, 5), (BODY_PIECE_BYTES as u64 + 1, BODY_PIECE_BYTES)] {
-            let check = Reference::Seeded(0).open("/1", BodyCheck::Same);
+            let check = Reference::Seeded(0).open("/1");
             let mut channel = ask(Expectation {
                 body_bytes: None,
                 check: Some(Box::new(check.expect("a number"))),

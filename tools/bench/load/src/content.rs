@@ -17,10 +17,6 @@ use crate::random::Random;
 /// Bytes generated, read or compared at a time.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// A body that is to be unlike the object everywhere is compared in pieces of this size: by
-/// chance two of them are never equal.
-const SEALED_PIECE_BYTES: u64 = 64;
-
 /// The seed of the bench's objects: object `n` has the content of seed `OBJECT_SEED + n`.
 pub const OBJECT_SEED: u64 = 0x0061_746C_6173;
 
@@ -71,7 +67,7 @@ impl Content {
     /// The first byte that differs, by its offset; bytes past the end of the object.
     pub fn check(self, offset: u64, bytes: &[u8]) -> Result<()> {
         let source = Source::Seeded(self);
-        compare(&source, BodyCheck::Same, offset, bytes)
+        compare(&source, offset, bytes)
     }
 }
 
@@ -84,21 +80,12 @@ pub(crate) enum Reference {
     Seeded(u64),
 }
 
-/// How a body is compared with the reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyCheck {
-    /// The same, byte by byte.
-    Same,
-    /// As long, and different in every piece: sealed for a measurement, with nobody to open it.
-    Sealed,
-}
-
 impl Reference {
     /// The body of the object at `path`; its length, bytes, if the reference knows it.
     ///
     /// # Errors
     /// A path that names no object of the reference.
-    pub(crate) fn open(&self, path: &str, body_check: BodyCheck) -> Result<Check> {
+    pub(crate) fn open(&self, path: &str) -> Result<Check> {
         let path = path.split('?').next().unwrap_or(path);
         let source = match self {
             Self::Directory(directory) => {
@@ -115,11 +102,7 @@ impl Reference {
                 Source::Seeded(Content::new(seed.wrapping_add(number), u64::MAX))
             }
         };
-        Ok(Check {
-            source,
-            body_check,
-            offset: 0,
-        })
+        Ok(Check { source, offset: 0 })
     }
 }
 
@@ -170,7 +153,6 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct Check {
     source: Source,
-    body_check: BodyCheck,
     offset: u64,
 }
 
@@ -187,11 +169,11 @@ impl Check {
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<()> {
         let offset = self.offset;
         self.offset += bytes.len() as u64;
-        compare(&self.source, self.body_check, offset, bytes)
+        compare(&self.source, offset, bytes)
     }
 }
 
-fn compare(source: &Source, body_check: BodyCheck, offset: u64, bytes: &[u8]) -> Result<()> {
+fn compare(source: &Source, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = offset.saturating_add(bytes.len() as u64);
     if end > source.size_bytes() {
         bail!("{} bytes past the end", end - source.size_bytes());
@@ -201,33 +183,11 @@ fn compare(source: &Source, body_check: BodyCheck, offset: u64, bytes: &[u8]) ->
     for piece in bytes.chunks(PIECE_BYTES) {
         let expected = &mut expected[..piece.len()];
         source.fill(at, expected)?;
-        match body_check {
-            BodyCheck::Same if piece != expected => {
-                let wrong = piece.iter().zip(&*expected).position(|(a, b)| a != b);
-                bail!("wrong byte at offset {}", at + wrong.unwrap_or(0) as u64);
-            }
-            BodyCheck::Same => {}
-            BodyCheck::Sealed => check_sealed(at, expected, piece)?,
+        if piece != expected {
+            let wrong = piece.iter().zip(&*expected).position(|(a, b)| a != b);
+            bail!("wrong byte at offset {}", at + wrong.unwrap_or(0) as u64);
         }
         at += piece.len() as u64;
-    }
-    Ok(())
-}
-
-/// Nothing is left as it was: pieces that stand whole, aligned, in `bytes` all differ.
-fn check_sealed(offset: u64, plain: &[u8], bytes: &[u8]) -> Result<()> {
-    let size = usize::try_from(SEALED_PIECE_BYTES).unwrap_or(64);
-    let skip = usize::try_from(offset.next_multiple_of(SEALED_PIECE_BYTES) - offset).unwrap_or(0);
-    let (Some(plain), Some(bytes)) = (plain.get(skip..), bytes.get(skip..)) else {
-        return Ok(());
-    };
-    let pieces = plain.chunks_exact(size).zip(bytes.chunks_exact(size));
-    for (index, (plain, sealed)) in pieces.enumerate() {
-        ensure!(
-            plain != sealed,
-            "not sealed at offset {}",
-            offset + (skip + index * size) as u64
-        );
     }
     Ok(())
 }
@@ -281,35 +241,16 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("a"), b"0123456789").expect("a file");
         let reference = Reference::Directory(directory.path().to_path_buf());
-        let mut check = reference.open("/a?x=1", BodyCheck::Same).expect("there");
+        let mut check = reference.open("/a?x=1").expect("there");
         assert_eq!(check.size_bytes(), Some(10));
         check.read(b"01234").expect("the first half");
         check.read(b"56789").expect("the second");
         assert!(check.read(b"x").is_err(), "past the end");
-        assert!(reference.open("/b", BodyCheck::Same).is_err());
-        assert!(reference.open("/x/../a", BodyCheck::Same).is_err());
-        let mut check = reference.open("/a", BodyCheck::Same).expect("there");
+        assert!(reference.open("/b").is_err());
+        assert!(reference.open("/x/../a").is_err());
+        let mut check = reference.open("/a").expect("there");
         check.read(b"01").expect("right");
         let error = check.read(b"2x").expect_err("wrong");
         assert!(error.to_string().contains("offset 3"), "{error}");
-    }
-
-    #[test]
-    fn one_piece_left_as_it_was_is_found_wherever_reads_are_cut() {
-        let reference = Reference::Seeded(1);
-        let mut plain = vec![0; 256];
-        Content::new(6, 256).fill(0, &mut plain);
-        let mut body: Vec<u8> = plain.iter().map(|byte| !byte).collect();
-        let read = |body: &[u8]| {
-            let mut check = reference.open("/5", BodyCheck::Sealed)?;
-            check.read(&body[..40])?;
-            check.read(&body[40..])
-        };
-        assert!(read(&body).is_ok());
-        body[64..128].copy_from_slice(&plain[64..128]);
-        let error = read(&body).expect_err("a piece is not sealed");
-        assert!(error.to_string().contains("64"), "{error}");
-        body[64] ^= 1;
-        assert!(read(&body).is_ok());
     }
 }

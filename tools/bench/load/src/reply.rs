@@ -295,7 +295,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::{BodyCheck, Content, Reference};
+    use crate::content::{Content, Reference};
 
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
 
@@ -424,7 +424,7 @@ mod tests {
     fn bodies_that_are_compared_are_seen_to_the_end_even_if_wrong() {
         let expected = || {
             let reference = Reference::Seeded(0);
-            let check = reference.open("/3", BodyCheck::Same).expect("a number");
+            let check = reference.open("/3").expect("a number");
             Expectation {
                 body_bytes: None,
                 check: Some(Box::new(check)),

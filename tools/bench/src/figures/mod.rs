@@ -28,7 +28,7 @@ use self::cell::Medium;
 use self::plan::{ATLAS, Appointment, Plan, Restriction, TRAFFIC_SERVER, turn_time};
 use self::results::{Environment, FORMAT, Outcome, Results, Turn, Writer};
 use self::turn::{RETAKES_SHARE, Turns, is_disturbed_only};
-use crate::binaries::{Binaries, BinaryOptions, EmulationOptions};
+use crate::binaries::{Binaries, BinaryOptions};
 use crate::lab::{Contender, Lab, Steering};
 use crate::tls::{Credentials, Key, is_kernel_tls_available};
 use testbed::program::Program;
@@ -92,11 +92,6 @@ pub struct FiguresOptions {
     json: Option<PathBuf>,
     #[command(flatten)]
     binaries: BinaryOptions,
-    #[command(flatten)]
-    emulation: EmulationOptions,
-    /// Runs `atlas-emulate` too, where plaintext is measured: bodies sealed under a public key
-    #[arg(long)]
-    emulated: bool,
     /// Another build of atlas, measured in the same rounds as atlas-baseline: with `--servers atlas`,
     /// the ratios compare the two builds
     #[arg(long, value_name = "PATH")]
@@ -142,9 +137,6 @@ impl FiguresOptions {
         for point in &mut plan.points {
             if self.baseline.is_some() {
                 point.servers.push(Contender::ATLAS_BASELINE);
-            }
-            if self.emulated && !point.cell.is_tls {
-                point.servers.push(Contender::ATLAS_EMULATED);
             }
         }
         Ok(plan)
@@ -355,7 +347,6 @@ fn contenders(
             continue;
         }
         found.push(match *name {
-            Contender::ATLAS_EMULATED => options.emulation.find()?,
             Contender::ATLAS_BASELINE => {
                 let path = options.baseline.as_deref();
                 Contender::AtlasBaseline(Program::Atlas.find(path)?)

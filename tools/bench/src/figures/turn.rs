@@ -22,7 +22,7 @@ use super::cell::{Cell, Medium};
 use super::results::{Delay, Measured, Outcome, float};
 use super::{wire, wrk};
 use crate::lab::{Contender, Lab, Place, address, stop};
-use crate::load::{BodyCheck, Cost, Load, cores};
+use crate::load::{Cost, Load, cores};
 
 /// What the hypervisor may take of the server's core in a window.
 const STOLEN_SHARE_MAX: f64 = 0.05;
@@ -108,7 +108,6 @@ impl Turns<'_> {
             paths: &paths,
             object_bytes: objects.bytes,
             mtu: self.mtu,
-            is_comparable: !matches!(contender, Contender::AtlasEmulated(_)),
             seed,
         };
         let _tap = wire::Tap::new(&self.lab.wire, self.mtu)?;
@@ -194,7 +193,7 @@ impl Turns<'_> {
             "--warm-up=2".to_owned(),
             format!("--seconds={}", super::plan::WINDOW_SECONDS),
         ])?;
-        let verified_replies = load.verify(body_check(contender))?;
+        let verified_replies = load.verify()?;
         let server_memory = memory(&server);
         end(contender, server)?;
         let report = window.report;
@@ -256,7 +255,7 @@ impl Turns<'_> {
         let read = read_bytes(device)? - before;
         // wrk itself compares statuses and lengths only.
         let load = self.load(cell, objects, address);
-        let verified_replies = load.verify(body_check(contender))?;
+        let verified_replies = load.verify()?;
         let server_memory = memory(&server);
         end(contender, server)?;
         let body_bytes = report.replies * objects.bytes;
@@ -397,7 +396,7 @@ fn void(contender: &Contender, cell: &Cell, measured: &Measured, under_way: f64)
     if share > most {
         return Some(from_disk);
     }
-    if measured.verified_replies == 0 && !matches!(contender, Contender::AtlasEmulated(_)) {
+    if measured.verified_replies == 0 {
         return Some("no reply of the sample was whole".to_owned());
     }
     let sent = measured.server_share.unwrap_or(1.0);
@@ -472,14 +471,6 @@ fn kibibytes(text: &str, name: &str) -> u64 {
     number.and_then(|it| it.parse().ok()).unwrap_or(0)
 }
 
-/// What the bodies of a server must be.
-const fn body_check(contender: &Contender) -> BodyCheck {
-    match contender {
-        Contender::AtlasEmulated(_) => BodyCheck::Sealed,
-        _ => BodyCheck::Same,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use testbed::rivals::NginxMode;
@@ -552,8 +543,6 @@ mod tests {
             ..measured(1.0)
         };
         assert!(void(&atlas, &cell, &nothing, 0.0).is_some());
-        let emulated = Contender::AtlasEmulated("atlas-emulate".into());
-        assert!(void(&emulated, &cell, &nothing, 0.0).is_none());
     }
 
     #[test]

@@ -83,8 +83,6 @@ pub(crate) struct Run<'a> {
     pub(crate) object_bytes: u64,
     /// MTU of the wire, bytes.
     pub(crate) mtu: u16,
-    /// Whether bodies can be compared.
-    pub(crate) is_comparable: bool,
     pub(crate) seed: u64,
 }
 
@@ -258,14 +256,13 @@ impl Run<'_> {
         let mut option = |name: &str, value: &str| {
             command.args([name, value]);
         };
-        let sampled = if self.is_comparable { SAMPLED } else { 0 };
         option("--interface", VethPair::SERVER_INTERFACE);
         option("--server", &self.server.to_string());
         option("--host-address", &format!("{}/16", VethPair::KERNEL_V4));
         option("--core", &CLIENT_CORE.to_string());
         option("--server-core", &SERVER_CORE.to_string());
-        option("--connections", &(cell.connections - sampled).to_string());
-        option("--sample", &sampled.to_string());
+        option("--connections", &(cell.connections - SAMPLED).to_string());
+        option("--sample", &SAMPLED.to_string());
         option("--compare-one-in", &COMPARED_ONE_IN.to_string());
         option("--expect-bytes", &self.object_bytes.to_string());
         option("--seed", &self.seed.to_string());

@@ -366,7 +366,6 @@ fn config(args: &SessionArgs) -> Config {
             ..TcpConfig::default()
         },
         aead_library: record::AeadLibrary::default(),
-        is_sealing_emulated: false,
         connections_max: args.connections as usize,
         connections_per_source_max: None,
         source_filter: session::SourceFilter::default(),

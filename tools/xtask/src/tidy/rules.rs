@@ -216,23 +216,19 @@ fn folder_and_room(path: &str) -> Option<(&str, &str)> {
     matches!(folder, PRODUCT_FOLDER | TOOLS_FOLDER).then_some((folder, inner.unwrap_or(room)))
 }
 
-/// The feature of the server that only benches ask for, and the binary it is for.
-const BENCH_FEATURE: &str = "emulate";
-const BENCH_BINARY: &str = "atlas-emulate";
 /// The feature of `atlas-tcp` that puts faults back, and the manifest that alone turns it on.
 const CANARY_FEATURE: &str = "canaries";
 const CANARY_MANIFEST: &str = "tools/sim/Cargo.toml";
 
-/// No build has the bench's emulation of TLS unless the command line asks for it: the feature is in
-/// no crate's default, no manifest turns it on, and its binary requires it. Nor has any but the
-/// simulator faults put back.
-pub(super) fn bench_feature(tree: &Tree) -> Vec<String> {
+/// No manifest but the simulator's has faults put back.
+pub(super) fn canaries(tree: &Tree) -> Vec<String> {
     tree.ending("Cargo.toml")
-        .flat_map(|file| bench_feature_of(&file.path, &file.text))
+        .filter(|file| file.path != CANARY_MANIFEST)
+        .flat_map(|file| canaries_of(&file.path, &file.text))
         .collect()
 }
 
-fn bench_feature_of(path: &str, manifest: &str) -> Vec<String> {
+fn canaries_of(path: &str, manifest: &str) -> Vec<String> {
     let table: toml::Table = match manifest.parse() {
         Ok(table) => table,
         Err(error) => return vec![format!("{path}: {error}")],
@@ -242,29 +238,16 @@ fn bench_feature_of(path: &str, manifest: &str) -> Vec<String> {
     // of another feature.
     let mut tables = vec![&table];
     while let Some(table) = tables.pop() {
-        let name = table.get("name").and_then(toml::Value::as_str);
         for (key, value) in table {
-            let items = value.as_array().into_iter().flatten();
-            let named = items.filter_map(toml::Value::as_str).find_map(|item| {
-                let feature = item.rsplit('/').next()?;
-                let is_canary = feature == CANARY_FEATURE && path != CANARY_MANIFEST;
-                (feature == BENCH_FEATURE || is_canary).then_some(feature)
-            });
-            if let Some(feature) = named
-                && key != "required-features"
-            {
-                problems.push(format!("{path}: {key} turns the feature {feature} on"));
+            let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+            let mut names = items.iter().filter_map(toml::Value::as_str);
+            if names.any(|name| name.rsplit('/').next() == Some(CANARY_FEATURE)) {
+                problems.push(format!(
+                    "{path}: {key} turns the feature {CANARY_FEATURE} on"
+                ));
             }
             tables.extend(value.as_table());
-            let items = value.as_array().into_iter().flatten();
-            tables.extend(items.filter_map(toml::Value::as_table));
-            if key == "name" && name == Some(BENCH_BINARY) {
-                let requires = table.get("required-features");
-                let requires = requires.and_then(toml::Value::as_array);
-                if requires.is_none_or(Vec::is_empty) {
-                    problems.push(format!("{path}: {BENCH_BINARY} requires no feature"));
-                }
-            }
+            tables.extend(items.iter().filter_map(toml::Value::as_table));
         }
     }
     problems
@@ -479,24 +462,18 @@ mod tests {
     }
 
     #[test]
-    fn the_feature_of_benches_is_turned_on_by_no_manifest() {
+    fn only_the_simulator_puts_faults_back() {
         let path = "crates/server/Cargo.toml";
-        let good = "[features]\nemulate = []\n[[bin]]\nname = \"atlas\"\n[[bin]]\n\
-                    name = \"atlas-emulate\"\nrequired-features = [\"emulate\"]\n";
-        assert_eq!(bench_feature_of(path, good), [""; 0]);
+        assert_eq!(canaries_of(path, "[features]\ncanaries = []\n"), [""; 0]);
         for bad in [
-            "[features]\ndefault = [\"emulate\"]\n",
-            "[features]\nextra = [\"server/emulate\"]\n",
-            "[dependencies]\nserver = { workspace = true, features = [\"emulate\"] }\n",
-            "[dev-dependencies.server]\nworkspace = true\nfeatures = [\"emulate\"]\n",
-            "[workspace.dependencies]\nserver = { path = \"x\", features = [\"emulate\"] }\n",
-            "[[bin]]\nname = \"atlas-emulate\"\n",
+            "[features]\ndefault = [\"canaries\"]\n",
+            "[features]\nextra = [\"tcp/canaries\"]\n",
+            "[dependencies]\ntcp = { workspace = true, features = [\"canaries\"] }\n",
+            "[dev-dependencies.tcp]\nworkspace = true\nfeatures = [\"canaries\"]\n",
+            "[workspace.dependencies]\ntcp = { path = \"x\", features = [\"canaries\"] }\n",
         ] {
-            assert_eq!(bench_feature_of(path, bad).len(), 1, "{bad}");
+            assert_eq!(canaries_of(path, bad).len(), 1, "{bad}");
         }
-        let canaries = "[dependencies]\ntcp = { workspace = true, features = [\"canaries\"] }\n";
-        assert_eq!(bench_feature_of("tools/sim/Cargo.toml", canaries), [""; 0]);
-        assert_eq!(bench_feature_of(path, canaries).len(), 1);
     }
 
     #[test]

@@ -166,7 +166,6 @@ fn conductor(capabilities: Capabilities, connections_max: usize, reads_max: usiz
         key_records_max: u64::MAX,
         tcp: session::TcpConfig::default(),
         aead_library: record::AeadLibrary::default(),
-        is_sealing_emulated: false,
         connections_max,
         seed: [7; 32],
         replies: http::ReplyConfig::default(),

@@ -66,7 +66,6 @@ fn config() -> Config {
             ..TcpConfig::default()
         },
         aead_library: record::AeadLibrary::default(),
-        is_sealing_emulated: false,
         connections_max: 4,
         connections_per_source_max: None,
         source_filter: crate::SourceFilter::default(),

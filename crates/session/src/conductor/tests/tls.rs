@@ -868,27 +868,6 @@ fn an_internal_failure_resets_the_connection() {
 }
 
 #[test]
-fn the_emulation_seals_objects_and_nothing_else() {
-    let config = Config {
-        is_sealing_emulated: true,
-        ..config()
-    };
-    let mut bench = Bench::with(config, 8);
-    let mut peer = Peer::connect(&mut bench, 1000);
-    peer.get(&mut bench, "/object");
-    peer.drain(&mut bench);
-    let (head, body) = peer.head_and_rest();
-    assert!(head.starts_with("HTTP/1.1 200 "));
-    assert_eq!(body.len() as u64, OBJECT_BYTES);
-    assert_ne!(
-        body[..16],
-        (0..16).map(super::content).collect::<Vec<_>>()[..]
-    );
-    let counters = bench.conductor.counters();
-    assert_eq!(counters.record_seal_bytes, OBJECT_BYTES);
-}
-
-#[test]
 fn a_handshake_continued_after_our_fin_is_ignored() {
     // The record that would complete it comes after the FIN, or waits for its answer.
     for is_asked in [false, true] {

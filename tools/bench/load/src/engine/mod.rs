@@ -785,7 +785,7 @@ fn connection(all: &mut [Connection], index: u32) -> Option<&mut Connection> {
 fn expectation(plan: &Plan, url: u32, path: &str) -> Result<Expectation, Fault> {
     let urls = plan.urls.paths.len();
     let check = match &plan.verification {
-        Some(it) if it.covers(url, urls) => Some(it.reference.open(path, it.body_check)),
+        Some(it) if it.covers(url, urls) => Some(it.reference.open(path)),
         _ => None,
     };
     let check = check

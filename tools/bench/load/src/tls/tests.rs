@@ -15,7 +15,7 @@ use rustls::{
 use super::sealed::{Overhead, split_messages};
 use super::*;
 use crate::channel::Want;
-use crate::content::{BodyCheck, Content, Reference};
+use crate::content::{Content, Reference};
 use crate::fault::{Fault, FaultKind};
 use crate::reply::{Expectation, Outcome};
 
@@ -106,7 +106,7 @@ fn fetch(
     is_compared: bool,
 ) -> Result<Outcome, Fault> {
     let check = is_compared.then(|| {
-        let check = Reference::Seeded(0).open("/7", BodyCheck::Same);
+        let check = Reference::Seeded(0).open("/7");
         Box::new(check.expect("a number"))
     });
     sealed.reply.open(Expectation {
