@@ -2,11 +2,10 @@
 #
 #   make demo          plays a film through Atlas, over HTTP and HTTPS, and serves it until Ctrl-C
 #   make demo ONCE=1   the same in a network namespace; ends by itself, 0 only if bit-exact
-#   make test          everything the project checks about itself
-#   make test SKIPS_EXPECTED=FILE
-#                      the same; fails if a check is skipped whose name is not in the file
-#   make check         what takes longer: boots what is shipped, runs the commands of the documents, fuzzes,
-#                      changes a raw store under load
+#   make test          the tests of all crates, and the server whole over one link: in minutes
+#   make check         what takes longer or needs more: linters, every link, guests, what is shipped booted
+#   make test check SKIPS_EXPECTED=FILE
+#                      both; fails if a check is skipped whose name is not in the file
 
 SHELL := /bin/sh
 # Where rustup puts cargo and Go's installer go, for shells that do not know them yet.
@@ -17,13 +16,13 @@ RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 .PHONY: demo test check toolchain
 
 demo: toolchain
-	@cargo xtask demo $(if $(filter-out 0,$(ONCE)),--once)
+	@cargo run --quiet --release --package atlas-demo -- $(if $(filter-out 0,$(ONCE)),--once)
 
 test: toolchain
 	@cargo xtask test $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))
 
 check: toolchain
-	@cargo xtask check
+	@cargo xtask check $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))
 
 # A Rust that is new enough, and the C compiler it links with.
 toolchain:

@@ -4,7 +4,7 @@
 //! meanwhile. Elsewhere it refuses and names the programs.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -24,14 +24,13 @@ const fn package(program: &'static str, package: &'static str) -> Package {
 
 /// What `test` uses. Without one of them a check is skipped, and says so.
 /// A library is known by a file of it.
-pub const FOR_TESTS: [Package; 12] = [
+pub const FOR_TESTS: [Package; 11] = [
     package("ip", "iproute2"),
     package("curl", "curl"),
     package("iptables", "iptables"),
     package("nginx", "nginx-light"),
     package("setpriv", "util-linux"),
     package("openssl", "openssl"),
-    package("ffmpeg", "ffmpeg"),
     package("mkfs.erofs", "erofs-utils"),
     package("mksquashfs", "squashfs-tools"),
     package("chattr", "e2fsprogs"),
@@ -42,11 +41,14 @@ pub const FOR_TESTS: [Package; 12] = [
     ),
 ];
 
-/// A browser for `test`. Apart, because not every distribution has it as a package (Ubuntu does
+/// What `check` uses besides: a player, which is a hundred packages.
+pub const FOR_CHECKS: [Package; 1] = [package("ffmpeg", "ffmpeg")];
+
+/// A browser for `check`. Apart, because not every distribution has it as a package (Ubuntu does
 /// not): what cannot be found would keep apt-get from installing the rest.
 pub const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 
-/// lwIP as a client for `test`, known by a file of it. Apart, for the same reason.
+/// lwIP as a client for `check`, known by a file of it. Apart, for the same reason.
 pub const LWIP: [Package; 1] = [package("/usr/include/lwip/lwip/tcp.h", "liblwip-dev")];
 
 /// What `lab` uses, besides what it fetches.
@@ -110,6 +112,13 @@ pub fn privileged(program: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// Installs what is missing, or says that it cannot be had: every check that misses a program says so itself.
+pub fn install_if_possible(packages: &[Package]) {
+    if let Err(error) = ensure_installed(packages) {
+        println!("not everything could be installed: {error:#}");
+    }
+}
+
 /// Installs what is missing.
 pub fn ensure_installed(packages: &[Package]) -> Result<()> {
     let missing: Vec<&str> = packages
@@ -123,7 +132,7 @@ pub fn ensure_installed(packages: &[Package]) -> Result<()> {
     if find_program("apt-get").is_none() {
         bail!("install these first: {}", missing.join(", "));
     }
-    println!("installing {}", missing.join(", "));
+    println!("installing {} and what they need", missing.join(", "));
     let mut undo = Undo::default();
     keep_services_from_starting(&mut undo)?;
     apt_get(&["update"])?;
@@ -152,13 +161,21 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     )
 }
 
-/// Runs a command that may ask at the terminal (sudo for a password) and must succeed.
+/// Runs a command that may ask at the terminal (sudo for a password) and must succeed. What it says is only of
+/// interest if it does not.
 ///
 /// Unlike other children it stays in the terminal's foreground group, or it could not ask.
 fn attend(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
+    let output = command
+        .stdin(Stdio::inherit())
+        .output()
         .with_context(|| format!("starting {command:?}"))?;
-    ensure!(status.success(), "{command:?} failed: {status}");
+    ensure!(
+        output.status.success(),
+        "{command:?} failed: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(())
 }

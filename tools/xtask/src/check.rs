@@ -1,18 +1,70 @@
-//! `cargo xtask check`: what takes longer than the checks of `cargo xtask test`, in order, with one closing line.
+//! `cargo xtask check`: what takes longer or needs more than `cargo xtask test`, in order, with one closing line.
 //!
-//! It refuses to stop at a check that fails. Bounded by what bounds each.
+//! Linters, documentation, rules about the tree; most seeds of the simulator; the server that is released, over
+//! every link, with other TCPs, in guests, and booted as it is shipped. A step that fails does not keep the next
+//! from running; a signal does. Bounded by what bounds each. Fuzzing and soaking, which take as long as they are
+//! given, are commands of their own.
+
+use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{boot, fuzz, soak};
-use testbed::suite::Suite;
+use crate::test::TestOptions;
+use crate::{boot, cargo, interop, lab, netns, simulate, skips, tidy};
+use testbed::packages;
+use testbed::program::Program;
+use testbed::suite::{Outcome, Suite};
+use testbed::target_directory;
 
 /// Runs every check; fails if one does.
-pub(crate) fn run_command() -> Result<()> {
+pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
+    let expected = skips::Expected::read(options.skips_expected.as_deref())?;
     let mut suite = Suite::default();
+    for wanted in [
+        &packages::FOR_TESTS[..],
+        &packages::FOR_CHECKS,
+        &packages::BROWSER,
+        &packages::LWIP,
+    ] {
+        packages::install_if_possible(wanted);
+    }
+    lint(&mut suite);
+    tidy::run(&mut suite);
+    // Guests and networks are mostly waited for: meanwhile what the guests run is built.
+    suite.run("the server, released", || {
+        Program::Atlas.find(None).map(|_| Outcome::Passed)
+    });
+    let ahead = lab::build_ahead();
+    netns::run_with_rights(&mut suite);
+    interop::run_with_rights(&mut suite);
     boot::run_with_rights(&mut suite);
-    fuzz::run(&mut suite, &fuzz::FuzzOptions::default());
-    soak::run(&mut suite);
-    println!();
-    suite.close()
+    lab::run_disk_checks(&mut suite, ahead);
+    simulate::run(&mut suite, simulate::Seeds::Most);
+    expected.close(suite)
+}
+
+fn lint(suite: &mut Suite) {
+    suite.run("cargo fmt", || cargo::run(&["fmt", "--all", "--check"]));
+    suite.run("cargo clippy", || {
+        let scope = ["clippy", "--workspace", "--all-targets", "--quiet"];
+        cargo::run(&[&scope[..], &["--", "-D", "warnings"]].concat())
+    });
+    suite.run("cargo clippy, fuzz targets", || {
+        cargo::finish(clippy_of_fuzz_targets())
+    });
+    suite.run("cargo doc", || {
+        cargo::run(&["doc", "--workspace", "--no-deps", "--quiet"])
+    });
+}
+
+/// The fuzz targets are a workspace of their own, which nothing else compiles. What they share with this
+/// one is compiled once, and libFuzzer, which only a target that runs needs, not at all.
+fn clippy_of_fuzz_targets() -> Command {
+    let mut command = cargo::command(&["clippy", "--manifest-path", "fuzz/Cargo.toml"]);
+    command.args(["--bins", "--examples", "--quiet"]);
+    command.arg("--target-dir").arg(target_directory());
+    command.args(["--", "-D", "warnings"]);
+    // The library that the build would link instead of making one.
+    command.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a");
+    command
 }

@@ -11,8 +11,8 @@
 )]
 
 mod boot;
+mod cargo;
 mod check;
-mod demo;
 mod drill;
 mod fuzz;
 mod interop;
@@ -20,6 +20,7 @@ mod lab;
 mod netns;
 mod rights;
 mod simulate;
+mod skips;
 mod soak;
 mod test;
 mod tidy;
@@ -43,10 +44,8 @@ enum Command {
     Bench(bench::Bench),
     /// Boots a system with the unit that is shipped, and runs the documents' commands (needs root)
     Boot(boot::BootOptions),
-    /// Runs the checks that take longer than those of `test`: boot and fuzz
-    Check,
-    /// Plays a film over the wire and compares every frame (needs root)
-    Demo(demo::DemoOptions),
+    /// Runs what takes longer or needs more than `test`: linters, the released server over every link, guests
+    Check(test::TestOptions),
     /// Runs scripts of a peer and a disk, and prints all segments and reads with their times
     Drill {
         /// Scripts; those of the project are in tools/drill/scripts
@@ -69,7 +68,7 @@ enum Command {
     /// Keeps a server busy for minutes, and compares every byte
     #[command(subcommand)]
     Soak(soak::Soak),
-    /// Runs everything the project checks about itself
+    /// Runs the tests of all crates, some seeds of the simulator, and the server whole over one link
     Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
     Netns(netns::NetnsOptions),
@@ -82,10 +81,9 @@ fn main() -> ExitCode {
     let result = testbed::interrupt::catch().and_then(|()| match &arguments.command {
         Command::Bench(bench) => bench::run_command(bench),
         Command::Boot(options) => boot::run_command(options),
-        Command::Check => check::run_command(),
+        Command::Check(options) => check::run_command(options),
         Command::Fuzz(options) => fuzz::run_command(options),
         Command::Netns(options) => netns::run_command(options),
-        Command::Demo(options) => demo::run_command(options),
         Command::Drill { files } => drill::run_command(files),
         Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),

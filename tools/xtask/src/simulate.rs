@@ -4,19 +4,21 @@ use anyhow::Result;
 
 use testbed::suite::{Outcome, Suite};
 
-/// Seeds `test` runs.
-const SEEDS: u64 = 5000;
+/// How many seeds are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Seeds {
+    /// In some seconds.
+    Some,
+    /// In some minutes.
+    Most,
+}
 
-/// Seeds `test --quick` runs.
-const QUICK_SEEDS: u64 = 500;
-
-/// The same of the scenario `paths`, whose runs are longer.
-const PATHS_SEEDS: u64 = 2000;
-const QUICK_PATHS_SEEDS: u64 = 200;
-
-/// The same of the scenario `workers`.
-const WORKERS_SEEDS: u64 = 2000;
-const QUICK_WORKERS_SEEDS: u64 = 300;
+/// Scenarios, and how many of their seeds each of [`Seeds`] runs.
+const SCENARIOS: [(&str, u64, u64); 3] = [
+    ("swarm", 500, 5000),
+    ("paths", 200, 2000),
+    ("workers", 300, 2000),
+];
 
 /// Runs the simulator with these arguments.
 pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
@@ -24,14 +26,10 @@ pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs a range of seeds into a suite.
-pub(crate) fn run(suite: &mut Suite, quick: bool) {
-    let (swarm, paths, workers) = if quick {
-        (QUICK_SEEDS, QUICK_PATHS_SEEDS, QUICK_WORKERS_SEEDS)
-    } else {
-        (SEEDS, PATHS_SEEDS, WORKERS_SEEDS)
-    };
-    for (scenario, seeds) in [("swarm", swarm), ("paths", paths), ("workers", workers)] {
-        let seeds = format!("0..{seeds}");
+pub(crate) fn run(suite: &mut Suite, seeds: Seeds) {
+    for (scenario, some, most) in SCENARIOS {
+        let end = if seeds == Seeds::Some { some } else { most };
+        let seeds = format!("0..{end}");
         suite.run(&format!("sim, {scenario}, seeds {seeds}"), || {
             let arguments = ["--scenario", scenario, "--seeds", &seeds];
             run_command(&arguments.map(str::to_owned))?;

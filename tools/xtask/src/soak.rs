@@ -28,7 +28,6 @@ use testbed::content::{self, Content};
 use testbed::namespace::Namespace;
 use testbed::program::Program;
 use testbed::server::Server;
-use testbed::suite::{Outcome, Suite};
 use testbed::{interrupt, is_root, process, scratch_directory};
 use volume::ContentDigest;
 
@@ -80,22 +79,6 @@ pub(crate) struct StoreOptions {
     /// The server to try (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
-}
-
-/// As `cargo xtask check` runs it: a store on one image, for ten minutes.
-pub(crate) fn run(suite: &mut Suite) {
-    if !is_root() {
-        return suite.skip("soak store", "it needs root, for a network namespace");
-    }
-    let options = StoreOptions {
-        minutes: 10,
-        devices: 1,
-        seed: 1,
-        atlas: None,
-    };
-    suite.run("soak store", || {
-        run_command(&Soak::Store(options)).map(|()| Outcome::Passed)
-    });
 }
 
 /// Runs it.

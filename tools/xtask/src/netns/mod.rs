@@ -42,7 +42,7 @@ use testbed::{find_program, interrupt, is_root, scratch_directory};
 /// Options of `netns`.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct NetnsOptions {
-    /// Leaves out the 1 GB transfer
+    /// Leaves out the 1 GB transfer, the players and the faults that last
     #[arg(long)]
     quick: bool,
     /// The server to test (default: builds the release binary)
@@ -151,15 +151,27 @@ pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
 }
 
 /// Runs all checks into a suite, through sudo if this process may not make namespaces itself.
-pub(crate) fn run_with_rights(suite: &mut Suite, quick: bool) {
+pub(crate) fn run_with_rights(suite: &mut Suite) {
+    run_options_with_rights(suite, &NetnsOptions::default());
+}
+
+/// The same of this server, over one link with one worker, without what takes long.
+pub(crate) fn run_once_with_rights(suite: &mut Suite, atlas: &Path) {
     let options = NetnsOptions {
-        quick,
+        quick: true,
+        atlas: Some(atlas.to_path_buf()),
+        links: vec![LinkKind::Packet],
+        workers: vec![1],
         ..NetnsOptions::default()
     };
+    run_options_with_rights(suite, &options);
+}
+
+fn run_options_with_rights(suite: &mut Suite, options: &NetnsOptions) {
     if is_root() || find_program("sudo").is_none() {
-        return run(suite, &options);
+        return run(suite, options);
     }
-    if let Err(error) = run_as_root(suite, &options) {
+    if let Err(error) = run_as_root(suite, options) {
         suite.fail("netns", &format!("{error:#}"));
     }
 }
@@ -170,6 +182,13 @@ fn run_as_root(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let mut arguments = vec!["netns".into(), "--atlas".into(), atlas.into_os_string()];
     if options.quick {
         arguments.push("--quick".into());
+    }
+    for link in &options.links {
+        let name = link.to_possible_value().context("a link has a name")?;
+        arguments.extend(["--links".into(), name.get_name().into()]);
+    }
+    for workers in &options.workers {
+        arguments.extend(["--workers".into(), workers.to_string().into()]);
     }
     rights::run_through_sudo(suite, &arguments)
 }
@@ -311,6 +330,11 @@ impl Run<'_> {
             LinkKind::Packet if is_first => {
                 start::run(suite, &setup, atlas, library.root(), self.identities);
                 addresses::run(suite, &setup, atlas, library);
+            }
+            _ => {}
+        }
+        match link {
+            LinkKind::Packet if is_first && !self.quick => {
                 black_hole::run(suite, atlas, library);
                 fragments::run(suite, atlas, library);
                 failover::run(suite, atlas, library);
@@ -343,6 +367,7 @@ impl Run<'_> {
             subject,
             scratch: scratch.path(),
             with_huge: !self.quick && is_first,
+            with_players: !self.quick,
         }
         .run(suite);
         Ok(())
@@ -356,6 +381,7 @@ struct LinkChecks<'a> {
     /// Where configurations are.
     scratch: &'a Path,
     with_huge: bool,
+    with_players: bool,
 }
 
 /// How the server of a group is configured.
@@ -447,7 +473,7 @@ const GROUPS: [Group; 10] = [
             let fixture = link.fixture;
             let (setup, library) = (fixture.setup, fixture.library);
             files::run(suite, setup, library, fixture.access(), link.with_huge);
-            https::run(suite, fixture);
+            https::run(suite, fixture, link.with_players);
         },
         settings: Settings::ShortTimeouts,
         is_https: true,

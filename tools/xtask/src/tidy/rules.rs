@@ -41,7 +41,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 13] = [
+const TOOL_ARROWS: [(&str, &[&str]); 14] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -79,6 +79,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 13] = [
         "drill",
         &["clock", "http", "memory", "record", "session", "wire"],
     ),
+    ("demo", &["testbed"]),
     ("packetdrill", &["clock", "tcp", "wire"]),
     ("interop", &["bottleneck", "load", "nic-wire", "testbed"]),
     (

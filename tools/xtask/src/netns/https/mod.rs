@@ -55,10 +55,12 @@ impl<'a> Fixture<'a> {
     }
 }
 
-/// All checks that share a server.
-pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
+/// All checks that share a server, with or without players and a browser.
+pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>, with_players: bool) {
     transfers::run(suite, fixture);
     handshakes::run(suite, fixture);
     hostile::run(suite, fixture);
-    players::run(suite, fixture);
+    if with_players {
+        players::run(suite, fixture);
+    }
 }

@@ -1,20 +1,29 @@
-//! `cargo xtask demo`: a film is made, served by Atlas over a TAP, and played from the wire.
+//! `make demo`: a film is made, served by Atlas over a TAP, and played from the wire.
+//!
+//! A program of its own, so that nothing else is compiled before the first film.
 //!
 //! The film is synthetic (ffmpeg's test picture and a tone), cut into HLS segments. ffmpeg plays it
 //! three times: from the disk, over HTTP and over HTTPS through Atlas; every decoded frame must be
 //! the same. The certificate is made for the demo, and nobody vouches for it. For browsers there is a
 //! page that plays the film as one MP4 file, which they all can; it is fetched, too.
 //! With `--once` all of it happens in a network namespace; otherwise the TAP is the host's and the
-//! film stays up until Ctrl-C.
+//! film stays up until Ctrl-C. Bounded by: a limit on every wait.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool speaks to its terminal"
+)]
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Args;
+use clap::Parser;
 
 use testbed::certificate::{Identity, IdentityFiles};
 use testbed::client::Client;
@@ -56,9 +65,10 @@ const PAGE: &str = r#"<!doctype html>
 /// Where Atlas answers when it is not told otherwise.
 const ADDRESS: &str = "10.77.0.2";
 
-/// Options of `demo`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct DemoOptions {
+/// Plays a film over the wire and compares every frame (needs root).
+#[derive(Parser, Clone, Debug)]
+#[command(name = "atlas-demo", version)]
+struct Options {
     /// Ends after the check instead of serving until Ctrl-C; touches only a namespace of its own
     #[arg(long)]
     once: bool,
@@ -67,20 +77,36 @@ pub(crate) struct DemoOptions {
     atlas: Option<PathBuf>,
 }
 
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match interrupt::catch().and_then(|()| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            interrupt::exit_code().map_or(ExitCode::FAILURE, ExitCode::from)
+        }
+    }
+}
+
 /// Shows Atlas at work; fails unless the film came over the wire unchanged.
-pub(crate) fn run_command(options: &DemoOptions) -> Result<()> {
-    packages::ensure_installed(&packages::FOR_DEMO)?;
-    let atlas = Program::Atlas.find(options.atlas.as_deref())?;
+fn run(options: &Options) -> Result<()> {
+    // One waits for the network, the other for processors.
+    let (installed, atlas) = std::thread::scope(|scope| {
+        let installed = scope.spawn(|| packages::ensure_installed(&packages::FOR_DEMO));
+        if options.atlas.is_none() {
+            println!("building the server; the first time takes some minutes");
+        }
+        let atlas = Program::Atlas.find(options.atlas.as_deref());
+        (installed.join(), atlas)
+    });
+    installed.map_err(|_| anyhow::anyhow!("the installation panicked"))??;
+    let atlas = atlas?;
     if is_root() {
         return show(options.once, &atlas);
     }
     // Only now root's rights: cargo above has built as the user it belongs to.
     let mut command = privileged("env")?;
-    command
-        .arg(own_program()?)
-        .arg("demo")
-        .arg("--atlas")
-        .arg(&atlas);
+    command.arg(own_program()?).arg("--atlas").arg(&atlas);
     if options.once {
         command.arg("--once");
     }
