@@ -37,17 +37,38 @@ const _: () = assert!(Client::FREQUENT_BYTES <= 21 * 64, "21 cache lines");
 const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 const _: () = assert!(http::HEAD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 
-/// What we are waiting for from the client.
+/// Where the exchange of requests and replies stands: what comes next of it.
+///
+/// ```text
+///  Request ──▶ Head ──▶ LookUp ──▶ Replying ──▶ Request
+///     └──────────┴─────────┴──────────┴──────▶ Closing, after the look-up under way
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Awaiting {
+pub(crate) enum Exchange {
     /// The first byte of a request, since this time. The same timeout applies to a connection that
-    /// was opened ahead of need, between two requests, and when a request's first segments were
-    /// lost.
+    /// was opened ahead of need, between two requests, during a TLS handshake, and when a request's first
+    /// segments were lost.
     Request(Instant),
     /// The rest of a head, since its first byte.
     Head(Instant),
-    /// Nothing: a reply is due or under way, or no more requests are taken.
-    Nothing,
+    /// The store's answer to a look-up.
+    LookUp {
+        /// Length of the head at the start of the input whose object is being looked up.
+        head_bytes: usize,
+        /// No request is taken after it.
+        is_last: bool,
+    },
+    /// A reply, or an acknowledgment while as many replies are queued as may be.
+    Replying,
+    /// Nothing: no further request is taken.
+    Closing,
+}
+
+impl Exchange {
+    /// Whether no request is taken after those that were.
+    pub(crate) const fn is_closing(self) -> bool {
+        matches!(self, Self::Closing | Self::LookUp { is_last: true, .. })
+    }
 }
 
 /// See the module.
@@ -59,8 +80,6 @@ pub(crate) enum Awaiting {
 #[repr(C, align(64))]
 pub(crate) struct Client {
     pub(crate) route: Route,
-    /// The client will send nothing more.
-    pub(crate) is_half_closed: bool,
     /// What is still to come of the body of the last request taken, bytes: it is thrown away.
     pub(crate) body_bytes_left: u16,
     /// Tells this client from earlier ones at the same index.
@@ -76,17 +95,13 @@ pub(crate) struct Client {
     pub(crate) fetches: VecDeque<Fetch>,
     /// `None`: plain HTTP.
     pub(crate) tls: Option<Box<Tls>>,
-    pub(crate) awaiting: Awaiting,
+    pub(crate) exchange: Exchange,
     /// The read budget is used up: no read is planned before this time or the next segment.
     pub(crate) read_waits: Option<Instant>,
-    /// Length of the head at the start of `input` whose object is being looked up.
-    pub(crate) lookup: Option<usize>,
     /// The client's progress in acknowledging what was sent.
     progress: Progress,
     /// Request bytes not yet answered.
     pub(crate) input: InputBuffer,
-    /// No further request is taken.
-    pub(crate) is_closing: bool,
     /// Every event is reported to the trace.
     pub(crate) is_traced: bool,
     pub(crate) tcp: Connection,
@@ -119,11 +134,8 @@ impl Client {
             read_budget: ReadBudget::new(now, limits),
             read_waits: None,
             progress: Progress::new(now),
-            lookup: None,
             body_bytes_left: 0,
-            awaiting: Awaiting::Request(now),
-            is_closing: false,
-            is_half_closed: false,
+            exchange: Exchange::Request(now),
             is_traced: false,
         }
     }
@@ -143,7 +155,61 @@ impl Client {
 
     /// Whether the next request may be parsed.
     pub(crate) fn takes_requests(&self) -> bool {
-        !self.is_closing && self.lookup.is_none() && self.stream.replies() < REPLIES_MAX
+        let is_parsing = match self.exchange {
+            Exchange::Request(_) | Exchange::Head(_) | Exchange::Replying => true,
+            Exchange::LookUp { .. } | Exchange::Closing => false,
+        };
+        is_parsing && self.stream.replies() < REPLIES_MAX
+    }
+
+    /// Whether the client will send nothing more: it has sent a FIN, or a `close_notify` over TLS.
+    pub(crate) fn has_half_closed(&self) -> bool {
+        !self.tcp.takes_text() || self.tls.as_ref().is_some_and(|tls| tls.is_input_closed())
+    }
+
+    /// The store has answered. Returns the length of the head that was looked up for; `None`: it was given
+    /// up meanwhile.
+    pub(crate) fn end_look_up(&mut self) -> Option<usize> {
+        let Exchange::LookUp {
+            head_bytes,
+            is_last,
+        } = self.exchange
+        else {
+            return None;
+        };
+        self.exchange = if is_last {
+            Exchange::Closing
+        } else {
+            Exchange::Replying
+        };
+        Some(head_bytes)
+    }
+
+    /// The input holds no complete request.
+    pub(crate) fn await_more(&mut self, now: Instant) {
+        if self.input.is_empty() {
+            if !matches!(self.exchange, Exchange::Request(_)) || self.stream.replies() > 0 {
+                self.exchange = Exchange::Request(now);
+            }
+        } else if !matches!(self.exchange, Exchange::Head(_)) {
+            self.exchange = Exchange::Head(now);
+        }
+    }
+
+    /// Accepts no further request, and drops a partial one.
+    pub(crate) fn stop_taking_requests(&mut self) {
+        if let Exchange::LookUp { is_last, .. } = &mut self.exchange {
+            *is_last = true;
+        } else {
+            self.exchange = Exchange::Closing;
+            self.input.discard();
+        }
+    }
+
+    /// The same, and ignores the answer to a look-up under way.
+    pub(crate) fn stop_replying(&mut self) {
+        self.exchange = Exchange::Closing;
+        self.input.discard();
     }
 
     /// Throws away what arrived of the body of the last request taken. Returns whether that was all of
@@ -179,7 +245,7 @@ impl Client {
         if let Some(tls) = &self.tls {
             return room(&tls.sealed);
         }
-        if self.is_closing {
+        if self.exchange.is_closing() {
             // Further bytes are read and discarded. A reset in answer to them could reach the
             // client before our last reply (RFC 9112 s9.6).
             return INPUT_BYTES_MAX;
@@ -195,12 +261,11 @@ impl Client {
             let has_begun = tls.is_handshaking() && tls.stage() != Some(Stage::Arriving);
             tls.sealed.is_empty() && !tls.is_waiting() && !has_begun
         });
-        matches!(self.awaiting, Awaiting::Request(_))
+        matches!(self.exchange, Exchange::Request(_))
             && self.tcp.state() == State::Established
             && self.tcp.is_idle()
             && !self.tcp.is_finishing()
             && self.stream.replies() == 0
-            && self.lookup.is_none()
             && is_between_records
     }
 
@@ -256,15 +321,15 @@ impl Client {
             (None, None) => {}
             (some, None) | (None, some) => return some,
         }
-        let (since, time, timeout): (Instant, Duration, _) = match self.awaiting {
+        let (since, time, timeout): (Instant, Duration, _) = match self.exchange {
             // The end of a reply may have to be sent again and again: the time to ask is that after its
             // acknowledgment.
-            Awaiting::Request(since) => {
+            Exchange::Request(since) => {
                 let since = since.max(self.progress_at());
                 (since, config.idle_timeout, ClientTimeout::Request)
             }
-            Awaiting::Head(since) => (since, config.head_timeout, ClientTimeout::Head),
-            Awaiting::Nothing => return None,
+            Exchange::Head(since) => (since, config.head_timeout, ClientTimeout::Head),
+            Exchange::LookUp { .. } | Exchange::Replying | Exchange::Closing => return None,
         };
         Some((since + time, timeout))
     }
@@ -301,8 +366,8 @@ impl Client {
 
     /// When the TLS handshake began, while it is under way.
     fn handshaking_since(&self) -> Option<Instant> {
-        match self.awaiting {
-            Awaiting::Request(since) if self.tls.as_ref()?.is_handshaking() => Some(since),
+        match self.exchange {
+            Exchange::Request(since) if self.tls.as_ref()?.is_handshaking() => Some(since),
             _ => None,
         }
     }

@@ -148,6 +148,11 @@ impl Tls {
         matches!(self.phase, Phase::Open(_))
     }
 
+    /// Whether the client has sent its `close_notify`.
+    pub(crate) const fn is_input_closed(&self) -> bool {
+        matches!(&self.phase, Phase::Open(inbound) if inbound.is_closed())
+    }
+
     /// The version spoken, once keys are in use.
     pub(crate) fn version(&self) -> Option<Version> {
         match &self.phase {

@@ -510,10 +510,9 @@ impl Conductor {
         let text = payload.get(arrival.text).unwrap_or_default();
         match &mut client.tls {
             Some(tls) => tls.sealed.extend(text),
-            None if client.is_closing => {}
+            None if client.exchange.is_closing() => {}
             None => client.input.extend(text),
         }
-        client.is_half_closed |= arrival.peer_finished;
         if arrival.acknowledged {
             if let Some(rtt) = client.tcp.smoothed_rtt() {
                 self.shortest_rtt.note(now, rtt);

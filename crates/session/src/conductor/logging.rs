@@ -3,7 +3,7 @@
 use http::HeadText;
 
 use super::Conductor;
-use crate::client::Client;
+use crate::client::{Client, Exchange};
 use crate::{LoggedRequest, RequestLog, STATUS_CLIENT_LEFT};
 
 impl Conductor {
@@ -34,7 +34,7 @@ impl Conductor {
         let unsent = client.stream.content_behind(client.tcp.sent());
         client.logged.cut(&unsent);
         client.logged.end_first(0, log);
-        if let Some(head_bytes) = client.lookup {
+        if let Exchange::LookUp { head_bytes, .. } = client.exchange {
             let request = client.logged_request(Some(head_bytes), STATUS_CLIENT_LEFT);
             if let Some(name) = log.begin(&request) {
                 log.end(name, 0);

@@ -13,11 +13,12 @@ mod ahead;
 mod clients;
 mod fetching;
 mod frames;
+mod input;
 mod listener_reports;
 mod logging;
 mod next_hops;
 mod observing;
-mod requests;
+mod replies;
 mod strays;
 mod tls;
 mod transmit;
@@ -35,7 +36,7 @@ use tcp::{
 use wire::{Ecn, Path, Route, TcpRepr};
 
 use crate::address::Defense;
-use crate::client::Client;
+use crate::client::{Client, Exchange};
 use crate::counters::Counters;
 use crate::device_reads::DeviceReads;
 use crate::fetch::FetchLimits;
@@ -403,7 +404,7 @@ impl Conductor {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        if client.is_closing && client.tcp.can_append() && client.lookup.is_none() {
+        if client.exchange == Exchange::Closing && client.tcp.can_append() {
             client.queue_close_notify_and_fin(now);
         }
         client.tcp.set_receive_window(client.input_room());

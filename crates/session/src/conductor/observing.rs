@@ -7,7 +7,7 @@ use tcp::{CloseReason, FourTuple, StreamRange};
 use wire::TcpRepr;
 
 use super::Conductor;
-use crate::client::{Awaiting, Client};
+use crate::client::{Client, Exchange};
 use crate::connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
 use crate::fetch::FetchState;
 use crate::listing::{Activity, ListedConnection, PageLimits};
@@ -162,13 +162,11 @@ impl Client {
         if self.stream.replies() > 0 {
             return Activity::Reply;
         }
-        if self.lookup.is_some() {
-            return Activity::LookUp;
-        }
-        match self.awaiting {
-            Awaiting::Request(_) => Activity::Request,
-            Awaiting::Head(_) => Activity::Head,
-            Awaiting::Nothing => Activity::Close,
+        match self.exchange {
+            Exchange::Request(_) => Activity::Request,
+            Exchange::Head(_) => Activity::Head,
+            Exchange::LookUp { .. } => Activity::LookUp,
+            Exchange::Replying | Exchange::Closing => Activity::Close,
         }
     }
 }

@@ -9,7 +9,7 @@ use record::{Alert, AlertDescription, ContentType, Event, Inbound, Sealer, Traff
 use tcp::StreamOffset;
 
 use super::Conductor;
-use crate::client::{Awaiting, Client};
+use crate::client::{Client, Exchange};
 use crate::stream_map::Sealing;
 use crate::tls::{
     HANDSHAKES_MAX, HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED, HELLOS_QUEUED_MAX, KEY_UPDATE_TEXT,
@@ -162,7 +162,9 @@ impl Conductor {
             limit.min(send.0.algorithm().records_max()),
             content_bytes_max.into(),
         );
-        client.awaiting = Awaiting::Request(now);
+        if let Exchange::Request(since) = &mut client.exchange {
+            *since = now;
+        }
     }
 
     fn take_key(
@@ -198,28 +200,10 @@ impl Conductor {
         self.ask_for_keys(token.index);
     }
 
-    /// Processes what arrived: opens the client's records and parses its requests.
-    pub(super) fn take_input(&mut self, now: Instant, index: u32) {
-        loop {
-            self.take_requests(now, index);
-            if !self.open_records(now, index) {
-                break;
-            }
-        }
-        // Requests that came before the client's end are answered first.
-        if let Some(client) = self.clients.entry_mut(index)
-            && client.is_half_closed
-            && client.takes_requests()
-            && !client.tls.as_ref().is_some_and(|tls| tls.is_busy())
-        {
-            client.stop_taking_requests();
-        }
-    }
-
     /// Opens the records that can be opened now; returns whether one of them had request bytes. The
     /// bytes of all records are parsed together, because otherwise a head cut into one-byte records
     /// would be parsed once for each byte.
-    fn open_records(&mut self, now: Instant, index: u32) -> bool {
+    pub(super) fn open_records(&mut self, now: Instant, index: u32) -> bool {
         let mut is_any = false;
         loop {
             let Some(client) = self.clients.entry_mut(index) else {
@@ -429,9 +413,7 @@ impl Conductor {
         let Some(client) = self.clients.entry_mut(index) else {
             return;
         };
-        // The answer to a look-up under way will be ignored.
-        client.lookup = None;
-        client.stop_taking_requests();
+        client.stop_replying();
         if is_write_closed {
             return;
         }
@@ -550,7 +532,7 @@ impl Client {
         let opened = match inbound.open(record) {
             Ok(Event::Data([]) | Event::Nothing) => Opened::Nothing,
             Ok(Event::Data(text)) => {
-                if self.is_closing {
+                if self.exchange.is_closing() {
                     Opened::Nothing
                 } else {
                     self.input.extend(text);
@@ -563,10 +545,8 @@ impl Client {
                 tls.wants_send_key |= is_answer_wanted;
                 Opened::KeyUpdate
             }
-            Ok(Event::CloseNotify) => {
-                self.is_half_closed = true;
-                Opened::Nothing
-            }
+            // Nothing more comes (`Client::has_half_closed`).
+            Ok(Event::CloseNotify) => Opened::Nothing,
             Ok(Event::Renegotiation) => Opened::Renegotiation,
             Ok(Event::Aborted(_)) => Opened::Ended,
             Err(alert) => Opened::Wrong(alert),

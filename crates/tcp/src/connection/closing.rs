@@ -76,8 +76,9 @@ impl Connection {
             .then(|| self.fin_sent_at.max(self.progress_at) + self.config.orphan)
     }
 
-    /// Whether text of the peer is still accepted.
-    pub(super) const fn takes_text(&self) -> bool {
+    /// Whether text of the peer is still accepted: it has sent no FIN.
+    #[must_use]
+    pub const fn takes_text(&self) -> bool {
         matches!(
             self.state,
             State::Established | State::FinWait1 | State::FinWait2(_)

@@ -1,60 +1,17 @@
-//! Requests in, replies queued.
+//! Replies: what the store answered to a request's look-up is queued for its client.
 
 use clock::Instant;
 use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
 use tcp::StreamRange;
 
+use super::input::untoken;
 use super::{Conductor, observing};
-use crate::client::{Awaiting, Client};
+use crate::client::Client;
 use crate::input::HeadProgress;
 use crate::stream_map::{Layout, ObjectPlace};
-use crate::{LookupError, LookupPlan, LookupToken, Object, TraceEvent};
+use crate::{LookupError, LookupToken, Object, TraceEvent};
 
 impl Conductor {
-    /// Parses the requests that arrived, until one needs a look-up or more bytes.
-    pub(super) fn take_requests(&mut self, now: Instant, index: u32) {
-        while let Some(client) = self.clients.entry_mut(index)
-            && client.takes_requests()
-        {
-            if !client.skip_body() || !client.head.is_due(client.input.as_slice()) {
-                client.await_more(now);
-                return;
-            }
-            let input_bytes = client.input.len();
-            self.counters.http_parse_count += 1;
-            let (request, head_bytes) = match http::parse_request(client.input.as_slice()) {
-                Parsed::Complete {
-                    request,
-                    head_bytes,
-                } => (request, head_bytes),
-                Parsed::Incomplete => {
-                    self.counters.http_parse_bytes += input_bytes as u64;
-                    client.head.on_incomplete(input_bytes);
-                    client.await_more(now);
-                    return;
-                }
-                Parsed::Refused(refusal) => {
-                    self.counters.http_parse_bytes += input_bytes as u64;
-                    self.refuse_request(now, index, refusal);
-                    return;
-                }
-            };
-            self.counters.http_request_count += 1;
-            self.counters.http_parse_bytes += head_bytes as u64;
-            client.awaiting = Awaiting::Nothing;
-            if request.method == Method::Options {
-                self.queue(now, index, head_bytes, None, http::options_reply);
-                continue;
-            }
-            let token = token(index, client.serial);
-            client.lookup = Some(head_bytes);
-            self.lookups.push_back(LookupPlan {
-                token,
-                path: request.into_object_path(),
-            });
-        }
-    }
-
     /// The store's answer to a look-up. On `Ok`, the reply uses the object until
     /// [`Conductor::poll_released`] returns it.
     pub fn handle_lookup(
@@ -71,7 +28,7 @@ impl Conductor {
             .clients
             .entry_mut(index)
             .filter(|client| client.serial == serial);
-        let Some(head_bytes) = client.and_then(|client| client.lookup.take()) else {
+        let Some(head_bytes) = client.and_then(Client::end_look_up) else {
             // The client left meanwhile.
             self.released
                 .extend(answer.ok().map(|object| object.handle));
@@ -107,7 +64,7 @@ impl Conductor {
         self.refuse_request(now, index, Refusal { status, head_only });
     }
 
-    fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
+    pub(super) fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
         self.clear_reply();
         let Refusal { status, head_only } = refusal;
         let is_secure = self
@@ -153,7 +110,7 @@ impl Conductor {
     }
 
     /// Has `write` answer the request at the start of the input, and queues what it wrote.
-    fn queue(
+    pub(super) fn queue(
         &mut self,
         now: Instant,
         index: u32,
@@ -226,26 +183,6 @@ impl Client {
         let records = self.layout(frame_bytes).records_max(parts, object.as_ref());
         tls.is_half_used(self.stream.next_number() + records)
     }
-
-    /// The input holds no complete request.
-    fn await_more(&mut self, now: Instant) {
-        if self.input.is_empty() {
-            if !matches!(self.awaiting, Awaiting::Request(_)) || self.stream.replies() > 0 {
-                self.awaiting = Awaiting::Request(now);
-            }
-        } else if !matches!(self.awaiting, Awaiting::Head(_)) {
-            self.awaiting = Awaiting::Head(now);
-        }
-    }
-
-    /// Accepts no further request, and drops a partial one.
-    pub(crate) fn stop_taking_requests(&mut self) {
-        self.is_closing = true;
-        self.awaiting = Awaiting::Nothing;
-        if self.lookup.is_none() {
-            self.input.discard();
-        }
-    }
 }
 
 /// There is no object to reply with.
@@ -272,15 +209,6 @@ const fn status_of(error: LookupError) -> Status {
         LookupError::Busy => Status::ServiceUnavailable,
         LookupError::Failed => Status::InternalServerError,
     }
-}
-
-fn token(index: u32, serial: u32) -> LookupToken {
-    LookupToken(u64::from(index) << 32 | u64::from(serial))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the two halves of a token")]
-const fn untoken(token: LookupToken) -> (u32, u32) {
-    ((token.0 >> 32) as u32, token.0 as u32)
 }
 
 impl Object {
