@@ -221,12 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_codes_are_in_the_document_and_in_the_unit() {
-        let page = include_str!("../../../docs/run/configuration.md");
-        for (codes, meaning) in EXIT_CODES {
-            let row = format!("| {codes} | {meaning} |");
-            assert!(page.lines().any(|line| line == row), "{row}");
-        }
+    fn the_exit_codes_are_listed_and_in_the_unit() {
         let codes = EXIT_CODES.map(|(codes, _)| codes);
         for code in [EXIT_OK, EXIT_BROKEN, EXIT_REFUSED, EXIT_NOT_NOW] {
             assert!(codes.contains(&code.to_string().as_str()), "{code}");

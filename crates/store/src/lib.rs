@@ -84,6 +84,10 @@ pub const CLOSED_HANDLES_MAX: usize = 64;
 /// Most descriptors of one device that may wait for the threads to close them; with more, its
 /// look-ups are refused as [`StoreRefusal::Full`]. They count against the limit of open files.
 pub const CLOSES_MAX: usize = 256;
+/// Threads for look-ups and closes unless [`StoreConfig::threads`] says otherwise. A look-up that misses
+/// waits for one or two reads, 0.1 ms each on flash: four threads, a device's share, answer 20,000 a
+/// second. [guess]
+pub const LOOKUP_THREADS: usize = 16;
 /// Most objects expired by one call of [`Store::expire_unused`].
 pub const EXPIRED_OBJECTS_MAX: usize = 64;
 /// Interval of the checks for expired objects: objects that become unused one after the other then
@@ -126,9 +130,7 @@ impl Default for StoreConfig {
         Self {
             objects_max: 4096,
             lookups_max: 256,
-            // A look-up that misses waits for one or two reads, 0.1 ms each on flash: four
-            // threads, a device's share, answer 20,000 a second. [guess]
-            threads: 16,
+            threads: LOOKUP_THREADS,
             // Players time a request out after 10 s or more. [guess]
             lookup_time_max: Duration::from_secs(10),
             // An object requested less often is opened for each request, which costs a few

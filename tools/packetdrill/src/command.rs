@@ -8,15 +8,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use testbed::pages::Part;
 
 use crate::adapt::{Adapted, Reason, adapt};
 use crate::explained::explanation;
 use crate::program::{IpVersion, Judge, PROGRAM_VARIABLE, SCRIPTS_VARIABLE, Verdict};
 
-/// The page with the table, and what is around the table there.
-const PAGE: &str = "docs/develop/packetdrill.md";
-const TABLE_BEGIN: &str = "<!-- The table of cargo xtask packetdrill --write begins. -->\n";
-const TABLE_END: &str = "<!-- The table ends. -->\n";
+/// Where the table stands.
+pub const TABLE: Part = Part {
+    page: "docs/develop/packetdrill.md",
+    name: "table",
+    command: "cargo xtask packetdrill --write",
+};
 
 /// Options of `packetdrill`.
 #[derive(Args, Clone, Debug, Default)]
@@ -180,8 +183,10 @@ pub fn table(rows: &[Row]) -> String {
 /// Something is missing, or a script fails without an explanation.
 pub fn run_command(options: &Options, root: &Path) -> Result<()> {
     let found = Judge::find(options.program.as_deref(), options.scripts.as_deref());
-    let found = found
-        .with_context(|| format!("set {PROGRAM_VARIABLE} and {SCRIPTS_VARIABLE}, or see {PAGE}"))?;
+    let found = found.with_context(|| {
+        let page = TABLE.page;
+        format!("set {PROGRAM_VARIABLE} and {SCRIPTS_VARIABLE}, or see {page}")
+    })?;
     if let Some(name) = &options.only {
         return run_one(&found, name);
     }
@@ -189,9 +194,7 @@ pub fn run_command(options: &Options, root: &Path) -> Result<()> {
     let table = table(&rows);
     println!("{table}");
     if options.write {
-        let page = root.join(PAGE);
-        let old = fs::read_to_string(&page)?;
-        fs::write(&page, with_table(&old, &table)?)?;
+        TABLE.write(root, &table)?;
     }
     let problems: Vec<String> = rows.iter().filter_map(Row::problem).collect();
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
@@ -218,25 +221,6 @@ fn run_one(judge: &Judge, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A page with another table.
-fn with_table(page: &str, table: &str) -> Result<String> {
-    let parts = page.split_once(TABLE_BEGIN);
-    let (before, rest) = parts.context("the page has no place for the table")?;
-    let parts = rest.split_once(TABLE_END);
-    let (_, behind) = parts.context("the page's table has no end")?;
-    Ok([before, TABLE_BEGIN, table, TABLE_END, behind].concat())
-}
-
-/// The table of a page.
-///
-/// # Errors
-/// There is none.
-pub fn table_of(page: &str) -> Result<&str> {
-    let parts = page.split_once(TABLE_BEGIN);
-    let parts = parts.and_then(|(_, rest)| rest.split_once(TABLE_END));
-    Ok(parts.context("the page has no table")?.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_counts_and_is_put_into_the_page() {
+    fn the_table_counts() {
         let left_out = Row {
             name: "b.pkt".into(),
             result: RowResult::DoesNotApply(Reason::ActiveOpen),
@@ -270,9 +254,5 @@ mod tests {
         assert!(table.starts_with("2 scripts: 1 pass, 0 fail, 1 do not apply.\n"));
         assert!(table.contains("| a.pkt | pass | pass | 1 | 2 |  |\n"));
         assert!(table.contains("| 1: b.pkt |\n"));
-        let page = format!("before\n{TABLE_BEGIN}old\n{TABLE_END}behind\n");
-        let new = with_table(&page, &table).unwrap();
-        assert_eq!(table_of(&new).unwrap(), table);
-        assert!(new.starts_with("before\n") && new.ends_with("behind\n"));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use packetdrill::command::{Row, judge, table, table_of};
+use packetdrill::command::{Row, TABLE, judge, table};
 use packetdrill::program::Judge;
 
 #[test]
@@ -25,12 +25,8 @@ fn scripts_pass_or_their_failure_is_explained() {
     };
     let problems: Vec<String> = rows.iter().filter_map(Row::problem).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
-    let page = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/develop/packetdrill.md"
-    );
-    let page = fs::read_to_string(page).unwrap();
-    let (new, old) = (table(&rows), table_of(&page).unwrap());
+    let page = fs::read_to_string(testbed::workspace_root().join(TABLE.page)).unwrap();
+    let (new, old) = (table(&rows), TABLE.of(&page).unwrap());
     let only_in = |one: &str, other: &str| {
         let lines = one.lines().filter(|line| !other.contains(line));
         lines.collect::<Vec<_>>().join("\n")

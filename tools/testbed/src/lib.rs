@@ -25,6 +25,7 @@ pub mod interrupt;
 pub mod namespace;
 pub mod openssl;
 pub mod packages;
+pub mod pages;
 pub mod process;
 pub mod program;
 pub mod raw_store;

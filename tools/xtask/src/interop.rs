@@ -41,7 +41,7 @@ pub(crate) fn run_command(options: &InteropOptions) -> Result<()> {
     let table = page::table(&rows);
     println!("\n{table}");
     if options.write && suite.is_good() {
-        page::write(&workspace_root(), &table)?;
+        page::TABLE.write(&workspace_root(), &table)?;
     }
     suite.close()
 }

@@ -72,7 +72,7 @@ enum Command {
     Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
     Netns(netns::NetnsOptions),
-    /// Checks rules about the tree that no compiler checks
+    /// Checks rules about the tree that no compiler checks; UPDATE_SNAPSHOTS=1 writes generated parts of documents
     Tidy,
 }
 

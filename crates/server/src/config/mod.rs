@@ -1,10 +1,9 @@
 //! The settings' one table (name, unit, default, range, meaning); the configuration file is in `file`.
 //!
-//! `docs/run/configuration.md` is generated from [`KEYS`]; a test compares the two. Nothing is resolved here: see [`crate::settings`].
+//! `cargo xtask tidy` compares the table in `docs/run/configuration.md` with [`KEYS`]. Nothing is resolved here: see
+//! [`crate::settings`].
 
 use std::ops::RangeInclusive;
-
-use crate::failure::EXIT_CODES;
 
 mod file;
 
@@ -635,198 +634,14 @@ pub static KEYS: [Key; 46] = [
     ),
 ];
 
-/// `docs/run/configuration.md`, whole.
+/// The table of `docs/run/configuration.md`: a row for each of [`KEYS`].
 #[must_use]
 pub fn documentation() -> String {
     let rows: String = KEYS.iter().map(Key::markdown).collect();
-    let codes = EXIT_CODES.map(|(codes, meaning)| format!("| {codes} | {meaning} |\n"));
-    let codes = codes.concat();
-    format!("{DOCUMENTATION_HEAD}{rows}{DOCUMENTATION_TAIL}{CODES_HEAD}{codes}{CODES_TAIL}")
+    format!(
+        "| Key | Flag | Type or unit | Default | Range | Meaning |\n|---|---|---|---|---|---|\n{rows}"
+    )
 }
-
-const CODES_HEAD: &str = "
-## Exit codes
-
-| Code | Meaning |
-|---|---|
-";
-
-const CODES_TAIL: &str = "
-A service manager should start the server again after 1 and 75, however often, and not after 2: so does
-`dist/atlas.service`. `--check` has the codes of a start.
-";
-
-const DOCUMENTATION_HEAD: &str = "\
-# Configuration
-
-`atlas serve PATH --config FILE.toml` reads its settings from a TOML file. A flag wins over the
-file, the file over the default. A key the file should not have is refused, and so is a value out
-of its range: `atlas` then exits with [code 2](#exit-codes) and one line that names the key, the value and the
-remedy. The file is read once, at start; the certificates it names are read again at SIGHUP, PATH is
-opened again, and nothing else is. PATH is a directory, or a raw store (`atlas store --help`): its
-devices, joined by commas, or `nvme:ADDRESS` for the namespace of an NVMe controller that the server is
-to drive itself (`nvme:ADDRESS/2` for the second; `atlas nvme bind` gives it away). `atlas serve PATH --config FILE.toml --check` looks at all that a start looks at, changes
-nothing, and says why it could not serve, or that it could: also beside a server that runs. What it does not find is another
-host that has an address, and what is wrong in the content of NVMe controllers.
-
-Seconds are whole numbers, or texts with a unit: `20`, `\"20s\"`, `\"2m\"`, `\"1h\"`.
-
-| Key | Flag | Type or unit | Default | Range | Meaning |
-|---|---|---|---|---|---|
-";
-
-const DOCUMENTATION_TAIL: &str = "
-An example:
-
-```toml
-link = \"packet:eth1\"
-address = [\"192.0.2.10/24\", \"2001:db8::10/64\"]
-http = 8080
-cors = true
-header = [\"Strict-Transport-Security: max-age=31536000\"]
-slots = 1024
-disk_queue_depth = 256
-shutdown_grace_seconds = 30
-https = 8443
-
-[[certificate]]
-cert = \"/etc/atlas/example.com/chain.pem\"
-key = \"/etc/atlas/example.com/key.pem\"
-
-[[certificate]]
-cert = \"/etc/atlas/example.org/chain.pem\"
-key = \"/etc/atlas/example.org/key.pem\"
-
-[types]
-lrc = \"text/plain\"
-```
-
-## Sources
-
-A client is served if its address is in a network of `allow`, or `allow` is not given, and in none of `deny`. The order of the networks
-and the lengths of their prefixes do not matter: `deny` always wins. With an `allow` that names networks of IPv4 only, no client of IPv6
-is served. An address alone is a network of one.
-
-All others get no answer, as from a packet filter that drops: no SYN-ACK, no reset, no echo reply. Their packets are counted in
-`wire_denied_frames`. ARP and neighbour discovery are answered to all, so that a router among them goes on working. Health checks need
-an address that is allowed; `metrics` is answered by the host's own TCP, to which its own firewall applies.
-
-## Addresses
-
-The server shares its addresses with no other host and no other server. Before it prints `ready`,
-in this order:
-
-1. The server takes a lock on each address on its interface (an abstract Unix socket named
-   `atlas/IFACE/ADDRESS`, in its network namespace). A second server with one of these addresses
-   ends with code 75. Two servers may share an interface if they share no address.
-2. It waits until the interface is up and has carrier, with one line in the log. SIGTERM ends the
-   wait, with code 0.
-3. It probes the network for each address three times, 200 ms apart, and waits 200 ms more: ARP
-   probes (RFC 5227), duplicate address detection (RFC 4862). If another host answers, or probes for
-   the same address, the server ends with code 75 and prints that host's MAC. This takes 600 ms; on a
-   TAP that is no port of a bridge, where only the host can answer, 20 ms. `address_check = false`
-   skips this step. That is needed only where the network answers for every address (proxy ARP, as
-   in some clouds).
-4. It announces its addresses, and does so again whenever the interface is up again.
-
-If another host claims one of the addresses later, the server keeps it. It counts the frames
-(`wire_conflict_frames`), and at most once in ten seconds it logs a warning and, for IPv4, announces
-the address again.
-
-**With a MAC address of its own** (`own`), locally administered and the same at every start, the
-server looks like a host of its own, and the kernel drops the server's packets. A device that cannot
-filter for a second address is set to promiscuous mode. Networks that permit only known MAC addresses
-drop frames to the server: most clouds, many container networks, access points, switches with port
-security. Then no client can connect; after a minute without any frame the log says so.
-
-**With the interface's** (`interface`), server and kernel share one MAC address, each with IP
-addresses of its own. Promiscuous mode is not needed. The server answers ARP and neighbour
-solicitations for its addresses, the kernel for the kernel's. The kernel sees the server's packets,
-too, and drops them, because their address is none of its own. But if it forwards (`sysctl
-net.ipv4.conf.IFACE.forwarding`), it tries to forward them, and sends the clients redirects and
-\"host unreachable\"; the log warns of it. Switch forwarding off on that interface (a container has it
-from its host: `docker run --sysctl net.ipv4.ip_forward=0`), or drop them where
-the server has them already: `iptables -t raw -A PREROUTING -i IFACE -d ADDRESS -j DROP`. In a cloud
-the address must be assigned to the interface there (as a secondary address), but not be configured
-on it in the host.
-
-## Zero copy
-With `zero_copy`, a frame is not copied on its way to the network: the disk writes a buffer, the
-device reads it there, and the buffer is used again when the device says that it has read it. `auto`
-does so on an interface whose device segments TCP and whose driver is known to say so truthfully; the
-log's `zero_copy` says `yes`, or `no` and why. `on` does so on any interface, and does not start where
-the kernel refuses; a device that says so too early sends other bytes than it should, which a client
-finds out over TLS only. With `off`, every frame is copied. It takes a descriptor and 128 KiB for each
-of `slots`, not in huge pages; `link_lent_frames` counts the frames that were not copied, and
-`server_lent_slots_us` divided by it is how long a device keeps a buffer.
-
-With `xdp:`, `auto` has the device access the sockets' memory itself where its driver can, and reads
-frames where the disk put them if the driver also takes frames of several buffers. `on` sends from
-there on any interface, although the kernel copies on most, and does not start where the kernel knows no
-such frames (before Linux 6.6); before 6.18 a driver that does not copy may then send wrong bytes. With
-`off` the kernel copies every frame. The log says at start whether the device accesses the memory.
-
-## What replies say
-
-A directory, a path that ends with `/`, is answered with its `index.html`, or 404 if it has none; its
-name without the slash with a 301 to the name with it. Directories are never listed.
-
-`Content-Type` goes by the file name's extension: first `types`, then those of HLS, DASH and CMAF, then
-the registered ones; else it is `application/octet-stream`. An object of a raw store that was added with `--type` has that.
-Text is said to be UTF-8 unless its entry in
-`types` has parameters of its own.
-
-`ETag` is made of the modification time in seconds and the size, so a copy with the same times (`cp -p`,
-`rsync -t`) on another server has the same one, and a download that was broken off there goes on here. A
-file changed twice within a second, to the same size, keeps its tag: replace files by renaming. A
-file dated in the future has no `Last-Modified`. Of an object of a raw store, `ETag` is a hash of the
-content ([how](../develop/store-format.md#catalogue)), and `Last-Modified` the time of the file that it was made from.
-
-`Cache-Control`, by content type, unless `header` has one or `cache_control = false`:
-
-| What | `Cache-Control` |
-|---|---|
-| Playlists: `.m3u8`, `.m3u`, `.mpd` | `no-cache`: kept, and asked about before each use |
-| Media: video, audio, subtitles, such as `.ts`, `.m4s`, `.mp4`, `.m4a`, `.vtt` | `public, max-age=3600` |
-| Anything else | none |
-
-With `cors`, a preflight is granted whatever request fields it asks for (at most 1024 bytes of names),
-for 24 hours. So it is with `Access-Control-Allow-Origin` in `header`, which replaces the `*` of `cors`: browsers
-take credentials (`withCredentials`) for one origin only, and want `Access-Control-Allow-Credentials: true`
-besides. `Access-Control-Expose-Headers` in `header` adds to what scripts may read anyway. What `header` says of
-`Access-Control-Allow-Methods`, `-Allow-Headers` and `-Max-Age` replaces the server's own.
-
-```toml
-cors = true
-header = [
-    \"Access-Control-Allow-Origin: https://player.example\",
-    \"Access-Control-Allow-Credentials: true\",
-]
-```
-
-## Limits of a request
-
-| What | Most | Beyond |
-|---|---:|---|
-| Request target (path and query), as sent | 8192 bytes | 414 |
-| Request head: request line and header fields | 16384 bytes | 431 |
-| Header fields | 100 | 431 |
-| Path, decoded | 4095 bytes | 404 |
-| Ranges in one request | 16 | the whole file |
-| Requests answered ahead of the client (pipelined) | 8 | they wait |
-| Request body, with `Content-Length`; it is thrown away | 16384 bytes | 413 |
-| Request body in chunks | none | 413 |
-
-## Memory and descriptors
-
-Memory taken at start is `slots` x 72 KiB (64 KiB and room around them; 128 KiB where frames are sent from them), and at most 2.5 KiB for each
-of `connections_max`. The slots come from huge pages when enough are reserved (`sysctl
-vm.nr_hugepages`: 18 for 512 slots), and from ordinary pages otherwise; the log says which.
-
-`objects_max` is, when not given, what the hard limit of open descriptors leaves after 384 are put
-aside, and at most 65000; the soft limit is raised to the hard one at start. There should be one for
-each of `connections_max`, since each may ask for another; the log warns if there is not.
-";
 
 #[cfg(test)]
 mod tests;

@@ -4,23 +4,7 @@ use super::{FileConfig, KEYS, PortOrOff, documentation};
 use crate::cli::{Cli, Command, ServeArgs};
 use crate::settings::Settings;
 
-const DOCUMENTATION_PATH: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../docs/run/configuration.md"
-);
-
-/// Run with `UPDATE_DOCS=1` after changing a key: the page is written from the table.
-#[test]
-fn the_documentation_is_the_table() {
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(DOCUMENTATION_PATH, documentation()).unwrap();
-    }
-    let page = std::fs::read_to_string(DOCUMENTATION_PATH).unwrap();
-    assert!(
-        page == documentation(),
-        "docs/run/configuration.md is stale: UPDATE_DOCS=1 cargo test -p atlas-server writes it"
-    );
-}
+const PAGE: &str = include_str!("../../../../docs/run/configuration.md");
 
 #[test]
 fn the_file_and_the_table_have_the_same_keys() {
@@ -33,8 +17,7 @@ fn the_file_and_the_table_have_the_same_keys() {
 
 #[test]
 fn the_example_in_the_documentation_parses() {
-    let page = documentation();
-    let example = page
+    let example = PAGE
         .split("```toml\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next());
@@ -67,7 +50,7 @@ fn a_wrong_type_is_refused_with_its_line() {
 
 #[test]
 fn the_text_defaults_in_the_table_are_those_of_the_code() {
-    let page = documentation();
+    let table = documentation();
     for default in [
         super::LINK_DEFAULT,
         super::ADDRESS_DEFAULT,
@@ -75,7 +58,7 @@ fn the_text_defaults_in_the_table_are_those_of_the_code() {
         super::LOG_DEFAULT,
     ] {
         assert_eq!(
-            page.matches(&format!("\"{default}\"")).count(),
+            table.matches(&format!("\"{default}\"")).count(),
             1,
             "{default}"
         );

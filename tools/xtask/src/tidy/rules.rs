@@ -1,5 +1,6 @@
 //! The rules. Each returns one line for each thing that breaks it.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::text::{code_lines, relative_links};
@@ -16,7 +17,7 @@ const TOOLS_FOLDER: &str = "tools";
 
 /// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
 /// named here may not exist.
-const PRODUCT_ARROWS: [(&str, &[&str]); 12] = [
+pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 12] = [
     ("clock", &[]),
     ("wire", &[]),
     ("http", &[]),
@@ -41,7 +42,7 @@ const PRODUCT_ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-const TOOL_ARROWS: [(&str, &[&str]); 14] = [
+pub(super) const TOOL_ARROWS: [(&str, &[&str]); 14] = [
     ("load", &[]),
     ("testbed", &["load", "wire"]),
     ("disk", &["clock", "diskmap", "load", "memory"]),
@@ -80,7 +81,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 14] = [
         &["clock", "http", "memory", "record", "session", "wire"],
     ),
     ("demo", &["testbed"]),
-    ("packetdrill", &["clock", "tcp", "wire"]),
+    ("packetdrill", &["clock", "tcp", "testbed", "wire"]),
     ("interop", &["bottleneck", "load", "nic-wire", "testbed"]),
     (
         "xtask",
@@ -90,6 +91,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 14] = [
             "interop",
             "nic-wire",
             "packetdrill",
+            "server",
             "sim",
             "testbed",
             "volume",
@@ -99,7 +101,7 @@ const TOOL_ARROWS: [(&str, &[&str]); 14] = [
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
-const PURE_ROOMS: [&str; 7] = [
+pub(super) const PURE_ROOMS: [&str; 7] = [
     "clock", "http", "record", "session", "tcp", "volume", "wire",
 ];
 
@@ -173,7 +175,7 @@ fn arrows_of(path: &str, manifest: &str) -> Vec<String> {
 }
 
 /// What the sections of a manifest name, also those for some targets only.
-fn dependencies<'a>(manifest: &'a toml::Table, sections: &[&str]) -> Vec<&'a str> {
+pub(super) fn dependencies<'a>(manifest: &'a toml::Table, sections: &[&str]) -> Vec<&'a str> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let targets = targets
         .into_iter()
@@ -203,7 +205,7 @@ fn is_tool(name: &str) -> bool {
 }
 
 /// The room a file under `crates/` or `tools/` belongs to. An instrument in the bench's folder is one of its own.
-fn room_of(path: &str) -> Option<&str> {
+pub(super) fn room_of(path: &str) -> Option<&str> {
     folder_and_room(path).map(|(_, room)| room)
 }
 
@@ -367,12 +369,11 @@ const ROAD: &str = "ARCHITECTURE.md";
 /// back-ticks and has two underscores or more, or a slash and an ending or a slash at its end.
 pub(super) fn road(tree: &Tree) -> Vec<String> {
     let text = tree.text_of(ROAD).unwrap_or_default();
-    let is_known_name = |name: &str| {
-        tree.ending(".rs").any(|file| {
-            let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            file.text.split(|c| !is_part(c)).any(|word| word == name)
-        })
-    };
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = tree
+        .ending(".rs")
+        .flat_map(|file| file.text.split(move |c| !is_part(c)));
+    let words: HashSet<&str> = words.collect();
     let is_known_path = |path: &str| tree.files.iter().any(|file| file.path.starts_with(path));
     let spans = text.split('`').skip(1).step_by(2);
     spans
@@ -381,7 +382,7 @@ pub(super) fn road(tree: &Tree) -> Vec<String> {
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
             if word && span.matches('_').count() >= 2 {
-                return !is_known_name(span);
+                return !words.contains(span);
             }
             let path = span.starts_with("crates/") || span.starts_with("tools/");
             path && !is_known_path(span)
