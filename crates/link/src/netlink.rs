@@ -112,6 +112,11 @@ impl Netlink {
         Self::open_protocol(libc::NETLINK_GENERIC)
     }
 
+    /// The same for questions about sockets.
+    pub(crate) fn open_diagnosis() -> Result<Self, i32> {
+        Self::open_protocol(libc::NETLINK_SOCK_DIAG)
+    }
+
     fn open_protocol(protocol: i32) -> Result<Self, i32> {
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)?;
         Ok(Self {

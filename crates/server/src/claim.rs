@@ -2,12 +2,13 @@
 //! carries frames, and probes for other hosts that use them (RFC 5227, RFC 4862).
 //!
 //! It refuses to serve at an address that another host uses: two hosts at one address silently reset
-//! each other's connections. It refuses to report `ready` while the interface is down. It waits,
+//! each other's connections. It refuses to be kept from starting by a local user who is no server, and to report `ready` while the interface is down. It waits,
 //! because carrier may take long at boot, until a signal ends the server.
 //!
 //! Bounds: the wait for the interface has none; the probes take [`ProbeTimes::total`].
 
 use std::fs;
+use std::io;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -15,11 +16,13 @@ use std::time::Duration;
 
 use clock::Instant;
 use link::{InterfaceState, InterfaceWatch, Link, Received};
+use rustix::process::geteuid;
 use session::{AddressCheck, AddressConflict, ProbeTimes};
 use tracing::{debug, info, warn};
 use wire::{HEADERS_BYTES_MAX, Offload, Outgoing};
 
 use crate::failure::Failure;
+use crate::privileges::Identity;
 use crate::settings::{LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::wait::{self, Source};
@@ -41,14 +44,16 @@ fn lock_name(settings: &Settings, address: IpAddr) -> String {
 
 /// Whether a server runs that has one of our addresses on our interface. Takes no lock.
 #[must_use]
-pub fn is_locked(settings: &Settings) -> bool {
-    let is_bound = |address: IpAddr| {
-        let name = SocketAddr::from_abstract_name(lock_name(settings, address));
-        let asked = name.and_then(|name| UnixDatagram::unbound()?.connect_addr(&name));
-        asked.is_ok()
+pub fn is_locked(settings: &Settings, identity: &Identity) -> bool {
+    let is_held = |address: IpAddr| {
+        let name = lock_name(settings, address);
+        !matches!(
+            holder(&name, identity),
+            Holder::Nobody | Holder::Stranger(_)
+        )
     };
     let mut addresses = settings.addresses.iter().map(|cidr| cidr.address());
-    addresses.any(is_bound)
+    addresses.any(is_held)
 }
 
 /// Locks our addresses on our interface.
@@ -56,32 +61,92 @@ pub fn is_locked(settings: &Settings) -> bool {
 /// Two packet sockets on one interface do not receive each other's frames, so a probe would not find
 /// a second server on this host.
 ///
+/// Any local user can take the name of a lock, and must not keep the server from starting by that: a name
+/// that belongs to a user who cannot be a server is warned of, and served without.
+///
 /// # Errors
-/// Another process has the lock.
-pub fn lock(settings: &Settings) -> Result<Locks, Failure> {
-    let interface = settings.link.interface();
-    let lock_one = |address: IpAddr| {
-        let name = lock_name(settings, address);
-        SocketAddr::from_abstract_name(&name)
-            .and_then(|name| UnixDatagram::bind_addr(&name))
-            .map_err(|error| {
-                let problem = match error.kind() {
-                    std::io::ErrorKind::AddrInUse => "another server has it".to_owned(),
-                    _ => format!("it cannot be locked: {error}"),
-                };
-                Failure::of_error(
-                    &error,
-                    format!(
-                        "{} {address} on {interface}: {problem}",
-                        settings.addresses_origin
-                    ),
-                    format!("stop that one (`ss -xap | grep @{name}` names it) or use another"),
-                )
-            })
-    };
+/// Another server has the lock.
+pub fn lock(settings: &Settings, identity: &Identity) -> Result<Locks, Failure> {
     let addresses = settings.addresses.iter().map(|cidr| cidr.address());
-    let sockets = addresses.map(lock_one).collect::<Result<_, _>>()?;
+    let sockets = addresses.filter_map(|address| lock_one(settings, identity, address).transpose());
+    let sockets = sockets.collect::<Result<_, _>>()?;
     Ok(Locks { _sockets: sockets })
+}
+
+/// Who has the name of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holder {
+    /// It was released.
+    Nobody,
+    /// Root, the user who starts this server, or the one it becomes: another server.
+    Server,
+    /// The kernel does not tell: believed to be another server.
+    Unknown,
+    /// Any other user, by number.
+    Stranger(u32),
+}
+
+fn holder(name: &str, identity: &Identity) -> Holder {
+    let own = geteuid().as_raw();
+    match link::abstract_name_owner(name) {
+        Ok(None) => Holder::Nobody,
+        Ok(Some(user)) => {
+            let later = identity.new_owner().map(|(user, _)| user);
+            let is_server = user == 0 || user == own || Some(user) == later;
+            if is_server {
+                Holder::Server
+            } else {
+                Holder::Stranger(user)
+            }
+        }
+        Err(error) => {
+            debug!("whose socket @{name} is cannot be told: {error}");
+            Holder::Unknown
+        }
+    }
+}
+
+/// `None`: a stranger has the name.
+fn lock_one(
+    settings: &Settings,
+    identity: &Identity,
+    address: IpAddr,
+) -> Result<Option<UnixDatagram>, Failure> {
+    let name = lock_name(settings, address);
+    let bind =
+        || SocketAddr::from_abstract_name(&name).and_then(|name| UnixDatagram::bind_addr(&name));
+    let refuse = |error: &io::Error, problem: String| {
+        let what = format!(
+            "{} {address} on {}: {problem}",
+            settings.addresses_origin,
+            settings.link.interface()
+        );
+        let remedy = format!("stop that one (`ss -xap | grep @{name}` names it) or use another");
+        Failure::of_error(error, what, remedy)
+    };
+    let mut outcome = bind();
+    if is_taken(&outcome) {
+        match holder(&name, identity) {
+            Holder::Nobody => outcome = bind(),
+            Holder::Server | Holder::Unknown => {}
+            Holder::Stranger(user) => {
+                warn!(
+                    "{address} is not locked: user {user}, who is neither root nor a user of this server, \
+                     has taken the name of the lock; another server with this address would not be \
+                     noticed; end that process (`ss -xap | grep @{name}` names it) and start again"
+                );
+                return Ok(None);
+            }
+        }
+    }
+    outcome.map(Some).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => refuse(&error, "another server has it".into()),
+        _ => refuse(&error, format!("it cannot be locked: {error}")),
+    })
+}
+
+fn is_taken<T>(outcome: &io::Result<T>) -> bool {
+    matches!(outcome, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// Waits for the interface, then probes the network for our addresses. `None`: a signal asked the

@@ -39,7 +39,7 @@ pub fn check(settings: &Settings) -> Result<(), Failure> {
     // Dropped at once: the process that reads certificates has ended when this does.
     load_tls(settings, &identity)?;
     check_addresses(settings)?;
-    let is_running = claim::is_locked(settings);
+    let is_running = claim::is_locked(settings, &identity);
     MonitoringSetup::check(settings, is_running)?;
     check_link(settings, is_running)?;
     let descriptors = raise_descriptor_limit()?;

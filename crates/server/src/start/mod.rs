@@ -129,7 +129,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
     for (_, path) in written_later(settings) {
         files::make_for(owner, &path);
     }
-    let locks = claim::lock(settings)?;
+    let locks = claim::lock(settings, &identity)?;
     let context = StartupContext {
         epoch,
         content,

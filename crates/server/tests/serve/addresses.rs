@@ -1,5 +1,9 @@
 //! Before serving: the addresses must be nobody's, and the interface must carry frames.
 
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::fchown;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
 use super::directory;
 use crate::lab::{Atlas, Lab, NOT_NOW};
 
@@ -67,6 +71,52 @@ fn a_second_server_at_one_address_of_an_interface_is_refused() {
     atlas.signal(libc::SIGTERM);
     assert_eq!(atlas.end().code, Some(0));
     Atlas::start(&lab, directory.path(), &first).ready();
+}
+
+/// What any local user can do: take the name of the lock on an address.
+fn taken_lock(lab: &Lab, user: u32) -> UnixDatagram {
+    let socket = lab.run(|| {
+        let name = SocketAddr::from_abstract_name("atlas/server0/10.78.0.2").unwrap();
+        UnixDatagram::bind_addr(&name).unwrap()
+    });
+    fchown(&socket, Some(user), None).unwrap();
+    socket
+}
+
+#[test]
+fn a_lock_in_the_hands_of_a_user_who_is_no_server_does_not_keep_it_from_starting() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let client = lab.join_by_veth();
+    let user = ["--user", "4242:4242"];
+    let words = words(&[&LINK, &V4, &user]);
+    let is_running = || {
+        let output = Atlas::check(&lab, directory.path(), &words);
+        String::from_utf8_lossy(&output.stdout).contains("a server with these addresses is running")
+    };
+    // Root's, and the user's that it would serve as: believed.
+    for user in [0, 4_242] {
+        let taken = taken_lock(&lab, user);
+        let end = Atlas::start(&lab, directory.path(), &words).end();
+        assert_eq!(end.code, Some(NOT_NOW), "{}", end.stderr);
+        assert!(
+            end.stderr.contains("another server has it"),
+            "{}",
+            end.stderr
+        );
+        assert!(is_running());
+        drop(taken);
+    }
+    let _taken = taken_lock(&lab, 4_243);
+    assert!(!is_running());
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    let line = atlas.stderr_line("is not locked");
+    assert!(
+        line.contains("10.78.0.2") && line.contains("user 4243"),
+        "{line}"
+    );
+    atlas.ready();
+    assert!(client.curl(&["http://10.78.0.2/film.bin"]) == bytes);
 }
 
 #[test]
