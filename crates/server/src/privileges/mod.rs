@@ -20,9 +20,10 @@ use rustix::process::{
 };
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, no_new_privs,
-    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, no_new_privs, remove_capability_from_bounding_set,
+    set_capabilities, set_keep_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 use tracing::debug;
 
@@ -193,6 +194,29 @@ impl Identity {
             _ => Err("capabilities are left"),
         }
     }
+}
+
+/// Does `work`, which starts a program, so that the program has this process's capabilities: for an ordinary
+/// user the kernel passes only ambient ones on. Afterwards none is left ambient here.
+///
+/// # Errors
+/// Those of `work`, or the kernel's.
+pub fn passing_capabilities_on<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let sets = capabilities(None)?;
+    let inheritable = sets.permitted;
+    set_capabilities(
+        None,
+        CapabilitySets {
+            inheritable,
+            ..sets
+        },
+    )?;
+    let raised = (inheritable.iter())
+        .try_for_each(|capability| configure_capability_in_ambient_set(capability, true));
+    let outcome = raised.map_err(io::Error::from).and_then(|()| work());
+    clear_ambient_capability_set()?;
+    set_capabilities(None, sets)?;
+    outcome
 }
 
 /// Allows or forbids that memory, which has keys in it, is written to core dumps or read by a

@@ -1,33 +1,43 @@
-//! A separate process that reads certificates and keys for a server that has dropped the right to.
+//! Separate processes that read certificates and keys for a server that has dropped the right to.
 //!
 //! Keys are readable by root only, and SIGHUP reads them again; but the server is an ordinary user by
 //! then. So a second process is started before privileges are dropped. It becomes the same user and
-//! keeps one capability, the one to read any file (decision 9).
+//! keeps one capability, the one to read any file (decision 9). It starts another like it, which reads, and
+//! starts that again if it is killed: the server itself has no right to start one any more.
+//!
+//! Each answer comes over a socket of its own. So one that comes too late, or only in part, is taken for no
+//! other, and after a file system that hung for a time files are read again.
 //!
 //! It refuses to read anything but the files named at its start: a request is an index into them.
-//! Bounds: [`PEM_BYTES_MAX`] a file, ten seconds an answer, no child processes, a dozen descriptors.
-//! It ends when the server ends, in whatever way, because that closes its socket.
+//! Bounds: [`PEM_BYTES_MAX`] a file, ten seconds an answer, [`RESTARTS_MAX`] restarts, a dozen descriptors.
+//! Both end when the server ends, in whatever way, because that closes its socket.
 //!
 //! ```text
-//!   server ── file's index, u16 ──▶ reader
-//!          ◀── errno, u32; length, u32; bytes ──
+//!   server ── file's index, u16, with a socket for the answer ──▶ reader
+//!          ◀── errno, u32; length, u32; bytes ────────────────────
 //! ```
 
 use std::env;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use tracing::Level;
 use zeroize::Zeroizing;
 
 use super::files::{PEM_BYTES_MAX, read_bounded};
@@ -41,8 +51,10 @@ pub const COMMAND: &str = "read-certificates";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Longest wait for a file. Longer than any disk takes; a network's file system may hang.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Descriptors the reader may have: its three, the socket, a file.
+/// Descriptors the reader may have: its three, two sockets, a file.
 const DESCRIPTORS_MAX: u64 = 12;
+/// How often one that was killed is started again: whatever kills more of them wants them dead.
+const RESTARTS_MAX: usize = 16;
 
 /// What the reader is told at its start.
 #[derive(Args, Clone, Debug)]
@@ -53,6 +65,9 @@ pub struct ReaderArgs {
     /// Number of the group to become
     #[arg(long, requires = "uid")]
     gid: Option<u32>,
+    /// Read, instead of starting another that reads
+    #[arg(long)]
+    read: bool,
     /// The files that may be read
     paths: Vec<PathBuf>,
 }
@@ -61,8 +76,7 @@ pub struct ReaderArgs {
 #[derive(Debug)]
 pub(super) struct Reader {
     paths: Vec<PathBuf>,
-    /// `None` once an answer did not come: what comes later would answer another question.
-    socket: Mutex<Option<UnixStream>>,
+    socket: UnixStream,
     /// `None` in tests.
     process: Option<Child>,
 }
@@ -96,7 +110,7 @@ impl Reader {
         socket.set_write_timeout(Some(ANSWER_TIME_MAX))?;
         Ok(Self {
             paths,
-            socket: Mutex::new(Some(socket)),
+            socket,
             process: None,
         })
     }
@@ -106,46 +120,66 @@ impl Reader {
         let index = self.paths.iter().position(|known| known == path);
         let index = index.and_then(|index| u16::try_from(index).ok());
         let index = index.ok_or(io::ErrorKind::InvalidInput)?;
-        // A panic leaves no partial state: the next call finds the socket or none.
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = || io::Error::other("the process that reads certificates is gone: restart");
-        let answer = ask(socket.as_mut().ok_or_else(gone)?, index);
-        match answer {
-            Ok(answer) => answer,
-            Err(_) => {
-                *socket = None;
-                Err(gone())
-            }
+        let mut answer = self.ask(index);
+        if matches!(&answer, Err(error) if error.kind() == io::ErrorKind::UnexpectedEof) {
+            // It was killed while it read. Another is started.
+            answer = self.ask(index);
         }
+        answer.unwrap_or_else(|error| {
+            Err(match error.kind() {
+                io::ErrorKind::WouldBlock => io::Error::other(format!(
+                    "not read within {} s: does its file system answer?",
+                    ANSWER_TIME_MAX.as_secs()
+                )),
+                _ => io::Error::other("the process that reads certificates is gone: restart"),
+            })
+        })
+    }
+
+    /// The outer error: there will be no answer. The inner: the file cannot be read.
+    fn ask(&self, index: u16) -> io::Result<io::Result<Zeroizing<Vec<u8>>>> {
+        let (mut answers, theirs) = UnixStream::pair()?;
+        answers.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        send_request(&self.socket, index, theirs)?;
+        receive_answer(&mut answers)
     }
 }
 
 impl Drop for Reader {
-    /// Waits for the end of the process, [`ANSWER_TIME_MAX`] at most, so that nobody finds it left over.
+    /// Waits for the end of the processes, [`ANSWER_TIME_MAX`] at most, so that nobody finds them left over.
     fn drop(&mut self) {
-        let socket = self
-            .socket
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        // Without a socket an answer did not come: the process may hang.
-        let (Some(process), Some(socket)) = (&mut self.process, socket) else {
+        let Some(process) = &mut self.process else {
             return;
         };
-        // It ends when it reads this end, and the kernel closes its end then.
-        let has_ended =
-            socket.shutdown(Shutdown::Write).is_ok() && matches!(socket.read(&mut [0]), Ok(0));
+        // They end when they read this end, and the kernel closes their end then.
+        let has_ended = self.socket.shutdown(Shutdown::Write).is_ok()
+            && matches!(self.socket.read(&mut [0]), Ok(0));
         if has_ended {
             let _ = process.wait();
         }
     }
 }
 
-/// The outer error: there will be no answer. The inner: the file cannot be read.
-fn ask(socket: &mut UnixStream, index: u16) -> io::Result<io::Result<Zeroizing<Vec<u8>>>> {
-    socket.write_all(&index.to_be_bytes())?;
+/// The caller's copy of `answers` is closed: then its other end is told when the reader's is.
+fn send_request(socket: &UnixStream, index: u16, answers: UnixStream) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [answers.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let index = index.to_be_bytes();
+    sendmsg(
+        socket,
+        &[IoSlice::new(&index)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+fn receive_answer(answers: &mut UnixStream) -> io::Result<io::Result<Zeroizing<Vec<u8>>>> {
     let mut words = [[0; 4]; 2];
     for word in &mut words {
-        socket.read_exact(word)?;
+        answers.read_exact(word)?;
     }
     let [errno, length] = words.map(u32::from_be_bytes);
     if errno != 0 {
@@ -157,17 +191,18 @@ fn ask(socket: &mut UnixStream, index: u16) -> io::Result<io::Result<Zeroizing<V
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = Zeroizing::new(vec![0; length]);
-    socket.read_exact(&mut bytes)?;
+    answers.read_exact(&mut bytes)?;
     Ok(Ok(bytes))
 }
 
-/// The reader process: drops the privileges it does not need, then answers until the server ends.
+/// A reader process: drops the privileges it does not need, then answers until the server ends, or has
+/// another answer.
 ///
 /// # Errors
 /// It was not started by a server, or cannot drop its privileges.
 pub fn run(args: &ReaderArgs) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::Broken(format!("{COMMAND}: {error}"));
-    let mut socket = own_socket().map_err(|_| {
+    let socket = own_socket().map_err(|_| {
         Failure::refused(
             format!("{COMMAND}: that is a part of atlas serve"),
             "use atlas serve",
@@ -178,14 +213,50 @@ pub fn run(args: &ReaderArgs) -> Result<(), Failure> {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
     drop_all_but_reading(args)?;
-    for (resource, most) in [(Resource::Nofile, DESCRIPTORS_MAX), (Resource::Nproc, 0)] {
-        let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
-        };
-        setrlimit(resource, limit).map_err(|errno| failed(errno.into()))?;
+    limit(Resource::Nofile, DESCRIPTORS_MAX).map_err(failed)?;
+    if !args.read && keep_one_reading(args) {
+        return Ok(());
     }
-    answer_all(&mut socket, &args.paths).map_err(failed)
+    limit(Resource::Nproc, 0).map_err(failed)?;
+    answer_all(&socket, &args.paths).map_err(failed)
+}
+
+fn limit(resource: Resource, most: u64) -> io::Result<()> {
+    let limit = Rlimit {
+        current: Some(most),
+        maximum: Some(most),
+    };
+    Ok(setrlimit(resource, limit)?)
+}
+
+/// Has a process like this one read, and starts another when it was killed. Whether there was one: else
+/// this one must read.
+fn keep_one_reading(args: &ReaderArgs) -> bool {
+    for restarts in 0..=RESTARTS_MAX {
+        let status = start_reading(args).and_then(|mut process| process.wait());
+        let signal = match status {
+            Ok(status) => status.signal(),
+            Err(_) if restarts == 0 => return false,
+            Err(_) => None,
+        };
+        let Some(signal) = signal else { return true };
+        // Not through the log, which is the server's.
+        let priority = log::priority(Level::WARN);
+        let _ = writeln!(
+            io::stderr(),
+            "{priority}atlas: {COMMAND}: ended by signal {signal}, started again ({} of {RESTARTS_MAX})",
+            restarts + 1
+        );
+    }
+    true
+}
+
+/// Starts a process that reads, with this one's rights and its socket.
+fn start_reading(args: &ReaderArgs) -> io::Result<Child> {
+    let mut command = Command::new(OWN_PROGRAM);
+    command.arg0("atlas").args([COMMAND, "--read", "--"]);
+    command.args(&args.paths);
+    privileges::passing_capabilities_on(|| command.spawn())
 }
 
 /// Our standard input, which the server has the other end of.
@@ -213,30 +284,55 @@ fn drop_all_but_reading(args: &ReaderArgs) -> Result<(), Failure> {
     privileges::set_core_dumps(false)
 }
 
-fn answer_all(socket: &mut UnixStream, paths: &[PathBuf]) -> io::Result<()> {
-    loop {
-        let mut index = [0; 2];
-        match socket.read_exact(&mut index) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            result => result?,
+fn answer_all(socket: &UnixStream, paths: &[PathBuf]) -> io::Result<()> {
+    while let Some((index, answers)) = receive_request(socket)? {
+        // Nobody waits for an answer that came late.
+        let _ = answer(answers, paths.get(usize::from(index)));
+    }
+    Ok(())
+}
+
+/// `None`: the server has ended.
+fn receive_request(socket: &UnixStream) -> io::Result<Option<(u16, UnixStream)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut index = [0; 2];
+    let flags = RecvFlags::WAITALL | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut index)],
+            &mut control,
+            flags,
+        )
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let answers = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let answers = answers.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Some((u16::from_be_bytes(index), answers.into())))
+}
+
+fn answer(mut answers: UnixStream, path: Option<&PathBuf>) -> io::Result<()> {
+    let result = path.map_or_else(
+        || Err(io::ErrorKind::InvalidInput.into()),
+        |path| read_bounded(path),
+    );
+    match result {
+        Ok(bytes) => {
+            let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+            answers.write_all(&0u32.to_be_bytes())?;
+            answers.write_all(&length.to_be_bytes())?;
+            answers.write_all(&bytes)
         }
-        let path = paths.get(usize::from(u16::from_be_bytes(index)));
-        let result = path.map_or_else(
-            || Err(io::ErrorKind::InvalidInput.into()),
-            |path| read_bounded(path),
-        );
-        match result {
-            Ok(bytes) => {
-                let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-                socket.write_all(&0u32.to_be_bytes())?;
-                socket.write_all(&length.to_be_bytes())?;
-                socket.write_all(&bytes)?;
-            }
-            Err(error) => {
-                let errno = u32::try_from(errno_of(&error)).map_err(io::Error::other)?;
-                socket.write_all(&errno.to_be_bytes())?;
-                socket.write_all(&0u32.to_be_bytes())?;
-            }
+        Err(error) => {
+            let errno = u32::try_from(errno_of(&error)).map_err(io::Error::other)?;
+            answers.write_all(&errno.to_be_bytes())?;
+            answers.write_all(&0u32.to_be_bytes())
         }
     }
 }
@@ -252,7 +348,9 @@ fn errno_of(error: &io::Error) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{PEM_BYTES_MAX, Reader, answer_all};
+    use super::{
+        PEM_BYTES_MAX, Reader, answer, answer_all, receive_answer, receive_request, send_request,
+    };
     use std::io::{self, ErrorKind, Read as _, Write as _};
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
@@ -261,9 +359,9 @@ mod tests {
 
     /// A reader's two ends in one process; the thread ends when the reader is dropped.
     fn reader(paths: &[PathBuf]) -> (Reader, JoinHandle<io::Result<()>>) {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
         let known = paths.to_vec();
-        let thread = std::thread::spawn(move || answer_all(&mut theirs, &known));
+        let thread = std::thread::spawn(move || answer_all(&theirs, &known));
         (Reader::new(ours, paths.to_vec()).unwrap(), thread)
     }
 
@@ -305,15 +403,37 @@ mod tests {
         let error = reader.read_file(&other).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         // A server that was taken over asks as it likes.
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        std::thread::spawn(move || answer_all(&mut theirs, &[named]));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || answer_all(&theirs, &[named]));
         for index in [1u16, u16::MAX] {
-            ours.write_all(&index.to_be_bytes()).unwrap();
-            let mut answer = [0; 8];
-            ours.read_exact(&mut answer).unwrap();
-            let errno = u32::try_from(libc::EINVAL).unwrap();
-            assert_eq!(answer, [errno.to_be_bytes(), [0; 4]].concat()[..]);
+            let (mut answers, others) = UnixStream::pair().unwrap();
+            send_request(&ours, index, others).unwrap();
+            let error = receive_answer(&mut answers).unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
         }
+        // Without a socket for the answer it ends.
+        (&ours).write_all(&0u16.to_be_bytes()).unwrap();
+        assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_is_killed_while_it_reads_is_asked_again() {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("a");
+        std::fs::write(&path, b"whole").unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let known = path.clone();
+        let thread = std::thread::spawn(move || {
+            // Some of an answer, and then no more.
+            let (_, mut first) = receive_request(&theirs).unwrap().unwrap();
+            first.write_all(&[0, 0, 0, 0, 0]).unwrap();
+            drop(first);
+            let (_, second) = receive_request(&theirs).unwrap().unwrap();
+            answer(second, Some(&known)).unwrap();
+        });
+        let reader = Reader::new(ours, vec![path.clone()]).unwrap();
+        assert_eq!(**reader.read_file(&path).unwrap(), *b"whole");
+        thread.join().unwrap();
     }
 
     #[test]
@@ -329,11 +449,11 @@ mod tests {
 
     #[test]
     fn an_answer_beyond_the_length_limit_is_refused() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let reader = Reader::new(ours, vec!["/a".into()]).unwrap();
+        let (mut answers, mut theirs) = UnixStream::pair().unwrap();
         let length = u32::try_from(PEM_BYTES_MAX + 1).unwrap();
         let words = [0u32.to_be_bytes(), length.to_be_bytes()].concat();
         theirs.write_all(&words).unwrap();
-        assert!(reader.read_file("/a".as_ref()).is_err());
+        let error = receive_answer(&mut answers).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
     }
 }

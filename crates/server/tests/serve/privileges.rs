@@ -290,23 +290,27 @@ fn keys_that_only_root_can_read_are_read_again_by_the_reader_process() {
         lab.curl(&["--resolve", &resolve, "--cacert", trust, &url])
     };
     assert!(ask("a.example") == bytes);
-    let reader = children(atlas.id());
-    assert_eq!(reader.len(), 1, "one process reads certificates");
-    for status in threads(reader[0]) {
+    let first = children(atlas.id());
+    assert_eq!(
+        first.len(),
+        1,
+        "one process keeps another reading certificates"
+    );
+    let reader = [first[0], only_child(first[0])];
+    for status in reader.map(threads).concat() {
         assert_ordinary(&status, READ_ANY_FILE);
     }
     for status in threads(atlas.id()) {
         assert_ordinary(&status, 0);
     }
-    assert!(!is_dumpable(reader[0]));
+    assert!(!reader.iter().any(|id| is_dumpable(*id)));
 
     write_identity(keys.path(), "b.example");
     fs::copy(keys.path().join("chain.pem"), &trust).unwrap();
     // What a terminal's Ctrl-C would do to it must not take it away.
-    let killed = std::process::Command::new("kill")
-        .args(["-INT", &reader[0].to_string()])
-        .status();
-    assert!(killed.unwrap().success());
+    for id in reader {
+        kill("-INT", id);
+    }
     atlas.signal(libc::SIGHUP);
     atlas.stderr_line("the certificates are read again");
     assert!(ask("b.example") == bytes);
@@ -316,7 +320,35 @@ fn keys_that_only_root_can_read_are_read_again_by_the_reader_process() {
     atlas.stderr_line("No such file");
     assert!(ask("b.example") == bytes);
     stop(atlas);
-    assert_gone(reader[0]);
+    reader.into_iter().for_each(assert_gone);
+}
+
+#[test]
+fn certificates_are_read_again_after_a_process_that_reads_them_was_killed() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let keys = TempDir::new().unwrap();
+    let words = identity(keys.path(), "a.example");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for is_first in [false, true] {
+        let mut atlas = Atlas::start(&lab, directory.path(), &words);
+        atlas.ready();
+        let first = children(atlas.id())[0];
+        let second = only_child(first);
+        if is_first {
+            // The one that reads goes on without the one that would start it again.
+            kill("-KILL", first);
+            assert_gone(first);
+        } else {
+            kill("-KILL", second);
+            atlas.stderr_line("read-certificates: ended by signal 9, started again (1 of 16)");
+        }
+        atlas.signal(libc::SIGHUP);
+        atlas.stderr_line("the certificates are read again");
+        let reading = if is_first { second } else { only_child(first) };
+        stop(atlas);
+        [first, reading].into_iter().for_each(assert_gone);
+    }
 }
 
 /// Whatever became of the server, nobody is left who can read keys.
@@ -329,14 +361,31 @@ fn the_process_that_reads_certificates_ends_with_a_server_that_is_killed() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut atlas = Atlas::start(&lab, directory.path(), &words);
     atlas.ready();
-    let reader = children(atlas.id());
-    assert_eq!(reader.len(), 1);
+    let first = children(atlas.id())[0];
+    let second = only_child(first);
     let mut client = lab.connect("10.77.0.2:80");
     client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     atlas.signal(libc::SIGKILL);
     assert_eq!(atlas.end().code, None);
-    assert_gone(reader[0]);
+    [first, second].into_iter().for_each(assert_gone);
     drop(client.read_to_end(&mut Vec::new()));
+}
+
+fn kill(signal: &str, id: u32) {
+    let killed = std::process::Command::new("kill")
+        .args([signal, &id.to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+}
+
+/// The one process that a process has started, once it is there.
+fn only_child(id: u32) -> u32 {
+    loop {
+        if let [child] = children(id)[..] {
+            return child;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Waits for the end of a process that is nobody's child here.
