@@ -7,8 +7,6 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// Most connections followed in one direction.
 pub const FLOWS_MAX: usize = 256;
 
@@ -20,7 +18,7 @@ const IPV6_NEXT_HEADER_AT: usize = ETHERNET_BYTES + 6;
 const TCP: u8 = 6;
 
 /// One direction of one connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowCounts {
     /// Who sends.
     pub from: SocketAddrV4,

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use load::random::Random;
-use serde::{Deserialize, Serialize};
 
 /// What one direction does to frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +77,7 @@ pub enum Fate {
 }
 
 /// What a direction did.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LegCounts {
     /// Frames that entered.
     pub frames: u64,
@@ -89,10 +88,8 @@ pub struct LegCounts {
     /// Frames the buffer had no room for.
     pub full_frames: u64,
     /// Frames that were held back.
-    #[serde(default)]
     pub reordered_frames: u64,
     /// Frames that arrive twice.
-    #[serde(default)]
     pub duplicated_frames: u64,
     /// Frames that left at the other side.
     pub arrived_frames: u64,

@@ -15,7 +15,6 @@ use anyhow::{Context as _, Result, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 
 use crate::flows::{FlowCounts, Flows, is_subject_to_faults};
 use crate::leg::{Fate, Leg, LegCounts, LegPlan};
@@ -49,7 +48,7 @@ pub enum Direction {
 pub type Observer = Box<dyn FnMut(Direction, &[u8]) + Send>;
 
 /// What a path did, whole.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct PathCounts {
     /// From the server to the client.
     pub forth: LegCounts,

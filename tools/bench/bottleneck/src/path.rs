@@ -5,7 +5,6 @@
 //! TAP lost a frame as an undisturbed one ([`Report::tap_drops`]). Bounded by: [`QUEUE_FRAMES`].
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::leg::LegPlan;
 use crate::middlebox::{Middlebox, PathCounts};
@@ -25,7 +24,7 @@ pub struct PathPlan {
 }
 
 /// What a path did, and what it may have done wrong.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Report {
     /// Of the middlebox.
     pub counts: PathCounts,

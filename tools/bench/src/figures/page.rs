@@ -12,6 +12,7 @@ use super::comparison::{
 use super::plan::ATLAS;
 use super::results::{Measured, Outcome, Results, float};
 use super::stages::{self, Stage};
+use crate::report::wrapped;
 use crate::statistics::Median;
 
 /// Void turns that are told one by one.
@@ -34,7 +35,7 @@ pub(crate) fn page(results: &Results, plots: &[(String, String)]) -> String {
     behind(&mut text, results);
     not_counted(&mut text, results);
     environment(&mut text, results);
-    text
+    wrapped(&text)
 }
 
 /// What the terminal gets: the first part of the page.
@@ -654,6 +655,7 @@ mod tests {
     #[test]
     fn the_page_begins_with_what_is_quoted_and_hides_no_loss_and_no_failure() {
         let page = page(&results(), &[("rate.svg".to_owned(), "Rate".to_owned())]);
+        let page = page.replace("\n  ", " ");
         let head: Vec<&str> = page.lines().take(10).collect();
         assert!(
             head.iter()

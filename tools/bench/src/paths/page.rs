@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use super::causes::cause;
 use super::plan::{Cell, RATE_BITS, Sender, Stack, fair_cells, matrix_cells, pairs};
-use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run, float, late_share};
-use crate::report::median;
+use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run, float};
+use crate::report::{median, wrapped};
 
 /// Below this part of Linux's goodput a cell of Atlas needs an explanation.
 const RATIO_WANTED: f64 = 0.9;
@@ -143,7 +143,7 @@ pub(crate) fn page(all: &[Results]) -> String {
     fairness(&mut text, all);
     instrument(&mut text, all);
     environment(&mut text, all);
-    text
+    wrapped(&text)
 }
 
 fn matrix(text: &mut String, all: &[Results]) {
@@ -285,23 +285,14 @@ fn instrument(text: &mut String, all: &[Results]) {
         .filter_map(|run| run.measured())
         .collect();
     let lates = |of: fn(&Measured) -> f64| good.iter().map(|it| of(it)).collect::<Vec<_>>();
-    let late_ms = lates(|it| {
-        let counts = &it.report.counts;
-        float(counts.forth.late_us_max.max(counts.back.late_us_max)) / 1e3
-    });
-    let share = lates(|it| late_share(&it.report.counts.forth));
-    let cpu = lates(|it| it.report.counts.cpu_seconds / it.report.counts.seconds);
+    let late_ms = lates(|it| float(it.path.late_us_max()) / 1e3);
+    let share = lates(|it| it.path.forth.late_share());
+    let cpu = lates(|it| it.path.cpu_share);
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let full_frames: u64 = good
-        .iter()
-        .map(|it| it.report.counts.forth.full_frames)
-        .sum();
-    let lost_frames: u64 = good
-        .iter()
-        .map(|it| it.report.counts.forth.lost_frames)
-        .sum();
+    let full_frames: u64 = good.iter().map(|it| it.path.full_frames).sum();
+    let lost_frames: u64 = good.iter().map(|it| it.path.lost_frames).sum();
     let repeats: u32 = runs.iter().map(|it| it.repeats).sum();
-    let realtime = good.iter().all(|it| it.report.counts.is_realtime);
+    let realtime = good.iter().all(|it| it.path.is_realtime);
     let _ = writeln!(
         text,
         "## Was the middlebox the bound?\n\n\

@@ -5,16 +5,17 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::Path as FilePath;
 
 use anyhow::{Context as _, Result, ensure};
 use bottleneck::LegCounts;
+use bottleneck::path::Report;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Cell, Sender, Task};
 
 /// Version of the format.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -37,7 +38,6 @@ pub(crate) struct Environment {
 /// One connection of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Flow {
-    pub(crate) sender: Sender,
     /// What the client read of the reply.
     pub(crate) bytes: u64,
     /// In which time.
@@ -67,40 +67,90 @@ impl Flow {
 pub(crate) struct Measured {
     /// In the order of the senders.
     pub(crate) flows: Vec<Flow>,
-    /// Processor time of Atlas.
-    pub(crate) atlas_cpu_seconds: Option<f64>,
-    /// Whether Atlas ran ahead of other work.
-    pub(crate) is_atlas_realtime: bool,
     /// What the path did.
-    pub(crate) report: bottleneck::path::Report,
+    pub(crate) path: Path,
+}
+
+/// What a path did, as far as a page tells it or a run is judged by it.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Path {
+    /// From the server to the client.
+    pub(crate) forth: Punctuality,
+    pub(crate) back: Punctuality,
+    /// From the server to the client: frames that the random loss took, and those the buffer had no room for.
+    pub(crate) lost_frames: u64,
+    pub(crate) full_frames: u64,
+    /// Of both directions: frames above the MTU, and those that a TAP lost. There should be none.
+    pub(crate) oversize_frames: u64,
+    pub(crate) tap_drops: u64,
+    /// How much of a core the middlebox took.
+    pub(crate) cpu_share: f64,
+    /// Whether it ran ahead of other work.
+    pub(crate) is_realtime: bool,
+}
+
+/// How a direction's frames left the middlebox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Punctuality {
+    pub(crate) frames: u64,
+    /// Of these, late.
+    pub(crate) late_frames: u64,
+    pub(crate) late_us_max: u64,
+}
+
+impl Path {
+    /// The longest delay of a frame that was not asked for, microseconds.
+    pub(crate) fn late_us_max(&self) -> u64 {
+        self.forth.late_us_max.max(self.back.late_us_max)
+    }
+}
+
+impl From<&Report> for Path {
+    fn from(report: &Report) -> Self {
+        let counts = &report.counts;
+        let punctuality = |leg: &LegCounts| Punctuality {
+            frames: leg.arrived_frames,
+            late_frames: leg.late_frames,
+            late_us_max: leg.late_us_max,
+        };
+        Self {
+            forth: punctuality(&counts.forth),
+            back: punctuality(&counts.back),
+            lost_frames: counts.forth.lost_frames,
+            full_frames: counts.forth.full_frames,
+            oversize_frames: counts.forth.oversize_frames + counts.back.oversize_frames,
+            tap_drops: report.tap_drops,
+            cpu_share: counts.cpu_seconds / counts.seconds,
+            is_realtime: counts.is_realtime,
+        }
+    }
 }
 
 impl Measured {
     /// What the instrument did to the run that it should not have; `None`: nothing.
     pub(crate) fn disturbance(&self) -> Option<String> {
-        let counts = &self.report.counts;
-        if self.report.tap_drops > 0 {
-            return Some(format!("a TAP lost {} frames", self.report.tap_drops));
+        let path = &self.path;
+        if path.tap_drops > 0 {
+            return Some(format!("a TAP lost {} frames", path.tap_drops));
         }
-        for leg in [&counts.forth, &counts.back] {
-            if leg.oversize_frames > 0 {
-                return Some(format!("{} frames above the MTU", leg.oversize_frames));
-            }
-            if late_share(leg) > LATE_SHARE_MAX {
-                return Some(format!(
-                    "{:.1} % of the frames late, up to {} us",
-                    100.0 * late_share(leg),
-                    leg.late_us_max
-                ));
-            }
+        if path.oversize_frames > 0 {
+            return Some(format!("{} frames above the MTU", path.oversize_frames));
         }
-        None
+        let mut legs = [path.forth, path.back].into_iter();
+        let late = legs.find(|leg| leg.late_share() > LATE_SHARE_MAX)?;
+        Some(format!(
+            "{:.1} % of the frames late, up to {} us",
+            100.0 * late.late_share(),
+            late.late_us_max
+        ))
     }
 }
 
-/// Share of a direction's frames that left late.
-pub(crate) fn late_share(leg: &LegCounts) -> f64 {
-    float(leg.late_frames) / float(leg.arrived_frames.max(1))
+impl Punctuality {
+    /// Share of the frames that left late.
+    pub(crate) fn late_share(&self) -> f64 {
+        float(self.late_frames) / float(self.frames.max(1))
+    }
 }
 
 /// How a run went.
@@ -162,8 +212,7 @@ impl Run {
                 format!("{goodput:.1} % ({resent:.1} % resent)")
             })
             .collect();
-        let counts = &measured.report.counts;
-        let late = counts.forth.late_us_max.max(counts.back.late_us_max);
+        let late = measured.path.late_us_max();
         let mut text = format!("{cell}, {senders}: {}, late {late} us", flows.join(", "));
         if let Some(why) = measured.disturbance() {
             text = format!("{text}: DISTURBED: {why}");
@@ -181,7 +230,7 @@ pub(crate) struct Results {
 
 impl Results {
     /// Reads a file.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &FilePath) -> Result<Self> {
         let name = path.display();
         let size = fs::metadata(path).with_context(|| format!("looking at {name}"))?;
         ensure!(
@@ -217,7 +266,7 @@ pub(crate) struct Writer(File);
 
 impl Writer {
     /// Begins a file; one that is there is gone.
-    pub(crate) fn create(path: &Path, environment: &Environment) -> Result<Self> {
+    pub(crate) fn create(path: &FilePath, environment: &Environment) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
         let mut writer = Self(file);
         writer.line(environment)?;
@@ -250,13 +299,17 @@ pub(crate) const fn float(count: u64) -> f64 {
 pub(super) mod tests {
     use super::super::plan::Stack;
     use super::*;
-    use bottleneck::PathCounts;
-    use bottleneck::path::Report;
 
     pub(in crate::paths) const CELL: Cell = Cell {
         rtt_millis: 40,
         loss_ppm: 1_000,
         buffer_tenths: 10,
+    };
+
+    const PUNCTUAL: Punctuality = Punctuality {
+        frames: 0,
+        late_frames: 0,
+        late_us_max: 0,
     };
 
     pub(in crate::paths) fn sender(stack: Stack) -> Sender {
@@ -265,8 +318,7 @@ pub(super) mod tests {
 
     /// A run of these senders, each with so many percent of the rate.
     pub(in crate::paths) fn run(round: u64, cell: Cell, shares: &[(Stack, u64)]) -> Run {
-        let flow = |(stack, percent): &(Stack, u64)| Flow {
-            sender: sender(*stack),
+        let flow = |(_, percent): &(Stack, u64)| Flow {
             bytes: percent * super::super::plan::RATE_BITS / 8 / 100,
             seconds: 1.0,
             sent_bytes: 1_000,
@@ -280,21 +332,18 @@ pub(super) mod tests {
             repeats: 0,
             outcome: Outcome::Measured(Box::new(Measured {
                 flows: shares.iter().map(flow).collect(),
-                atlas_cpu_seconds: None,
-                is_atlas_realtime: true,
-                report: Report {
-                    counts: PathCounts {
-                        forth: LegCounts {
-                            arrived_frames: 1_000,
-                            ..LegCounts::default()
-                        },
-                        back: LegCounts::default(),
-                        flows: Vec::new(),
-                        seconds: 1.0,
-                        cpu_seconds: 0.1,
-                        is_realtime: true,
+                path: Path {
+                    forth: Punctuality {
+                        frames: 1_000,
+                        ..PUNCTUAL
                     },
+                    back: PUNCTUAL,
+                    lost_frames: 0,
+                    full_frames: 0,
+                    oversize_frames: 0,
                     tap_drops: 0,
+                    cpu_share: 0.1,
+                    is_realtime: true,
                 },
             })),
         }
@@ -309,9 +358,9 @@ pub(super) mod tests {
         }
     }
 
-    fn change(run: &mut Run, change: impl FnOnce(&mut Report)) {
+    fn change(run: &mut Run, change: impl FnOnce(&mut Path)) {
         if let Outcome::Measured(measured) = &mut run.outcome {
-            change(&mut measured.report);
+            change(&mut measured.path);
         }
     }
 
@@ -341,9 +390,9 @@ pub(super) mod tests {
     fn another_format_and_broken_lines_are_refused() {
         let good = serde_json::to_string(&environment()).unwrap();
         assert!(Results::parse(&good).is_ok());
-        let other = good.replace("\"format\":1", "\"format\":2");
+        let other = good.replace("\"format\":2", "\"format\":1");
         let error = Results::parse(&other).unwrap_err().to_string();
-        assert!(error.contains("format 2"), "{error}");
+        assert!(error.contains("format 1"), "{error}");
         let error = Results::parse(&format!("{good}\n{{}}\n")).unwrap_err();
         assert!(error.to_string().contains("line 2"), "{error}");
         assert!(Results::parse("").is_err());
@@ -352,15 +401,15 @@ pub(super) mod tests {
     #[test]
     fn a_run_counts_up_to_five_late_frames_in_a_thousand_and_without_drops_of_a_tap() {
         let good = run(1, CELL, &[(Stack::Atlas, 50)]);
-        let with = |change_report: fn(&mut Report)| {
+        let with = |change_path: fn(&mut Path)| {
             let mut run = good.clone();
-            change(&mut run, change_report);
+            change(&mut run, change_path);
             run.is_good()
         };
         assert!(good.is_good());
-        assert!(with(|it| it.counts.forth.late_frames = 5));
-        assert!(!with(|it| it.counts.forth.late_frames = 6));
+        assert!(with(|it| it.forth.late_frames = 5));
+        assert!(!with(|it| it.forth.late_frames = 6));
         assert!(!with(|it| it.tap_drops = 1));
-        assert!(!with(|it| it.counts.back.oversize_frames = 1));
+        assert!(!with(|it| it.oversize_frames = 1));
     }
 }

@@ -35,9 +35,6 @@ const PRIORITY: &str = "20";
 /// nor the sender's buffer is to be what a run measures. Least, first and greatest, bytes.
 const BUFFERS: &str = "4096 131072 67108864";
 
-/// Ticks a second of the times in `/proc/PID/stat` (`USER_HZ`).
-const TICKS: f64 = 100.0;
-
 /// What all runs share.
 #[derive(Debug)]
 pub(crate) struct Runner {
@@ -94,7 +91,6 @@ impl Runner {
         }
         let downloads = download_all(&path.client, &addresses, task.seconds)?;
         drop(linux);
-        let cpu_ticks = atlas.as_ref().map(Server::cpu_ticks).transpose()?;
         if let Some(server) = atlas {
             let stopped = server.stop()?;
             ensure!(
@@ -109,9 +105,7 @@ impl Runner {
         let flows = flows.map(|(sender, download)| Flow::new(sender, download, &report));
         Ok(Measured {
             flows: flows.collect::<Result<_>>()?,
-            atlas_cpu_seconds: cpu_ticks.map(|ticks| float(ticks) / TICKS),
-            is_atlas_realtime: self.is_realtime,
-            report,
+            path: (&report).into(),
         })
     }
 
@@ -188,7 +182,6 @@ impl Flow {
             .max_by_key(|it| it.sent_bytes)
             .with_context(|| format!("the middlebox saw no bytes of {sender}"))?;
         Ok(Self {
-            sender: sender.clone(),
             bytes: download.bytes,
             seconds: download.seconds,
             sent_bytes: seen.sent_bytes,
