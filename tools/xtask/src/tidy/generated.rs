@@ -167,7 +167,7 @@ impl Users<'_> {
 fn crates(tree: &Tree, old: &str) -> Result<String> {
     let users = users(tree)?;
     let reasons = old.lines().skip(2).map(|row| {
-        let mut cells = row.trim_matches('|').splitn(3, " | ");
+        let mut cells = row.trim_matches('|').splitn(3, '|');
         let (name, why) = (cells.next().unwrap_or_default(), cells.nth(1));
         (name.trim(), why.unwrap_or_default().trim())
     });
