@@ -4,6 +4,7 @@
 //! first. It changes nothing, but for the generated parts of documents, and those only if asked to. Bounded by: the tree's own text files.
 
 mod generated;
+mod numbers;
 mod rules;
 mod text;
 
@@ -84,7 +85,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     ("rooms depend only along the arrows", rules::arrows),
     ("only the simulator puts faults back", rules::canaries),
     ("pure rooms forbid unsafe code", rules::purity),
@@ -100,6 +101,10 @@ const RULES: [Rule; 11] = [
     (
         "generated parts of documents are current",
         generated::generated,
+    ),
+    (
+        "numbers of documents are those of the constants",
+        numbers::numbers,
     ),
     ("no registry hosts or machine paths", rules::places),
 ];

@@ -363,32 +363,35 @@ pub(super) fn links(tree: &Tree) -> Vec<String> {
 }
 
 /// Where the byte's road is told.
-const ROAD: &str = "ARCHITECTURE.md";
+const ROAD: [&str; 2] = ["ARCHITECTURE.md", "docs/develop/stops.md"];
 
 /// Every test, counter and file that the byte's road names exists. A name is what stands between
 /// back-ticks and has two underscores or more, or a slash and an ending or a slash at its end.
 pub(super) fn road(tree: &Tree) -> Vec<String> {
-    let text = tree.text_of(ROAD).unwrap_or_default();
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = tree
         .ending(".rs")
         .flat_map(|file| file.text.split(move |c| !is_part(c)));
     let words: HashSet<&str> = words.collect();
     let is_known_path = |path: &str| tree.files.iter().any(|file| file.path.starts_with(path));
-    let spans = text.split('`').skip(1).step_by(2);
-    spans
-        .filter(|span| {
-            let word = span
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-            if word && span.matches('_').count() >= 2 {
-                return !words.contains(span);
-            }
-            let path = span.starts_with("crates/") || span.starts_with("tools/");
-            path && !is_known_path(span)
-        })
-        .map(|span| format!("{ROAD}: nothing in the code is called {span}"))
-        .collect()
+    let is_unknown = |span: &str| {
+        let word = span
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if word && span.matches('_').count() >= 2 {
+            return !words.contains(span);
+        }
+        let path = span.starts_with("crates/") || span.starts_with("tools/");
+        path && !is_known_path(span)
+    };
+    let mut problems = Vec::new();
+    for page in ROAD {
+        let text = tree.text_of(page).unwrap_or_default();
+        let spans = text.split('`').skip(1).step_by(2);
+        let unknown = spans.filter(|span| is_unknown(span));
+        problems.extend(unknown.map(|it| format!("{page}: nothing in the code is called {it}")));
+    }
+    problems
 }
 
 #[cfg(test)]
@@ -398,13 +401,13 @@ mod tests {
     #[test]
     fn names_on_the_road_exist() {
         let code = ("crates/tcp/src/lib.rs", "fn a_test_name() {}");
-        let road_of = |text: &str| road(&tree(&[code, (ROAD, text)]));
+        let road_of = |text: &str| road(&tree(&[code, (ROAD[0], text), (ROAD[1], text)]));
         assert!(
             road_of("see `a_test_name`, `crates/tcp/src/`, `Worker::step`, `two_parts`").is_empty()
         );
         assert_eq!(
             road_of("see `another_test_name` and `crates/udp/`").len(),
-            2
+            4
         );
     }
 
