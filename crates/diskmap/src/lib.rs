@@ -35,6 +35,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use clock::Instant;
+use counters::counters;
 use memory::{Arena, FilledSlot, FreeSlot};
 
 pub use ring::probe_io_uring;
@@ -267,108 +268,47 @@ pub enum DiskNotice {
     },
 }
 
-/// What one disk did since start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Reads accepted.
-    pub disk_read_commands: u64,
-    /// Bytes handed out by reads.
-    pub disk_read_bytes: u64,
-    /// Writes accepted.
-    pub disk_write_commands: u64,
-    /// Bytes taken by writes.
-    pub disk_write_bytes: u64,
-    /// Reads and writes given back because the queue was full.
-    pub disk_queue_full_commands: u64,
-    /// Commands issued again: for the rest of a partial one, after `EAGAIN` or `EINTR`, or by itself because the entry that
-    /// it was merged into failed or was cut short.
-    pub disk_reissued_commands: u64,
-    /// Reads that went to the kernel in one entry with the read before them.
-    pub disk_merged_commands: u64,
-    /// Commands that ended in [`DiskError::Io`] or [`DiskError::Nvme`].
-    pub disk_failed_commands: u64,
-    /// Reads that ended in [`DiskError::Changed`].
-    pub disk_changed_commands: u64,
-    /// Completions with unknown or stale user data; ignored.
-    pub disk_stale_completions: u64,
-    /// System calls made to submit and to reap; none in simulation.
-    pub disk_enter_calls: u64,
-    /// System calls made to find out whether a file changed; none in simulation.
-    pub disk_check_calls: u64,
-    /// Files whose change time moved while their content stayed: linked, renamed, given away.
-    pub disk_touched_files: u64,
-    /// Files registered with the ring because they are read often, and devices with open ranges.
-    pub disk_registered_files: u64,
-    /// Files that the kernel refused to register, which costs a little in each of their reads.
-    pub disk_unregistered_files: u64,
-    /// Times the kernel refused to unregister a file; tried again later.
-    pub disk_kept_registrations: u64,
+counters! {
+    /// What one disk did since start.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Counters {
+        /// Reads accepted.
+        pub disk_read_commands: u64,
+        /// Bytes read.
+        pub disk_read_bytes: u64,
+        /// Writes accepted; the server makes none.
+        pub disk_write_commands: u64,
+        /// Bytes written; the server writes none.
+        pub disk_write_bytes: u64,
+        /// Reads returned because the disk's queue was full.
+        pub disk_queue_full_commands: u64,
+        /// Reads issued again: for the rest of a partial one, when interrupted, or when one merged with
+        /// others failed or was cut short.
+        pub disk_reissued_commands: u64,
+        /// Reads that went to the kernel in one entry with the read before them.
+        pub disk_merged_commands: u64,
+        /// Reads the device or the kernel failed.
+        pub disk_failed_commands: u64,
+        /// Reads refused because the file had changed since it was opened.
+        pub disk_changed_commands: u64,
+        /// Completions with unknown or stale user data; ignored.
+        pub disk_stale_completions: u64,
+        /// System calls made to submit and to reap reads.
+        pub disk_enter_calls: u64,
+        /// System calls made to check whether a file changed.
+        pub disk_check_calls: u64,
+        /// Files whose links, name, mode or owner changed while their content stayed.
+        pub disk_touched_files: u64,
+        /// Files registered with the kernel because they are read often, and devices of a raw store.
+        pub disk_registered_files: u64,
+        /// Files the kernel refused to register: each of their reads costs a little more.
+        pub disk_unregistered_files: u64,
+        /// Times the kernel refused to unregister a file; tried again later.
+        pub disk_kept_registrations: u64,
+    }
 }
 
 impl Counters {
-    /// Name and value of every counter, in a fixed order.
-    #[must_use]
-    pub fn as_pairs(&self) -> [(&'static str, u64); 16] {
-        [
-            ("disk_read_commands", self.disk_read_commands),
-            ("disk_read_bytes", self.disk_read_bytes),
-            ("disk_write_commands", self.disk_write_commands),
-            ("disk_write_bytes", self.disk_write_bytes),
-            ("disk_queue_full_commands", self.disk_queue_full_commands),
-            ("disk_reissued_commands", self.disk_reissued_commands),
-            ("disk_merged_commands", self.disk_merged_commands),
-            ("disk_failed_commands", self.disk_failed_commands),
-            ("disk_changed_commands", self.disk_changed_commands),
-            ("disk_stale_completions", self.disk_stale_completions),
-            ("disk_enter_calls", self.disk_enter_calls),
-            ("disk_check_calls", self.disk_check_calls),
-            ("disk_touched_files", self.disk_touched_files),
-            ("disk_registered_files", self.disk_registered_files),
-            ("disk_unregistered_files", self.disk_unregistered_files),
-            ("disk_kept_registrations", self.disk_kept_registrations),
-        ]
-    }
-
-    /// What two disks did.
-    #[must_use]
-    pub(crate) fn plus(mut self, other: &Self) -> Self {
-        let Self {
-            disk_read_commands,
-            disk_read_bytes,
-            disk_write_commands,
-            disk_write_bytes,
-            disk_queue_full_commands,
-            disk_reissued_commands,
-            disk_merged_commands,
-            disk_failed_commands,
-            disk_changed_commands,
-            disk_stale_completions,
-            disk_enter_calls,
-            disk_check_calls,
-            disk_touched_files,
-            disk_registered_files,
-            disk_unregistered_files,
-            disk_kept_registrations,
-        } = other;
-        self.disk_read_commands += disk_read_commands;
-        self.disk_read_bytes += disk_read_bytes;
-        self.disk_write_commands += disk_write_commands;
-        self.disk_write_bytes += disk_write_bytes;
-        self.disk_queue_full_commands += disk_queue_full_commands;
-        self.disk_reissued_commands += disk_reissued_commands;
-        self.disk_merged_commands += disk_merged_commands;
-        self.disk_failed_commands += disk_failed_commands;
-        self.disk_changed_commands += disk_changed_commands;
-        self.disk_stale_completions += disk_stale_completions;
-        self.disk_enter_calls += disk_enter_calls;
-        self.disk_check_calls += disk_check_calls;
-        self.disk_touched_files += disk_touched_files;
-        self.disk_registered_files += disk_registered_files;
-        self.disk_unregistered_files += disk_unregistered_files;
-        self.disk_kept_registrations += disk_kept_registrations;
-        self
-    }
-
     /// Counts a command that ended in `error`.
     fn count_failure(&mut self, error: DiskError) {
         match error {

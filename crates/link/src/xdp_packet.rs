@@ -13,6 +13,7 @@
 use std::os::fd::BorrowedFd;
 
 use clock::Instant;
+use counters::CounterSet as _;
 use memory::SlotMemory;
 use wire::Outgoing;
 
@@ -151,6 +152,6 @@ impl Link for XdpPacket {
     }
 
     fn counters(&self) -> LinkCounters {
-        self.receiver.counters().plus(self.sender.counters())
+        self.receiver.counters().plus(&self.sender.counters())
     }
 }

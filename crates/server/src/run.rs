@@ -9,6 +9,7 @@
 use std::time;
 
 use clock::{Duration, Instant};
+use counters::{CounterSet as _, counters};
 use diskmap::Disk;
 use link::Link;
 use store::StoreError;
@@ -39,15 +40,20 @@ const RESET_ROUNDS_MAX: u32 = 16_384;
 /// How long the last resets may take while the link is full.
 const RESET_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How often the worker slept.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Sleeps {
-    /// Until a descriptor was ready or a timer due.
-    pub waits: u64,
-    /// For a set time ([`Coalescing`]).
-    pub pauses: u64,
-    /// Rounds without progress after which it looked again instead ([`BusyPoll`]).
-    pub polls: u64,
+counters! {
+    /// What drives a worker did, since start.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Counters {
+        /// Times the worker slept until there was something to do.
+        server_sleep_events: u64,
+        /// Times the worker slept for a set time, to handle what comes together (`coalesce_us`).
+        server_pause_events: u64,
+        /// Rounds without progress after which the worker polled the network device again instead
+        /// of sleeping (`busy_poll_us`).
+        server_busy_poll_rounds: u64,
+        /// Segments for another worker that were lost because too many waited for it.
+        server_lost_strays: u64,
+    }
 }
 
 /// What a worker is driven by, beside its own parts.
@@ -81,8 +87,6 @@ pub struct Serving<L: Link, D: Disk> {
     epoch: time::Instant,
     mailbox: Mailbox,
     next_worker: Option<MailSender>,
-    /// Strays that found no room in the next worker's mailbox.
-    lost_strays: u64,
     publisher: Publisher,
     supervisor: Option<Waker>,
     ending: Ending,
@@ -93,7 +97,7 @@ pub struct Serving<L: Link, D: Disk> {
     pollout_unreliable: bool,
     coalescing: Coalescing,
     busy_poll: BusyPoll,
-    sleeps: Sleeps,
+    counters: Counters,
     link_watch: Option<LinkWatch>,
 }
 
@@ -120,23 +124,22 @@ impl<L: Link, D: Disk> Serving<L, D> {
     /// Ready to [`Serving::run`].
     #[must_use]
     pub fn new(worker: Worker<L, D>, drive: Drive) -> Self {
-        let sleeps = Sleeps::default();
-        let counters = counters(&worker, sleeps, 0);
+        let counters = Counters::default();
+        let pairs = all_counters(&worker, &counters);
         Self {
             worker,
             number: drive.number,
             epoch: drive.epoch,
             mailbox: drive.mailbox,
             next_worker: drive.next_worker,
-            lost_strays: 0,
-            publisher: Publisher::new(&counters, drive.epoch, drive.has_readers),
+            publisher: Publisher::new(&pairs, drive.epoch, drive.has_readers),
             supervisor: drive.supervisor,
             ending: Ending::No,
             empty_rounds: 0,
             pollout_unreliable: false,
             coalescing: Coalescing::new(drive.coalesce),
             busy_poll: BusyPoll::new(drive.busy_poll, now_since(drive.epoch)),
-            sleeps,
+            counters,
             link_watch: drive.link_watch,
         }
     }
@@ -186,7 +189,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             }
             // A frame that the link has refused is not to be offered again at once.
             if self.busy_poll.goes_on(now) && !step.blocked_on_link {
-                self.sleeps.polls += 1;
+                self.counters.server_busy_poll_rounds += 1;
                 continue;
             }
             self.empty_rounds = self.empty_rounds.saturating_add(1);
@@ -242,7 +245,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let mut is_any = false;
         while let Some(stray) = self.worker.poll_stray() {
             is_any = true;
-            self.lost_strays += u64::from(!next_worker.pass(stray));
+            self.counters.server_lost_strays += u64::from(!next_worker.pass(stray));
         }
         if is_any {
             next_worker.announce();
@@ -328,7 +331,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             && let Sleep::Pause(pause) = self.coalescing.sleep(timeout)
         {
             wait::pause(pause);
-            self.sleeps.pauses += 1;
+            self.counters.server_pause_events += 1;
             return Ok(());
         }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;
@@ -355,7 +358,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             .map(&mut add);
         let woken = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
-        self.sleeps.waits += 1;
+        self.counters.server_sleep_events += 1;
         self.coalescing.on_waited(self.now().since(now));
         // If the next round makes no progress either, `POLLOUT` was reported for a full link.
         self.pollout_unreliable = woken && or_writable;
@@ -368,10 +371,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
 
     /// Publishes the counters after a round, and logs its warnings.
     fn observe(&mut self, now: Instant, progressed: bool) {
-        let (worker, sleeps, lost_strays) = (&self.worker, self.sleeps, self.lost_strays);
+        let (worker, counters) = (&self.worker, &self.counters);
         let connections = worker.connection_count();
         self.publisher.on_round(now, progressed, connections, || {
-            counters(worker, sleeps, lost_strays)
+            all_counters(worker, counters)
         });
         while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
             match severity {
@@ -382,7 +385,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
     }
 
     fn counters(&self) -> Vec<Pair> {
-        counters(&self.worker, self.sleeps, self.lost_strays)
+        all_counters(&self.worker, &self.counters)
     }
 
     fn now(&self) -> Instant {
@@ -397,16 +400,9 @@ pub(crate) fn now_since(epoch: time::Instant) -> Instant {
 }
 
 /// Every counter of the worker and of what drives it, in a fixed order.
-pub fn counters<L: Link, D: Disk>(
-    worker: &Worker<L, D>,
-    sleeps: Sleeps,
-    lost_strays: u64,
-) -> Vec<Pair> {
+fn all_counters<L: Link, D: Disk>(worker: &Worker<L, D>, own: &Counters) -> Vec<Pair> {
     let mut pairs = worker.counters();
-    pairs.push(("server_sleep_events", sleeps.waits));
-    pairs.push(("server_pause_events", sleeps.pauses));
-    pairs.push(("server_busy_poll_rounds", sleeps.polls));
-    pairs.push(("server_lost_strays", lost_strays));
+    pairs.extend(own.as_pairs());
     pairs
 }
 

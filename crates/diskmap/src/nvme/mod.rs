@@ -53,6 +53,7 @@ pub(crate) mod requests;
 mod status;
 
 use clock::Duration;
+use counters::counters;
 use memory::{Arena, FreeSlot};
 
 pub use access::{DmaMemory, DmaSlots, Registers};
@@ -184,50 +185,23 @@ pub struct Flush {
     pub token: u64,
 }
 
-/// What a queue pair did since start, beyond the [`crate::Counters`] of all disks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NvmeCounters {
-    /// Times the doorbell of the submission queue was rung by `sqsync` or for reissued commands.
-    pub doorbell_count: u64,
-    /// Commands that the controller was asked to abort.
-    pub aborted_commands: u64,
-    /// Commands taken back from a controller that was stopped.
-    pub taken_back_commands: u64,
-    /// Times the controller was stopped because something failed that this queue pair was the first to
-    /// find. Each is counted by one of the controller's queue pairs.
-    pub reset_count: u64,
-    /// Times its PCI function was reset, counted in the same way.
-    pub function_reset_count: u64,
-}
-
-impl NvmeCounters {
-    /// Name and value of every counter, in a fixed order.
-    #[must_use]
-    pub const fn as_pairs(&self) -> [(&'static str, u64); 5] {
-        [
-            ("nvme_doorbell_count", self.doorbell_count),
-            ("nvme_aborted_commands", self.aborted_commands),
-            ("nvme_taken_back_commands", self.taken_back_commands),
-            ("nvme_reset_count", self.reset_count),
-            ("nvme_function_reset_count", self.function_reset_count),
-        ]
-    }
-
-    /// What two queue pairs did.
-    fn plus(mut self, other: &Self) -> Self {
-        let Self {
-            doorbell_count,
-            aborted_commands,
-            taken_back_commands,
-            reset_count,
-            function_reset_count,
-        } = other;
-        self.doorbell_count += doorbell_count;
-        self.aborted_commands += aborted_commands;
-        self.taken_back_commands += taken_back_commands;
-        self.reset_count += reset_count;
-        self.function_reset_count += function_reset_count;
-        self
+counters! {
+    /// What a queue pair did since start, beyond the [`crate::Counters`] of all disks.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct NvmeCounters prefix "nvme_" {
+        /// Times the doorbell of a submission queue was rung (with `nvme:`).
+        pub doorbell_count: u64,
+        /// Commands that took too long, which the NVMe controller was asked to abort (with `nvme:`).
+        pub aborted_commands: u64,
+        /// Commands taken back when the NVMe controller was stopped, and issued again (with `nvme:`).
+        pub taken_back_commands: u64,
+        /// Times an NVMe controller was stopped because something failed; the log says why (with
+        /// `nvme:`).
+        // That this queue pair was the first to find: each is counted by one of the controller's.
+        pub reset_count: u64,
+        /// Times the PCI function of an NVMe controller was reset (with `nvme:`).
+        // Counted in the same way.
+        pub function_reset_count: u64,
     }
 }
 

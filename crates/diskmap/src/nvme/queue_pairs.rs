@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use clock::Instant;
+use counters::CounterSet as _;
 use memory::Arena;
 
 use super::access::{DmaMemory, DmaSlots, Registers};
@@ -173,7 +174,7 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Disk for QueuePairs<R, D, S> {
 
     fn own_counters(&self) -> Vec<(&'static str, u64)> {
         let sum = self.sum(|sum: NvmeCounters, pair| sum.plus(pair.nvme_counters()));
-        sum.as_pairs().to_vec()
+        sum.as_pairs()
     }
 
     fn poll_notice(&mut self) -> Option<DiskNotice> {

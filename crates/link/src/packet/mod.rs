@@ -28,6 +28,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use clock::Instant;
+use counters::CounterSet as _;
 use memory::SlotMemory;
 use wire::{MacAddress, Outgoing};
 
@@ -369,7 +370,7 @@ impl Link for Packet {
     }
 
     fn counters(&self) -> LinkCounters {
-        self.counters.plus(self.sender.counters())
+        self.counters.plus(&self.sender.counters())
     }
 }
 

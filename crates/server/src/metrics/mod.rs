@@ -8,8 +8,8 @@
 
 pub mod links;
 pub mod listener;
-pub mod meanings;
 pub mod overview;
+pub mod table;
 pub mod text;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use counters::{CounterSet as _, counters};
+
 use super::links::LinkInfo;
 use super::{Health, Page};
 use crate::log;
@@ -20,15 +22,31 @@ pub struct Outputs {
     pub trace: Option<Arc<Output>>,
 }
 
+counters! {
+    /// What outputs dropped.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct OutputCounters {
+        /// Lines of the access log dropped because the queue was full or writing failed.
+        access_log_dropped_count: u64,
+        /// Pieces of the trace dropped because the queue or the file was full or writing failed.
+        trace_dropped_count: u64,
+        /// Lines of the log on stderr dropped because the queue was full or writing failed.
+        log_dropped_count: u64,
+    }
+}
+
 impl Outputs {
     /// Adds the counters of the access log, the trace and the log. They are present even if there is
     /// none of these, so that every report has the same counters.
     #[must_use]
     pub fn with_own(&self, mut pairs: Vec<Pair>) -> Vec<Pair> {
         let dropped = |output: &Option<Arc<Output>>| output.as_ref().map_or(0, |it| it.dropped());
-        pairs.push(("access_log_dropped_count", dropped(&self.access_log)));
-        pairs.push(("trace_dropped_count", dropped(&self.trace)));
-        pairs.push(("log_dropped_count", log::dropped()));
+        let own = OutputCounters {
+            access_log_dropped_count: dropped(&self.access_log),
+            trace_dropped_count: dropped(&self.trace),
+            log_dropped_count: log::dropped(),
+        };
+        pairs.extend(own.as_pairs());
         pairs
     }
 }

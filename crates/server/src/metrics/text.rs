@@ -5,9 +5,11 @@
 
 use std::fmt::{Display, Write as _};
 
+use counters::Kind;
+
 use super::links;
-use super::meanings::{Kind, meaning_of};
 use super::overview::Overview;
+use super::table::meaning_of;
 use crate::host::CpuTimes;
 use crate::report::Pair;
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use counters::{CounterSet as _, Gauge, counters};
 use record::{Algorithm, TrafficKey, Version};
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
@@ -29,22 +30,24 @@ pub struct Handshaker {
     config: Arc<ServerConfig>,
     /// By [`TlsToken::index`].
     clients: Vec<Option<Client>>,
-    counters: Counters,
+    counters: HandshakeCounters,
 }
 
-/// What the handshaker did, since start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counters {
-    /// Records of clients' handshakes.
-    records: u64,
-    /// What they cost, estimated, microseconds.
-    cost_us: u64,
-    /// Clients whose handshake is under way.
-    handshaking: u64,
-    /// Configurations taken while serving.
-    reloads: u64,
-    /// Unix time at which the first certificate ends, seconds.
-    certificate_end: u64,
+counters! {
+    /// What a handshaker did, since start.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct HandshakeCounters prefix "tls_" {
+        /// Records of TLS handshakes taken.
+        handshake_records: u64,
+        /// TLS handshakes in progress.
+        handshakes_in_progress: Gauge,
+        /// Times new certificates came into use.
+        reload_count: u64,
+        /// Estimated processor time of TLS handshakes, in microseconds.
+        handshake_cost_us: u64,
+        /// Unix time at which the first certificate in use ends; 0 without one.
+        certificate_end_unix_seconds: Gauge,
+    }
 }
 
 struct Client {
@@ -72,7 +75,7 @@ impl Handshaker {
         Self {
             config,
             clients: (0..connections_max).map(|_| None).collect(),
-            counters: Counters::default(),
+            counters: HandshakeCounters::default(),
         }
     }
 
@@ -96,44 +99,31 @@ impl Handshaker {
     /// For handshakes that begin from now on; those under way keep what they began with.
     pub fn set_config(&mut self, config: Arc<ServerConfig>) {
         self.config = config;
-        self.counters.reloads += 1;
+        self.counters.reload_count += 1;
     }
 
     /// Unix time at which the first certificate of the configuration expires, seconds. It is
     /// reported with the counters, as 0 if it is not known.
     pub fn set_certificate_end(&mut self, unix_seconds: Option<i64>) {
         let end = unix_seconds.unwrap_or_default();
-        self.counters.certificate_end = u64::try_from(end).unwrap_or_default();
+        self.counters.certificate_end_unix_seconds = Gauge(u64::try_from(end).unwrap_or_default());
     }
 
     /// CPU time of all handshakes so far, microseconds: an estimate from the operations that were
     /// made in them and the types of the signing keys.
     #[must_use]
     pub const fn cost_us(&self) -> u64 {
-        self.counters.cost_us
+        self.counters.handshake_cost_us
     }
 
     /// Names and values.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 5] {
-        let Counters {
-            records,
-            handshaking,
-            reloads,
-            cost_us,
-            certificate_end,
-        } = self.counters;
-        [
-            ("tls_handshake_records", records),
-            ("tls_handshakes_in_progress", handshaking),
-            ("tls_reload_count", reloads),
-            ("tls_handshake_cost_us", cost_us),
-            ("tls_certificate_end_unix_seconds", certificate_end),
-        ]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.as_pairs()
     }
 
     fn handle_record(&mut self, token: TlsToken, record: Vec<u8>) -> TlsAnswer {
-        self.counters.records += 1;
+        self.counters.handshake_records += 1;
         let handshaking = match self.take(token) {
             None => Handshaking::new(&self.config),
             Some(Stage::Handshaking(handshaking)) => handshaking,
@@ -141,7 +131,7 @@ impl Handshaker {
         };
         let is_key_exchange = handshaking.expects_key_exchange(&record);
         let step = handshaking.handle_record(record);
-        self.counters.cost_us += match (&step, take_chosen_us()) {
+        self.counters.handshake_cost_us += match (&step, take_chosen_us()) {
             (HandshakeStep::Done(_), _) => cost::FINISHED_US,
             (HandshakeStep::Refused(_) | HandshakeStep::Failed, _) => cost::REFUSED_US,
             (HandshakeStep::More(handshaking, _), Some(_)) if handshaking.is_resumed() => {
@@ -207,21 +197,21 @@ impl Handshaker {
     fn take(&mut self, token: TlsToken) -> Option<Stage> {
         let is_same = |client: &mut Client| client.serial == token.serial;
         let stage = self.place(token).take_if(is_same)?.stage;
-        self.counters.handshaking -= u64::from(stage.is_handshaking());
+        self.counters.handshakes_in_progress.0 -= u64::from(stage.is_handshaking());
         Some(stage)
     }
 
     /// Puts the client into the table. An entry still at its index is of a client that left: no two
     /// clients have the same index at the same time.
     fn put(&mut self, token: TlsToken, stage: Stage) {
-        self.counters.handshaking += u64::from(stage.is_handshaking());
+        self.counters.handshakes_in_progress.0 += u64::from(stage.is_handshaking());
         let client = Client {
             serial: token.serial,
             stage,
         };
         let gone = self.place(token).replace(client);
         let was_handshaking = gone.is_some_and(|client| client.stage.is_handshaking());
-        self.counters.handshaking -= u64::from(was_handshaking);
+        self.counters.handshakes_in_progress.0 -= u64::from(was_handshaking);
     }
 
     fn place(&mut self, token: TlsToken) -> &mut Option<Client> {

@@ -28,6 +28,7 @@ mod validity;
 pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PairPaths};
 pub use config::{Loaded, Source, server_config};
 pub use files::{PEM_BYTES_MAX, PemFiles};
+pub(crate) use handshaker::HandshakeCounters;
 pub use handshaker::Handshaker;
 pub use handshaking::HANDSHAKE_BYTES_MAX;
 pub use loader::Loader;

@@ -34,6 +34,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use clock::{Duration, Instant};
+use counters::{CounterSet as _, Gauge, counters};
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
@@ -47,6 +48,7 @@ use crate::tls::{Handshaker, Loaded};
 use crate::warnings::{Kind, Warning, Warnings, push_errno};
 
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
+pub(crate) use objects::LookupCounters;
 use objects::Objects;
 use reads_in_flight::ReadsInFlight;
 
@@ -116,6 +118,8 @@ pub struct Worker<L: Link, D: Disk> {
     /// Failures that affect clients, for the log.
     warnings: Warnings,
     counters: Counters,
+    /// How long slots were on loan, added up, as the rounds saw it.
+    lent_time_ns: u128,
     /// Up to when the time of slots on loan is counted.
     lent_until: Instant,
 }
@@ -127,19 +131,31 @@ impl<L: Link, D: Disk> Drop for Worker<L, D> {
     }
 }
 
-/// Rounds since start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counters {
-    /// Rounds.
-    rounds: u64,
-    /// Rounds in which nothing happened.
-    empty_rounds: u64,
-    /// Rounds that ended with the link full.
-    blocked_rounds: u64,
-    /// Rounds that began fewer reads than clients wanted, for the limit of `reads`.
-    held_rounds: u64,
-    /// How long slots were on loan, added up, as the rounds saw it.
-    lent_time_ns: u128,
+counters! {
+    /// What a worker did, and has.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Counters {
+        /// Rounds of the worker.
+        server_step_rounds: u64,
+        /// Rounds without progress.
+        server_empty_rounds: u64,
+        /// Rounds that ended with the link full.
+        server_blocked_rounds: u64,
+        /// Rounds that began fewer reads than clients wanted, because of the limit of reads in
+        /// flight.
+        server_held_rounds: u64,
+        /// Microseconds that read buffers were lent to the network device, added up: divided by
+        /// `link_lent_frames`, how long one is.
+        server_lent_slots_us: u64,
+        /// Open connections, half-open ones included.
+        server_open_connections: Gauge,
+        /// Read buffers that are free.
+        memory_free_slots: Gauge,
+        /// Read buffers that the network device has not read yet, of frames sent without a copy.
+        memory_lent_slots: Gauge,
+        /// Read buffers in all.
+        memory_all_slots: Gauge,
+    }
 }
 
 impl<L: Link, D: Disk> Worker<L, D> {
@@ -169,6 +185,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             credit: Credit::new(),
             warnings: Warnings::default(),
             counters: Counters::default(),
+            lent_time_ns: 0,
             lent_until: Instant::ZERO,
         }
     }
@@ -200,9 +217,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
         if !progressed {
             self.reads.end_empty_round(now);
         }
-        self.counters.rounds += 1;
-        self.counters.empty_rounds += u64::from(!progressed);
-        self.counters.blocked_rounds += u64::from(blocked_on_link);
+        self.counters.server_step_rounds += 1;
+        self.counters.server_empty_rounds += u64::from(!progressed);
+        self.counters.server_blocked_rounds += u64::from(blocked_on_link);
         Ok(Step {
             progressed,
             blocked_on_link,
@@ -320,7 +337,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             return false;
         }
         let elapsed = now.since(since);
-        self.counters.lent_time_ns += elapsed.as_nanos() * lent as u128;
+        self.lent_time_ns += elapsed.as_nanos() * lent as u128;
         link.give_back(now, &mut |slot| arena.give_back(slot));
         arena.lent_count() < lent
     }
@@ -464,7 +481,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             if !self.reads.permit(self.disk.in_flight()) {
                 if self.conductor.wants_read() {
                     self.reads.hold();
-                    self.counters.held_rounds += 1;
+                    self.counters.server_held_rounds += 1;
                 }
                 break;
             }
@@ -644,48 +661,32 @@ impl<L: Link, D: Disk> Worker<L, D> {
         &self.arena
     }
 
-    /// Every counter of every room, in a fixed order, each name once. What the conductor planned and
-    /// another room did is counted by that room.
+    /// Every counter of every room, in a fixed order, each name once.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counters {
-            rounds,
-            empty_rounds,
-            blocked_rounds,
-            held_rounds,
-            lent_time_ns,
-        } = self.counters;
-        let mut pairs = vec![
-            ("server_step_rounds", rounds),
-            ("server_empty_rounds", empty_rounds),
-            ("server_blocked_rounds", blocked_rounds),
-            ("server_held_rounds", held_rounds),
-            (
-                "server_lent_slots_us",
-                u64::try_from(lent_time_ns / 1_000).unwrap_or(u64::MAX),
-            ),
-            ("server_waiting_lookups", self.objects.counters().waits),
-            ("server_overdue_lookups", self.objects.counters().overdue),
-            ("server_open_connections", as_count(self.connection_count())),
-            ("memory_free_slots", as_count(self.arena.free_count())),
-            ("memory_lent_slots", as_count(self.arena.lent_count())),
-            ("memory_all_slots", as_count(self.arena.slot_count())),
-        ];
+        let own = Counters {
+            server_lent_slots_us: u64::try_from(self.lent_time_ns / 1_000).unwrap_or(u64::MAX),
+            server_open_connections: gauge(self.connection_count()),
+            memory_free_slots: gauge(self.arena.free_count()),
+            memory_lent_slots: gauge(self.arena.lent_count()),
+            memory_all_slots: gauge(self.arena.slot_count()),
+            ..self.counters
+        };
+        let mut pairs = own.as_pairs();
+        pairs.extend(self.objects.counters().as_pairs());
         pairs.extend(self.link.counters().as_pairs());
         pairs.extend(self.disk.counters().as_pairs());
         pairs.extend(self.disk.own_counters());
         pairs.extend(self.objects.store().counters().as_pairs());
         pairs.extend(self.tls.iter().flat_map(Handshaker::counters));
-        let mut planned = self.conductor.counters().as_pairs();
-        planned.retain(|(name, _)| pairs.iter().all(|(known, _)| known != name));
-        pairs.extend(planned);
+        pairs.extend(self.conductor.counters().as_pairs());
         pairs
     }
 }
 
 /// A count as counters carry it.
-fn as_count(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
+fn gauge(count: usize) -> Gauge {
+    Gauge(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
 /// A slot's index as one of a table.

@@ -20,6 +20,7 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
+use counters::counters;
 use diskmap::nvme::NamespaceRange;
 use diskmap::{
     DeviceRange, Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
@@ -91,7 +92,7 @@ pub(super) struct Objects {
     devices: Vec<u64>,
     /// What went wrong, the oldest first.
     faults: VecDeque<ObjectFault>,
-    counters: Counters,
+    counters: LookupCounters,
 }
 
 /// Look-ups that wait for room for the same device, the oldest first.
@@ -108,13 +109,15 @@ pub(super) struct LookupRequest {
     requested_at: Instant,
 }
 
-/// Look-ups that waited or were refused, since start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Counters {
-    /// Look-ups that waited for room in the store. One may wait more than once.
-    pub(super) waits: u64,
-    /// Look-ups refused because there was no room for too long, or for too many.
-    pub(super) overdue: u64,
+counters! {
+    /// Look-ups that waited or were refused, since start.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct LookupCounters {
+        /// Look-ups that waited for room in the store. One may wait more than once.
+        pub(super) server_waiting_lookups: u64,
+        /// Look-ups refused because they waited too long for room, or too many waited.
+        pub(super) server_overdue_lookups: u64,
+    }
 }
 
 /// A file of the disk.
@@ -142,11 +145,11 @@ impl Objects {
             waiting_max,
             devices: Vec::with_capacity(DEVICES_MAX),
             faults: VecDeque::with_capacity(FAULTS_MAX),
-            counters: Counters::default(),
+            counters: LookupCounters::default(),
         }
     }
 
-    pub(super) const fn counters(&self) -> &Counters {
+    pub(super) const fn counters(&self) -> &LookupCounters {
         &self.counters
     }
 
@@ -243,7 +246,7 @@ impl Objects {
         if self.waiting_count == self.waiting_max {
             return Some(self.refuse_for_want_of_room(request));
         }
-        self.counters.waits += 1;
+        self.counters.server_waiting_lookups += 1;
         self.waiting_count += 1;
         let known = self.waiting.iter().position(|queue| queue.device == device);
         let index = known.unwrap_or_else(|| {
@@ -262,7 +265,7 @@ impl Objects {
     }
 
     fn refuse_for_want_of_room(&mut self, request: LookupRequest) -> (LookupToken, LookupAnswer) {
-        self.counters.overdue += 1;
+        self.counters.server_overdue_lookups += 1;
         let LookupPlan { token, path } = request.plan;
         self.note_fault(path, FaultKind::NoRoom);
         (token, Err(LookupError::Busy))

@@ -487,7 +487,7 @@ impl Conductor {
         let (trace, drop) = (&mut self.trace, arrival.drop);
         observing::record_arrival(trace, now, client, &segment, payload.len(), drop);
         if let Some(reason) = arrival.drop {
-            self.counters.tcp_drops[reason as usize] += 1;
+            self.counters.tcp_drop_count[reason as usize] += 1;
         } else {
             self.next_hops.routers.hear(now, path.source_mac);
             if client.follow_path(&path, &segment) {

@@ -35,7 +35,7 @@ impl Conductor {
                 self.handle_fragment(now, arena, &fragment);
             }
             Ok(incoming) => self.handle_incoming(now, arena, incoming),
-            Err(reason) => self.counters.wire_drops[reason.index()] += 1,
+            Err(reason) => self.counters.wire_drop_count[reason.index()] += 1,
         }
     }
 
@@ -50,7 +50,7 @@ impl Conductor {
         let path = fragment.path;
         match wire::parse_reassembled(path, whole.protocol, whole.ecn, whole.content()) {
             Ok(incoming) => self.handle_incoming(now, arena, incoming),
-            Err(reason) => self.counters.wire_drops[reason.index()] += 1,
+            Err(reason) => self.counters.wire_drop_count[reason.index()] += 1,
         }
         self.reassembly.give_back(whole);
     }

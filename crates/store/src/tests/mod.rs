@@ -859,10 +859,3 @@ fn a_catalogue_changes_like_a_directory() {
 fn a_catalogue_has_no_path_that_cannot_be_asked_for() {
     Catalogue::new().insert("/a/../b", entry(1, false));
 }
-
-#[test]
-fn every_counter_is_listed_once() {
-    let pairs = Counters::default().as_pairs();
-    let names: std::collections::BTreeSet<_> = pairs.iter().map(|(name, _)| name).collect();
-    assert_eq!(names.len() * size_of::<u64>(), size_of::<Counters>());
-}

@@ -25,7 +25,7 @@ const PARTS: [(Part, Make); 6] = [
     (part("docs/run/configuration.md", "exit codes"), exit_codes),
     (
         part("docs/run/metrics.md", "counters"),
-        |_: &Tree, _: &str| Ok(server::metrics::meanings::documentation()),
+        |_: &Tree, _: &str| Ok(server::metrics::table::markdown()),
     ),
     (part("docs/develop/dependencies.md", "crates"), crates),
     (part("ARCHITECTURE.md", "arrows"), arrows),

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use clock::Instant;
+use counters::CounterSet as _;
 use memory::Arena;
 
 use super::Nvme;
@@ -82,6 +83,6 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Disk for Nvme<R, D, S> {
     }
 
     fn own_counters(&self) -> Vec<(&'static str, u64)> {
-        self.nvme_counters.as_pairs().to_vec()
+        self.nvme_counters.as_pairs()
     }
 }

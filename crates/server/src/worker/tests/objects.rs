@@ -127,7 +127,7 @@ fn an_object_for_each_connection_is_enough() {
                 }
             }
             assert_eq!(replies, 200 - CONNECTIONS);
-            assert_eq!(crowd.objects.counters().overdue, 0);
+            assert_eq!(crowd.objects.counters().server_overdue_lookups, 0);
             assert_eq!(crowd.objects.store().counters().store_refused_lookups, 0);
         }
     }
@@ -148,7 +148,7 @@ fn waiting_look_ups_are_served_in_order() {
         // Room at last; the catalogue answers in the round after.
         crowd.round(NOW);
     }
-    assert_eq!(crowd.objects.counters().waits, 3);
+    assert_eq!(crowd.objects.counters().server_waiting_lookups, 3);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_waiting_look_up_is_refused_at_its_deadline() {
         matches!(answer, Some((LookupToken(1), Err(LookupError::Busy)))),
         "{answer:?}"
     );
-    assert_eq!(crowd.objects.counters().overdue, 1);
+    assert_eq!(crowd.objects.counters().server_overdue_lookups, 1);
     assert_eq!(crowd.objects.poll_timeout(), None);
 }
 
@@ -190,7 +190,7 @@ fn as_many_look_ups_wait_as_there_may_be_connections() {
         matches!(answer, Some((LookupToken(2), Err(LookupError::Busy)))),
         "{answer:?}"
     );
-    assert_eq!(crowd.objects.counters().overdue, 1);
+    assert_eq!(crowd.objects.counters().server_overdue_lookups, 1);
 }
 
 /// With room for one object: a connection receives it and acknowledges nothing, another waits.
@@ -257,7 +257,7 @@ fn a_device_that_hangs_delays_no_look_ups_of_others() {
         crowd.ask(NOW, connection);
     }
     assert_eq!(
-        crowd.objects.counters().waits,
+        crowd.objects.counters().server_waiting_lookups,
         8,
         "a device has two of eight"
     );

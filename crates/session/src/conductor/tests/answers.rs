@@ -119,7 +119,15 @@ fn malformed_frames_are_counted_by_reason() {
     let mut bench = Bench::new();
     bench.receive(&[0; 5]);
     bench.receive(&[]);
-    assert_eq!(bench.conductor.counters().wire_drops.iter().sum::<u64>(), 2);
+    assert_eq!(
+        bench
+            .conductor
+            .counters()
+            .wire_drop_count
+            .iter()
+            .sum::<u64>(),
+        2
+    );
     assert!(bench.conductor.counters().wire_drop_pairs().count() >= 1);
 }
 

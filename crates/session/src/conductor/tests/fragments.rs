@@ -82,7 +82,7 @@ fn a_request_in_fragments_is_answered() {
         let counters = bench.conductor.counters();
         assert_eq!(counters.wire_fragment_frames, 3);
         assert_eq!(counters.wire_reassembled_count, 1);
-        assert_eq!(counters.wire_drops.iter().sum::<u64>(), 0);
+        assert_eq!(counters.wire_drop_count.iter().sum::<u64>(), 0);
     }
 }
 
@@ -109,7 +109,7 @@ fn what_fragments_make_is_checked_as_a_packet_is() {
     let counters = bench.conductor.counters();
     assert_eq!(counters.wire_reassembled_count, 1);
     let reason = DropReason::TcpBadChecksum.index();
-    assert_eq!(counters.wire_drops[reason], 1);
+    assert_eq!(counters.wire_drop_count[reason], 1);
 }
 
 #[test]
