@@ -13,7 +13,7 @@ use crate::read_budget::ReadBudget;
 use crate::request_log::LoggedReplies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
 use crate::tls::{Stage, Tls};
-use crate::{Config, ReadLimits};
+use crate::{Config, ReadLimits, TlsToken};
 
 /// Most received bytes kept per connection before they are parsed; also the receive window we
 /// advertise. It holds one whole TLS record, or the largest request head and some pipelined bytes.
@@ -138,6 +138,12 @@ impl Client {
             exchange: Exchange::Request(now),
             is_traced: false,
         }
+    }
+
+    /// Names this client, which is at `index`.
+    pub(crate) const fn token(&self, index: u32) -> TlsToken {
+        let serial = self.serial;
+        TlsToken { index, serial }
     }
 
     /// Asks the processor for what an acknowledgment, a read or a frame needs beside the client itself.
@@ -269,7 +275,7 @@ impl Client {
             && is_between_records
     }
 
-    /// What may be fetched for this connection, and when.
+    /// How much may be fetched for this connection, which [`Client::may_read`] permitted before.
     pub(crate) fn credit(&self, now: Instant) -> Credit {
         if self.fetches.len() < FETCHES_MAX {
             self.tcp.credit(now)
@@ -278,12 +284,22 @@ impl Client {
         }
     }
 
-    /// Whether something may be fetched for this connection, and when.
-    pub(crate) fn permission(&self, now: Instant) -> Permission {
-        if self.fetches.len() < FETCHES_MAX {
+    /// Whether something may be fetched for this connection now, or when, by TCP and by its read budget: the
+    /// only place where that is decided. TCP learns since when it is demanded.
+    pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
+        self.read_waits = self.read_waits.filter(|until| *until > now);
+        let permission = if self.fetches.len() < FETCHES_MAX {
             self.tcp.permission(now)
         } else {
             Permission::Nothing
+        };
+        match permission {
+            Permission::Now => self.tcp.on_demand(now),
+            Permission::From(_) | Permission::Nothing => self.tcp.on_no_demand(),
+        }
+        match (permission, self.read_waits) {
+            (Permission::Now, Some(until)) => Permission::From(until),
+            _ => permission,
         }
     }
 

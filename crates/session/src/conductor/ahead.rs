@@ -14,12 +14,14 @@
 
 use std::collections::VecDeque;
 
-use tcp::{FourTuple, Table, TableIndex, TableTag, TimerQueue};
+use tcp::{FourTuple, TableIndex, TableTag, TimerQueue};
 use wire::{Ecn, Path, TcpFlags, TcpRepr};
 
-use super::{Received, Slab};
+use super::Received;
+use super::connections::Connections;
 use crate::client::Client;
 use crate::run_queue::RunQueue;
+use crate::slab::Slab;
 
 /// How many turns ahead of the next step something is asked for: a turn takes some hundred nanoseconds,
 /// and so does memory.
@@ -70,9 +72,9 @@ impl Acknowledgments {
         &mut self,
         tuple: FourTuple,
         received: &Received<'_>,
-        table: &Table,
-        clients: &Slab<Client>,
+        connections: &Connections,
     ) -> Option<Acknowledgment> {
+        let Connections { table, clients, .. } = connections;
         let tag = table.tag(&tuple);
         memory::prefetch(table.first_slot(tag));
         let Received {
@@ -144,6 +146,10 @@ impl super::Conductor {
     /// these tokens next: asks for what the later ones will need.
     pub fn prefetch_completions(&self, token_of: impl Fn(usize) -> Option<u64>) {
         let client_of = |place| token_of(place).map(super::fetching::client_of);
-        prefetch(&self.clients, client_of(2 * STEP), client_of(STEP));
+        prefetch(
+            &self.connections.clients,
+            client_of(2 * STEP),
+            client_of(STEP),
+        );
     }
 }

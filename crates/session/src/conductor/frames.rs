@@ -8,7 +8,7 @@ use tcp::TableIndex;
 use wire::ethernet;
 use wire::{
     ArpOperation, ArpRepr, ChecksumState, Fragment, HEADERS_BYTES_MAX, Incoming, ListenerReport,
-    OriginalTcp, Path, Route, TcpChecksum, TcpRepr,
+    OriginalTcp, Path, Route, TcpRepr,
 };
 
 use super::strays::quoted_tuple;
@@ -29,13 +29,13 @@ impl Conductor {
         frame: &[u8],
         checksum: ChecksumState,
     ) {
-        self.counters.wire_receive_frames += 1;
+        self.telemetry.counters.wire_receive_frames += 1;
         match wire::parse_frame(frame, checksum) {
             Ok(Incoming::Fragment(fragment)) if self.is_ours(fragment.path.destination) => {
                 self.handle_fragment(now, arena, &fragment);
             }
             Ok(incoming) => self.handle_incoming(now, arena, incoming),
-            Err(reason) => self.counters.wire_drop_count[reason.index()] += 1,
+            Err(reason) => self.telemetry.counters.wire_drop_count[reason.index()] += 1,
         }
     }
 
@@ -44,13 +44,14 @@ impl Conductor {
         if self.is_denied(&fragment.path) {
             return;
         }
-        let Some(whole) = (self.reassembly).take(now, fragment, &mut self.counters) else {
+        let Some(whole) = (self.reassembly).take(now, fragment, &mut self.telemetry.counters)
+        else {
             return;
         };
         let path = fragment.path;
         match wire::parse_reassembled(path, whole.protocol, whole.ecn, whole.content()) {
             Ok(incoming) => self.handle_incoming(now, arena, incoming),
-            Err(reason) => self.counters.wire_drop_count[reason.index()] += 1,
+            Err(reason) => self.telemetry.counters.wire_drop_count[reason.index()] += 1,
         }
         self.reassembly.give_back(whole);
     }
@@ -97,7 +98,8 @@ impl Conductor {
                 let route = path.reply_route();
                 // We never fragment: a request that came in fragments may be too large to be returned.
                 let frame_bytes_max = ethernet::HEADER_BYTES + usize::from(self.config.mtu_bytes);
-                self.answer(|buffer| {
+                let counters = &mut self.telemetry.counters;
+                self.outgoing.answer(counters, |buffer| {
                     let most = buffer.len().min(frame_bytes_max);
                     let buffer = buffer.get_mut(..most)?;
                     wire::emit_echo_reply(buffer, &route, identifier, sequence, data)
@@ -126,7 +128,7 @@ impl Conductor {
             // RFC 5461 s4: an ICMP unreachable about a synchronised connection is a soft error;
             // the retransmission timer decides. On our link it changes nothing.
             Incoming::Unreachable { .. } => {}
-            _ => self.counters.wire_foreign_frames += 1,
+            _ => self.telemetry.counters.wire_foreign_frames += 1,
         }
     }
 
@@ -134,7 +136,7 @@ impl Conductor {
     /// is kept of a source that has no connection, and before it is answered.
     pub(super) fn is_denied(&mut self, path: &Path) -> bool {
         let is_denied = !self.config.source_filter.serves(path.source);
-        self.counters.wire_denied_frames += u64::from(is_denied);
+        self.telemetry.counters.wire_denied_frames += u64::from(is_denied);
         is_denied
     }
 
@@ -178,9 +180,9 @@ impl Conductor {
         let Some(place) = place.filter(|_| conflict.mac != self.config.mac) else {
             return false;
         };
-        self.counters.wire_conflict_frames += 1;
+        self.telemetry.counters.wire_conflict_frames += 1;
         if self.defense.note(now, place, conflict) && conflict.address.is_ipv4() {
-            self.counters.wire_defense_frames += 1;
+            self.telemetry.counters.wire_defense_frames += 1;
             self.announce_one(place);
         }
         true
@@ -189,51 +191,25 @@ impl Conductor {
     fn answer_arp(&mut self, arp: &ArpRepr) {
         let asked = arp.operation == ArpOperation::Request;
         if !asked || !self.is_ours(IpAddr::V4(arp.target_address)) {
-            self.counters.wire_foreign_frames += 1;
+            self.telemetry.counters.wire_foreign_frames += 1;
             return;
         }
         let (arp, mac) = (*arp, self.config.mac);
         self.answer_short(|buffer| wire::emit_arp_reply(buffer, &arp, mac));
     }
 
+    /// Queues an answer without payload.
     pub(super) fn answer_short(
         &mut self,
         write: impl FnOnce(&mut [u8; HEADERS_BYTES_MAX]) -> usize,
     ) {
-        self.answer(|buffer| Some(write(buffer.first_chunk_mut()?)));
-    }
-
-    /// Queues an answer.
-    fn answer(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
-        if self.outbox.push(write) {
-            self.counters.wire_answer_frames += 1;
-        } else {
-            self.counters.wire_answer_overflow_count += 1;
-        }
+        (self.outgoing).answer_short(&mut self.telemetry.counters, write);
     }
 
     /// Queues a segment without text that is sent outside any client's stream: SYN-ACK, reset.
     pub(super) fn answer_segment(&mut self, route: &Route, segment: &TcpRepr) {
-        self.answer_with_text(route, segment, &[]);
-    }
-
-    /// The same with a little text.
-    pub(super) fn answer_with_text(&mut self, route: &Route, segment: &TcpRepr, text: &[u8]) {
-        self.identification = self.identification.wrapping_add(1);
-        let identification = self.identification;
-        self.answer(|buffer| {
-            let headers = wire::emit_tcp(
-                buffer.first_chunk_mut()?,
-                route,
-                segment,
-                &[text],
-                TcpChecksum::Full,
-                identification,
-            );
-            let end = headers + text.len();
-            buffer.get_mut(headers..end)?.copy_from_slice(text);
-            Some(end)
-        });
+        let counters = &mut self.telemetry.counters;
+        (self.outgoing).answer_with_text(counters, route, segment, &[]);
     }
 
     /// The limits of the link changed. New connections use them. Open connections whose segments
@@ -246,9 +222,8 @@ impl Conductor {
         if !is_changed {
             return;
         }
-        let indexes: Vec<u32> = self.clients.indexes().collect();
-        for index in indexes {
-            let Some(client) = self.clients.entry_mut(index) else {
+        for index in self.connections.indexes() {
+            let Some(client) = self.connections.clients.entry_mut(index) else {
                 continue;
             };
             let mss = mss_of_link(client.route.source, mtu_bytes);
@@ -263,35 +238,30 @@ impl Conductor {
         mtu_bytes: u32,
         original: &OriginalTcp,
     ) {
-        let index = match self.table.find(&quoted_tuple(original)) {
+        let index = match self.connections.table.find(&quoted_tuple(original)) {
             Some(TableIndex::Connection(index)) => index,
             Some(TableIndex::HalfOpen(_) | TableIndex::TimeWait(_)) => return,
             None => return self.handle_unmatched_report(mtu_bytes, original),
         };
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
         // RFC 5927 s4: a report must quote a segment that is in flight.
         if !client.tcp.is_in_flight(original.sequence) {
             return;
         }
-        self.counters.tcp_packet_too_big_count += 1;
+        self.telemetry.counters.tcp_packet_too_big_count += 1;
         let segment_bytes = path_segment_bytes(original.source, mtu_bytes);
         client
             .tcp
             .on_packet_too_big(now, original.sequence, segment_bytes);
         self.update_queues_and_timers(now, index);
     }
-
-    /// The MSS of this path's link (RFC 9293 s3.7.1), bytes.
-    pub(super) fn segment_bytes(&self, path: &Path) -> u16 {
-        mss_of_link(path.source, self.config.mtu_bytes)
-    }
 }
 
-/// The largest TCP payload, without options, of one packet from `source` on a link with an MTU of
-/// `mtu_bytes`, bytes.
-fn mss_of_link(source: IpAddr, mtu_bytes: u16) -> u16 {
+/// The MSS of a link (RFC 9293 s3.7.1): the largest TCP payload, without options, of one packet from `source`
+/// on a link with an MTU of `mtu_bytes`, bytes.
+pub(super) fn mss_of_link(source: IpAddr, mtu_bytes: u16) -> u16 {
     mtu_bytes.saturating_sub(if source.is_ipv4() { 40 } else { 60 })
 }
 

@@ -8,7 +8,7 @@ use http::{Method, Parsed};
 
 use super::Conductor;
 use crate::client::Exchange;
-use crate::{LookupPlan, LookupToken};
+use crate::{LookupPlan, LookupToken, TlsToken};
 
 impl Conductor {
     /// Processes what arrived: opens the client's records and parses its requests.
@@ -20,7 +20,7 @@ impl Conductor {
             }
         }
         // Requests that came before the client's end are answered first.
-        if let Some(client) = self.clients.entry_mut(index)
+        if let Some(client) = self.connections.clients.entry_mut(index)
             && client.has_half_closed()
             && client.takes_requests()
             && !client.tls.as_ref().is_some_and(|tls| tls.is_busy())
@@ -31,7 +31,7 @@ impl Conductor {
 
     /// Parses the requests that arrived, until one needs a look-up or more bytes.
     fn take_requests(&mut self, now: Instant, index: u32) {
-        while let Some(client) = self.clients.entry_mut(index)
+        while let Some(client) = self.connections.clients.entry_mut(index)
             && client.takes_requests()
         {
             if !client.skip_body() || !client.head.is_due(client.input.as_slice()) {
@@ -39,32 +39,32 @@ impl Conductor {
                 return;
             }
             let input_bytes = client.input.len();
-            self.counters.http_parse_count += 1;
+            self.telemetry.counters.http_parse_count += 1;
             let (request, head_bytes) = match http::parse_request(client.input.as_slice()) {
                 Parsed::Complete {
                     request,
                     head_bytes,
                 } => (request, head_bytes),
                 Parsed::Incomplete => {
-                    self.counters.http_parse_bytes += input_bytes as u64;
+                    self.telemetry.counters.http_parse_bytes += input_bytes as u64;
                     client.head.on_incomplete(input_bytes);
                     client.await_more(now);
                     return;
                 }
                 Parsed::Refused(refusal) => {
-                    self.counters.http_parse_bytes += input_bytes as u64;
+                    self.telemetry.counters.http_parse_bytes += input_bytes as u64;
                     self.refuse_request(now, index, refusal);
                     return;
                 }
             };
-            self.counters.http_request_count += 1;
-            self.counters.http_parse_bytes += head_bytes as u64;
+            self.telemetry.counters.http_request_count += 1;
+            self.telemetry.counters.http_parse_bytes += head_bytes as u64;
             if request.method == Method::Options {
                 client.exchange = Exchange::Replying;
                 self.queue(now, index, head_bytes, None, http::options_reply);
                 continue;
             }
-            let token = token_of(index, client.serial);
+            let token = token_of(client.token(index));
             client.exchange = Exchange::LookUp {
                 head_bytes,
                 is_last: false,
@@ -77,11 +77,14 @@ impl Conductor {
     }
 }
 
-fn token_of(index: u32, serial: u32) -> LookupToken {
+fn token_of(TlsToken { index, serial }: TlsToken) -> LookupToken {
     LookupToken(u64::from(index) << 32 | u64::from(serial))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the two halves of a token")]
-pub(super) const fn untoken(token: LookupToken) -> (u32, u32) {
-    ((token.0 >> 32) as u32, token.0 as u32)
+pub(super) const fn untoken(token: LookupToken) -> TlsToken {
+    TlsToken {
+        index: (token.0 >> 32) as u32,
+        serial: token.0 as u32,
+    }
 }

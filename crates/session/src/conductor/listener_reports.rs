@@ -34,7 +34,7 @@ impl Conductor {
             IpAddr::V4(_) => false,
         };
         if !self.config.are_addresses_announced || !self.config.addresses.iter().any(is_wanted) {
-            self.counters.wire_foreign_frames += 1;
+            self.telemetry.counters.wire_foreign_frames += 1;
             return;
         }
         let reports = &mut self.listener_reports;

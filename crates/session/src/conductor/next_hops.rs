@@ -95,8 +95,7 @@ impl Conductor {
     /// A station announced an address that we do not know. If it took over from a router that does not
     /// answer any more, frames that wait for the router go to it.
     fn try_announced(&mut self, now: Instant, mac: MacAddress) {
-        let indexes: Vec<u32> = self.clients.indexes().collect();
-        for index in indexes {
+        for index in self.connections.indexes() {
             let other = self.other_next_hop(now, index);
             if other == Some(mac) {
                 self.move_client(now, index, mac);
@@ -107,7 +106,7 @@ impl Conductor {
     /// Where to send to a client instead, if what was sent to it was not answered [`TIMEOUTS_UNTIL_ASKED`]
     /// times in a row and another router may be the way. There is none to a client on our link.
     fn other_next_hop(&self, now: Instant, index: u32) -> Option<MacAddress> {
-        let client = self.clients.entry(index)?;
+        let client = self.connections.clients.entry(index)?;
         let is_doubted = client.tcp.timeouts_in_a_row() >= TIMEOUTS_UNTIL_ASKED;
         let (peer, hop) = (client.route.destination, client.route.destination_mac);
         if is_doubted && hop != client.heard_from {
@@ -122,9 +121,8 @@ impl Conductor {
     /// The station that has `address` is at another MAC address now. The frames of its own connections
     /// follow, and those of clients behind it, whose addresses are on no station of our link.
     fn move_clients(&mut self, now: Instant, address: IpAddr, from: MacAddress, to: MacAddress) {
-        let indexes: Vec<u32> = self.clients.indexes().collect();
-        for index in indexes {
-            let Some(client) = self.clients.entry(index) else {
+        for index in self.connections.indexes() {
+            let Some(client) = self.connections.clients.entry(index) else {
                 continue;
             };
             let peer = client.route.destination;
@@ -132,7 +130,7 @@ impl Conductor {
                 || peer.is_ipv4() == address.is_ipv4() && !self.next_hops.neighbors.knows(peer);
             if client.route.destination_mac == from && (peer == address || is_behind()) {
                 self.move_client(now, index, to);
-                if let Some(client) = self.clients.entry_mut(index) {
+                if let Some(client) = self.connections.clients.entry_mut(index) {
                     client.heard_from = to;
                 }
             }
@@ -141,12 +139,12 @@ impl Conductor {
 
     /// Sends the frames of a client to another station from now on.
     fn move_client(&mut self, now: Instant, index: u32, to: MacAddress) {
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
         client.route.destination_mac = to;
         client.tcp.on_next_hop_changed(now);
-        self.counters.tcp_next_hop_change_count += 1;
+        self.telemetry.counters.tcp_next_hop_change_count += 1;
         self.update_queues_and_timers(now, index);
     }
 
@@ -154,7 +152,7 @@ impl Conductor {
     /// [`TIMEOUTS_UNTIL_ASKED`] times in a row, the station that its frames go to may be gone: it is asked
     /// for, and another router that brings segments is tried meanwhile.
     pub(super) fn doubt_next_hop(&mut self, now: Instant, index: u32) {
-        let Some(client) = self.clients.entry(index) else {
+        let Some(client) = self.connections.clients.entry(index) else {
             return;
         };
         if client.tcp.timeouts_in_a_row() < TIMEOUTS_UNTIL_ASKED {
@@ -168,7 +166,7 @@ impl Conductor {
             *place = Some(address);
         }
         for address in asked.into_iter().flatten() {
-            self.counters.wire_neighbor_request_frames += 1;
+            self.telemetry.counters.wire_neighbor_request_frames += 1;
             self.answer_short(|buffer| match (route.source, address) {
                 (IpAddr::V4(ours), IpAddr::V4(address)) => {
                     wire::emit_arp_request(buffer, mac, ours, address)

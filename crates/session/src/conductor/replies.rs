@@ -4,12 +4,36 @@ use clock::Instant;
 use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
 use tcp::StreamRange;
 
+use super::Conductor;
 use super::input::untoken;
-use super::{Conductor, observing};
 use crate::client::Client;
 use crate::input::HeadProgress;
 use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupToken, Object, TraceEvent};
+
+/// The reply that is being written, before it is copied into its client's stream, and its date.
+#[derive(Debug)]
+pub(super) struct ReplyDraft {
+    pub(super) text: Vec<u8>,
+    pub(super) parts: Vec<Part>,
+    /// The wall clock, Unix seconds: for `Date`, and for nothing else here.
+    pub(super) unix_seconds: u64,
+}
+
+impl ReplyDraft {
+    pub(super) fn new(unix_seconds: u64) -> Self {
+        Self {
+            text: Vec::new(),
+            parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
+            unix_seconds,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.parts.clear();
+    }
+}
 
 impl Conductor {
     /// The store's answer to a look-up. On `Ok`, the reply uses the object until
@@ -21,13 +45,11 @@ impl Conductor {
         answer: Result<Object, LookupError>,
     ) {
         if let Ok(object) = &answer {
-            self.device_reads.see(object.device);
+            self.reads.devices.see(object.device);
         }
-        let (index, serial) = untoken(token);
-        let client = self
-            .clients
-            .entry_mut(index)
-            .filter(|client| client.serial == serial);
+        let token = untoken(token);
+        let index = token.index;
+        let client = self.connections.client_of(token);
         let Some(head_bytes) = client.and_then(Client::end_look_up) else {
             // The client left meanwhile.
             self.released
@@ -50,7 +72,7 @@ impl Conductor {
 
     /// The rest of a head did not arrive in time: 408, and the connection closes.
     pub(super) fn time_out_head(&mut self, now: Instant, index: u32) {
-        self.counters.http_timeout_count += 1;
+        self.telemetry.counters.http_timeout_count += 1;
         let refusal = Refusal {
             status: Status::RequestTimeout,
             head_only: false,
@@ -65,46 +87,41 @@ impl Conductor {
     }
 
     pub(super) fn refuse_request(&mut self, now: Instant, index: u32, refusal: Refusal) {
-        self.clear_reply();
+        let Some(client) = self.connections.clients.entry_mut(index) else {
+            return;
+        };
         let Refusal { status, head_only } = refusal;
-        let is_secure = self
-            .clients
-            .entry(index)
-            .is_some_and(|client| client.tls.is_some());
         let options = ReplyOptions {
             config: &self.config.replies,
-            unix_seconds_now: self.unix_seconds,
+            unix_seconds_now: self.draft.unix_seconds,
             keep_alive: false,
-            is_secure,
+            is_secure: client.tls.is_some(),
         };
-        let (text, parts) = (&mut self.text, &mut self.parts);
+        self.draft.clear();
+        let ReplyDraft { text, parts, .. } = &mut self.draft;
         http::error_reply(status, head_only, true, &options, text, parts);
-        self.log_request(index, None, status.code());
-        self.counters.http_reply_count += 1;
-        self.counters.http_error_count += 1;
+        self.telemetry
+            .log_request(client, None, status.code(), &self.draft);
+        self.telemetry.counters.http_reply_count += 1;
+        self.telemetry.counters.http_error_count += 1;
         self.push_reply(now, index, None);
-        if let Some(client) = self.clients.entry_mut(index) {
+        if let Some(client) = self.connections.clients.entry_mut(index) {
             client.stop_taking_requests();
         }
     }
 
-    fn clear_reply(&mut self) {
-        self.text.clear();
-        self.parts.clear();
-    }
-
-    /// Queues the reply in `text` and `parts`.
+    /// Queues the reply in the draft.
     fn push_reply(&mut self, now: Instant, index: u32, object: Option<ObjectPlace>) {
         let frame_bytes = self.frame_bytes();
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
         let layout = client.layout(frame_bytes);
-        let (text, parts) = (&self.text, &self.parts);
+        let ReplyDraft { text, parts, .. } = &self.draft;
         let bytes = client.stream.push_reply(text, parts, object, layout);
         let start = client.tcp.end();
         client.tcp.append(now, bytes);
-        observing::record(&mut self.trace, now, client, || TraceEvent::Queued {
+        self.telemetry.record(now, client, || TraceEvent::Queued {
             range: StreamRange::new(start, start + bytes),
         });
     }
@@ -119,21 +136,21 @@ impl Conductor {
         write: impl Fn(&Request<'_>, &ReplyOptions<'_>, &mut Vec<u8>, &mut Vec<Part>) -> Reply,
     ) {
         let frame_bytes = self.frame_bytes();
-        self.clear_reply();
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
         let mut options = ReplyOptions {
             config: &self.config.replies,
-            unix_seconds_now: self.unix_seconds,
-            keep_alive: self.is_listening,
+            unix_seconds_now: self.draft.unix_seconds,
+            keep_alive: self.listening.is_open,
             is_secure: client.tls.is_some(),
         };
         // The request was parsed before the look-up; its bytes have not changed since.
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
         };
-        let (text, parts) = (&mut self.text, &mut self.parts);
+        self.draft.clear();
+        let ReplyDraft { text, parts, .. } = &mut self.draft;
         let mut reply = write(&request, &options, text, parts);
         let place = object.map(Object::place);
         if !reply.close && client.is_last_reply(parts, place, frame_bytes) {
@@ -143,20 +160,19 @@ impl Conductor {
             reply = write(&request, &options, text, parts);
         }
         let body_bytes = request.body_bytes;
-        self.log_request(index, Some(head_bytes), reply.status.code());
-        let Some(client) = self.clients.entry_mut(index) else {
-            return;
-        };
+        let status = reply.status.code();
+        self.telemetry
+            .log_request(client, Some(head_bytes), status, &self.draft);
         client.input.take(head_bytes);
         client.body_bytes_left = body_bytes;
         client.head = HeadProgress::default();
         self.push_reply(now, index, place);
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
-        self.counters.http_reply_count += 1;
-        if reply.status.code() >= 400 {
-            self.counters.http_error_count += 1;
+        self.telemetry.counters.http_reply_count += 1;
+        if status >= 400 {
+            self.telemetry.counters.http_error_count += 1;
         }
         if reply.close {
             client.stop_taking_requests();

@@ -39,7 +39,7 @@ use tcp::FourTuple;
 use wire::{Ecn, OriginalTcp, Path, TcpRepr};
 
 use super::next_hops::Statement;
-use super::{CHALLENGES_PER_SECOND, Conductor, RESETS_PER_SECOND, Received};
+use super::{Conductor, Received};
 
 /// Most strays that wait to be taken: those of a round, since they are taken after each batch of frames.
 /// In a flood of forged segments, each costs every worker a look-up, so no more than a few of each batch
@@ -106,9 +106,7 @@ impl Conductor {
             is_from_worker: false,
         };
         let workers = u32::from(other_workers) + 1;
-        self.challenges
-            .set_per_second(CHALLENGES_PER_SECOND / workers);
-        self.resets.set_per_second(RESETS_PER_SECOND / workers);
+        self.answer_limits.share(workers);
     }
 
     /// The next stray, for [`Conductor::handle_stray`] of the next worker. To be polled after each batch
@@ -138,7 +136,7 @@ impl Conductor {
                     payload: &payload,
                 };
                 let tuple = received.tuple();
-                let tag = self.table.tag(&tuple);
+                let tag = self.connections.table.tag(&tuple);
                 self.apply(now, arena, &tuple, tag, &received);
             }
             StrayContent::PacketTooBig {
@@ -153,14 +151,14 @@ impl Conductor {
         }
         self.strays.end_of_stray();
         let is_taken = self.unmatched_strays() == unmatched_before;
-        self.counters.tcp_stray_taken_count += u64::from(is_taken);
+        self.telemetry.counters.tcp_stray_taken_count += u64::from(is_taken);
     }
 
     /// Strays that were passed on, dropped or unclaimed.
     const fn unmatched_strays(&self) -> u64 {
-        self.counters.tcp_stray_passed_count
-            + self.counters.tcp_stray_dropped_count
-            + self.counters.tcp_stray_unclaimed_count
+        self.telemetry.counters.tcp_stray_passed_count
+            + self.telemetry.counters.tcp_stray_dropped_count
+            + self.telemetry.counters.tcp_stray_unclaimed_count
     }
 
     /// A segment that belongs to no connection here, and opens none.
@@ -205,15 +203,15 @@ impl Conductor {
     }
 
     fn count_unclaimed(&mut self) {
-        self.counters.tcp_stray_unclaimed_count += u64::from(self.strays.is_from_worker);
+        self.telemetry.counters.tcp_stray_unclaimed_count += u64::from(self.strays.is_from_worker);
     }
 
     fn pass_on(&mut self, content: impl FnOnce() -> StrayContent) {
         if self.strays.waiting.len() == STRAYS_MAX {
-            self.counters.tcp_stray_dropped_count += 1;
+            self.telemetry.counters.tcp_stray_dropped_count += 1;
             return;
         }
-        self.counters.tcp_stray_passed_count += 1;
+        self.telemetry.counters.tcp_stray_passed_count += 1;
         self.strays.push(content());
     }
 }

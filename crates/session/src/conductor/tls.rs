@@ -5,17 +5,13 @@ use std::rc::Rc;
 use clock::Instant;
 use http::Status;
 use memory::Arena;
-use record::{Alert, AlertDescription, ContentType, Event, Inbound, Sealer, TrafficKey, Version};
-use tcp::StreamOffset;
+use record::{Alert, AlertDescription, ContentType, Event, Inbound, Sealer, TrafficKey};
 
 use super::Conductor;
 use crate::client::{Client, Exchange};
 use crate::stream_map::Sealing;
-use crate::tls::{
-    HANDSHAKES_MAX, HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED, HELLOS_QUEUED_MAX, KEY_UPDATE_TEXT,
-    Phase, Stage, Tls, plain_alert,
-};
-use crate::{Direction, TlsAnswer, TlsPlan, TlsToken, Warning};
+use crate::tls::{KEY_UPDATE_TEXT, Phase, Stage, Tls, plain_alert};
+use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsToken, Warning};
 
 impl Conductor {
     /// The next plan for the handshaker, except those of [`Conductor::poll_hello`]: dropping the
@@ -23,21 +19,7 @@ impl Conductor {
     /// These are cheap, and most of them complete handshakes whose costly part is done, so they
     /// come before ClientHellos.
     pub fn poll_tls(&mut self) -> Option<TlsPlan> {
-        if let Some(token) = self.forgotten.pop() {
-            return Some(TlsPlan::Forget { token });
-        }
-        while let Some(index) = self.tls_turns.pop() {
-            let Some((token, tls)) = self.tls_of(index) else {
-                continue;
-            };
-            // Another client may be at that index by now; a ClientHello has its own queue.
-            if matches!(tls.stage(), None | Some(Stage::Answered))
-                && let Some(plan) = tls.take_plan(token)
-            {
-                return Some(plan);
-            }
-        }
-        None
+        self.handshakes.poll(&mut self.connections)
     }
 
     /// The next record of a handshake that we have not answered yet: a ClientHello, or a part of
@@ -47,33 +29,8 @@ impl Conductor {
     /// If `HANDSHAKES_MAX` handshakes were begun already, the oldest one that is waiting for its
     /// client is reset to make room. If none is waiting for its client, the new one stays queued.
     pub fn poll_hello(&mut self) -> Option<TlsPlan> {
-        while let Some(index) = self.hello_turns.pop() {
-            let Some((token, tls)) = self.tls_of(index) else {
-                continue;
-            };
-            let stage = tls.stage();
-            if !matches!(stage, Some(Stage::Queued | Stage::Begun)) {
-                continue;
-            }
-            if stage == Some(Stage::Queued) && !self.begin_handshake(token) {
-                self.hello_turns.push_front(index);
-                return None;
-            }
-            let plan = self
-                .tls_of(index)
-                .and_then(|(token, tls)| tls.take_plan(token));
-            if plan.is_some() {
-                return plan;
-            }
-        }
-        None
-    }
-
-    fn tls_of(&mut self, index: u32) -> Option<(TlsToken, &mut Tls)> {
-        let client = self.clients.entry_mut(index)?;
-        let serial = client.serial;
-        let tls = client.tls.as_deref_mut()?;
-        Some((TlsToken { index, serial }, tls))
+        let (outgoing, telemetry) = (&mut self.outgoing, &mut self.telemetry);
+        (self.handshakes).poll_hello(&mut self.connections, outgoing, telemetry)
     }
 
     /// The answer to a plan of [`Conductor::poll_tls`] or [`Conductor::poll_hello`].
@@ -84,7 +41,7 @@ impl Conductor {
         token: TlsToken,
         answer: TlsAnswer,
     ) {
-        let Some(client) = self.client_of(token) else {
+        let Some(client) = self.connections.client_of(token) else {
             return;
         };
         let Some(tls) = client.tls.as_mut() else {
@@ -110,17 +67,13 @@ impl Conductor {
                 content_bytes_max,
             } => {
                 client.push_flight(now, &flight);
-                self.counters.tls_handshake_count += 1;
-                self.counters.tls_resumed_count += u64::from(is_resumed);
-                self.leave_handshake(token.index);
-                self.open_session(now, token.index, &send, &receive, content_bytes_max);
+                self.telemetry.counters.tls_handshake_count += 1;
+                self.telemetry.counters.tls_resumed_count += u64::from(is_resumed);
+                self.handshakes.leave(client);
+                client.open_session(now, &self.config, &send, &receive, content_bytes_max);
             }
             TlsAnswer::Refused { flight } => {
-                client.push_flight(now, &flight);
-                let peer = client.tcp.tuple().peer;
-                self.warnings.note(Warning::HandshakeRefused { peer });
-                self.counters.tls_handshake_refused_count += 1;
-                self.end_tls(token.index);
+                self.refuse_handshake(now, token.index, &flight);
             }
             TlsAnswer::NextKey { key } => self.take_key(now, token, asked, &key),
             TlsAnswer::Failed => {
@@ -132,41 +85,6 @@ impl Conductor {
         self.update_queues_and_timers(now, token.index);
     }
 
-    fn client_of(&mut self, token: TlsToken) -> Option<&mut Client> {
-        let client = self.clients.entry_mut(token.index);
-        client.filter(|client| client.serial == token.serial)
-    }
-
-    fn open_session(
-        &mut self,
-        now: Instant,
-        index: u32,
-        send: &(TrafficKey, u64),
-        receive: &(TrafficKey, u64),
-        content_bytes_max: u16,
-    ) {
-        let (limit, library) = (self.config.key_records_max, self.config.aead_library);
-        let Some(client) = self.clients.entry_mut(index) else {
-            return;
-        };
-        let Some(tls) = client.tls.as_mut() else {
-            return;
-        };
-        client.stream.seal_from_here(Sealing {
-            sealer: Rc::new(Sealer::with_library(library, &send.0)),
-            next_number: send.1,
-            content_bytes_max: content_bytes_max.into(),
-        });
-        tls.open(
-            Inbound::new(&receive.0, receive.1),
-            limit.min(send.0.algorithm().records_max()),
-            content_bytes_max.into(),
-        );
-        if let Exchange::Request(since) = &mut client.exchange {
-            *since = now;
-        }
-    }
-
     fn take_key(
         &mut self,
         now: Instant,
@@ -175,7 +93,7 @@ impl Conductor {
         key: &TrafficKey,
     ) {
         let library = self.config.aead_library;
-        let Some(client) = self.client_of(token) else {
+        let Some(client) = self.connections.client_of(token) else {
             return;
         };
         match asked {
@@ -193,11 +111,23 @@ impl Conductor {
                 let sealer = Rc::new(Sealer::with_library(library, key));
                 let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
                 client.tcp.append(now, added);
-                self.counters.tls_key_update_count += 1;
+                self.telemetry.counters.tls_key_update_count += 1;
             }
             _ => {}
         }
-        self.ask_for_keys(token.index);
+        self.handshakes.ask_for_keys(client, token.index);
+    }
+
+    /// The handshake failed: the connection ends after the flight.
+    fn refuse_handshake(&mut self, now: Instant, index: u32, flight: &[u8]) {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
+            return;
+        };
+        client.push_flight(now, flight);
+        let peer = client.tcp.tuple().peer;
+        self.telemetry.warn(Warning::HandshakeRefused { peer });
+        self.telemetry.counters.tls_handshake_refused_count += 1;
+        self.handshakes.end(client, index);
     }
 
     /// Opens the records that can be opened now; returns whether one of them had request bytes. The
@@ -206,7 +136,7 @@ impl Conductor {
     pub(super) fn open_records(&mut self, now: Instant, index: u32) -> bool {
         let mut is_any = false;
         loop {
-            let Some(client) = self.clients.entry_mut(index) else {
+            let Some(client) = self.connections.clients.entry_mut(index) else {
                 return false;
             };
             let Some(tls) = client.tls.as_mut() else {
@@ -236,33 +166,30 @@ impl Conductor {
                 Opened::Data => is_any = true,
                 Opened::Nothing => {}
                 Opened::Incomplete => return is_any,
-                Opened::KeyUpdate => self.ask_for_keys(index),
+                Opened::KeyUpdate => self.handshakes.ask_for_keys(client, index),
                 Opened::Renegotiation => self.refuse_renegotiation(now, index),
                 Opened::Ended => {
-                    self.counters.tls_peer_alert_count += 1;
-                    let serial = client.serial;
-                    self.pending_resets.push(TlsToken { index, serial });
-                    self.end_tls(index);
+                    self.telemetry.counters.tls_peer_alert_count += 1;
+                    self.outgoing.resets.push(client.token(index));
+                    self.handshakes.end(client, index);
                 }
                 Opened::Wrong(alert) => self.send_alert(now, index, alert),
             }
         }
     }
 
-    /// Handshake bytes arrived: puts the client on the queue for its next plan. The records stay
-    /// with their client until then, so they are dropped with a client that leaves.
+    /// Handshake bytes arrived: puts the client on the queue for its next plan.
     fn advance_handshake(&mut self, now: Instant, index: u32, stage: Stage) {
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
-        let serial = client.serial;
         let Some(tls) = client.tls.as_mut() else {
             return;
         };
         if tls.is_plain_http() {
             // After our FIN no answer can be sent.
             let is_write_closed = client.is_write_closed();
-            self.end_tls(index);
+            self.handshakes.end(client, index);
             if !is_write_closed {
                 self.refuse_with(now, index, Status::BadRequest);
             }
@@ -270,160 +197,35 @@ impl Conductor {
         }
         match (tls.has_record(), stage) {
             (Ok(false), _) => {}
-            (Ok(true), Stage::Arriving) => self.queue_hello(TlsToken { index, serial }),
+            (Ok(true), Stage::Arriving) => {
+                let (outgoing, telemetry) = (&mut self.outgoing, &mut self.telemetry);
+                (self.handshakes).queue_hello(client, index, outgoing, telemetry);
+            }
             (Err(description), Stage::Arriving) => {
-                client.push_flight(now, &plain_alert(description));
-                let peer = client.tcp.tuple().peer;
-                self.warnings.note(Warning::HandshakeRefused { peer });
-                self.counters.tls_handshake_refused_count += 1;
-                self.end_tls(index);
+                self.refuse_handshake(now, index, &plain_alert(description));
             }
-            (_, Stage::Queued | Stage::Begun) => self.hello_turns.push(index),
-            // The handshaker may have keys already, so it is the one that sends the alert.
-            (_, Stage::Answered) => self.tls_turns.push(index),
+            (_, stage) => self.handshakes.go_on(index, stage),
         }
-    }
-
-    /// A client's first record is complete: queues it. If too many are queued, resets the client.
-    fn queue_hello(&mut self, token: TlsToken) {
-        if self.hellos_queued >= HELLOS_QUEUED_MAX {
-            self.note_overflow(token);
-            self.counters.tls_hello_refused_count += 1;
-            self.pending_resets.push(token);
-            self.end_tls(token.index);
-            return;
-        }
-        if let Some((_, tls)) = self.tls_of(token.index) {
-            tls.phase = Phase::Handshaking(Stage::Queued);
-            self.hellos_queued += 1;
-            self.hello_turns.push(token.index);
-        }
-    }
-
-    /// Whether so many ClientHellos are queued that SYNs to the HTTPS port are dropped.
-    pub(super) const fn has_many_hellos(&self) -> bool {
-        self.hellos_queued >= HELLOS_QUEUED_BEFORE_SYNS_ARE_DROPPED
-    }
-
-    /// The handshaker is about to get a handshake's first record: counts the handshake among those
-    /// begun. Returns whether there is room for it.
-    fn begin_handshake(&mut self, token: TlsToken) -> bool {
-        if self.handshakes_begun >= HANDSHAKES_MAX && !self.evict_handshake() {
-            return false;
-        }
-        if let Some((_, tls)) = self.tls_of(token.index) {
-            tls.phase = Phase::Handshaking(Stage::Begun);
-        }
-        self.hellos_queued -= 1;
-        self.handshakes_begun += 1;
-        if self.handshakes.len() >= 2 * HANDSHAKES_MAX {
-            let clients = &self.clients;
-            self.handshakes.retain(|token| {
-                clients.entry(token.index).is_some_and(|client| {
-                    client.serial == token.serial
-                        && client.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
-                })
-            });
-        }
-        self.handshakes.push_back(token);
-        true
-    }
-
-    /// Resets the client with the oldest handshake among those that are waiting for their client.
-    /// Handshakes that are waiting for us are not reset: otherwise an overloaded server would reset
-    /// each handshake just before it completes. Returns whether there was one to reset.
-    fn evict_handshake(&mut self) -> bool {
-        let mut position = 0;
-        while let Some(token) = self.handshakes.get(position).copied() {
-            let tls = self.client_of(token).and_then(|client| client.tls.as_ref());
-            let (is_over, is_waiting) = match tls {
-                Some(tls) => (!tls.is_handshaking(), tls.waits_for_client()),
-                None => (true, false),
-            };
-            if is_over || is_waiting {
-                self.handshakes.remove(position);
-            } else {
-                position += 1;
-            }
-            if is_waiting {
-                self.note_overflow(token);
-                self.counters.tls_handshake_overflow_count += 1;
-                self.pending_resets.push(token);
-                self.end_tls(token.index);
-                return true;
-            }
-        }
-        false
-    }
-
-    fn note_overflow(&mut self, token: TlsToken) {
-        if let Some(client) = self.client_of(token) {
-            let peer = client.tcp.tuple().peer;
-            self.warnings.note(Warning::HandshakeOverflow { peer });
-        }
-    }
-
-    /// Removes a client from the counts of queued and begun handshakes, if it is in them.
-    pub(super) fn leave_handshake(&mut self, index: u32) {
-        let client = self.clients.entry(index);
-        match client
-            .and_then(|client| client.tls.as_ref())
-            .and_then(|tls| tls.stage())
-        {
-            Some(Stage::Queued) => self.hellos_queued -= 1,
-            Some(Stage::Begun | Stage::Answered) => self.handshakes_begun -= 1,
-            Some(Stage::Arriving) | None => {}
-        }
-    }
-
-    /// Has the handshaker drop a client's keys and state. Requested once and as early as possible,
-    /// because the connection may stay open for minutes.
-    pub(super) fn forget_secrets(&mut self, index: u32) {
-        let Some(client) = self.clients.entry(index) else {
-            return;
-        };
-        let tls = client.tls.as_ref();
-        if tls.is_some_and(|tls| !matches!(tls.phase, Phase::Over)) {
-            let serial = client.serial;
-            self.forgotten.push(TlsToken { index, serial });
-        }
-    }
-
-    /// Opens no further record and ends the connection after what is queued.
-    pub(super) fn end_tls(&mut self, index: u32) {
-        self.leave_handshake(index);
-        self.forget_secrets(index);
-        let Some(client) = self.clients.entry_mut(index) else {
-            return;
-        };
-        if let Some(tls) = client.tls.as_mut() {
-            tls.end();
-        }
-        client.stop_taking_requests();
     }
 
     /// Sends a fatal alert at the earliest possible place in the stream, and ends the connection.
     fn send_alert(&mut self, now: Instant, index: u32, alert: Alert) {
-        self.counters.tls_alert_count += 1;
-        let is_write_closed = self
-            .clients
-            .entry(index)
-            .is_some_and(Client::is_write_closed);
-        self.end_tls(index);
-        let Some(client) = self.clients.entry_mut(index) else {
+        self.telemetry.counters.tls_alert_count += 1;
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
+        let is_write_closed = client.is_write_closed();
+        self.handshakes.end(client, index);
         client.stop_replying();
         if is_write_closed {
             return;
         }
         let claimed = client.tcp.claimed_once();
-        let cut = self.request_log.as_ref();
-        let unsent = cut.map(|_| client.stream.content_behind(claimed));
+        let is_logged = self.telemetry.logs_requests();
+        let unsent = is_logged.then(|| client.stream.content_behind(claimed));
         let dropped = client.stream.truncate(claimed, &mut self.released);
-        if let (Some(log), Some(unsent)) = (self.request_log.as_deref_mut(), unsent) {
-            client.logged.cut(&unsent);
-            client.logged.end_last(client.stream.replies(), log);
+        if let Some(unsent) = unsent {
+            self.telemetry.log_cut(client, &unsent);
         }
         client.tcp.withdraw(dropped);
         client.push_record(now, ContentType::Alert, &alert.to_bytes());
@@ -433,7 +235,7 @@ impl Conductor {
     /// the first request the connection goes on (RFC 5246 s7.2.2: "the original requester can decide
     /// whether to proceed"); a second one ends it.
     fn refuse_renegotiation(&mut self, now: Instant, index: u32) {
-        let Some(client) = self.clients.entry_mut(index) else {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
         let Some(tls) = client.tls.as_mut() else {
@@ -448,51 +250,6 @@ impl Conductor {
         } else if !tls.has_queued_close_notify() && !client.tcp.has_sent_fin() {
             client.push_record(now, ContentType::Alert, &alert.to_bytes());
         }
-    }
-
-    /// Asks for the keys that a client needs.
-    pub(super) fn ask_for_keys(&mut self, index: u32) {
-        let Some(client) = self.clients.entry_mut(index) else {
-            return;
-        };
-        let Some(tls) = client.tls.as_mut() else {
-            return;
-        };
-        // A KeyUpdate that waits to be sent is the answer to another one too (RFC 8446 s4.6.3).
-        tls.wants_send_key &= !client.stream.is_rekeyed_behind(client.tcp.claimed_once());
-        if tls.wants_receive_key || tls.wants_send_key {
-            self.tls_turns.push(index);
-        }
-    }
-
-    /// Called before new bytes are claimed from `next` on: whether our key may seal them. If not, a
-    /// TLS 1.3 connection asks for its next key; a TLS 1.2 connection has none and is reset.
-    pub(super) fn is_key_good(&mut self, index: u32, next: StreamOffset) -> bool {
-        let Some(client) = self.clients.entry_mut(index) else {
-            return false;
-        };
-        let serial = client.serial;
-        let Some(tls) = client.tls.as_mut().filter(|tls| tls.is_open()) else {
-            return true;
-        };
-        let number = client.stream.record_number(next).unwrap_or(0);
-        let is_fresh = tls.may_seal(number) || client.stream.is_rekeyed_behind(next);
-        if is_fresh && !tls.wants_send_key {
-            return true;
-        }
-        match tls.version() {
-            Some(Version::Tls13) => {
-                tls.wants_send_key = true;
-                self.ask_for_keys(index);
-            }
-            _ => {
-                let peer = client.tcp.tuple().peer;
-                self.warnings.note(Warning::KeyExhausted { peer });
-                self.counters.tls_key_exhausted_count += 1;
-                self.pending_resets.push(TlsToken { index, serial });
-            }
-        }
-        false
     }
 }
 
@@ -515,6 +272,33 @@ enum Opened {
 }
 
 impl Client {
+    /// The handshake is complete: these are the keys, each with the number of its first record.
+    fn open_session(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        send: &(TrafficKey, u64),
+        receive: &(TrafficKey, u64),
+        content_bytes_max: u16,
+    ) {
+        let Some(tls) = self.tls.as_mut() else {
+            return;
+        };
+        self.stream.seal_from_here(Sealing {
+            sealer: Rc::new(Sealer::with_library(config.aead_library, &send.0)),
+            next_number: send.1,
+            content_bytes_max: content_bytes_max.into(),
+        });
+        tls.open(
+            Inbound::new(&receive.0, receive.1),
+            (config.key_records_max).min(send.0.algorithm().records_max()),
+            content_bytes_max.into(),
+        );
+        if let Exchange::Request(since) = &mut self.exchange {
+            *since = now;
+        }
+    }
+
     /// Opens the next record.
     fn open_record(&mut self) -> Opened {
         let Some(tls) = self.tls.as_deref_mut() else {

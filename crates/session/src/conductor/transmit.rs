@@ -8,10 +8,11 @@ use memory::Arena;
 use tcp::{Framing, StreamRange};
 use wire::{Ecn, HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
 
+use super::Conductor;
 use super::ahead::prefetch_turns;
-use super::{Conductor, observing};
+use super::telemetry::Telemetry;
+use super::transmit_queues::TransmitQueues;
 use crate::client::Client;
-use crate::counters::Counters;
 use crate::fetch::{Fetch, FetchState};
 use crate::stream_map::{ContentChanged, RecordRun, StreamMap};
 use crate::{Config, TransmitProgress, Transmitted, Warning};
@@ -27,48 +28,48 @@ impl Conductor {
         sink: &mut dyn FnMut(&Outgoing<'_>) -> Transmitted,
     ) -> TransmitProgress {
         loop {
-            if self.outbox.transmit(sink) == TransmitProgress::Full {
+            if self.outgoing.outbox.transmit(sink) == TransmitProgress::Full {
                 return TransmitProgress::Full;
             }
-            if self.pending_resets.is_empty() {
+            if self.outgoing.resets.is_empty() {
                 break;
             }
             self.send_pending_resets(now, arena);
         }
-        while let Some(index) = self.writers.pop() {
-            prefetch_turns(&self.writers, &self.clients);
-            let Some(client) = self.clients.entry_mut(index) else {
+        while let Some(index) = self.outgoing.writers.pop() {
+            prefetch_turns(&self.outgoing.writers, &self.connections.clients);
+            let Some(client) = self.connections.clients.entry_mut(index) else {
                 continue;
             };
             let mut sender = Sender {
                 now,
                 config: &self.config,
-                counters: &mut self.counters,
-                identification: &mut self.identification,
-                trace: &mut self.trace,
+                telemetry: &mut self.telemetry,
+                outgoing: &mut self.outgoing,
                 sink: &mut *sink,
             };
             match sender.serve(client, arena) {
                 Ok(TransmitProgress::Done) => self.update_queues_and_timers(now, index),
                 Ok(TransmitProgress::Full) => {
-                    self.writers.push_front(index);
+                    self.outgoing.writers.push_front(index);
                     self.update_queues_and_timers(now, index);
                     return TransmitProgress::Full;
                 }
                 Err(ContentChanged) => {
-                    self.counters.record_reseal_mismatch_count += 1;
+                    self.telemetry.counters.record_reseal_mismatch_count += 1;
                     let peer = client.tcp.tuple().peer;
                     let read = client.fetches.front().and_then(|fetch| fetch.plan.read);
                     if let Some(read) = read {
                         let object = read.object.handle;
-                        self.warnings.note(Warning::ContentChanged { peer, object });
+                        self.telemetry
+                            .warn(Warning::ContentChanged { peer, object });
                     }
                     self.abort(now, arena, index);
                 }
             }
         }
         // Resets of what was aborted above.
-        self.outbox.transmit(sink)
+        self.outgoing.outbox.transmit(sink)
     }
 }
 
@@ -76,9 +77,8 @@ impl Conductor {
 struct Sender<'a, 's> {
     now: Instant,
     config: &'a Config,
-    counters: &'a mut Counters,
-    identification: &'a mut u16,
-    trace: &'a mut observing::Trace,
+    telemetry: &'a mut Telemetry,
+    outgoing: &'a mut TransmitQueues,
     sink: &'a mut Sink<'s>,
 }
 
@@ -119,10 +119,11 @@ impl Sender<'_, '_> {
             if self.send(&client.route, &segment, &[], Framing::CONTROL) == Transmitted::Full {
                 return Ok(TransmitProgress::Full);
             }
-            self.counters.tcp_control_segments += 1;
+            self.telemetry.counters.tcp_control_segments += 1;
             client.tcp.on_control_transmitted(self.now, control);
             let empty = StreamRange::new(client.tcp.sent(), client.tcp.sent());
-            observing::record_sent(self.trace, self.now, client, &segment, empty, false);
+            self.telemetry
+                .record_sent(self.now, client, &segment, empty, false);
         }
         Ok(TransmitProgress::Done)
     }
@@ -137,7 +138,8 @@ impl Sender<'_, '_> {
             return Ok(TransmitProgress::Done);
         };
         if client.tcp.admit(&fetch.claim).is_none() {
-            self.counters.session_read_stale_count += u64::from(fetch.plan.read.is_some());
+            self.telemetry.counters.session_read_stale_count +=
+                u64::from(fetch.plan.read.is_some());
             return Ok(TransmitProgress::Done);
         }
         self.seal_first_fetch(client, arena)?;
@@ -164,7 +166,8 @@ impl Sender<'_, '_> {
             client.tcp.on_transmitted(self.now, admitted);
             let is_again = client.tcp.retransmitted_bytes() > before;
             self.count_data(range, is_again);
-            observing::record_sent(self.trace, self.now, client, &segment, range, is_again);
+            self.telemetry
+                .record_sent(self.now, client, &segment, range, is_again);
         }
         Ok(TransmitProgress::Done)
     }
@@ -199,9 +202,9 @@ impl Sender<'_, '_> {
         let bytes = bytes.expect("invariant: a ready slot holds all bytes of its fetch");
         let (fresh, again) = records.seal(&run, bytes)?;
         arrived.is_sealed = true;
-        self.counters.record_seal_count += fresh;
-        self.counters.record_reseal_count += again;
-        self.counters.record_seal_bytes += run.all_content_bytes();
+        self.telemetry.counters.record_seal_count += fresh;
+        self.telemetry.counters.record_reseal_count += again;
+        self.telemetry.counters.record_seal_bytes += run.all_content_bytes();
         Ok(())
     }
 
@@ -216,11 +219,11 @@ impl Sender<'_, '_> {
     }
 
     fn count_data(&mut self, range: StreamRange, is_retransmission: bool) {
-        self.counters.tcp_send_segments += 1;
-        self.counters.tcp_send_bytes += range.bytes();
+        self.telemetry.counters.tcp_send_segments += 1;
+        self.telemetry.counters.tcp_send_bytes += range.bytes();
         if is_retransmission {
-            self.counters.tcp_retransmit_segments += 1;
-            self.counters.tcp_retransmit_bytes += range.bytes();
+            self.telemetry.counters.tcp_retransmit_segments += 1;
+            self.telemetry.counters.tcp_retransmit_bytes += range.bytes();
         }
     }
 
@@ -233,7 +236,7 @@ impl Sender<'_, '_> {
         framing: Framing,
     ) -> Transmitted {
         let mut headers = [0; HEADERS_BYTES_MAX];
-        *self.identification = self.identification.wrapping_add(1);
+        let identification = self.outgoing.next_identification();
         let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
         let (checksum, mut offload) = if self.config.checksum_offload {
             let partial = Some(route.partial_checksum());
@@ -259,7 +262,7 @@ impl Sender<'_, '_> {
             segment,
             payload,
             checksum,
-            *self.identification,
+            identification,
         );
         let (headers, _) = headers.split_at_mut(length);
         if framing.ecn != Ecn::NotEct {

@@ -5,7 +5,7 @@ use wire::{SeqNumber, TcpFlags, TcpOptions};
 
 use super::{Bench, PORT, Peer, config, peer_route};
 use crate::Config;
-use crate::conductor::{CHALLENGES_PER_SECOND, RESETS_PER_SECOND};
+use crate::conductor::answer_limits::{CHALLENGES_PER_SECOND, RESETS_PER_SECOND};
 
 const FIRST_PORT: u16 = 1000;
 

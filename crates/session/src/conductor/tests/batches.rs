@@ -25,7 +25,7 @@ fn acknowledge(bench: &mut Bench, peer: &mut Peer, end: SeqNumber) {
 }
 
 fn unacknowledged_bytes(bench: &Bench, peer: &Peer) -> u64 {
-    let clients = &bench.conductor.clients;
+    let clients = &bench.conductor.connections.clients;
     let connections = clients.indexes().filter_map(|index| clients.entry(index));
     let mut connections = connections.map(|client| &client.tcp);
     let connection = connections.find(|tcp| tcp.tuple().peer.port() == peer.port);

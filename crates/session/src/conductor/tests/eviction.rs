@@ -9,7 +9,7 @@ use wire::{Route, SeqNumber, TcpFlags};
 use super::tls::{HELLO, TLS_PORT, TlsPeer, tls_config};
 use super::{Bench, OBJECT_BYTES, PORT, Peer, config, peer_route};
 use crate::Config;
-use crate::conductor::clients::EVICTION_IDLE_MIN;
+use crate::conductor::connections::EVICTION_IDLE_MIN;
 use record::Version;
 
 /// As many connections as the table of [`super::config`] holds, a second after the next each.

@@ -205,7 +205,7 @@ fn announces(route: &Route, mac: MacAddress) -> Vec<u8> {
 /// The client's flight was lost, and so are retransmissions; until `timeouts` went by.
 fn lose_flights(bench: &mut Bench, timeouts: u32) {
     let done = |bench: &Bench| {
-        let clients = &bench.conductor.clients;
+        let clients = &bench.conductor.connections.clients;
         let index = clients.indexes().next().expect("a client");
         clients.entry(index).expect("it").tcp.timeouts_in_a_row() >= timeouts
     };

@@ -143,7 +143,7 @@ fn a_read_planned_long_after_it_was_demanded_limits_samples_of_the_delivery_rate
         bench.now += Duration::from_millis(wait_ms);
         bench.turn();
         bench.complete_reads();
-        let clients = &bench.conductor.clients;
+        let clients = &bench.conductor.connections.clients;
         let index = clients.indexes().next().expect("a client");
         let client = clients.entry(index).expect("at its index");
         let info = client.tcp.info(bench.now);

@@ -6,7 +6,7 @@ use wire::{MacAddress, OriginalTcp, SeqNumber, TcpFlags, TcpOptions};
 use super::answer_limits::is_allowance;
 use super::syn_floods::flooded;
 use super::{Bench, OUR_ADDRESS, PEER_ADDRESS, PORT, Peer, assert_is_object, peer_route};
-use crate::conductor::RESETS_PER_SECOND;
+use crate::conductor::answer_limits::RESETS_PER_SECOND;
 use crate::{STRAYS_MAX, Stray};
 
 const CLIENT_PORT: u16 = 1000;

@@ -7,8 +7,8 @@ use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpRepr};
 
 use super::{Bench, OBJECT_BYTES, OUR_ADDRESS, PORT, Peer, assert_is_object, config, peer_route};
 use crate::Config;
-use crate::conductor::HALF_OPEN_MAX;
-use crate::conductor::clients::COOKIES_PER_BATCH_MAX;
+use crate::conductor::connections::HALF_OPEN_MAX;
+use crate::conductor::listening::COOKIES_PER_BATCH_MAX;
 
 /// Ports of the flood.
 const FLOOD_FIRST: u16 = 10_000;
